@@ -1,0 +1,69 @@
+# `make demo` and `make test` need only Python >= 3.11, git and make: they create .venv and install into it.
+# Another interpreter: make PYTHON=python3.12 test
+
+PYTHON  ?= python3
+VENV    ?= .venv
+WORKERS ?= 2
+BENCH   ?= $(sort $(wildcard benchmarks/bench_*.py))
+
+BIN   := $(VENV)/bin
+FAST  := not slow and not browser
+READY := $(VENV)/.ready
+
+.DELETE_ON_ERROR:
+.PHONY: help demo test lint format test-slow bench clean
+
+help:
+	@echo "make demo       install, restore noisy digits with every learner, write a report"
+	@echo "make test       install, then lint, types, import contracts and tests"
+	@echo "make lint       the checks without the tests"
+	@echo "make format     rewrite the sources in the house format"
+	@echo "make test-slow  the tests that are too long for make test"
+	@echo "make bench      the benchmarks (one of them: make bench BENCH=benchmarks/bench_x.py)"
+	@echo "make clean      remove .venv, caches and build outputs"
+
+demo: $(READY)-report
+	$(BIN)/bactrian demo
+
+test: lint
+	$(BIN)/python -m pytest -n $(WORKERS) -m "$(FAST)"
+
+lint: $(READY)-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(READY)-dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+# pytest's exit status 5 says that no test carries the mark.
+test-slow: $(READY)-dev
+	$(BIN)/python -m pytest -m "slow and not browser" || test $$? -eq 5
+
+bench: $(READY)-bench
+	@test -n "$(BENCH)" || { echo "There is no benchmarks/bench_*.py to run."; exit 1; }
+	@set -e; for script in $(BENCH); do echo "== $$script"; $(BIN)/python "$$script"; done
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache \
+		.hypothesis .benchmarks
+	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+
+# One stamp per set of extras: a second run installs nothing unless these files have changed.
+$(READY)-%: pyproject.toml src/bactrian/__init__.py | $(READY)
+	@echo "Installing bactrian[$*] into $(VENV); the first time takes a minute or two."
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[$*]"
+	@touch $@
+
+$(READY):
+	@command -v $(PYTHON) >/dev/null 2>&1 || { \
+		echo "$(PYTHON) was not found. Install Python 3.11 or newer, or name one: make PYTHON=python3.12 ..."; \
+		exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "bactrian needs Python 3.11 or newer, but $(PYTHON) is $$($(PYTHON) -V 2>&1)."; \
+		echo "Name another interpreter: make PYTHON=python3.12 ..."; \
+		exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	@touch $@

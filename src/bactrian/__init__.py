@@ -1,0 +1,72 @@
+"""Learning and inference for discrete Markov and conditional random fields with loops.
+
+The public names are imported on first use, so ``import bactrian`` itself costs next to nothing.
+"""
+
+from typing import TYPE_CHECKING
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Camel",
+    "ClusterGraph",
+    "ConvergenceWarning",
+    "GraphData",
+    "Instance",
+    "Likelihood",
+    "LogLinearModel",
+    "Progress",
+    "Samples",
+    "Solution",
+    "Status",
+    "__version__",
+    "chain_graph",
+    "grid_graph",
+    "junction_tree_graph",
+    "learn",
+    "skip_chain_graph",
+]
+
+if TYPE_CHECKING:
+    from bactrian.clusters.builders import chain_graph, grid_graph, junction_tree_graph, skip_chain_graph
+    from bactrian.clusters.graph import ClusterGraph
+    from bactrian.learning.camel import Camel
+    from bactrian.learning.learn import learn
+    from bactrian.learning.likelihood import Likelihood
+    from bactrian.model.graph_data import GraphData
+    from bactrian.model.loglinear import Instance, LogLinearModel, Samples
+    from bactrian.solvers.solution import ConvergenceWarning, Progress, Solution, Status
+else:
+    # Hidden from type checkers, for which every unknown attribute would otherwise exist.
+    _MODULES = {
+        "Camel": "bactrian.learning.camel",
+        "ClusterGraph": "bactrian.clusters.graph",
+        "ConvergenceWarning": "bactrian.solvers.solution",
+        "GraphData": "bactrian.model.graph_data",
+        "Instance": "bactrian.model.loglinear",
+        "Likelihood": "bactrian.learning.likelihood",
+        "LogLinearModel": "bactrian.model.loglinear",
+        "Progress": "bactrian.solvers.solution",
+        "Samples": "bactrian.model.loglinear",
+        "Solution": "bactrian.solvers.solution",
+        "Status": "bactrian.solvers.solution",
+        "chain_graph": "bactrian.clusters.builders",
+        "grid_graph": "bactrian.clusters.builders",
+        "junction_tree_graph": "bactrian.clusters.builders",
+        "learn": "bactrian.learning.learn",
+        "skip_chain_graph": "bactrian.clusters.builders",
+    }
+
+    def __getattr__(name):
+        """Import the module of a public name and keep the name here (PEP 562)."""
+        if name not in _MODULES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from importlib import import_module
+
+        value = getattr(import_module(_MODULES[name]), name)
+        globals()[name] = value
+        return value
+
+    def __dir__():
+        """List the public names, imported or not."""
+        return sorted({*globals(), *__all__})

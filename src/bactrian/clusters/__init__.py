@@ -1,0 +1,1 @@
+"""Cluster graphs and the builders that make them."""

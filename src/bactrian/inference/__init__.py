@@ -1,0 +1,1 @@
+"""Inference on cluster graphs: marginals, partition functions, decoding and UAI files."""

@@ -1,0 +1,373 @@
+"""Files of the UAI inference competitions: models, evidence and results.
+
+The format is that of the UAI evaluations from 2006 to 2014 (Elidan & Globerson, *The 2010 UAI approximate
+inference challenge*; Gogate, *UAI 2014 inference competition*). A model is its kind, the cardinalities, the
+scopes, and then the tables, each led by its number of entries, in C order: the last variable of a scope
+moves fastest. In a ``BAYES`` file that last variable is the child. White space of any kind separates the
+words, and ``#`` starts a comment that runs to the end of its line.
+
+Evidence comes in two layouts, ``k v1 s1 ... vk sk`` and the same behind a count of samples, which must be 1.
+Partition functions are natural logarithms here and base-10 logarithms in a ``PR`` file.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, NoReturn, cast
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Kind = Literal["MARKOV", "BAYES"]
+StrPath = str | os.PathLike[str]
+Floats = NDArray[np.float64]
+
+_KINDS = ("MARKOV", "BAYES")
+_LARGEST = 2**31  # a count beyond this is a damaged file, and must not reach the shape of an array
+
+
+class UaiError(ValueError):
+    """A file that is not what it should be; the message names the file, the line and the problem."""
+
+
+@dataclass(frozen=True, eq=False)
+class UaiModel:
+    """A model as a UAI file holds it: a product of non-negative tables.
+
+    Attributes
+    ----------
+    cardinalities
+        (n,) number of states of each variable.
+    scopes
+        Variables of each table, in the order of its axes.
+    tables
+        Table i has shape ``tuple(cardinalities[v] for v in scopes[i])``; its entries are finite and not
+        negative.
+    kind
+        ``"MARKOV"``, or ``"BAYES"`` where each table is the distribution of the last variable of its scope
+        given the others.
+    """
+
+    cardinalities: NDArray[np.int64]
+    scopes: list[tuple[int, ...]]
+    tables: list[Floats]
+    kind: Kind = "MARKOV"
+
+    def __post_init__(self) -> None:
+        """Take array-likes as well as arrays, and refuse what no file could hold."""
+        cards = _checked_integers("cardinalities", self.cardinalities, 1)
+        scopes = [tuple(int(v) for v in scope) for scope in self.scopes]
+        tables = [np.asarray(table, np.float64) for table in self.tables]
+        if self.kind not in _KINDS:
+            raise ValueError(f"kind: expected one of {_KINDS}, found {self.kind!r}")
+        if len(scopes) != len(tables):
+            raise ValueError(f"tables: expected {len(scopes)}, one per scope, found {len(tables)}")
+        sizes = cards.tolist()
+        for i, (scope, table) in enumerate(zip(scopes, tables, strict=True)):
+            if len(set(scope)) != len(scope) or not all(0 <= v < len(sizes) for v in scope):
+                raise ValueError(f"scopes[{i}]: expected distinct variables below {len(sizes)}, found {scope}")
+            shape = tuple([sizes[v] for v in scope])
+            if table.shape != shape:
+                raise ValueError(f"tables[{i}]: expected shape {shape}, found {table.shape}")
+        _check_probabilities("tables", tables)
+        object.__setattr__(self, "cardinalities", cards)
+        object.__setattr__(self, "scopes", scopes)
+        object.__setattr__(self, "tables", tables)
+
+
+def read_model(path: StrPath) -> UaiModel:
+    """Read a ``MARKOV`` or ``BAYES`` model; a malformed file raises :class:`UaiError`."""
+    words = _Words(path)
+    kind = cast(Kind, words.header(*_KINDS))
+    n = words.integer("number of variables", 0)
+    cards = [words.integer(f"cardinality of variable {v}", 1) for v in range(n)]
+    n_tables = words.integer("number of tables", 0)
+    scopes = [_read_scope(words, i, n) for i in range(n_tables)]
+    tables = []
+    for i, scope in enumerate(scopes):
+        shape = tuple([cards[v] for v in scope])
+        entries = words.integer(f"number of entries of table {i}", 0)
+        if entries != math.prod(shape):
+            words.fail(f"table {i}: expected {math.prod(shape)} entries, found a count of {entries}")
+        tables.append(words.numbers(f"table {i}", entries).reshape(shape))
+    words.end(f"{n_tables} tables")
+    return UaiModel(np.array(cards, np.int64), scopes, tables, kind)
+
+
+def _read_scope(words: _Words, i: int, n: int) -> tuple[int, ...]:
+    """Take the size and the variables of scope i."""
+    scope: dict[int, None] = {}
+    for _ in range(words.integer(f"size of scope {i}", 0)):
+        v = words.integer(f"scope {i}", 0, n)
+        if v in scope:
+            words.fail(f"scope {i}: expected distinct variables, found {v} twice")
+        scope[v] = None
+    return tuple(scope)
+
+
+def read_evidence(path: StrPath, cardinalities: ArrayLike | None = None) -> dict[int, int]:
+    """Read evidence in either layout as ``{variable: state}``.
+
+    With ``cardinalities`` given, variables and states out of range are refused. A file that fits both
+    layouts is read as the one without a count of samples, which is that of 2014.
+    """
+    words = _Words(path)
+    sizes = None if cardinalities is None else _checked_integers("cardinalities", cardinalities, 1).tolist()
+    n_words = words.left
+    count = words.integer("number of observations", 0)
+    if n_words != 1 + 2 * count:
+        if count != 1 and _are_blocks(words.rest(), count, 2):
+            words.fail(f"expected evidence for one sample, found {count} samples")
+        if count == 1 and n_words % 2 == 0:
+            count = words.integer("number of observations", 0)
+    evidence: dict[int, int] = {}
+    for i in range(count):
+        v = words.integer(f"variable of observation {i}", 0, _LARGEST if sizes is None else len(sizes))
+        if v in evidence:
+            words.fail(f"observation {i}: expected distinct variables, found {v} twice")
+        evidence[v] = words.integer(f"state of variable {v}", 0, _LARGEST if sizes is None else sizes[v])
+    words.end(f"{count} observations")
+    return evidence
+
+
+def read_marginals(path: StrPath) -> list[Floats]:
+    """Read the marginal of every variable from a ``MAR`` file, with or without a leading count of samples."""
+    words = _Words(path)
+    words.header("MAR")
+    n = words.integer("number of variables", 0)
+    rest = words.rest()
+    if n == 1 and not _are_blocks(rest, 1, 1) and _are_blocks(rest[1:], _whole(rest[0]) if rest else -1, 1):
+        n = words.integer("number of variables", 0)
+    marginals = []
+    for v in range(n):
+        cardinality = words.integer(f"cardinality of variable {v}", 1)
+        marginals.append(words.numbers(f"marginal of variable {v}", cardinality))
+    words.end(f"{n} marginals")
+    return marginals
+
+
+def read_log_partition(path: StrPath) -> float:
+    """Read log Z, to base e, from a ``PR`` file, which holds it to base 10; -inf is allowed."""
+    words = _Words(path)
+    words.header("PR")
+    if words.left == 2 and words.rest()[0] == "1":
+        words.take("count of samples")
+    word = words.take("log10 of the partition function")
+    value = _to_float(word)
+    if not value < np.inf:
+        words.fail(f"log10 of the partition function: expected a number, found {_quote(word)}")
+    words.end("log10 of the partition function")
+    return value * math.log(10)
+
+
+def write_model(path: StrPath, model: UaiModel) -> None:
+    """Write a model; numbers are written so that reading gives the same floats back."""
+    lines = [model.kind, str(model.cardinalities.size), _join(model.cardinalities), str(len(model.scopes))]
+    lines += [" ".join(map(str, (len(scope), *scope))) for scope in model.scopes]
+    for table in model.tables:
+        lines += ["", str(table.size), _join(table)]
+    _replace(path, lines)
+
+
+def write_evidence(path: StrPath, evidence: Mapping[int, int]) -> None:
+    """Write evidence ``{variable: state}`` in the layout of 2014, without a count of samples."""
+    pairs = _checked_integers("evidence", [part for pair in sorted(evidence.items()) for part in pair], 0)
+    _replace(path, [f"{len(evidence)} {_join(pairs)}".rstrip()])
+
+
+def write_marginals(path: StrPath, marginals: Sequence[ArrayLike]) -> None:
+    """Write the marginal of every variable as a ``MAR`` result."""
+    arrays = [np.asarray(marginal, np.float64) for marginal in marginals]
+    for v, array in enumerate(arrays):
+        if array.ndim != 1 or array.size == 0:
+            raise ValueError(f"marginals[{v}]: expected a vector of one or more, found shape {array.shape}")
+    _check_probabilities("marginals", arrays)
+    blocks = [f"{array.size} {_join(array)}" for array in arrays]
+    _replace(path, ["MAR", " ".join([str(len(arrays)), *blocks])])
+
+
+def write_log_partition(path: StrPath, log_partition: float) -> None:
+    """Write log Z, given to base e, as a ``PR`` result, which holds it to base 10; -inf is allowed."""
+    if not log_partition < np.inf:
+        raise ValueError(f"log_partition: expected a number below infinity, found {log_partition}")
+    _replace(path, ["PR", repr(float(log_partition) / math.log(10))])
+
+
+def write_assignment(path: StrPath, assignment: ArrayLike) -> None:
+    """Write one state per variable as an ``MPE`` result."""
+    states = _checked_integers("assignment", assignment, 0)
+    _replace(path, ["MPE", f"{states.size} {_join(states)}".rstrip()])
+
+
+class _Words:
+    """The words of a file and a cursor; line numbers are worked out only where there is an error."""
+
+    def __init__(self, path: StrPath) -> None:
+        self._path = os.fspath(path)
+        data = Path(path).read_bytes()
+        try:
+            text = data.decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            line = data.count(b"\n", 0, error.start) + 1
+            raise UaiError(f"{self._path}, line {line}: expected text, found other bytes") from None
+        if "\r" in text:
+            text = text.replace("\r\n", "\n").replace("\r", "\n")
+        self._text = re.sub(r"#[^\n]*", "", text) if "#" in text else text
+        self._words = self._text.split()
+        self._at = 0
+        self._numbers = np.zeros(0)
+        self._numbers_from = len(self._words)
+        self._first_bad = len(self._words)
+
+    @property
+    def left(self) -> int:
+        """Number of words not yet taken."""
+        return len(self._words) - self._at
+
+    def rest(self) -> list[str]:
+        """Copy the words not yet taken."""
+        return self._words[self._at :]
+
+    def fail(self, problem: str, at: int | None = None) -> NoReturn:
+        """Raise the error, naming the line of word ``at``, by default of the one taken last."""
+        at = self._at - 1 if at is None else at
+        line = seen = 0
+        for content in self._text.rstrip().split("\n"):
+            line += 1
+            seen += len(content.split())
+            if seen > at:
+                break
+        raise UaiError(f"{self._path}, line {line}: {problem}")
+
+    def take(self, what: str) -> str:
+        """Take the next word, which should be ``what``."""
+        if not self.left:
+            self.fail(f"{what}: expected a word, found the end of the file", len(self._words))
+        self._at += 1
+        return self._words[self._at - 1]
+
+    def header(self, *expected: str) -> str:
+        """Take the first word, which must be one of those expected."""
+        word = self.take("header")
+        if word not in expected:
+            self.fail(f"header: expected {' or '.join(expected)}, found {_quote(word)}")
+        return word
+
+    def integer(self, what: str, lowest: int, limit: int = _LARGEST) -> int:
+        """Take an integer from ``lowest`` up to but not including ``limit``."""
+        word = self.take(what)
+        value = _whole(word)
+        if not lowest <= value < limit:
+            upper = f" and below {limit}" if limit < _LARGEST or value >= limit else ""
+            self.fail(f"{what}: expected an integer of at least {lowest}{upper}, found {_quote(word)}")
+        return value
+
+    def numbers(self, what: str, count: int) -> Floats:
+        """Take ``count`` finite numbers that are not negative."""
+        if self.left < count:
+            problem = f"{what}: expected {count} numbers, found {self.left} before the end of the file"
+            self.fail(problem, len(self._words))
+        if self._at < self._numbers_from:  # all that is left is converted at once, the first time
+            self._convert()
+        if self._first_bad < self._at + count:
+            word = _quote(self._words[self._first_bad])
+            self.fail(f"{what}: expected a finite number of at least 0, found {word}", self._first_bad)
+        start = self._at - self._numbers_from
+        self._at += count
+        return self._numbers[start : start + count].copy()
+
+    def _convert(self) -> None:
+        """Convert the words from the cursor on to numbers and find the first that is not acceptable."""
+        words = self.rest()
+        self._numbers_from = self._at
+        try:
+            # float() takes digits of any script, and underscores between them; a file may not have those.
+            if "_" in self._text or not self._text.isascii():
+                raise ValueError
+            self._numbers = np.array(list(map(float, words)))
+        except ValueError:
+            self._numbers = np.array([_to_float(word) for word in words])
+        bad = ~((self._numbers >= 0) & (self._numbers < np.inf))
+        if bad.any():
+            self._first_bad = self._at + int(np.argmax(bad))
+
+    def end(self, what: str) -> None:
+        """Require that nothing follows ``what``."""
+        if self.left:
+            word = _quote(self._words[self._at])
+            self.fail(f"expected the end of the file after {what}, found {word}", self._at)
+
+
+def _whole(word: str) -> int:
+    """The integer that a word is, or -1 where it is none or is negative."""
+    return int(word) if word.isascii() and word.isdigit() and len(word) < 20 else -1
+
+
+def _to_float(word: str) -> float:
+    """The number that a word is, or NaN."""
+    try:
+        return float(word) if word.isascii() and "_" not in word else math.nan
+    except ValueError:
+        return math.nan
+
+
+def _quote(word: str) -> str:
+    """A word as an error message shows it, in one line of bounded length."""
+    return repr(word if len(word) <= 40 else word[:40] + "...")
+
+
+def _are_blocks(words: Sequence[str], count: int, width: int) -> bool:
+    """Whether the words are exactly ``count`` blocks, each a number k and then k * width words."""
+    at = 0
+    for _ in range(count):
+        size = _whole(words[at]) if at < len(words) else -1
+        if size < 0:
+            return False
+        at += 1 + size * width
+    return count >= 0 and at == len(words)
+
+
+def _checked_integers(name: str, values: ArrayLike, lowest: int) -> NDArray[np.int64]:
+    """Values as a vector of integers, none of them below ``lowest``."""
+    array = np.asarray(values)
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+        found = f"shape {array.shape} and dtype {array.dtype}"
+        raise ValueError(f"{name}: expected a vector of integers, found {found}")
+    if array.size and array.min() < lowest:
+        i = int(np.argmin(array))
+        raise ValueError(f"{name}[{i}]: expected at least {lowest}, found {array[i]}")
+    return array.astype(np.int64)
+
+
+def _check_probabilities(name: str, arrays: Sequence[Floats]) -> None:
+    """Refuse entries that are negative, infinite or NaN."""
+    flat = np.concatenate([np.zeros(0), *[array.ravel() for array in arrays]])
+    if not ((flat >= 0) & (flat < np.inf)).all():
+        for i, array in enumerate(arrays):
+            bad = np.argwhere(~((array >= 0) & (array < np.inf)))
+            if bad.size or (bad.shape[0] and array.ndim == 0):
+                where = tuple(bad[0].tolist())
+                raise ValueError(f"{name}[{i}]: expected finite entries of at least 0, found {array[where]} at {where}")
+
+
+def _join(values: NDArray[np.int64] | Floats) -> str:
+    """Values in C order, separated by spaces, with as many digits as it takes to read them back."""
+    return " ".join(map(repr, values.ravel().tolist()))
+
+
+def _replace(path: StrPath, lines: Sequence[str]) -> None:
+    """Write the lines beside the file and move them into its place, so that it is never half-written."""
+    target = Path(os.path.realpath(path))
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        with open(temporary, "x", encoding="ascii", newline="\n") as file:
+            file.write("\n".join(lines) + "\n")
+        os.replace(temporary, target)
+    finally:
+        temporary.unlink(missing_ok=True)

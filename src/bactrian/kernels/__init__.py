@@ -1,0 +1,1 @@
+"""Array routines, compiled by Numba."""

@@ -1,0 +1,55 @@
+"""Threads over fixed blocks of work.
+
+Blocks depend on the data alone, never on the number of threads, and their results are added in order; so the
+numbers do not depend on how many threads there are.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class Workers:
+    """A pool of ``n_threads`` threads; ``None`` means one a core available to the process."""
+
+    def __init__(self, n_threads: int | None = None) -> None:
+        if n_threads is None:
+            n_threads = available_cores()
+        if n_threads < 1:
+            raise ValueError(f"n_threads must be at least 1, found {n_threads}")
+        self.n_threads = int(n_threads)
+        self._pool = ThreadPoolExecutor(self.n_threads) if self.n_threads > 1 else None
+
+    def run(self, task: Callable[[int, int, int], None], bounds: NDArray[np.int64]) -> None:
+        """``task(block, bounds[block], bounds[block + 1])`` for every block; the first error is raised."""
+        blocks = [(b, int(bounds[b]), int(bounds[b + 1])) for b in range(bounds.size - 1)]
+        if self._pool is None or len(blocks) < 2:
+            for block in blocks:
+                task(*block)
+        else:
+            for _ in self._pool.map(lambda block: task(*block), blocks):
+                pass
+
+
+def available_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def balanced_blocks(cost: NDArray[np.float64], n_blocks: int) -> NDArray[np.int64]:
+    """Bounds of at most ``n_blocks`` contiguous blocks of about equal total cost.
+
+    >>> balanced_blocks(np.array([1.0, 1.0, 2.0, 4.0]), 2).tolist()
+    [0, 3, 4]
+    """
+    if cost.size == 0:
+        return np.zeros(1, dtype=np.int64)
+    total = np.cumsum(cost)
+    targets = total[-1] * np.arange(1, n_blocks) / n_blocks
+    inner = np.searchsorted(total, targets, side="left") + 1
+    return np.unique(np.concatenate([[0], inner, [cost.size]])).astype(np.int64)

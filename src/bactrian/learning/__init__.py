@@ -1,0 +1,1 @@
+"""Learners: CAMEL and the likelihood methods it is compared with."""

@@ -1,0 +1,166 @@
+"""CAMEL: learning as constrained approximate maximum entropy (Ganapathi, Vickrey, Duchi and Koller, UAI 2008).
+
+The frame is entropy x constraints x prior. Each inner problem is the convex dual D of
+:mod:`bactrian.objective.dual`; where the entropy is not concave (Bethe's), the part that was carved out is linearised
+at the last beliefs and the problem solved again (Section 3 of the paper; Yuille 2002) until the beliefs no longer move.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bactrian.clusters.packed import PackedData
+from bactrian.kernels.threads import Workers
+from bactrian.learning.inner import InnerSolver, make_inner
+from bactrian.learning.run import Run, Settings
+from bactrian.objective.dual import Dual
+from bactrian.objective.entropy import Carving, CountingNumbers, carve
+from bactrian.objective.linearisation import Linearisation, empirical_log_beliefs
+from bactrian.solvers.solution import Solution, Status
+
+Floats = NDArray[np.float64]
+
+#: Quasi-Newton steps in each inner solve but the last ones; tighter solves early on are wasted on a linearisation that
+#: is about to change.
+_LOOSE_ITERATIONS = 10
+#: Largest change of a weight between relinearisations at which, with a prior, learning may stop.
+_WEIGHT_TOLERANCE = 1e-4
+
+
+@dataclass(frozen=True)
+class Camel:
+    """A learner in the frame of the paper.
+
+    Parameters
+    ----------
+    entropy : "bethe", "clusters" or CountingNumbers
+        Bethe's entropy is relinearised; clusters-only drops the sepset entropies.
+    consistency : bool
+        Whether clusters must agree on their sepsets.
+    start : "zero", "piecewise" or "empirical"
+        Start from g = 0, from the weights of piecewise training, or with g at the empirical distribution (in
+        conditional training: marginals pooled over the data per kind of sepset, smoothed).
+    solver : "profiled", "joint" or "alternating"
+        Block updates of the multipliers inside an optimiser over the weights; the paper's joint L-BFGS over weights and
+        multipliers; or a few steps of one and the other in turn.
+    share : float
+        Part of each linearised sepset entropy that the first cluster of an edge (the cluster, on a Bethe graph) takes;
+        the second (the hub) takes the rest. Changes nothing but the path.
+    tight : bool
+        Solve every inner problem to tolerance. Then the primal objective never falls between relinearisations.
+
+    Examples
+    --------
+    ``"piecewise"``, ``"camel0"``, ``"cccp"`` and ``"cccp-empirical"`` are short for
+
+    >>> Camel(entropy="clusters", consistency=False).name
+    'piecewise'
+    >>> Camel(entropy="clusters", start="piecewise").name
+    'camel0'
+    >>> Camel(entropy="bethe").name
+    'cccp'
+    >>> Camel(entropy="bethe", start="empirical").name
+    'cccp-empirical'
+    """
+
+    entropy: str | CountingNumbers = "bethe"
+    consistency: bool = True
+    start: str = "zero"
+    solver: str = "profiled"
+    share: float = 0.0
+    tight: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.entropy, CountingNumbers) and self.entropy not in ("bethe", "clusters"):
+            raise ValueError(f"entropy must be 'bethe', 'clusters' or CountingNumbers, found {self.entropy!r}")
+        if self.start not in ("zero", "piecewise", "empirical"):
+            raise ValueError(f"start must be 'zero', 'piecewise' or 'empirical', found {self.start!r}")
+        if self.solver not in ("profiled", "joint", "alternating"):
+            raise ValueError(f"solver must be 'profiled', 'joint' or 'alternating', found {self.solver!r}")
+        if not 0.0 <= self.share <= 1.0:
+            raise ValueError(f"share must be between 0 and 1, found {self.share}")
+        if not self.consistency and self.entropy != "clusters":
+            raise ValueError("without consistency the sepset entropies have no meaning; use entropy='clusters'")
+
+    @property
+    def name(self) -> str:
+        """The shorthand of this learner, or its settings."""
+        for name, method in SHORTHAND.items():
+            if (self.entropy, self.consistency, self.start) == (method.entropy, method.consistency, method.start):
+                return name
+        return repr(self)
+
+    def learn(self, data: PackedData, settings: Settings, workers: Workers) -> Solution:
+        """Fit the weights of packed data."""
+        run = Run(settings, data, self.name)
+        weights = run.initial_weights()
+        if self.start == "piecewise" and self.consistency and settings.start is None:
+            weights = self._piecewise_weights(run, workers, weights)
+        carving = carve(data, self.entropy)
+        dual = Dual(data, carving, settings.prior, workers, consistency=self.consistency)
+        linearisation = Linearisation(dual, self.share)
+        if self.start == "empirical" and carving.relinearises:
+            linearisation.update(empirical_log_beliefs(data))
+        inner = make_inner(self.solver if self.consistency else "profiled", dual, run)
+        weights, status = self._relinearise(run, inner, linearisation, carving, weights)
+        return run.finish(inner, weights, status)
+
+    def _piecewise_weights(self, run: Run, workers: Workers, weights: Floats) -> Floats:
+        dual = Dual(run.data, carve(run.data, "clusters"), run.settings.prior, workers, consistency=False)
+        inner = make_inner("profiled", dual, run)
+        result = inner.solve(weights, tolerance=run.gap_tolerance, max_iterations=run.iterations_left)
+        run.record(result, inner)
+        return result.weights
+
+    def _relinearise(
+        self, run: Run, inner: InnerSolver, linearisation: Linearisation, carving: Carving, weights: Floats
+    ) -> tuple[Floats, Status]:
+        """Inner solves until the beliefs stand still."""
+        loose = carving.relinearises and not self.tight
+        beliefs = None
+        limit = run.settings.max_relinearisations if carving.relinearises else 0
+        gap = np.inf
+        for outer in range(limit + 1):
+            tolerance = run.gap_tolerance
+            if loose and outer == 0:
+                tolerance = max(tolerance, 1e-2 * run.gap_scale)
+            elif loose:
+                tolerance = max(tolerance, 0.1 * gap)
+            result = inner.solve(
+                weights,
+                tolerance=tolerance,
+                max_iterations=min(_LOOSE_ITERATIONS, run.iterations_left) if loose else run.iterations_left,
+            )
+            new_beliefs = inner.dual.hub_beliefs()
+            belief_change = np.nan if beliefs is None else float(np.abs(new_beliefs - beliefs).max(initial=0.0))
+            weight_change = float(np.abs(result.weights - weights).max(initial=0.0))
+            weights, beliefs, gap = result.weights, new_beliefs, result.gap
+            if not carving.relinearises:
+                run.record(result, inner)
+                return weights, result.status
+            if run.interrupted or (outer == limit and limit > 0):
+                run.record(result, inner, belief_change, weight_change)
+                return weights, run.interrupted or Status.ITERATION_LIMIT
+            settled = belief_change <= run.settings.tolerance and gap <= run.gap_tolerance
+            if settled and (run.settings.prior.is_flat or weight_change <= _WEIGHT_TOLERANCE):
+                run.record(result, inner, belief_change, weight_change)
+                return weights, Status.CONVERGED
+            if limit == 0:
+                run.record(result, inner, belief_change, weight_change)
+                return weights, Status.ITERATION_LIMIT
+            inner.refine(weights, belief_change)
+            change = linearisation.update()
+            inner.objective_changed()
+            run.record(result, inner, belief_change, weight_change, change)
+        raise AssertionError("the loop returns at its limit")
+
+
+SHORTHAND = {
+    "piecewise": Camel(entropy="clusters", consistency=False),
+    "camel0": Camel(entropy="clusters", start="piecewise"),
+    "cccp": Camel(entropy="bethe"),
+    "cccp-empirical": Camel(entropy="bethe", start="empirical"),
+}

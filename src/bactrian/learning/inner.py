@@ -1,0 +1,274 @@
+"""Solving one inner problem: the profiled, joint and alternating schedules behind one interface."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bactrian.learning.run import Run
+from bactrian.objective.dual import Dual, Evaluation, JointObjective, ProfiledObjective
+from bactrian.objective.prior import pseudo_gradient
+from bactrian.solvers.lbfgs import Memory, Minimum, Outcome, Step, minimise
+from bactrian.solvers.solution import Status
+
+Floats = NDArray[np.float64]
+
+_MEMORY = 10
+#: Change of a marginal at which the first sweeps stop; later ones follow the moment gap down to the run's accuracy.
+_LOOSEST = 1e-3
+
+
+@dataclass(frozen=True)
+class InnerResult:
+    """Weights after an inner solve, with what it took."""
+
+    weights: Floats
+    objective: float
+    gap: float
+    violation: float
+    iterations: int
+    status: Status
+
+
+class InnerSolver(Protocol):
+    """Minimises the dual from given weights and the dual's multipliers; keeps what helps the next solve."""
+
+    dual: Dual
+    sweeps: int
+
+    @property
+    def evaluations(self) -> int:
+        """Evaluations of the dual so far."""
+
+    def solve(self, weights: Floats, *, tolerance: float, max_iterations: int) -> InnerResult:
+        """Run until the moment gap is at most ``tolerance``."""
+
+    def refine(self, weights: Floats, belief_change: float) -> None:
+        """Before a relinearisation: make beliefs consistent enough for a change of that size to mean something."""
+
+    def objective_changed(self) -> None:
+        """The linearisation was updated."""
+
+    def evaluate(self, weights: Floats) -> Evaluation:
+        """The dual at ``weights``, as accurately as the run demands."""
+
+
+def make_inner(solver: str, dual: Dual, run: Run) -> InnerSolver:
+    """The schedule by name."""
+    if solver == "profiled":
+        return Profiled(dual, run)
+    return Joint(dual, run) if solver == "joint" else Alternating(dual, run)
+
+
+class Profiled:
+    """L-BFGS over the weights; every evaluation first minimises over the multipliers.
+
+    Messages are iterated only as far as the moment gap deserves: ``accuracy`` follows the gap down.
+    """
+
+    def __init__(self, dual: Dual, run: Run, *, tree_sweeps: int = 1 << 30, damping: float = 0.0) -> None:
+        self.dual, self.run = dual, run
+        self.objective = ProfiledObjective(dual, accuracy=_LOOSEST, tree_sweeps=tree_sweeps, damping=damping)
+        self.memory = Memory(_MEMORY, dual.data.n_weights)
+        self.sweeps = 0
+
+    @property
+    def evaluations(self) -> int:
+        """Evaluations of the dual so far."""
+        return self.objective.evaluations
+
+    def solve(self, weights: Floats, *, tolerance: float, max_iterations: int) -> InnerResult:
+        """See :class:`InnerSolver`."""
+        run, objective = self.run, self.objective
+        left = max_iterations
+        total = 0
+        while True:
+            objective.forget()
+            minimum = minimise(
+                self._value_and_gradient,
+                weights,
+                tolerance=tolerance,
+                max_iterations=left,
+                l1=run.settings.prior.l1,
+                memory=self.memory,
+                callback=self._after_step,
+            )
+            weights = minimum.x
+            total += minimum.iterations
+            left -= minimum.iterations
+            floor = run.accuracy
+            imprecise = self.dual.consistency and objective.accuracy > floor
+            if minimum.outcome in (Outcome.CONVERGED, Outcome.STALLED) and imprecise:
+                # The gap was measured with inexact multipliers: sharpen them, and go on if it no longer holds.
+                objective.accuracy = max(floor, 0.01 * objective.accuracy)
+                if minimum.outcome is Outcome.STALLED:
+                    self.memory.clear()
+                continue
+            return self._result(minimum, total)
+
+    def refine(self, weights: Floats, belief_change: float) -> None:
+        """See :class:`InnerSolver`."""
+        wanted = max(self.run.accuracy, 0.1 * belief_change) if np.isfinite(belief_change) else _LOOSEST
+        if wanted < self.objective.accuracy:
+            self.objective.accuracy = wanted
+
+    def objective_changed(self) -> None:
+        """See :class:`InnerSolver`."""
+        self.objective.forget()
+
+    def evaluate(self, weights: Floats) -> Evaluation:
+        """See :class:`InnerSolver`."""
+        self.objective.accuracy = self.run.accuracy
+        self._value_and_gradient(weights)
+        assert self.objective.last is not None
+        return self.objective.last
+
+    def _value_and_gradient(self, weights: Floats) -> tuple[float, Floats]:
+        value, gradient = self.objective.value_and_gradient(weights)
+        assert self.objective.last is not None
+        self.sweeps += self.objective.last.sweeps
+        return value, gradient
+
+    def _after_step(self, step: Step) -> bool:
+        objective, run = self.objective, self.run
+        assert objective.last is not None
+        wanted = 0.1 * step.gradient_norm / max(run.gap_scale, 1e-300)
+        objective.accuracy = max(run.accuracy, min(objective.accuracy, wanted))
+        return run.after_step(step.x, step.value, step.gradient_norm, objective.last.violation)
+
+    def _result(self, minimum: Minimum, iterations: int) -> InnerResult:
+        last = self.objective.last
+        assert last is not None
+        gap = np.abs(pseudo_gradient(minimum.x, minimum.gradient, self.run.settings.prior.l1)).max(initial=0.0)
+        status = self.run.status_of(minimum.outcome)
+        return InnerResult(minimum.x, minimum.value, float(gap), last.violation, iterations, status)
+
+
+class Joint:
+    """The paper's solver: L-BFGS over weights and multipliers together."""
+
+    def __init__(self, dual: Dual, run: Run) -> None:
+        self.dual, self.run = dual, run
+        self.objective = JointObjective(dual)
+        self.memory = Memory(_MEMORY, self.objective.initial(np.zeros(dual.data.n_weights)).size)
+        self.sweeps = 0
+
+    @property
+    def evaluations(self) -> int:
+        """Evaluations of the dual so far."""
+        return self.objective.evaluations
+
+    def solve(self, weights: Floats, *, tolerance: float, max_iterations: int) -> InnerResult:
+        """See :class:`InnerSolver`."""
+        run, objective = self.run, self.objective
+        start = objective.initial(weights)
+        l1 = np.zeros(start.size)
+        l1[: weights.size] = run.settings.prior.l1
+
+        def after_step(step: Step) -> bool:
+            assert objective.last is not None
+            current = objective.split(step.x)[0]
+            return run.after_step(current, step.value, step.gradient_norm, objective.last.violation)
+
+        minimum = minimise(
+            objective.value_and_gradient,
+            start,
+            tolerance=tolerance,
+            max_iterations=max_iterations,
+            l1=l1,
+            memory=self.memory,
+            callback=after_step,
+        )
+        objective.value_and_gradient(minimum.x)
+        assert objective.last is not None
+        weights = objective.split(minimum.x)[0].copy()
+        gap = np.abs(pseudo_gradient(weights, objective.last.gradient, run.settings.prior.l1)).max(initial=0.0)
+        status = run.status_of(minimum.outcome)
+        return InnerResult(weights, minimum.value, float(gap), objective.last.violation, minimum.iterations, status)
+
+    def refine(self, weights: Floats, belief_change: float) -> None:
+        """See :class:`InnerSolver`; the joint solve is as tight as it is."""
+
+    def evaluate(self, weights: Floats) -> Evaluation:
+        """See :class:`InnerSolver`; the multipliers are those of the last solve."""
+        self.objective.value_and_gradient(self.objective.initial(weights))
+        assert self.objective.last is not None
+        return self.objective.last
+
+    def objective_changed(self) -> None:
+        """See :class:`InnerSolver`."""
+        self.memory.clear()
+
+
+class Alternating:
+    """A few steps over the weights with the multipliers fixed, then sweeps with the weights fixed, in turn."""
+
+    steps = 5
+    sweeps_between = 2
+
+    def __init__(self, dual: Dual, run: Run) -> None:
+        self.dual, self.run = dual, run
+        self.objective = JointObjective(dual)
+        self.memory = Memory(_MEMORY, dual.data.n_weights)
+        self.sweeps = 0
+
+    @property
+    def evaluations(self) -> int:
+        """Evaluations of the dual so far."""
+        return self.objective.evaluations
+
+    def solve(self, weights: Floats, *, tolerance: float, max_iterations: int) -> InnerResult:
+        """See :class:`InnerSolver`."""
+        run, objective, dual = self.run, self.objective, self.dual
+        iterations = 0
+        while True:
+            multipliers = objective.split(objective.initial(weights))[1]
+
+            def value_and_gradient(w: Floats, fixed: Floats = multipliers) -> tuple[float, Floats]:
+                value, gradient = objective.value_and_gradient(np.concatenate([w, fixed]))
+                return value, gradient[: w.size]
+
+            def after_step(step: Step) -> bool:
+                assert objective.last is not None
+                return run.after_step(step.x, step.value, step.gradient_norm, objective.last.violation)
+
+            self.memory.clear()
+            minimum = minimise(
+                value_and_gradient,
+                weights,
+                tolerance=tolerance,
+                max_iterations=min(self.steps, max_iterations - iterations),
+                l1=run.settings.prior.l1,
+                memory=self.memory,
+                callback=after_step,
+            )
+            weights = minimum.x
+            iterations += minimum.iterations
+            after = dual.evaluate(weights, max_sweeps=self.sweeps_between)
+            self.sweeps += after.sweeps
+            slope = pseudo_gradient(weights, after.gradient, run.settings.prior.l1)
+            gap = float(np.abs(slope).max(initial=0.0))
+            consistent = float(dual.beliefs.residual.max(initial=0.0)) <= run.accuracy
+            done = gap <= tolerance and consistent
+            outcome = minimum.outcome
+            if done or iterations >= max_iterations or outcome is Outcome.STOPPED:
+                status = Status.CONVERGED if done else run.status_of(outcome)
+                if status is Status.CONVERGED and not done:
+                    status = Status.ITERATION_LIMIT
+                return InnerResult(weights, after.value, gap, after.violation, iterations, status)
+            if minimum.iterations == 0:
+                iterations += 1  # a turn without a step still counts, or sweeps alone could go on for ever
+
+    def refine(self, weights: Floats, belief_change: float) -> None:
+        """See :class:`InnerSolver`; every turn ends with sweeps."""
+
+    def evaluate(self, weights: Floats) -> Evaluation:
+        """See :class:`InnerSolver`."""
+        return self.dual.evaluate(weights, tolerance=self.run.accuracy, max_sweeps=1000)
+
+    def objective_changed(self) -> None:
+        """See :class:`InnerSolver`."""
+        self.memory.clear()

@@ -1,0 +1,141 @@
+"""One entry point for all learners."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from bactrian.clusters.packed import PackedData
+from bactrian.clusters.packing import pack
+from bactrian.kernels.threads import Workers
+from bactrian.learning.camel import SHORTHAND, Camel
+from bactrian.learning.likelihood import Likelihood
+from bactrian.learning.run import Settings
+from bactrian.model.graph_data import GraphData
+from bactrian.model.loglinear import Instance, Samples
+from bactrian.objective.prior import Prior
+from bactrian.solvers.solution import Callback, Solution
+
+
+class Learner(Protocol):
+    """A configured learner, such as :class:`Camel` or :class:`Likelihood`."""
+
+    @property
+    def name(self) -> str:
+        """How the learner calls itself in results and warnings."""
+
+    def learn(self, data: PackedData, settings: Settings, workers: Workers) -> Solution:
+        """Fit the weights of packed data."""
+
+
+METHODS: dict[str, Learner] = {**SHORTHAND, "exact": Likelihood(inference="exact")}
+
+
+def learn(
+    data: Samples | Sequence[Instance] | GraphData,
+    method: str | Learner = "cccp",
+    *,
+    prior_variance: float | None = 10.0,
+    l1: float = 0.0,
+    tolerance: float = 1e-6,
+    max_iterations: int = 10_000,
+    max_relinearisations: int = 1_000,
+    max_seconds: float | None = None,
+    n_threads: int | None = None,
+    seed: int = 0,
+    callback: Callback | None = None,
+    start: ArrayLike | Solution | None = None,
+) -> Solution:
+    """Learn the weights of a log-linear Markov or conditional random field.
+
+    The objective is the sum over instances (or samples) of log-likelihood terms, exact or approximated by the method,
+    minus ``|w|^2 / (2 prior_variance)`` and ``l1 |w|_1``.
+
+    Parameters
+    ----------
+    data : Samples, list of Instance, or GraphData
+        Generative samples, conditional instances, or packed structured data.
+    method : str or learner
+        ``"piecewise"``, ``"camel0"``, ``"cccp"``, ``"cccp-empirical"`` (shorthand for settings of :class:`Camel`),
+        ``"exact"``, or a configured object.
+    prior_variance : float or None
+        Variance of the Gaussian prior; None for none.
+    l1 : float
+        Coefficient of an L1 penalty; with ``prior_variance`` an elastic net.
+    tolerance : float
+        Largest change of a belief between relinearisations, largest moment gap per instance, and largest change of a
+        marginal in message passing, at which learning stops.
+    max_iterations, max_relinearisations, max_seconds
+        Limits; the best result so far is returned with a status and a :class:`ConvergenceWarning`.
+    n_threads : int, optional
+        Threads over instances; one a core by default. The result does not depend on it.
+    seed : int
+        Seed for learners that draw random numbers; none of the present ones does.
+    callback : callable, optional
+        Called with a :class:`Progress` after every iteration; return True to stop.
+    start : array or Solution, optional
+        Weights to start from.
+
+    Returns
+    -------
+    Solution
+
+    Examples
+    --------
+    >>> import bactrian as bt
+    >>> graph = bt.ClusterGraph([2, 2], [(0, 1)])
+    >>> model = bt.LogLinearModel(graph, [[[1.0], [0.0], [0.0], [1.0]]])
+    >>> bt.learn(bt.Samples(model, [[0, 0], [1, 1], [0, 1]]), prior_variance=None).weights.round(3)
+    array([0.693])
+    """
+    learner = _checked_method(method)
+    prior = Prior(None if prior_variance is None else float(prior_variance), float(l1))
+    for name, limit, least in (
+        ("tolerance", tolerance, 0.0),
+        ("max_iterations", max_iterations, 0),
+        ("max_relinearisations", max_relinearisations, 0),
+        ("max_seconds", max_seconds, 0.0),
+    ):
+        if limit is not None and not limit >= least:
+            raise ValueError(f"{name} must be at least {least}, found {limit}")
+    workers = Workers(n_threads)
+    packed = pack(data)
+    settings = Settings(
+        prior=prior,
+        tolerance=float(tolerance),
+        max_iterations=int(max_iterations),
+        max_relinearisations=int(max_relinearisations),
+        max_seconds=np.inf if max_seconds is None else float(max_seconds),
+        seed=seed,
+        callback=callback,
+        start=_checked_start(start, packed.n_weights),
+    )
+    return learner.learn(packed, settings, workers)
+
+
+def _checked_method(method: Any) -> Learner:
+    if isinstance(method, str):
+        if method not in METHODS:
+            raise ValueError(f"unknown method {method!r}; choose from {', '.join(METHODS)}")
+        return METHODS[method]
+    if not hasattr(method, "learn"):
+        raise TypeError(f"method must be a name or a learner such as Camel(...), found {type(method).__name__}")
+    learner: Learner = method
+    return learner
+
+
+def _checked_start(start: ArrayLike | Solution | None, n_weights: int) -> NDArray[np.float64] | None:
+    if start is None:
+        return None
+    weights = np.array(start.weights if isinstance(start, Solution) else start, dtype=np.float64)
+    if weights.shape != (n_weights,):
+        raise ValueError(f"start must have shape ({n_weights},), found {weights.shape}")
+    if not np.isfinite(weights).all():
+        raise ValueError("start holds NaN or infinite weights")
+    return weights
+
+
+__all__ = ["METHODS", "Camel", "Learner", "learn"]

@@ -1,0 +1,192 @@
+"""One run of a learner: its settings, limits, progress and result."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bactrian.clusters.junction import JunctionData
+from bactrian.clusters.packed import BeliefTables, PackedData
+from bactrian.objective.dual import Dual, DualTables
+from bactrian.objective.prior import Prior, pseudo_gradient
+from bactrian.solvers.lbfgs import Outcome
+from bactrian.solvers.solution import Callback, ConvergenceWarning, Progress, Record, Solution, Status
+
+if TYPE_CHECKING:
+    from bactrian.learning.inner import InnerResult, InnerSolver
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Options of :func:`bactrian.learn` that every learner shares."""
+
+    prior: Prior
+    tolerance: float
+    max_iterations: int
+    max_relinearisations: int
+    max_seconds: float
+    seed: int
+    callback: Callback | None
+    start: Floats | None
+
+
+class Run:
+    """Counts work against the limits, reports progress and keeps the history."""
+
+    def __init__(self, settings: Settings, data: PackedData, name: str) -> None:
+        self.settings, self.data, self.name = settings, data, name
+        self.gap_scale = max(1.0, data.total_weight)
+        self.gap_tolerance = settings.tolerance * self.gap_scale
+        self.accuracy = settings.tolerance
+        self.interrupted: Status | None = None
+        self.records: list[Record] = []
+        self._begun = time.perf_counter()
+        self._iterations = 0
+        self._evaluations = 0
+        self._sweeps = 0
+        self._path: list[Floats] = []
+
+    @property
+    def seconds(self) -> float:
+        """Since the run began."""
+        return time.perf_counter() - self._begun
+
+    @property
+    def iterations_left(self) -> int:
+        """Quasi-Newton iterations still allowed."""
+        return self.settings.max_iterations - self._iterations
+
+    def initial_weights(self) -> Floats:
+        """Zero, or the start that the user gave."""
+        if self.settings.start is None:
+            return np.zeros(self.data.n_weights)
+        return self.settings.start.copy()
+
+    def after_step(self, weights: Floats, objective: float, gap: float, violation: float) -> bool:
+        """Count an iteration, call back; True where the run must stop."""
+        self._iterations += 1
+        if self._iterations & (self._iterations - 1) == 0:
+            self._path = [*self._path[-1:], weights.copy()]
+        settings = self.settings
+        if settings.callback is not None:
+            progress = Progress(
+                len(self.records), self._iterations, objective, gap, violation, self.seconds, weights.copy()
+            )
+            if settings.callback(progress) is True:
+                self.interrupted = Status.STOPPED
+        if self.interrupted is None and self.seconds >= settings.max_seconds:
+            self.interrupted = Status.TIME_LIMIT
+        if self.interrupted is None and self.iterations_left <= 0:
+            self.interrupted = Status.ITERATION_LIMIT
+        return self.interrupted is not None
+
+    def status_of(self, outcome: Outcome) -> Status:
+        """Status of a solve that ended with ``outcome``."""
+        if self.interrupted is not None and outcome is not Outcome.CONVERGED:
+            return self.interrupted
+        return {
+            Outcome.CONVERGED: Status.CONVERGED,
+            Outcome.LIMIT: Status.ITERATION_LIMIT,
+            Outcome.STOPPED: Status.STOPPED,
+            Outcome.STALLED: Status.STALLED,
+        }[outcome]
+
+    def record(
+        self,
+        result: InnerResult,
+        inner: InnerSolver,
+        belief_change: float = np.nan,
+        weight_change: float = np.nan,
+        linearisation_change: float = np.nan,
+    ) -> None:
+        """Add an outer iteration to the history."""
+        self.records.append(
+            Record(
+                outer=len(self.records),
+                objective=result.objective,
+                moment_gap=result.gap,
+                violation=result.violation,
+                iterations=result.iterations,
+                evaluations=inner.evaluations - self._evaluations,
+                sweeps=inner.sweeps - self._sweeps,
+                seconds=self.seconds,
+                belief_change=belief_change,
+                weight_change=weight_change,
+                linearisation_change=linearisation_change,
+            )
+        )
+        self._evaluations, self._sweeps = inner.evaluations, inner.sweeps
+
+    def finish(
+        self, inner: InnerSolver, weights: Floats, status: Status, junction: JunctionData | None = None
+    ) -> Solution:
+        """The solution at ``weights``, with a warning where it stopped short."""
+        dual = inner.dual
+        settings = self.settings
+        evaluation = inner.evaluate(weights)
+        slope = pseudo_gradient(weights, evaluation.gradient, settings.prior.l1)
+        objective = evaluation.value + settings.prior.l1 * float(np.abs(weights).sum())
+        tables = BeliefTables(self.data, DualTables(dual))
+        if junction is not None:
+            tables = BeliefTables(junction.original, junction.reader(DualTables(dual)))
+        violation = largest_violation(dual)
+        if (
+            status is Status.CONVERGED
+            and settings.prior.is_flat
+            and self._is_unbounded(inner, weights, evaluation.value)
+        ):
+            status = Status.UNBOUNDED
+        if status is not Status.CONVERGED:
+            warnings.warn(f"{self.name}: {status}", ConvergenceWarning, stacklevel=4)
+        return Solution(
+            weights=weights,
+            status=status,
+            history=tuple(self.records),
+            objective=objective,
+            moment_gap=float(np.abs(slope).max(initial=0.0)),
+            violation=violation,
+            beliefs=tables,
+            method=self.name,
+            seconds=self.seconds,
+            evaluations=sum(record.evaluations for record in self.records),
+        )
+
+    def _is_unbounded(self, inner: InnerSolver, weights: Floats, value: float) -> bool:
+        """Whether the objective stays flat far out along the last leg of the path, though scores change along it.
+
+        At a finite optimum the objective curves upwards along every direction that changes the scores within a cluster;
+        it can be flat only where the probabilities of the states that lose score are already next to nothing.
+        """
+        leg = weights - self._path[0] if self._path else np.zeros_like(weights)
+        length = float(np.abs(leg).max(initial=0.0))
+        if length < 1e-3:
+            return False
+        leg = np.where(np.abs(leg) >= 0.1 * length, (5.0 / length) * leg, 0.0)
+        before = np.concatenate([inner.dual.tables.log_entries, inner.dual.tables.hub_scores])
+        further = inner.evaluate(weights + leg)
+        after = np.concatenate([inner.dual.tables.log_entries, inner.dual.tables.hub_scores])
+        moved = np.abs(np.where(np.isfinite(before), after, 0.0) - np.where(np.isfinite(before), before, 0.0)).max()
+        return bool(moved > 1.0 and further.value <= value + 1e-6 * self.gap_scale)
+
+
+def largest_violation(dual: Dual) -> float:
+    """Largest disagreement over edges and sepset states at the dual's last evaluation.
+
+    Clusters are compared with the hub's own belief, or with each other where the hub is only a sepset.
+    """
+    data, layout = dual.data, dual.data.layout
+    marginal = dual.beliefs.link_marginal
+    reference = dual.hub_beliefs()
+    is_first = np.zeros(layout.n_links, dtype=bool)
+    is_first[layout.hub_links[:-1][data.hub_virtual]] = True
+    first_states = np.flatnonzero(is_first.repeat(np.diff(layout.link_offset)))
+    hub_state = data.hub_state_of_link_state
+    reference[hub_state[first_states]] = marginal[first_states]
+    return float(np.abs(marginal - reference[hub_state]).max(initial=0.0))

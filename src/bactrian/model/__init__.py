@@ -1,0 +1,1 @@
+"""Variables, shared log-linear features, instances and data sets."""

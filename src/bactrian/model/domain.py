@@ -1,0 +1,88 @@
+"""Discrete variables and the scopes of clusters over them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import SupportsIndex
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class Domain:
+    """Variables ``0 .. n-1`` with their cardinalities, and clusters of variables.
+
+    Tables of a cluster are in C order of its scope as given: the last variable changes fastest.
+    """
+
+    def __init__(self, cardinalities: Sequence[int] | NDArray[np.integer], clusters: Iterable[Sequence[int]]) -> None:
+        self.cardinalities = _checked_cardinalities(cardinalities)
+        self.clusters = tuple(self.checked_scope(scope, f"clusters[{i}]") for i, scope in enumerate(clusters))
+
+    @property
+    def n_variables(self) -> int:
+        """Number of variables."""
+        return int(self.cardinalities.size)
+
+    def shape(self, scope: Sequence[int]) -> tuple[int, ...]:
+        """Shape of a table over ``scope``."""
+        return tuple(int(self.cardinalities[v]) for v in scope)
+
+    def size(self, scope: Sequence[int]) -> int:
+        """Number of joint states of ``scope``."""
+        return math.prod(self.shape(scope))
+
+    def checked_scope(self, scope: Sequence[int], name: str) -> tuple[int, ...]:
+        """``scope`` as a tuple of distinct variables, or a ValueError that calls it ``name``."""
+        try:
+            variables = tuple(_index(v) for v in scope)
+        except TypeError:
+            raise TypeError(f"{name} must be a tuple of variable indices, found {scope!r}") from None
+        for v in variables:
+            if not 0 <= v < self.n_variables:
+                raise ValueError(f"{name} = {variables} names variable {v}; variables are 0 to {self.n_variables - 1}")
+        if len(set(variables)) != len(variables):
+            raise ValueError(f"{name} = {variables} repeats a variable")
+        if not variables:
+            raise ValueError(f"{name} is empty; a scope needs at least one variable")
+        return variables
+
+    def checked_states(self, states: object, name: str) -> NDArray[np.int64]:
+        """Rows of states, shape (..., n_variables), or an error that calls them ``name``."""
+        array = np.asarray(states)
+        if array.dtype == object:
+            raise TypeError(f"{name} must be a rectangular array of integers; the rows have different lengths or types")
+        if array.dtype.kind not in "iu" and not (array.size == 0 and array.shape[-1:] == (self.n_variables,)):
+            raise TypeError(f"{name} must hold integer states, found dtype {array.dtype}")
+        if array.shape[-1:] != (self.n_variables,):
+            raise ValueError(
+                f"{name} must have {self.n_variables} states (one per variable), found shape {array.shape}"
+            )
+        wrong = (array < 0) | (array >= self.cardinalities)
+        if wrong.any():
+            position = tuple(int(p) for p in np.argwhere(wrong)[0])
+            label = f"{name}[{', '.join(map(str, position))}]"
+            raise ValueError(
+                f"{label} = {array[position]} is no state of variable {position[-1]}; "
+                f"its states are 0 to {self.cardinalities[position[-1]] - 1}"
+            )
+        return array.astype(np.int64)
+
+
+def _index(value: SupportsIndex) -> int:
+    if isinstance(value, bool | np.bool_):
+        raise TypeError
+    return value.__index__()
+
+
+def _checked_cardinalities(cardinalities: Sequence[int] | NDArray[np.integer]) -> NDArray[np.int64]:
+    array = np.asarray(cardinalities)
+    if array.ndim != 1:
+        raise ValueError(f"cardinalities must be a flat sequence of integers, found shape {array.shape}")
+    if array.size and array.dtype.kind not in "iu":
+        raise TypeError(f"cardinalities must be integers, found dtype {array.dtype}")
+    if (array < 1).any():
+        v = int(np.argmax(array < 1))
+        raise ValueError(f"cardinalities[{v}] = {array[v]}; a variable needs at least 1 state")
+    return array.astype(np.int64)

@@ -1,0 +1,201 @@
+"""Packed data: thousands of labelled graphs as a handful of arrays.
+
+Every node has one of ``n_labels`` labels and a row of input features; every edge has a type whose label table is
+tied in one way. Nothing per node or edge is ever a Python object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import ArrayLike, NDArray
+
+from bactrian.model.scores import Inputs, StructuredScores, TiedTable
+
+
+class GraphData:
+    """Labelled graphs with node inputs, typed edges and tied tables.
+
+    Parameters
+    ----------
+    inputs : array or scipy.sparse, (n_nodes, n_inputs)
+        Input features of nodes; all graphs stacked.
+    edges : (n_edges, 2) ints
+        Node numbers in the stacked order. Direction matters for ``full`` tables: rows belong to the first node.
+    n_labels : int
+        Number of labels.
+    labels : (n_nodes,) ints, optional
+        True labels; needed to learn.
+    tables : str or sequence of str
+        How each edge type's table is tied: ``full``, ``symmetric`` or ``potts``.
+    edge_types : (n_edges,) ints, optional
+        Type of each edge; all 0 where left out.
+    edge_inputs : array or scipy.sparse, (n_edges, n_edge_inputs), optional
+        Input features of edges. An edge's table is then a sum of its type's tables weighted by its inputs.
+    node_counts : sequence of ints, optional
+        Nodes of each graph; one graph where left out.
+    node_factors : {"clusters", "edges"}
+        Whether node scores are clusters of their own (counting number 1 in clusters-only entropies) or absorbed into
+        the incident edges (number 0; a node without edges keeps its own). Piecewise training and CAMEL(0) depend on
+        it; CCCP does not.
+    weights : (n_graphs,) floats, optional
+        Weight of each graph's term of the log-likelihood.
+    """
+
+    def __init__(
+        self,
+        inputs: Any,
+        edges: ArrayLike,
+        *,
+        n_labels: int,
+        labels: ArrayLike | None = None,
+        tables: str | Sequence[str] = "symmetric",
+        edge_types: ArrayLike | None = None,
+        edge_inputs: Any = None,
+        node_counts: ArrayLike | None = None,
+        node_factors: str = "clusters",
+        weights: ArrayLike | None = None,
+    ) -> None:
+        if not (isinstance(n_labels, int | np.integer) and n_labels >= 1):
+            raise ValueError(f"n_labels must be an integer of at least 1, found {n_labels!r}")
+        if node_factors not in ("clusters", "edges"):
+            raise ValueError(f"node_factors must be 'clusters' or 'edges', found {node_factors!r}")
+        self.n_labels = int(n_labels)
+        self.node_factors = node_factors
+        node_rows = _checked_rows(inputs, "inputs")
+        n_nodes = int(node_rows.shape[0])
+        self.node_pointer = _checked_pointer(node_counts, n_nodes)
+        self.edges, order = self._checked_edges(edges, n_nodes)
+        n_edges = self.edges.shape[0]
+        self.edge_order: NDArray[np.int64] = order
+        self.tables = tuple(
+            TiedTable.make(t, self.n_labels) for t in ((tables,) if isinstance(tables, str) else tables)
+        )
+        self.edge_types = _checked_codes(edge_types, n_edges, len(self.tables), "edge_types")[order]
+        edge_rows = None if edge_inputs is None else _checked_rows(edge_inputs, "edge_inputs")
+        if edge_rows is not None and edge_rows.shape[0] != n_edges:
+            raise ValueError(f"edge_inputs must have one row per edge: expected {n_edges}, found {edge_rows.shape[0]}")
+        self.labels = None if labels is None else _checked_codes(labels, n_nodes, self.n_labels, "labels")
+        self.weights = _checked_weights(weights, self.n_graphs)
+        self.scores = StructuredScores(
+            Inputs(node_rows),
+            self.n_labels,
+            self.tables,
+            None if edge_rows is None else Inputs(edge_rows[order]),
+            tuple(np.flatnonzero(self.edge_types == t) for t in range(len(self.tables))),
+        )
+
+    @property
+    def n_graphs(self) -> int:
+        """Number of graphs."""
+        return int(self.node_pointer.size - 1)
+
+    @property
+    def n_nodes(self) -> int:
+        """Number of nodes of all graphs."""
+        return int(self.node_pointer[-1])
+
+    @property
+    def n_weights(self) -> int:
+        """Number of weights."""
+        return self.scores.n_weights
+
+    def split_weights(self, weights: ArrayLike) -> tuple[NDArray[np.float64], list[NDArray[np.float64]]]:
+        """Node weights (n_inputs, n_labels), and per edge type its table (n_labels, n_labels).
+
+        With edge inputs a type's tables have shape (n_edge_inputs, n_labels, n_labels).
+        """
+        node, tied = self.scores.split(np.asarray(weights, dtype=np.float64))
+        square = (self.n_labels, self.n_labels)
+        expanded = [table.expand(part) for table, part in zip(self.tables, tied, strict=True)]
+        if self.scores.edge_inputs is None:
+            return node, [table[0].reshape(square) for table in expanded]
+        return node, [table.reshape(-1, *square) for table in expanded]
+
+    def _checked_edges(self, edges: ArrayLike, n_nodes: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Edges sorted by graph, and the order that sorts them."""
+        array = np.asarray(edges)
+        if array.size == 0:
+            array = np.zeros((0, 2), dtype=np.int64)
+        if array.ndim != 2 or array.shape[1] != 2:
+            raise ValueError(f"edges must have shape (n_edges, 2), found {array.shape}")
+        if array.dtype.kind not in "iu":
+            raise TypeError(f"edges must hold integer node numbers, found dtype {array.dtype}")
+        array = array.astype(np.int64)
+        wrong = ((array < 0) | (array >= n_nodes)).any(axis=1)
+        if wrong.any():
+            e = int(np.argmax(wrong))
+            raise ValueError(f"edges[{e}] = {tuple(array[e].tolist())} names a node outside 0 to {n_nodes - 1}")
+        if (array[:, 0] == array[:, 1]).any():
+            e = int(np.argmax(array[:, 0] == array[:, 1]))
+            raise ValueError(f"edges[{e}] joins node {array[e, 0]} to itself")
+        graph = np.searchsorted(self.node_pointer, array, side="right") - 1
+        if (graph[:, 0] != graph[:, 1]).any():
+            e = int(np.argmax(graph[:, 0] != graph[:, 1]))
+            raise ValueError(f"edges[{e}] = {tuple(array[e].tolist())} joins nodes of two graphs")
+        order = np.argsort(graph[:, 0], kind="stable")
+        return array[order], order
+
+
+def _checked_rows(matrix: Any, name: str) -> Any:
+    if sp.issparse(matrix):
+        if matrix.dtype.kind not in "biuf":
+            raise TypeError(f"{name} must hold numbers, found dtype {matrix.dtype}")
+        rows: Any = sp.csr_array(matrix, dtype=np.float64)
+        rows.sum_duplicates()
+        finite = np.isfinite(rows.data).all()
+    else:
+        rows = np.asarray(matrix)
+        if rows.dtype.kind not in "biuf":
+            raise TypeError(f"{name} must hold numbers in rows of one length, found dtype {rows.dtype}")
+        if rows.ndim != 2:
+            raise ValueError(f"{name} must be a matrix, found shape {rows.shape}")
+        rows = rows.astype(np.float64)
+        finite = np.isfinite(rows).all()
+    if not finite:
+        raise ValueError(f"{name} holds NaN or infinite values; features must be finite")
+    return rows
+
+
+def _checked_pointer(node_counts: ArrayLike | None, n_nodes: int) -> NDArray[np.int64]:
+    if n_nodes == 0:
+        raise ValueError("inputs has no rows; the data needs at least one node")
+    if node_counts is None:
+        return np.array([0, n_nodes], dtype=np.int64)
+    counts = np.asarray(node_counts)
+    if counts.ndim != 1 or counts.dtype.kind not in "iu" or (counts < 0).any():
+        raise ValueError("node_counts must be a flat sequence of integers, none negative")
+    if counts.sum() != n_nodes:
+        raise ValueError(f"node_counts must add up to the {n_nodes} rows of inputs, found {int(counts.sum())}")
+    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+
+
+def _checked_codes(codes: ArrayLike | None, length: int, n_codes: int, name: str) -> NDArray[np.int64]:
+    if codes is None:
+        return np.zeros(length, dtype=np.int64)
+    array = np.asarray(codes)
+    if array.size == 0 and length == 0:
+        return np.zeros(0, dtype=np.int64)
+    if array.shape != (length,):
+        raise ValueError(f"{name} must have shape ({length},), found {array.shape}")
+    if array.dtype.kind not in "iu":
+        raise TypeError(f"{name} must be integers, found dtype {array.dtype}")
+    wrong = (array < 0) | (array >= n_codes)
+    if wrong.any():
+        position = int(np.argmax(wrong))
+        raise ValueError(f"{name}[{position}] = {array[position]} is outside 0 to {n_codes - 1}")
+    return array.astype(np.int64)
+
+
+def _checked_weights(weights: ArrayLike | None, length: int) -> NDArray[np.float64]:
+    if weights is None:
+        return np.ones(length)
+    array = np.array(weights, dtype=np.float64)
+    if array.shape != (length,):
+        raise ValueError(f"weights must have shape ({length},), found {array.shape}")
+    if not (np.isfinite(array).all() and (array >= 0.0).all() and array.any()):
+        raise ValueError("weights must be finite, none negative and not all zero")
+    return array

@@ -1,0 +1,1 @@
+"""Entropies, constraints, priors, the dual and its linearisation."""

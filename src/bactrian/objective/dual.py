@@ -1,0 +1,268 @@
+"""The dual D(w, delta): evaluation, the joint objective over (w, delta) and the profiled one over w alone.
+
+For data with weights M_m and a carving of the entropy,
+
+    D(w, d) = sum_m M_m [ sum_a kappa_a log sum exp((theta_a + d.h_a - g_a) / kappa_a) + hubs ] - w.f_hat
+              + |w|^2 / 2 sigma^2
+    dD/dw = E[f] - f_hat + w / sigma^2          dD/dd = E[h]
+
+The linearisation g lives on the hubs (``hub_bias`` = -g): any share of it on the clusters is a shift of the multipliers
+and changes neither weights nor beliefs once the clusters agree.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bactrian.clusters.packed import PackedData, TableReader
+from bactrian.kernels.stars import Beliefs, Numbers, Tables, evaluate_instances, fill_scores, prepare_tables
+from bactrian.kernels.threads import Workers, balanced_blocks
+from bactrian.model.scores import N_BLOCKS
+from bactrian.objective.entropy import Carving
+from bactrian.objective.prior import Prior
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Value and gradient at some weights and multipliers."""
+
+    value: float  #: D with the Gaussian prior, without the L1 term
+    gradient: Floats  #: (n_weights,) of the same
+    violation: float  #: largest disagreement between a link's cluster and its hub
+    sweeps: int  #: sweeps over instances, summed
+
+
+class Dual:
+    """D for a data set, an entropy and a prior; holds the multipliers and the work space.
+
+    Parameters
+    ----------
+    consistency : bool
+        Whether clusters must agree on their sepsets. Without it the multipliers stay fixed: the scores of hubs that
+        have no number of their own are spread over their clusters (``link_share``).
+    """
+
+    def __init__(
+        self, data: PackedData, carving: Carving, prior: Prior, workers: Workers, *, consistency: bool = True
+    ) -> None:
+        if data.empirical is None:
+            raise ValueError("the data has no labels; the dual needs observed moments")
+        layout = data.layout
+        self.data, self.carving, self.prior, self.workers = data, carving, prior, workers
+        self.consistency = consistency
+        self.empirical = data.empirical
+        self.multipliers = np.zeros(layout.n_link_states)
+        self.hub_bias = np.zeros(layout.n_hub_states)
+        self.tables = Tables(
+            np.empty(layout.n_entries),
+            np.empty(layout.n_entries),
+            np.empty(layout.n_tables),
+            np.empty(layout.n_tables, dtype=np.bool_),
+            np.empty(layout.n_hub_states),
+        )
+        table_number = np.ones(layout.n_tables)
+        table_number[layout.cluster_table[::-1]] = carving.cluster[::-1]
+        self.numbers = Numbers(carving.cluster, carving.hub, table_number)
+        self.beliefs = Beliefs(
+            np.zeros(layout.n_hub_states),
+            np.zeros(layout.n_link_states),
+            np.zeros(layout.n_hub_states),
+            np.zeros(layout.n_entries),
+            np.zeros(layout.n_instances),
+            np.zeros(layout.n_instances),
+            np.zeros(layout.n_instances),
+            np.zeros(layout.n_instances, dtype=np.int64),
+        )
+        shared_entries = int(layout.table_offset[layout.table_shared])
+        self._block_counts = np.zeros((data.blocks.size - 1, shared_entries))
+        self._table_blocks = balanced_blocks(np.diff(layout.table_offset).astype(float), N_BLOCKS)
+
+    def set_weights(self, weights: Floats) -> None:
+        """Compute all scores at ``weights``."""
+        layout, tables = self.data.layout, self.tables
+        self.data.scores.scores(weights, tables.log_entries, tables.hub_scores, self.workers)
+        np.add(tables.hub_scores, self.hub_bias, out=tables.hub_scores)
+        self.workers.run(
+            lambda _, first, last: prepare_tables(layout, tables, self.numbers, first, last), self._table_blocks
+        )
+        if not self.consistency:
+            shares = np.repeat(self.data.link_share, np.diff(layout.link_offset))
+            absorbed = (self.carving.hub == 0.0)[layout.link_hub].repeat(np.diff(layout.link_offset))
+            self.multipliers[:] = np.where(absorbed, shares * tables.hub_scores[self.data.hub_state_of_link_state], 0.0)
+
+    def evaluate(
+        self,
+        weights: Floats,
+        *,
+        tolerance: float = 0.0,
+        max_sweeps: int = 0,
+        tree_sweeps: int = 1 << 30,
+        damping: float = 0.0,
+    ) -> Evaluation:
+        """Value and gradient in w after sweeping the multipliers to ``tolerance`` (not at all: ``max_sweeps`` = 0)."""
+        data, layout, beliefs = self.data, self.data.layout, self.beliefs
+        self.set_weights(weights)
+        self._block_counts[:] = 0.0
+        shares = data.link_share if not self.consistency else np.zeros(layout.n_links)
+        if not self.consistency:
+            shares = np.where(self.carving.hub[layout.link_hub] == 0.0, shares, 0.0)
+
+        def block(b: int, first: int, last: int) -> None:
+            evaluate_instances(
+                layout, self.tables, self.numbers, self.multipliers, beliefs, data.weights, shares,
+                self._block_counts[b], first, last, tolerance, max_sweeps, tree_sweeps, damping, self.consistency,
+            )  # fmt: skip
+
+        self.workers.run(block, data.blocks)
+        if self._block_counts.size:
+            beliefs.counts[: self._block_counts.shape[1]] = self._block_counts.sum(axis=0)
+        expected = data.scores.moments(beliefs.counts, beliefs.hub_count, self.workers)
+        precision = self.prior.precision
+        value = float(data.weights @ beliefs.value) - float(weights @ self.empirical)
+        value += 0.5 * precision * float(weights @ weights)
+        gradient = expected - self.empirical + precision * weights
+        violation = float(beliefs.violation.max(initial=0.0)) if self.consistency else 0.0
+        return Evaluation(value, gradient, violation, int(beliefs.sweeps.sum()))
+
+    def hub_beliefs(self) -> Floats:
+        """(n_hub_states,) beliefs of hubs at the last evaluation."""
+        return np.exp(self.beliefs.hub_log)
+
+
+class JointObjective:
+    """D over x = (w, d), for the joint solver of the paper.
+
+    Each link's multipliers are free, but the first link of a hub without an entropy of its own (kappa_v = 0) is
+    eliminated: its multipliers are what is left of the hub's score. Needs kappa_v >= 0.
+    """
+
+    def __init__(self, dual: Dual) -> None:
+        if (dual.carving.hub < 0.0).any():
+            raise ValueError("the joint solver needs counting numbers of hubs that are not negative; use 'profiled'")
+        self.dual = dual
+        self.evaluations = 0
+        self.last: Evaluation | None = None
+        data, layout = dual.data, dual.data.layout
+        first = np.zeros(layout.n_links, dtype=bool)
+        linked = data.degrees > 0
+        first[layout.hub_links[:-1][linked]] = dual.carving.hub[linked] == 0.0
+        sizes = np.diff(layout.link_offset)
+        self._free = np.flatnonzero(~first.repeat(sizes))
+        self._tied = np.flatnonzero(first.repeat(sizes))
+        self._hub_state = data.hub_state_of_link_state
+        self._weight = np.repeat(data.weights, np.diff(layout.instance_hubs))[layout.link_hub].repeat(sizes)
+
+    def initial(self, weights: Floats) -> Floats:
+        """x from weights and the dual's current multipliers."""
+        return np.concatenate([weights, self.dual.multipliers[self._free]])
+
+    def split(self, x: Floats) -> tuple[Floats, Floats]:
+        """Weights and free multipliers."""
+        return x[: self.dual.data.n_weights], x[self.dual.data.n_weights :]
+
+    def value_and_gradient(self, x: Floats) -> tuple[float, Floats]:
+        """D and its gradient over (w, free d)."""
+        dual = self.dual
+        weights, free = self.split(x)
+        dual.multipliers[self._free] = free
+        if self._tied.size:
+            dual.set_weights(weights)
+            dual.multipliers[self._tied] = 0.0
+            sums = np.bincount(self._hub_state, weights=dual.multipliers, minlength=dual.hub_bias.size)
+            dual.multipliers[self._tied] = (dual.tables.hub_scores - sums)[self._hub_state[self._tied]]
+        self.last = dual.evaluate(weights)
+        self.evaluations += 1
+        marginal, layout = dual.beliefs.link_marginal, dual.data.layout
+        reference = np.exp(dual.beliefs.hub_log)[self._hub_state]
+        if self._tied.size:
+            centre = np.zeros(layout.n_hub_states)
+            centre[self._hub_state[self._tied]] = marginal[self._tied]
+            tied_hub = (dual.carving.hub == 0.0)[layout.link_hub].repeat(np.diff(layout.link_offset))
+            reference = np.where(tied_hub, centre[self._hub_state], reference)
+        disagreement = (self._weight * (marginal - reference))[self._free]
+        return self.last.value, np.concatenate([self.last.gradient, disagreement])
+
+
+class ProfiledObjective:
+    """D minimised over the multipliers by star updates, as a function of w alone.
+
+    Multipliers are warm-started. A trial point that turned out worse than the best so far leaves multipliers fitted to
+    the wrong weights, so those of the best point are restored first. ``accuracy`` is the largest change of a marginal
+    that a sweep may still make.
+    """
+
+    def __init__(
+        self,
+        dual: Dual,
+        *,
+        accuracy: float,
+        max_sweeps: int = 1000,
+        tree_sweeps: int = 1 << 30,
+        damping: float = 0.0,
+    ) -> None:
+        self.dual = dual
+        self.accuracy = accuracy
+        self.max_sweeps = max_sweeps
+        self.tree_sweeps = tree_sweeps
+        self.damping = damping
+        self.evaluations = 0
+        self.last: Evaluation | None = None
+        self._best_value = np.inf
+        self._best_multipliers: Floats | None = None
+
+    def forget(self) -> None:
+        """Forget the best point, since the objective has changed."""
+        self._best_value = np.inf
+
+    def value_and_gradient(self, weights: Floats) -> tuple[float, Floats]:
+        """Profiled D and its gradient (by the envelope theorem, that of D at the optimal multipliers)."""
+        dual = self.dual
+        if self.last is not None and self.last.value > self._best_value and self._best_multipliers is not None:
+            dual.multipliers[:] = self._best_multipliers
+        sweeps = self.max_sweeps if dual.consistency else 0
+        self.last = dual.evaluate(
+            weights,
+            tolerance=self.accuracy,
+            max_sweeps=sweeps,
+            tree_sweeps=self.tree_sweeps,
+            damping=self.damping,
+        )
+        self.evaluations += 1
+        if self.last.value <= self._best_value and dual.consistency:
+            self._best_value = self.last.value
+            if self._best_multipliers is None:
+                self._best_multipliers = dual.multipliers.copy()
+            else:
+                self._best_multipliers[:] = dual.multipliers
+        return self.last.value, self.last.gradient
+
+
+class DualTables(TableReader):
+    """Belief tables of a dual's clusters and hubs at its last evaluation; copies what it needs."""
+
+    def __init__(self, dual: Dual) -> None:
+        self._layout = dual.data.layout
+        tables = dual.tables
+        self._tables = tables._replace(log_entries=tables.log_entries.copy())
+        self._numbers = dual.numbers
+        self._multipliers = dual.multipliers.copy()
+        self._hub_beliefs = dual.hub_beliefs()
+
+    def cluster(self, index: int) -> Floats:
+        """Belief table of a table cluster."""
+        layout = self._layout
+        table = layout.cluster_table[index]
+        scores = np.empty(int(layout.table_offset[table + 1] - layout.table_offset[table]))
+        fill_scores(layout, self._tables, self._numbers, self._multipliers, index, -1, scores)
+        beliefs: Floats = np.exp(scores - scores.max())
+        beliefs /= beliefs.sum()
+        return beliefs
+
+    def hub(self, index: int) -> Floats:
+        """Belief of a hub."""
+        return self._hub_beliefs[self._layout.hub_offset[index] : self._layout.hub_offset[index + 1]].copy()

@@ -1,0 +1,87 @@
+"""The linearisation g of the sepset entropies that were carved out of the concave part.
+
+g is the slope of r H(b) at the last beliefs, r (-1 - log b), and the exponent of beliefs takes **minus** g (the sign
+under Eq. 11 of the paper is a slip). The constant -r is left out: it changes neither beliefs nor weights, and without
+it D at a fixed point is the dual value of the whole entropy, on a tree the exact negative log-likelihood.
+
+Shares of g may sit on the clusters around a hub: in terms of the multipliers that kernels see, d - g_link, that only
+moves the point from which the next solve starts.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bactrian.clusters.packed import PackedData
+from bactrian.objective.dual import Dual
+
+Floats = NDArray[np.float64]
+
+
+class Linearisation:
+    """Keeps ``dual.hub_bias`` = -g up to date."""
+
+    def __init__(self, dual: Dual, share: float = 0.0) -> None:
+        self.dual = dual
+        data, layout = dual.data, dual.data.layout
+        self._number = dual.carving.linearised[data.hub_of_state]
+        self._hub_state = data.hub_state_of_link_state
+        self._on_links = np.zeros(layout.n_link_states)
+        link_share = share / np.maximum(data.degrees, 1)[layout.link_hub]
+        virtual = data.hub_virtual[layout.link_hub]
+        first = np.zeros(layout.n_links, dtype=bool)
+        first[layout.hub_links[:-1][data.degrees > 0]] = True
+        link_share = np.where(virtual, np.where(first, share, 1.0 - share), link_share)
+        self._link_share = np.repeat(link_share, np.diff(layout.link_offset))
+
+    def update(self, log_beliefs: Floats | None = None) -> float:
+        """Relinearise at ``log_beliefs`` of hubs, by default those of the last evaluation; returns the change of g."""
+        dual = self.dual
+        hub_log = dual.beliefs.hub_log if log_beliefs is None else log_beliefs
+        link_log = hub_log[self._hub_state]
+        if log_beliefs is None:
+            marginal = dual.beliefs.link_marginal
+            trusted = marginal > 1e-200
+            link_log = np.where(trusted, np.log(np.where(trusted, marginal, 1.0)), link_log)
+        number = self._number
+        used = number > 0.0
+        slope = np.where(used, -number * np.where(used, hub_log, 0.0), 0.0)
+        link_number = number[self._hub_state]
+        link_slope = np.where(link_number > 0.0, -self._link_share * link_number * link_log, 0.0)
+        link_slope = np.where(self._link_share > 0.0, link_slope, 0.0)
+        on_hub = 1.0 - np.bincount(self._hub_state, weights=self._link_share, minlength=number.size)
+        total = np.where(on_hub > 1e-12, on_hub * slope, 0.0)
+        total += np.bincount(self._hub_state, weights=link_slope, minlength=number.size)
+        dual.multipliers += np.where(np.isfinite(link_slope), self._on_links - link_slope, 0.0)
+        self._on_links = np.where(np.isfinite(link_slope), link_slope, 0.0)
+        change = _largest_change(dual, -dual.hub_bias, total)
+        dual.hub_bias[:] = -total
+        return change
+
+
+def empirical_log_beliefs(data: PackedData) -> Floats:
+    """Log of the observed distribution of each hub, pooled over hubs of one kind and smoothed by one pseudo-count.
+
+    In conditional training a single instance's empirical distribution is a point mass, whose logarithm is infinite.
+    """
+    assert data.hub_truth is not None
+    layout = data.layout
+    sizes = np.diff(layout.hub_offset)
+    hub = data.hub_of_state
+    state = np.arange(layout.n_hub_states) - layout.hub_offset[hub]
+    largest = int(sizes.max(initial=1))
+    key = data.hub_kind[hub] * largest + state
+    pooled = np.bincount(key, weights=data.hub_truth)[key]
+    total = np.bincount(hub, weights=pooled, minlength=layout.n_hubs)[hub]
+    return np.log((pooled + 1.0 / sizes[hub]) / (total + 1.0))
+
+
+def _largest_change(dual: Dual, old: Floats, new: Floats) -> float:
+    """Largest change of g after removing a constant per hub, over states with a belief that counts."""
+    hub = dual.data.hub_of_state
+    belief = np.exp(dual.beliefs.hub_log)
+    usable = np.isfinite(old) & np.isfinite(new)
+    difference = np.where(usable, np.where(usable, new, 0.0) - np.where(usable, old, 0.0), 0.0)
+    mean = np.bincount(hub, weights=belief * difference, minlength=dual.data.layout.n_hubs)
+    return float(np.abs(np.where(usable, difference - mean[hub], 0.0)).max(initial=0.0))

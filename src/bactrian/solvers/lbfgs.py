@@ -1,0 +1,270 @@
+"""Limited-memory BFGS, and its orthant-wise form for an L1 term.
+
+The solver sees a callable that returns value and gradient, and an inner product. The direction is computed from inner
+products alone (the two loops run over coefficients of the stored vectors; Chen, Wang and Zhou, NIPS 2014), so each
+iteration makes one pass over the memory for inner products and one for the direction, and a distributed inner
+product is called once for all of them. With an L1 term the steps are those of OWL-QN (Andrew and Gao, ICML 2007).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+#: Inner products of the rows of one matrix with the rows of another.
+InnerProducts = Callable[[Floats, Floats], Floats]
+
+_ARMIJO, _CURVATURE = 1e-4, 0.9
+_MAX_STEPS = 25
+#: Differences of the objective below this, relative to its size, are rounding.
+_NOISE = 1e-12
+
+
+class Outcome(enum.Enum):
+    """Why the minimiser returned."""
+
+    CONVERGED = enum.auto()
+    LIMIT = enum.auto()
+    STOPPED = enum.auto()
+    STALLED = enum.auto()
+
+
+@dataclass(frozen=True)
+class Minimum:
+    """The best point found."""
+
+    x: Floats
+    value: float
+    gradient: Floats
+    iterations: int
+    outcome: Outcome
+
+
+@dataclass(frozen=True)
+class Step:
+    """What the callback sees after an iteration."""
+
+    iteration: int
+    x: Floats
+    value: float
+    gradient_norm: float
+
+
+def local_inner_products(left: Floats, right: Floats) -> Floats:
+    """Inner products within one process."""
+    product: Floats = left @ right.T
+    return product
+
+
+class Memory:
+    """The last pairs (s, y) of steps and gradient changes, with the inner products among them."""
+
+    def __init__(self, size: int, dimension: int, inner: InnerProducts = local_inner_products) -> None:
+        self.size = size
+        self.inner = inner
+        self._vectors = np.zeros((2 * size, dimension))  # s in the first half, y in the second
+        self._gram = np.zeros((2 * size, 2 * size))
+        self._order: list[int] = []  # slots, oldest first
+
+    def clear(self) -> None:
+        """Forget all pairs."""
+        self._order.clear()
+
+    def add(self, s: Floats, y: Floats) -> None:
+        """Store a pair unless its curvature is not positive."""
+        new = np.stack([s, y])
+        own = self.inner(new, new)
+        if own[0, 1] <= 1e-10 * np.sqrt(own[0, 0] * own[1, 1]):
+            return
+        full = len(self._order) == self.size
+        slot = self._order.pop(0) if full else len(self._order)
+        self._vectors[slot] = s
+        self._vectors[self.size + slot] = y
+        self._order.append(slot)
+        products = self.inner(self._vectors, new)
+        for k, row in enumerate((slot, self.size + slot)):
+            self._gram[row] = products[:, k]
+            self._gram[:, row] = products[:, k]
+
+    def direction(self, gradient: Floats) -> Floats:
+        """-H g for the inverse-Hessian approximation H; steepest descent, scaled, while the memory is empty."""
+        if not self._order:
+            norm = np.sqrt(self.inner(gradient[None], gradient[None])[0, 0])
+            steepest: Floats = -gradient / max(1.0, norm)
+            return steepest
+        projections = self.inner(self._vectors, gradient[None])[:, 0]
+        coefficients, scale = self._two_loops(projections)
+        direction: Floats = coefficients @ self._vectors
+        direction -= scale * gradient
+        return direction
+
+    def _two_loops(self, projections: Floats) -> tuple[Floats, float]:
+        """Coefficients of the stored vectors and of -gradient in the direction."""
+        gram, size = self._gram, self.size
+        newest = self._order[-1]
+        scale = gram[newest, size + newest] / gram[size + newest, size + newest]
+        q = np.zeros(2 * size)  # q = gradient + q @ vectors, then scaled
+        alpha: dict[int, float] = {}
+        for slot in reversed(self._order):
+            alpha[slot] = (projections[slot] + gram[slot] @ q) / gram[slot, size + slot]
+            q[size + slot] -= alpha[slot]
+        q *= scale
+        for slot in self._order:
+            along = scale * projections[size + slot] + gram[size + slot] @ q
+            beta = along / gram[slot, size + slot]
+            q[slot] += alpha[slot] - beta
+        return -q, scale
+
+
+def minimise(
+    value_and_gradient: Callable[[Floats], tuple[float, Floats]],
+    x: Floats,
+    *,
+    tolerance: float,
+    max_iterations: int,
+    l1: float | Floats = 0.0,
+    memory: Memory | None = None,
+    callback: Callable[[Step], bool] | None = None,
+) -> Minimum:
+    """Minimise a smooth convex function plus ``l1 @ |x|``.
+
+    Stops when the largest component of the (pseudo-)gradient is at most ``tolerance``. ``memory`` may come from an
+    earlier call on a similar function. The callback returns True to stop.
+    """
+    l1_vector = np.broadcast_to(np.asarray(l1, dtype=np.float64), x.shape)
+    sparse = bool(l1_vector.any())
+    memory = memory if memory is not None else Memory(10, x.size)
+    x = x.copy()
+    value, gradient = value_and_gradient(x)
+    value += float(l1_vector @ np.abs(x)) if sparse else 0.0
+    gradient = gradient.copy()
+    retried = False
+    iteration = 0
+    while True:
+        slope = _pseudo_gradient(x, gradient, l1_vector) if sparse else gradient
+        norm = float(np.abs(slope).max(initial=0.0))
+        if iteration and callback is not None and callback(Step(iteration, x, value, norm)):
+            return Minimum(x, value, gradient, iteration, Outcome.STOPPED)
+        if norm <= tolerance:
+            return Minimum(x, value, gradient, iteration, Outcome.CONVERGED)
+        if iteration >= max_iterations:
+            return Minimum(x, value, gradient, iteration, Outcome.LIMIT)
+        direction = memory.direction(slope)
+        if sparse:
+            direction = np.where(direction * slope < 0.0, direction, 0.0)
+        descent = float(memory.inner(direction[None], slope[None])[0, 0])
+        found = None
+        if descent < 0.0:
+            search = _orthant_search if sparse else _wolfe_search
+            found = search(value_and_gradient, memory, x, value, slope, direction, descent, l1_vector)
+        if found is None:
+            if retried or not memory._order:
+                return Minimum(x, value, gradient, iteration, Outcome.STALLED)
+            memory.clear()
+            retried = True
+            continue
+        retried = False
+        new_x, value, new_gradient = found
+        memory.add(new_x - x, new_gradient - gradient)
+        x, gradient = new_x, new_gradient
+        iteration += 1
+
+
+def _pseudo_gradient(x: Floats, gradient: Floats, l1: Floats) -> Floats:
+    shrunk = np.sign(gradient) * np.maximum(np.abs(gradient) - l1, 0.0)
+    return np.where(x != 0.0, gradient + l1 * np.sign(x), shrunk)
+
+
+_Found = tuple[Floats, float, Floats] | None
+
+
+def _wolfe_search(
+    function: Callable[[Floats], tuple[float, Floats]],
+    memory: Memory,
+    x: Floats,
+    value: float,
+    _slope: Floats,
+    direction: Floats,
+    descent: float,
+    _l1: Floats,
+) -> _Found:
+    """A step with sufficient decrease and curvature, by bracketing and cubic interpolation.
+
+    Near the optimum decreases drown in rounding; there a step is also good when the slope says so (the approximate
+    Wolfe conditions of Hager and Zhang 2005).
+    """
+    noise = _NOISE * max(1.0, abs(value))
+    low, low_value, low_slope = 0.0, value, descent
+    high, high_value, high_slope = np.inf, np.nan, np.nan
+    best: _Found = None
+    t = 1.0
+    for _ in range(_MAX_STEPS):
+        trial = x + t * direction
+        trial_value, trial_gradient = function(trial)
+        finite = np.isfinite(trial_value)
+        slope = float(memory.inner(direction[None], trial_gradient[None])[0, 0]) if finite else np.nan
+        enough = finite and trial_value <= value + _ARMIJO * t * descent
+        nearly = finite and trial_value <= value + noise and slope <= (2 * _ARMIJO - 1.0) * descent
+        if not (enough or nearly):
+            high, high_value, high_slope = t, trial_value, slope
+        else:
+            if best is None or trial_value <= best[1]:
+                best = (trial, trial_value, trial_gradient.copy())
+            if slope >= _CURVATURE * descent:
+                return trial, trial_value, best[2] if best[0] is trial else trial_gradient.copy()
+            low, low_value, low_slope = t, trial_value, slope
+        if np.isinf(high):
+            t = low * min(10.0, max(2.0, low_slope / (descent - low_slope) + 1.0 if low_slope > descent else 4.0))
+        else:
+            if high - low <= 1e-12 * high:
+                break
+            t = _interpolate(low, low_value, low_slope, high, high_value, high_slope)
+    return best
+
+
+def _interpolate(
+    low: float, low_value: float, low_slope: float, high: float, high_value: float, high_slope: float
+) -> float:
+    """Minimiser of the cubic through both ends, kept inside the bracket."""
+    width = high - low
+    t = low + 0.5 * width
+    if np.isfinite(high_value) and np.isfinite(high_slope):
+        d1 = low_slope + high_slope - 3.0 * (low_value - high_value) / (low - high)
+        square = d1 * d1 - low_slope * high_slope
+        if square >= 0.0:
+            d2 = np.sqrt(square)
+            denominator = high_slope - low_slope + 2.0 * d2
+            if denominator != 0.0:
+                t = high - width * (high_slope + d2 - d1) / denominator
+    return float(min(max(t, low + 0.1 * width), high - 0.1 * width))
+
+
+def _orthant_search(
+    function: Callable[[Floats], tuple[float, Floats]],
+    memory: Memory,
+    x: Floats,
+    value: float,
+    slope: Floats,
+    direction: Floats,
+    _descent: float,
+    l1: Floats,
+) -> _Found:
+    """Backtracking within the orthant of x (or of -slope where x is 0)."""
+    orthant = np.where((x != 0.0) | (l1 == 0.0), np.sign(x), -np.sign(slope))
+    noise = _NOISE * max(1.0, abs(value))
+    t = 1.0
+    for _ in range(2 * _MAX_STEPS):
+        trial = x + t * direction
+        trial = np.where((trial * orthant > 0.0) | (l1 == 0.0), trial, 0.0)
+        trial_value, trial_gradient = function(trial)
+        trial_value += float(l1 @ np.abs(trial))
+        decrease = float(memory.inner(slope[None], (trial - x)[None])[0, 0])
+        if np.isfinite(trial_value) and trial_value <= value + _ARMIJO * decrease + noise and decrease < 0.0:
+            return trial, trial_value, trial_gradient.copy()
+        t *= 0.5
+    return None

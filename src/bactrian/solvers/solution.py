@@ -1,0 +1,91 @@
+"""What learning returns: a Solution with its status and history."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+
+class Status(enum.Enum):
+    """How an optimisation ended."""
+
+    CONVERGED = "converged"
+    ITERATION_LIMIT = "stopped at the iteration limit"
+    TIME_LIMIT = "stopped at the time limit"
+    STOPPED = "stopped by the callback"
+    STALLED = "stopped because no step improves the objective any further"
+    UNBOUNDED = "unbounded: some moments lie on the boundary, so weights grow without limit; add a prior"
+    UNRELIABLE = "message passing did not converge at some weights, so the gradient could not be trusted"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+class ConvergenceWarning(UserWarning):
+    """Learning or inference stopped short; the result is the best so far."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """One outer iteration (one relinearisation; learners without any have a single record)."""
+
+    outer: int
+    objective: float
+    moment_gap: float
+    violation: float
+    iterations: int  #: quasi-Newton iterations in this outer iteration
+    evaluations: int
+    sweeps: int
+    seconds: float  #: since the start of learning
+    belief_change: float = np.nan  #: largest change of a sepset belief since the last outer iteration
+    weight_change: float = np.nan
+    linearisation_change: float = np.nan  #: largest change of g, a constant per sepset removed
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a callback sees after every quasi-Newton iteration; returning True stops learning."""
+
+    outer: int
+    iteration: int
+    objective: float
+    moment_gap: float
+    violation: float
+    seconds: float
+    weights: Floats
+
+
+Callback = Callable[[Progress], Any]
+
+
+@dataclass(frozen=True)
+class Solution:
+    """The result of :func:`bactrian.learn`.
+
+    ``objective`` is the minimised value (the dual D, or the negative penalised log-likelihood); ``moment_gap`` is the
+    largest absolute stationarity residual |E[f] - f_hat + w / sigma^2| in sums over the data; ``violation`` the largest
+    disagreement over edges and sepset states; ``beliefs[m][i]`` the belief table of cluster i of instance m.
+    """
+
+    weights: Floats
+    status: Status
+    history: tuple[Record, ...]
+    objective: float
+    moment_gap: float
+    violation: float
+    beliefs: Sequence[Sequence[Floats]] = field(repr=False)
+    method: str = ""
+    seconds: float = 0.0
+    evaluations: int = 0
+
+    @property
+    def converged(self) -> bool:
+        """Whether the stopping rule was met at a finite optimum."""
+        return self.status is Status.CONVERGED
