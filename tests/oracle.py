@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,8 +59,8 @@ class Observed:
 
 def joint_states(cardinalities: Sequence[int]) -> Ints:
     """All joint assignments, shape (product of cardinalities, n_variables), in lexicographic order."""
-    n_states = int(np.prod(np.asarray(cardinalities, dtype=np.int64)))
-    return np.stack(np.unravel_index(np.arange(n_states), tuple(cardinalities)), axis=1).astype(np.int64)
+    n_joint = prod(cardinalities)
+    return np.stack(np.unravel_index(np.arange(n_joint), tuple(cardinalities)), axis=1).astype(np.int64)
 
 
 def cluster_state_index(cardinalities: Sequence[int], cluster: Scope, assignments: Ints) -> Ints:
@@ -71,16 +73,22 @@ def cluster_state_index(cardinalities: Sequence[int], cluster: Scope, assignment
 
 def sub_index(cardinalities: Sequence[int], scope: Scope, subset: Scope) -> Ints:
     """For each state of ``scope``'s table the flat index of its restriction to ``subset``."""
-    local_states = joint_states([cardinalities[v] for v in scope])
+    return _sub_index(tuple(cardinalities[v] for v in scope), tuple(scope.index(v) for v in subset))
+
+
+@cache
+def _sub_index(shape: tuple[int, ...], axes: tuple[int, ...]) -> Ints:
+    local_states = joint_states(shape)
     index = np.zeros(len(local_states), dtype=np.int64)
-    for variable in subset:
-        index = index * cardinalities[variable] + local_states[:, scope.index(variable)]
+    for axis in axes:
+        index = index * shape[axis] + local_states[:, axis]
+    index.flags.writeable = False
     return index
 
 
 def n_states(cardinalities: Sequence[int], scope: Scope) -> int:
     """Number of states of a scope's table; 1 for the empty scope."""
-    return int(np.prod([cardinalities[v] for v in scope], dtype=np.int64))
+    return prod(cardinalities[v] for v in scope)
 
 
 def marginal(cardinalities: Sequence[int], scope: Scope, table: Array, subset: Scope) -> Array:

@@ -127,12 +127,13 @@ class InnerProblem:
     numbers: Array  # kappa of every table
     counts: Array  # M of every table
     target: Array  # (f_hat, 0)
+    base_seen: float  # fixed scores of the data
     n_weights: int
 
     def value_and_gradient(self, point: Array, g: Array) -> tuple[float, Array]:
         """Smooth part of D (without the L1 term) and its gradient."""
         log_sums, beliefs = self._tables(point, g)
-        value = float((self.counts * self.numbers) @ log_sums - self.target @ point) - base_sum(self.data)
+        value = float((self.counts * self.numbers) @ log_sums - self.target @ point) - self.base_seen
         gradient = self.matrix.T @ (self._per_row(self.counts) * beliefs) - self.target
         if self.prior_variance is not None:
             weights = point[: self.n_weights]
@@ -224,6 +225,7 @@ def inner_problem(
         numbers=np.array(numbers),
         counts=np.array(counts),
         target=np.concatenate([feature_sums(data), np.zeros(n_multipliers)]),
+        base_seen=base_sum(data),
         n_weights=n_weights,
     )
 
@@ -373,7 +375,7 @@ def linearised_value(problem: InnerProblem, beliefs: Beliefs, g: Array) -> float
     flat = [table for tables in beliefs for table in tables]
     entropies = np.array([entropy(table) for table in flat])
     linear = float((problem._per_row(problem.counts) * (problem.base - g)) @ rows)
-    value = float((problem.counts * problem.numbers) @ entropies) + linear - base_sum(problem.data)
+    value = float((problem.counts * problem.numbers) @ entropies) + linear - problem.base_seen
     gap = problem.target[: problem.n_weights] - expected_features(problem.data, beliefs)
     return value - penalty(gap, problem.prior_variance, problem.l1)
 

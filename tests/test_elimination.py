@@ -1,4 +1,4 @@
-"""Junction trees: covered scopes, running intersection, known widths, optimal trees, budgets and bad input."""
+"""Junction trees: cover, running intersection, known widths, budgets and bad input."""
 
 from __future__ import annotations
 
@@ -60,13 +60,13 @@ def check(tree: JunctionTree, cardinalities: list[int], scopes: Scopes, evidence
     trees = components(list(range(len(cliques))), links)
     assert len(trees) == len(cliques) - len(links), "the edges close a loop"
     for i, j, sepset in tree.edges:
-        assert set(sepset) == cliques[i] & cliques[j] and sepset == tuple(sorted(sepset)) and sepset
+        assert sepset == tuple(sorted(cliques[i] & cliques[j])) != ()
     for v in free:  # running intersection: the cliques that hold v hang together by edges that hold v
         holding = [i for i, clique in enumerate(cliques) if v in clique]
         assert len(components(holding, [(i, j) for i, j, sepset in tree.edges if v in sepset])) == 1
     done: set[int] = set()
     for i, j, _ in tree.edges:  # collect order: nothing arrives at a clique that has sent already
-        assert i not in done and j not in done
+        assert not {i, j} & done
         done.add(i)
 
     pairs = [p for scope in scopes for p in combinations(set(scope) - evidence, 2)]
@@ -215,9 +215,9 @@ def test_degenerate_models() -> None:
     assert junction_tree([], [()]).assignment == (-1,)
     alone = junction_tree([3, 1, 2], [])
     assert sorted(alone.cliques) == [(0,), (1,), (2,)]
-    assert alone.edges == () and alone.width == 0 and alone.table_entries == 6
+    assert (alone.edges, alone.width, alone.table_entries) == ((), 0, 6)
     observed = junction_tree([2, 2], [(0, 1), (1,)], evidence={0: 1, 1: 0})
-    assert observed.cliques == () and observed.assignment == (-1, -1)
+    assert (observed.cliques, observed.assignment) == ((), (-1, -1))
     numpy_input = junction_tree(np.array([2, 2]), [np.array([0, 1])])  # type: ignore[list-item]
     assert numpy_input.cliques == ((0, 1),)
 
@@ -236,9 +236,9 @@ def test_same_seed_same_tree() -> None:
 def test_hundred_thousand_variables() -> None:
     n = 100_000
     chain = junction_tree([2] * n, [(v, v + 1) for v in range(n - 1)])
-    assert chain.width == 1 and len(chain.cliques) == n - 1
+    assert (chain.width, len(chain.cliques)) == (1, n - 1)
     star = junction_tree([2] * n, [(0, v) for v in range(1, n)])
-    assert star.width == 1 and len(star.edges) == n - 2
+    assert (star.width, len(star.edges)) == (1, n - 2)
     wheel = [(0, v) for v in range(1, n)] + [(v, v % (n - 1) + 1) for v in range(1, n)]
     assert junction_tree([2] * n, wheel).width == 3
 
@@ -270,6 +270,7 @@ def test_budget_refuses_what_no_number_holds(cardinality: int) -> None:
         ({"scopes": [(0,), (1, 0, 1)]}, r"scopes\[1\]: expected distinct variables, found 1 more than once"),
         ({"scopes": [(0.5,)]}, "scopes: expected integers as variables, found dtype float64"),
         ({"evidence": [2]}, "evidence: expected variables from 0 to 1, found 2"),
+        ({"evidence": [0.5]}, "evidence: expected variables from 0 to 1, found 0.5"),
         ({"orders": []}, r"orders: expected a sequence of one or more of .*, found \[\]"),
         ({"orders": "min-fill"}, "orders: expected a sequence .*, found 'min-fill'"),
         ({"orders": ["min-fill", "best"]}, r"orders\[1\]: expected one of .*, found 'best'"),

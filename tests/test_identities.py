@@ -453,16 +453,15 @@ def test_convex_methods_agree_with_the_reference(name: str, method: str) -> None
 def test_diagnostics_are_what_they_say(name: str, method: str) -> None:
     problem = named_problem(name)
     solution = learn(problem, method, prior_variance=3.0)
-    graphs = graphs_of(problem, method)
     tables = given_tables(solution, problem)
-    triples = zip(problem.data, graphs, tables, strict=True)
+    triples = zip(problem.data, graphs_of(problem, "cccp"), tables, strict=True)  # edges count with any method
     disagreement = max(violation(seen.model, graph, beliefs) for seen, graph, beliefs in triples)
     assert solution.violation == pytest.approx(disagreement, rel=1e-3, abs=1e-9)
     weights = np.asarray(solution.weights)
     residual = np.abs(expected_features(problem.data, tables) - feature_sums(problem.data) + weights / 3.0).max()
     assert solution.moment_gap == pytest.approx(residual, rel=1e-3, abs=1e-9)
-    assert solution.violation < 1e-4
     assert solution.moment_gap < 1e-2
+    assert (solution.violation < 1e-4) == FRAMES[method]["consistency"]
 
 
 def test_history_tells_of_every_outer_iteration() -> None:
@@ -475,7 +474,7 @@ def test_history_tells_of_every_outer_iteration() -> None:
     last = solution.history[-1]
     assert last.belief_change <= 1e-7
     assert last.weight_change <= 1e-4
-    assert np.isfinite(last.linearisation_change)
+    assert any(record.linearisation_change > 0 for record in solution.history)
     assert last.objective == pytest.approx(solution.objective)
     assert last.violation == pytest.approx(solution.violation)
 

@@ -183,7 +183,7 @@ def _best_elimination(
 
 
 def _log2_entries(logs: Floats, order: Ints, bag_offsets: Ints, bags: Ints, first_of: Ints) -> float:
-    """Take log2 of the number of entries in the tables of the maximal cliques, which may be past any float."""
+    """log2 of the number of entries in the tables of the maximal cliques, which may be past any float."""
     if order.size == 0:
         return -np.inf
     running = np.concatenate([[0.0], np.cumsum(logs[bags])])
@@ -573,9 +573,9 @@ def _free_variables(evidence: Iterable[int], n: int) -> NDArray[np.bool_]:
     """Which variables are not observed."""
     free = np.ones(n, np.bool_)
     for v in evidence:
-        if not 0 <= v < n:
+        if v not in range(n):
             raise ValueError(f"evidence: expected variables from 0 to {n - 1}, found {v}")
-        free[v] = False
+        free[int(v)] = False
     return free
 
 

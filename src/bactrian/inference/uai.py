@@ -62,16 +62,17 @@ class UaiModel:
     def __post_init__(self) -> None:
         """Take array-likes as well as arrays, and refuse what no file could hold."""
         cards = _checked_integers("cardinalities", self.cardinalities, 1)
-        scopes = [tuple(int(v) for v in scope) for scope in self.scopes]
+        scopes = [tuple(scope) for scope in self.scopes]
         tables = [np.asarray(table, np.float64) for table in self.tables]
         if self.kind not in _KINDS:
             raise ValueError(f"kind: expected one of {_KINDS}, found {self.kind!r}")
         if len(scopes) != len(tables):
             raise ValueError(f"tables: expected {len(scopes)}, one per scope, found {len(tables)}")
-        sizes = cards.tolist()
+        sizes, variables = cards.tolist(), range(cards.size)
         for i, (scope, table) in enumerate(zip(scopes, tables, strict=True)):
-            if len(set(scope)) != len(scope) or not all(0 <= v < len(sizes) for v in scope):
-                raise ValueError(f"scopes[{i}]: expected distinct variables below {len(sizes)}, found {scope}")
+            if len(set(scope)) != len(scope) or not all(v in variables for v in scope):
+                raise ValueError(f"scopes[{i}]: expected distinct variables below {cards.size}, found {scope}")
+            scopes[i] = scope = tuple(map(int, scope))
             shape = tuple([sizes[v] for v in scope])
             if table.shape != shape:
                 raise ValueError(f"tables[{i}]: expected shape {shape}, found {table.shape}")
@@ -351,7 +352,7 @@ def _check_probabilities(name: str, arrays: Sequence[Floats]) -> None:
     if not ((flat >= 0) & (flat < np.inf)).all():
         for i, array in enumerate(arrays):
             bad = np.argwhere(~((array >= 0) & (array < np.inf)))
-            if bad.size or (bad.shape[0] and array.ndim == 0):
+            if bad.shape[0]:
                 where = tuple(bad[0].tolist())
                 raise ValueError(f"{name}[{i}]: expected finite entries of at least 0, found {array[where]} at {where}")
 

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from bactrian.clusters.junction import JunctionData
 from bactrian.clusters.packed import BeliefTables, PackedData
-from bactrian.objective.dual import Dual, DualTables
+from bactrian.objective.dual import Dual
+from bactrian.objective.messages import MessageTables
 from bactrian.objective.prior import Prior, pseudo_gradient
 from bactrian.solvers.lbfgs import Outcome
 from bactrian.solvers.solution import Callback, ConvergenceWarning, Progress, Record, Solution, Status
@@ -133,9 +134,9 @@ class Run:
         evaluation = inner.evaluate(weights)
         slope = pseudo_gradient(weights, evaluation.gradient, settings.prior.l1)
         objective = evaluation.value + settings.prior.l1 * float(np.abs(weights).sum())
-        tables = BeliefTables(self.data, DualTables(dual))
+        tables = BeliefTables(self.data, MessageTables(dual))
         if junction is not None:
-            tables = BeliefTables(junction.original, junction.reader(DualTables(dual)))
+            tables = BeliefTables(junction.original, junction.reader(MessageTables(dual)))
         violation = largest_violation(dual)
         if (
             status is Status.CONVERGED

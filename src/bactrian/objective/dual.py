@@ -17,11 +17,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from bactrian.clusters.packed import PackedData, TableReader
-from bactrian.kernels.stars import Beliefs, Numbers, Tables, evaluate_instances, fill_scores, prepare_tables
-from bactrian.kernels.threads import Workers, balanced_blocks
-from bactrian.model.scores import N_BLOCKS
+from bactrian.clusters.packed import PackedData
+from bactrian.kernels.threads import Workers
 from bactrian.objective.entropy import Carving
+from bactrian.objective.messages import Messages
 from bactrian.objective.prior import Prior
 
 Floats = NDArray[np.float64]
@@ -37,63 +36,17 @@ class Evaluation:
     sweeps: int  #: sweeps over instances, summed
 
 
-class Dual:
-    """D for a data set, an entropy and a prior; holds the multipliers and the work space.
-
-    Parameters
-    ----------
-    consistency : bool
-        Whether clusters must agree on their sepsets. Without it the multipliers stay fixed: the scores of hubs that
-        have no number of their own are spread over their clusters (``link_share``).
-    """
+class Dual(Messages):
+    """D for a data set, an entropy and a prior."""
 
     def __init__(
         self, data: PackedData, carving: Carving, prior: Prior, workers: Workers, *, consistency: bool = True
     ) -> None:
         if data.empirical is None:
             raise ValueError("the data has no labels; the dual needs observed moments")
-        layout = data.layout
-        self.data, self.carving, self.prior, self.workers = data, carving, prior, workers
-        self.consistency = consistency
+        super().__init__(data, carving, workers, consistency=consistency)
+        self.prior = prior
         self.empirical = data.empirical
-        self.multipliers = np.zeros(layout.n_link_states)
-        self.hub_bias = np.zeros(layout.n_hub_states)
-        self.tables = Tables(
-            np.empty(layout.n_entries),
-            np.empty(layout.n_entries),
-            np.empty(layout.n_tables),
-            np.empty(layout.n_tables, dtype=np.bool_),
-            np.empty(layout.n_hub_states),
-        )
-        table_number = np.ones(layout.n_tables)
-        table_number[layout.cluster_table[::-1]] = carving.cluster[::-1]
-        self.numbers = Numbers(carving.cluster, carving.hub, table_number)
-        self.beliefs = Beliefs(
-            np.zeros(layout.n_hub_states),
-            np.zeros(layout.n_link_states),
-            np.zeros(layout.n_hub_states),
-            np.zeros(layout.n_entries),
-            np.zeros(layout.n_instances),
-            np.zeros(layout.n_instances),
-            np.zeros(layout.n_instances),
-            np.zeros(layout.n_instances, dtype=np.int64),
-        )
-        shared_entries = int(layout.table_offset[layout.table_shared])
-        self._block_counts = np.zeros((data.blocks.size - 1, shared_entries))
-        self._table_blocks = balanced_blocks(np.diff(layout.table_offset).astype(float), N_BLOCKS)
-
-    def set_weights(self, weights: Floats) -> None:
-        """Compute all scores at ``weights``."""
-        layout, tables = self.data.layout, self.tables
-        self.data.scores.scores(weights, tables.log_entries, tables.hub_scores, self.workers)
-        np.add(tables.hub_scores, self.hub_bias, out=tables.hub_scores)
-        self.workers.run(
-            lambda _, first, last: prepare_tables(layout, tables, self.numbers, first, last), self._table_blocks
-        )
-        if not self.consistency:
-            shares = np.repeat(self.data.link_share, np.diff(layout.link_offset))
-            absorbed = (self.carving.hub == 0.0)[layout.link_hub].repeat(np.diff(layout.link_offset))
-            self.multipliers[:] = np.where(absorbed, shares * tables.hub_scores[self.data.hub_state_of_link_state], 0.0)
 
     def evaluate(
         self,
@@ -105,22 +58,9 @@ class Dual:
         damping: float = 0.0,
     ) -> Evaluation:
         """Value and gradient in w after sweeping the multipliers to ``tolerance`` (not at all: ``max_sweeps`` = 0)."""
-        data, layout, beliefs = self.data, self.data.layout, self.beliefs
+        data, beliefs = self.data, self.beliefs
         self.set_weights(weights)
-        self._block_counts[:] = 0.0
-        shares = data.link_share if not self.consistency else np.zeros(layout.n_links)
-        if not self.consistency:
-            shares = np.where(self.carving.hub[layout.link_hub] == 0.0, shares, 0.0)
-
-        def block(b: int, first: int, last: int) -> None:
-            evaluate_instances(
-                layout, self.tables, self.numbers, self.multipliers, beliefs, data.weights, shares,
-                self._block_counts[b], first, last, tolerance, max_sweeps, tree_sweeps, damping, self.consistency,
-            )  # fmt: skip
-
-        self.workers.run(block, data.blocks)
-        if self._block_counts.size:
-            beliefs.counts[: self._block_counts.shape[1]] = self._block_counts.sum(axis=0)
+        self.pass_messages(tolerance=tolerance, max_sweeps=max_sweeps, tree_sweeps=tree_sweeps, damping=damping)
         expected = data.scores.moments(beliefs.counts, beliefs.hub_count, self.workers)
         precision = self.prior.precision
         value = float(data.weights @ beliefs.value) - float(weights @ self.empirical)
@@ -128,10 +68,6 @@ class Dual:
         gradient = expected - self.empirical + precision * weights
         violation = float(beliefs.violation.max(initial=0.0)) if self.consistency else 0.0
         return Evaluation(value, gradient, violation, int(beliefs.sweeps.sum()))
-
-    def hub_beliefs(self) -> Floats:
-        """(n_hub_states,) beliefs of hubs at the last evaluation."""
-        return np.exp(self.beliefs.hub_log)
 
 
 class JointObjective:
@@ -240,29 +176,3 @@ class ProfiledObjective:
             else:
                 self._best_multipliers[:] = dual.multipliers
         return self.last.value, self.last.gradient
-
-
-class DualTables(TableReader):
-    """Belief tables of a dual's clusters and hubs at its last evaluation; copies what it needs."""
-
-    def __init__(self, dual: Dual) -> None:
-        self._layout = dual.data.layout
-        tables = dual.tables
-        self._tables = tables._replace(log_entries=tables.log_entries.copy())
-        self._numbers = dual.numbers
-        self._multipliers = dual.multipliers.copy()
-        self._hub_beliefs = dual.hub_beliefs()
-
-    def cluster(self, index: int) -> Floats:
-        """Belief table of a table cluster."""
-        layout = self._layout
-        table = layout.cluster_table[index]
-        scores = np.empty(int(layout.table_offset[table + 1] - layout.table_offset[table]))
-        fill_scores(layout, self._tables, self._numbers, self._multipliers, index, -1, scores)
-        beliefs: Floats = np.exp(scores - scores.max())
-        beliefs /= beliefs.sum()
-        return beliefs
-
-    def hub(self, index: int) -> Floats:
-        """Belief of a hub."""
-        return self._hub_beliefs[self._layout.hub_offset[index] : self._layout.hub_offset[index + 1]].copy()

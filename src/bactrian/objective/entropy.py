@@ -1,8 +1,9 @@
 """Entropies: counting numbers of clusters and sepsets, and how they are carved.
 
 The family is H = sum_i kappa_i H(pi_i) - sum_ij lambda_ij H(mu_ij). Around a hub v all its sepset entropies are of
-the same beliefs, so the hub's total number is c_v = kappa_v - sum lambda. The dual keeps a part ``hub`` of it in the concave
-objective and linearises the rest, ``linearised`` = hub - c_v >= 0 (the concave-convex procedure of Yuille 2002).
+the same beliefs, so the hub's total number is c_v = kappa_v - sum lambda. The dual keeps a part ``hub`` of it in the
+concave objective and linearises the rest, ``linearised`` = hub - c_v >= 0 (the concave-convex procedure of Yuille
+2002).
 """
 
 from __future__ import annotations

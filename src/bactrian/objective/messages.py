@@ -1,0 +1,132 @@
+"""Messages on packed data: scores, multipliers and beliefs, and the sweeps that relate them.
+
+Learning and inference both work on this object; the dual adds observed moments and a prior to it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bactrian.clusters.packed import PackedData, TableReader
+from bactrian.kernels.stars import Beliefs, Numbers, Tables, evaluate_instances, fill_scores, prepare_tables
+from bactrian.kernels.threads import Workers, balanced_blocks
+from bactrian.model.scores import N_BLOCKS
+from bactrian.objective.entropy import Carving
+
+Floats = NDArray[np.float64]
+
+
+class Messages:
+    """Scores, multipliers and beliefs of a data set under given counting numbers.
+
+    Parameters
+    ----------
+    consistency : bool
+        Whether clusters must agree on their sepsets. Without it the multipliers stay fixed: the scores of hubs that
+        have no number of their own are spread over their clusters (``link_share``).
+
+    Attributes
+    ----------
+    multipliers : (n_link_states,)
+        delta, in log space.
+    hub_bias : (n_hub_states,)
+        Added to the scores of hubs: minus the linearisation; -inf forbids a state.
+    tables, beliefs
+        Scores at the last weights, and beliefs at the last pass; see :mod:`bactrian.kernels.stars`.
+    """
+
+    def __init__(self, data: PackedData, carving: Carving, workers: Workers, *, consistency: bool = True) -> None:
+        layout = data.layout
+        self.data, self.carving, self.workers = data, carving, workers
+        self.consistency = consistency
+        self.multipliers = np.zeros(layout.n_link_states)
+        self.hub_bias = np.zeros(layout.n_hub_states)
+        self.tables = Tables(
+            np.empty(layout.n_entries),
+            np.empty(layout.n_entries),
+            np.empty(layout.n_tables),
+            np.empty(layout.n_tables, dtype=np.bool_),
+            np.empty(layout.n_hub_states),
+        )
+        table_number = np.ones(layout.n_tables)
+        table_number[layout.cluster_table[::-1]] = carving.cluster[::-1]
+        self.numbers = Numbers(carving.cluster, carving.hub, table_number)
+        self.beliefs = Beliefs(
+            np.zeros(layout.n_hub_states),
+            np.zeros(layout.n_link_states),
+            np.zeros(layout.n_hub_states),
+            np.zeros(layout.n_entries),
+            np.zeros(layout.n_instances),
+            np.zeros(layout.n_instances),
+            np.zeros(layout.n_instances),
+            np.zeros(layout.n_instances, dtype=np.int64),
+        )
+        shared_entries = int(layout.table_offset[layout.table_shared])
+        absorbed = (carving.hub == 0.0)[layout.link_hub] & (not consistency)
+        self._shares = np.where(absorbed, data.link_share, 0.0)
+        self._block_counts = np.zeros((data.blocks.size - 1, shared_entries))
+        self._table_blocks = balanced_blocks(np.diff(layout.table_offset).astype(float), N_BLOCKS)
+
+    def set_weights(self, weights: Floats) -> None:
+        """Compute all scores at ``weights``."""
+        layout, tables = self.data.layout, self.tables
+        self.data.scores.scores(weights, tables.log_entries, tables.hub_scores, self.workers)
+        np.add(tables.hub_scores, self.hub_bias, out=tables.hub_scores)
+        self.workers.run(
+            lambda _, first, last: prepare_tables(layout, tables, self.numbers, first, last), self._table_blocks
+        )
+        if not self.consistency:
+            shares = np.repeat(self._shares, np.diff(layout.link_offset))
+            self.multipliers[:] = shares * tables.hub_scores[self.data.hub_state_of_link_state]
+
+    def pass_messages(
+        self, *, tolerance: float = 0.0, max_sweeps: int = 0, tree_sweeps: int = 1 << 30, damping: float = 0.0
+    ) -> None:
+        """Sweep the multipliers of every instance to ``tolerance``, then compute beliefs, counts and values.
+
+        With ``max_sweeps`` = 0 the multipliers stay as they are. ``tree_sweeps`` limits the sweeps on trees, where two
+        sweeps of belief propagation are exact.
+        """
+        data, layout, beliefs = self.data, self.data.layout, self.beliefs
+        self._block_counts[:] = 0.0
+
+        def block(b: int, first: int, last: int) -> None:
+            evaluate_instances(
+                layout, self.tables, self.numbers, self.multipliers, beliefs, data.weights, self._shares,
+                self._block_counts[b], first, last, tolerance, max_sweeps, tree_sweeps, damping, self.consistency,
+            )  # fmt: skip
+
+        self.workers.run(block, data.blocks)
+        if self._block_counts.size:
+            beliefs.counts[: self._block_counts.shape[1]] = self._block_counts.sum(axis=0)
+
+    def hub_beliefs(self) -> Floats:
+        """(n_hub_states,) beliefs of hubs at the last pass."""
+        return np.exp(self.beliefs.hub_log)
+
+
+class MessageTables(TableReader):
+    """Belief tables of clusters and hubs at the last pass; copies what it needs."""
+
+    def __init__(self, messages: Messages) -> None:
+        self._layout = messages.data.layout
+        tables = messages.tables
+        self._tables = tables._replace(log_entries=tables.log_entries.copy())
+        self._numbers = messages.numbers
+        self._multipliers = messages.multipliers.copy()
+        self._hub_beliefs = messages.hub_beliefs()
+
+    def cluster(self, index: int) -> Floats:
+        """Belief table of a table cluster."""
+        layout = self._layout
+        table = layout.cluster_table[index]
+        scores = np.empty(int(layout.table_offset[table + 1] - layout.table_offset[table]))
+        fill_scores(layout, self._tables, self._numbers, self._multipliers, index, -1, scores)
+        beliefs: Floats = np.exp(scores - scores.max())
+        beliefs /= beliefs.sum()
+        return beliefs
+
+    def hub(self, index: int) -> Floats:
+        """Belief of a hub."""
+        return self._hub_beliefs[self._layout.hub_offset[index] : self._layout.hub_offset[index + 1]].copy()
