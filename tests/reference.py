@@ -19,6 +19,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
+from threadpoolctl import ThreadpoolController
 
 from oracle import (
     Array,
@@ -41,6 +42,9 @@ from oracle import (
 EdgeSpec = Literal["bethe"] | Sequence[Edge]
 Entropy = Literal["bethe", "clusters"]
 Beliefs = list[list[Array]]
+
+# The matrices here are small: more than one thread for each product only costs time.
+ONE_THREAD = ThreadpoolController()
 
 
 # --- graphs ---
@@ -233,11 +237,12 @@ def inner_problem(
 def solve_inner(problem: InnerProblem, g: Array, start: Array | None = None, tolerance: float = 1e-10) -> Array:
     """The minimiser (w, delta) of D for a fixed linearisation; delta's gauge is left where it falls."""
     point = np.zeros(problem.matrix.shape[1]) if start is None else start
-    if start is None:
-        point = _rough(problem, g, point)
-    if problem.l1 == 0.0:
-        return _newton(problem, g, point, np.zeros(problem.n_weights), tolerance)
-    return _signed_newton(problem, g, point, tolerance)
+    with ONE_THREAD.limit(limits=1):
+        if start is None:
+            point = _rough(problem, g, point)
+        if problem.l1 == 0.0:
+            return _newton(problem, g, point, np.zeros(problem.n_weights), tolerance)
+        return _signed_newton(problem, g, point, tolerance)
 
 
 def _rough(problem: InnerProblem, g: Array, point: Array) -> Array:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Sequence
 from itertools import combinations, permutations
 from math import prod
 
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from bactrian.clusters.elimination import ORDERS, JunctionTree, MemoryBudgetError, junction_tree
 
-Scopes = list[tuple[int, ...]]
+Scopes = Sequence[tuple[int, ...]]
 
 
 def cycle(n: int) -> Scopes:
@@ -23,7 +24,7 @@ def cycle(n: int) -> Scopes:
 def grid(height: int, width: int) -> Scopes:
     right = [(i * width + j, i * width + j + 1) for i in range(height) for j in range(width - 1)]
     down = [(i * width + j, (i + 1) * width + j) for i in range(height - 1) for j in range(width)]
-    return right + down
+    return [*right, *down]
 
 
 def random_tree(n: int, seed: int) -> Scopes:
@@ -156,9 +157,9 @@ def greedy_cliques(cardinalities: list[int], scopes: Scopes, rule: str) -> set[t
     found: list[set[int]] = []
 
     def cost(v: int) -> float:
-        fill = sum(b not in left[a] for a, b in combinations(left[v], 2))
+        fill: float = sum(b not in left[a] for a, b in combinations(left[v], 2))
         if rule == "min-mean-fill":
-            return fill / (len(left[v]) + 1) ** 1.5
+            return float(fill / (len(left[v]) + 1) ** 1.5)
         return fill if rule == "min-fill" else prod(cardinalities[u] for u in {v, *left[v]})
 
     while left:

@@ -192,9 +192,9 @@ def test_truncated_models(tmp_path: Path, cut: int) -> None:
 
 def test_models_that_claim_too_much(tmp_path: Path) -> None:
     huge = "MARKOV 40 " + "2000000000 " * 40 + "1 40 " + " ".join(map(str, range(40))) + " 8 1 1 1 1 1 1 1 1"
-    with pytest.raises(UaiError, match="table 0: expected 10995.* entries, found a count of 8"):
+    with pytest.raises(UaiError, match=r"table 0: expected 10995.* entries, found a count of 8"):
         uai.read_model(put(tmp_path, huge))
-    with pytest.raises(UaiError, match="cardinality of variable 1: .* the end of the file"):
+    with pytest.raises(UaiError, match=r"cardinality of variable 1: .* the end of the file"):
         uai.read_model(put(tmp_path, "MARKOV 2000000000 2"))
     with pytest.raises(UaiError, match="table 0: expected 2000000000 numbers, found 1 before the end"):
         uai.read_model(put(tmp_path, "MARKOV 1 2000000000 1 1 0 2000000000 0.5"))
@@ -313,7 +313,7 @@ def test_bad_results_write_nothing(tmp_path: Path) -> None:
         uai.write_log_partition(path, math.nan)
     with pytest.raises(ValueError, match=r"evidence\[3\]: expected at least 0, found -1"):
         uai.write_evidence(path, {0: 1, 1: -1})
-    with pytest.raises(ValueError, match="assignment: expected a vector of integers, found .* float64"):
+    with pytest.raises(ValueError, match=r"assignment: expected a vector of integers, found .* float64"):
         uai.write_assignment(path, [0.5])
     assert list(tmp_path.iterdir()) == []
 

@@ -7,7 +7,7 @@ message passing on the tree are exact.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import scipy.sparse as sp
@@ -78,7 +78,7 @@ def on_junction_trees(data: PackedData, *, memory_budget: int = 4 * 2**30) -> Ju
     packed = pack_layout(
         tree_layout, [graph.structure for graph in graphs], scores, data.weights, views, data.hub_kind[:0]
     )
-    packed = packed.observed(data.empirical, None)
+    packed = replace(packed, empirical=data.empirical, observed_base=data.observed_base)
     return JunctionData(data, packed, clusters, hubs, cliques)
 
 
@@ -126,6 +126,11 @@ class SpreadScores:
         """See :class:`bactrian.model.scores.ScoreMap`."""
         gathered = self._gather @ counts
         return self._inner.moments(gathered[: self._layout.n_entries], gathered[self._layout.n_entries :], workers)
+
+    def base_score(self, counts: Floats, hub_counts: Floats) -> float:
+        """See :class:`bactrian.model.scores.ScoreMap`."""
+        gathered = self._gather @ counts
+        return self._inner.base_score(gathered[: self._layout.n_entries], gathered[self._layout.n_entries :])
 
 
 class _MarginalReader(TableReader):

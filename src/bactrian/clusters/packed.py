@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bactrian.kernels.layout import Layout
-from bactrian.kernels.threads import balanced_blocks
+from bactrian.kernels.threads import Workers, balanced_blocks
 from bactrian.model.scores import N_BLOCKS, ScoreMap
 
 Floats = NDArray[np.float64]
@@ -39,10 +39,16 @@ class PackedData:
     views: InstanceViews
     empirical: Floats | None  #: (n_weights,) weighted sum of observed features; None without labels
     hub_truth: Floats | None  #: (n_hub_states,) weighted counts of observed hub states
+    observed_base: float = 0.0  #: weighted sum of the fixed scores of observed states
 
-    def observed(self, moments: Floats | None, hub_states: Floats | None) -> PackedData:
-        """The same data with observed moments."""
-        return replace(self, empirical=moments, hub_truth=hub_states)
+    def observed(self, entries: Floats, hub_states: Floats) -> PackedData:
+        """The same data with weighted counts of the observed table entries and hub states."""
+        return replace(
+            self,
+            empirical=self.scores.moments(entries, hub_states, Workers(1)),
+            observed_base=self.scores.base_score(entries, hub_states),
+            hub_truth=hub_states,
+        )
 
     @property
     def n_weights(self) -> int:

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from bactrian.clusters.graph import ClusterGraph, Structure
 from bactrian.clusters.packed import InstanceViews, PackedData, Scopes, instance_blocks
-from bactrian.kernels.layout import Layout
-from bactrian.kernels.threads import Workers
+from bactrian.kernels.layout import Layout, pair_links
 from bactrian.kernels.traversal import sweep_order
 from bactrian.model.graph_data import GraphData
 from bactrian.model.loglinear import Instance, LogLinearModel, Samples
@@ -173,6 +172,8 @@ def build_layout(structures: list[Structure], tables: TablePlan) -> Layout:
     cluster_link = _shifted([s.cluster_link for s in structures], links)
     order, is_tree = sweep_order(hubs, hub_links, link_cluster, link_hub, cluster_links, cluster_link)
     link_projection, projection = _collect_projections(structures)
+    cluster_rows = np.concatenate([s.cluster_rows for s in structures])
+    link_partner, link_axis = pair_links(cluster_rows, cluster_links, cluster_link)
     return Layout(
         instance_hubs=hubs,
         instance_clusters=clusters,
@@ -184,10 +185,12 @@ def build_layout(structures: list[Structure], tables: TablePlan) -> Layout:
         link_cluster=link_cluster,
         link_offset=_pointer(np.diff(hub_offset)[link_hub]),
         link_projection=link_projection,
+        link_partner=link_partner,
+        link_axis=link_axis,
         cluster_links=cluster_links,
         cluster_link=cluster_link,
         cluster_table=tables.of_cluster,
-        cluster_rows=np.concatenate([s.cluster_rows for s in structures]),
+        cluster_rows=cluster_rows,
         table_offset=tables.offset,
         table_shared=tables.n_shared,
         instance_tables=tables.instance_tables,
@@ -233,7 +236,7 @@ def _with_truth(
         offsets = layout.hub_offset[layout.instance_hubs[m] : layout.instance_hubs[m + 1]]
         index = structure.hub_strides @ rows.T + offsets[:, None]
         np.add.at(hub_states, index, weight[None, :])
-    return packed.observed(packed.scores.moments(entries, hub_states, Workers(1)), hub_states)
+    return packed.observed(entries, hub_states)
 
 
 def _collect_tables(
@@ -367,6 +370,8 @@ def _pack_graph_data(data: GraphData) -> PackedData:
         link_cluster=link_cluster,
         link_offset=n_labels * np.arange(2 * n_edges + 1, dtype=np.int64),
         link_projection=entries * (by_hub % 2),
+        link_partner=link_of_end[by_hub ^ 1],
+        link_axis=by_hub % 2,
         cluster_links=cluster_links,
         cluster_link=link_of_end,
         cluster_table=np.arange(n_edges, dtype=np.int64) if own else data.edge_types,
@@ -407,7 +412,7 @@ def _pack_graph_data(data: GraphData) -> PackedData:
         weights=data.weights[edge_graph],
         minlength=layout.n_entries,
     ).astype(np.float64)
-    return packed.observed(packed.scores.moments(counts, hub_states, Workers(1)), hub_states)
+    return packed.observed(counts, hub_states)
 
 
 def _pointer(counts: Sequence[int] | Ints) -> Ints:

@@ -34,6 +34,8 @@ class Layout(NamedTuple):
     link_cluster: Ints  #: (L,)
     link_offset: Ints  #: (L + 1,) states of link l in arrays over link states
     link_projection: Ints  #: (L,) where the map from cluster states to hub states starts, in ``projection``
+    link_partner: Ints  #: (L,) the other link of a pair between two hubs, else -1
+    link_axis: Ints  #: (L,) the axis of a pair's table that the link fixes, else 0
     cluster_links: Ints  #: (C + 1,) range in ``cluster_link``
     cluster_link: Ints  #: (L,) links of a cluster, in the order of the variables they fix
     cluster_table: Ints  #: (C,) table of cluster c
@@ -82,3 +84,14 @@ class Layout(NamedTuple):
     def n_entries(self) -> int:
         """Length of arrays over table entries."""
         return int(self.table_offset[-1])
+
+
+def pair_links(cluster_rows: Ints, cluster_links: Ints, cluster_link: Ints) -> tuple[Ints, Ints]:
+    """``link_partner`` and ``link_axis`` of a layout."""
+    partner = np.full(cluster_link.size, -1, dtype=np.int64)
+    axis = np.zeros(cluster_link.size, dtype=np.int64)
+    start = cluster_links[:-1][cluster_rows > 0]
+    rows, columns = cluster_link[start], cluster_link[start + 1]
+    partner[rows], partner[columns] = columns, rows
+    axis[columns] = 1
+    return partner, axis

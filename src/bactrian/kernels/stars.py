@@ -23,7 +23,6 @@ computed in log space. All arrays over link states hold logarithms.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 from numba import njit
@@ -31,71 +30,19 @@ from numpy.typing import NDArray
 
 from bactrian.kernels.arithmetic import FAST_MATH, exp, logsumexp
 from bactrian.kernels.layout import Layout
+from bactrian.kernels.pairs import evaluate_linear, load_messages, new_linear, store_messages, sweep_linear
+from bactrian.kernels.tables import (
+    LARGEST,
+    SMALLEST,
+    Beliefs,
+    Numbers,
+    Tables,
+    evaluate_cluster,
+    fill_scores,
+    project_logsumexp,
+)
 
 Floats = NDArray[np.float64]
-
-#: A product of a narrow table (range up to exp(300)) and a message is exact to rounding inside these bounds.
-_SMALLEST, _LARGEST = 1e-200, 1e200
-_WIDEST = 300.0
-
-
-class Tables(NamedTuple):
-    """Scores of an evaluation: tables and hubs in log space, and the tables' exponentials."""
-
-    log_entries: Floats  #: (n_entries,) theta_a
-    exp_entries: Floats  #: (n_entries,) exp(theta_a / kappa - shift)
-    shift: Floats  #: (T,) largest theta_a / kappa
-    narrow: NDArray[np.bool_]  #: (T,) exp_entries can be trusted
-    hub_scores: Floats  #: (n_hub_states,) theta_v, the linearisation already subtracted
-
-
-class Numbers(NamedTuple):
-    """Counting numbers of the concave part."""
-
-    cluster: Floats  #: (C,) kappa_a > 0
-    hub: Floats  #: (H,) kappa_v
-    table: Floats  #: (T,) the kappa with which a table's exponential was taken
-
-
-class Beliefs(NamedTuple):
-    """What an evaluation leaves behind."""
-
-    hub_log: Floats  #: (n_hub_states,) log beliefs of hubs
-    link_marginal: Floats  #: (n_link_states,) marginal of the link's cluster on its hub
-    hub_count: Floats  #: (n_hub_states,) expected hub states, weighted by instance: the derivative of D by hub scores
-    counts: Floats  #: (n_entries,) expected table entries of the unshared tables, weighted by instance
-    value: Floats  #: (M,) D of an instance, without weights
-    violation: Floats  #: (M,) largest disagreement between a link's marginal and its hub
-    residual: Floats  #: (M,) largest change of a marginal in the last sweep
-    sweeps: NDArray[np.int64]  #: (M,) sweeps made
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def prepare_tables(layout: Layout, tables: Tables, numbers: Numbers, first: int, last: int) -> None:
-    """Exponentials of tables ``first:last``, shifted so that the largest is 1."""
-    for t in range(first, last):
-        start, stop = layout.table_offset[t], layout.table_offset[t + 1]
-        scale = 1.0 / numbers.table[t]
-        top, bottom = -np.inf, np.inf
-        for k in range(start, stop):
-            score = tables.log_entries[k]
-            top = max(top, score)
-            if score != -np.inf:
-                bottom = min(bottom, score)
-        if top == -np.inf:
-            top, bottom = 0.0, 0.0
-        tables.shift[t] = top * scale
-        tables.narrow[t] = (top - bottom) * scale < _WIDEST
-        for k in range(start, stop):
-            tables.exp_entries[k] = exp((tables.log_entries[k] - top) * scale)
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def _is_fast(layout: Layout, tables: Tables, numbers: Numbers, cluster: int) -> bool:
-    table = layout.cluster_table[cluster]
-    return bool(
-        layout.cluster_rows[cluster] > 0 and tables.narrow[table] and numbers.table[table] == numbers.cluster[cluster]
-    )
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -134,47 +81,44 @@ def _pair_product(
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def fill_scores(
-    layout: Layout, tables: Tables, numbers: Numbers, multipliers: Floats, cluster: int, skipped: int, out: Floats
-) -> int:
-    """(theta + sum of multipliers but those of link ``skipped``) / kappa of a cluster; returns the table's size."""
-    table = layout.cluster_table[cluster]
-    start = layout.table_offset[table]
-    size = layout.table_offset[table + 1] - start
-    for k in range(size):
-        out[k] = tables.log_entries[start + k]
-    for position in range(layout.cluster_links[cluster], layout.cluster_links[cluster + 1]):
-        link = layout.cluster_link[position]
-        if link != skipped:
-            projection = layout.link_projection[link]
-            offset = layout.link_offset[link]
-            for k in range(size):
-                out[k] += multipliers[offset + layout.projection[projection + k]]
-    scale = 1.0 / numbers.cluster[cluster]
-    for k in range(size):
-        out[k] *= scale
-    return size
+def pair_message(
+    exp_entries: Floats,
+    entries: int,
+    shift: float,
+    rows: int,
+    columns: int,
+    axis: int,
+    multipliers: Floats,
+    other: int,
+    scale: float,
+    small: Floats,
+    product: Floats,
+    out: Floats,
+    start: int,
+) -> bool:
+    """log m of a pair's link on ``axis`` from the multipliers at ``other``; False where log space is needed.
+
+    Takes plain arrays: reading a field of a named tuple inside a loop costs as much as the arithmetic.
+    """
+    top = _exp_message(multipliers, other, rows if axis == 1 else columns, scale, small)
+    _pair_product(exp_entries, entries, rows, columns, axis, small, product)
+    states = columns if axis == 1 else rows
+    safe = True
+    for k in range(states):
+        safe = safe and product[k] > SMALLEST and product[k] < LARGEST
+    if safe:
+        for k in range(states):
+            out[start + k] = math.log(product[k]) + top + shift
+    return safe
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _project_logsumexp(
-    layout: Layout, link: int, scores: Floats, size: int, tops: Floats, out: Floats, start: int
-) -> None:
-    """Log-sum-exp of a cluster's scores onto the states of a link's hub."""
-    states = layout.link_offset[link + 1] - layout.link_offset[link]
-    projection = layout.link_projection[link]
-    for k in range(states):
-        tops[k] = -np.inf
-        out[start + k] = 0.0
-    for k in range(size):
-        state = layout.projection[projection + k]
-        tops[state] = max(tops[state], scores[k])
-    for k in range(size):
-        if scores[k] != -np.inf:
-            state = layout.projection[projection + k]
-            out[start + state] += exp(scores[k] - tops[state])
-    for k in range(states):
-        out[start + k] = tops[k] + math.log(out[start + k]) if tops[k] != -np.inf else -np.inf
+def _is_fast(layout: Layout, tables: Tables, numbers: Numbers, cluster: int) -> bool:
+    """Whether a cluster is a pair whose table's exponential can be used."""
+    table = layout.cluster_table[cluster]
+    return bool(
+        layout.cluster_rows[cluster] > 0 and tables.narrow[table] and numbers.table[table] == numbers.cluster[cluster]
+    )
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -191,29 +135,25 @@ def incoming_message(
     start: int,
 ) -> None:
     """log m of a link into ``out[start:]``; ``scores``, ``small`` and ``product`` are scratch."""
+    cluster_link, link_offset, table_offset = layout.cluster_link, layout.link_offset, layout.table_offset
     cluster = layout.link_cluster[link]
-    if _is_fast(layout, tables, numbers, cluster):
-        table = layout.cluster_table[cluster]
-        entries = layout.table_offset[table]
-        rows = layout.cluster_rows[cluster]
-        columns = (layout.table_offset[table + 1] - entries) // rows
-        first = layout.cluster_link[layout.cluster_links[cluster]]
-        axis = 0 if link == first else 1
-        other = layout.cluster_link[layout.cluster_links[cluster] + 1 - axis]
-        scale = 1.0 / numbers.cluster[cluster]
-        top = _exp_message(multipliers, layout.link_offset[other], rows if axis == 1 else columns, scale, small)
-        _pair_product(tables.exp_entries, entries, rows, columns, axis, small, product)
-        states = columns if axis == 1 else rows
-        safe = True
-        for k in range(states):
-            safe = safe and product[k] > _SMALLEST and product[k] < _LARGEST
-        if safe:
-            shift = top + tables.shift[table]
-            for k in range(states):
-                out[start + k] = math.log(product[k]) + shift
-            return
-    size = fill_scores(layout, tables, numbers, multipliers, cluster, link, scores)
-    _project_logsumexp(layout, link, scores, size, small, out, start)
+    table = layout.cluster_table[cluster]
+    kappa = numbers.cluster[cluster]
+    rows = layout.cluster_rows[cluster]
+    done = False
+    if rows > 0 and tables.narrow[table] and numbers.table[table] == kappa:
+        ends = layout.cluster_links[cluster]
+        axis = 0 if cluster_link[ends] == link else 1
+        entries = table_offset[table]
+        columns = (table_offset[table + 1] - entries) // rows
+        other = link_offset[cluster_link[ends + 1 - axis]]
+        done = pair_message(
+            tables.exp_entries, entries, tables.shift[table], rows, columns, axis, multipliers, other, 1.0 / kappa,
+            small, product, out, start,
+        )  # fmt: skip
+    if not done:
+        size = fill_scores(layout, tables, numbers, multipliers, cluster, link, scores)
+        project_logsumexp(layout, link, scores, size, small, out, start)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -230,7 +170,8 @@ def _update_hub(
     product: Floats,
     incoming: Floats,
 ) -> float:
-    """Star update of one hub; returns the largest change of a marginal around it."""
+    """Star update of one hub; returns the largest change of a marginal around it, inf where no state is possible."""
+    link_cluster, link_offset, cluster_number = layout.link_cluster, layout.link_offset, numbers.cluster
     start = layout.hub_offset[hub]
     states = layout.hub_offset[hub + 1] - start
     first, last = layout.hub_links[hub], layout.hub_links[hub + 1]
@@ -240,36 +181,181 @@ def _update_hub(
     for link in range(first, last):
         message = (link - first) * states
         incoming_message(layout, tables, numbers, multipliers, link, scores, small, product, incoming, message)
-        kappa = numbers.cluster[layout.link_cluster[link]]
+        kappa = cluster_number[link_cluster[link]]
         divisor += kappa
         for k in range(states):
             hub_log[start + k] += kappa * incoming[message + k]
-    for k in range(states):
-        hub_log[start + k] /= divisor
-    normaliser = logsumexp(hub_log, start, start + states)
-    if normaliser == -np.inf:
+    bottom = _normalise(hub_log, start, states, 1.0 / divisor, product)
+    if math.isnan(bottom):
         return np.inf
-    for k in range(states):
-        hub_log[start + k] -= normaliser
-        product[k] = exp(hub_log[start + k])
     change = 0.0
     for link in range(first, last):
         message = (link - first) * states
-        kappa = numbers.cluster[layout.link_cluster[link]]
-        offset = layout.link_offset[link]
+        kappa = cluster_number[link_cluster[link]]
+        offset = link_offset[link]
+        if bottom == -np.inf:
+            step = _update_constrained(
+                multipliers, offset, hub_log, start, incoming, message, product, states, kappa, damping
+            )
+        else:
+            step = _update_multipliers(
+                multipliers, offset, hub_log, start, incoming, message, product, states, kappa, damping
+            )
+        change = max(change, step)
+    return change
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def sweep_hubs(
+    layout: Layout,
+    tables: Tables,
+    numbers: Numbers,
+    multipliers: Floats,
+    hub_log: Floats,
+    instance: int,
+    backward: bool,
+    damping: float,
+    scores: Floats,
+    small: Floats,
+    product: Floats,
+    incoming: Floats,
+) -> float:
+    """Star updates of an instance's hubs in turn; returns the largest change of a marginal.
+
+    inf where some hub has no possible state. The arrays are taken out of their named tuples once, before the loops:
+    inside them each access would cost as much as the arithmetic.
+    """
+    hub_order, hub_offset, hub_links = layout.hub_order, layout.hub_offset, layout.hub_links
+    link_cluster, link_offset = layout.link_cluster, layout.link_offset
+    cluster_link, cluster_links, cluster_rows = layout.cluster_link, layout.cluster_links, layout.cluster_rows
+    cluster_table, table_offset = layout.cluster_table, layout.table_offset
+    exp_entries, shift, narrow = tables.exp_entries, tables.shift, tables.narrow
+    hub_scores = tables.hub_scores
+    hub_number, cluster_number, table_number = numbers.hub, numbers.cluster, numbers.table
+    begin, end = layout.instance_hubs[instance], layout.instance_hubs[instance + 1]
+    change = 0.0
+    for position in range(end - begin):
+        hub = hub_order[end - 1 - position if backward else begin + position]
+        start = hub_offset[hub]
+        states = hub_offset[hub + 1] - start
+        first, last = hub_links[hub], hub_links[hub + 1]
+        divisor = hub_number[hub]
         for k in range(states):
-            old = multipliers[offset + k]
-            new = 0.0
-            if incoming[message + k] != -np.inf:
-                new = kappa * (hub_log[start + k] - incoming[message + k])
-                if hub_log[start + k] != -np.inf:
-                    step = (old - new) / kappa
-                    if abs(step) < 1.0:
-                        change = max(change, product[k] * abs(step))
-                    else:
-                        change = max(change, min(1.0, abs(product[k] * exp(step) - product[k])))
-                    new += damping * (old - new) if damping > 0.0 and old != -np.inf else 0.0
-            multipliers[offset + k] = new
+            hub_log[start + k] = hub_scores[start + k]
+        for link in range(first, last):
+            message = (link - first) * states
+            cluster = link_cluster[link]
+            kappa = cluster_number[cluster]
+            table = cluster_table[cluster]
+            rows = cluster_rows[cluster]
+            done = False
+            if rows > 0 and narrow[table] and table_number[table] == kappa:
+                ends = cluster_links[cluster]
+                axis = 0 if cluster_link[ends] == link else 1
+                entries = table_offset[table]
+                columns = (table_offset[table + 1] - entries) // rows
+                other = link_offset[cluster_link[ends + 1 - axis]]
+                done = pair_message(
+                    exp_entries, entries, shift[table], rows, columns, axis, multipliers, other, 1.0 / kappa,
+                    small, product, incoming, message,
+                )  # fmt: skip
+            if not done:
+                size = fill_scores(layout, tables, numbers, multipliers, cluster, link, scores)
+                project_logsumexp(layout, link, scores, size, small, incoming, message)
+            divisor += kappa
+            for k in range(states):
+                hub_log[start + k] += kappa * incoming[message + k]
+        bottom = _normalise(hub_log, start, states, 1.0 / divisor, product)
+        if math.isnan(bottom):
+            return np.inf
+        for link in range(first, last):
+            message = (link - first) * states
+            kappa = cluster_number[link_cluster[link]]
+            offset = link_offset[link]
+            if bottom == -np.inf:
+                step = _update_constrained(
+                    multipliers, offset, hub_log, start, incoming, message, product, states, kappa, damping
+                )
+            else:
+                step = _update_multipliers(
+                    multipliers, offset, hub_log, start, incoming, message, product, states, kappa, damping
+                )
+            change = max(change, step)
+    return change
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _normalise(log_beliefs: Floats, start: int, states: int, scale: float, beliefs: Floats) -> float:
+    """Scale and normalise log beliefs in place, fill ``beliefs``; returns the smallest, NaN if all are -inf."""
+    top, bottom = -np.inf, np.inf
+    for k in range(states):
+        score = log_beliefs[start + k] * scale
+        log_beliefs[start + k] = score
+        top = max(top, score)
+        bottom = min(bottom, score)
+    if top == -np.inf:
+        return np.nan
+    total = 0.0
+    for k in range(states):
+        beliefs[k] = exp(log_beliefs[start + k] - top)
+        total += beliefs[k]
+    normaliser = top + math.log(total)
+    inverse = 1.0 / total
+    for k in range(states):
+        log_beliefs[start + k] -= normaliser
+        beliefs[k] *= inverse
+    return bottom
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _update_multipliers(
+    multipliers: Floats,
+    offset: int,
+    hub_log: Floats,
+    start: int,
+    incoming: Floats,
+    message: int,
+    belief: Floats,
+    states: int,
+    kappa: float,
+    damping: float,
+) -> float:
+    """Multipliers of one link where every state is possible."""
+    change = 0.0
+    inverse = 1.0 / kappa
+    for k in range(states):
+        new = kappa * (hub_log[start + k] - incoming[message + k])
+        step = multipliers[offset + k] - new
+        change = max(change, belief[k] * min(1.0, abs(step) * inverse))
+        multipliers[offset + k] = new + damping * step if damping > 0.0 and step > -np.inf else new
+    return change
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _update_constrained(
+    multipliers: Floats,
+    offset: int,
+    hub_log: Floats,
+    start: int,
+    incoming: Floats,
+    message: int,
+    belief: Floats,
+    states: int,
+    kappa: float,
+    damping: float,
+) -> float:
+    """Multipliers of one link where some states are impossible: 0 where its cluster already forbids a state."""
+    change = 0.0
+    for k in range(states):
+        old = multipliers[offset + k]
+        new = 0.0
+        if incoming[message + k] != -np.inf:
+            new = kappa * (hub_log[start + k] - incoming[message + k])
+            if hub_log[start + k] != -np.inf:
+                change = max(change, belief[k] * min(1.0, abs(old - new) / kappa))
+                if damping > 0.0 and old != -np.inf:
+                    new += damping * (old - new)
+        multipliers[offset + k] = new
     return change
 
 
@@ -306,137 +392,55 @@ def _evaluate_hubs(
     A hub with kappa = 0 has no belief of its own: after a sweep it keeps that of its star update, else it takes the
     marginal of its first link.
     """
+    hub_offset, hub_links, link_offset = layout.hub_offset, layout.hub_links, layout.link_offset
+    link_marginal, hub_log, hub_count = beliefs.link_marginal, beliefs.hub_log, beliefs.hub_count
+    hub_scores, hub_number = tables.hub_scores, numbers.hub
     value = 0.0
     violation = 0.0
     for hub in range(layout.instance_hubs[instance], layout.instance_hubs[instance + 1]):
-        start = layout.hub_offset[hub]
-        states = layout.hub_offset[hub + 1] - start
-        first, last = layout.hub_links[hub], layout.hub_links[hub + 1]
-        kappa = numbers.hub[hub]
+        start = hub_offset[hub]
+        states = hub_offset[hub + 1] - start
+        first, last = hub_links[hub], hub_links[hub + 1]
+        kappa = hub_number[hub]
         for k in range(states):
-            slack[k] = tables.hub_scores[start + k]
+            slack[k] = hub_scores[start + k]
         if consistent:
             for link in range(first, last):
-                offset = layout.link_offset[link]
+                offset = link_offset[link]
                 for k in range(states):
                     if multipliers[offset + k] != -np.inf:
                         slack[k] -= multipliers[offset + k]
-                    if beliefs.link_marginal[offset + k] == 0.0:
+                    if link_marginal[offset + k] == 0.0:
                         slack[k] = -np.inf
         if kappa != 0.0:
             for k in range(states):
-                beliefs.hub_log[start + k] = slack[k] / kappa if slack[k] != -np.inf else -np.inf
-            normaliser = logsumexp(beliefs.hub_log, start, start + states)
+                hub_log[start + k] = slack[k] / kappa if slack[k] != -np.inf else -np.inf
+            normaliser = logsumexp(hub_log, start, start + states)
             value += kappa * normaliser
             for k in range(states):
-                beliefs.hub_log[start + k] -= normaliser
+                hub_log[start + k] -= normaliser
         elif first < last:
-            offset = layout.link_offset[first]
+            offset = link_offset[first]
             for k in range(states):
-                marginal = beliefs.link_marginal[offset + k]
+                marginal = link_marginal[offset + k]
                 if consistent and marginal > 0.0 and slack[k] != -np.inf:
                     value += marginal * slack[k]
                 if not swept:
-                    beliefs.hub_log[start + k] = math.log(max(marginal, 1e-300))
+                    hub_log[start + k] = math.log(max(marginal, 1e-300))
         for k in range(states):
-            slack[k] = exp(beliefs.hub_log[start + k])
-            beliefs.hub_count[start + k] = weight * slack[k] if kappa != 0.0 else 0.0
+            slack[k] = exp(hub_log[start + k])
+            hub_count[start + k] = weight * slack[k] if kappa != 0.0 else 0.0
         for link in range(first, last):
-            offset = layout.link_offset[link]
+            offset = link_offset[link]
             share = shares[link]
             if consistent:
                 share = 1.0 if kappa == 0.0 and link == first else 0.0
             for k in range(states):
-                marginal = beliefs.link_marginal[offset + k]
+                marginal = link_marginal[offset + k]
                 violation = max(violation, abs(marginal - slack[k]))
-                beliefs.hub_count[start + k] += weight * share * marginal
+                hub_count[start + k] += weight * share * marginal
     beliefs.violation[instance] = violation
     return value
-
-
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST_MATH)
-def _evaluate_pair(
-    layout: Layout,
-    tables: Tables,
-    numbers: Numbers,
-    multipliers: Floats,
-    beliefs: Beliefs,
-    cluster: int,
-    weight: float,
-    counts: Floats,
-    rows_message: Floats,
-    columns_message: Floats,
-) -> float:
-    """log Z of a pair in linear space, its marginals and counts; NaN where the range demands log space."""
-    table = layout.cluster_table[cluster]
-    entries = layout.table_offset[table]
-    rows = layout.cluster_rows[cluster]
-    columns = (layout.table_offset[table + 1] - entries) // rows
-    scale = 1.0 / numbers.cluster[cluster]
-    row_link = layout.cluster_link[layout.cluster_links[cluster]]
-    column_link = layout.cluster_link[layout.cluster_links[cluster] + 1]
-    row_offset, column_offset = layout.link_offset[row_link], layout.link_offset[column_link]
-    top = _exp_message(multipliers, row_offset, rows, scale, rows_message)
-    top += _exp_message(multipliers, column_offset, columns, scale, columns_message)
-    total = 0.0
-    for a in range(rows):
-        part = 0.0
-        row = entries + a * columns
-        for b in range(columns):
-            part += tables.exp_entries[row + b] * columns_message[b]
-        part *= rows_message[a]
-        beliefs.link_marginal[row_offset + a] = part
-        total += part
-    if not (_SMALLEST < total < _LARGEST):
-        return np.nan
-    inverse = 1.0 / total
-    for a in range(rows):
-        beliefs.link_marginal[row_offset + a] *= inverse
-        rows_message[a] *= inverse
-    for b in range(columns):
-        beliefs.link_marginal[column_offset + b] = 0.0
-    for a in range(rows):
-        row = entries + a * columns
-        for b in range(columns):
-            belief = tables.exp_entries[row + b] * rows_message[a] * columns_message[b]
-            beliefs.link_marginal[column_offset + b] += belief
-            counts[row + b] += weight * belief
-    return math.log(total) + top + tables.shift[table]
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def _evaluate_cluster(
-    layout: Layout,
-    tables: Tables,
-    numbers: Numbers,
-    multipliers: Floats,
-    beliefs: Beliefs,
-    cluster: int,
-    weight: float,
-    counts: Floats,
-    scores: Floats,
-) -> float:
-    """log Z of any cluster in log space, with its links' marginals and counts."""
-    size = fill_scores(layout, tables, numbers, multipliers, cluster, -1, scores)
-    normaliser = logsumexp(scores, 0, size)
-    for position in range(layout.cluster_links[cluster], layout.cluster_links[cluster + 1]):
-        link = layout.cluster_link[position]
-        for k in range(layout.link_offset[link], layout.link_offset[link + 1]):
-            beliefs.link_marginal[k] = 0.0
-    if normaliser == -np.inf:
-        return normaliser
-    for k in range(size):
-        scores[k] = exp(scores[k] - normaliser)
-    for position in range(layout.cluster_links[cluster], layout.cluster_links[cluster + 1]):
-        link = layout.cluster_link[position]
-        projection = layout.link_projection[link]
-        offset = layout.link_offset[link]
-        for k in range(size):
-            beliefs.link_marginal[offset + layout.projection[projection + k]] += scores[k]
-    start = layout.table_offset[layout.cluster_table[cluster]]
-    for k in range(size):
-        counts[start + k] += weight * scores[k]
-    return normaliser
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -465,41 +469,47 @@ def evaluate_instances(
     for themselves. ``weights`` multiply the counts of an instance, not its value.
     """
     scores, small, product, slack, incoming = _scratch(layout, first, last)
-    shared = layout.table_shared
+    linear = new_linear(layout, first, last)
     for instance in range(first, last):
-        hubs = layout.instance_hubs[instance], layout.instance_hubs[instance + 1]
         limit = min(max_sweeps, tree_sweeps) if layout.instance_is_tree[instance] else max_sweeps
+        fast = damping == 0.0 and load_messages(layout, tables, numbers, multipliers, instance, linear)
         sweeps = 0
-        residual = np.inf if max_sweeps > 0 else 0.0
-        while sweeps < limit and residual > tolerance:
-            residual = 0.0
-            for step in range(hubs[1] - hubs[0]):
-                hub = layout.hub_order[hubs[1] - 1 - step if sweeps % 2 == 0 else hubs[0] + step]
-                change = _update_hub(
-                    layout, tables, numbers, multipliers, beliefs.hub_log, hub, damping,
-                    scores, small, product, incoming,
-                )  # fmt: skip
-                residual = max(residual, change)
+        residual = np.inf if limit > 0 else 0.0
+        while fast and sweeps < limit and residual > tolerance:
+            residual = sweep_linear(
+                layout, tables, numbers, beliefs.hub_log, instance, sweeps % 2 == 0, linear, incoming
+            )
             sweeps += 1
+            fast = not math.isnan(residual)
+        if not fast:
+            sweeps = 0
+            residual = np.inf if limit > 0 else 0.0
+        while not fast and sweeps < limit and residual > tolerance:
+            residual = sweep_hubs(
+                layout, tables, numbers, multipliers, beliefs.hub_log, instance, sweeps % 2 == 0, damping,
+                scores, small, product, incoming,
+            )  # fmt: skip
+            sweeps += 1
+        if fast and sweeps > 0:
+            store_messages(layout, numbers, multipliers, instance, linear)
         beliefs.sweeps[instance] = sweeps
         beliefs.residual[instance] = residual
-        value = 0.0
         weight = weights[instance]
         for t in range(layout.instance_tables[instance], layout.instance_tables[instance + 1]):
             for k in range(layout.table_offset[t], layout.table_offset[t + 1]):
                 beliefs.counts[k] = 0.0
-        for cluster in range(layout.instance_clusters[instance], layout.instance_clusters[instance + 1]):
-            counts = shared_counts if layout.cluster_table[cluster] < shared else beliefs.counts
-            normaliser = np.nan
-            if _is_fast(layout, tables, numbers, cluster):
-                normaliser = _evaluate_pair(
-                    layout, tables, numbers, multipliers, beliefs, cluster, weight, counts, small, product
-                )
-            if math.isnan(normaliser):
-                normaliser = _evaluate_cluster(
-                    layout, tables, numbers, multipliers, beliefs, cluster, weight, counts, scores
-                )
-            value += numbers.cluster[cluster] * normaliser
+        value = 0.0
+        if fast:
+            value = evaluate_linear(
+                layout, tables, numbers, multipliers, beliefs, instance, linear, weight, shared_counts, scores
+            )
+        else:
+            for cluster in range(layout.instance_clusters[instance], layout.instance_clusters[instance + 1]):
+                shared = layout.cluster_table[cluster] < layout.table_shared
+                value += numbers.cluster[cluster] * evaluate_cluster(
+                    layout, tables, numbers, multipliers, beliefs, cluster, weight,
+                    shared_counts if shared else beliefs.counts, scores,
+                )  # fmt: skip
         value += _evaluate_hubs(
             layout, tables, numbers, multipliers, beliefs, instance, weight, shares, consistent, sweeps > 0, slack
         )

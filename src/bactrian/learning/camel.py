@@ -26,7 +26,8 @@ Floats = NDArray[np.float64]
 #: Quasi-Newton steps in each inner solve but the last ones; tighter solves early on are wasted on a linearisation that
 #: is about to change.
 _LOOSE_ITERATIONS = 10
-#: Largest change of a weight between relinearisations at which, with a prior, learning may stop.
+#: Largest change of a weight between relinearisations, and estimated distance still to go, at which, with a prior,
+#: learning may stop.
 _WEIGHT_TOLERANCE = 1e-4
 
 
@@ -122,7 +123,7 @@ class Camel:
         loose = carving.relinearises and not self.tight
         beliefs = None
         limit = run.settings.max_relinearisations if carving.relinearises else 0
-        gap = np.inf
+        gap = last_weight_change = np.inf
         for outer in range(limit + 1):
             tolerance = run.gap_tolerance
             if loose and outer == 0:
@@ -145,7 +146,9 @@ class Camel:
                 run.record(result, inner, belief_change, weight_change)
                 return weights, run.interrupted or Status.ITERATION_LIMIT
             settled = belief_change <= run.settings.tolerance and gap <= run.gap_tolerance
-            if settled and (run.settings.prior.is_flat or weight_change <= _WEIGHT_TOLERANCE):
+            distance = max(weight_change, _remaining(weight_change, last_weight_change))
+            last_weight_change = weight_change
+            if settled and (run.settings.prior.is_flat or distance <= _WEIGHT_TOLERANCE):
                 run.record(result, inner, belief_change, weight_change)
                 return weights, Status.CONVERGED
             if limit == 0:
@@ -156,6 +159,12 @@ class Camel:
             inner.objective_changed()
             run.record(result, inner, belief_change, weight_change, change)
         raise AssertionError("the loop returns at its limit")
+
+
+def _remaining(change: float, last: float) -> float:
+    """Distance still to go where changes shrink by a constant factor."""
+    ratio = min(change / last, 0.999) if 0.0 < last < np.inf else 0.0
+    return change * ratio / (1.0 - ratio)
 
 
 SHORTHAND = {

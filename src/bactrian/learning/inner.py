@@ -18,7 +18,7 @@ Floats = NDArray[np.float64]
 
 _MEMORY = 10
 #: Change of a marginal at which the first sweeps stop; later ones follow the moment gap down to the run's accuracy.
-_LOOSEST = 1e-3
+_LOOSEST = 1e-2
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,9 @@ class ScoreMap(Protocol):
     def moments(self, counts: Floats, hub_counts: Floats, workers: Workers) -> Floats:
         """F' applied to weighted beliefs, shape (n_weights,)."""
 
+    def base_score(self, counts: Floats, hub_counts: Floats) -> float:
+        """Weighted sum of the fixed scores, those that no weight multiplies."""
+
 
 class SparseScores:
     """F given as a sparse matrix over table entries followed by hub states, with fixed base scores."""
@@ -55,6 +58,12 @@ class SparseScores:
         """See :class:`ScoreMap`."""
         product: Floats = self.transposed @ np.concatenate([counts, hub_counts])
         return product
+
+    def base_score(self, counts: Floats, hub_counts: Floats) -> float:
+        """See :class:`ScoreMap`."""
+        both = np.concatenate([counts, hub_counts])
+        used = both != 0.0
+        return float(both[used] @ self.base[used])
 
 
 class Inputs:
@@ -205,3 +214,7 @@ class StructuredScores:
                 per_edge[chosen] = table.reduce(entries[chosen])
                 self.edge_inputs.transposed_times(per_edge, tied[t], workers)
         return out
+
+    def base_score(self, counts: Floats, hub_counts: Floats) -> float:
+        """See :class:`ScoreMap`; there are no fixed scores on this route."""
+        return 0.0

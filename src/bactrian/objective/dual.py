@@ -63,7 +63,7 @@ class Dual(Messages):
         self.pass_messages(tolerance=tolerance, max_sweeps=max_sweeps, tree_sweeps=tree_sweeps, damping=damping)
         expected = data.scores.moments(beliefs.counts, beliefs.hub_count, self.workers)
         precision = self.prior.precision
-        value = float(data.weights @ beliefs.value) - float(weights @ self.empirical)
+        value = float(data.weights @ beliefs.value) - float(weights @ self.empirical) - data.observed_base
         value += 0.5 * precision * float(weights @ weights)
         gradient = expected - self.empirical + precision * weights
         violation = float(beliefs.violation.max(initial=0.0)) if self.consistency else 0.0

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bactrian.clusters.packed import PackedData, TableReader
-from bactrian.kernels.stars import Beliefs, Numbers, Tables, evaluate_instances, fill_scores, prepare_tables
+from bactrian.kernels.stars import evaluate_instances
+from bactrian.kernels.tables import Beliefs, Numbers, Tables, fill_scores, prepare_tables
 from bactrian.kernels.threads import Workers, balanced_blocks
 from bactrian.model.scores import N_BLOCKS
 from bactrian.objective.entropy import Carving

@@ -1,0 +1,152 @@
+"""Tables of scores and beliefs, and clusters of any shape in log space."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from bactrian.kernels.arithmetic import exp, logsumexp
+from bactrian.kernels.layout import Layout
+
+Floats = NDArray[np.float64]
+
+#: A product of a narrow table (range up to exp(300)) and a message is exact to rounding inside these bounds.
+SMALLEST, LARGEST = 1e-200, 1e200
+_WIDEST = 300.0
+
+
+class Tables(NamedTuple):
+    """Scores of an evaluation: tables and hubs in log space, and the tables' exponentials."""
+
+    log_entries: Floats  #: (n_entries,) theta_a
+    exp_entries: Floats  #: (n_entries,) exp(theta_a / kappa - shift)
+    shift: Floats  #: (T,) largest theta_a / kappa
+    narrow: NDArray[np.bool_]  #: (T,) exp_entries can be trusted
+    hub_scores: Floats  #: (n_hub_states,) theta_v, the linearisation already subtracted
+
+
+class Numbers(NamedTuple):
+    """Counting numbers of the concave part."""
+
+    cluster: Floats  #: (C,) kappa_a > 0
+    hub: Floats  #: (H,) kappa_v
+    table: Floats  #: (T,) the kappa with which a table's exponential was taken
+
+
+class Beliefs(NamedTuple):
+    """What an evaluation leaves behind."""
+
+    hub_log: Floats  #: (n_hub_states,) log beliefs of hubs
+    link_marginal: Floats  #: (n_link_states,) marginal of the link's cluster on its hub
+    hub_count: Floats  #: (n_hub_states,) expected hub states, weighted by instance: the derivative of D by hub scores
+    counts: Floats  #: (n_entries,) expected table entries of the unshared tables, weighted by instance
+    value: Floats  #: (M,) D of an instance, without weights
+    violation: Floats  #: (M,) largest disagreement between a link's marginal and its hub
+    residual: Floats  #: (M,) largest change of a marginal in the last sweep
+    sweeps: NDArray[np.int64]  #: (M,) sweeps made
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def prepare_tables(layout: Layout, tables: Tables, numbers: Numbers, first: int, last: int) -> None:
+    """Exponentials of tables ``first:last``, shifted so that the largest is 1."""
+    for t in range(first, last):
+        start, stop = layout.table_offset[t], layout.table_offset[t + 1]
+        scale = 1.0 / numbers.table[t]
+        top, bottom = -np.inf, np.inf
+        for k in range(start, stop):
+            score = tables.log_entries[k]
+            top = max(top, score)
+            if score != -np.inf:
+                bottom = min(bottom, score)
+        if top == -np.inf:
+            top, bottom = 0.0, 0.0
+        tables.shift[t] = top * scale
+        tables.narrow[t] = (top - bottom) * scale < _WIDEST
+        for k in range(start, stop):
+            tables.exp_entries[k] = exp((tables.log_entries[k] - top) * scale)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def fill_scores(
+    layout: Layout, tables: Tables, numbers: Numbers, multipliers: Floats, cluster: int, skipped: int, out: Floats
+) -> int:
+    """(theta + sum of multipliers but those of link ``skipped``) / kappa of a cluster; returns the table's size."""
+    table = layout.cluster_table[cluster]
+    start = layout.table_offset[table]
+    size = layout.table_offset[table + 1] - start
+    log_entries, states, link_offset = tables.log_entries, layout.projection, layout.link_offset
+    for k in range(size):
+        out[k] = log_entries[start + k]
+    for position in range(layout.cluster_links[cluster], layout.cluster_links[cluster + 1]):
+        link = layout.cluster_link[position]
+        if link != skipped:
+            projection = layout.link_projection[link]
+            offset = link_offset[link]
+            for k in range(size):
+                out[k] += multipliers[offset + states[projection + k]]
+    scale = 1.0 / numbers.cluster[cluster]
+    for k in range(size):
+        out[k] *= scale
+    return size
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def project_logsumexp(
+    layout: Layout, link: int, scores: Floats, size: int, tops: Floats, out: Floats, start: int
+) -> None:
+    """Log-sum-exp of a cluster's scores onto the states of a link's hub."""
+    states = layout.link_offset[link + 1] - layout.link_offset[link]
+    projection = layout.link_projection[link]
+    for k in range(states):
+        tops[k] = -np.inf
+        out[start + k] = 0.0
+    hub_state = layout.projection
+    for k in range(size):
+        state = hub_state[projection + k]
+        tops[state] = max(tops[state], scores[k])
+    for k in range(size):
+        if scores[k] != -np.inf:
+            state = hub_state[projection + k]
+            out[start + state] += exp(scores[k] - tops[state])
+    for k in range(states):
+        out[start + k] = tops[k] + math.log(out[start + k]) if tops[k] != -np.inf else -np.inf
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def evaluate_cluster(
+    layout: Layout,
+    tables: Tables,
+    numbers: Numbers,
+    multipliers: Floats,
+    beliefs: Beliefs,
+    cluster: int,
+    weight: float,
+    counts: Floats,
+    scores: Floats,
+) -> float:
+    """log Z of any cluster in log space, with its links' marginals and counts."""
+    size = fill_scores(layout, tables, numbers, multipliers, cluster, -1, scores)
+    normaliser = logsumexp(scores, 0, size)
+    for position in range(layout.cluster_links[cluster], layout.cluster_links[cluster + 1]):
+        link = layout.cluster_link[position]
+        for k in range(layout.link_offset[link], layout.link_offset[link + 1]):
+            beliefs.link_marginal[k] = 0.0
+    if normaliser == -np.inf:
+        return normaliser
+    for k in range(size):
+        scores[k] = exp(scores[k] - normaliser)
+    for position in range(layout.cluster_links[cluster], layout.cluster_links[cluster + 1]):
+        link = layout.cluster_link[position]
+        projection = layout.link_projection[link]
+        offset = layout.link_offset[link]
+        marginal, states = beliefs.link_marginal, layout.projection
+        for k in range(size):
+            marginal[offset + states[projection + k]] += scores[k]
+    start = layout.table_offset[layout.cluster_table[cluster]]
+    for k in range(size):
+        counts[start + k] += weight * scores[k]
+    return normaliser

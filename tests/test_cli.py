@@ -1,0 +1,129 @@
+"""The command line as a user meets it: words, files and exit codes."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import bactrian
+from bactrian.cli import app, main
+
+TINY = ["demo", "--train", "6", "--test", "12", "--method", "piecewise"]
+
+
+def run(arguments, capsys):
+    """Exit code, standard output and standard error of ``bactrian arguments``."""
+    with pytest.raises(SystemExit) as stopped:
+        main(arguments)
+    captured = capsys.readouterr()
+    return stopped.value.code, captured.out, captured.err
+
+
+def test_version(capsys):
+    assert run(["--version"], capsys) == (0, f"bactrian {bactrian.__version__}\n", "")
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"]])
+def test_help_lists_commands_and_an_example(arguments, capsys):
+    code, out, err = run(arguments, capsys)
+    assert (code, err) == (0, "")
+    assert "demo" in out
+    assert "Example" in out
+
+
+def test_help_of_demo_shows_an_example(capsys):
+    code, out, _ = run(["demo", "--help"], capsys)
+    assert code == 0
+    assert "bactrian demo --method" in out
+
+
+def test_demo_prints_a_table_and_writes_the_report(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    code, out, err = run(TINY, capsys)
+    assert (code, err) == (0, "")
+    for word in ("noisy input", "node-only", "piecewise", "accuracy", "converged", "violation"):
+        assert word in out
+    assert out.rstrip().endswith(f"Report: {Path('bactrian-demo/report.html')}")
+    assert "</html>" in (tmp_path / "bactrian-demo" / "report.html").read_text(encoding="utf-8")
+
+
+def test_output_may_name_a_page_or_a_folder(tmp_path, capsys):
+    for output, path in ((tmp_path / "page.html", "page.html"), (tmp_path / "folder", "folder/report.html")):
+        assert run([*TINY, "-o", str(output)], capsys)[0] == 0
+        assert (tmp_path / path).is_file()
+
+
+def test_stopping_short_is_exit_code_1_with_results_kept(tmp_path, capsys):
+    arguments = ["demo", "--train", "6", "--test", "6", "-m", "cccp", "--max-seconds", "0", "-o", str(tmp_path)]
+    code, out, _ = run(arguments, capsys)
+    assert code == 1
+    assert "stopped" in out
+    assert "stopped at the time limit" in (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["dromedary"], "No such command"),
+        (["demo", "--hump"], "No such option"),
+        (["demo", "--train", "many"], "--train"),
+        (["demo", "--train", "0"], "n_train"),
+        (["demo", "--noise", "nan"], "noise"),
+        (["demo", "--seed", "-1"], "seed"),
+        (["demo", "--method", "dromedary"], "unknown learner 'dromedary'; choose from piecewise"),
+        (["demo", "--output", "file/report.html"], "--output"),
+        (["demo", "--output", "folder.html"], "--output"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(arguments, words, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("in the way")
+    (tmp_path / "folder.html").mkdir()
+    code, out, err = run(arguments, capsys)
+    assert (code, out) == (2, "")
+    assert words in err
+    assert err.startswith("bactrian: ")
+    assert err.count("\n") == 1
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "folder.html"]
+
+
+def test_missing_extra_is_named(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "bactrian.report", None)
+    code, _, err = run(TINY, capsys)
+    assert code == 2
+    assert "pip install 'bactrian[report]'" in err
+
+
+def test_interrupt_is_exit_code_130(tmp_path, monkeypatch, capsys):
+    def interrupted(settings, on_step):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("bactrian.experiments.digits.run_digits", interrupted)
+    code, _, err = run([*TINY, "-o", str(tmp_path)], capsys)
+    assert code == 130
+    assert "interrupted" in err
+    assert not list(tmp_path.iterdir())
+
+
+def test_runner_of_typer_can_drive_the_app(tmp_path):
+    done = CliRunner().invoke(app, [*TINY, "-o", str(tmp_path)])
+    assert done.exit_code == 0
+    assert (tmp_path / "report.html").is_file()
+
+
+def test_a_real_process(tmp_path):
+    command = [sys.executable, "-c", "from bactrian.cli import main; main()", *TINY]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""  # no progress where nobody watches
+    assert (tmp_path / "bactrian-demo" / "report.html").is_file()
+
+
+def test_the_installed_command_answers():
+    command = Path(sys.executable).with_name("bactrian")
+    if not command.exists():
+        pytest.skip("the console script is not installed beside the interpreter")
+    done = subprocess.run([command, "--version"], capture_output=True, text=True, timeout=60)
+    assert done.stdout == f"bactrian {bactrian.__version__}\n"
