@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -91,7 +92,7 @@ def test_the_bound_never_rises() -> None:
         bt.decode(model, problem.true_weights, "dual", return_result=True, max_iterations=n, tolerance=0.0).bound
         for n in range(1, 30)
     ]
-    assert all(later <= earlier for earlier, later in zip(bounds, bounds[1:], strict=False))
+    assert all(later <= earlier for earlier, later in pairwise(bounds))
 
 
 def test_the_bound_of_a_frustrated_cycle_is_not_tight() -> None:
@@ -190,6 +191,30 @@ def test_what_max_product_cannot_find_is_said() -> None:
     assert found.score == -np.inf
     assert not found.converged
     assert not found.optimal
+
+
+def test_observed_variables_cost_nothing() -> None:
+    """With all but two variables observed the junction tree of a clique of twelve is a pair."""
+    rng = np.random.default_rng(1)
+    clusters = dense_clusters(rng, 12, 1.0)
+    dense = table_model([4] * 12, clusters, [rng.normal(size=16) for _ in clusters])
+    evidence = {v: v % 4 for v in range(12) if v not in (3, 7)}
+    found = bt.decode(model_of(dense), [0.0], "exact", evidence, return_result=True, memory_budget=2**10)
+    assert {v: int(found.assignment[v]) for v in evidence} == evidence
+    dual = bt.decode(model_of(dense), [0.0], "dual", evidence, return_result=True)
+    assert dual.score == pytest.approx(found.score, abs=1e-9)
+    everything = dict.fromkeys(range(12), 1)
+    assert bt.decode(model_of(dense), [0.0], "exact", everything).tolist() == [1] * 12
+
+
+@pytest.mark.parametrize("method", ["max-product", "dual"])
+@pytest.mark.parametrize("seed", range(5))
+def test_cluster_trees_are_decoded_exactly(method: str, seed: int) -> None:
+    problem = generative_problem(seed, "junction", size=4, rows=1, coupling=3.0)
+    dense, weights = problem.data[0].model, np.round(problem.true_weights)
+    found = bt.decode(model_of(dense, problem.edges[0]), weights, method, return_result=True)
+    assert found.optimal
+    assert found.assignment.tolist() == most_probable(dense, weights).tolist()
 
 
 def test_exact_refuses_what_does_not_fit() -> None:
@@ -307,6 +332,8 @@ def test_bad_arguments_are_named() -> None:
     }.items():
         with pytest.raises(ValueError, match=message):
             bt.decode(model, **{"weights": [0.0], **arguments})
+    with pytest.raises(TypeError, match="no option 'dampening'"):
+        bt.decode(model, [0.0], dampening=0.5)
     with pytest.raises(ValueError, match="expected 1, found 2"):
         bt.decode([model], [0.0], evidence=[None, None])
     with pytest.raises(TypeError, match="one mapping per model"):

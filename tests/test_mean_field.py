@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -55,7 +56,7 @@ def test_the_bound_never_falls() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", bt.ConvergenceWarning)
         bounds = [infer(model, problem.true_weights, max_iterations=n).log_partition for n in range(1, 25)]
-    assert all(later >= earlier - 1e-12 for earlier, later in zip(bounds, bounds[1:], strict=False))
+    assert all(later >= earlier - 1e-12 for earlier, later in pairwise(bounds))
 
 
 def test_independent_variables_are_exact() -> None:

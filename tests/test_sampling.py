@@ -51,7 +51,7 @@ def test_within_four_standard_errors_of_exact(seed: int) -> None:
 def test_a_tree_is_one_block_and_exact() -> None:
     problem = generative_problem(2, "tree", size=7, rows=1, coupling=3.0)
     dense, weights = problem.data[0].model, problem.true_weights
-    result = infer(model_of(dense), weights, n_samples=10, burn_in=0)
+    result = infer(model_of(dense), weights, n_samples=10, burn_in=0, r_hat=np.inf)
     assert result.n_blocks == 1
     for found, expected in zip(result.variables, variable_marginals(dense, weights), strict=True):
         np.testing.assert_allclose(found, expected, atol=1e-9)
@@ -62,8 +62,7 @@ def test_single_sites_agree_with_blocks() -> None:
     dense, weights = problem.data[0].model, problem.true_weights
     model = model_of(dense)
     single, blocked = infer(model, weights, blocked=False, n_samples=4000), infer(model, weights)
-    assert single.n_blocks == 4
-    assert blocked.n_blocks == 2
+    assert single.n_blocks > blocked.n_blocks == 2
     for v, expected in enumerate(variable_marginals(dense, weights)):
         assert (np.abs(single.variables[v] - expected) <= 4.0 * single.standard_errors[v] + 1e-9).all()
 

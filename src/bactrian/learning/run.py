@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 
+#: Weights are wanted to this multiple of the tolerance on beliefs.
+_WEIGHTS_PER_BELIEF = 100.0
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -45,6 +48,12 @@ class Run:
         self.settings, self.data, self.name = settings, data, name
         self.gap_scale = max(1.0, data.total_weight)
         self.gap_tolerance = settings.tolerance * self.gap_scale
+        if settings.prior.precision > 0.0:
+            # The prior's curvature bounds the distance to the optimum by gap / precision.
+            weight_tolerance = _WEIGHTS_PER_BELIEF * settings.tolerance
+            self.gap_tolerance = min(
+                self.gap_tolerance, max(settings.tolerance, weight_tolerance * settings.prior.precision)
+            )
         self.accuracy = settings.tolerance
         self.interrupted: Status | None = None
         self.records: list[Record] = []
