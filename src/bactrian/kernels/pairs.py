@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from bactrian.kernels.arithmetic import FAST_MATH, exp
 from bactrian.kernels.layout import Layout
-from bactrian.kernels.tables import LARGEST, SMALLEST, Beliefs, Numbers, Tables, evaluate_cluster
+from bactrian.kernels.tables import LARGEST, SMALLEST, Beliefs, Numbers, Tables, clear_counts, evaluate_hubs
 
 Floats = NDArray[np.float64]
 
@@ -34,6 +34,7 @@ class Linear(NamedTuple):
     scale: Floats  #: s, by link counted from the instance's first
     product: Floats  #: m of the links around a hub
     belief: Floats  #: b of a hub
+    kappa: Floats  #: numbers of the links around a hub
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -49,19 +50,18 @@ def new_linear(layout: Layout, first: int, last: int) -> Linear:
             size = layout.hub_offset[hub + 1] - layout.hub_offset[hub]
             belief = max(belief, size)
             star = max(star, size * (layout.hub_links[hub + 1] - layout.hub_links[hub]))
-    return Linear(np.empty(states), np.empty(links), np.empty(star), np.empty(belief))
+    return Linear(np.empty(states), np.empty(links), np.empty(star), np.empty(belief), np.empty(star))
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def load_messages(
     layout: Layout, tables: Tables, numbers: Numbers, multipliers: Floats, instance: int, linear: Linear
 ) -> bool:
-    """Fill the linear multipliers of an instance; False where it is not eligible."""
-    cluster_rows, cluster_table, link_offset = layout.cluster_rows, layout.cluster_table, layout.link_offset
-    cluster_number, table_number, narrow = numbers.cluster, numbers.table, tables.narrow
+    """Fill the linear multipliers of a pairwise instance; False where the range demands log space."""
+    cluster_table, link_offset = layout.cluster_table, layout.link_offset
+    cluster_number, narrow = numbers.cluster, tables.narrow
     for cluster in range(layout.instance_clusters[instance], layout.instance_clusters[instance + 1]):
-        table = cluster_table[cluster]
-        if cluster_rows[cluster] == 0 or not narrow[table] or table_number[table] != cluster_number[cluster]:
+        if not narrow[cluster_table[cluster]]:
             return False
     begin, end = layout.instance_hubs[instance], layout.instance_hubs[instance + 1]
     hub_scores = tables.hub_scores
@@ -194,7 +194,6 @@ def sweep_linear(
     instance: int,
     backward: bool,
     linear: Linear,
-    kappas: Floats,
 ) -> float:
     """Star updates of an instance's hubs in turn; returns the largest change of a marginal.
 
@@ -208,6 +207,7 @@ def sweep_linear(
     exp_entries, shift, hub_scores = tables.exp_entries, tables.shift, tables.hub_scores
     hub_number, cluster_number = numbers.hub, numbers.cluster
     message, scale, product, belief = linear.message, linear.scale, linear.product, linear.belief
+    kappas = linear.kappa
     begin, end = layout.instance_hubs[instance], layout.instance_hubs[instance + 1]
     first_link = hub_links[begin]
     base = link_offset[first_link]
@@ -285,45 +285,99 @@ def _evaluate_pair(
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def evaluate_linear(
+def _evaluate_pairs(
     layout: Layout,
     tables: Tables,
     numbers: Numbers,
-    multipliers: Floats,
     beliefs: Beliefs,
     instance: int,
     linear: Linear,
     weight: float,
     shared_counts: Floats,
-    scores: Floats,
 ) -> float:
-    """The clusters' part of D of an eligible instance, with the links' marginals and the tables' counts."""
+    """The clusters' part of D of an instance, with marginals and counts; NaN and no counts where log space is needed."""
     cluster_link, cluster_links, cluster_rows = layout.cluster_link, layout.cluster_links, layout.cluster_rows
     cluster_table, table_offset, link_offset = layout.cluster_table, layout.table_offset, layout.link_offset
     exp_entries, shift, cluster_number = tables.exp_entries, tables.shift, numbers.cluster
     message, scale = linear.message, linear.scale
-    marginal, own_counts = beliefs.link_marginal, beliefs.counts
+    marginal, own_counts, n_shared = beliefs.link_marginal, beliefs.counts, layout.table_shared
     first_link = layout.hub_links[layout.instance_hubs[instance]]
     base = link_offset[first_link]
+    begin, end = layout.instance_clusters[instance], layout.instance_clusters[instance + 1]
     value = 0.0
-    for cluster in range(layout.instance_clusters[instance], layout.instance_clusters[instance + 1]):
+    sign = 1.0
+    cluster = begin
+    while begin <= cluster < end:
         table = cluster_table[cluster]
         rows = cluster_rows[cluster]
         entries = table_offset[table]
         row_link = cluster_link[cluster_links[cluster]]
         column_link = cluster_link[cluster_links[cluster] + 1]
         row_at, column_at = link_offset[row_link], link_offset[column_link]
-        counts = shared_counts if table < layout.table_shared else own_counts
         total = _evaluate_pair(
             exp_entries, entries, rows, (table_offset[table + 1] - entries) // rows, message,
-            row_at - base, column_at - base, marginal, row_at, column_at, weight, counts,
+            row_at - base, column_at - base, marginal, row_at, column_at, sign * weight,
+            shared_counts if table < n_shared else own_counts,
         )  # fmt: skip
         if math.isnan(total):
-            normaliser = evaluate_cluster(
-                layout, tables, numbers, multipliers, beliefs, cluster, weight, counts, scores
+            sign = -1.0  # walk back and take away what was counted
+        scales = scale[row_link - first_link] + scale[column_link - first_link]
+        value += cluster_number[cluster] * (math.log(total) + scales + shift[table])
+        cluster += 1 if sign > 0.0 else -1
+    return value if sign > 0.0 else np.nan
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def evaluate_pairwise(
+    layout: Layout,
+    tables: Tables,
+    numbers: Numbers,
+    multipliers: Floats,
+    beliefs: Beliefs,
+    weights: Floats,
+    shares: Floats,
+    shared_counts: Floats,
+    pairwise: NDArray[np.bool_],
+    first: int,
+    last: int,
+    tolerance: float,
+    max_sweeps: int,
+    tree_sweeps: int,
+    consistent: bool,
+) -> bool:
+    """What ``stars.evaluate_instances`` does, for the instances among ``first:last`` that are ``pairwise``.
+
+    Sets ``beliefs.done``, and returns whether all were done: an instance whose range demands log space is left as it
+    was.
+    """
+    linear = new_linear(layout, first, last)
+    all_done = True
+    for instance in range(first, last):
+        beliefs.done[instance] = False
+        fast = pairwise[instance] and load_messages(layout, tables, numbers, multipliers, instance, linear)
+        limit = min(max_sweeps, tree_sweeps) if layout.instance_is_tree[instance] else max_sweeps
+        sweeps = 0
+        residual = np.inf if limit > 0 else 0.0
+        while fast and sweeps < limit and residual > tolerance:
+            residual = sweep_linear(layout, tables, numbers, beliefs.hub_log, instance, sweeps % 2 == 0, linear)
+            sweeps += 1
+            fast = not math.isnan(residual)
+        value = np.nan
+        if fast:
+            clear_counts(layout, beliefs.counts, instance)
+            value = _evaluate_pairs(
+                layout, tables, numbers, beliefs, instance, linear, weights[instance], shared_counts
             )
-        else:
-            scales = scale[row_link - first_link] + scale[column_link - first_link]
-            normaliser = math.log(total) + scales + shift[table]
-        value += cluster_number[cluster] * normaliser
-    return value
+        if math.isnan(value):
+            all_done = False
+            continue
+        if sweeps > 0:
+            store_messages(layout, numbers, multipliers, instance, linear)
+        beliefs.value[instance] = value + evaluate_hubs(
+            layout, tables, numbers, multipliers, beliefs, instance, weights[instance], shares, consistent, sweeps > 0,
+            linear.belief,
+        )  # fmt: skip
+        beliefs.sweeps[instance] = sweeps
+        beliefs.residual[instance] = residual
+        beliefs.done[instance] = True
+    return all_done

@@ -28,16 +28,17 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from bactrian.kernels.arithmetic import FAST_MATH, exp, logsumexp
+from bactrian.kernels.arithmetic import FAST_MATH, exp
 from bactrian.kernels.layout import Layout
-from bactrian.kernels.pairs import evaluate_linear, load_messages, new_linear, store_messages, sweep_linear
 from bactrian.kernels.tables import (
     LARGEST,
     SMALLEST,
     Beliefs,
     Numbers,
     Tables,
+    clear_counts,
     evaluate_cluster,
+    evaluate_hubs,
     fill_scores,
     project_logsumexp,
 )
@@ -374,76 +375,6 @@ def _scratch(layout: Layout, first: int, last: int) -> tuple[Floats, Floats, Flo
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _evaluate_hubs(
-    layout: Layout,
-    tables: Tables,
-    numbers: Numbers,
-    multipliers: Floats,
-    beliefs: Beliefs,
-    instance: int,
-    weight: float,
-    shares: Floats,
-    consistent: bool,
-    swept: bool,
-    slack: Floats,
-) -> float:
-    """Beliefs of an instance's hubs from the multipliers, and their part of D; needs the links' marginals.
-
-    A hub with kappa = 0 has no belief of its own: after a sweep it keeps that of its star update, else it takes the
-    marginal of its first link.
-    """
-    hub_offset, hub_links, link_offset = layout.hub_offset, layout.hub_links, layout.link_offset
-    link_marginal, hub_log, hub_count = beliefs.link_marginal, beliefs.hub_log, beliefs.hub_count
-    hub_scores, hub_number = tables.hub_scores, numbers.hub
-    value = 0.0
-    violation = 0.0
-    for hub in range(layout.instance_hubs[instance], layout.instance_hubs[instance + 1]):
-        start = hub_offset[hub]
-        states = hub_offset[hub + 1] - start
-        first, last = hub_links[hub], hub_links[hub + 1]
-        kappa = hub_number[hub]
-        for k in range(states):
-            slack[k] = hub_scores[start + k]
-        if consistent:
-            for link in range(first, last):
-                offset = link_offset[link]
-                for k in range(states):
-                    if multipliers[offset + k] != -np.inf:
-                        slack[k] -= multipliers[offset + k]
-                    if link_marginal[offset + k] == 0.0:
-                        slack[k] = -np.inf
-        if kappa != 0.0:
-            for k in range(states):
-                hub_log[start + k] = slack[k] / kappa if slack[k] != -np.inf else -np.inf
-            normaliser = logsumexp(hub_log, start, start + states)
-            value += kappa * normaliser
-            for k in range(states):
-                hub_log[start + k] -= normaliser
-        elif first < last:
-            offset = link_offset[first]
-            for k in range(states):
-                marginal = link_marginal[offset + k]
-                if consistent and marginal > 0.0 and slack[k] != -np.inf:
-                    value += marginal * slack[k]
-                if not swept:
-                    hub_log[start + k] = math.log(max(marginal, 1e-300))
-        for k in range(states):
-            slack[k] = exp(hub_log[start + k])
-            hub_count[start + k] = weight * slack[k] if kappa != 0.0 else 0.0
-        for link in range(first, last):
-            offset = link_offset[link]
-            share = shares[link]
-            if consistent:
-                share = 1.0 if kappa == 0.0 and link == first else 0.0
-            for k in range(states):
-                marginal = link_marginal[offset + k]
-                violation = max(violation, abs(marginal - slack[k]))
-                hub_count[start + k] += weight * share * marginal
-    beliefs.violation[instance] = violation
-    return value
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
 def evaluate_instances(
     layout: Layout,
     tables: Tables,
@@ -461,7 +392,7 @@ def evaluate_instances(
     damping: float,
     consistent: bool,
 ) -> None:
-    """Sweep the multipliers of instances ``first:last``, then fill ``beliefs`` and the counts of shared tables.
+    """Sweep the multipliers of instances ``first:last`` that are not done, then fill ``beliefs`` and counts.
 
     Sweeps alternate backward and forward over the hubs and stop when no marginal changes by more than ``tolerance``,
     after ``max_sweeps`` (0: evaluate at the multipliers given), or, on a tree, after ``tree_sweeps``. Without
@@ -469,48 +400,29 @@ def evaluate_instances(
     for themselves. ``weights`` multiply the counts of an instance, not its value.
     """
     scores, small, product, slack, incoming = _scratch(layout, first, last)
-    linear = new_linear(layout, first, last)
     for instance in range(first, last):
+        if beliefs.done[instance]:
+            continue
         limit = min(max_sweeps, tree_sweeps) if layout.instance_is_tree[instance] else max_sweeps
-        fast = damping == 0.0 and load_messages(layout, tables, numbers, multipliers, instance, linear)
         sweeps = 0
         residual = np.inf if limit > 0 else 0.0
-        while fast and sweeps < limit and residual > tolerance:
-            residual = sweep_linear(
-                layout, tables, numbers, beliefs.hub_log, instance, sweeps % 2 == 0, linear, incoming
-            )
-            sweeps += 1
-            fast = not math.isnan(residual)
-        if not fast:
-            sweeps = 0
-            residual = np.inf if limit > 0 else 0.0
-        while not fast and sweeps < limit and residual > tolerance:
+        while sweeps < limit and residual > tolerance:
             residual = sweep_hubs(
                 layout, tables, numbers, multipliers, beliefs.hub_log, instance, sweeps % 2 == 0, damping,
                 scores, small, product, incoming,
             )  # fmt: skip
             sweeps += 1
-        if fast and sweeps > 0:
-            store_messages(layout, numbers, multipliers, instance, linear)
         beliefs.sweeps[instance] = sweeps
         beliefs.residual[instance] = residual
         weight = weights[instance]
-        for t in range(layout.instance_tables[instance], layout.instance_tables[instance + 1]):
-            for k in range(layout.table_offset[t], layout.table_offset[t + 1]):
-                beliefs.counts[k] = 0.0
+        clear_counts(layout, beliefs.counts, instance)
         value = 0.0
-        if fast:
-            value = evaluate_linear(
-                layout, tables, numbers, multipliers, beliefs, instance, linear, weight, shared_counts, scores
-            )
-        else:
-            for cluster in range(layout.instance_clusters[instance], layout.instance_clusters[instance + 1]):
-                shared = layout.cluster_table[cluster] < layout.table_shared
-                value += numbers.cluster[cluster] * evaluate_cluster(
-                    layout, tables, numbers, multipliers, beliefs, cluster, weight,
-                    shared_counts if shared else beliefs.counts, scores,
-                )  # fmt: skip
-        value += _evaluate_hubs(
+        for cluster in range(layout.instance_clusters[instance], layout.instance_clusters[instance + 1]):
+            shared = layout.cluster_table[cluster] < layout.table_shared
+            value += numbers.cluster[cluster] * evaluate_cluster(
+                layout, tables, numbers, multipliers, beliefs, cluster, weight,
+                shared_counts if shared else beliefs.counts, scores,
+            )  # fmt: skip
+        beliefs.value[instance] = value + evaluate_hubs(
             layout, tables, numbers, multipliers, beliefs, instance, weight, shares, consistent, sweeps > 0, slack
         )
-        beliefs.value[instance] = value

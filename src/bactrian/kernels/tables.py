@@ -43,11 +43,13 @@ class Beliefs(NamedTuple):
     hub_log: Floats  #: (n_hub_states,) log beliefs of hubs
     link_marginal: Floats  #: (n_link_states,) marginal of the link's cluster on its hub
     hub_count: Floats  #: (n_hub_states,) expected hub states, weighted by instance: the derivative of D by hub scores
+    disagreement: Floats  #: (n_link_states,) weighted E[h]: the link's marginal less its hub's, the derivative by d
     counts: Floats  #: (n_entries,) expected table entries of the unshared tables, weighted by instance
     value: Floats  #: (M,) D of an instance, without weights
     violation: Floats  #: (M,) largest disagreement between a link's marginal and its hub
     residual: Floats  #: (M,) largest change of a marginal in the last sweep
     sweeps: NDArray[np.int64]  #: (M,) sweeps made
+    done: NDArray[np.bool_]  #: (M,) the fast path for pairs did the work of this pass
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -150,3 +152,83 @@ def evaluate_cluster(
     for k in range(size):
         counts[start + k] += weight * scores[k]
     return normaliser
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def clear_counts(layout: Layout, counts: Floats, instance: int) -> None:
+    """Set the counts of an instance's own tables to zero."""
+    first, last = layout.instance_tables[instance], layout.instance_tables[instance + 1]
+    for k in range(layout.table_offset[first], layout.table_offset[last]):
+        counts[k] = 0.0
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def evaluate_hubs(
+    layout: Layout,
+    tables: Tables,
+    numbers: Numbers,
+    multipliers: Floats,
+    beliefs: Beliefs,
+    instance: int,
+    weight: float,
+    shares: Floats,
+    consistent: bool,
+    swept: bool,
+    slack: Floats,
+) -> float:
+    """Beliefs of an instance's hubs from the multipliers, and their part of D; needs the links' marginals.
+
+    A hub with kappa = 0 has no belief of its own: after a sweep it keeps that of its star update, else it takes the
+    marginal of its first link.
+    """
+    hub_offset, hub_links, link_offset = layout.hub_offset, layout.hub_links, layout.link_offset
+    link_marginal, hub_log, hub_count = beliefs.link_marginal, beliefs.hub_log, beliefs.hub_count
+    hub_scores, hub_number, disagreement = tables.hub_scores, numbers.hub, beliefs.disagreement
+    value = 0.0
+    violation = 0.0
+    for hub in range(layout.instance_hubs[instance], layout.instance_hubs[instance + 1]):
+        start = hub_offset[hub]
+        states = hub_offset[hub + 1] - start
+        first, last = hub_links[hub], hub_links[hub + 1]
+        kappa = hub_number[hub]
+        for k in range(states):
+            slack[k] = hub_scores[start + k]
+        if consistent:
+            for link in range(first, last):
+                offset = link_offset[link]
+                for k in range(states):
+                    if multipliers[offset + k] != -np.inf:
+                        slack[k] -= multipliers[offset + k]
+                    if link_marginal[offset + k] == 0.0:
+                        slack[k] = -np.inf
+        if kappa != 0.0:
+            for k in range(states):
+                hub_log[start + k] = slack[k] / kappa if slack[k] != -np.inf else -np.inf
+            normaliser = logsumexp(hub_log, start, start + states)
+            value += kappa * normaliser
+            for k in range(states):
+                hub_log[start + k] -= normaliser
+        elif first < last:
+            offset = link_offset[first]
+            for k in range(states):
+                marginal = link_marginal[offset + k]
+                if consistent and marginal > 0.0 and slack[k] != -np.inf:
+                    value += marginal * slack[k]
+                if not swept:
+                    hub_log[start + k] = math.log(max(marginal, 1e-300))
+        for k in range(states):
+            slack[k] = exp(hub_log[start + k])
+            hub_count[start + k] = weight * slack[k] if kappa != 0.0 else 0.0
+        for link in range(first, last):
+            offset = link_offset[link]
+            share = shares[link]
+            if consistent:
+                share = 1.0 if kappa == 0.0 and link == first else 0.0
+            for k in range(states):
+                marginal = link_marginal[offset + k]
+                violation = max(violation, abs(marginal - slack[k]))
+                hub_count[start + k] += weight * share * marginal
+                reference = slack[k] if kappa != 0.0 else link_marginal[link_offset[first] + k]
+                disagreement[offset + k] = weight * (marginal - reference)
+    beliefs.violation[instance] = violation
+    return value

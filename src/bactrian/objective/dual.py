@@ -91,7 +91,6 @@ class JointObjective:
         self._free = np.flatnonzero(~first.repeat(sizes))
         self._tied = np.flatnonzero(first.repeat(sizes))
         self._hub_state = data.hub_state_of_link_state
-        self._weight = np.repeat(data.weights, np.diff(layout.instance_hubs))[layout.link_hub].repeat(sizes)
 
     def initial(self, weights: Floats) -> Floats:
         """x from weights and the dual's current multipliers."""
@@ -105,22 +104,19 @@ class JointObjective:
         """D and its gradient over (w, free d)."""
         dual = self.dual
         weights, free = self.split(x)
-        dual.multipliers[self._free] = free
-        if self._tied.size:
+        if not self._tied.size:
+            dual.multipliers[:] = free
+        else:
+            dual.multipliers[self._free] = free
             dual.set_weights(weights)
             dual.multipliers[self._tied] = 0.0
             sums = np.bincount(self._hub_state, weights=dual.multipliers, minlength=dual.hub_bias.size)
             dual.multipliers[self._tied] = (dual.tables.hub_scores - sums)[self._hub_state[self._tied]]
         self.last = dual.evaluate(weights)
         self.evaluations += 1
-        marginal, layout = dual.beliefs.link_marginal, dual.data.layout
-        reference = np.exp(dual.beliefs.hub_log)[self._hub_state]
+        disagreement = dual.beliefs.disagreement
         if self._tied.size:
-            centre = np.zeros(layout.n_hub_states)
-            centre[self._hub_state[self._tied]] = marginal[self._tied]
-            tied_hub = (dual.carving.hub == 0.0)[layout.link_hub].repeat(np.diff(layout.link_offset))
-            reference = np.where(tied_hub, centre[self._hub_state], reference)
-        disagreement = (self._weight * (marginal - reference))[self._free]
+            disagreement = disagreement[self._free]
         return self.last.value, np.concatenate([self.last.gradient, disagreement])
 
 

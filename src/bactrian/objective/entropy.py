@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bactrian.clusters.packed import PackedData
+from bactrian.model.domain import real_numbers
 
 Floats = NDArray[np.float64]
 
@@ -70,10 +71,12 @@ def carve(data: PackedData, entropy: str | CountingNumbers) -> Carving:
 def _carve_numbers(data: PackedData, numbers: CountingNumbers) -> Carving:
     layout = data.layout
     hub_has_cluster = data.hub_index >= 0
-    cluster = _spread(numbers.clusters, data.cluster_index, "clusters")
-    own = np.where(hub_has_cluster, _spread(numbers.clusters, np.maximum(data.hub_index, 0), "clusters"), 0.0)
+    n_clusters = 1 + int(max(data.cluster_index.max(initial=-1), data.hub_index.max(initial=-1)))
+    cluster = _spread(numbers.clusters, data.cluster_index, n_clusters, "clusters")
+    of_hub = _spread(numbers.clusters, np.maximum(data.hub_index, 0), n_clusters, "clusters")
+    own = np.where(hub_has_cluster, of_hub, 0.0)
     own = np.where(~hub_has_cluster & ~data.hub_virtual, 1.0, own)
-    sepset = _spread(numbers.sepsets, data.link_edge, "sepsets")
+    sepset = _spread(numbers.sepsets, data.link_edge, 1 + int(data.link_edge.max(initial=-1)), "sepsets")
     if (sepset < 0.0).any():
         raise ValueError("counting numbers of sepsets must not be negative")
     if (cluster <= 0.0).any() or (own[data.hub_given] <= 0.0).any():
@@ -87,14 +90,16 @@ def _carve_numbers(data: PackedData, numbers: CountingNumbers) -> Carving:
     return Carving(cluster, own - folded, per_hub - folded)
 
 
-def _spread(numbers: Any, index: NDArray[np.int64], name: str) -> Floats:
-    array = np.asarray(numbers, dtype=np.float64)
+def _spread(numbers: Any, index: NDArray[np.int64], count: int, name: str) -> Floats:
+    array = real_numbers(numbers, f"counting numbers of {name}")
     if not np.isfinite(array).all():
         raise ValueError(f"counting numbers of {name} must be finite")
     if array.ndim == 0:
         return np.full(index.size, float(array))
-    if array.ndim != 1 or (index.size and array.size <= index.max()):
-        raise ValueError(f"counting numbers of {name} must be one number or one per item, found shape {array.shape}")
+    if array.shape != (count,):
+        raise ValueError(
+            f"counting numbers of {name} must be one number or one for each of the {count}, found shape {array.shape}"
+        )
     return array[index]
 
 

@@ -48,10 +48,10 @@ class Linearisation:
         used = number > 0.0
         slope = np.where(used, -number * np.where(used, hub_log, 0.0), 0.0)
         link_number = number[self._hub_state]
-        link_slope = np.where(link_number > 0.0, -self._link_share * link_number * link_log, 0.0)
-        link_slope = np.where(self._link_share > 0.0, link_slope, 0.0)
+        coefficient = -self._link_share * link_number
+        link_slope = np.multiply(coefficient, link_log, out=np.zeros_like(link_log), where=coefficient != 0.0)
         on_hub = 1.0 - np.bincount(self._hub_state, weights=self._link_share, minlength=number.size)
-        total = np.where(on_hub > 1e-12, on_hub * slope, 0.0)
+        total = np.multiply(on_hub, slope, out=np.zeros_like(slope), where=on_hub > 1e-12)
         total += np.bincount(self._hub_state, weights=link_slope, minlength=number.size)
         dual.multipliers += np.where(np.isfinite(link_slope), self._on_links - link_slope, 0.0)
         self._on_links = np.where(np.isfinite(link_slope), link_slope, 0.0)

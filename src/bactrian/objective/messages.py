@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bactrian.clusters.packed import PackedData, TableReader
+from bactrian.kernels.pairs import evaluate_pairwise
 from bactrian.kernels.stars import evaluate_instances
 from bactrian.kernels.tables import Beliefs, Numbers, Tables, fill_scores, prepare_tables
 from bactrian.kernels.threads import Workers, balanced_blocks
@@ -57,12 +58,17 @@ class Messages:
             np.zeros(layout.n_hub_states),
             np.zeros(layout.n_link_states),
             np.zeros(layout.n_hub_states),
+            np.zeros(layout.n_link_states),
             np.zeros(layout.n_entries),
             np.zeros(layout.n_instances),
             np.zeros(layout.n_instances),
             np.zeros(layout.n_instances),
             np.zeros(layout.n_instances, dtype=np.int64),
+            np.zeros(layout.n_instances, dtype=np.bool_),
         )
+        is_pair = (layout.cluster_rows > 0) & (table_number[layout.cluster_table] == carving.cluster)
+        others = np.concatenate([[0], np.cumsum(~is_pair)])
+        self._pairwise = np.diff(others[layout.instance_clusters]) == 0
         shared_entries = int(layout.table_offset[layout.table_shared])
         absorbed = (carving.hub == 0.0)[layout.link_hub] & (not consistency)
         self._shares = np.where(absorbed, data.link_share, 0.0)
@@ -79,7 +85,9 @@ class Messages:
         )
         if not self.consistency:
             shares = np.repeat(self._shares, np.diff(layout.link_offset))
-            self.multipliers[:] = shares * tables.hub_scores[self.data.hub_state_of_link_state]
+            scores = tables.hub_scores[self.data.hub_state_of_link_state]
+            # A hub that keeps its scores to itself may have forbidden states: no share of -inf is 0, not NaN.
+            self.multipliers[:] = np.multiply(shares, scores, out=np.zeros_like(scores), where=shares > 0.0)
 
     def pass_messages(
         self, *, tolerance: float = 0.0, max_sweeps: int = 0, tree_sweeps: int = 1 << 30, damping: float = 0.0
@@ -93,10 +101,20 @@ class Messages:
         self._block_counts[:] = 0.0
 
         def block(b: int, first: int, last: int) -> None:
+            common = (layout, self.tables, self.numbers, self.multipliers, beliefs, data.weights, self._shares)
+            counts = self._block_counts[b]
+            beliefs.done[first:last] = False
+            if (
+                damping == 0.0
+                and self._pairwise[first:last].any()
+                and evaluate_pairwise(
+                    *common, counts, self._pairwise, first, last, tolerance, max_sweeps, tree_sweeps, self.consistency
+                )
+            ):
+                return
             evaluate_instances(
-                layout, self.tables, self.numbers, self.multipliers, beliefs, data.weights, self._shares,
-                self._block_counts[b], first, last, tolerance, max_sweeps, tree_sweeps, damping, self.consistency,
-            )  # fmt: skip
+                *common, counts, first, last, tolerance, max_sweeps, tree_sweeps, damping, self.consistency
+            )
 
         self.workers.run(block, data.blocks)
         if self._block_counts.size:
