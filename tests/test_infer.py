@@ -46,7 +46,9 @@ def random_model(seed: int, shape: Shape, size: int = 5, coupling: float = 1.0) 
     return problem.data[0].model, problem.edges[0], problem.true_weights
 
 
-def tables_model(cardinalities: list[int], tables: dict[tuple[int, ...], Array], edges: Any = "bethe") -> bt.LogLinearModel:
+def tables_model(
+    cardinalities: list[int], tables: dict[tuple[int, ...], Array], edges: Any = "bethe"
+) -> bt.LogLinearModel:
     """A model of fixed scores, with no weights."""
     scores = [np.ravel(table) for table in tables.values()]
     graph = bt.ClusterGraph(cardinalities, list(tables), edges)
@@ -78,7 +80,9 @@ def quiet(*args: Any, **options: Any) -> Any:
         return bt.infer(*args, **options)
 
 
-def assert_exact(result: Any, model: DenseModel, weights: Array, evidence: dict[int, int] | None, within: float) -> None:
+def assert_exact(
+    result: Any, model: DenseModel, weights: Array, evidence: dict[int, int] | None, within: float
+) -> None:
     assert result.log_partition == pytest.approx(log_partition(model, weights, evidence), abs=within)
     assert largest_change(variable_marginals(model, weights, evidence), list(result.variables)) <= within
     expected = cluster_marginals(model, weights, evidence)
@@ -119,6 +123,7 @@ def test_exact_agrees_with_pyagrum(seed: int) -> None:
     rng = np.random.default_rng(seed)
     cardinalities = rng.integers(2, 4, size=12).tolist()
     scopes = {tuple(sorted(rng.choice(12, size=int(rng.integers(2, 4)), replace=False).tolist())) for _ in range(18)}
+    scopes |= {(v,) for v in range(12)}  # it has no answer for a variable without a factor
     tables = {scope: rng.normal(size=[cardinalities[v] for v in scope]) for scope in sorted(scopes)}
     field = gum.MarkovRandomField()
     for v, k in enumerate(cardinalities):
@@ -127,7 +132,7 @@ def test_exact_agrees_with_pyagrum(seed: int) -> None:
         field.addFactor([f"x{v}" for v in scope])
         names = field.factor({f"x{v}" for v in scope}).names
         axes = [scope.index(int(name[1:])) for name in reversed(names)]
-        field.factor({f"x{v}" for v in scope})[:] = np.exp(np.transpose(table, axes))
+        field.factor({f"x{v}" for v in scope})[:] = np.ascontiguousarray(np.exp(np.transpose(table, axes)))
     evidence = {0: 1, 5: 0}
     engine = gum.ShaferShenoyMRFInference(field)
     engine.setEvidence({f"x{v}": state for v, state in evidence.items()})
@@ -160,7 +165,9 @@ def test_exact_on_trees(shape: Shape, seed: int, method: str) -> None:
     assert_exact(result, model, weights, evidence, 1e-6)
 
 
-@pytest.mark.parametrize("options", [{"schedule": "parallel"}, {"damping": 0.3}, {"schedule": "parallel", "damping": 0.3}])
+@pytest.mark.parametrize(
+    "options", [{"schedule": "parallel"}, {"damping": 0.3}, {"schedule": "parallel", "damping": 0.3}]
+)
 def test_every_schedule_finds_the_same_fixed_point(options: dict[str, Any]) -> None:
     model, edges, weights = random_model(3, "dense")
     graph = build(model, edges)
@@ -327,11 +334,15 @@ def test_extremes(drawn: tuple[list[int], dict[tuple[int, ...], Array]], data: s
     evidence = {0: data.draw(st.integers(0, cardinalities[0] - 1))} if data.draw(st.booleans()) else {}
     exact = log_partition(reference, NO_WEIGHTS, evidence)
     for method in ("exact", *MESSAGE_METHODS):
+        if exact == -np.inf and method == "exact":
+            with pytest.raises(ValueError, match="contradicts"):
+                bt.infer(model, NO_WEIGHTS, method, evidence)
+            continue
         try:
             result = quiet(model, NO_WEIGHTS, method, evidence, max_iterations=100)
-        except ValueError as error:
-            assert "contradicts" in str(error)
-            assert exact == -np.inf
+        except ValueError:  # message passing may notice that no state is possible, but need not
+            if exact > -np.inf:
+                raise
             continue
         for table in (*result.variables, *result.clusters):
             assert np.isfinite(table).all()
@@ -340,9 +351,6 @@ def test_extremes(drawn: tuple[list[int], dict[tuple[int, ...], Array]], data: s
         if method == "exact":
             assert result.log_partition == pytest.approx(exact, abs=1e-9, rel=1e-12)
             assert largest_change(variable_marginals(reference, NO_WEIGHTS, evidence), list(result.variables)) <= 1e-9
-    if exact == -np.inf:
-        with pytest.raises(ValueError, match="contradicts"):
-            bt.infer(model, NO_WEIGHTS, "exact", evidence)
 
 
 @pytest.mark.parametrize("method", ["exact", "bp", "rbp", "trw"])
@@ -390,8 +398,8 @@ def test_a_list_is_the_same_as_one_by_one(method: str) -> None:
     for m, (one, other) in enumerate(zip(together, again, strict=True)):
         assert one.log_partition == other.log_partition
         alone = bt.infer(models[m], weights, method, evidence[m])
-        within = 1e-3 if method == "trw" else 1e-6  # other random trees
-        assert one.log_partition == pytest.approx(alone.log_partition, abs=within if method != "trw" else 1.0)
+        within = 1.0 if method == "trw" else 1e-6  # alone it draws other random trees
+        assert one.log_partition == pytest.approx(alone.log_partition, abs=within)
         assert one.converged == alone.converged
 
 

@@ -11,7 +11,9 @@ __all__ = [
     "Camel",
     "ClusterGraph",
     "ConvergenceWarning",
+    "Decoding",
     "GraphData",
+    "InferenceResult",
     "Instance",
     "Likelihood",
     "LogLinearModel",
@@ -21,7 +23,9 @@ __all__ = [
     "Status",
     "__version__",
     "chain_graph",
+    "decode",
     "grid_graph",
+    "infer",
     "junction_tree_graph",
     "learn",
     "skip_chain_graph",
@@ -30,6 +34,9 @@ __all__ = [
 if TYPE_CHECKING:
     from bactrian.clusters.builders import chain_graph, grid_graph, junction_tree_graph, skip_chain_graph
     from bactrian.clusters.graph import ClusterGraph
+    from bactrian.inference.decode import Decoding, decode
+    from bactrian.inference.infer import infer
+    from bactrian.inference.result import InferenceResult
     from bactrian.learning.camel import Camel
     from bactrian.learning.learn import learn
     from bactrian.learning.likelihood import Likelihood
@@ -42,7 +49,9 @@ else:
         "Camel": "bactrian.learning.camel",
         "ClusterGraph": "bactrian.clusters.graph",
         "ConvergenceWarning": "bactrian.solvers.solution",
+        "Decoding": "bactrian.inference.decode",
         "GraphData": "bactrian.model.graph_data",
+        "InferenceResult": "bactrian.inference.result",
         "Instance": "bactrian.model.loglinear",
         "Likelihood": "bactrian.learning.likelihood",
         "LogLinearModel": "bactrian.model.loglinear",
@@ -51,7 +60,9 @@ else:
         "Solution": "bactrian.solvers.solution",
         "Status": "bactrian.solvers.solution",
         "chain_graph": "bactrian.clusters.builders",
+        "decode": "bactrian.inference.decode",
         "grid_graph": "bactrian.clusters.builders",
+        "infer": "bactrian.inference.infer",
         "junction_tree_graph": "bactrian.clusters.builders",
         "learn": "bactrian.learning.learn",
         "skip_chain_graph": "bactrian.clusters.builders",

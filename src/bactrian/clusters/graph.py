@@ -65,6 +65,8 @@ class ClusterGraph(Domain):
             self.hub_of_variable, appended = self._find_hubs()
             self.all_clusters = self.clusters + tuple((v,) for v in appended)
             self.edges = self._bethe_edges()
+        elif not isinstance(edges, Iterable):
+            raise TypeError(f"edges must be 'bethe' or a list of (i, j, sepset), found {type(edges).__name__}")
         else:
             self.is_bethe = False
             self.all_clusters = self.clusters

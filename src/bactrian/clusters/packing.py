@@ -135,7 +135,10 @@ def _pack_models(models: list[LogLinearModel], states: list[Ints] | None, weight
     packed = pack_layout(layout, structures, scores, instance_weights, views, _hub_kinds(graphs, structures))
     if states is None or weights is None:
         return packed
-    return _with_truth(packed, structures, states, weights)
+    packed = _with_truth(packed, structures, states, weights)
+    if packed.observed_base == -np.inf:
+        _refuse_forbidden(models, states, weights)
+    return packed
 
 
 @dataclass(frozen=True)
@@ -237,6 +240,24 @@ def _with_truth(
         index = structure.hub_strides @ rows.T + offsets[:, None]
         np.add.at(hub_states, index, weight[None, :])
     return packed.observed(entries, hub_states)
+
+
+def _refuse_forbidden(models: list[LogLinearModel], states: list[Ints], weights: list[Floats]) -> None:
+    """Say which observation is in a state that its model forbids, so that no weights explain it."""
+    for m, (model, rows, weight) in enumerate(zip(models, states, weights, strict=True)):
+        for i, scores in enumerate(model.base_scores):
+            if scores is None:
+                continue
+            scope = model.graph.clusters[i]
+            observed = rows[:, scope]
+            index = np.ravel_multi_index(tuple(observed.T), model.graph.shape(scope))
+            forbidden = np.flatnonzero((scores[index] == -np.inf) & (weight > 0.0))
+            if forbidden.size:
+                row = int(forbidden[0])
+                raise ValueError(
+                    f"data: row {row} of instance {m} is in state {tuple(observed[row].tolist())} of cluster {i}, "
+                    f"which base_scores[{i}] forbids"
+                )
 
 
 def _collect_tables(

@@ -20,6 +20,8 @@ class Workers:
     def __init__(self, n_threads: int | None = None) -> None:
         if n_threads is None:
             n_threads = available_cores()
+        if not isinstance(n_threads, int | np.integer):
+            raise TypeError(f"n_threads must be an integer, found {n_threads!r}")
         if n_threads < 1:
             raise ValueError(f"n_threads must be at least 1, found {n_threads}")
         self.n_threads = int(n_threads)

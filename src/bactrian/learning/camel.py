@@ -96,11 +96,11 @@ class Camel:
 
     def learn(self, data: PackedData, settings: Settings, workers: Workers) -> Solution:
         """Fit the weights of packed data."""
+        carving = carve(data, self.entropy)
         run = Run(settings, data, self.name)
         weights = run.initial_weights()
         if self.start == "piecewise" and self.consistency and settings.start is None:
             weights = self._piecewise_weights(run, workers, weights)
-        carving = carve(data, self.entropy)
         dual = Dual(data, carving, settings.prior, workers, consistency=self.consistency)
         linearisation = Linearisation(dual, self.share)
         if self.start == "empirical" and carving.relinearises:
@@ -142,18 +142,15 @@ class Camel:
             if not carving.relinearises:
                 run.record(result, inner)
                 return weights, result.status
-            if run.interrupted or (outer == limit and limit > 0):
-                run.record(result, inner, belief_change, weight_change)
-                return weights, run.interrupted or Status.ITERATION_LIMIT
             settled = belief_change <= run.settings.tolerance and gap <= run.gap_tolerance
             distance = max(weight_change, _remaining(weight_change, last_weight_change))
             last_weight_change = weight_change
             if settled and (run.settings.prior.is_flat or distance <= _WEIGHT_TOLERANCE):
                 run.record(result, inner, belief_change, weight_change)
                 return weights, Status.CONVERGED
-            if limit == 0:
+            if run.iterations_left <= 0 or outer == limit:
                 run.record(result, inner, belief_change, weight_change)
-                return weights, Status.ITERATION_LIMIT
+                return weights, run.interrupted or Status.ITERATION_LIMIT
             inner.refine(weights, belief_change)
             change = linearisation.update()
             inner.objective_changed()

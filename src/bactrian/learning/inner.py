@@ -19,6 +19,7 @@ Floats = NDArray[np.float64]
 _MEMORY = 10
 #: Change of a marginal at which the first sweeps stop; later ones follow the moment gap down to the run's accuracy.
 _LOOSEST = 1e-2
+_SHARPEST = 1e-13
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ class Profiled:
                 self._value_and_gradient,
                 weights,
                 tolerance=tolerance,
-                max_iterations=left,
+                max_iterations=min(left, run.iterations_left),
                 l1=run.settings.prior.l1,
                 memory=self.memory,
                 callback=self._after_step,
@@ -99,10 +100,10 @@ class Profiled:
             weights = minimum.x
             total += minimum.iterations
             left -= minimum.iterations
-            floor = run.accuracy
-            imprecise = self.dual.consistency and objective.accuracy > floor
-            if minimum.outcome in (Outcome.CONVERGED, Outcome.STALLED) and imprecise:
-                # The gap was measured with inexact multipliers: sharpen them, and go on if it no longer holds.
+            # The gap is measured with inexact multipliers: before it is believed, or where it no longer falls because
+            # of them, sharpen them and go on.
+            floor = {Outcome.CONVERGED: run.accuracy, Outcome.STALLED: _SHARPEST}.get(minimum.outcome, np.inf)
+            if self.dual.consistency and objective.accuracy > floor and left > 0:
                 objective.accuracy = max(floor, 0.01 * objective.accuracy)
                 if minimum.outcome is Outcome.STALLED:
                     self.memory.clear()
@@ -135,8 +136,9 @@ class Profiled:
     def _after_step(self, step: Step) -> bool:
         objective, run = self.objective, self.run
         assert objective.last is not None
-        wanted = 0.1 * step.gradient_norm / max(run.gap_scale, 1e-300)
-        objective.accuracy = max(run.accuracy, min(objective.accuracy, wanted))
+        wanted = 0.1 * step.gradient_norm / run.gap_scale
+        if wanted < objective.accuracy:
+            objective.accuracy = max(run.accuracy, wanted)
         return run.after_step(step.x, step.value, step.gradient_norm, objective.last.violation)
 
     def _result(self, minimum: Minimum, iterations: int) -> InnerResult:
@@ -254,8 +256,8 @@ class Alternating:
             consistent = float(dual.beliefs.residual.max(initial=0.0)) <= run.accuracy
             done = gap <= tolerance and consistent
             outcome = minimum.outcome
-            if done or iterations >= max_iterations or outcome is Outcome.STOPPED:
-                status = Status.CONVERGED if done else run.status_of(outcome)
+            if done or iterations >= max_iterations or run.interrupted is not None:
+                status = Status.CONVERGED if done else run.interrupted or run.status_of(outcome)
                 if status is Status.CONVERGED and not done:
                     status = Status.ITERATION_LIMIT
                 return InnerResult(weights, after.value, gap, after.violation, iterations, status)

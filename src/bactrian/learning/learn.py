@@ -14,6 +14,7 @@ from bactrian.kernels.threads import Workers
 from bactrian.learning.camel import SHORTHAND, Camel
 from bactrian.learning.likelihood import Likelihood
 from bactrian.learning.run import Settings
+from bactrian.model.domain import real_numbers
 from bactrian.model.graph_data import GraphData
 from bactrian.model.loglinear import Instance, Samples
 from bactrian.objective.prior import Prior
@@ -92,15 +93,17 @@ def learn(
     array([0.693])
     """
     learner = _checked_method(method)
+    if prior_variance is not None:
+        _check_number("prior_variance", prior_variance)
+    _check_number("l1", l1)
+    _check_number("tolerance", tolerance, least=0)
+    _check_number("max_iterations", max_iterations, least=0, whole=True)
+    _check_number("max_relinearisations", max_relinearisations, least=0, whole=True)
+    if max_seconds is not None:
+        _check_number("max_seconds", max_seconds, least=0)
     prior = Prior(None if prior_variance is None else float(prior_variance), float(l1))
-    for name, limit, least in (
-        ("tolerance", tolerance, 0.0),
-        ("max_iterations", max_iterations, 0),
-        ("max_relinearisations", max_relinearisations, 0),
-        ("max_seconds", max_seconds, 0.0),
-    ):
-        if limit is not None and not limit >= least:
-            raise ValueError(f"{name} must be at least {least}, found {limit}")
+    if callback is not None and not callable(callback):
+        raise TypeError(f"callback must be callable, found {type(callback).__name__}")
     workers = Workers(n_threads)
     packed = pack(data)
     settings = Settings(
@@ -116,12 +119,20 @@ def learn(
     return learner.learn(packed, settings, workers)
 
 
+def _check_number(name: str, value: Any, *, least: float = -np.inf, whole: bool = False) -> None:
+    if not isinstance(value, int | np.integer if whole else int | float | np.integer | np.floating):
+        raise TypeError(f"{name} must be {'an integer' if whole else 'a number'}, found {value!r}")
+    # Written so that NaN fails it; other limits on the prior are its own.
+    if least > -np.inf and not value >= least:
+        raise ValueError(f"{name} must be at least {least}, found {value}")
+
+
 def _checked_method(method: Any) -> Learner:
     if isinstance(method, str):
         if method not in METHODS:
             raise ValueError(f"unknown method {method!r}; choose from {', '.join(METHODS)}")
         return METHODS[method]
-    if not hasattr(method, "learn"):
+    if isinstance(method, type) or not hasattr(method, "learn"):
         raise TypeError(f"method must be a name or a learner such as Camel(...), found {type(method).__name__}")
     learner: Learner = method
     return learner
@@ -130,7 +141,7 @@ def _checked_method(method: Any) -> Learner:
 def _checked_start(start: ArrayLike | Solution | None, n_weights: int) -> NDArray[np.float64] | None:
     if start is None:
         return None
-    weights = np.array(start.weights if isinstance(start, Solution) else start, dtype=np.float64)
+    weights = real_numbers(start.weights if isinstance(start, Solution) else start, "start")
     if weights.shape != (n_weights,):
         raise ValueError(f"start must have shape ({n_weights},), found {weights.shape}")
     if not np.isfinite(weights).all():

@@ -59,6 +59,7 @@ class Run:
         self.records: list[Record] = []
         self._begun = time.perf_counter()
         self._iterations = 0
+        self._inner: InnerSolver | None = None  # whose work is counted in the next two
         self._evaluations = 0
         self._sweeps = 0
         self._path: list[Floats] = []
@@ -71,7 +72,7 @@ class Run:
     @property
     def iterations_left(self) -> int:
         """Quasi-Newton iterations still allowed."""
-        return self.settings.max_iterations - self._iterations
+        return 0 if self.interrupted is not None else self.settings.max_iterations - self._iterations
 
     def initial_weights(self) -> Floats:
         """Zero, or the start that the user gave."""
@@ -89,7 +90,8 @@ class Run:
             progress = Progress(
                 len(self.records), self._iterations, objective, gap, violation, self.seconds, weights.copy()
             )
-            if settings.callback(progress) is True:
+            answer = settings.callback(progress)
+            if isinstance(answer, bool | np.bool_) and answer:
                 self.interrupted = Status.STOPPED
         if self.interrupted is None and self.seconds >= settings.max_seconds:
             self.interrupted = Status.TIME_LIMIT
@@ -117,6 +119,8 @@ class Run:
         linearisation_change: float = np.nan,
     ) -> None:
         """Add an outer iteration to the history."""
+        if inner is not self._inner:
+            self._inner, self._evaluations, self._sweeps = inner, 0, 0
         self.records.append(
             Record(
                 outer=len(self.records),

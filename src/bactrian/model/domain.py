@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterable, Sequence
-from typing import SupportsIndex
+from typing import Any, SupportsIndex
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,8 @@ class Domain:
 
     def __init__(self, cardinalities: Sequence[int] | NDArray[np.integer], clusters: Iterable[Sequence[int]]) -> None:
         self.cardinalities = _checked_cardinalities(cardinalities)
+        if not isinstance(clusters, Iterable):
+            raise TypeError(f"clusters must be a sequence of scopes, found {type(clusters).__name__}")
         self.clusters = tuple(self.checked_scope(scope, f"clusters[{i}]") for i, scope in enumerate(clusters))
 
     @property
@@ -50,10 +53,8 @@ class Domain:
 
     def checked_states(self, states: object, name: str) -> NDArray[np.int64]:
         """Rows of states, shape (..., n_variables), or an error that calls them ``name``."""
-        array = np.asarray(states)
-        if array.dtype == object:
-            raise TypeError(f"{name} must be a rectangular array of integers; the rows have different lengths or types")
-        if array.dtype.kind not in "iu" and not (array.size == 0 and array.shape[-1:] == (self.n_variables,)):
+        array = rectangular(states, name)
+        if array.dtype.kind not in "iu" and array.size:
             raise TypeError(f"{name} must hold integer states, found dtype {array.dtype}")
         if array.shape[-1:] != (self.n_variables,):
             raise ValueError(
@@ -70,14 +71,30 @@ class Domain:
         return array.astype(np.int64)
 
 
+def rectangular(values: object, name: str) -> NDArray[Any]:
+    """``values`` as an array, or a ValueError that calls them ``name`` where rows have different lengths."""
+    try:
+        return np.asarray(values)
+    except ValueError:
+        raise ValueError(f"{name} must be a rectangular array; its rows have different lengths") from None
+
+
+def real_numbers(values: object, name: str) -> NDArray[np.float64]:
+    """A new array of floats, or an error that calls the values ``name``."""
+    array = rectangular(values, name)
+    if array.dtype.kind not in "biuf":
+        raise TypeError(f"{name} must hold real numbers, found dtype {array.dtype}")
+    return array.astype(np.float64)
+
+
 def _index(value: SupportsIndex) -> int:
     if isinstance(value, bool | np.bool_):
         raise TypeError
-    return value.__index__()
+    return operator.index(value)
 
 
 def _checked_cardinalities(cardinalities: Sequence[int] | NDArray[np.integer]) -> NDArray[np.int64]:
-    array = np.asarray(cardinalities)
+    array = rectangular(cardinalities, "cardinalities")
     if array.ndim != 1:
         raise ValueError(f"cardinalities must be a flat sequence of integers, found shape {array.shape}")
     if array.size and array.dtype.kind not in "iu":

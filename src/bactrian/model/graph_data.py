@@ -6,14 +6,15 @@ tied in one way. Nothing per node or edge is ever a Python object.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
-from bactrian.model.scores import Inputs, StructuredScores, TiedTable
+from bactrian.model.domain import real_numbers, rectangular
+from bactrian.model.scores import TYINGS, Inputs, StructuredScores, TiedTable
 
 
 class GraphData:
@@ -59,7 +60,7 @@ class GraphData:
         node_factors: str = "clusters",
         weights: ArrayLike | None = None,
     ) -> None:
-        if not (isinstance(n_labels, int | np.integer) and n_labels >= 1):
+        if isinstance(n_labels, bool) or not (isinstance(n_labels, int | np.integer) and n_labels >= 1):
             raise ValueError(f"n_labels must be an integer of at least 1, found {n_labels!r}")
         if node_factors not in ("clusters", "edges"):
             raise ValueError(f"node_factors must be 'clusters' or 'edges', found {node_factors!r}")
@@ -71,9 +72,7 @@ class GraphData:
         self.edges, order = self._checked_edges(edges, n_nodes)
         n_edges = self.edges.shape[0]
         self.edge_order: NDArray[np.int64] = order
-        self.tables = tuple(
-            TiedTable.make(t, self.n_labels) for t in ((tables,) if isinstance(tables, str) else tables)
-        )
+        self.tables = _checked_tables(tables, self.n_labels)
         self.edge_types = _checked_codes(edge_types, n_edges, len(self.tables), "edge_types")[order]
         edge_rows = None if edge_inputs is None else _checked_rows(edge_inputs, "edge_inputs")
         if edge_rows is not None and edge_rows.shape[0] != n_edges:
@@ -117,7 +116,7 @@ class GraphData:
 
     def _checked_edges(self, edges: ArrayLike, n_nodes: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Edges sorted by graph, and the order that sorts them."""
-        array = np.asarray(edges)
+        array = rectangular(edges, "edges")
         if array.size == 0:
             array = np.zeros((0, 2), dtype=np.int64)
         if array.ndim != 2 or array.shape[1] != 2:
@@ -140,20 +139,30 @@ class GraphData:
         return array[order], order
 
 
+def _checked_tables(tables: Any, n_labels: int) -> tuple[TiedTable, ...]:
+    names = (tables,) if isinstance(tables, str) else tuple(tables) if isinstance(tables, Iterable) else ()
+    if not names:
+        raise ValueError(f"tables must name how at least one edge type is tied, found {tables!r}")
+    for t, name in enumerate(names):
+        if name not in TYINGS:
+            label = "tables" if isinstance(tables, str) else f"tables[{t}]"
+            raise ValueError(f"{label} must be one of {', '.join(TYINGS)}, found {name!r}")
+    return tuple(TiedTable.make(name, n_labels) for name in names)
+
+
 def _checked_rows(matrix: Any, name: str) -> Any:
     if sp.issparse(matrix):
         if matrix.dtype.kind not in "biuf":
-            raise TypeError(f"{name} must hold numbers, found dtype {matrix.dtype}")
+            raise TypeError(f"{name} must hold real numbers, found dtype {matrix.dtype}")
+        if matrix.ndim != 2:
+            raise ValueError(f"{name} must be a matrix, found shape {matrix.shape}")
         rows: Any = sp.csr_array(matrix, dtype=np.float64)
         rows.sum_duplicates()
         finite = np.isfinite(rows.data).all()
     else:
-        rows = np.asarray(matrix)
-        if rows.dtype.kind not in "biuf":
-            raise TypeError(f"{name} must hold numbers in rows of one length, found dtype {rows.dtype}")
+        rows = real_numbers(matrix, name)
         if rows.ndim != 2:
             raise ValueError(f"{name} must be a matrix, found shape {rows.shape}")
-        rows = rows.astype(np.float64)
         finite = np.isfinite(rows).all()
     if not finite:
         raise ValueError(f"{name} holds NaN or infinite values; features must be finite")
@@ -165,7 +174,7 @@ def _checked_pointer(node_counts: ArrayLike | None, n_nodes: int) -> NDArray[np.
         raise ValueError("inputs has no rows; the data needs at least one node")
     if node_counts is None:
         return np.array([0, n_nodes], dtype=np.int64)
-    counts = np.asarray(node_counts)
+    counts = rectangular(node_counts, "node_counts")
     if counts.ndim != 1 or counts.dtype.kind not in "iu" or (counts < 0).any():
         raise ValueError("node_counts must be a flat sequence of integers, none negative")
     if counts.sum() != n_nodes:
@@ -176,7 +185,7 @@ def _checked_pointer(node_counts: ArrayLike | None, n_nodes: int) -> NDArray[np.
 def _checked_codes(codes: ArrayLike | None, length: int, n_codes: int, name: str) -> NDArray[np.int64]:
     if codes is None:
         return np.zeros(length, dtype=np.int64)
-    array = np.asarray(codes)
+    array = rectangular(codes, name)
     if array.size == 0 and length == 0:
         return np.zeros(0, dtype=np.int64)
     if array.shape != (length,):
@@ -193,7 +202,7 @@ def _checked_codes(codes: ArrayLike | None, length: int, n_codes: int, name: str
 def _checked_weights(weights: ArrayLike | None, length: int) -> NDArray[np.float64]:
     if weights is None:
         return np.ones(length)
-    array = np.array(weights, dtype=np.float64)
+    array = real_numbers(weights, "weights")
     if array.shape != (length,):
         raise ValueError(f"weights must have shape ({length},), found {array.shape}")
     if not (np.isfinite(array).all() and (array >= 0.0).all() and array.any()):

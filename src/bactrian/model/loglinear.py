@@ -6,14 +6,14 @@ within and between clusters, since every feature matrix has the same columns.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
-from bactrian.model.domain import Domain
+from bactrian.model.domain import Domain, real_numbers, rectangular
 
 
 class LogLinearModel:
@@ -34,6 +34,9 @@ class LogLinearModel:
     def __init__(self, graph: Domain, features: Sequence[Any], base_scores: Sequence[Any] | None = None) -> None:
         if not isinstance(graph, Domain):
             raise TypeError(f"graph must be a ClusterGraph, found {type(graph).__name__}")
+        # Lists keep every entry alive while equal ones are told apart by their identity.
+        features = _checked_list(features, "features")
+        base_scores = None if base_scores is None else _checked_list(base_scores, "base_scores")
         self.graph = graph
         n_clusters = len(graph.clusters)
         if len(features) != n_clusters:
@@ -86,7 +89,7 @@ class Samples:
         if sample_weight is None:
             self.sample_weight = np.ones(self.X.shape[0])
         else:
-            self.sample_weight = np.array(sample_weight, dtype=np.float64)
+            self.sample_weight = real_numbers(sample_weight, "sample_weight")
             if self.sample_weight.shape != (self.X.shape[0],):
                 raise ValueError(
                     f"sample_weight must have shape ({self.X.shape[0]},), found {self.sample_weight.shape}"
@@ -97,7 +100,15 @@ class Samples:
                 raise ValueError("sample_weight is zero for every sample; at least one must count")
 
 
+def _checked_list(entries: Any, name: str) -> list[Any]:
+    if isinstance(entries, str) or sp.issparse(entries) or not isinstance(entries, Iterable):
+        raise TypeError(f"{name} must be a sequence with one entry per cluster, found {type(entries).__name__}")
+    return list(entries)
+
+
 def _checked_weight(weight: float, name: str) -> float:
+    if not isinstance(weight, int | float | np.integer | np.floating):
+        raise TypeError(f"{name} must be a number, found {type(weight).__name__}")
     if not (np.isfinite(weight) and weight >= 0.0):
         raise ValueError(f"{name} must be finite and not negative, found {weight}")
     return float(weight)
@@ -131,9 +142,9 @@ def _checked_features(graph: Domain, features: Sequence[Any]) -> tuple[tuple[sp.
 
 def _checked_matrix(entry: Any, name: str) -> sp.csr_array:
     if not sp.issparse(entry):
-        entry = np.asarray(entry)
-        if entry.ndim != 2:
-            raise ValueError(f"{name} must be a matrix (states, n_weights), found shape {entry.shape}")
+        entry = rectangular(entry, name)
+    if entry.ndim != 2:
+        raise ValueError(f"{name} must be a matrix (states, n_weights), found shape {entry.shape}")
     if entry.dtype.kind not in "biuf":
         raise TypeError(f"{name} must hold numbers, found dtype {entry.dtype}")
     matrix = sp.csr_array(entry, dtype=np.float64)
@@ -153,7 +164,7 @@ def _checked_base_scores(graph: Domain, base_scores: Sequence[Any] | None) -> tu
             checked.append(None)
             continue
         if id(entry) not in converted:
-            converted[id(entry)] = np.array(entry, dtype=np.float64).ravel()
+            converted[id(entry)] = real_numbers(entry, f"base_scores[{i}]").ravel()
         scores = converted[id(entry)]
         states = graph.size(graph.clusters[i])
         if scores.size != states:

@@ -22,6 +22,9 @@ Floats = NDArray[np.float64]
 #: Blocks for threads: fixed, so that results do not depend on the number of threads.
 N_BLOCKS = 32
 
+#: How a label table may be tied.
+TYINGS = ("full", "symmetric", "potts")
+
 
 class ScoreMap(Protocol):
     """The linear map F of a packed data set."""

@@ -66,7 +66,7 @@ class Dual(Messages):
         value = float(data.weights @ beliefs.value) - float(weights @ self.empirical) - data.observed_base
         value += 0.5 * precision * float(weights @ weights)
         gradient = expected - self.empirical + precision * weights
-        violation = float(beliefs.violation.max(initial=0.0)) if self.consistency else 0.0
+        violation = float(beliefs.violation.max(initial=0.0))
         return Evaluation(value, gradient, violation, int(beliefs.sweeps.sum()))
 
 

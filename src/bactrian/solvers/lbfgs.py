@@ -23,6 +23,8 @@ _ARMIJO, _CURVATURE = 1e-4, 0.9
 _MAX_STEPS = 25
 #: Differences of the objective below this, relative to its size, are rounding.
 _NOISE = 1e-12
+#: Iterations without a lower value or a smaller gradient before the solver gives up.
+_PATIENCE = 10
 
 
 class Outcome(enum.Enum):
@@ -145,13 +147,19 @@ def minimise(
     gradient = gradient.copy()
     retried = False
     iteration = 0
+    best_value, best_norm, idle = np.inf, np.inf, 0
     while True:
         slope = _pseudo_gradient(x, gradient, l1_vector) if sparse else gradient
         norm = float(np.abs(slope).max(initial=0.0))
-        if iteration and callback is not None and callback(Step(iteration, x, value, norm)):
-            return Minimum(x, value, gradient, iteration, Outcome.STOPPED)
+        stop = iteration > 0 and callback is not None and callback(Step(iteration, x, value, norm))
         if norm <= tolerance:
             return Minimum(x, value, gradient, iteration, Outcome.CONVERGED)
+        better = value < best_value - _NOISE * max(1.0, abs(value)) or norm < 0.9 * best_norm
+        best_value, best_norm, idle = min(best_value, value), min(best_norm, norm), 0 if better else idle + 1
+        if idle >= _PATIENCE:
+            return Minimum(x, value, gradient, iteration, Outcome.STALLED)
+        if stop:
+            return Minimum(x, value, gradient, iteration, Outcome.STOPPED)
         if iteration >= max_iterations:
             return Minimum(x, value, gradient, iteration, Outcome.LIMIT)
         direction = memory.direction(slope)

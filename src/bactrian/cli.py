@@ -1,0 +1,212 @@
+"""The command line: ``bactrian demo``, with more commands to come.
+
+Exit codes: 0 done; 1 stopped short, results kept; 2 bad input, one line on standard error and nothing written; 130
+interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, cast
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Column, Table
+
+from bactrian import __version__
+
+if TYPE_CHECKING:
+    from bactrian.experiments.comparison import Comparison, Entry
+    from bactrian.experiments.digits import Step
+
+app = typer.Typer(
+    name="bactrian",
+    help="Learn discrete Markov and conditional random fields with loops.",
+    epilog="Example: bactrian demo --output restored.html",
+    add_completion=False,
+    invoke_without_command=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+#: Newer releases of typer carry click inside, older ones depend on it; this is the usage error of either.
+_UsageError = cast(type[typer.BadParameter], typer.BadParameter.__base__)
+
+
+class BadInputError(Exception):
+    """The command cannot begin; the message is one line for the user."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Entry point of the ``bactrian`` command."""
+    errors = Console(stderr=True, highlight=False, soft_wrap=True)
+    try:
+        code = app(args=None if arguments is None else list(arguments), prog_name="bactrian", standalone_mode=False)
+    except _UsageError as problem:
+        errors.print(f"bactrian: {escape(' '.join(problem.format_message().split()))}")
+        code = 2
+    except BadInputError as problem:
+        errors.print(f"bactrian: {escape(str(problem))}")
+        code = 2
+    except (KeyboardInterrupt, typer.Abort):
+        code = 130
+    if code == 130:  # some releases of typer turn the interrupt into this code themselves
+        errors.print("bactrian: interrupted, nothing written")
+    sys.exit(code or 0)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"bactrian {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _common(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Learn discrete Markov and conditional random fields with loops."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+@app.command(
+    epilog="Examples:  bactrian demo  ·  bactrian demo --method piecewise --method cccp --noise 0.7 -o noisy.html"
+)
+def demo(
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="The report, an HTML file; in a folder, report.html.")
+    ] = Path("bactrian-demo/report.html"),
+    method: Annotated[
+        list[str] | None, typer.Option("--method", "-m", help="A learner; may be repeated. All of them by default.")
+    ] = None,
+    train: Annotated[int, typer.Option(help="Images to learn from.")] = 80,
+    test: Annotated[int, typer.Option(help="Images to restore.")] = 300,
+    noise: Annotated[float, typer.Option(help="Standard deviation of the noise; pixels are 0 or 1.")] = 0.5,
+    seed: Annotated[int, typer.Option(help="Seed of the choice of images and of the noise.")] = 0,
+    max_seconds: Annotated[float, typer.Option(help="Limit of each learner's training.")] = 30.0,
+    threads: Annotated[int | None, typer.Option(help="Threads; one a core by default.")] = None,
+) -> None:
+    """Restore noisy digits with a grid CRF, every learner in turn, and write a report.
+
+    The digits come with scikit-learn, so nothing is downloaded. Takes about half a minute.
+    """
+    with _bad_input(ValueError, ImportError):
+        from bactrian.experiments.digits import LEARNERS, DigitsSettings, run_digits
+        from bactrian.report import write_report
+
+        settings = DigitsSettings(
+            learners=tuple(method) if method else tuple(LEARNERS),
+            n_train=train,
+            n_test=test,
+            noise=noise,
+            seed=seed,
+            max_seconds=max_seconds,
+            n_threads=threads,
+        )
+    path = _report_path(output)
+    with _progress() as follow, warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # a learner that stops short says so in the table
+        comparison = run_digits(settings, follow)
+    with _bad_input(OSError):
+        write_report(path, comparison)
+    console = Console()
+    console.print(_table(comparison))
+    console.print(f"Report: {escape(str(path))}", soft_wrap=True, highlight=False)
+    if not comparison.converged:
+        raise typer.Exit(1)
+
+
+@contextmanager
+def _bad_input(*kinds: type[Exception]) -> Iterator[None]:
+    try:
+        yield
+    except kinds as problem:
+        hint = "; pip install 'bactrian[report]'" if isinstance(problem, ImportError) else ""
+        raise BadInputError(" ".join(str(problem).split()) + hint) from problem
+
+
+def _report_path(output: Path) -> Path:
+    """Where the report goes: ``output`` itself if it is named like a page, else report.html in that folder."""
+    path = output if output.suffix.lower() in (".html", ".htm") else output / "report.html"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        raise BadInputError(f"--output: cannot make the folder {path.parent}: {problem.strerror}") from problem
+    if path.is_dir() or not os.access(path.parent, os.W_OK):
+        raise BadInputError(f"--output: cannot write {path}")
+    return path
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[Step], None] | None]:
+    """A progress bar on a terminal; elsewhere nothing."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield None
+        return
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description:<14}", table_column=Column(min_width=14, no_wrap=True)),
+        BarColumn(12),
+        TimeElapsedColumn(),
+        TextColumn("[dim]{task.fields[detail]}", table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1)),
+    )
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("loading", total=None, detail="")
+
+        def follow(step: Step) -> None:
+            at = step.progress
+            detail = ""
+            if at is not None:
+                detail = (
+                    f"outer {at.outer + 1} step {at.iteration} objective {at.objective:.5g} gap {at.moment_gap:.0e}"
+                )
+            bar.update(
+                task, description=step.learner, completed=max(step.number - 1, 0), total=step.total, detail=detail
+            )
+
+        yield follow
+
+
+def _table(comparison: Comparison) -> Table:
+    table = Table(
+        title=comparison.title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False
+    )
+    table.add_column("learner", no_wrap=True)
+    for metric in comparison.metrics:
+        shown = [format(entry.metrics.get(metric.key, 0.0), metric.format) for entry in comparison.entries]
+        table.add_column(metric.name, justify="right", min_width=max(map(len, shown)))
+    for name in ("violation", "outer", "seconds"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("status", min_width=len("converged"))
+    for entry in comparison.entries:
+        table.add_row(*_cells(comparison, entry))
+    return table
+
+
+def _cells(comparison: Comparison, entry: Entry) -> Iterator[str]:
+    yield escape(entry.name)
+    for metric in comparison.metrics:
+        value = entry.metrics.get(metric.key)
+        yield "" if value is None else format(value, metric.format)
+    training = entry.training
+    if training is None:
+        yield from ("", "", "", "")
+        return
+    yield f"{training.violation:.1e}"
+    yield str(training.outer_iterations)
+    yield f"{training.seconds:.2f}"
+    yield f"[green]{training.status}[/]" if training.converged else f"[yellow]{escape(training.status)}[/]"

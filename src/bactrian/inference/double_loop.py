@@ -1,0 +1,118 @@
+"""The double loop for the Bethe free energy, which converges where belief propagation does not.
+
+Yuille (Neural Computation 14(7), 2002) splits the Bethe free energy into a convex and a concave part,
+
+    F = -<theta, b> - sum_a H_a - sum_v (1 - d_v) H_v = [ -<theta, b> - sum_a H_a - sum_v k_v H_v ] + sum_v r_v H_v
+
+with r_v = k_v - (1 - d_v) >= 0. The outer loop replaces r_v H(b_v) by its tangent at the last beliefs, -r_v log b_old;
+the inner loop minimises what is then convex, by star updates. As the tangent lies above, F never increases. With D
+the dual value of the inner problem,
+
+    F(b) = -D - sum_v r_v KL(b_v | b_old,v)
+
+Here k_v = 0 (1 for a variable in no cluster), for which every star update is an exact descent step of the inner dual.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bactrian.inference.problem import Problem, check_contradictions, new_progress, report
+from bactrian.inference.propagation import collect, sequential
+from bactrian.inference.result import InferenceResult
+from bactrian.kernels.schedules import CONVERGED, RUNNING, Progress
+from bactrian.objective.entropy import Carving, total_numbers
+from bactrian.objective.messages import Messages
+
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+
+#: Inner solves stop at this part of the last outer change, and after so many sweeps.
+_INNER_PART, _INNER_SWEEPS = 0.05, 400
+
+
+def double_loop(problem: Problem, *, skipped: Bools | None = None) -> list[InferenceResult]:
+    """Minimise the Bethe free energy of every instance but those ``skipped``."""
+    data, layout, options = problem.data, problem.data.layout, problem.options
+    bethe = total_numbers(data).hub
+    kept = np.where(data.degrees > 0, 0.0, 1.0)
+    carving = Carving(np.ones(layout.n_clusters), kept, kept - bethe)
+    messages = problem.messages(carving)
+    number = carving.linearised[data.hub_of_state]
+    base = messages.tables.hub_scores.copy()
+    previous = _first_beliefs(problem)
+    outer = new_progress(problem, carving)
+    if skipped is not None:
+        outer.status[skipped] = CONVERGED
+    instance_of_state = np.repeat(np.arange(layout.n_instances), np.diff(layout.instance_hubs))[data.hub_of_state]
+    energies: list[list[float]] = [[] for _ in range(layout.n_instances)]
+    values = np.zeros(layout.n_instances)
+    inner = new_progress(problem, carving, damping=options.damping or 0.0)
+    status: str | None = None
+    inner_tolerance = max(1e-3, options.tolerance)
+    while (outer.status == RUNNING).any() and status is None:
+        running = outer.status == RUNNING
+        used = running[instance_of_state]
+        slope = np.where(number > 0.0, number * np.where(number > 0.0, previous, 0.0), 0.0)
+        np.copyto(messages.tables.hub_scores, base + slope, where=used)
+        inner.status[:] = np.where(running, RUNNING, CONVERGED)
+        _solve_inner(problem, messages, inner, inner_tolerance)
+        outer.updates[:] = inner.updates
+        beliefs = np.where(np.isfinite(messages.beliefs.hub_log), messages.beliefs.hub_log, -np.inf)
+        messages.pass_messages()
+        divergence, change = _compare(beliefs, previous, number, instance_of_state, layout.n_instances)
+        values = np.where(running, messages.beliefs.value + divergence, values)
+        for m in np.flatnonzero(running):
+            energies[m].append(-float(values[m]))
+        outer.iterations[running] += 1
+        outer.residual[running] = change[running]
+        solved = inner.status == CONVERGED
+        done = running & solved & (change <= options.tolerance) & (inner_tolerance <= options.tolerance)
+        outer.status[done] = CONVERGED
+        previous = np.where(used, beliefs, previous)
+        largest = float(change[running].max(initial=0.0))
+        inner_tolerance = max(min(inner_tolerance, _INNER_PART * largest), 0.1 * options.tolerance)
+        status = report(problem, outer, "double-loop", int(outer.iterations.max()))
+    messages.beliefs.hub_log[:] = previous
+    return collect(
+        problem, messages, outer, "double-loop", status or "converged",
+        log_partition=values, histories=[tuple(energy) for energy in energies],
+    )  # fmt: skip
+
+
+def _first_beliefs(problem: Problem) -> Floats:
+    """Log beliefs of hubs at which to linearise first: those of an earlier result, or uniform ones."""
+    data, layout = problem.data, problem.data.layout
+    sizes = np.diff(layout.hub_offset).astype(np.float64)
+    uniform: Floats = -np.log(sizes)[data.hub_of_state]
+    start = problem.options.start
+    if start is None:
+        return uniform
+    earlier = np.concatenate([uniform[:0], *(result.messages.hub_log for result in start if result.messages)])
+    return np.where(np.isfinite(earlier), earlier, uniform)
+
+
+def _solve_inner(problem: Problem, messages: Messages, inner: Progress, tolerance: float) -> None:
+    """Star updates to ``tolerance`` on every instance that is running."""
+    advance = sequential(problem, messages, inner, tolerance)
+    swept = 0
+    while swept < _INNER_SWEEPS and (inner.status == RUNNING).any() and not problem.out_of_time:
+        advance(10)
+        swept += 10
+        check_contradictions(problem, inner)
+
+
+def _compare(
+    new: Floats, old: Floats, number: Floats, instance_of_state: NDArray[np.int64], n_instances: int
+) -> tuple[Floats, Floats]:
+    """sum_v r_v KL(new | old) and the largest change of a marginal, per instance."""
+    belief = np.exp(new)
+    used = belief > 0.0
+    ratio = np.where(used, np.where(used, new, 0.0) - np.where(used, old, 0.0), 0.0)
+    divergence: Floats = np.bincount(instance_of_state, weights=number * belief * ratio, minlength=n_instances).astype(
+        np.float64
+    )
+    change = np.zeros(n_instances)
+    np.maximum.at(change, instance_of_state, np.abs(belief - np.exp(old)))
+    return divergence, change

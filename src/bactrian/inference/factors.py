@@ -1,0 +1,171 @@
+"""Any packed data as a factor graph: one hub per variable, linked to every cluster that contains it.
+
+Mean field, sampling and decoding need the product of the clusters' tables and nothing of how the clusters were tied
+together, so explicit cluster graphs are rewritten on variables here; Bethe graphs are factor graphs already. Evidence
+is then a matter of hub scores alone: -inf on the states it rules out.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bactrian.clusters.graph import ClusterGraph
+from bactrian.clusters.packed import PackedData, TableReader
+from bactrian.clusters.packing import ModelViews, TablePlan, build_layout, pack_layout
+from bactrian.inference.evidence import Evidence, hub_bias
+from bactrian.kernels.layout import Layout
+from bactrian.kernels.threads import Workers
+from bactrian.model.scores import ScoreMap
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+class _FactorGraph(ClusterGraph):
+    """A Bethe graph on which every given cluster keeps its table, singletons included."""
+
+    def _find_hubs(self) -> tuple[Ints, list[int]]:
+        return len(self.clusters) + np.arange(self.n_variables), list(range(self.n_variables))
+
+
+class _MovedScores:
+    """Scores of tables as they were; hub scores moved to the new hubs, 0 where there were none."""
+
+    def __init__(self, inner: ScoreMap, n_old_states: int, moved: tuple[Ints, Ints]) -> None:
+        self._inner, self._n_old_states, self._moved = inner, n_old_states, moved
+        self.n_weights = inner.n_weights
+
+    def scores(self, weights: Floats, log_entries: Floats, hub_scores: Floats, workers: Workers) -> None:
+        """See :class:`bactrian.model.scores.ScoreMap`."""
+        old = np.empty(self._n_old_states)
+        self._inner.scores(weights, log_entries, old, workers)
+        hub_scores[:] = 0.0
+        hub_scores[self._moved[0]] = old[self._moved[1]]
+
+    def moments(self, counts: Floats, hub_counts: Floats, workers: Workers) -> Floats:
+        """See :class:`bactrian.model.scores.ScoreMap`."""
+        old = np.zeros(self._n_old_states)
+        old[self._moved[1]] = hub_counts[self._moved[0]]
+        return self._inner.moments(counts, old, workers)
+
+    def base_score(self, counts: Floats, hub_counts: Floats) -> float:
+        """See :class:`bactrian.model.scores.ScoreMap`."""
+        old = np.zeros(self._n_old_states)
+        old[self._moved[1]] = hub_counts[self._moved[0]]
+        return self._inner.base_score(counts, old)
+
+
+def as_factor_graph(data: PackedData) -> PackedData:
+    """``data`` with one hub per variable; table clusters keep their numbers and their tables."""
+    views = data.views
+    if not isinstance(views, ModelViews) or all(graph.is_bethe for graph in views.graphs):
+        return data
+    known: dict[int, ClusterGraph] = {}
+    graphs = [
+        graph if graph.is_bethe else known.setdefault(id(graph), _FactorGraph(graph.cardinalities, graph.clusters))
+        for graph in views.graphs
+    ]
+    structures = [graph.structure for graph in graphs]
+    old = data.layout
+    tables = TablePlan(old.cluster_table, old.table_offset, old.table_shared, old.instance_tables)
+    layout = build_layout(structures, tables)
+    new_states: list[Ints] = [np.zeros(0, dtype=np.int64)]
+    old_states: list[Ints] = [np.zeros(0, dtype=np.int64)]
+    for m, graph in enumerate(views.graphs):
+        if graph.is_bethe:
+            new_states.append(np.arange(*layout.hub_offset[layout.instance_hubs[m : m + 2]]))
+            old_states.append(np.arange(*old.hub_offset[old.instance_hubs[m : m + 2]]))
+    scores = _MovedScores(data.scores, old.n_hub_states, (np.concatenate(new_states), np.concatenate(old_states)))
+    new_views = ModelViews(graphs, layout.instance_hubs, layout.instance_clusters)
+    return pack_layout(layout, structures, scores, data.weights, new_views, np.zeros(layout.n_hubs, dtype=np.int64))
+
+
+def link_strides(layout: Layout) -> Ints:
+    """(L,) stride of a link's variable in the table of its cluster, on a factor graph."""
+    sizes = np.diff(layout.link_offset)[layout.cluster_link].astype(np.float64)
+    running = np.concatenate([[0.0], np.cumsum(np.log2(sizes))])
+    last = np.repeat(layout.cluster_links[1:], np.diff(layout.cluster_links))
+    strides = np.empty(layout.n_links, dtype=np.int64)
+    strides[layout.cluster_link] = np.rint(np.exp2(running[last] - running[1:])).astype(np.int64)
+    return strides
+
+
+@dataclass(frozen=True)
+class FactorScores:
+    """Scores of a factor graph at given weights, with evidence."""
+
+    data: PackedData  #: the factor graph
+    entries: Floats  #: (n_entries,) log tables
+    hubs: Floats  #: (n_hub_states,) scores of variables, -inf where evidence rules a state out
+    strides: Ints  #: (L,) see :func:`link_strides`
+    cluster_trees: NDArray[np.bool_]  #: (M,) the clusters came as a tree with the running-intersection property
+
+    @property
+    def layout(self) -> Layout:
+        """The factor graph's layout."""
+        return self.data.layout
+
+
+def factor_scores(data: PackedData, weights: Floats, evidence: Sequence[Evidence], workers: Workers) -> FactorScores:
+    """Rewrite ``data`` as a factor graph and compute its scores; ``evidence`` has one mapping per instance."""
+    factors = as_factor_graph(data)
+    layout = factors.layout
+    entries, hubs = np.empty(layout.n_entries), np.empty(layout.n_hub_states)
+    factors.scores.scores(weights, entries, hubs, workers)
+    if np.isnan(entries).any() or np.isnan(hubs).any() or (entries == np.inf).any() or (hubs == np.inf).any():
+        raise ValueError("weights give scores that are not numbers: features @ weights overflows")
+    hubs += hub_bias(factors, evidence)
+    return FactorScores(factors, entries, hubs, link_strides(layout), _cluster_trees(data))
+
+
+def _cluster_trees(data: PackedData) -> NDArray[np.bool_]:
+    """(M,) instances on explicit cluster trees with the running-intersection property.
+
+    On a forest of clusters the property holds where every variable is in one cluster more than in sepsets.
+    """
+    found = np.zeros(data.layout.n_instances, dtype=np.bool_)
+    views = data.views
+    if isinstance(views, ModelViews):
+        for m in np.flatnonzero(data.layout.instance_is_tree):
+            graph = views.graphs[m]
+            if not graph.is_bethe:
+                in_clusters = Counter(v for scope in graph.clusters for v in scope)
+                in_sepsets = Counter(v for _, _, sepset in graph.edges for v in sepset)
+                found[m] = all(count - in_sepsets[v] == 1 for v, count in in_clusters.items())
+    return found
+
+
+class FactorTables(TableReader):
+    """Tables of the data as it was packed, from those of its factor graph.
+
+    Table clusters are the same in both; a hub of an explicit graph is a sepset, whose table is a marginal of the first
+    cluster linked to it.
+    """
+
+    def __init__(self, data: PackedData, factors: PackedData, tables: TableReader) -> None:
+        self._data, self._factors, self._tables = data, factors, tables
+
+    def cluster(self, index: int) -> Floats:
+        """Table of a table cluster."""
+        return self._tables.cluster(index)
+
+    def hub(self, index: int) -> Floats:
+        """Table of a hub."""
+        if self._data is self._factors:
+            return self._tables.hub(index)
+        layout = self._data.layout
+        states = int(layout.hub_offset[index + 1] - layout.hub_offset[index])
+        if layout.hub_links[index] == layout.hub_links[index + 1]:
+            m = int(np.searchsorted(layout.instance_hubs, index, side="right")) - 1
+            (variable,) = self._data.views.scopes(m)[2][index - int(layout.instance_hubs[m])]
+            return self._tables.hub(int(self._factors.layout.instance_hubs[m]) + variable)
+        link = int(layout.hub_links[index])
+        table = self._tables.cluster(int(layout.link_cluster[link]))
+        start = int(layout.link_projection[link])
+        states_of = layout.projection[start : start + table.size]
+        return np.bincount(states_of, weights=table, minlength=states).astype(np.float64)

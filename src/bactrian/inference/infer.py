@@ -1,0 +1,215 @@
+"""One entry point for all inference methods."""
+
+from __future__ import annotations
+
+import importlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, overload
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from bactrian.inference.arguments import check_options, checked_start, checked_weights, packed
+from bactrian.inference.double_loop import double_loop
+from bactrian.inference.evidence import hub_bias
+from bactrian.inference.exact import exact
+from bactrian.inference.problem import Options, Problem, warn_unconverged
+from bactrian.inference.propagation import propagate
+from bactrian.inference.result import Callback, InferenceResult
+from bactrian.inference.reweighting import convex_numbers, given_numbers, tree_reweighted
+from bactrian.kernels.threads import Workers
+from bactrian.model.graph_data import GraphData
+from bactrian.model.loglinear import LogLinearModel
+from bactrian.objective.entropy import CountingNumbers
+
+
+@overload
+def infer(
+    model: LogLinearModel,
+    weights: ArrayLike,
+    method: str = ...,
+    evidence: Mapping[int, int] | None = ...,
+    **options: Any,
+) -> InferenceResult: ...
+@overload
+def infer(
+    model: Sequence[LogLinearModel] | GraphData,
+    weights: ArrayLike,
+    method: str = ...,
+    evidence: Sequence[Mapping[int, int] | None] | None = ...,
+    **options: Any,
+) -> list[InferenceResult]: ...
+def infer(
+    model: LogLinearModel | Sequence[LogLinearModel] | GraphData,
+    weights: ArrayLike,
+    method: str = "rbp",
+    evidence: Any = None,
+    *,
+    tolerance: float = 1e-8,
+    max_iterations: int = 1000,
+    max_seconds: float | None = None,
+    damping: float | None = None,
+    schedule: str = "sequential",
+    counting_numbers: CountingNumbers | None = None,
+    fallback: str | None = None,
+    start: InferenceResult | Sequence[InferenceResult] | None = None,
+    memory_budget: int = 4 * 2**30,
+    n_threads: int | None = None,
+    seed: int = 0,
+    callback: Callback | None = None,
+    **more: Any,
+) -> InferenceResult | list[InferenceResult]:
+    """Marginals and partition function of a model at given weights.
+
+    Parameters
+    ----------
+    model : LogLinearModel, list of LogLinearModel, or GraphData
+        A list, or the graphs of a GraphData, gives a list of results; the models are packed together and shared out
+        over threads.
+    weights : (n_weights,)
+        Weights of the features.
+    method : str
+        ``"exact"``: junction tree, refused where its tables exceed ``memory_budget``;
+        ``"bp"``: loopy belief propagation; ``"rbp"``: residual belief propagation; ``"trw"``: tree-reweighted, whose
+        log-partition is an upper bound at convergence; ``"convex"``: a concave entropy, by default kappa = 1 for
+        clusters and max(1 - d, -sum 1/|cluster|) for variables; ``"double-loop"``: minimises the Bethe free energy and
+        always converges; ``"mean-field"``: fully factorised, a lower bound; ``"gibbs"``: sampling.
+    evidence : dict, optional
+        Observed states by variable; for several models a list of such dicts or None.
+    tolerance : float
+        Largest change of a marginal (for ``"rbp"`` of a message, in log space) at which message passing stops.
+    max_iterations, max_seconds
+        Limits, in sweeps over the model (relinearisations of the double loop) and in time. The result then says
+        ``converged`` = False, with a :class:`ConvergenceWarning`.
+    damping : float, optional
+        Part of the old messages that an update keeps, in log space, from 0 to below 1. By default none; ``"trw"`` and
+        ``"convex"`` damp models on which their updates oscillate.
+    schedule : {"sequential", "parallel"}
+        Order of the updates of ``"bp"``.
+    counting_numbers : CountingNumbers, optional
+        Entropy of ``"convex"``; numbers that are not provably concave are refused.
+    fallback : {None, "double-loop"}
+        What finishes models on which ``"rbp"`` or ``"bp"`` does not converge.
+    start : result or list of results, optional
+        Earlier results on the same graphs, whose messages to start from.
+    memory_budget : int
+        Bytes that the clique tables of one junction tree may take.
+    n_threads : int, optional
+        Threads over models; one a core by default. The result does not depend on it.
+    seed : int
+        Seed of the random forests of ``"trw"`` and of ``"gibbs"``.
+    callback : callable, optional
+        Called with an :class:`InferenceProgress` between rounds; return True to stop.
+    **more
+        Options of ``"mean-field"`` and ``"gibbs"``: see :func:`bactrian.inference.mean_field.mean_field` and
+        :func:`bactrian.inference.gibbs.gibbs`.
+
+    Returns
+    -------
+    InferenceResult or list of InferenceResult
+
+    Raises
+    ------
+    ValueError
+        For bad arguments, and for evidence that no state with positive probability agrees with.
+    MemoryBudgetError
+        Where a junction tree would not fit.
+
+    Examples
+    --------
+    >>> import bactrian as bt
+    >>> graph = bt.ClusterGraph([2, 2], [(0, 1)])
+    >>> model = bt.LogLinearModel(graph, [[[1.0], [0.0], [0.0], [1.0]]])
+    >>> bt.infer(model, [0.0], evidence={0: 1}).variables[1].tolist()
+    [0.5, 0.5]
+    """
+    began = time.perf_counter()
+    if method not in METHODS:
+        raise ValueError(f"method must be one of {', '.join(map(repr, METHODS))}, found {method!r}")
+    if more and method not in ("mean-field", "gibbs"):
+        raise TypeError(f"{method!r} has no option {next(iter(more))!r}")
+    options = Options(
+        tolerance=tolerance,
+        max_iterations=max_iterations,
+        max_seconds=max_seconds,
+        damping=damping,
+        schedule=schedule,
+        counting_numbers=counting_numbers,
+        fallback=fallback,
+        start=None,
+        memory_budget=memory_budget,
+        seed=seed,
+        callback=callback,
+    )
+    check_options(options, method)
+    many = not isinstance(model, LogLinearModel)
+    data, seen = packed(model, evidence)
+    options = replace(options, start=checked_start(start, many, data.layout.n_instances))
+    problem = Problem(
+        data=data,
+        weights=checked_weights(weights, data.n_weights),
+        evidence=seen,
+        bias=hub_bias(data, seen),
+        many=many,
+        workers=Workers(n_threads),
+        options=options,
+        began=began,
+    )
+    results = METHODS[method](problem, **more)
+    warn_unconverged(method, results)
+    return results if many else results[0]
+
+
+def _propagation(method: str, schedule: str | None) -> Callable[[Problem], list[InferenceResult]]:
+    def run(problem: Problem) -> list[InferenceResult]:
+        results = propagate(problem, method, schedule or problem.options.schedule)
+        return _finished(problem, results)
+
+    return run
+
+
+def _finished(problem: Problem, results: list[InferenceResult]) -> list[InferenceResult]:
+    """Let the fallback finish what did not converge."""
+    short = np.array([not result.converged for result in results], dtype=bool)
+    if problem.options.fallback is None or not short.any():
+        return results
+    options = replace(problem.options, start=results)
+    finished = double_loop(replace(problem, options=options), skipped=~short)
+    return [
+        replace(new, status=f"{new.status} ({old.method} before it {old.status})") if failed else old
+        for old, new, failed in zip(results, finished, short, strict=True)
+    ]
+
+
+def _tree_reweighted(problem: Problem) -> list[InferenceResult]:
+    carving = tree_reweighted(problem.data, problem.options.seed)
+    return propagate(problem, "trw", "sequential", carving, tame=True)
+
+
+def _convex(problem: Problem) -> list[InferenceResult]:
+    given = problem.options.counting_numbers
+    carving = convex_numbers(problem.data) if given is None else given_numbers(problem.data, given)
+    return propagate(problem, "convex", "sequential", carving, tame=True)
+
+
+def _elsewhere(module: str, name: str) -> Callable[..., list[InferenceResult]]:
+    def run(problem: Problem, **more: Any) -> list[InferenceResult]:
+        function = getattr(importlib.import_module(f"bactrian.inference.{module}"), name)
+        results: list[InferenceResult] = function(problem, **more)
+        return results
+
+    return run
+
+
+METHODS: dict[str, Callable[..., list[InferenceResult]]] = {
+    "exact": exact,
+    "bp": _propagation("bp", None),
+    "rbp": _propagation("rbp", "residual"),
+    "trw": _tree_reweighted,
+    "convex": _convex,
+    "double-loop": double_loop,
+    "mean-field": _elsewhere("mean_field", "mean_field"),
+    "gibbs": _elsewhere("gibbs", "gibbs"),
+}

@@ -1,0 +1,253 @@
+"""Most probable assignments of packed data: exact, by max-product, and by a dual with a bound.
+
+The score of an assignment x is sum_v theta_v(x_v) + sum_a theta_a(x_a); decoding looks for the largest. Each function
+takes the scores of a factor graph (:func:`bactrian.inference.factors.factor_scores`) and returns flat arrays over all
+variables or instances.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bactrian.clusters.elimination import MemoryBudgetError
+from bactrian.inference.cliques import Cliques, build_cliques, grouped, plan_cliques
+from bactrian.inference.evidence import contradiction
+from bactrian.inference.factors import FactorScores
+from bactrian.kernels.blocks import Blocks, build_blocks
+from bactrian.kernels.climbing import Scores
+from bactrian.kernels.decoding import Found, dual_instances, max_product_instances
+from bactrian.kernels.maximum import joint_score
+from bactrian.kernels.optima import decode_trees
+from bactrian.kernels.threads import Workers
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+#: Decodes the active instances of a block: (found, active, first, last).
+Run = Callable[[Found, Flags, int, int], None]
+
+#: Scores closer than this, or than this part of an instance's largest score times 1e-3, are ties.
+_TIE = 1e-9
+#: Bytes that the junction tree may take where it only stands in for a method that found nothing allowed.
+_RESCUE_BUDGET = 2**28
+#: Sweeps of max-product after a dual that is not tight.
+_SECOND_SWEEPS = 200
+#: Joint states of a pair up to which climbing moves it jointly.
+_LARGEST_PAIR = 4096
+
+
+@dataclass(frozen=True)
+class Assignments:
+    """Assignments of all instances."""
+
+    states: Ints  #: (H,) state of each variable
+    score: Floats  #: (M,) joint log score; -inf where the assignment is forbidden
+    bound: Floats  #: (M,) no assignment scores more; +inf where the method has no bound, -inf: none is allowed
+    converged: Flags  #: (M,)
+    iterations: Ints  #: (M,)
+
+    @property
+    def optimal(self) -> Flags:
+        """(M,) the bound meets the score: a certificate of optimality."""
+        finite = np.isfinite(self.score) & np.isfinite(self.bound)
+        gap = np.where(finite, self.bound, 1.0) - np.where(finite, self.score, 0.0)
+        certified: Flags = finite & (gap <= _TIE * np.maximum(1.0, np.abs(np.where(finite, self.bound, 0.0))))
+        return certified
+
+
+def decode_exactly(scores: FactorScores, workers: Workers, memory_budget: int) -> Assignments:
+    """Max-product on the factor graph where it is a forest, on junction trees elsewhere; ties lexicographically first.
+
+    Raises :class:`~bactrian.clusters.elimination.MemoryBudgetError` where a junction tree would not fit.
+    """
+    loopy = np.flatnonzero(~scores.layout.instance_is_tree)
+    plans = plan_cliques(scores, loopy, memory_budget)
+    found = _decode_forests(scores, workers)
+    for group in grouped(plans, memory_budget):
+        _decode_cliques(scores, build_cliques(scores, group), found, workers)
+    return found
+
+
+def decode_max_product(
+    scores: FactorScores,
+    workers: Workers,
+    *,
+    tolerance: float,
+    max_iterations: int,
+    damping: float,
+    memory_budget: int,
+) -> Assignments:
+    """Max-product on loops (Wainwright, Jaakkola & Willsky, Statistics and Computing 14, 2004), exact on forests.
+
+    Messages are passed sequentially with damping and rounded to an assignment by conditioning, one variable after the
+    other, and climbing.
+    """
+    run = _max_product(scores, tolerance, max_iterations, damping)
+    return _decode_loopy(scores, workers, run, memory_budget)
+
+
+def decode_dual(
+    scores: FactorScores, workers: Workers, *, tolerance: float, max_iterations: int, memory_budget: int
+) -> Assignments:
+    """Sequential reweighted message passing: TRW-S (Kolmogorov, PAMI 28(10), 2006) carried over to larger clusters.
+
+    The bound is the dual of the local linear-programming relaxation, as in MPLP (Globerson & Jaakkola, NIPS 2007); it
+    never rises. Clusters of three or more variables follow Kolmogorov, PAMI 37(5), 2015. Forests are decoded exactly.
+    Where no assignment meets the bound, max-product looks for a better one.
+    """
+    layout = scores.layout
+    arguments = _kernel_arguments(scores)
+
+    def run(found: Found, active: Flags, first: int, last: int) -> None:
+        dual_instances(layout, *arguments, found, active, first, last, tolerance, max_iterations)
+
+    found = _decode_loopy(scores, workers, run, memory_budget)
+    unsettled = ~found.optimal & (found.bound > -np.inf)
+    if unsettled.any():
+        n = layout.n_instances
+        again = Found(
+            found.states, found.score, np.full(n, np.inf), np.zeros(n, dtype=np.bool_), np.zeros(n, dtype=np.int64)
+        )
+        second = _max_product(scores, 1e-6, min(max_iterations, _SECOND_SWEEPS), 0.3)
+        workers.run(lambda _, first, last: second(again, unsettled, first, last), scores.data.blocks)
+        np.minimum(found.bound, again.bound, out=found.bound)
+    return found
+
+
+def find_allowed(scores: FactorScores, workers: Workers, many: bool) -> Assignments:
+    """Assignments that are allowed, where max-product or a small junction tree finds them.
+
+    Raises the error for contradictory evidence where there is proof that an instance has none.
+    """
+    found = decode_max_product(
+        scores, workers, tolerance=1e-6, max_iterations=100, damping=0.3, memory_budget=_RESCUE_BUDGET
+    )
+    for m in np.flatnonzero(found.bound == -np.inf):
+        raise contradiction(int(m), many)
+    return found
+
+
+def score_assignments(scores: FactorScores, states: Ints) -> Floats:
+    """(M,) joint log scores of given states (H,)."""
+    return np.array([_score(scores, states, m) for m in range(scores.layout.n_instances)])
+
+
+def _decode_forests(scores: FactorScores, workers: Workers) -> Assignments:
+    """Decode the instances whose factor graphs are forests; the others are left at state 0 and score -inf."""
+    layout = scores.layout
+    n = layout.n_instances
+    states = np.zeros(layout.n_hubs, dtype=np.int64)
+    feasible = np.zeros(n, dtype=np.bool_)
+    hubs = np.arange(layout.n_hubs)
+    cluster, stride = -1 - hubs, np.ones_like(hubs)
+    linked = np.flatnonzero(np.diff(layout.hub_links))
+    cluster[linked] = layout.link_cluster[layout.hub_links[linked]]
+    stride[linked] = scores.strides[layout.hub_links[linked]]
+    multipliers = np.zeros(layout.n_link_states)
+    tolerance = _tie_tolerances(scores)
+    sizes = np.diff(layout.hub_offset)
+    workers.run(
+        lambda _, first, last: decode_trees(
+            layout, scores.entries, scores.hubs, multipliers, tolerance, layout.instance_hubs, cluster, stride, sizes,
+            states, feasible, layout.instance_is_tree, first, last,
+        ),
+        scores.data.blocks,
+    )  # fmt: skip
+    score = np.where(feasible, score_assignments(scores, states), -np.inf)
+    return Assignments(states, score, score.copy(), np.ones(n, dtype=np.bool_), np.full(n, 2))
+
+
+def _decode_cliques(scores: FactorScores, cliques: Cliques, found: Assignments | Found, workers: Workers) -> None:
+    """Decode the instances of ``cliques`` into ``found``."""
+    layout = scores.layout
+    tree = cliques.layout
+    states = np.zeros(cliques.clique.size, dtype=np.int64)
+    feasible = np.zeros(tree.n_instances, dtype=np.bool_)
+    hub_scores, multipliers = np.zeros(tree.n_hub_states), np.zeros(tree.n_link_states)
+    tolerance = _tie_tolerances(scores)[[plan.instance for plan in cliques.plans]]
+    workers.run(
+        lambda _, first, last: decode_trees(
+            tree, cliques.entries, hub_scores, multipliers, tolerance, cliques.variables, cliques.clique,
+            cliques.stride, cliques.states, states, feasible, cliques.possible, first, last,
+        ),
+        cliques.blocks,
+    )  # fmt: skip
+    for i, plan in enumerate(cliques.plans):
+        m = plan.instance
+        assignment = states[cliques.variables[i] : cliques.variables[i + 1]]
+        assignment[list(plan.fixed)] = list(plan.fixed.values())
+        found.states[layout.instance_hubs[m] : layout.instance_hubs[m + 1]] = assignment
+        found.score[m] = found.bound[m] = _score(scores, found.states, m) if feasible[i] else -np.inf
+        found.converged[m] = True
+        found.iterations[m] = 2
+
+
+def _decode_loopy(scores: FactorScores, workers: Workers, run: Run, memory_budget: int) -> Assignments:
+    """Forests exactly, the other instances by ``run``; junction trees where those were given or nothing else helps."""
+    layout = scores.layout
+    exact = _decode_forests(scores, workers)
+    if layout.instance_is_tree.all():
+        return exact
+    found = Found(exact.states, exact.score, exact.bound, exact.converged, exact.iterations)
+    active = ~layout.instance_is_tree
+    found.bound[active] = np.inf
+    found.converged[active] = False
+    found.iterations[active] = 0
+    _try_cliques(scores, found, active & scores.cluster_trees, workers, memory_budget)
+    active &= ~found.converged
+    workers.run(lambda _, first, last: run(found, active, first, last), scores.data.blocks)
+    failed = active & (found.score == -np.inf) & (found.bound > -np.inf)
+    found.converged[failed] = False
+    _try_cliques(scores, found, failed, workers, min(memory_budget, _RESCUE_BUDGET))
+    return Assignments(
+        found.states, found.score, np.maximum(found.bound, found.score), found.converged, found.iterations
+    )
+
+
+def _try_cliques(scores: FactorScores, found: Found, chosen: Flags, workers: Workers, memory_budget: int) -> None:
+    """Decode the chosen instances by junction trees where those fit in the budget."""
+    for m in np.flatnonzero(chosen):
+        try:
+            plans = plan_cliques(scores, np.array([m]), memory_budget)
+        except MemoryBudgetError:
+            continue
+        _decode_cliques(scores, build_cliques(scores, plans), found, workers)
+
+
+def _kernel_arguments(scores: FactorScores) -> tuple[Scores, Blocks, Floats]:
+    """Scores, blocks to climb by, and multipliers at 0."""
+    blocks = build_blocks(scores.layout, scores.hubs, _LARGEST_PAIR)
+    return Scores(scores.entries, scores.hubs, scores.strides), blocks, np.zeros(scores.layout.n_link_states)
+
+
+def _max_product(scores: FactorScores, tolerance: float, max_iterations: int, damping: float) -> Run:
+    arguments = _kernel_arguments(scores)
+
+    def run(found: Found, active: Flags, first: int, last: int) -> None:
+        max_product_instances(scores.layout, *arguments, found, active, first, last, tolerance, max_iterations, damping)
+
+    return run
+
+
+def _score(scores: FactorScores, states: Ints, m: int) -> float:
+    return float(joint_score(scores.layout, scores.entries, scores.hubs, scores.strides, states, m))
+
+
+def _tie_tolerances(scores: FactorScores) -> Floats:
+    """(M,) difference of scores below which two assignments of an instance tie."""
+    layout = scores.layout
+    sizes = np.maximum(np.diff(layout.table_offset), 1)
+    finite = np.where(np.isfinite(scores.entries), np.abs(scores.entries), 0.0)
+    per_table = np.maximum.reduceat(finite, layout.table_offset[:-1]) if sizes.size else np.zeros(0)
+    finite = np.where(np.isfinite(scores.hubs), np.abs(scores.hubs), 0.0)
+    per_hub = np.maximum.reduceat(finite, layout.hub_offset[:-1]) if layout.n_hubs else np.zeros(0)
+    largest = np.ones(layout.n_instances)
+    m_of_cluster = np.repeat(np.arange(layout.n_instances), np.diff(layout.instance_clusters))
+    m_of_hub = np.repeat(np.arange(layout.n_instances), np.diff(layout.instance_hubs))
+    np.maximum.at(largest, m_of_cluster, per_table[layout.cluster_table])
+    np.maximum.at(largest, m_of_hub, per_hub)
+    return _TIE * np.maximum(1.0, 1e-3 * largest)

@@ -1,0 +1,155 @@
+"""Naive mean field: the best fully factorised approximation, and a lower bound on log Z.
+
+Peterson & Anderson, Complex Systems 1, 1987; Wainwright & Jordan, Foundations and Trends in Machine Learning 1, 2008,
+section 5. The bound has many local maxima; several starts help.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bactrian.clusters.packed import InstanceBeliefs, TableReader
+from bactrian.inference.factors import FactorScores, FactorTables, factor_scores
+from bactrian.inference.maximum import find_allowed
+from bactrian.inference.problem import Problem
+from bactrian.inference.result import InferenceResult, VariableMarginals
+from bactrian.kernels.layout import Layout
+from bactrian.kernels.mean_field import ascend_instances
+from bactrian.kernels.threads import Workers
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+def mean_field(problem: Problem, *, restarts: int = 1) -> list[InferenceResult]:
+    """Coordinate ascent on F(q) = E[score] + H(q), for q a product over variables; F never falls.
+
+    An instance is done when no belief changes by more than ``tolerance`` in a sweep over its variables, or after
+    ``max_iterations`` sweeps. ``log_partition`` is F, which is at most log Z.
+
+    Parameters
+    ----------
+    problem : Problem
+        Packed models, weights, evidence, options.
+    restarts : int
+        Number of starts: the first is uniform, the others are drawn from a flat Dirichlet distribution by the seed of
+        the call. Each model keeps its best. Where all of them leave mass on forbidden states one more starts at an
+        allowed assignment, if max-product finds one; otherwise F is -inf, the truth about such beliefs.
+    """
+    if restarts < 1:
+        raise ValueError(f"restarts must be at least 1, found {restarts}")
+    options, workers = problem.options, problem.workers
+    scores = factor_scores(problem.data, problem.weights, problem.evidence, workers)
+    generator = np.random.default_rng(options.seed)
+
+    def ascend(beliefs: Floats, best: _Ascent | None) -> _Ascent:
+        ascent = _ascend(scores, beliefs, workers, options.tolerance, options.max_iterations)
+        return ascent if best is None else _better(scores.layout, best, ascent)
+
+    best = ascend(_start(scores, None), None)
+    for _ in range(restarts - 1):
+        best = ascend(_start(scores, generator), best)
+    if (best.bound == -np.inf).any():
+        best = ascend(_allowed_start(scores, problem), best)
+    beliefs = ProductTables(scores.layout, best.beliefs)
+    tables = FactorTables(problem.data, scores.data, beliefs)
+    return [
+        _result(problem, best, m, VariableMarginals(scores.data, beliefs, m), InstanceBeliefs(problem.data, tables, m))
+        for m in range(scores.layout.n_instances)
+    ]
+
+
+def _result(
+    problem: Problem, best: _Ascent, m: int, variables: Sequence[Floats], clusters: Sequence[Floats]
+) -> InferenceResult:
+    settled, allowed = best.residual[m] <= problem.options.tolerance, best.bound[m] > -np.inf
+    status = "converged" if settled else f"stopped at the limit of {problem.options.max_iterations} iterations"
+    return InferenceResult(
+        variables=variables,
+        clusters=clusters,
+        log_partition=float(best.bound[m]),
+        converged=bool(settled and allowed),
+        iterations=int(best.iterations[m]),
+        updates=int(best.iterations[m]) * len(variables),
+        method="mean-field",
+        status=status if allowed else "no start reached beliefs without forbidden states",
+        residual=float(best.residual[m]),
+        free_energy=-float(best.bound[m]),
+        seconds=problem.seconds,
+    )
+
+
+class ProductTables(TableReader):
+    """Tables of clusters as products of the beliefs of their variables."""
+
+    def __init__(self, layout: Layout, beliefs: Floats) -> None:
+        self._layout, self._beliefs = layout, beliefs
+
+    def cluster(self, index: int) -> Floats:
+        """Table of a cluster."""
+        layout = self._layout
+        product = np.ones(1)
+        for link in layout.cluster_link[layout.cluster_links[index] : layout.cluster_links[index + 1]]:
+            product = np.multiply.outer(product, self.hub(int(layout.link_hub[link]))).ravel()
+        return product
+
+    def hub(self, index: int) -> Floats:
+        """Belief of a variable."""
+        return self._beliefs[self._layout.hub_offset[index] : self._layout.hub_offset[index + 1]].copy()
+
+
+@dataclass(frozen=True)
+class _Ascent:
+    beliefs: Floats
+    bound: Floats
+    residual: Floats
+    iterations: Ints
+
+
+def _start(scores: FactorScores, generator: np.random.Generator | None) -> Floats:
+    """Beliefs to start from, uniform or random, over the states that are not ruled out."""
+    layout = scores.layout
+    drawn = np.ones(layout.n_hub_states) if generator is None else generator.standard_exponential(layout.n_hub_states)
+    drawn[scores.hubs == -np.inf] = 0.0
+    hub = np.repeat(np.arange(layout.n_hubs), np.diff(layout.hub_offset))
+    total = np.bincount(hub, weights=drawn, minlength=layout.n_hubs)
+    drawn[total[hub] == 0.0] = 1.0
+    normalised: Floats = drawn / np.bincount(hub, weights=drawn, minlength=layout.n_hubs)[hub]
+    return normalised
+
+
+def _allowed_start(scores: FactorScores, problem: Problem) -> Floats:
+    """All mass on an assignment that is allowed, where one is found."""
+    found = find_allowed(scores, problem.workers, problem.many)
+    beliefs = np.zeros(scores.layout.n_hub_states)
+    beliefs[scores.layout.hub_offset[:-1] + found.states] = 1.0
+    return beliefs
+
+
+def _ascend(scores: FactorScores, beliefs: Floats, workers: Workers, tolerance: float, max_iterations: int) -> _Ascent:
+    n = scores.layout.n_instances
+    ascent = _Ascent(beliefs, np.full(n, -np.inf), np.full(n, np.inf), np.zeros(n, dtype=np.int64))
+    workers.run(
+        lambda _, first, last: ascend_instances(
+            scores.layout, scores.entries, scores.hubs, ascent.beliefs, ascent.bound, ascent.residual,
+            ascent.iterations, first, last, tolerance, max_iterations,
+        ),
+        scores.data.blocks,
+    )  # fmt: skip
+    return ascent
+
+
+def _better(layout: Layout, old: _Ascent, new: _Ascent) -> _Ascent:
+    """The better of two ascents, instance by instance."""
+    wins = new.bound > old.bound
+    states = np.repeat(wins, np.diff(layout.hub_offset[layout.instance_hubs]))
+    return _Ascent(
+        np.where(states, new.beliefs, old.beliefs),
+        np.where(wins, new.bound, old.bound),
+        np.where(wins, new.residual, old.residual),
+        np.where(wins, new.iterations, old.iterations),
+    )

@@ -1,0 +1,178 @@
+"""Belief propagation and its convex relatives: one loop, several schedules and counting numbers.
+
+With Bethe's counting numbers the star update is belief propagation (Yedidia, Freeman and Weiss, IEEE Trans. Inf. Theory
+51(7), 2005), run in parallel, sequentially, or by residual (Elidan, McGraw and Koller, UAI 2006). Other numbers give
+tree-reweighted and convex message passing; see :mod:`bactrian.inference.reweighting`. At a fixed point the value of the
+dual is minus the free energy, the approximation of log Z.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bactrian.inference.evidence import contradiction
+from bactrian.inference.problem import Advance, Problem, new_progress, run_rounds, warm_start_of
+from bactrian.inference.result import InferenceResult, views_of
+from bactrian.inference.reweighting import reported_numbers
+from bactrian.kernels.linear import Linear
+from bactrian.kernels.queue import Queue, contractions
+from bactrian.kernels.residual import run_residual
+from bactrian.kernels.schedules import CONVERGED, Progress, run_parallel, run_sequential
+from bactrian.objective.entropy import Carving, total_numbers
+from bactrian.objective.messages import Messages, MessageTables
+
+Floats = NDArray[np.float64]
+
+#: Tables with more entries than this are not measured for their strength.
+_LARGEST_MEASURED = 4096
+
+
+class BeliefReader(MessageTables):
+    """Belief tables at the last pass; marginals that are zero but for rounding are zero."""
+
+    def __init__(self, messages: Messages) -> None:
+        super().__init__(messages)
+        self._hub_beliefs[self._hub_beliefs < 1e-290] = 0.0
+
+    def hub(self, index: int) -> Floats:
+        """Belief of a hub, normalised to the last digit: one-hot where it was observed."""
+        belief = super().hub(index)
+        belief /= belief.sum()
+        return belief
+
+
+def _new_linear(problem: Problem) -> Linear:
+    layout = problem.data.layout
+    return Linear(
+        outgoing=np.zeros(layout.n_link_states),
+        incoming=np.zeros(layout.n_link_states),
+        psi=np.zeros(layout.n_hub_states),
+        in_use=np.zeros(layout.n_instances, dtype=np.bool_),
+    )
+
+
+def sequential(problem: Problem, messages: Messages, progress: Progress, tolerance: float) -> Advance:
+    """The sequential schedule, threaded over instances."""
+    layout, tables, numbers = problem.data.layout, messages.tables, messages.numbers
+
+    def advance(sweeps: int) -> None:
+        problem.workers.run(
+            lambda _, first, last: run_sequential(
+                layout, tables, numbers, messages.multipliers, messages.beliefs.hub_log, progress, first, last,
+                tolerance, sweeps,
+            ),
+            problem.data.blocks,
+        )  # fmt: skip
+
+    return advance
+
+
+def parallel(problem: Problem, messages: Messages, progress: Progress, tolerance: float) -> Advance:
+    """The parallel schedule, threaded over instances."""
+    layout, tables, numbers = problem.data.layout, messages.tables, messages.numbers
+    incoming, linear = np.zeros(layout.n_link_states), _new_linear(problem)
+
+    def advance(sweeps: int) -> None:
+        problem.workers.run(
+            lambda _, first, last: run_parallel(
+                layout, tables, numbers, messages.multipliers, messages.beliefs.hub_log, incoming, linear, progress,
+                first, last, tolerance, sweeps,
+            ),
+            problem.data.blocks,
+        )  # fmt: skip
+
+    return advance
+
+
+def residual(problem: Problem, messages: Messages, progress: Progress, tolerance: float) -> Advance:
+    """The residual schedule, threaded over instances; trees are swept twice instead, which is exact."""
+    layout, tables, numbers = problem.data.layout, messages.tables, messages.numbers
+    linear = _new_linear(problem)
+    queue = Queue(
+        incoming=np.zeros(layout.n_link_states),
+        pending=np.zeros(layout.n_links),
+        priority=np.zeros(layout.n_hubs),
+        heap=np.zeros(layout.n_hubs, dtype=np.int64),
+        place=np.zeros(layout.n_hubs, dtype=np.int64),
+        contraction=np.ones(layout.n_tables),
+        started=np.zeros(layout.n_instances, dtype=np.bool_),
+    )
+    contractions(layout, tables, numbers, _LARGEST_MEASURED, queue.contraction)
+    looped = np.flatnonzero(progress.exact_sweeps == 0)
+    sweep_trees = sequential(problem, messages, progress, tolerance)
+
+    def advance(sweeps: int) -> None:
+        if looped.size < layout.n_instances and progress.iterations.max(initial=0) == 0:
+            progress.status[looped] = CONVERGED
+            sweep_trees(2)
+            progress.status[looped] = 0
+        problem.workers.run(
+            lambda _, first, last: run_residual(
+                layout, tables, numbers, messages.multipliers, messages.beliefs.hub_log, queue, linear, progress, first,
+                last, tolerance, float(sweeps),
+            ),
+            problem.data.blocks,
+        )  # fmt: skip
+
+    return advance
+
+
+SCHEDULES = {"sequential": sequential, "parallel": parallel, "residual": residual}
+
+
+def propagate(
+    problem: Problem, method: str, schedule: str, carving: Carving | None = None, *, tame: bool = False
+) -> list[InferenceResult]:
+    """Pass messages under ``carving`` (Bethe's by default) until they converge or a limit is met."""
+    options = problem.options
+    carving = total_numbers(problem.data) if carving is None else carving
+    messages = problem.messages(carving)
+    progress = new_progress(problem, carving, damping=options.damping or 0.0)
+    advance = SCHEDULES[schedule](problem, messages, progress, options.tolerance)
+    limit = run_rounds(problem, progress, advance, method, tame=tame and options.damping is None)
+    messages.pass_messages()
+    return collect(problem, messages, progress, method, limit or "converged")
+
+
+def collect(
+    problem: Problem,
+    messages: Messages,
+    progress: Progress,
+    method: str,
+    status: str,
+    *,
+    log_partition: Floats | None = None,
+    histories: list[tuple[float, ...]] | None = None,
+    carving: Carving | None = None,
+) -> list[InferenceResult]:
+    """Results of all instances from the beliefs of the last pass."""
+    data, beliefs = problem.data, messages.beliefs
+    values = beliefs.value if log_partition is None else log_partition
+    for impossible in np.flatnonzero(values == -np.inf):
+        raise contradiction(int(impossible), problem.many)
+    reader = BeliefReader(messages)
+    results = []
+    for m in range(data.layout.n_instances):
+        variables, clusters = views_of(data, reader, m)
+        converged = bool(progress.status[m] == CONVERGED)
+        results.append(
+            InferenceResult(
+                variables=variables,
+                clusters=clusters,
+                log_partition=float(values[m]),
+                converged=converged,
+                iterations=int(progress.iterations[m]),
+                updates=int(progress.updates[m]),
+                method=method,
+                status="converged" if converged else status,
+                residual=float(progress.residual[m]),
+                violation=float(beliefs.violation[m]),
+                free_energy=-float(values[m]),
+                counting_numbers=reported_numbers(data, messages.carving if carving is None else carving, m),
+                history=() if histories is None else histories[m],
+                seconds=problem.seconds,
+                messages=warm_start_of(messages, m),
+            )
+        )
+    return results
