@@ -81,7 +81,9 @@ def load_messages(
             return False
         scale[link - begin] = top * inverse
         for k in range(start, stop):
-            message[k - base] = exp((multipliers[k] - top) * inverse)
+            message[k - base] = (multipliers[k] - top) * inverse
+    for k in range(link_offset[end] - base):  # one long loop, which vectorises
+        message[k] = exp(message[k])
     return True
 
 
@@ -259,28 +261,33 @@ def _evaluate_pair(
     counts: Floats,
 ) -> float:
     """Z of a pair, with its marginals and counts; NaN outside the safe range."""
-    total = 0.0
+    by_row, by_column = message[row_at : row_at + rows], message[column_at : column_at + columns]
+    row_marginal, column_marginal = marginal[row_to : row_to + rows], marginal[column_to : column_to + columns]
     for b in range(columns):
-        marginal[column_to + b] = 0.0
+        column_marginal[b] = 0.0
+    total = 0.0
     for a in range(rows):
-        row = start + a * columns
+        row = entries[start + a * columns : start + (a + 1) * columns]
+        outer = by_row[a]
         part = 0.0
         for b in range(columns):
-            part += entries[row + b] * message[column_at + b]
-        part *= message[row_at + a]
-        marginal[row_to + a] = part
-        total += part
+            part += row[b] * by_column[b]
+            column_marginal[b] += row[b] * outer
+        row_marginal[a] = part * outer
+        total += part * outer
     if not (SMALLEST < total < LARGEST):
         return np.nan
     inverse = 1.0 / total
     for a in range(rows):
-        row = start + a * columns
-        marginal[row_to + a] *= inverse
-        outer = message[row_at + a] * inverse
+        row_marginal[a] *= inverse
+    for b in range(columns):
+        column_marginal[b] *= by_column[b] * inverse
+    for a in range(rows):
+        row = entries[start + a * columns : start + (a + 1) * columns]
+        row_counts = counts[start + a * columns : start + (a + 1) * columns]
+        outer = by_row[a] * inverse * weight
         for b in range(columns):
-            belief = entries[row + b] * message[column_at + b] * outer
-            marginal[column_to + b] += belief
-            counts[row + b] += weight * belief
+            row_counts[b] += row[b] * by_column[b] * outer
     return total
 
 
@@ -295,7 +302,7 @@ def _evaluate_pairs(
     weight: float,
     shared_counts: Floats,
 ) -> float:
-    """The clusters' part of D of an instance, with marginals and counts; NaN and no counts where log space is needed."""
+    """The clusters' part of D of an instance, with marginals and counts; NaN, no counts, where log space is needed."""
     cluster_link, cluster_links, cluster_rows = layout.cluster_link, layout.cluster_links, layout.cluster_rows
     cluster_table, table_offset, link_offset = layout.cluster_table, layout.table_offset, layout.link_offset
     exp_entries, shift, cluster_number = tables.exp_entries, tables.shift, numbers.cluster

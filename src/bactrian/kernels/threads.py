@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 
 
 class Workers:
@@ -27,7 +28,7 @@ class Workers:
         self.n_threads = int(n_threads)
         self._pool = ThreadPoolExecutor(self.n_threads) if self.n_threads > 1 else None
 
-    def run(self, task: Callable[[int, int, int], None], bounds: NDArray[np.int64]) -> None:
+    def run(self, task: Callable[[int, int, int], object], bounds: NDArray[np.int64]) -> None:
         """``task(block, bounds[block], bounds[block + 1])`` for every block; the first error is raised."""
         blocks = [(b, int(bounds[b]), int(bounds[b + 1])) for b in range(bounds.size - 1)]
         if self._pool is None or len(blocks) < 2:
@@ -36,6 +37,11 @@ class Workers:
         else:
             for _ in self._pool.map(lambda block: task(*block), blocks):
                 pass
+
+
+def single_threaded_blas() -> threadpool_limits:
+    """A context in which BLAS uses one thread: its own threads spin after each product and take cores from ours."""
+    return threadpool_limits(limits=1, user_api="blas")
 
 
 def available_cores() -> int:

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from bactrian.clusters.packed import PackedData
 from bactrian.clusters.packing import pack
-from bactrian.kernels.threads import Workers
+from bactrian.kernels.threads import Workers, single_threaded_blas
 from bactrian.learning.camel import SHORTHAND, Camel
 from bactrian.learning.likelihood import Likelihood
 from bactrian.learning.run import Settings
@@ -116,7 +116,8 @@ def learn(
         callback=callback,
         start=_checked_start(start, packed.n_weights),
     )
-    return learner.learn(packed, settings, workers)
+    with single_threaded_blas():
+        return learner.learn(packed, settings, workers)
 
 
 def _check_number(name: str, value: Any, *, least: float = -np.inf, whole: bool = False) -> None:

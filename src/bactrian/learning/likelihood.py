@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from bactrian.clusters.junction import on_junction_trees
 from bactrian.clusters.packed import PackedData
 from bactrian.kernels.threads import Workers
@@ -41,7 +43,9 @@ class Likelihood:
 
     def learn(self, data: PackedData, settings: Settings, workers: Workers) -> Solution:
         """Fit the weights of packed data."""
-        is_tree = data.layout.instance_is_tree.all() and not data.hub_virtual.any()
+        # A cluster without links shares its variables with others unbeknown to the messages.
+        has_links = (np.diff(data.layout.cluster_links) > 0).all()
+        is_tree = data.layout.instance_is_tree.all() and has_links and not data.hub_virtual.any()
         junction = None if is_tree else on_junction_trees(data)
         exact = data if junction is None else junction.packed
         run = Run(settings, exact, self.name)

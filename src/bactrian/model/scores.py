@@ -83,18 +83,28 @@ class Inputs:
             self._column_blocks = balanced_blocks(np.diff(self._columns[0]) + 1.0, N_BLOCKS)
         else:
             self.dense = np.ascontiguousarray(matrix, dtype=np.float64)
+            self._row_blocks = balanced_blocks(np.ones(self.shape[0]), N_BLOCKS)
 
     def times(self, weights: Floats, out: Floats, workers: Workers) -> None:
         """``out = rows @ weights``."""
-        if self.dense is not None:
-            np.matmul(self.dense, weights, out=out)
+        dense = self.dense
+        if dense is not None:
+            workers.run(
+                lambda _, first, last: np.matmul(dense[first:last], weights, out=out[first:last]), self._row_blocks
+            )
         else:
             self._multiply(self._rows, self._row_blocks, weights, out, workers)
 
     def transposed_times(self, values: Floats, out: Floats, workers: Workers) -> None:
         """``out = rows.T @ values``."""
-        if self.dense is not None:
-            np.matmul(self.dense.T, values, out=out)
+        dense = self.dense
+        if dense is not None:
+            parts = np.empty((self._row_blocks.size - 1, *out.shape))
+            workers.run(
+                lambda b, first, last: np.matmul(dense[first:last].T, values[first:last], out=parts[b]),
+                self._row_blocks,
+            )
+            np.sum(parts, axis=0, out=out)
         else:
             self._multiply(self._columns, self._column_blocks, values, out, workers)
 

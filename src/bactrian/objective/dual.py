@@ -91,6 +91,9 @@ class JointObjective:
         self._free = np.flatnonzero(~first.repeat(sizes))
         self._tied = np.flatnonzero(first.repeat(sizes))
         self._hub_state = data.hub_state_of_link_state
+        self._gradient = np.empty(data.n_weights + self._free.size)
+        if not self._tied.size:
+            dual.beliefs = dual.beliefs._replace(disagreement=self._gradient[data.n_weights :])
 
     def initial(self, weights: Floats) -> Floats:
         """x from weights and the dual's current multipliers."""
@@ -101,23 +104,28 @@ class JointObjective:
         return x[: self.dual.data.n_weights], x[self.dual.data.n_weights :]
 
     def value_and_gradient(self, x: Floats) -> tuple[float, Floats]:
-        """D and its gradient over (w, free d)."""
+        """D and its gradient over (w, free d); the gradient is overwritten by the next call."""
         dual = self.dual
         weights, free = self.split(x)
         if not self._tied.size:
-            dual.multipliers[:] = free
+            dual.multipliers = free
         else:
             dual.multipliers[self._free] = free
             dual.set_weights(weights)
+            states = self._hub_state[self._tied]
+            possible = dual.multipliers[self._tied] != -np.inf
             dual.multipliers[self._tied] = 0.0
-            sums = np.bincount(self._hub_state, weights=dual.multipliers, minlength=dual.hub_bias.size)
-            dual.multipliers[self._tied] = (dual.tables.hub_scores - sums)[self._hub_state[self._tied]]
+            sums = np.bincount(self._hub_state, weights=dual.multipliers, minlength=dual.hub_bias.size)[states]
+            # A state that other clusters of the hub forbid stays forbidden to the first as well.
+            left = np.full(states.size, -np.inf)
+            np.subtract(dual.tables.hub_scores[states], sums, out=left, where=possible & np.isfinite(sums))
+            dual.multipliers[self._tied] = left
         self.last = dual.evaluate(weights)
         self.evaluations += 1
-        disagreement = dual.beliefs.disagreement
+        self._gradient[: weights.size] = self.last.gradient
         if self._tied.size:
-            disagreement = disagreement[self._free]
-        return self.last.value, np.concatenate([self.last.gradient, disagreement])
+            self._gradient[weights.size :] = dual.beliefs.disagreement[self._free]
+        return self.last.value, self._gradient
 
 
 class ProfiledObjective:
