@@ -59,7 +59,9 @@ def evaluation() -> None:
     other_value, other_gradient, other_rows, _ = theirs.value_and_gradient(weights, row_delta, column_delta)
     assert abs(value - other_value) < 1e-8 * abs(value)
     np.testing.assert_allclose(gradient[: data.n_weights], other_gradient, atol=1e-8 * abs(value))
-    np.testing.assert_allclose(gradient[data.n_weights :].reshape(-1, data.n_labels)[ends[:, 0]], other_rows, atol=1e-10)
+    np.testing.assert_allclose(
+        gradient[data.n_weights :].reshape(-1, data.n_labels)[ends[:, 0]], other_rows, atol=1e-10
+    )
     numpy = best_seconds(lambda: theirs.value_and_gradient(weights, row_delta, column_delta))
     ours = best_seconds(lambda: joint.value_and_gradient(x))
     print(f"evaluation, {len(data.edges)} edges: NumPy {numpy * 1e3:.1f} ms, bactrian on 2 threads {ours * 1e3:.1f} ms")
@@ -130,7 +132,9 @@ def solvers() -> None:
         print(f"CAMEL(0), {size} nodes, {len(data.edges)} edges, violation 1e-3 and objective to 1e-4:")
         print(f"  profiled {profiled.reached:.2f} s")
         if joint.reached is not None:
-            print(f"  joint    {joint.reached:.2f} s; ratio {joint.reached / profiled.reached:.1f} (wanted: at least 10)")
+            print(
+                f"  joint    {joint.reached:.2f} s; ratio {joint.reached / profiled.reached:.1f} (wanted: at least 10)"
+            )
         else:
             excess = (joint.last.objective - optimum) / abs(optimum)
             print(

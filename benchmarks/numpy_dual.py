@@ -31,7 +31,9 @@ class NumpyDual:
         tied = np.bincount(self.index.ravel(), weights=table.ravel())
         return np.concatenate([(self.inputs.T @ nodes).ravel(), tied])
 
-    def value_and_gradient(self, weights: Floats, row_delta: Floats, column_delta: Floats) -> tuple[float, Floats, Floats, Floats]:
+    def value_and_gradient(
+        self, weights: Floats, row_delta: Floats, column_delta: Floats
+    ) -> tuple[float, Floats, Floats, Floats]:
         """Multipliers are given per edge and end, shape (n_edges, n_labels)."""
         k = self.data.n_labels
         n_node = self.inputs.shape[1] * k

@@ -17,7 +17,7 @@ QUICK = [
     *(f"Promedus_{i}" for i in (11, 12, 13, 14, 15, 16)),
     *(f"Segmentation_{i}" for i in (11, 12, 13, 14, 15, 16)),
 ]
-LONG = ["CSP_11", "CSP_13", *(f"Grids_{i}" for i in (15, 16, 17, 18))]
+LONG = ["CSP_11", "CSP_13", *(f"Grids_{i}" for i in (15, 16, 17, 18))]  # every model there fits in 4 GiB
 
 
 def load(folder: Path, name: str) -> tuple[bt.LogLinearModel, dict[int, int], float]:
@@ -39,8 +39,10 @@ def test_exact_agrees_with_the_published_answers(real_data: Path, name: str) -> 
     result = bt.infer(model, np.zeros(0), "exact", evidence)
     answers = read_marginals(folder / f"{name}.uai.MAR")
     assert max(np.abs(m - a).max() for m, a in zip(result.variables, answers, strict=True)) <= 1e-4
-    published = read_log_partition(folder / f"{name}.uai.PR")
-    assert (result.log_partition + constant) / np.log(10) == pytest.approx(published / np.log(10), abs=1e-3)
+    published = read_log_partition(folder / f"{name}.uai.PR") / np.log(10)
+    printed = (folder / f"{name}.uai.PR").read_text().split()[-1]
+    rounding = 0.5 * 10.0 ** -len(printed.partition(".")[2])  # six digits are published, however large the number
+    assert (result.log_partition + constant) / np.log(10) == pytest.approx(published, abs=max(1e-3, rounding))
 
 
 @pytest.mark.parametrize("name", ["Grids_15", "CSP_11"])

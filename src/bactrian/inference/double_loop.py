@@ -108,7 +108,7 @@ def _compare(
 ) -> tuple[Floats, Floats]:
     """sum_v r_v KL(new | old) and the largest change of a marginal, per instance."""
     belief = np.exp(new)
-    used = belief > 0.0
+    used = (belief > 0.0) & (number > 0.0)
     ratio = np.where(used, np.where(used, new, 0.0) - np.where(used, old, 0.0), 0.0)
     divergence: Floats = np.bincount(instance_of_state, weights=number * belief * ratio, minlength=n_instances).astype(
         np.float64

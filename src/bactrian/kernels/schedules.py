@@ -42,6 +42,16 @@ class Progress(NamedTuple):
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
+def _is_pairwise(layout: Layout, numbers: Numbers, instance: int) -> bool:
+    """Whether all clusters are pairs whose tables' exponentials were taken with their own numbers."""
+    cluster_rows, cluster_table = layout.cluster_rows, layout.cluster_table
+    for cluster in range(layout.instance_clusters[instance], layout.instance_clusters[instance + 1]):
+        if cluster_rows[cluster] == 0 or numbers.table[cluster_table[cluster]] != numbers.cluster[cluster]:
+            return False
+    return True
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
 def _record(layout: Layout, progress: Progress, instance: int, residual: float, sweeps: int, tolerance: float) -> None:
     """Note the outcome of ``sweeps`` sweeps."""
     hubs = layout.instance_hubs[instance], layout.instance_hubs[instance + 1]
@@ -120,7 +130,8 @@ def run_sequential(
         begun, exact = progress.iterations[instance], progress.exact_sweeps[instance]
         limit = min(max_sweeps, exact - begun) if exact > begun else max_sweeps
         sweeps, residual = 0, np.inf
-        fast = damping == 0.0 and load_messages(layout, tables, numbers, multipliers, instance, linear)
+        fast = damping == 0.0 and _is_pairwise(layout, numbers, instance)
+        fast = fast and load_messages(layout, tables, numbers, multipliers, instance, linear)
         while fast and sweeps < limit and residual > tolerance:
             backward = (begun + sweeps) % 2 == 0
             residual = sweep_linear(layout, tables, numbers, hub_log, instance, backward, linear)

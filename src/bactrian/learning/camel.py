@@ -13,15 +13,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bactrian.clusters.packed import PackedData
+from bactrian.inference.reweighting import convex_numbers, tree_reweighted
 from bactrian.kernels.threads import Workers
 from bactrian.learning.inner import InnerSolver, make_inner
 from bactrian.learning.run import Run, Settings
 from bactrian.objective.dual import Dual
-from bactrian.objective.entropy import Carving, CountingNumbers, carve
+from bactrian.objective.entropy import Carving, CountingNumbers, carve, total_numbers
 from bactrian.objective.linearisation import Linearisation, empirical_log_beliefs
 from bactrian.solvers.solution import Solution, Status
 
 Floats = NDArray[np.float64]
+
+_ENTROPIES = ("bethe", "clusters", "trw", "convex")
 
 #: Quasi-Newton steps in each inner solve but the last ones; tighter solves early on are wasted on a linearisation that
 #: is about to change.
@@ -37,8 +40,12 @@ class Camel:
 
     Parameters
     ----------
-    entropy : "bethe", "clusters" or CountingNumbers
-        Bethe's entropy is relinearised; clusters-only drops the sepset entropies.
+    entropy : "bethe", "clusters", "trw", "convex" or CountingNumbers
+        Bethe's entropy is relinearised; clusters-only drops the sepset entropies; tree-reweighted and convex entropies
+        are concave and solved directly.
+    fold : bool
+        Carve better (Section 3, "fold in"): keep the provably concave part of the entropy, hub numbers down to
+        max(1 - d, -sum 1/|cluster|), and linearise only the rest. Same fixed points, fewer relinearisations.
     consistency : bool
         Whether clusters must agree on their sepsets.
     start : "zero", "piecewise" or "empirical"
@@ -73,10 +80,15 @@ class Camel:
     solver: str = "profiled"
     share: float = 0.0
     tight: bool = False
+    fold: bool = False
 
     def __post_init__(self) -> None:
-        if not isinstance(self.entropy, CountingNumbers) and self.entropy not in ("bethe", "clusters"):
-            raise ValueError(f"entropy must be 'bethe', 'clusters' or CountingNumbers, found {self.entropy!r}")
+        if not isinstance(self.entropy, CountingNumbers) and self.entropy not in _ENTROPIES:
+            raise ValueError(
+                f"entropy must be one of {', '.join(_ENTROPIES)} or CountingNumbers, found {self.entropy!r}"
+            )
+        if self.fold and self.entropy != "bethe":
+            raise ValueError("fold carves Bethe's entropy; use it with entropy='bethe'")
         if self.start not in ("zero", "piecewise", "empirical"):
             raise ValueError(f"start must be 'zero', 'piecewise' or 'empirical', found {self.start!r}")
         if self.solver not in ("profiled", "joint", "alternating"):
@@ -91,12 +103,12 @@ class Camel:
         """The shorthand of this learner, or its settings."""
         for name, method in SHORTHAND.items():
             if (self.entropy, self.consistency, self.start) == (method.entropy, method.consistency, method.start):
-                return name
+                return f"{name}, folded" if self.fold else name
         return repr(self)
 
     def learn(self, data: PackedData, settings: Settings, workers: Workers) -> Solution:
         """Fit the weights of packed data."""
-        carving = carve(data, self.entropy)
+        carving = self._carving(data, settings.seed)
         run = Run(settings, data, self.name)
         weights = run.initial_weights()
         if self.start == "piecewise" and self.consistency and settings.start is None:
@@ -108,6 +120,16 @@ class Camel:
         inner = make_inner(self.solver if self.consistency else "profiled", dual, run)
         weights, status = self._relinearise(run, inner, linearisation, carving, weights)
         return run.finish(inner, weights, status)
+
+    def _carving(self, data: PackedData, seed: int) -> Carving:
+        if self.entropy == "trw":
+            return tree_reweighted(data, seed)
+        if self.entropy == "convex":
+            return convex_numbers(data)
+        if not self.fold:
+            return carve(data, self.entropy)
+        kept, whole = convex_numbers(data), total_numbers(data)
+        return Carving(kept.cluster, kept.hub, kept.hub - whole.hub)
 
     def _piecewise_weights(self, run: Run, workers: Workers, weights: Floats) -> Floats:
         dual = Dual(run.data, carve(run.data, "clusters"), run.settings.prior, workers, consistency=False)

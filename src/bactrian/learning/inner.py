@@ -8,6 +8,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from bactrian.learning.propagated import PropagatedObjective
 from bactrian.learning.run import Run
 from bactrian.objective.dual import Dual, Evaluation, JointObjective, ProfiledObjective
 from bactrian.objective.prior import pseudo_gradient
@@ -44,6 +45,10 @@ class InnerSolver(Protocol):
     def evaluations(self) -> int:
         """Evaluations of the dual so far."""
 
+    @property
+    def failures(self) -> int:
+        """Evaluations at which message passing did not converge."""
+
     def solve(self, weights: Floats, *, tolerance: float, max_iterations: int) -> InnerResult:
         """Run until the moment gap is at most ``tolerance``."""
 
@@ -70,9 +75,11 @@ class Profiled:
     Messages are iterated only as far as the moment gap deserves: ``accuracy`` follows the gap down.
     """
 
-    def __init__(self, dual: Dual, run: Run, *, tree_sweeps: int = 1 << 30, damping: float = 0.0) -> None:
+    def __init__(self, dual: Dual, run: Run, objective: ProfiledObjective | PropagatedObjective | None = None) -> None:
         self.dual, self.run = dual, run
-        self.objective = ProfiledObjective(dual, accuracy=_LOOSEST, tree_sweeps=tree_sweeps, damping=damping)
+        # At a saddle the value is no bound, so there inexact messages would mislead the line search.
+        loosest = run.accuracy if (dual.carving.hub < 0.0).any() else _LOOSEST
+        self.objective = objective or ProfiledObjective(dual, accuracy=loosest)
         self.memory = Memory(_MEMORY, dual.data.n_weights)
         self.sweeps = 0
 
@@ -80,6 +87,17 @@ class Profiled:
     def evaluations(self) -> int:
         """Evaluations of the dual so far."""
         return self.objective.evaluations
+
+    @property
+    def failures(self) -> int:
+        """Evaluations at which message passing did not converge."""
+        return self.objective.failures
+
+    @property
+    def reliable(self) -> bool:
+        """Whether messages converged at the last evaluation, where the value depends on it."""
+        loopy = (self.dual.carving.hub < 0.0).any() and not self.dual.data.layout.instance_is_tree.all()
+        return self.objective.converged or not loopy
 
     def solve(self, weights: Floats, *, tolerance: float, max_iterations: int) -> InnerResult:
         """See :class:`InnerSolver`."""
@@ -122,7 +140,7 @@ class Profiled:
 
     def evaluate(self, weights: Floats) -> Evaluation:
         """See :class:`InnerSolver`."""
-        self.objective.accuracy = self.run.accuracy
+        self.objective.accuracy = min(self.objective.accuracy, self.run.accuracy)
         self._value_and_gradient(weights)
         assert self.objective.last is not None
         return self.objective.last
@@ -145,7 +163,7 @@ class Profiled:
         last = self.objective.last
         assert last is not None
         gap = np.abs(pseudo_gradient(minimum.x, minimum.gradient, self.run.settings.prior.l1)).max(initial=0.0)
-        status = self.run.status_of(minimum.outcome)
+        status = self.run.status_of(minimum.outcome) if self.reliable else Status.UNRELIABLE
         return InnerResult(minimum.x, minimum.value, float(gap), last.violation, iterations, status)
 
 
@@ -157,6 +175,11 @@ class Joint:
         self.objective = JointObjective(dual)
         self.memory = Memory(_MEMORY, self.objective.initial(np.zeros(dual.data.n_weights)).size)
         self.sweeps = 0
+
+    @property
+    def failures(self) -> int:
+        """Evaluations at which message passing did not converge: none, no value depends on it."""
+        return 0
 
     @property
     def evaluations(self) -> int:
@@ -216,6 +239,11 @@ class Alternating:
         self.objective = JointObjective(dual)
         self.memory = Memory(_MEMORY, dual.data.n_weights)
         self.sweeps = 0
+
+    @property
+    def failures(self) -> int:
+        """Evaluations at which message passing did not converge: none, no value depends on it."""
+        return 0
 
     @property
     def evaluations(self) -> int:

@@ -32,7 +32,10 @@ class Learner(Protocol):
         """Fit the weights of packed data."""
 
 
-METHODS: dict[str, Learner] = {**SHORTHAND, "exact": Likelihood(inference="exact")}
+METHODS: dict[str, Learner] = {
+    **SHORTHAND,
+    **{name: Likelihood(inference=name) for name in ("exact", "lbp", "trw", "convex")},
+}
 
 
 def learn(
@@ -61,7 +64,7 @@ def learn(
         Generative samples, conditional instances, or packed structured data.
     method : str or learner
         ``"piecewise"``, ``"camel0"``, ``"cccp"``, ``"cccp-empirical"`` (shorthand for settings of :class:`Camel`),
-        ``"exact"``, or a configured object.
+        ``"exact"``, ``"lbp"``, ``"trw"``, ``"convex"`` (shorthand for :class:`Likelihood`), or a configured object.
     prior_variance : float or None
         Variance of the Gaussian prior; None for none.
     l1 : float

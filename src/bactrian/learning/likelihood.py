@@ -1,7 +1,8 @@
-"""Maximum (conditional) likelihood with exact inference.
+"""Maximum (conditional) likelihood, with exact inference or with message passing inside.
 
-On an acyclic Bethe graph two sweeps of belief propagation are exact (forward-backward, on a chain). Other models are
-rewritten on a junction tree of their clusters, where the same two sweeps are exact.
+``exact``: on an acyclic Bethe graph two sweeps of belief propagation are exact (forward-backward, on a chain); other
+models are rewritten on a junction tree of their clusters, where the same two sweeps are exact. ``lbp``, ``trw`` and
+``convex`` replace log Z and the marginals by those of message passing; see :mod:`bactrian.learning.propagated`.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ import numpy as np
 
 from bactrian.clusters.junction import on_junction_trees
 from bactrian.clusters.packed import PackedData
+from bactrian.inference.reweighting import convex_numbers, tree_reweighted
 from bactrian.kernels.threads import Workers
 from bactrian.learning.inner import Profiled
+from bactrian.learning.propagated import PropagatedObjective
 from bactrian.learning.run import Run, Settings
-from bactrian.objective.dual import Dual
+from bactrian.objective.dual import Dual, ProfiledObjective
 from bactrian.objective.entropy import total_numbers
 from bactrian.solvers.solution import Solution
 
@@ -26,15 +29,27 @@ class Likelihood:
 
     Parameters
     ----------
-    inference : "exact"
-        Message passing on trees, a junction tree elsewhere.
+    inference : {"exact", "lbp", "trw", "convex"}
+        Message passing on trees and junction trees elsewhere; residual belief propagation; tree-reweighted or convex
+        message passing. The last three run at every evaluation, warm-started, and where they do not converge at the
+        solution the status is ``UNRELIABLE``; the history counts such evaluations as ``failures``.
+    message_tolerance : float
+        Change of a message (residual schedule) or marginal at which message passing stops.
+    max_sweeps : int
+        Sweeps of message passing in one evaluation at most.
     """
 
     inference: str = "exact"
+    message_tolerance: float = 1e-8
+    max_sweeps: int = 500
 
     def __post_init__(self) -> None:
-        if self.inference != "exact":
-            raise ValueError(f"inference must be 'exact', found {self.inference!r}")
+        if self.inference not in ("exact", "lbp", "trw", "convex"):
+            raise ValueError(f"inference must be 'exact', 'lbp', 'trw' or 'convex', found {self.inference!r}")
+        if not self.message_tolerance > 0.0:
+            raise ValueError(f"message_tolerance must be positive, found {self.message_tolerance}")
+        if self.max_sweeps < 1:
+            raise ValueError(f"max_sweeps must be at least 1, found {self.max_sweeps}")
 
     @property
     def name(self) -> str:
@@ -43,6 +58,11 @@ class Likelihood:
 
     def learn(self, data: PackedData, settings: Settings, workers: Workers) -> Solution:
         """Fit the weights of packed data."""
+        return (
+            self._exact(data, settings, workers) if self.inference == "exact" else self._loopy(data, settings, workers)
+        )
+
+    def _exact(self, data: PackedData, settings: Settings, workers: Workers) -> Solution:
         # A cluster without links shares its variables with others unbeknown to the messages.
         has_links = (np.diff(data.layout.cluster_links) > 0).all()
         is_tree = data.layout.instance_is_tree.all() and has_links and not data.hub_virtual.any()
@@ -50,8 +70,29 @@ class Likelihood:
         exact = data if junction is None else junction.packed
         run = Run(settings, exact, self.name)
         dual = Dual(exact, total_numbers(exact), settings.prior, workers)
-        inner = Profiled(dual, run, tree_sweeps=2)
-        inner.objective.accuracy = run.accuracy
+        objective = ProfiledObjective(dual, accuracy=run.accuracy, tree_sweeps=2)
+        inner = Profiled(dual, run, objective)
         result = inner.solve(run.initial_weights(), tolerance=run.gap_tolerance, max_iterations=run.iterations_left)
         run.record(result, inner)
         return run.finish(inner, result.weights, result.status, junction)
+
+    def _loopy(self, data: PackedData, settings: Settings, workers: Workers) -> Solution:
+        run = Run(settings, data, self.name)
+        carving = {
+            "lbp": lambda: total_numbers(data),
+            "trw": lambda: tree_reweighted(data, settings.seed),
+            "convex": lambda: convex_numbers(data),
+        }[self.inference]()
+        dual = Dual(data, carving, settings.prior, workers)
+        bethe = self.inference == "lbp"
+        objective = PropagatedObjective(
+            dual,
+            schedule="residual" if bethe else "sequential",
+            accuracy=self.message_tolerance,
+            max_sweeps=self.max_sweeps,
+            tame=not bethe,
+        )
+        inner = Profiled(dual, run, objective)
+        result = inner.solve(run.initial_weights(), tolerance=run.gap_tolerance, max_iterations=run.iterations_left)
+        run.record(result, inner)
+        return run.finish(inner, result.weights, result.status)

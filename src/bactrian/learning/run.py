@@ -62,6 +62,7 @@ class Run:
         self._inner: InnerSolver | None = None  # whose work is counted in the next two
         self._evaluations = 0
         self._sweeps = 0
+        self._failures = 0
         self._path: list[Floats] = []
 
     @property
@@ -130,13 +131,14 @@ class Run:
                 iterations=result.iterations,
                 evaluations=inner.evaluations - self._evaluations,
                 sweeps=inner.sweeps - self._sweeps,
+                failures=inner.failures - self._failures,
                 seconds=self.seconds,
                 belief_change=belief_change,
                 weight_change=weight_change,
                 linearisation_change=linearisation_change,
             )
         )
-        self._evaluations, self._sweeps = inner.evaluations, inner.sweeps
+        self._evaluations, self._sweeps, self._failures = inner.evaluations, inner.sweeps, inner.failures
 
     def finish(
         self, inner: InnerSolver, weights: Floats, status: Status, junction: JunctionData | None = None

@@ -12,7 +12,7 @@ and changes neither weights nor beliefs once the clusters agree.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,9 +25,11 @@ from bactrian.objective.prior import Prior
 
 Floats = NDArray[np.float64]
 
+#: Star updates that oscillate even with this part of the old multipliers kept are given up.
+_MOST_DAMPING = 0.9
 
-@dataclass(frozen=True)
-class Evaluation:
+
+class Evaluation(NamedTuple):
     """Value and gradient at some weights and multipliers."""
 
     value: float  #: D with the Gaussian prior, without the L1 term
@@ -134,24 +136,22 @@ class ProfiledObjective:
     Multipliers are warm-started. A trial point that turned out worse than the best so far leaves multipliers fitted to
     the wrong weights, so those of the best point are restored first. ``accuracy`` is the largest change of a marginal
     that a sweep may still make.
+
+    Where some hub's number is negative the star update solves for a saddle of D: before convergence D is no bound, so
+    sweeps go on to ``accuracy``, damped where they oscillate. Evaluations that do not get there are ``failures``.
     """
 
-    def __init__(
-        self,
-        dual: Dual,
-        *,
-        accuracy: float,
-        max_sweeps: int = 1000,
-        tree_sweeps: int = 1 << 30,
-        damping: float = 0.0,
-    ) -> None:
+    def __init__(self, dual: Dual, *, accuracy: float, max_sweeps: int = 1000, tree_sweeps: int = 1 << 30) -> None:
         self.dual = dual
         self.accuracy = accuracy
-        self.max_sweeps = max_sweeps
+        self.max_sweeps = max_sweeps if dual.consistency else 0
         self.tree_sweeps = tree_sweeps
-        self.damping = damping
+        self.damping = 0.0
         self.evaluations = 0
+        self.failures = 0
+        self.converged = True
         self.last: Evaluation | None = None
+        self._is_saddle = bool((dual.carving.hub < 0.0).any()) and tree_sweeps > max_sweeps
         self._best_value = np.inf
         self._best_multipliers: Floats | None = None
 
@@ -164,15 +164,11 @@ class ProfiledObjective:
         dual = self.dual
         if self.last is not None and self.last.value > self._best_value and self._best_multipliers is not None:
             dual.multipliers[:] = self._best_multipliers
-        sweeps = self.max_sweeps if dual.consistency else 0
-        self.last = dual.evaluate(
-            weights,
-            tolerance=self.accuracy,
-            max_sweeps=sweeps,
-            tree_sweeps=self.tree_sweeps,
-            damping=self.damping,
-        )
-        self.evaluations += 1
+        self.last = self._evaluate(weights)
+        while self._is_saddle and not self.converged and self.damping < _MOST_DAMPING:
+            self.damping = 0.5 + 0.5 * self.damping
+            self.last = self._evaluate(weights)
+        self.failures += self._is_saddle and not self.converged
         if self.last.value <= self._best_value and dual.consistency:
             self._best_value = self.last.value
             if self._best_multipliers is None:
@@ -180,3 +176,15 @@ class ProfiledObjective:
             else:
                 self._best_multipliers[:] = dual.multipliers
         return self.last.value, self.last.gradient
+
+    def _evaluate(self, weights: Floats) -> Evaluation:
+        self.evaluations += 1
+        evaluation = self.dual.evaluate(
+            weights,
+            tolerance=self.accuracy,
+            max_sweeps=self.max_sweeps,
+            tree_sweeps=self.tree_sweeps,
+            damping=self.damping,
+        )
+        self.converged = float(self.dual.beliefs.residual.max(initial=0.0)) <= self.accuracy
+        return evaluation

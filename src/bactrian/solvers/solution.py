@@ -46,6 +46,7 @@ class Record:
     seconds: float  #: since the start of learning
     belief_change: float = np.nan  #: largest change of a sepset belief since the last outer iteration
     weight_change: float = np.nan
+    failures: int = 0  #: evaluations at which message passing did not converge
     linearisation_change: float = np.nan  #: largest change of g, a constant per sepset removed
 
 

@@ -1,91 +1,30 @@
-"""The command line: ``bactrian demo``, with more commands to come.
-
-Exit codes: 0 done; 1 stopped short, results kept; 2 bad input, one line on standard error and nothing written; 130
-interrupted.
-"""
+"""``bactrian demo``: noisy digits restored by every learner, a table and a report."""
 
 from __future__ import annotations
 
 import os
-import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich import box
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-from rich.table import Column, Table
+from rich.table import Table
 
-from bactrian import __version__
+from bactrian.cli.common import BadInputError, bad_input, progress_bar
 
 if TYPE_CHECKING:
     from bactrian.experiments.comparison import Comparison, Entry
     from bactrian.experiments.digits import Step
 
-app = typer.Typer(
-    name="bactrian",
-    help="Learn discrete Markov and conditional random fields with loops.",
-    epilog="Example: bactrian demo --output restored.html",
-    add_completion=False,
-    invoke_without_command=True,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+EXAMPLES = "Examples:  bactrian demo  ·  bactrian demo --method piecewise --method cccp --noise 0.7 -o noisy.html"
 
 
-#: Newer releases of typer carry click inside, older ones depend on it; this is the usage error of either.
-_UsageError = cast(type[typer.BadParameter], typer.BadParameter.__base__)
-
-
-class BadInputError(Exception):
-    """The command cannot begin; the message is one line for the user."""
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Entry point of the ``bactrian`` command."""
-    errors = Console(stderr=True, highlight=False, soft_wrap=True)
-    try:
-        code = app(args=None if arguments is None else list(arguments), prog_name="bactrian", standalone_mode=False)
-    except _UsageError as problem:
-        errors.print(f"bactrian: {escape(' '.join(problem.format_message().split()))}")
-        code = 2
-    except BadInputError as problem:
-        errors.print(f"bactrian: {escape(str(problem))}")
-        code = 2
-    except (KeyboardInterrupt, typer.Abort):
-        code = 130
-    if code == 130:  # some releases of typer turn the interrupt into this code themselves
-        errors.print("bactrian: interrupted, nothing written")
-    sys.exit(code or 0)
-
-
-def _show_version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"bactrian {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def _common(
-    context: typer.Context,
-    version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
-    ] = False,
-) -> None:
-    """Learn discrete Markov and conditional random fields with loops."""
-    if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
-
-
-@app.command(
-    epilog="Examples:  bactrian demo  ·  bactrian demo --method piecewise --method cccp --noise 0.7 -o noisy.html"
-)
-def demo(
+def run(
     output: Annotated[
         Path, typer.Option("--output", "-o", help="The report, an HTML file; in a folder, report.html.")
     ] = Path("bactrian-demo/report.html"),
@@ -103,7 +42,7 @@ def demo(
 
     The digits come with scikit-learn, so nothing is downloaded. Takes about half a minute.
     """
-    with _bad_input(ValueError, ImportError):
+    with bad_input(ValueError, ImportError):
         from bactrian.experiments.digits import LEARNERS, DigitsSettings, run_digits
         from bactrian.report import write_report
 
@@ -120,22 +59,13 @@ def demo(
     with _progress() as follow, warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # a learner that stops short says so in the table
         comparison = run_digits(settings, follow)
-    with _bad_input(OSError):
+    with bad_input(OSError):
         write_report(path, comparison)
     console = Console()
     console.print(_table(comparison))
     console.print(f"Report: {escape(str(path))}", soft_wrap=True, highlight=False)
     if not comparison.converged:
         raise typer.Exit(1)
-
-
-@contextmanager
-def _bad_input(*kinds: type[Exception]) -> Iterator[None]:
-    try:
-        yield
-    except kinds as problem:
-        hint = "; pip install 'bactrian[report]'" if isinstance(problem, ImportError) else ""
-        raise BadInputError(" ".join(str(problem).split()) + hint) from problem
 
 
 def _report_path(output: Path) -> Path:
@@ -152,20 +82,7 @@ def _report_path(output: Path) -> Path:
 
 @contextmanager
 def _progress() -> Iterator[Callable[[Step], None] | None]:
-    """A progress bar on a terminal; elsewhere nothing."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield None
-        return
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description:<14}", table_column=Column(min_width=14, no_wrap=True)),
-        BarColumn(12),
-        TimeElapsedColumn(),
-        TextColumn("[dim]{task.fields[detail]}", table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1)),
-    )
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("loading", total=None, detail="")
+    with progress_bar("loading") as show:
 
         def follow(step: Step) -> None:
             at = step.progress
@@ -174,11 +91,10 @@ def _progress() -> Iterator[Callable[[Step], None] | None]:
                 detail = (
                     f"outer {at.outer + 1} step {at.iteration} objective {at.objective:.5g} gap {at.moment_gap:.0e}"
                 )
-            bar.update(
-                task, description=step.learner, completed=max(step.number - 1, 0), total=step.total, detail=detail
-            )
+            if show is not None:
+                show(step.learner, detail, max(step.number - 1, 0), step.total)
 
-        yield follow
+        yield None if show is None else follow
 
 
 def _table(comparison: Comparison) -> Table:

@@ -1,0 +1,70 @@
+"""The command line: ``bactrian demo`` and ``bactrian infer``, with more commands to come.
+
+Exit codes: 0 done; 1 stopped short, results kept; 2 bad input, one line on standard error and nothing written; 130
+interrupted.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Annotated, cast
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from bactrian import __version__
+from bactrian.cli import demo, infer
+from bactrian.cli.common import BadInputError
+
+app = typer.Typer(
+    name="bactrian",
+    help="Learn discrete Markov and conditional random fields with loops.",
+    epilog="Example: bactrian demo --output restored.html",
+    add_completion=False,
+    invoke_without_command=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("demo", epilog=demo.EXAMPLES)(demo.run)
+app.command("infer", epilog=infer.EXAMPLES)(infer.run)
+
+#: Newer releases of typer carry click inside, older ones depend on it; this is the usage error of either.
+_UsageError = cast(type[typer.BadParameter], typer.BadParameter.__base__)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Entry point of the ``bactrian`` command."""
+    errors = Console(stderr=True, highlight=False, soft_wrap=True)
+    try:
+        code = app(args=None if arguments is None else list(arguments), prog_name="bactrian", standalone_mode=False)
+    except _UsageError as problem:
+        errors.print(f"bactrian: {escape(' '.join(problem.format_message().split()))}")
+        code = 2
+    except BadInputError as problem:
+        errors.print(f"bactrian: {escape(str(problem))}")
+        code = 2
+    except (KeyboardInterrupt, typer.Abort):
+        code = 130
+    if code == 130:  # some releases of typer turn the interrupt into this code themselves
+        errors.print("bactrian: interrupted, nothing written")
+    sys.exit(code or 0)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"bactrian {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _common(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Learn discrete Markov and conditional random fields with loops."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())

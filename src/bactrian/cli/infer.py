@@ -1,0 +1,217 @@
+"""``bactrian infer``: marginals, partition function or most probable assignment of a model in a UAI file."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from bactrian.cli.common import BadInputError, bad_input, progress_bar
+from bactrian.cli.options import Fallback, Method, Task, bytes_of, positive, share
+from bactrian.cli.summary import decoding_lines, inference_lines
+
+if TYPE_CHECKING:
+    from bactrian.inference.result import InferenceProgress
+    from bactrian.inference.uai import UaiModel
+
+EXAMPLES = (
+    "Examples:  bactrian infer model.uai -e model.uai.evid -o model.MAR  ·  "
+    "bactrian infer model.uai --method exact -o model.PR  ·  bactrian infer model.uai --method dual -o model.MPE"
+)
+_METHOD_HELP = (
+    "MAR and PR: rbp (the default), exact, bp, trw, convex, double-loop, mean-field, gibbs (MAR alone); "
+    "MPE: max-product (the default), exact, max-marginals, dual."
+)
+
+
+def run(
+    model: Annotated[Path, typer.Argument(metavar="MODEL.uai", help="The model, a MARKOV or BAYES file.")],
+    evidence: Annotated[Path | None, typer.Option("--evidence", "-e", help="A file with the observed states.")] = None,
+    method: Annotated[Method | None, typer.Option("--method", "-m", metavar="NAME", help=_METHOD_HELP)] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The result; its suffix .MAR, .PR or .MPE names the task.")
+    ] = None,
+    task: Annotated[
+        Task | None, typer.Option(case_sensitive=False, help="The task where the output's name does not tell.")
+    ] = None,
+    fallback: Annotated[Fallback | None, typer.Option(help="Finishes where bp or rbp does not converge.")] = None,
+    damping: Annotated[
+        float | None, typer.Option(callback=share, help="Part of the old messages that an update keeps.")
+    ] = None,
+    tolerance: Annotated[
+        float | None, typer.Option(callback=positive, help="Largest change at which message passing stops.")
+    ] = None,
+    max_iterations: Annotated[int, typer.Option(min=1, help="Most sweeps over the model.")] = 1000,
+    max_seconds: Annotated[float | None, typer.Option(callback=positive, help="Limit of message passing.")] = None,
+    memory_budget: Annotated[
+        int, typer.Option(parser=bytes_of, metavar="BYTES", help="Most that clique tables of exact may take.")
+    ] = "4GiB",  # type: ignore[assignment]
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed of trw, mean-field and gibbs; 0 by default.")] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads; one a core by default.")] = None,
+) -> None:
+    """Marginals (MAR), partition function (PR) or most probable assignment (MPE) of a UAI model.
+
+    Exit code 0: done; 1: stopped short, the result is kept and written; 2: bad input, nothing written.
+    """
+    wanted = _task(task, output)
+    name = _method(method, wanted)
+    options = {
+        "max_iterations": max_iterations,
+        "memory_budget": memory_budget,
+        "n_threads": threads,
+        "tolerance": tolerance,
+        "damping": damping,
+    }
+    more = {"fallback": fallback and fallback.value, "max_seconds": max_seconds, "seed": seed}
+    _check_options({option: value for option, value in more.items() if value is not None}, name, wanted)
+    _check_output(output, model, evidence)
+    read, seen = _read(model, evidence)
+    about = f"{model}: " if evidence is None else f"{model} with {evidence}: "
+    given = {option: value for option, value in (options | more).items() if value is not None}
+    began = time.perf_counter()
+    with bad_input(ValueError, MemoryError, prefix=about), warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # the summary says where a method stopped short
+        outcome = _run(read, name, seen, wanted, given)
+    seconds = time.perf_counter() - began
+    if output is not None:
+        with bad_input(ValueError, prefix=f"{output}: "), _file(output):
+            outcome.write(output)
+    size = f"{read.cardinalities.size} variables, {len(read.tables)} tables, {len(seen)} observed"
+    lines = [("model", f"{model}: {read.kind}, {size}"), *outcome.lines, ("seconds", f"{seconds:.3g}")]
+    if output is not None:
+        lines.append(("written", str(output)))
+    for key, value in lines:
+        typer.echo(f"{key:<12}{value}")
+    if outcome.stopped_short:
+        raise typer.Exit(1)
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """What the command says and writes, whatever the task."""
+
+    lines: list[tuple[str, str]]
+    write: Callable[[Path], None]
+    stopped_short: bool
+
+
+def _task(task: Task | None, output: Path | None) -> Task:
+    suffix = "" if output is None else output.suffix[1:].upper()
+    named = Task(suffix) if suffix in Task.__members__ else None
+    if named is not None and task is not None and task is not named:
+        raise BadInputError(f"--task {task.value} does not go with an output named {output}")
+    if output is not None and named is None and task is None:
+        raise BadInputError(f"--output: {output} names no task; end it in .MAR, .PR or .MPE, or give --task")
+    return named or task or Task.MAR
+
+
+def _method(method: Method | None, task: Task) -> str:
+    from bactrian.inference import decode, infer
+
+    choices = list(decode.METHODS if task is Task.MPE else infer.METHODS)
+    if task is Task.PR:
+        choices.remove("gibbs")  # it has no estimate of log Z
+    if method is None:
+        return "max-product" if task is Task.MPE else "rbp"
+    if method.value not in choices:
+        raise BadInputError(f"--method {method.value} is not for {task.value}; choose from {', '.join(choices)}")
+    return method.value
+
+
+def _check_options(more: dict[str, Any], method: str, task: Task) -> None:
+    """Refuse options that the task or the method has no use for."""
+    if task is Task.MPE and more:
+        raise BadInputError(f"--{next(iter(more)).replace('_', '-')} is for MAR and PR; MPE has no use for it")
+    if "fallback" in more and method not in ("bp", "rbp"):
+        raise BadInputError(f"--fallback is for bp and rbp; {method} has none")
+
+
+def _check_output(output: Path | None, *inputs: Path | None) -> None:
+    """Refuse an output that cannot be written, or that would replace an input, before any work."""
+    if output is None:
+        return
+    if not output.parent.is_dir():
+        raise BadInputError(f"--output: cannot write {output}: there is no folder {output.parent}")
+    if output.is_dir() or not os.access(output.parent, os.W_OK):
+        raise BadInputError(f"--output: cannot write {output}")
+    for path in inputs:
+        if path is not None and path.exists() and output.exists() and output.samefile(path):
+            raise BadInputError(f"--output: {output} is an input, which would be lost")
+
+
+@contextmanager
+def _file(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as problem:
+        raise BadInputError(f"{path}: {problem.strerror or problem}") from problem
+
+
+def _read(model: Path, evidence: Path | None) -> tuple[UaiModel, dict[int, int]]:
+    from bactrian.inference.uai import read_evidence, read_model
+
+    with bad_input(ValueError):  # the message names file and line
+        with _file(model):
+            read = read_model(model)
+        if evidence is None:
+            return read, {}
+        with _file(evidence):
+            return read, read_evidence(evidence, read.cardinalities)
+
+
+def _run(read: UaiModel, method: str, evidence: dict[int, int], task: Task, options: dict[str, Any]) -> _Outcome:
+    from bactrian.inference import uai
+    from bactrian.inference.decode import decode
+    from bactrian.inference.infer import infer
+    from bactrian.inference.uai_model import to_model
+
+    model = to_model(read)
+    with _progress(method, options.get("tolerance", 1e-8)) as callback:
+        if task is Task.MPE:
+            found = decode(model, [], method, evidence, return_result=True, **options)
+            impossible = found.score == -math.inf and method != "max-marginals"
+            return _Outcome(
+                list(decoding_lines(found)),
+                lambda path: uai.write_assignment(path, found.assignment),
+                not found.converged or impossible,
+            )
+        result = infer(model, [], method, evidence, callback=callback, **options)
+    log_partition = result.log_partition
+
+    def write(path: Path) -> None:
+        if task is Task.MAR:
+            uai.write_marginals(path, list(result.variables))
+        else:
+            assert log_partition is not None  # gibbs was refused
+            uai.write_log_partition(path, log_partition)
+
+    return _Outcome(list(inference_lines(result)), write, not result.converged)
+
+
+@contextmanager
+def _progress(method: str, tolerance: float) -> Iterator[Callable[[InferenceProgress], None] | None]:
+    """A bar that fills as the logarithm of the residual falls towards the tolerance."""
+    with progress_bar(method) as show:
+        largest = 0.0
+
+        def follow(at: InferenceProgress) -> None:
+            nonlocal largest
+            if show is None:
+                return
+            detail = f"iteration {at.iteration} residual {at.residual:.1e}"
+            if not tolerance < at.residual < math.inf:
+                show(at.method, detail, 0.0, None)
+                return
+            largest = max(largest, at.residual)
+            whole = math.log(largest / tolerance)
+            show(at.method, detail, whole - math.log(at.residual / tolerance), whole)
+
+        yield None if show is None else follow
