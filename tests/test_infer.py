@@ -353,6 +353,24 @@ def test_extremes(drawn: tuple[list[int], dict[tuple[int, ...], Array]], data: s
             assert largest_change(variable_marginals(reference, NO_WEIGHTS, evidence), list(result.variables)) <= 1e-9
 
 
+def test_wild_disagreement_leaves_no_nan() -> None:
+    rng = np.random.default_rng(382)
+    tables = {
+        (2,): np.array([0.0, 1.0]),
+        (0, 1, 2): rng.choice([-700.0, 700.0], size=(5, 2, 2)),
+        (1, 0, 2): rng.choice([0.0, -np.inf], size=(2, 5, 2)),
+        (0,): rng.choice([0.0, 1.0], size=5),
+        (0, 1): rng.choice([0.0, 1.0], size=(5, 2)),
+        (1,): np.array([0.0, 700.0]),
+    }
+    for table in tables.values():
+        table.flat[0] = 0.0
+    result = quiet(tables_model([5, 2, 2], tables), NO_WEIGHTS, "rbp", max_iterations=100)
+    assert not result.converged
+    assert np.isfinite(result.log_partition)
+    assert all(table.sum() == pytest.approx(1.0) for table in (*result.variables, *result.clusters))
+
+
 @pytest.mark.parametrize("method", ["exact", "bp", "rbp", "trw"])
 def test_a_chain_of_a_hundred_thousand_variables(method: str) -> None:
     n = 100_000

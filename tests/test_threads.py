@@ -6,6 +6,7 @@ Every data set has more instances than there are blocks, so that blocks hold sev
 from __future__ import annotations
 
 import threading
+import warnings
 from functools import cache
 from typing import Any
 
@@ -25,9 +26,13 @@ LEARNERS: list[Any] = [
     "cccp",
     "cccp-empirical",
     "exact",
+    "lbp",
+    "trw",
+    "convex",
     bt.Camel(entropy="clusters", solver="joint"),
     bt.Camel(entropy="clusters", solver="alternating"),
 ]
+IDS = ["piecewise", "camel0", "cccp", "cccp-empirical", "exact", "lbp", "trw", "convex", "joint", "alternating"]
 
 
 @cache
@@ -86,7 +91,9 @@ DATA: dict[str, Any] = {
 
 
 def learn(name: str, learner: Any, n_threads: int | None) -> Any:
-    return bt.learn(DATA[name](), learner, prior_variance=10.0, n_threads=n_threads)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", bt.ConvergenceWarning)  # the joint solver may stall a little short of it
+        return bt.learn(DATA[name](), learner, prior_variance=10.0, n_threads=n_threads)
 
 
 @pytest.mark.parametrize("name", DATA)
@@ -96,11 +103,12 @@ def test_blocks_hold_several_instances(name: str) -> None:
     assert 1 < blocks <= N_BLOCKS < packed.layout.n_instances
 
 
-@pytest.mark.parametrize("learner", LEARNERS, ids=str)
+@pytest.mark.parametrize("learner", LEARNERS, ids=IDS)
 @pytest.mark.parametrize("name", ["instances", "sparse graphs"])
 def test_weights_do_not_depend_on_the_number_of_threads(name: str, learner: Any) -> None:
     solutions = [learn(name, learner, n_threads) for n_threads in (1, 2, 3)]
     assert np.abs(solutions[0].weights).max() > 0.05
+    assert solutions[0].moment_gap < 1e-3
     for other in solutions[1:]:
         np.testing.assert_allclose(other.weights, solutions[0].weights, rtol=0, atol=1e-8)
         assert other.objective == pytest.approx(solutions[0].objective, rel=1e-12)
@@ -118,7 +126,7 @@ def test_other_data_does_not_depend_on_them_either(name: str, learner: str) -> N
     np.testing.assert_allclose(three, one, rtol=0, atol=1e-8)
 
 
-@pytest.mark.parametrize("learner", LEARNERS, ids=str)
+@pytest.mark.parametrize("learner", LEARNERS, ids=IDS)
 @pytest.mark.parametrize("n_threads", [1, 2])
 def test_the_same_run_twice_gives_the_same_bits(learner: Any, n_threads: int) -> None:
     first, second = (learn("instances", learner, n_threads) for _ in range(2))

@@ -18,6 +18,7 @@ __all__ = [
     "Likelihood",
     "LogLinearModel",
     "Progress",
+    "PseudoLikelihood",
     "Samples",
     "Solution",
     "Status",
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from bactrian.learning.camel import Camel
     from bactrian.learning.learn import learn
     from bactrian.learning.likelihood import Likelihood
+    from bactrian.learning.pseudolikelihood import PseudoLikelihood
     from bactrian.model.graph_data import GraphData
     from bactrian.model.loglinear import Instance, LogLinearModel, Samples
     from bactrian.solvers.solution import ConvergenceWarning, Progress, Solution, Status
@@ -56,6 +58,7 @@ else:
         "Likelihood": "bactrian.learning.likelihood",
         "LogLinearModel": "bactrian.model.loglinear",
         "Progress": "bactrian.solvers.solution",
+        "PseudoLikelihood": "bactrian.learning.pseudolikelihood",
         "Samples": "bactrian.model.loglinear",
         "Solution": "bactrian.solvers.solution",
         "Status": "bactrian.solvers.solution",

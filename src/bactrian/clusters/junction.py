@@ -73,8 +73,8 @@ def on_junction_trees(data: PackedData, *, memory_budget: int = 4 * 2**30) -> Ju
     tree_layout = build_layout([graph.structure for graph in graphs], tables)
     views = ModelViews(graphs, tree_layout.instance_hubs, tree_layout.instance_clusters)
     clusters, hubs = (cluster_clique, cluster_axes), (hub_clique, hub_axes)
-    spread = _spread_matrix(data, tree_layout.table_offset, cliques, clusters, hubs)
-    scores = SpreadScores(data, spread, tree_layout.n_hub_states)
+    spread = _spread_matrix(data, tree_layout.table_offset, tree_layout.n_hub_states, cliques, clusters, hubs)
+    scores = SpreadScores(data, spread)
     packed = pack_layout(
         tree_layout, [graph.structure for graph in graphs], scores, data.weights, views, data.hub_kind[:0]
     )
@@ -85,11 +85,12 @@ def on_junction_trees(data: PackedData, *, memory_budget: int = 4 * 2**30) -> Ju
 def _spread_matrix(
     data: PackedData,
     clique_offset: Ints,
+    n_hub_states: int,
     shapes: list[tuple[int, ...]],
     clusters: tuple[Ints, list[tuple[int, ...]]],
     hubs: tuple[Ints, list[tuple[int, ...]]],
 ) -> sp.csr_array:
-    """(clique entries, old table entries + old hub states), ones where an old state is part of a clique's state."""
+    """The matrix of :class:`SpreadScores`: ones where an old state is part of a clique's state."""
     layout = data.layout
     rows: list[Ints] = []
     columns: list[NDArray[np.int64]] = []
@@ -98,7 +99,7 @@ def _spread_matrix(
         for place, axes, start in zip(places.tolist(), all_axes, offset.tolist(), strict=True):
             rows.append(np.arange(clique_offset[place], clique_offset[place + 1]))
             columns.append(start + projection_map(shapes[place], axes).astype(np.int64))
-    shape = (int(clique_offset[-1]), layout.n_entries + layout.n_hub_states)
+    shape = (int(clique_offset[-1]) + n_hub_states, layout.n_entries + layout.n_hub_states)
     if not rows:
         return sp.csr_array(shape)
     flat_rows, flat_columns = np.concatenate(rows), np.concatenate(columns)
@@ -106,9 +107,12 @@ def _spread_matrix(
 
 
 class SpreadScores:
-    """Scores of cliques: those of the original clusters, spread over the cliques that took them in."""
+    """Scores that are sums of the original ones, such as those of cliques that took the original clusters in.
 
-    def __init__(self, original: PackedData, spread: sp.csr_array, n_hub_states: int) -> None:
+    ``spread`` has shape (new table entries + new hub states, original table entries + original hub states).
+    """
+
+    def __init__(self, original: PackedData, spread: sp.csr_array) -> None:
         self._inner: ScoreMap = original.scores
         self._layout = original.layout
         self._spread = spread
@@ -119,17 +123,18 @@ class SpreadScores:
         """See :class:`bactrian.model.scores.ScoreMap`."""
         entries, hubs = np.empty(self._layout.n_entries), np.empty(self._layout.n_hub_states)
         self._inner.scores(weights, entries, hubs, workers)
-        log_entries[:] = self._spread @ np.concatenate([entries, hubs])
-        hub_scores[:] = 0.0
+        both = self._spread @ np.concatenate([entries, hubs])
+        log_entries[:] = both[: log_entries.size]
+        hub_scores[:] = both[log_entries.size :]
 
     def moments(self, counts: Floats, hub_counts: Floats, workers: Workers) -> Floats:
         """See :class:`bactrian.model.scores.ScoreMap`."""
-        gathered = self._gather @ counts
+        gathered = self._gather @ np.concatenate([counts, hub_counts])
         return self._inner.moments(gathered[: self._layout.n_entries], gathered[self._layout.n_entries :], workers)
 
     def base_score(self, counts: Floats, hub_counts: Floats) -> float:
         """See :class:`bactrian.model.scores.ScoreMap`."""
-        gathered = self._gather @ counts
+        gathered = self._gather @ np.concatenate([counts, hub_counts])
         return self._inner.base_score(gathered[: self._layout.n_entries], gathered[self._layout.n_entries :])
 
 

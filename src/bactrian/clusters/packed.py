@@ -18,6 +18,32 @@ Scopes = tuple[Ints, list[tuple[int, ...]], list[tuple[int, ...]]]
 
 
 @dataclass(frozen=True)
+class Observations:
+    """Observed states of all variables: R rows, in each the variables of instance after instance.
+
+    Generative data is one instance with a row a sample, conditional data one row with many instances.
+    """
+
+    states: Ints  #: (R, V)
+    weights: Floats  #: (R, M) weight of an instance's part of a row
+
+
+@dataclass(frozen=True)
+class Incidence:
+    """Which variables are in which factors; a factor is a table cluster c, or hub h under the number C + h.
+
+    The state of a factor is the sum of stride times state over its variables. Sepsets of explicit edges and featureless
+    hubs of variables that table clusters cover are left out: they have no scores.
+    """
+
+    cardinalities: Ints  #: (V,) of the variables of instance after instance
+    instance: Ints  #: (V,) instance of each variable
+    factor: Ints  #: (n_incidences,)
+    variable: Ints  #: (n_incidences,)
+    stride: Ints  #: (n_incidences,)
+
+
+@dataclass(frozen=True)
 class PackedData:
     """All instances in flat arrays; see :class:`bactrian.kernels.layout.Layout` for the indices.
 
@@ -40,14 +66,16 @@ class PackedData:
     empirical: Floats | None  #: (n_weights,) weighted sum of observed features; None without labels
     hub_truth: Floats | None  #: (n_hub_states,) weighted counts of observed hub states
     observed_base: float = 0.0  #: weighted sum of the fixed scores of observed states
+    observations: Observations | None = None  #: the observed states themselves; None without labels
 
-    def observed(self, entries: Floats, hub_states: Floats) -> PackedData:
+    def observed(self, entries: Floats, hub_states: Floats, observations: Observations | None = None) -> PackedData:
         """The same data with weighted counts of the observed table entries and hub states."""
         return replace(
             self,
             empirical=self.scores.moments(entries, hub_states, Workers(1)),
             observed_base=self.scores.base_score(entries, hub_states),
             hub_truth=hub_states,
+            observations=observations,
         )
 
     @property
@@ -92,6 +120,10 @@ class InstanceViews:
 
     def scopes(self, instance: int) -> Scopes:
         """Cardinalities of an instance's variables, scopes of its table clusters and of its hubs."""
+        raise NotImplementedError
+
+    def incidence(self) -> Incidence:
+        """Variables and factors of all instances, in flat arrays."""
         raise NotImplementedError
 
 

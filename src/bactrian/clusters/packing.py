@@ -11,7 +11,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from bactrian.clusters.graph import ClusterGraph, Structure
-from bactrian.clusters.packed import InstanceViews, PackedData, Scopes, instance_blocks
+from bactrian.clusters.packed import Incidence, InstanceViews, Observations, PackedData, Scopes, instance_blocks
 from bactrian.kernels.layout import Layout, pair_links
 from bactrian.kernels.traversal import sweep_order
 from bactrian.model.graph_data import GraphData
@@ -89,6 +89,26 @@ class ModelViews(InstanceViews):
         structure = graph.structure
         return graph.cardinalities, [graph.clusters[i] for i in structure.cluster_given], list(structure.hub_scopes)
 
+    def incidence(self) -> Incidence:
+        """See :class:`InstanceViews`."""
+        structures = [graph.structure for graph in self.graphs]
+        variables = _pointer([graph.n_variables for graph in self.graphs])
+        n_clusters = self.instance_clusters[-1]
+        parts: list[list[Ints]] = [[np.zeros(0, dtype=np.int64)] for _ in range(3)]
+        for m, structure in enumerate(structures):
+            scored = np.flatnonzero(structure.hub_given | (np.diff(structure.hub_links) == 0))
+            clusters = self.instance_clusters[m] + np.arange(structure.cluster_given.size)
+            hubs = n_clusters + self.instance_hubs[m] + scored
+            for rows, strides in ((clusters, structure.table_strides), (hubs, structure.hub_strides[scored])):
+                parts[0].append(np.repeat(rows, np.diff(strides.indptr)))
+                parts[1].append(variables[m] + strides.indices)
+                parts[2].append(strides.data)
+        factor, variable, stride = (np.concatenate(part).astype(np.int64) for part in parts)
+        cardinalities = np.concatenate([graph.cardinalities for graph in self.graphs])
+        return Incidence(
+            cardinalities, np.repeat(np.arange(len(self.graphs)), np.diff(variables)), factor, variable, stride
+        )
+
 
 @dataclass(frozen=True)
 class _GraphViews(InstanceViews):
@@ -118,6 +138,18 @@ class _GraphViews(InstanceViews):
         edges = self.edges[self.instance_clusters[instance] : self.instance_clusters[instance + 1]] - first
         pairs: list[tuple[int, ...]] = [(a, b) for a, b in edges.tolist()]
         return np.full(last - first, self.n_labels), pairs, [(v,) for v in range(last - first)]
+
+    def incidence(self) -> Incidence:
+        """See :class:`InstanceViews`."""
+        n_nodes, n_edges = int(self.instance_hubs[-1]), self.edges.shape[0]
+        nodes, edges = np.arange(n_nodes), np.arange(n_edges)
+        return Incidence(
+            cardinalities=np.full(n_nodes, self.n_labels),
+            instance=np.repeat(np.arange(self.instance_hubs.size - 1), np.diff(self.instance_hubs)),
+            factor=np.concatenate([np.repeat(edges, 2), n_edges + nodes]),
+            variable=np.concatenate([self.edges.ravel(), nodes]),
+            stride=np.concatenate([np.tile([self.n_labels, 1], n_edges), np.ones_like(nodes)]),
+        )
 
 
 def _pack_models(models: list[LogLinearModel], states: list[Ints] | None, weights: list[Floats] | None) -> PackedData:
@@ -239,7 +271,7 @@ def _with_truth(
         offsets = layout.hub_offset[layout.instance_hubs[m] : layout.instance_hubs[m + 1]]
         index = structure.hub_strides @ rows.T + offsets[:, None]
         np.add.at(hub_states, index, weight[None, :])
-    return packed.observed(entries, hub_states)
+    return packed.observed(entries, hub_states, Observations(np.hstack(states), np.stack(weights, axis=1)))
 
 
 def _refuse_forbidden(models: list[LogLinearModel], states: list[Ints], weights: list[Floats]) -> None:
@@ -433,7 +465,7 @@ def _pack_graph_data(data: GraphData) -> PackedData:
         weights=data.weights[edge_graph],
         minlength=layout.n_entries,
     ).astype(np.float64)
-    return packed.observed(counts, hub_states)
+    return packed.observed(counts, hub_states, Observations(data.labels[None, :], data.weights[None, :]))
 
 
 def _pointer(counts: Sequence[int] | Ints) -> Ints:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from bactrian.inference.evidence import contradiction
 from bactrian.inference.problem import Advance, Problem, new_progress, run_rounds, warm_start_of
+from bactrian.inference.rescue import free_energy, mend_hubs
 from bactrian.inference.result import InferenceResult, views_of
 from bactrian.inference.reweighting import reported_numbers
 from bactrian.kernels.linear import Linear
@@ -151,7 +152,11 @@ def collect(
     values = beliefs.value if log_partition is None else log_partition
     for impossible in np.flatnonzero(values == -np.inf):
         raise contradiction(int(impossible), problem.many)
+    mend_hubs(messages)
     reader = BeliefReader(messages)
+    values = values.copy()
+    for m in np.flatnonzero(~np.isfinite(values)).tolist():
+        values[m] = -free_energy(messages, reader, m)
     results = []
     for m in range(data.layout.n_instances):
         variables, clusters = views_of(data, reader, m)

@@ -39,7 +39,8 @@ def _from_bits(_context: Any, _bits: Any) -> Any:
     return types.float64(types.int64), generate
 
 
-# No `reassoc` here: the rounding trick below depends on the order of two additions.
+# No `reassoc` here, nor in any function that calls this one, since callers' flags reach what is inlined into them: the
+# rounding trick below depends on the order of two additions.
 @njit(fastmath={"contract", "nsz"}, error_model="numpy", inline="always")
 def exp(x: float) -> float:
     """exp(x); 0 below -708 (and for -inf), exp(709) above 709."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -13,12 +14,13 @@ from bactrian.clusters.packing import pack
 from bactrian.kernels.threads import Workers, single_threaded_blas
 from bactrian.learning.camel import SHORTHAND, Camel
 from bactrian.learning.likelihood import Likelihood
+from bactrian.learning.pseudolikelihood import PseudoLikelihood
 from bactrian.learning.run import Settings
 from bactrian.model.domain import real_numbers
 from bactrian.model.graph_data import GraphData
 from bactrian.model.loglinear import Instance, Samples
 from bactrian.objective.prior import Prior
-from bactrian.solvers.solution import Callback, Solution
+from bactrian.solvers.solution import Callback, ConvergenceWarning, Solution
 
 
 class Learner(Protocol):
@@ -35,6 +37,7 @@ class Learner(Protocol):
 METHODS: dict[str, Learner] = {
     **SHORTHAND,
     **{name: Likelihood(inference=name) for name in ("exact", "lbp", "trw", "convex")},
+    **{learner.name: learner for learner in (PseudoLikelihood(), PseudoLikelihood(piecewise=True))},
 }
 
 
@@ -64,7 +67,8 @@ def learn(
         Generative samples, conditional instances, or packed structured data.
     method : str or learner
         ``"piecewise"``, ``"camel0"``, ``"cccp"``, ``"cccp-empirical"`` (shorthand for settings of :class:`Camel`),
-        ``"exact"``, ``"lbp"``, ``"trw"``, ``"convex"`` (shorthand for :class:`Likelihood`), or a configured object.
+        ``"exact"``, ``"lbp"``, ``"trw"``, ``"convex"`` (shorthand for :class:`Likelihood`),
+        ``"pseudolikelihood"``, ``"piecewise-pseudolikelihood"`` (:class:`PseudoLikelihood`), or a configured object.
     prior_variance : float or None
         Variance of the Gaussian prior; None for none.
     l1 : float
@@ -120,7 +124,10 @@ def learn(
         start=_checked_start(start, packed.n_weights),
     )
     with single_threaded_blas():
-        return learner.learn(packed, settings, workers)
+        solution = learner.learn(packed, settings, workers)
+    if not solution.converged:
+        warnings.warn(f"{solution.method}: {solution.status}", ConvergenceWarning, stacklevel=2)
+    return solution
 
 
 def _check_number(name: str, value: Any, *, least: float = -np.inf, whole: bool = False) -> None:

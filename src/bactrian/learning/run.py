@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,7 +15,7 @@ from bactrian.objective.dual import Dual
 from bactrian.objective.messages import MessageTables
 from bactrian.objective.prior import Prior, pseudo_gradient
 from bactrian.solvers.lbfgs import Outcome
-from bactrian.solvers.solution import Callback, ConvergenceWarning, Progress, Record, Solution, Status
+from bactrian.solvers.solution import Callback, Progress, Record, Solution, Status
 
 if TYPE_CHECKING:
     from bactrian.learning.inner import InnerResult, InnerSolver
@@ -143,7 +142,7 @@ class Run:
     def finish(
         self, inner: InnerSolver, weights: Floats, status: Status, junction: JunctionData | None = None
     ) -> Solution:
-        """The solution at ``weights``, with a warning where it stopped short."""
+        """The solution at ``weights``."""
         dual = inner.dual
         settings = self.settings
         evaluation = inner.evaluate(weights)
@@ -159,8 +158,6 @@ class Run:
             and self._is_unbounded(inner, weights, evaluation.value)
         ):
             status = Status.UNBOUNDED
-        if status is not Status.CONVERGED:
-            warnings.warn(f"{self.name}: {status}", ConvergenceWarning, stacklevel=4)
         return Solution(
             weights=weights,
             status=status,

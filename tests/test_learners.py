@@ -1,0 +1,151 @@
+"""The likelihood learners with message passing inside, concave entropies and the folded carving."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression
+
+import bactrian as bt
+from oracle import largest_change, maximum_likelihood
+from random_models import conditional_problem, generative_problem, ising_problem, loop_clusters
+from test_identities import library_data
+
+ON_TREES: dict[str, Any] = {
+    "lbp": "lbp",
+    "trw": "trw",
+    "cccp": "cccp",
+    "folded": bt.Camel(fold=True),
+    "trw directly": bt.Camel(entropy="trw"),
+}
+
+
+@pytest.mark.parametrize("name", ON_TREES)
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("kind", ["generative", "conditional"])
+def test_exact_on_trees(name: str, seed: int, kind: str) -> None:
+    if kind == "generative":
+        problem = generative_problem(seed, "tree", size=5, coupling=1.5)
+    else:
+        problem = conditional_problem(seed, "tree", size=4, instances=3, coupling=1.5)
+    expected = maximum_likelihood(problem.data, 5.0)
+    solution = bt.learn(library_data(problem), ON_TREES[name], prior_variance=5.0, tolerance=1e-7)
+    assert solution.converged
+    np.testing.assert_allclose(solution.weights, expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("shape", ["loop", "dense", "ternary"])
+@pytest.mark.parametrize("entropy", ["trw", "convex"])
+@pytest.mark.parametrize("seed", range(2))
+def test_concave_entropies_directly_and_in_a_double_loop(shape: Any, entropy: str, seed: int) -> None:
+    data = library_data(generative_problem(seed, shape, size=5, coupling=1.5))
+    directly = bt.learn(data, bt.Camel(entropy=entropy), prior_variance=5.0)
+    classic = bt.learn(data, entropy, prior_variance=5.0)
+    assert directly.converged
+    assert classic.converged
+    np.testing.assert_allclose(directly.weights, classic.weights, atol=1e-3)
+    assert directly.objective == pytest.approx(classic.objective, rel=1e-6)
+    if (shape, entropy) != ("loop", "convex"):  # on a single cycle the convex numbers are Bethe's
+        other = bt.learn(data, "cccp", prior_variance=5.0)
+        assert np.abs(other.weights - classic.weights).max() > 1e-3
+
+
+def noisy_grids(seed: int) -> bt.GraphData:
+    """Two labelled 6 x 6 grids of three labels in bands, with noisy inputs and one shared symmetric table."""
+    rng = np.random.default_rng(seed)
+    index = np.arange(36).reshape(6, 6)
+    one = np.concatenate(
+        [
+            np.stack([index[:, :-1].ravel(), index[:, 1:].ravel()], axis=1),
+            np.stack([index[:-1].ravel(), index[1:].ravel()], axis=1),
+        ]
+    )
+    labels = np.concatenate([np.repeat(np.arange(3), 12), np.repeat(np.arange(3)[::-1], 12)])
+    inputs = np.column_stack([np.eye(3)[labels] + rng.normal(size=(72, 3)), np.ones(72)])
+    return bt.GraphData(inputs, np.concatenate([one, one + 36]), n_labels=3, labels=labels, node_counts=[36, 36])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_folding_keeps_the_fixed_point_and_saves_relinearisations(seed: int) -> None:
+    data = noisy_grids(seed)
+    plain = bt.learn(data, bt.Camel(tight=True), prior_variance=1.0)
+    folded = bt.learn(data, bt.Camel(fold=True, tight=True), prior_variance=1.0)
+    assert plain.converged
+    assert folded.converged
+    np.testing.assert_allclose(folded.weights, plain.weights, atol=1e-3)
+    for m in range(2):
+        assert largest_change(list(folded.beliefs[m]), list(plain.beliefs[m])) < 1e-4
+    assert len(folded.history) <= 0.6 * len(plain.history)
+
+
+def test_nothing_is_left_to_relinearise_on_a_cycle() -> None:
+    data = library_data(ising_problem(0, loop_clusters(5), n=5, rows=50, coupling=0.6, shared=True))
+    folded = bt.learn(data, bt.Camel(fold=True), prior_variance=1.0)
+    assert len(folded.history) == 1
+    np.testing.assert_allclose(folded.weights, bt.learn(data, "cccp", prior_variance=1.0).weights, atol=1e-3)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_lbp_finds_the_fixed_point_of_cccp(seed: int) -> None:
+    data = library_data(ising_problem(seed, loop_clusters(5), n=5, coupling=0.6))
+    lbp = bt.learn(data, "lbp", prior_variance=1.0)
+    cccp = bt.learn(data, "cccp", prior_variance=1.0)
+    assert lbp.converged
+    assert lbp.history[-1].failures == 0
+    np.testing.assert_allclose(lbp.weights, cccp.weights, atol=1e-3)
+    assert largest_change(list(lbp.beliefs[0]), list(cccp.beliefs[0])) < 1e-4
+
+
+@pytest.mark.parametrize("method", ["lbp", "trw", "convex"])
+def test_one_cluster_an_instance_is_logistic_regression(method: str) -> None:
+    rng = np.random.default_rng(0)
+    inputs = rng.normal(size=(60, 4))
+    labels = rng.integers(0, 3, size=60)
+    graph = bt.ClusterGraph([3], [(0,)])
+    data = [
+        bt.Instance(bt.LogLinearModel(graph, [np.kron(np.eye(3), row)]), [label])
+        for row, label in zip(inputs, labels, strict=True)
+    ]
+    solution = bt.learn(data, method, prior_variance=2.0, tolerance=1e-8)
+    judge = LogisticRegression(C=2.0, fit_intercept=False, tol=1e-10, max_iter=10_000).fit(inputs, labels)
+    np.testing.assert_allclose(solution.weights.reshape(3, 4), judge.coef_, atol=1e-4)
+
+
+def test_lbp_says_so_where_messages_do_not_converge() -> None:
+    """Strong frustrated couplings and weights that data cannot tame: belief propagation oscillates at the solution."""
+    rng = np.random.default_rng(3)
+    n = 7
+    pairs = [(a, b) for a in range(n) for b in range(a + 1, n)]
+    graph = bt.ClusterGraph([2] * n, pairs)
+    agree = np.array([1.0, -1.0, -1.0, 1.0])
+    field = np.array([0.0, 0.5, 0.5, 1.0])
+    base = [agree * rng.choice([-3.0, 3.0]) + field * rng.normal() for _ in pairs]
+    model = bt.LogLinearModel(graph, [agree[:, None] * rng.normal() for _ in pairs], base_scores=base)
+    data = bt.Samples(model, rng.integers(0, 2, size=(30, n)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", bt.ConvergenceWarning)
+        solution = bt.learn(data, bt.Likelihood(inference="lbp", max_sweeps=100), max_seconds=10.0)
+    assert solution.history[-1].failures > 0
+    assert not solution.converged
+    assert np.isfinite(solution.weights).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({"inference": "magic"}, "inference"),
+        ({"message_tolerance": 0.0}, "message_tolerance"),
+        ({"max_sweeps": 0}, "max_sweeps"),
+    ],
+)
+def test_bad_options_of_likelihood(options: dict[str, Any], name: str) -> None:
+    with pytest.raises(ValueError, match=name):
+        bt.Likelihood(**options)
+
+
+def test_fold_needs_bethe() -> None:
+    with pytest.raises(ValueError, match="fold"):
+        bt.Camel(entropy="clusters", fold=True)
