@@ -16,8 +16,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from numpy_dual import NumpyDual
-from problems import superpixel_like
 
 import bactrian as bt
 from bactrian.clusters.packing import pack
@@ -25,6 +23,8 @@ from bactrian.kernels.threads import Workers, single_threaded_blas
 from bactrian.objective.dual import Dual, JointObjective
 from bactrian.objective.entropy import carve
 from bactrian.objective.prior import Prior
+from numpy_dual import NumpyDual
+from problems import superpixel_like
 
 warnings.simplefilter("ignore", bt.ConvergenceWarning)
 

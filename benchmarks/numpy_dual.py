@@ -1,4 +1,4 @@
-"""The joint dual of structured data in plain vectorised NumPy, grouped by table shape: the other side of a benchmark."""
+"""The joint dual of structured data in plain vectorised NumPy, grouped by table shape: one side of a benchmark."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ class NumpyDual:
         self.rows, self.columns = data.edges.T
         self.index = data.tables[0].index
         labels = data.labels
-        assert labels is not None and self.inputs is not None
+        assert labels is not None
+        assert self.inputs is not None
         eye = np.eye(data.n_labels)
         table = np.zeros((data.n_labels, data.n_labels))
         np.add.at(table, (labels[self.rows], labels[self.columns]), 1.0)

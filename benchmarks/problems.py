@@ -10,7 +10,7 @@ import bactrian as bt
 
 
 def superpixel_like(n_nodes: int, n_graphs: int, seed: int = 0, n_labels: int = 7) -> bt.GraphData:
-    """Delaunay graphs with smooth regions of ``n_labels`` labels, noisy class scores as inputs: 84 weights for 7 labels.
+    """Delaunay graphs with smooth regions of ``n_labels`` labels and noisy class scores as inputs: 84 weights for 7.
 
     Inputs are a score per class and a bias (56 weights), tables are full and symmetric (28 weights).
     """

@@ -128,9 +128,13 @@ def _distinct(sizes: Ints, offset: Ints, stride: Ints, share: Floats, own_states
     # Hubs come last among the terms, and tell conditionals apart best.
     columns = [offset[:, j].ravel() for j in reversed(range(stride.shape[1]))]
     representative, code = _classes([*columns, np.repeat(kind, n_rows)])
-    counts = np.bincount(
-        code * largest + own_states.ravel(), weights=weights.ravel(), minlength=largest * representative.size
-    ).reshape(-1, largest)
+    counts = (
+        np.bincount(
+            code * largest + own_states.ravel(), weights=weights.ravel(), minlength=largest * representative.size
+        )
+        .reshape(-1, largest)
+        .astype(np.float64)
+    )
     counted = counts.any(axis=1)
     piece, row = np.divmod(representative[counted], n_rows)
     return _Distinct(sizes[piece], offset[piece, :, row], stride[piece], share[piece], counts[counted])

@@ -114,15 +114,6 @@ def pair_message(
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _is_fast(layout: Layout, tables: Tables, numbers: Numbers, cluster: int) -> bool:
-    """Whether a cluster is a pair whose table's exponential can be used."""
-    table = layout.cluster_table[cluster]
-    return bool(
-        layout.cluster_rows[cluster] > 0 and tables.narrow[table] and numbers.table[table] == numbers.cluster[cluster]
-    )
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
 def incoming_message(
     layout: Layout,
     tables: Tables,
@@ -155,55 +146,6 @@ def incoming_message(
     if not done:
         size = fill_scores(layout, tables, numbers, multipliers, cluster, link, scores)
         project_logsumexp(layout, link, scores, size, small, out, start)
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def _update_hub(
-    layout: Layout,
-    tables: Tables,
-    numbers: Numbers,
-    multipliers: Floats,
-    hub_log: Floats,
-    hub: int,
-    damping: float,
-    scores: Floats,
-    small: Floats,
-    product: Floats,
-    incoming: Floats,
-) -> float:
-    """Star update of one hub; returns the largest change of a marginal around it, inf where no state is possible."""
-    link_cluster, link_offset, cluster_number = layout.link_cluster, layout.link_offset, numbers.cluster
-    start = layout.hub_offset[hub]
-    states = layout.hub_offset[hub + 1] - start
-    first, last = layout.hub_links[hub], layout.hub_links[hub + 1]
-    divisor = numbers.hub[hub]
-    for k in range(states):
-        hub_log[start + k] = tables.hub_scores[start + k]
-    for link in range(first, last):
-        message = (link - first) * states
-        incoming_message(layout, tables, numbers, multipliers, link, scores, small, product, incoming, message)
-        kappa = cluster_number[link_cluster[link]]
-        divisor += kappa
-        for k in range(states):
-            hub_log[start + k] += kappa * incoming[message + k]
-    bottom = _normalise(hub_log, start, states, 1.0 / divisor, product)
-    if math.isnan(bottom):
-        return np.inf
-    change = 0.0
-    for link in range(first, last):
-        message = (link - first) * states
-        kappa = cluster_number[link_cluster[link]]
-        offset = link_offset[link]
-        if bottom == -np.inf:
-            step = _update_constrained(
-                multipliers, offset, hub_log, start, incoming, message, product, states, kappa, damping
-            )
-        else:
-            step = _update_multipliers(
-                multipliers, offset, hub_log, start, incoming, message, product, states, kappa, damping
-            )
-        change = max(change, step)
-    return change
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
