@@ -6,7 +6,7 @@ regression and minimises their sum with SciPy; it shares no code with the librar
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,12 +56,11 @@ GRID = [(0, 1), (1, 2), (3, 4), (4, 5), (0, 3), (1, 4), (2, 5)]
 
 @dataclass(frozen=True)
 class Term:
-    """One conditional: features (states, n_weights) and fixed scores of its states, the observed one, a weight."""
+    """One conditional: features (states, n_weights) and fixed scores of its states, and the observed one."""
 
     features: Array
     base: Array
     observed: int
-    weight: float = 1.0
 
 
 def varied(cardinalities: Sequence[int], row: Ints, v: int) -> Ints:
@@ -96,23 +95,38 @@ def terms_of(data: Sequence[Observed], *, piecewise: bool) -> list[Term]:
 
 def value_and_gradient(terms: Sequence[Term], weights: Array, prior_variance: float | None) -> tuple[float, Array]:
     """Negative log pseudo-likelihood with the Gaussian prior."""
-    value, gradient = 0.0, np.zeros_like(weights)
-    if prior_variance is not None:
-        value, gradient = float(weights @ weights) / (2 * prior_variance), weights / prior_variance
-    for term in terms:
-        scores = term.features @ weights + term.base
-        log_total = float(logsumexp(scores))
-        value += term.weight * (log_total - scores[term.observed])
-        gradient = gradient + term.weight * (np.exp(scores - log_total) @ term.features - term.features[term.observed])
-    return value, gradient
+    return objective_of(terms, prior_variance)(weights)
+
+
+def objective_of(terms: Sequence[Term], prior_variance: float | None) -> Callable[[Array], tuple[float, Array]]:
+    """The same as a function of the weights, terms with equally many states stacked."""
+    precision = 0.0 if prior_variance is None else 1.0 / prior_variance
+    stacks = []
+    for size in {len(term.base) for term in terms}:
+        alike = [term for term in terms if len(term.base) == size]
+        stacks.append(tuple(np.array([getattr(t, name) for t in alike]) for name in ("features", "base", "observed")))
+
+    def objective(weights: Array) -> tuple[float, Array]:
+        value, gradient = 0.5 * precision * float(weights @ weights), precision * weights
+        for features, base, observed in stacks:
+            scores = features @ weights + base
+            log_total = logsumexp(scores, axis=1)
+            row = np.arange(len(observed))
+            value += float((log_total - scores[row, observed]).sum())
+            expected = np.einsum("nk,nkw->w", np.exp(scores - log_total[:, None]), features)
+            gradient = gradient + expected - features[row, observed].sum(axis=0)
+        return value, gradient
+
+    return objective
 
 
 def optimum(terms: Sequence[Term], prior_variance: float | None, l1: float = 0.0) -> tuple[float, Array]:
     """Least value and its weights; the L1 term by splitting weights into their positive and negative parts."""
     n = terms[0].features.shape[1]
+    objective = objective_of(terms, prior_variance)
 
     def split(parts: Array) -> tuple[float, Array]:
-        value, gradient = value_and_gradient(terms, parts[:n] - parts[n:], prior_variance)
+        value, gradient = objective(parts[:n] - parts[n:])
         return value + l1 * float(parts.sum()), np.concatenate([gradient + l1, l1 - gradient])
 
     options = {"maxiter": 20_000, "maxfun": 50_000, "ftol": 0.0, "gtol": 1e-9}
