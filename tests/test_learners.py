@@ -149,3 +149,13 @@ def test_bad_options_of_likelihood(options: dict[str, Any], name: str) -> None:
 def test_fold_needs_bethe() -> None:
     with pytest.raises(ValueError, match="fold"):
         bt.Camel(entropy="clusters", fold=True)
+
+
+@pytest.mark.parametrize("method", ["camel0", "cccp", bt.Camel(fold=True), "exact"], ids=str)
+def test_a_solution_hands_on_where_it_stood(method: Any) -> None:
+    data = noisy_grids(0)
+    first = bt.learn(data, method, prior_variance=1.0)
+    second = bt.learn(data, method, prior_variance=1.0, start=first)
+    assert second.converged
+    assert second.evaluations <= 0.1 * first.evaluations
+    np.testing.assert_allclose(second.weights, first.weights, atol=1e-4)

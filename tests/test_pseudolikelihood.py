@@ -225,6 +225,20 @@ def test_states_that_are_forbidden(method: str) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
+def test_rows_without_weight_may_be_forbidden(method: str) -> None:
+    # Given its second variable the first row leaves the first variable no state at all.
+    graph = bt.ClusterGraph([2, 2], [(0, 1)])
+    forbidden = [np.array([[0.0, -np.inf], [0.0, -np.inf]])]
+    model = bt.LogLinearModel(graph, [np.array([[1.0], [0.0], [0.0], [0.0]])], forbidden)
+    rows, weights = [[0, 1], [0, 0], [1, 0], [0, 0]], [0.0, 1.0, 1.0, 1.0]
+    expected = learn(bt.Samples(model, rows[1:]), method, prior_variance=1.0)
+    solution = learn(bt.Samples(model, rows, weights), method, prior_variance=1.0)
+    assert_same(solution, expected.objective, expected.weights)
+    instances = [bt.Instance(model, row, weight) for row, weight in zip(rows, weights, strict=True)]
+    assert_same(learn(instances, method, prior_variance=1.0), expected.objective, expected.weights)
+
+
+@pytest.mark.parametrize("method", METHODS)
 def test_tables_that_clusters_share(method: str) -> None:
     # The shared array is 2 x 3 for one cluster and 3 x 2 for others; terms may meet in one entry.
     rng = np.random.default_rng(16)

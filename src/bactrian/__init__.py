@@ -17,11 +17,14 @@ __all__ = [
     "Instance",
     "Likelihood",
     "LogLinearModel",
+    "MarkovRandomField",
     "Progress",
     "PseudoLikelihood",
+    "PseudoMoments",
     "Samples",
     "Solution",
     "Status",
+    "UnifiedScaling",
     "__version__",
     "chain_graph",
     "decode",
@@ -35,13 +38,16 @@ __all__ = [
 if TYPE_CHECKING:
     from bactrian.clusters.builders import chain_graph, grid_graph, junction_tree_graph, skip_chain_graph
     from bactrian.clusters.graph import ClusterGraph
+    from bactrian.estimators.markov_random_field import MarkovRandomField
     from bactrian.inference.decode import Decoding, decode
     from bactrian.inference.infer import infer
     from bactrian.inference.result import InferenceResult
     from bactrian.learning.camel import Camel
     from bactrian.learning.learn import learn
     from bactrian.learning.likelihood import Likelihood
+    from bactrian.learning.moments import PseudoMoments
     from bactrian.learning.pseudolikelihood import PseudoLikelihood
+    from bactrian.learning.scaling import UnifiedScaling
     from bactrian.model.graph_data import GraphData
     from bactrian.model.loglinear import Instance, LogLinearModel, Samples
     from bactrian.solvers.solution import ConvergenceWarning, Progress, Solution, Status
@@ -57,11 +63,14 @@ else:
         "Instance": "bactrian.model.loglinear",
         "Likelihood": "bactrian.learning.likelihood",
         "LogLinearModel": "bactrian.model.loglinear",
+        "MarkovRandomField": "bactrian.estimators.markov_random_field",
         "Progress": "bactrian.solvers.solution",
         "PseudoLikelihood": "bactrian.learning.pseudolikelihood",
+        "PseudoMoments": "bactrian.learning.moments",
         "Samples": "bactrian.model.loglinear",
         "Solution": "bactrian.solvers.solution",
         "Status": "bactrian.solvers.solution",
+        "UnifiedScaling": "bactrian.learning.scaling",
         "chain_graph": "bactrian.clusters.builders",
         "decode": "bactrian.inference.decode",
         "grid_graph": "bactrian.clusters.builders",

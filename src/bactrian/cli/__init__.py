@@ -1,4 +1,4 @@
-"""The command line: ``bactrian demo`` and ``bactrian infer``, with more commands to come.
+"""The command line: ``bactrian demo``, ``bactrian infer`` and ``bactrian bench``, with more commands to come.
 
 Exit codes: 0 done; 1 stopped short, results kept; 2 bad input, one line on standard error and nothing written; 130
 interrupted.
@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from bactrian import __version__
-from bactrian.cli import demo, infer
+from bactrian.cli import bench, demo, infer
 from bactrian.cli.common import BadInputError
 
 app = typer.Typer(
@@ -29,6 +29,7 @@ app = typer.Typer(
 )
 app.command("demo", epilog=demo.EXAMPLES)(demo.run)
 app.command("infer", epilog=infer.EXAMPLES)(infer.run)
+app.add_typer(bench.app, name="bench")
 
 #: Newer releases of typer carry click inside, older ones depend on it; this is the usage error of either.
 _UsageError = cast(type[typer.BadParameter], typer.BadParameter.__base__)

@@ -15,6 +15,8 @@ Here k_v = 0 (1 for a variable in no cluster), for which every star update is an
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -32,16 +34,38 @@ Bools = NDArray[np.bool_]
 _INNER_PART, _INNER_SWEEPS = 0.05, 400
 
 
+@dataclass(frozen=True)
+class Descent:
+    """Where the double loop ended."""
+
+    messages: Messages
+    progress: Progress
+    status: str
+    log_partition: Floats  #: (M,) minus the free energy
+    histories: list[tuple[float, ...]]
+
+
 def double_loop(problem: Problem, *, skipped: Bools | None = None) -> list[InferenceResult]:
     """Minimise the Bethe free energy of every instance but those ``skipped``."""
+    end = descend(problem, total_numbers(problem.data).hub, _first_beliefs(problem), skipped=skipped)
+    return collect(
+        problem, end.messages, end.progress, "double-loop", end.status,
+        log_partition=end.log_partition, histories=end.histories,
+    )  # fmt: skip
+
+
+def descend(problem: Problem, total: Floats, start: Floats, *, skipped: Bools | None = None) -> Descent:
+    """Minimise the free energy with counting numbers 1 of clusters and ``total`` of hubs from log beliefs ``start``.
+
+    What is positive among the hubs' numbers is kept, the rest linearised.
+    """
     data, layout, options = problem.data, problem.data.layout, problem.options
-    bethe = total_numbers(data).hub
-    kept = np.where(data.degrees > 0, 0.0, 1.0)
-    carving = Carving(np.ones(layout.n_clusters), kept, kept - bethe)
+    kept = np.maximum(total, 0.0)
+    carving = Carving(np.ones(layout.n_clusters), kept, kept - total)
     messages = problem.messages(carving)
     number = carving.linearised[data.hub_of_state]
     base = messages.tables.hub_scores.copy()
-    previous = _first_beliefs(problem)
+    previous = start
     outer = new_progress(problem, carving)
     if skipped is not None:
         outer.status[skipped] = CONVERGED
@@ -75,10 +99,7 @@ def double_loop(problem: Problem, *, skipped: Bools | None = None) -> list[Infer
         inner_tolerance = max(min(inner_tolerance, _INNER_PART * largest), 0.1 * options.tolerance)
         status = report(problem, outer, "double-loop", int(outer.iterations.max()))
     messages.beliefs.hub_log[:] = previous
-    return collect(
-        problem, messages, outer, "double-loop", status or "converged",
-        log_partition=values, histories=[tuple(energy) for energy in energies],
-    )  # fmt: skip
+    return Descent(messages, outer, status or "converged", values, [tuple(energy) for energy in energies])
 
 
 def _first_beliefs(problem: Problem) -> Floats:

@@ -30,7 +30,7 @@ Ints = NDArray[np.int64]
 #: Sweeps in which a chain looks for an allowed state by itself.
 _SEARCH = 200
 #: Joint states of a pair up to which sampling it jointly is cheap.
-_LARGEST_PAIR = 4096
+LARGEST_PAIR = 4096
 
 
 @dataclass(frozen=True)
@@ -105,8 +105,8 @@ def gibbs(
             raise ValueError(f"{name} must be at least {least}, found {value}")
     scores = factor_scores(problem.data, problem.weights, problem.evidence, problem.workers)
     layout = scores.layout
-    blocks = build_blocks(layout, scores.hubs, _LARGEST_PAIR if blocked else 0)
-    chains = _Chains(scores, blocks, n_chains, problem.options.seed)
+    blocks = build_blocks(layout, scores.hubs, LARGEST_PAIR if blocked else 0)
+    chains = Chains(scores, blocks, n_chains, problem.options.seed)
     chains.start(problem)
     chains.run(problem, burn_in, thinning, n_samples)
     summary = _summarise(layout, chains.draws, n_samples)
@@ -159,7 +159,7 @@ class CountTables(TableReader):
         return self._hubs[self._layout.hub_offset[index] : self._layout.hub_offset[index + 1]].copy()
 
 
-class _Chains:
+class Chains:
     """States, random numbers and sums of all chains of all instances."""
 
     def __init__(self, scores: FactorScores, blocks: Blocks, n_chains: int, seed: int) -> None:

@@ -19,6 +19,7 @@ from bactrian.inference.problem import Options, Problem, warn_unconverged
 from bactrian.inference.propagation import propagate
 from bactrian.inference.result import Callback, InferenceResult
 from bactrian.inference.reweighting import convex_numbers, given_numbers, tree_reweighted
+from bactrian.inference.tightening import check_tighten, tightened
 from bactrian.kernels.threads import Workers
 from bactrian.model.graph_data import GraphData
 from bactrian.model.loglinear import LogLinearModel
@@ -54,6 +55,7 @@ def infer(
     schedule: str = "sequential",
     counting_numbers: CountingNumbers | None = None,
     fallback: str | None = None,
+    tighten: int = 0,
     start: InferenceResult | Sequence[InferenceResult] | None = None,
     memory_budget: int = 4 * 2**30,
     n_threads: int | None = None,
@@ -92,6 +94,10 @@ def infer(
         Entropy of ``"convex"``; numbers that are not provably concave are refused.
     fallback : {None, "double-loop"}
         What finishes models on which ``"rbp"`` or ``"bp"`` does not converge.
+    tighten : int
+        For ``"bp"``, ``"rbp"`` and ``"double-loop"``: add at most so many triplets of variables per model, on cycles
+        whose pair beliefs fit no joint distribution, and minimise the free energy with them by the double loop (Sontag
+        & Jaakkola, NIPS 2007). A triplet costs a table of its three variables. 0 for none.
     start : result or list of results, optional
         Earlier results on the same graphs, whose messages to start from.
     memory_budget : int
@@ -144,6 +150,7 @@ def infer(
         callback=callback,
     )
     check_options(options, method)
+    check_tighten(tighten, method)
     many = not isinstance(model, LogLinearModel)
     data, seen = packed(model, evidence)
     options = replace(options, start=checked_start(start, many, data.layout.n_instances))
@@ -157,7 +164,7 @@ def infer(
         options=options,
         began=began,
     )
-    results = METHODS[method](problem, **more)
+    results = tightened(problem, METHODS[method], tighten) if tighten else METHODS[method](problem, **more)
     warn_unconverged(method, results)
     return results if many else results[0]
 

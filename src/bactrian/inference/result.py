@@ -50,6 +50,8 @@ class InferenceResult:
         Free energies after each outer iteration of the double loop.
     seconds : float
         Time taken, for all models of one call together.
+    triplets : tuple of tuples of int
+        Triplets of variables that ``tighten`` added.
     """
 
     variables: Sequence[Floats] = field(repr=False)
@@ -67,6 +69,7 @@ class InferenceResult:
     history: tuple[float, ...] = field(default=(), repr=False)
     seconds: float = 0.0
     messages: WarmStart | None = field(default=None, repr=False)
+    triplets: tuple[tuple[int, int, int], ...] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,8 @@ def exp(x: float) -> float:
     top = 1.0 / 479001600.0 + r * (1.0 / 6227020800.0)
     polynomial = low + r4 * (middle + r4 * (high + r4 * top))
     power = _from_bits((bits << 52) + _ONE_BITS)
-    return polynomial * power if x >= -708.0 else 0.0
+    below = 0.0 if x < -708.0 else x  # NaN stays NaN
+    return polynomial * power if x >= -708.0 else below
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

@@ -27,6 +27,7 @@ class Tables(NamedTuple):
     shift: Floats  #: (T,) largest theta_a / kappa
     narrow: NDArray[np.bool_]  #: (T,) exp_entries can be trusted
     hub_scores: Floats  #: (n_hub_states,) theta_v, the linearisation already subtracted
+    constrained: NDArray[np.bool_]  #: (1,) some score is -inf
 
 
 class Numbers(NamedTuple):
@@ -184,6 +185,7 @@ def evaluate_hubs(
     hub_offset, hub_links, link_offset = layout.hub_offset, layout.hub_links, layout.link_offset
     link_marginal, hub_log, hub_count = beliefs.link_marginal, beliefs.hub_log, beliefs.hub_count
     hub_scores, hub_number, disagreement = tables.hub_scores, numbers.hub, beliefs.disagreement
+    constrained = tables.constrained[0]
     value = 0.0
     violation = 0.0
     for hub in range(layout.instance_hubs[instance], layout.instance_hubs[instance + 1]):
@@ -199,7 +201,7 @@ def evaluate_hubs(
                 for k in range(states):
                     if multipliers[offset + k] != -np.inf:
                         slack[k] -= multipliers[offset + k]
-                    if link_marginal[offset + k] == 0.0:
+                    if constrained and link_marginal[offset + k] == 0.0:
                         slack[k] = -np.inf
         if kappa != 0.0:
             for k in range(states):

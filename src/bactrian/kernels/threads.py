@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
+from threading import Lock
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +17,7 @@ from threadpoolctl import threadpool_limits
 
 
 class Workers:
-    """A pool of ``n_threads`` threads; ``None`` means one a core available to the process."""
+    """A pool of ``n_threads`` threads, the caller's among them; ``None`` means one a core available to the process."""
 
     def __init__(self, n_threads: int | None = None) -> None:
         if n_threads is None:
@@ -26,17 +27,32 @@ class Workers:
         if n_threads < 1:
             raise ValueError(f"n_threads must be at least 1, found {n_threads}")
         self.n_threads = int(n_threads)
-        self._pool = ThreadPoolExecutor(self.n_threads) if self.n_threads > 1 else None
+        self._pool = ThreadPoolExecutor(self.n_threads - 1) if self.n_threads > 1 else None
 
     def run(self, task: Callable[[int, int, int], object], bounds: NDArray[np.int64]) -> None:
-        """``task(block, bounds[block], bounds[block + 1])`` for every block; the first error is raised."""
-        blocks = [(b, int(bounds[b]), int(bounds[b + 1])) for b in range(bounds.size - 1)]
-        if self._pool is None or len(blocks) < 2:
-            for block in blocks:
+        """``task(block, bounds[block], bounds[block + 1])`` for every block; an error in any of them is raised."""
+        blocks = iter([(b, int(bounds[b]), int(bounds[b + 1])) for b in range(bounds.size - 1)])
+        lock = Lock()
+
+        def drain() -> None:
+            while True:
+                with lock:
+                    block = next(blocks, None)
+                if block is None:
+                    return
                 task(*block)
-        else:
-            for _ in self._pool.map(lambda block: task(*block), blocks):
-                pass
+
+        helpers = min(self.n_threads, bounds.size - 1) - 1
+        if self._pool is None or helpers < 1:
+            drain()
+            return
+        others = [self._pool.submit(drain) for _ in range(helpers)]
+        try:
+            drain()
+        finally:
+            wait(others)
+        for other in others:
+            other.result()
 
 
 def single_threaded_blas() -> threadpool_limits:

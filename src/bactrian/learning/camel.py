@@ -12,14 +12,18 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from bactrian.clusters.cycles import find_triplets
 from bactrian.clusters.packed import PackedData
+from bactrian.clusters.triplets import tighten
 from bactrian.inference.reweighting import convex_numbers, tree_reweighted
+from bactrian.inference.tightening import require_bethe
 from bactrian.kernels.threads import Workers
 from bactrian.learning.inner import InnerSolver, make_inner
 from bactrian.learning.run import Run, Settings
 from bactrian.objective.dual import Dual
 from bactrian.objective.entropy import Carving, CountingNumbers, carve, total_numbers
 from bactrian.objective.linearisation import Linearisation, empirical_log_beliefs
+from bactrian.objective.messages import MessageTables
 from bactrian.solvers.solution import Solution, Status
 
 Floats = NDArray[np.float64]
@@ -59,6 +63,10 @@ class Camel:
         the second (the hub) takes the rest. Changes nothing but the path.
     tight : bool
         Solve every inner problem to tolerance. Then the primal objective never falls between relinearisations.
+    tighten : int
+        Once Bethe's solution is found, add at most so many triplets of variables per instance, on cycles whose pair
+        beliefs fit no joint distribution (:mod:`bactrian.clusters.cycles`), and go on with Kikuchi's entropy of
+        triplets, pairs and variables. Helps where it reaches about as many triplets as there are independent cycles.
 
     Examples
     --------
@@ -81,6 +89,7 @@ class Camel:
     share: float = 0.0
     tight: bool = False
     fold: bool = False
+    tighten: int = 0
 
     def __post_init__(self) -> None:
         if not isinstance(self.entropy, CountingNumbers) and self.entropy not in _ENTROPIES:
@@ -89,6 +98,12 @@ class Camel:
             )
         if self.fold and self.entropy != "bethe":
             raise ValueError("fold carves Bethe's entropy; use it with entropy='bethe'")
+        if isinstance(self.tighten, bool) or not isinstance(self.tighten, int | np.integer):
+            raise TypeError(f"tighten must be a number of triplets, found {self.tighten!r}")
+        if self.tighten < 0:
+            raise ValueError(f"tighten must be at least 0, found {self.tighten}")
+        if self.tighten and self.entropy != "bethe":
+            raise ValueError("tighten refines Bethe's polytope and entropy; use it with entropy='bethe'")
         if self.start not in ("zero", "piecewise", "empirical"):
             raise ValueError(f"start must be 'zero', 'piecewise' or 'empirical', found {self.start!r}")
         if self.solver not in ("profiled", "joint", "alternating"):
@@ -103,11 +118,14 @@ class Camel:
         """The shorthand of this learner, or its settings."""
         for name, method in SHORTHAND.items():
             if (self.entropy, self.consistency, self.start) == (method.entropy, method.consistency, method.start):
-                return f"{name}, folded" if self.fold else name
+                name = f"{name}, folded" if self.fold else name
+                return f"{name}, tightened" if self.tighten else name
         return repr(self)
 
     def learn(self, data: PackedData, settings: Settings, workers: Workers) -> Solution:
         """Fit the weights of packed data."""
+        if self.tighten:
+            require_bethe(data)
         carving = self._carving(data, settings.seed)
         run = Run(settings, data, self.name)
         weights = run.initial_weights()
@@ -115,11 +133,40 @@ class Camel:
             weights = self._piecewise_weights(run, workers, weights)
         dual = Dual(data, carving, settings.prior, workers, consistency=self.consistency)
         linearisation = Linearisation(dual, self.share)
-        if self.start == "empirical" and carving.relinearises:
+        if not self._resume(dual, settings) and self.start == "empirical" and carving.relinearises:
             linearisation.update(empirical_log_beliefs(data))
         inner = make_inner(self.solver if self.consistency else "profiled", dual, run)
         weights, status = self._relinearise(run, inner, linearisation, carving, weights)
+        if self.tighten and run.iterations_left > 0:
+            return self._tightened(run, inner, weights, status)
         return run.finish(inner, weights, status)
+
+    def _tightened(self, run: Run, bethe: InnerSolver, weights: Floats, status: Status) -> Solution:
+        """Go on from Bethe's solution with triplets on its worst cycles."""
+        bethe.evaluate(weights)
+        tables = MessageTables(bethe.dual)
+        triplets = find_triplets(run.data, tables, self.tighten)
+        if not any(triplets):
+            return run.finish(bethe, weights, status)
+        data = tighten(run.data, triplets)
+        kept = np.maximum(data.total, 0.0)
+        carving = Carving(np.ones(data.packed.layout.n_clusters), kept, kept - data.total)
+        dual = Dual(data.packed, carving, run.settings.prior, bethe.dual.workers)
+        linearisation = Linearisation(dual, self.share)
+        linearisation.update(data.start(bethe.dual.beliefs.hub_log, tables))
+        inner = make_inner(self.solver, dual, run)
+        weights, status = self._relinearise(run, inner, linearisation, carving, weights)
+        return run.finish(inner, weights, status, data)
+
+    def _resume(self, dual: Dual, settings: Settings) -> bool:
+        """Take up the multipliers and linearisation of an earlier solution on data of the same layout."""
+        state = settings.state
+        if state is None or not self.consistency or state.multipliers.size != dual.multipliers.size:
+            return False
+        dual.multipliers[:] = state.multipliers
+        if dual.carving.relinearises:
+            dual.hub_bias[:] = state.linearisation
+        return True
 
     def _carving(self, data: PackedData, seed: int) -> Carving:
         if self.entropy == "trw":

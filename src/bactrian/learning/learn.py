@@ -14,8 +14,10 @@ from bactrian.clusters.packing import pack
 from bactrian.kernels.threads import Workers, single_threaded_blas
 from bactrian.learning.camel import SHORTHAND, Camel
 from bactrian.learning.likelihood import Likelihood
+from bactrian.learning.moments import PseudoMoments
 from bactrian.learning.pseudolikelihood import PseudoLikelihood
 from bactrian.learning.run import Settings
+from bactrian.learning.scaling import UnifiedScaling
 from bactrian.model.domain import real_numbers
 from bactrian.model.graph_data import GraphData
 from bactrian.model.loglinear import Instance, Samples
@@ -38,6 +40,7 @@ METHODS: dict[str, Learner] = {
     **SHORTHAND,
     **{name: Likelihood(inference=name) for name in ("exact", "lbp", "trw", "convex")},
     **{learner.name: learner for learner in (PseudoLikelihood(), PseudoLikelihood(piecewise=True))},
+    **{learner.name: learner for learner in (UnifiedScaling(), PseudoMoments())},
 }
 
 
@@ -68,7 +71,8 @@ def learn(
     method : str or learner
         ``"piecewise"``, ``"camel0"``, ``"cccp"``, ``"cccp-empirical"`` (shorthand for settings of :class:`Camel`),
         ``"exact"``, ``"lbp"``, ``"trw"``, ``"convex"`` (shorthand for :class:`Likelihood`),
-        ``"pseudolikelihood"``, ``"piecewise-pseudolikelihood"`` (:class:`PseudoLikelihood`), or a configured object.
+        ``"pseudolikelihood"``, ``"piecewise-pseudolikelihood"`` (:class:`PseudoLikelihood`),
+        ``"ups"`` (:class:`UnifiedScaling`), ``"pseudo-moments"`` (:class:`PseudoMoments`), or a configured object.
     prior_variance : float or None
         Variance of the Gaussian prior; None for none.
     l1 : float
@@ -85,7 +89,7 @@ def learn(
     callback : callable, optional
         Called with a :class:`Progress` after every iteration; return True to stop.
     start : array or Solution, optional
-        Weights to start from.
+        Weights to start from; a solution on the same data also hands on its messages and linearisation.
 
     Returns
     -------
@@ -122,6 +126,7 @@ def learn(
         seed=seed,
         callback=callback,
         start=_checked_start(start, packed.n_weights),
+        state=start.state if isinstance(start, Solution) else None,
     )
     with single_threaded_blas():
         solution = learner.learn(packed, settings, workers)

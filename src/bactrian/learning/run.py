@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 
 from bactrian.clusters.junction import JunctionData
 from bactrian.clusters.packed import BeliefTables, PackedData
+from bactrian.clusters.triplets import TightenedData
 from bactrian.objective.dual import Dual
 from bactrian.objective.messages import MessageTables
 from bactrian.objective.prior import Prior, pseudo_gradient
 from bactrian.solvers.lbfgs import Outcome
-from bactrian.solvers.solution import Callback, Progress, Record, Solution, Status
+from bactrian.solvers.solution import Callback, Progress, Record, Solution, Status, WarmState
 
 if TYPE_CHECKING:
     from bactrian.learning.inner import InnerResult, InnerSolver
@@ -38,6 +39,7 @@ class Settings:
     seed: int
     callback: Callback | None
     start: Floats | None
+    state: WarmState | None = None
 
 
 class Run:
@@ -120,7 +122,7 @@ class Run:
     ) -> None:
         """Add an outer iteration to the history."""
         if inner is not self._inner:
-            self._inner, self._evaluations, self._sweeps = inner, 0, 0
+            self._inner, self._evaluations, self._sweeps, self._failures = inner, 0, 0, 0
         self.records.append(
             Record(
                 outer=len(self.records),
@@ -140,7 +142,11 @@ class Run:
         self._evaluations, self._sweeps, self._failures = inner.evaluations, inner.sweeps, inner.failures
 
     def finish(
-        self, inner: InnerSolver, weights: Floats, status: Status, junction: JunctionData | None = None
+        self,
+        inner: InnerSolver,
+        weights: Floats,
+        status: Status,
+        junction: JunctionData | TightenedData | None = None,
     ) -> Solution:
         """The solution at ``weights``."""
         dual = inner.dual
@@ -152,6 +158,7 @@ class Run:
         if junction is not None:
             tables = BeliefTables(junction.original, junction.reader(MessageTables(dual)))
         violation = largest_violation(dual)
+        state = WarmState(dual.multipliers.copy(), dual.hub_bias.copy())
         if (
             status is Status.CONVERGED
             and settings.prior.is_flat
@@ -169,6 +176,7 @@ class Run:
             method=self.name,
             seconds=self.seconds,
             evaluations=sum(record.evaluations for record in self.records),
+            state=state,
         )
 
     def _is_unbounded(self, inner: InnerSolver, weights: Floats, value: float) -> bool:

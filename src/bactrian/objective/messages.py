@@ -50,6 +50,7 @@ class Messages:
             np.empty(layout.n_tables),
             np.empty(layout.n_tables, dtype=np.bool_),
             np.empty(layout.n_hub_states),
+            np.zeros(1, dtype=np.bool_),
         )
         table_number = np.ones(layout.n_tables)
         table_number[layout.cluster_table[::-1]] = carving.cluster[::-1]
@@ -80,6 +81,8 @@ class Messages:
         layout, tables = self.data.layout, self.tables
         self.data.scores.scores(weights, tables.log_entries, tables.hub_scores, self.workers)
         np.add(tables.hub_scores, self.hub_bias, out=tables.hub_scores)
+        lowest = min(tables.log_entries.min(initial=0.0), tables.hub_scores.min(initial=0.0))
+        tables.constrained[0] = lowest == -np.inf
         self.workers.run(
             lambda _, first, last: prepare_tables(layout, tables, self.numbers, first, last), self._table_blocks
         )

@@ -24,7 +24,7 @@ _MAX_STEPS = 25
 #: Differences of the objective below this, relative to its size, are rounding.
 _NOISE = 1e-12
 #: Iterations without a lower value or a smaller gradient before the solver gives up.
-_PATIENCE = 10
+_PATIENCE = 50
 
 
 class Outcome(enum.Enum):
@@ -135,7 +135,8 @@ def minimise(
 ) -> Minimum:
     """Minimise a smooth convex function plus ``l1 @ |x|``.
 
-    Stops when the largest component of the (pseudo-)gradient is at most ``tolerance``. ``memory`` may come from an
+    Stops when the largest component of the (pseudo-)gradient is at most ``tolerance``, or near it where all that is
+    left to gain is rounding. ``memory`` may come from an
     earlier call on a similar function. The callback returns True to stop.
     """
     l1_vector = np.broadcast_to(np.asarray(l1, dtype=np.float64), x.shape)
@@ -172,7 +173,9 @@ def minimise(
             found = search(value_and_gradient, memory, x, value, slope, direction, descent, l1_vector)
         if found is None:
             if retried or not memory._order:
-                return Minimum(x, value, gradient, iteration, Outcome.STALLED)
+                within_rounding = norm <= 10.0 * tolerance and -descent <= 10.0 * _NOISE * max(1.0, abs(value))
+                outcome = Outcome.CONVERGED if within_rounding else Outcome.STALLED
+                return Minimum(x, value, gradient, iteration, outcome)
             memory.clear()
             retried = True
             continue

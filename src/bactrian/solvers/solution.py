@@ -67,6 +67,14 @@ Callback = Callable[[Progress], Any]
 
 
 @dataclass(frozen=True)
+class WarmState:
+    """Multipliers and linearisation at a solution, for learning that goes on from it on the same data."""
+
+    multipliers: Floats
+    linearisation: Floats
+
+
+@dataclass(frozen=True)
 class Solution:
     """The result of :func:`bactrian.learn`.
 
@@ -85,6 +93,7 @@ class Solution:
     method: str = ""
     seconds: float = 0.0
     evaluations: int = 0
+    state: WarmState | None = field(default=None, repr=False)  #: from which ``learn(start=solution)`` goes on
 
     @property
     def converged(self) -> bool:

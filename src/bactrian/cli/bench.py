@@ -1,0 +1,140 @@
+"""``bactrian bench``: measurements on the user's own machine."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from bactrian.cli.common import BadInputError, Show, bad_input, progress_bar
+
+if TYPE_CHECKING:
+    from bactrian.experiments.learners import BenchSettings, Follow
+    from bactrian.report.bench import BenchResult
+
+app = typer.Typer(help="Measure learners on this machine.", no_args_is_help=True)
+
+EXAMPLES = "Examples:  bactrian bench learners --quick  ·  bactrian bench learners --sizes 3x3,K6 --strengths 0.5,2"
+
+
+@app.command("learners", epilog=EXAMPLES)
+def learners(
+    sizes: Annotated[
+        str, typer.Option(metavar="LIST", help="Grids (3x4, with three labels 3x4:3) and complete graphs (K6).")
+    ] = "3x3,4x4,3x3:3,K6,K8",
+    strengths: Annotated[str, typer.Option(metavar="LIST", help="Sizes of the couplings.")] = "0.25,0.5,1,2",
+    seeds: Annotated[int, typer.Option(help="Fields drawn for each size, sharing and strength.")] = 5,
+    samples: Annotated[int, typer.Option(help="Samples to learn from.")] = 500,
+    max_seconds: Annotated[float, typer.Option(help="Limit of one training run.")] = 2.0,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for tables and plots.")] = Path(
+        "bactrian-bench"
+    ),
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A small run: two small graphs, two strengths, two seeds.")
+    ] = False,
+) -> None:
+    """Every learner on seeded random fields small enough for exact answers.
+
+    Prints likelihoods, errors, times and statuses, and ratios of times; writes these with plots and the experiment on
+    the rank of the moment constraints. Takes some minutes.
+    """
+    with bad_input(ValueError, ImportError):
+        import matplotlib  # noqa: F401  (missing, it must be said before any work)
+
+        from bactrian.experiments.learners import BenchSettings
+        from bactrian.report.bench import write_bench
+
+        chosen = ("3x3", "K5") if quick else tuple(part.strip() for part in sizes.split(","))
+        settings = BenchSettings(
+            sizes=chosen,
+            strengths=(0.25, 1.0) if quick else _numbers(strengths),
+            n_seeds=2 if quick else seeds,
+            n_samples=samples,
+            max_seconds=max_seconds,
+        )
+    _check_folder(output)
+    with progress_bar("learners") as show:
+        result = _measure(settings, _follow(show), quick)
+    with bad_input(OSError):
+        paths = write_bench(output, result)
+    console = Console()
+    _print(console, result)
+    for path in paths:
+        console.print(f"Written: {escape(str(path))}", soft_wrap=True, highlight=False)
+
+
+def _measure(settings: BenchSettings, follow: Follow | None, quick: bool) -> BenchResult:
+    from bactrian.experiments.learners import run_learners
+    from bactrian.experiments.rank import run_rank
+    from bactrian.experiments.speed import run_speed
+    from bactrian.report.bench import BenchResult
+
+    rows = run_learners(settings, follow)
+    rank = run_rank(1 if quick else settings.n_seeds, settings.n_samples, follow)
+    return BenchResult(settings, rows, rank, run_speed(settings, rows, 2 if quick else 3, follow))
+
+
+def _follow(show: Show | None) -> Follow | None:
+    if show is None:
+        return None
+
+    def follow(name: str, detail: str, number: int, total: int) -> None:
+        show(name, detail, number, total)
+
+    return follow
+
+
+def _numbers(text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise ValueError(f"--strengths must be numbers separated by commas, found {text!r}") from None
+
+
+def _check_folder(output: Path) -> None:
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        raise BadInputError(f"--output: cannot make the folder {output}: {problem.strerror}") from problem
+    if not os.access(output, os.W_OK):
+        raise BadInputError(f"--output: cannot write to {output}")
+
+
+def _print(console: Console, result: BenchResult) -> None:
+    from bactrian.experiments.learners import METRICS
+    from bactrian.experiments.learners_summary import summarise
+    from bactrian.experiments.rank import rank_reading
+    from bactrian.report.bench import cell, speed_table
+
+    order = list(dict.fromkeys(row.learner for row in result.rows))
+    for family in dict.fromkeys(row.family for row in result.rows):
+        summaries = summarise([row for row in result.rows if row.family == family], "strength")
+        summaries.sort(key=lambda s: (s.group[0], order.index(s.learner)))
+        table = _table(f"{family.capitalize()} graphs: mean (standard deviation)", ["strength", "learner"])
+        for heading in METRICS.values():
+            table.add_column(heading, justify="right")
+        table.add_column("status", overflow="fold")
+        for s in summaries:
+            cells = (cell(s, metric) for metric in METRICS)
+            table.add_row(f"{s.group[0]:g}", escape(s.learner), *cells, escape(s.ending if s.n_runs else "refused"))
+        console.print(table)
+    heads, rows = speed_table(result.speed)
+    speed = _table("Ratios of times, best of several, where the second learner converged", heads)
+    for row in rows:
+        speed.add_row(*row)
+    console.print(speed)
+    for sentence in rank_reading(result.rank):
+        console.print(f"Rank, {escape(sentence)}", soft_wrap=True, highlight=False)
+
+
+def _table(title: str, heads: list[str]) -> Table:
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    for head in heads:
+        table.add_column(head)
+    return table

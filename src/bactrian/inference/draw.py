@@ -1,0 +1,123 @@
+"""Draws from the joint distribution of a model.
+
+Exact where a junction tree fits: the root clique is drawn from its marginal, then every other clique given its sepset
+with the parent (Dawid, Statistics and Computing 2, 1992). Elsewhere blocked Gibbs sampling.
+"""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from bactrian.clusters.elimination import JunctionTree, junction_tree
+from bactrian.clusters.graph import ClusterGraph
+from bactrian.inference.arguments import checked_weights, packed
+from bactrian.inference.evidence import hub_bias
+from bactrian.inference.factors import factor_scores
+from bactrian.inference.gibbs import LARGEST_PAIR, Chains
+from bactrian.inference.infer import infer
+from bactrian.inference.problem import Options, Problem
+from bactrian.kernels.blocks import build_blocks
+from bactrian.kernels.threads import Workers
+from bactrian.model.loglinear import LogLinearModel
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+def draw_exactly(
+    model: LogLinearModel,
+    weights: ArrayLike,
+    n_samples: int,
+    *,
+    seed: int = 0,
+    memory_budget: int = 4 * 2**30,
+    n_threads: int | None = None,
+) -> Ints:
+    """Independent draws, shape (n_samples, n_variables), down a junction tree; MemoryBudgetError where it is too big.
+
+    >>> from bactrian.clusters.graph import ClusterGraph
+    >>> model = LogLinearModel(ClusterGraph([2, 2], [(0, 1)]), [[[1.0], [0.0], [0.0], [1.0]]])
+    >>> draws = draw_exactly(model, [100.0], 5)
+    >>> (draws[:, 0] == draws[:, 1]).all()
+    np.True_
+    """
+    graph = model.graph
+    tree = junction_tree(graph.cardinalities, graph.clusters, memory_budget=memory_budget)
+    with_cliques = LogLinearModel(
+        ClusterGraph(graph.cardinalities, [*graph.clusters, *tree.cliques], []),
+        [*model.features, *[None] * len(tree.cliques)],
+        [*model.base_scores, *[None] * len(tree.cliques)],
+    )
+    result = infer(with_cliques, weights, method="exact", memory_budget=memory_budget, n_threads=n_threads)
+    random = np.random.default_rng(seed)
+    states = np.zeros((n_samples, graph.n_variables), dtype=np.int64)
+    for clique, sepset in _downwards(tree):
+        belief = result.clusters[len(graph.clusters) + clique]
+        _draw_clique(belief, tree.cliques[clique], sepset, states, random)
+    return states
+
+
+def _downwards(tree: JunctionTree) -> list[tuple[int, tuple[int, ...]]]:
+    """Cliques, every parent before its children, with the sepset towards the parent."""
+    children = {child for child, _, _ in tree.edges}
+    roots: list[tuple[int, tuple[int, ...]]] = [(q, ()) for q in range(len(tree.cliques)) if q not in children]
+    return roots + [(child, sepset) for child, _, sepset in reversed(tree.edges)]
+
+
+def _draw_clique(
+    belief: Floats, scope: tuple[int, ...], sepset: tuple[int, ...], states: Ints, random: np.random.Generator
+) -> None:
+    """Draw the variables of a clique that its sepset leaves open, into the columns of ``states``."""
+    rest = tuple(v for v in scope if v not in sepset)
+    table = belief.transpose([scope.index(v) for v in sepset + rest])
+    shape = table.shape
+    rows = np.cumsum(table.reshape(int(np.prod(shape[: len(sepset)], dtype=np.int64)), -1), axis=1)
+    row = np.zeros(states.shape[0], dtype=np.int64)
+    if sepset:
+        row = np.ravel_multi_index(tuple(states[:, v] for v in sepset), shape[: len(sepset)])
+    # Row r of the conditional distribution functions fills the interval from r to r + 1, so one search serves all.
+    with np.errstate(divide="ignore", invalid="ignore"):
+        bounds = np.where(rows[:, -1:] > 0.0, rows / rows[:, -1:], 1.0) + np.arange(rows.shape[0])[:, None]
+    found = np.searchsorted(bounds.ravel(), row + random.random(row.size), side="right")
+    found = np.clip(found - row * rows.shape[1], 0, rows.shape[1] - 1)
+    for v, drawn in zip(rest, np.unravel_index(found, shape[len(sepset) :]), strict=True):
+        states[:, v] = drawn
+
+
+def draw_by_gibbs(
+    model: LogLinearModel,
+    weights: ArrayLike,
+    n_samples: int,
+    *,
+    seed: int = 0,
+    n_chains: int = 16,
+    burn_in: int = 500,
+    thinning: int = 10,
+    n_threads: int | None = None,
+) -> Ints:
+    """Draws, shape (n_samples, n_variables), from chains in turn: approximate, and dependent within a chain."""
+    began = time.perf_counter()
+    data, seen = packed(model, None)
+    problem = Problem(
+        data=data,
+        weights=checked_weights(weights, data.n_weights),
+        evidence=seen,
+        bias=hub_bias(data, seen),
+        many=False,
+        workers=Workers(n_threads),
+        options=Options(seed=seed),
+        began=began,
+    )
+    scores = factor_scores(data, problem.weights, seen, problem.workers)
+    n_chains = max(1, min(n_chains, n_samples))
+    chains = Chains(scores, build_blocks(scores.layout, scores.hubs, LARGEST_PAIR), n_chains, seed)
+    chains.start(problem)
+    rounds = -(-n_samples // n_chains)
+    states = np.zeros((rounds, n_chains, model.graph.n_variables), dtype=np.int64)
+    for r in range(rounds):
+        chains.run(problem, burn_in if r == 0 else 0, thinning, 1)
+        states[r] = chains.states
+    return states.reshape(-1, model.graph.n_variables)[:n_samples].copy()
