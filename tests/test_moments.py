@@ -278,6 +278,8 @@ def conditional(features: Array) -> list[Any]:
 def test_conditional_data_is_refused(method: str) -> None:
     with pytest.raises(ValueError, match=rf"{method} learns from generative data.*found conditional data"):
         bt.learn(conditional(np.eye(2)), method, prior_variance=None)
+    with pytest.raises(ValueError, match=rf"{method} learns from generative data.*found conditional data"):
+        bt.learn(conditional(np.eye(2))[:1], method, prior_variance=None)
     nodes = bt.GraphData(np.eye(4), [[0, 1], [1, 2]], labels=[0, 1, 1, 0], n_labels=2)
     with pytest.raises(ValueError, match=rf"{method} learns from generative data.*found conditional data"):
         bt.learn(nodes, method, prior_variance=None)

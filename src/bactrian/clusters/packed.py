@@ -66,6 +66,7 @@ class PackedData:
     empirical: Floats | None  #: (n_weights,) weighted sum of observed features; None without labels
     hub_truth: Floats | None  #: (n_hub_states,) weighted counts of observed hub states
     observed_base: float = 0.0  #: weighted sum of the fixed scores of observed states
+    generative: bool = False  #: the one instance stands for many samples
     observations: Observations | None = None  #: the observed states themselves; None without labels
 
     def observed(self, entries: Floats, hub_states: Floats, observations: Observations | None = None) -> PackedData:

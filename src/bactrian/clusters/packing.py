@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -33,7 +33,7 @@ def pack(data: Any, *, need_labels: bool = True) -> PackedData:
             raise ValueError("the GraphData has no labels; learning needs labels=")
         return _pack_graph_data(data)
     if isinstance(data, Samples):
-        return _pack_models([data.model], [data.X], [data.sample_weight])
+        return replace(_pack_models([data.model], [data.X], [data.sample_weight]), generative=True)
     if isinstance(data, Instance):
         raise TypeError("data must be a list of Instance objects; found a single Instance: wrap it in a list")
     if not isinstance(data, Sequence):

@@ -36,7 +36,7 @@ class Tables:
         self.data, self.method = data, method
         if not settings.prior.is_flat:
             raise ValueError(f"{method} has no prior; use prior_variance=None and l1=0")
-        if not isinstance(data.scores, SparseScores) or data.layout.n_instances != 1:
+        if not isinstance(data.scores, SparseScores) or not data.generative:
             raise ValueError(
                 f"{method} learns from generative data, many samples of one model (Samples), found conditional data: "
                 "its models change from instance to instance, so there are no observed marginals to match"
