@@ -873,3 +873,30 @@ def test_start_is_not_written_to() -> None:
     start = np.zeros(6)
     bt.learn(loopy(), "cccp", start=start)
     np.testing.assert_array_equal(start, 0.0)
+
+
+# --- class weights ---
+
+
+def three_graphs(**options: Any) -> bt.GraphData:
+    rng = np.random.default_rng(5)
+    labels = np.array([0, 0, 0, 1, 1, 1, 0, 1, 0])
+    edges = [[0, 1], [1, 2], [3, 4], [4, 5], [6, 7], [7, 8]]
+    return bt.GraphData(rng.normal(size=(9, 2)), edges, n_labels=2, labels=labels, node_counts=[3, 3, 3], **options)
+
+
+def test_class_weights_weight_graphs_by_their_labels() -> None:
+    np.testing.assert_allclose(three_graphs(class_weight=[1.0, 3.0]).weights, [1.0, 3.0, 5.0 / 3.0])
+    np.testing.assert_allclose(three_graphs(class_weight=[1.0, 3.0], weights=[2.0, 1.0, 0.0]).weights, [2.0, 3.0, 0.0])
+    balanced = three_graphs(class_weight="balanced").weights
+    np.testing.assert_allclose(balanced, [9 / 10, 9 / 8, (2 * 9 / 10 + 9 / 8) / 3])
+    weighted = bt.learn(three_graphs(class_weight="balanced"), "cccp")
+    by_hand = bt.learn(three_graphs(weights=balanced), "cccp")
+    np.testing.assert_allclose(weighted.weights, by_hand.weights, atol=1e-8)
+    assert np.abs(weighted.weights - bt.learn(three_graphs(), "cccp").weights).max() > 1e-4
+
+
+@pytest.mark.parametrize("wrong", ["even", [1.0], [1.0, -1.0], [np.nan, 1.0]])
+def test_bad_class_weights(wrong: Any) -> None:
+    with pytest.raises(ValueError, match="class_weight"):
+        three_graphs(class_weight=wrong)

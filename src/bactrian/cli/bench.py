@@ -22,6 +22,17 @@ app = typer.Typer(help="Measure learners on this machine.", no_args_is_help=True
 
 EXAMPLES = "Examples:  bactrian bench learners --quick  ·  bactrian bench learners --sizes 3x3,K6 --strengths 0.5,2"
 
+#: Short headings; columns from which standard deviations fit as well.
+_HEADS = {
+    "log_likelihood": "held-out",
+    "loss": "loss",
+    "error_to_truth": "to truth",
+    "error_to_weights": "to own w",
+    "weight_error": "weights",
+    "seconds": "seconds",
+}
+_WIDE = 150
+
 
 @app.command("learners", epilog=EXAMPLES)
 def learners(
@@ -116,14 +127,20 @@ def _print(console: Console, result: BenchResult) -> None:
     for family in dict.fromkeys(row.family for row in result.rows):
         summaries = summarise([row for row in result.rows if row.family == family], "strength")
         summaries.sort(key=lambda s: (s.group[0], order.index(s.learner)))
-        table = _table(f"{family.capitalize()} graphs: mean (standard deviation)", ["strength", "learner"])
-        for heading in METRICS.values():
-            table.add_column(heading, justify="right")
+        spread = console.width >= _WIDE
+        table = _table(
+            f"{family.capitalize()} graphs: mean{' (standard deviation)' if spread else ''}", ["s", "learner"]
+        )
+        for metric in METRICS:
+            table.add_column(_HEADS[metric], justify="right", no_wrap=True)
         table.add_column("status", overflow="fold")
         for s in summaries:
-            cells = (cell(s, metric) for metric in METRICS)
-            table.add_row(f"{s.group[0]:g}", escape(s.learner), *cells, escape(s.ending if s.n_runs else "refused"))
+            cells = (cell(s, metric, spread) for metric in METRICS)
+            ending = s.ending.replace(" converged", "") if s.n_runs else "refused"
+            table.add_row(f"{s.group[0]:g}", escape(s.learner), *cells, escape(ending))
         console.print(table)
+    for reason in sorted({f"{row.learner}: {row.status}" for row in result.rows if row.refused}):
+        console.print(escape(reason), soft_wrap=True, highlight=False)
     heads, rows = speed_table(result.speed)
     speed = _table("Ratios of times, best of several, where the second learner converged", heads)
     for row in rows:
@@ -136,5 +153,5 @@ def _print(console: Console, result: BenchResult) -> None:
 def _table(title: str, heads: list[str]) -> Table:
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for head in heads:
-        table.add_column(head)
+        table.add_column(head, no_wrap=True)
     return table

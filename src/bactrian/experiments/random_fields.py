@@ -1,8 +1,8 @@
 """Random Markov random fields small enough for exact answers: grids and complete graphs, by name and seed.
 
-Binary variables are spins: a node has one feature s, a pair one feature s t, with s, t = -1 or 1, so every weight can be
-told from the data. With more labels every node and pair has a full table of indicators. Weights are unshared (one block
-per node and pair) or shared (one for all nodes and one for each direction of the grid, or for all pairs).
+Binary variables are spins: a node has one feature s, a pair one feature s t, with s, t = -1 or 1, so every weight can
+be told from the data. With more labels every node and pair has a full table of indicators. Weights are unshared (one
+block per node and pair) or shared (one for all nodes and one for each direction of the grid, or for all pairs).
 """
 
 from __future__ import annotations

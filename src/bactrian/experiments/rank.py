@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,7 +50,7 @@ def run_rank(n_seeds: int = 5, n_samples: int = 500, follow: Follow | None = Non
     """Both settings, from all weights shared to none."""
     if n_seeds < 1 or n_samples < 1:
         raise ValueError(f"n_seeds and n_samples must be at least 1, found {n_seeds} and {n_samples}")
-    points = []
+    points: list[RankPoint] = []
     for seed in range(n_seeds):
         if follow is not None:
             follow("rank", f"seed {seed}", seed, n_seeds)
@@ -140,7 +141,7 @@ def _largest_disagreement(beliefs: Sequence[Sequence[Floats]], edges: NDArray[np
 
 def _normalisation(n_edges: int) -> Floats:
     """Rows that sum the states of each binary edge, (n_edges, 4 n_edges)."""
-    return np.kron(np.eye(n_edges), np.ones((1, 4)))
+    return np.repeat(np.eye(n_edges), 4, axis=1)
 
 
 def _consistency(edges: NDArray[np.int64]) -> Floats:
@@ -149,7 +150,7 @@ def _consistency(edges: NDArray[np.int64]) -> Floats:
     on_axis = np.array([[0.0, 0.0, 1.0, 1.0], [0.0, 1.0, 0.0, 1.0]])
     for v in range(int(edges.max()) + 1):
         places = [(i, axis) for i, edge in enumerate(edges) for axis in (0, 1) if edge[axis] == v]
-        for (i, a), (j, b) in zip(places[:-1], places[1:], strict=True):
+        for (i, a), (j, b) in pairwise(places):
             row = np.zeros((len(edges), 4))
             row[i] += on_axis[a]
             row[j] -= on_axis[b]

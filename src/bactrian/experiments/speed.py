@@ -97,16 +97,11 @@ def summarise_speed(rows: Sequence[SpeedRow]) -> list[SpeedSummary]:
             own = [row for row in rows if (row.size, row.first, row.second) == (size, first, second)]
             kept = [row for row in own if row.counts]
             if not kept:
-                found.append(SpeedSummary(size, first, second, 0, len(own), *[np.nan] * 4, 0))
+                found.append(SpeedSummary(size, first, second, 0, len(own), np.nan, np.nan, np.nan, np.nan, 0))
                 continue
             ratios = np.array([row.ratio for row in kept])
             total = sum(row.first_seconds for row in kept) / sum(row.second_seconds for row in kept)
-            numbers = (
-                total,
-                float(np.median(ratios)),
-                float(ratios.min()),
-                float(ratios.max()),
-                int((ratios <= 1.0).sum()),
-            )
-            found.append(SpeedSummary(size, first, second, len(kept), len(own), *numbers))
+            spread = (float(np.median(ratios)), float(ratios.min()), float(ratios.max()))
+            n_faster = int((ratios <= 1.0).sum())
+            found.append(SpeedSummary(size, first, second, len(kept), len(own), total, *spread, n_faster))
     return found

@@ -44,6 +44,9 @@ class GraphData:
         it; CCCP does not.
     weights : (n_graphs,) floats, optional
         Weight of each graph's term of the log-likelihood.
+    class_weight : "balanced" or (n_labels,) floats, optional
+        Weight of each label. A joint likelihood does not split over nodes, so a graph counts, beside ``weights``, as the
+        mean weight of its nodes' labels. "balanced" weights a label by n_nodes / (n_labels * its count).
     """
 
     def __init__(
@@ -59,6 +62,7 @@ class GraphData:
         node_counts: ArrayLike | None = None,
         node_factors: str = "clusters",
         weights: ArrayLike | None = None,
+        class_weight: str | ArrayLike | None = None,
     ) -> None:
         if isinstance(n_labels, bool) or not (isinstance(n_labels, int | np.integer) and n_labels >= 1):
             raise ValueError(f"n_labels must be an integer of at least 1, found {n_labels!r}")
@@ -78,7 +82,9 @@ class GraphData:
         if edge_rows is not None and edge_rows.shape[0] != n_edges:
             raise ValueError(f"edge_inputs must have one row per edge: expected {n_edges}, found {edge_rows.shape[0]}")
         self.labels = None if labels is None else _checked_codes(labels, n_nodes, self.n_labels, "labels")
-        self.weights = _checked_weights(weights, self.n_graphs)
+        self.weights = _checked_weights(weights, self.n_graphs, "weights")
+        if class_weight is not None:
+            self.weights = self.weights * self._label_weights(class_weight)
         self.scores = StructuredScores(
             Inputs(node_rows),
             self.n_labels,
@@ -101,6 +107,21 @@ class GraphData:
     def n_weights(self) -> int:
         """Number of weights."""
         return self.scores.n_weights
+
+    def _label_weights(self, class_weight: str | ArrayLike) -> NDArray[np.float64]:
+        """Mean label weight of each graph; 1 for a graph without nodes."""
+        if self.labels is None:
+            raise ValueError("class_weight needs labels=")
+        if isinstance(class_weight, str):
+            if class_weight != "balanced":
+                raise ValueError(f"class_weight must be 'balanced' or one weight per label, found {class_weight!r}")
+            counts = np.bincount(self.labels, minlength=self.n_labels)
+            per_label = self.n_nodes / (self.n_labels * np.maximum(counts, 1))
+        else:
+            per_label = _checked_weights(class_weight, self.n_labels, "class_weight")
+        total = np.concatenate([[0.0], np.cumsum(per_label[self.labels])])[self.node_pointer]
+        sizes = np.diff(self.node_pointer)
+        return np.where(sizes > 0, np.diff(total) / np.maximum(sizes, 1), 1.0)
 
     def split_weights(self, weights: ArrayLike) -> tuple[NDArray[np.float64], list[NDArray[np.float64]]]:
         """Node weights (n_inputs, n_labels), and per edge type its table (n_labels, n_labels).
@@ -199,12 +220,12 @@ def _checked_codes(codes: ArrayLike | None, length: int, n_codes: int, name: str
     return array.astype(np.int64)
 
 
-def _checked_weights(weights: ArrayLike | None, length: int) -> NDArray[np.float64]:
+def _checked_weights(weights: ArrayLike | None, length: int, name: str) -> NDArray[np.float64]:
     if weights is None:
         return np.ones(length)
-    array = real_numbers(weights, "weights")
+    array = real_numbers(weights, name)
     if array.shape != (length,):
-        raise ValueError(f"weights must have shape ({length},), found {array.shape}")
+        raise ValueError(f"{name} must have shape ({length},), found {array.shape}")
     if not (np.isfinite(array).all() and (array >= 0.0).all() and array.any()):
-        raise ValueError("weights must be finite, none negative and not all zero")
+        raise ValueError(f"{name} must be finite, none negative and not all zero")
     return array

@@ -86,8 +86,8 @@ def speed_table(rows: Sequence[SpeedRow]) -> tuple[list[str], list[list[str]]]:
     return heads, cells
 
 
-def cell(summary: Summary, metric: str) -> str:
-    """Mean (standard deviation), or a dash.
+def cell(summary: Summary, metric: str, spread: bool = True) -> str:
+    """Mean (standard deviation, where ``spread`` is wanted), or a dash.
 
     >>> from types import SimpleNamespace
     >>> cell(SimpleNamespace(mean={"loss": 0.12345}, deviation={"loss": 0.5}), "loss")
@@ -96,7 +96,7 @@ def cell(summary: Summary, metric: str) -> str:
     mean, deviation = summary.mean[metric], summary.deviation[metric]
     if not np.isfinite(mean):
         return "–"
-    return f"{mean:.3g}" + (f" ({deviation:.2g})" if np.isfinite(deviation) else "")
+    return f"{mean:.3g}" + (f" ({deviation:.2g})" if spread and np.isfinite(deviation) else "")
 
 
 def _family_rows(rows: Sequence[Row]) -> Iterator[list[str]]:

@@ -54,7 +54,7 @@ def metric_plot(rows: Sequence[Row], metric: str, floor: float) -> str:
 
 
 def rank_plot(points: Sequence[RankPoint]) -> str:
-    """Violation, change of beliefs and added constraints against the rank, one panel each; a point is a mean of seeds."""
+    """Violation, change of beliefs and added constraints against the rank, one panel each; points are means."""
 
     def draw(panels: Sequence[Axes]) -> None:
         quantities = (
