@@ -45,8 +45,8 @@ class GraphData:
     weights : (n_graphs,) floats, optional
         Weight of each graph's term of the log-likelihood.
     class_weight : "balanced" or (n_labels,) floats, optional
-        Weight of each label. A joint likelihood does not split over nodes, so a graph counts, beside ``weights``, as the
-        mean weight of its nodes' labels. "balanced" weights a label by n_nodes / (n_labels * its count).
+        Weight of each label. A joint likelihood does not split over nodes, so a graph counts, beside ``weights``, as
+        the mean weight of its nodes' labels. "balanced" weights a label by n_nodes / (n_labels * its count).
     """
 
     def __init__(
