@@ -182,6 +182,34 @@ def test_learning_conditional_instances() -> None:
     np.testing.assert_allclose(one.weights, oracle.maximum_likelihood([observed], 2.0), atol=1e-4)
 
 
+def test_structured_data() -> None:
+    """GraphData: two graphs, shared edge tables; learned weights are those of exact likelihood, beliefs too."""
+    rng = np.random.default_rng(4)
+    edges = [[0, 1], [1, 2], [2, 0], [3, 4], [5, 4], [5, 6], [6, 3]]
+    labels = rng.integers(3, size=7)
+    data = bt.GraphData(rng.normal(size=(7, 2)), edges, n_labels=3, labels=labels, node_counts=[3, 4], tables="full")
+    exact = bt.learn(data, "exact", prior_variance=1.0, tolerance=1e-8)
+    tight = bt.learn(data, bt.Camel(tighten=2), prior_variance=1.0, tolerance=1e-8)
+    np.testing.assert_allclose(tight.weights, exact.weights, atol=1e-4)
+    strong = 3.0 * rng.normal(size=exact.weights.size)
+    for found, true in zip(
+        bt.infer(data, strong, "double-loop", tighten=2, tolerance=1e-9), bt.infer(data, strong, "exact"), strict=True
+    ):
+        assert found.triplets
+        assert found.log_partition == pytest.approx(true.log_partition, abs=1e-5)
+        for a, b in zip([*found.variables, *found.clusters], [*true.variables, *true.clusters], strict=True):
+            np.testing.assert_allclose(a, b, atol=1e-5)
+
+
+def test_a_grid_gets_about_two_triplets_a_face() -> None:
+    """Nine faces; a cycle around two of them may take the place of one, at four triplets for two."""
+    graph = bt.grid_graph(4, 4, 2)
+    rng = np.random.default_rng(0)
+    base = [rng.normal(size=2 ** len(scope)) for scope in graph.clusters]
+    model = bt.LogLinearModel(graph, [np.zeros((b.size, 1)) for b in base], base_scores=base)
+    assert 18 <= len(bt.infer(model, [0.0], "double-loop", tighten=99, tolerance=1e-6).triplets) <= 22
+
+
 def test_bad_arguments() -> None:
     model = library(dense(np.random.default_rng(0), 3, [(0, 1), (1, 2), (0, 2)], 1.0))
     with pytest.raises(ValueError, match="tighten must be at least 0"):

@@ -1,4 +1,4 @@
-"""The violation search: cycles whose pair beliefs fit no joint distribution, cut into triplets of variables.
+"""The search for triplets: cycles that correct Bethe's solution most, cut into triplets of variables.
 
 A cycle v_1 ... v_n with pair beliefs b is scored by
 
@@ -7,7 +7,8 @@ A cycle v_1 ... v_n with pair beliefs b is scored by
 the correction that the cycle alone makes to Bethe's log Z at a fixed point of belief propagation (Weiss, Neural
 Computation 12(1), 2000; region pursuit of Welling, UAI 2004). It is 0 where the last pair is independent of how the
 others close the cycle, and infinite where hard pair beliefs cannot all hold at once. For binary variables it is
-|log(1 + r_1 ... r_n)| with the pairs' correlations r.
+|log(1 + r_1 ... r_n)| with the pairs' correlations r. So it also finds cycles whose pair beliefs are consistent but
+wrong, which a test for violated cycle inequalities alone would pass over.
 
 A longer cycle is cut into triplets by chords, as in Sontag, Meltzer, Globerson, Jaakkola & Weiss (UAI 2008).
 Triplets are taken greedily, but only if independent in the cycle space over GF(2) of those taken before: a dependent
@@ -48,7 +49,8 @@ def find_triplets(data: PackedData, tables: TableReader, most: int) -> list[tupl
         if key not in known:
             pairs = {(a, b) for scope in scopes for a in scope for b in scope if a < b}
             cycles = _short_cycles(cardinalities.size, sorted(pairs))
-            known[key] = [cycle for cycle in cycles if not _inside(cycle, scopes)]
+            large = [set(scope) for scope in scopes if len(scope) > 2]
+            known[key] = [cycle for cycle in cycles if not _inside(cycle, large)]
         scored = _scored(data, tables, m, known[key]) if known[key] else []
         found.append(_independent(scored, scopes, most))
     return found
@@ -75,7 +77,8 @@ def _scored(
         pair = table.sum(axis=tuple(i for i in range(len(scope)) if i not in axes))
         pair = pair if (axes[0] < axes[1]) == (a < b) else pair.T
         single = tables.hub(first_hub + a)[:, None]
-        return np.divide(pair, single, out=np.zeros_like(pair), where=single > 0.0)
+        ratio: Floats = np.divide(pair, single, out=np.zeros_like(pair), where=single > 0.0)
+        return ratio
 
     known: dict[Pair, Floats] = {}
     scored = []
@@ -127,10 +130,9 @@ def _close(left: tuple[int, ...], right: tuple[int, ...], found: dict[tuple[int,
     found[cycle if cycle[1] < cycle[-1] else cycle[:1] + cycle[:0:-1]] = None
 
 
-def _inside(variables: Sequence[int], scopes: Sequence[Scope]) -> bool:
-    """Whether one cluster holds all the variables."""
-    wanted = set(variables)
-    return any(len(scope) >= len(wanted) and wanted <= set(scope) for scope in scopes)
+def _inside(variables: Sequence[int], large: Sequence[set[int]]) -> bool:
+    """Whether one cluster of three or more holds all the variables."""
+    return any(scope.issuperset(variables) for scope in large)
 
 
 def _independent(
@@ -138,6 +140,7 @@ def _independent(
 ) -> tuple[Triplet, ...]:
     """Triplets of the cycles in turn, but those that depend on earlier ones in the cycle space over GF(2)."""
     pairs = {(a, b) for scope in scopes for a in scope for b in scope if a < b}
+    large = [set(scope) for scope in scopes if len(scope) > 2]
     number: dict[Pair, int] = {}
     basis: dict[int, int] = {}
     chosen: list[Triplet] = []
@@ -148,11 +151,13 @@ def _independent(
     for score, cycle in scored:
         if -score < _LEAST_SCORE:
             break
+        if not _remainder(_boundary(cycle, number), basis):
+            continue  # cycles taken before imply it; its chords would only hang on the graph like leaves
         fan = _triangulate(cycle, pairs)
         if len(chosen) + len(fan) > most:
             continue
         for triplet in fan:
-            if not _inside(triplet, scopes) and _reduce(_boundary(triplet, number), basis):
+            if not _inside(triplet, large) and _reduce(_boundary(triplet, number), basis):
                 chosen.append(triplet)
                 pairs |= {(triplet[0], triplet[1]), (triplet[1], triplet[2]), (triplet[0], triplet[2])}
     return tuple(chosen)
@@ -175,18 +180,22 @@ def _triangulate(cycle: tuple[int, ...], pairs: set[Pair]) -> list[Triplet]:
     return fan
 
 
-def _boundary(triplet: Sequence[int], number: dict[Pair, int]) -> int:
-    """The triplet's pairs as bits."""
-    a, b, c = sorted(triplet)
-    return sum(1 << number.setdefault(pair, len(number)) for pair in ((a, b), (b, c), (a, c)))
+def _boundary(cycle: Sequence[int], number: dict[Pair, int]) -> int:
+    """The pairs around a cycle or triplet, as bits."""
+    steps = zip(cycle, [*cycle[1:], cycle[0]], strict=True)
+    return sum(1 << number.setdefault((min(step), max(step)), len(number)) for step in steps)
+
+
+def _remainder(vector: int, basis: dict[int, int]) -> int:
+    """What is left of a vector over a basis keyed by highest bits: 0 where it depends on it."""
+    while vector and vector.bit_length() in basis:
+        vector ^= basis[vector.bit_length()]
+    return vector
 
 
 def _reduce(vector: int, basis: dict[int, int]) -> bool:
-    """Add a vector to the basis, keyed by highest bits; False where it depends on those in it."""
-    while vector:
-        top = vector.bit_length()
-        if top not in basis:
-            basis[top] = vector
-            return True
-        vector ^= basis[top]
-    return False
+    """Add a vector to the basis; False where it depends on those in it."""
+    rest = _remainder(vector, basis)
+    if rest:
+        basis[rest.bit_length()] = rest
+    return rest > 0

@@ -197,8 +197,8 @@ def _structure(
     shapes = [tuple(int(cardinalities[v]) for v in scope) for scope in clusters]
     link_hub = np.array([hub for hub, _, _ in ends], dtype=np.int64)
     link_cluster = np.array([cluster for _, cluster, _ in ends], dtype=np.int64)
-    sizes = [len(axes) for _, _, axes in ends]
-    first_axis = [axes[0] for _, _, axes in ends]
+    sizes = np.array([len(axes) for _, _, axes in ends], dtype=np.int64)
+    first_axis = np.array([axes[0] for _, _, axes in ends], dtype=np.int64)
     degrees = np.bincount(link_cluster, minlength=len(clusters))
     n_pairs = len(hubs) - cardinalities.size
     nothing = sp.csr_array((0, cardinalities.size), dtype=np.int64)

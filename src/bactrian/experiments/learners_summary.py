@@ -32,8 +32,10 @@ class Summary:
         if not self.n_runs:
             return self.statuses[0][0]
         said = f"{self.n_converged}/{self.n_runs} converged"
-        others = [f"{count} {status.split(':')[0]}" for status, count in self.statuses if status != "converged"]
-        said = "; ".join([said, *others])
+        heads: Counter[str] = Counter()
+        for status, count in self.statuses:
+            heads[status.split(":")[0]] += count
+        said = "; ".join([said, *(f"{count} {head}" for head, count in heads.items() if head != "converged")])
         return said if self.prior else f"{said}; no prior"
 
 

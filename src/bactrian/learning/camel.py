@@ -64,9 +64,9 @@ class Camel:
     tight : bool
         Solve every inner problem to tolerance. Then the primal objective never falls between relinearisations.
     tighten : int
-        Once Bethe's solution is found, add at most so many triplets of variables per instance, on cycles whose pair
-        beliefs fit no joint distribution (:mod:`bactrian.clusters.cycles`), and go on with Kikuchi's entropy of
-        triplets, pairs and variables. Helps where it reaches about as many triplets as there are independent cycles.
+        Once Bethe's solution is found, add at most so many triplets of variables per instance, on the cycles that
+        correct it most (:mod:`bactrian.clusters.cycles`), and go on with Kikuchi's entropy of
+        triplets, pairs and variables. Give at least the number of independent cycles (twice that for grids).
 
     Examples
     --------
@@ -216,7 +216,8 @@ class Camel:
             last_weight_change = weight_change
             if settled and (run.settings.prior.is_flat or distance <= _WEIGHT_TOLERANCE):
                 run.record(result, inner, belief_change, weight_change)
-                return weights, Status.CONVERGED
+                reliable = result.status is not Status.UNRELIABLE
+                return weights, Status.CONVERGED if reliable else Status.UNRELIABLE
             if run.iterations_left <= 0 or outer == limit:
                 run.record(result, inner, belief_change, weight_change)
                 return weights, run.interrupted or Status.ITERATION_LIMIT
