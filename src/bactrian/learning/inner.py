@@ -21,6 +21,8 @@ _MEMORY = 10
 #: Change of a marginal at which the first sweeps stop; later ones follow the moment gap down to the run's accuracy.
 _LOOSEST = 1e-2
 _SHARPEST = 1e-13
+#: Trials in one line search, and relative decrease of the objective, at which messages are made more accurate.
+_MANY_TRIALS, _LITTLE_GAIN = 5, 1e-12
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,8 @@ class Profiled:
         self.objective = objective or ProfiledObjective(dual, accuracy=loosest)
         self.memory = Memory(_MEMORY, dual.data.n_weights)
         self.sweeps = 0
+        self._evaluations_before = 0
+        self._value_before = np.inf
 
     @property
     def evaluations(self) -> int:
@@ -106,6 +110,7 @@ class Profiled:
         total = 0
         while True:
             objective.forget()
+            self._evaluations_before, self._value_before = objective.evaluations, np.inf
             minimum = minimise(
                 self._value_and_gradient,
                 weights,
@@ -157,6 +162,12 @@ class Profiled:
         wanted = 0.1 * step.gradient_norm / run.gap_scale
         if wanted < objective.accuracy:
             objective.accuracy = max(run.accuracy, wanted)
+        # A search that took many trials, or gained next to nothing, was led astray by inexact messages.
+        trials = objective.evaluations - self._evaluations_before
+        gain = self._value_before - step.value
+        if self.dual.consistency and (trials > _MANY_TRIALS or gain < _LITTLE_GAIN * abs(step.value)):
+            objective.accuracy = max(_SHARPEST, min(objective.accuracy, 0.01 * run.accuracy), 0.1 * objective.accuracy)
+        self._evaluations_before, self._value_before = objective.evaluations, step.value
         return run.after_step(step.x, step.value, step.gradient_norm, objective.last.violation)
 
     def _result(self, minimum: Minimum, iterations: int) -> InnerResult:
