@@ -29,7 +29,7 @@ from problems import superpixel_like
 warnings.simplefilter("ignore", bt.ConvergenceWarning)
 
 
-def best_seconds(function: Callable[[], object], repeats: int = 7) -> float:
+def best_seconds(function: Callable[[], object], repeats: int = 25) -> float:
     function()
     times = []
     for _ in range(repeats):
