@@ -80,7 +80,7 @@ class Profiled:
     def __init__(self, dual: Dual, run: Run, objective: ProfiledObjective | PropagatedObjective | None = None) -> None:
         self.dual, self.run = dual, run
         # At a saddle the value is no bound, so there inexact messages would mislead the line search.
-        loosest = run.accuracy if (dual.carving.hub < 0.0).any() else _LOOSEST
+        loosest = run.gradient_accuracy if (dual.carving.hub < 0.0).any() else _LOOSEST
         self.objective = objective or ProfiledObjective(dual, accuracy=loosest)
         self.memory = Memory(_MEMORY, dual.data.n_weights)
         self.sweeps = 0

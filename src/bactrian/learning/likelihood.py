@@ -34,7 +34,8 @@ class Likelihood:
         message passing. The last three run at every evaluation, warm-started, and where they do not converge at the
         solution the status is ``UNRELIABLE``; the history counts such evaluations as ``failures``.
     message_tolerance : float
-        Change of a message (residual schedule) or marginal at which message passing stops.
+        Change of a message (residual schedule) or marginal at which message passing stops; smaller where the
+        tolerance on the gradient demands it.
     max_sweeps : int
         Sweeps of message passing in one evaluation at most.
     """
@@ -88,7 +89,7 @@ class Likelihood:
         objective = PropagatedObjective(
             dual,
             schedule="residual" if bethe else "sequential",
-            accuracy=self.message_tolerance,
+            accuracy=min(self.message_tolerance, run.gradient_accuracy),
             max_sweeps=self.max_sweeps,
             tame=not bethe,
         )

@@ -56,6 +56,8 @@ class Run:
                 self.gap_tolerance, max(settings.tolerance, weight_tolerance * settings.prior.precision)
             )
         self.accuracy = settings.tolerance
+        #: Accuracy of messages at which the gradient is right to the gap tolerance, where it is no partial derivative.
+        self.gradient_accuracy = max(1e-13, min(self.accuracy, 0.01 * self.gap_tolerance / self.gap_scale))
         self.interrupted: Status | None = None
         self.records: list[Record] = []
         self._begun = time.perf_counter()
