@@ -205,7 +205,7 @@ def sweep_linear(
     hub_order, hub_offset, hub_links = layout.hub_order, layout.hub_offset, layout.hub_links
     link_cluster, link_offset = layout.link_cluster, layout.link_offset
     link_partner, link_axis = layout.link_partner, layout.link_axis
-    cluster_rows, cluster_table, table_offset = layout.cluster_rows, layout.cluster_table, layout.table_offset
+    cluster_table, table_offset = layout.cluster_table, layout.table_offset
     exp_entries, shift, hub_scores = tables.exp_entries, tables.shift, tables.hub_scores
     hub_number, cluster_number = numbers.hub, numbers.cluster
     message, scale, product, belief = linear.message, linear.scale, linear.product, linear.belief
@@ -225,12 +225,14 @@ def sweep_linear(
             cluster = link_cluster[link]
             kappa = cluster_number[cluster]
             table = cluster_table[cluster]
-            rows = cluster_rows[cluster]
-            entries = table_offset[table]
             partner = link_partner[link]
+            at = link_offset[partner]
+            others = link_offset[partner + 1] - at
+            axis = link_axis[link]
+            rows, columns = (others, states) if axis == 1 else (states, others)
             low = _pair_product(
-                exp_entries, entries, rows, (table_offset[table + 1] - entries) // rows, link_axis[link],
-                message, link_offset[partner] - base, product, (link - first) * states,
+                exp_entries, table_offset[table], rows, columns, axis, message, at - base, product,
+                (link - first) * states,
             )  # fmt: skip
             if not low > SMALLEST:
                 return np.nan
@@ -303,7 +305,7 @@ def _evaluate_pairs(
     shared_counts: Floats,
 ) -> float:
     """The clusters' part of D of an instance, with marginals and counts; NaN, no counts, where log space is needed."""
-    cluster_link, cluster_links, cluster_rows = layout.cluster_link, layout.cluster_links, layout.cluster_rows
+    cluster_link, cluster_links = layout.cluster_link, layout.cluster_links
     cluster_table, table_offset, link_offset = layout.cluster_table, layout.table_offset, layout.link_offset
     exp_entries, shift, cluster_number = tables.exp_entries, tables.shift, numbers.cluster
     message, scale = linear.message, linear.scale
@@ -316,16 +318,20 @@ def _evaluate_pairs(
     cluster = begin
     while begin <= cluster < end:
         table = cluster_table[cluster]
-        rows = cluster_rows[cluster]
-        entries = table_offset[table]
         row_link = cluster_link[cluster_links[cluster]]
         column_link = cluster_link[cluster_links[cluster] + 1]
         row_at, column_at = link_offset[row_link], link_offset[column_link]
-        total = _evaluate_pair(
-            exp_entries, entries, rows, (table_offset[table + 1] - entries) // rows, message,
-            row_at - base, column_at - base, marginal, row_at, column_at, sign * weight,
-            shared_counts if table < n_shared else own_counts,
-        )  # fmt: skip
+        rows, columns = link_offset[row_link + 1] - row_at, link_offset[column_link + 1] - column_at
+        if table < n_shared:
+            total = _evaluate_pair(
+                exp_entries, table_offset[table], rows, columns, message, row_at - base, column_at - base, marginal,
+                row_at, column_at, sign * weight, shared_counts,
+            )  # fmt: skip
+        else:
+            total = _evaluate_pair(
+                exp_entries, table_offset[table], rows, columns, message, row_at - base, column_at - base, marginal,
+                row_at, column_at, sign * weight, own_counts,
+            )  # fmt: skip
         if math.isnan(total):
             sign = -1.0  # walk back and take away what was counted
         scales = scale[row_link - first_link] + scale[column_link - first_link]
