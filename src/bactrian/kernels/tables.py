@@ -204,47 +204,33 @@ def evaluate_hubs(
                     if constrained and link_marginal[offset + k] == 0.0:
                         slack[k] = -np.inf
         if kappa != 0.0:
-            top = -np.inf
             for k in range(states):
                 hub_log[start + k] = slack[k] / kappa if slack[k] != -np.inf else -np.inf
-                top = max(top, hub_log[start + k])
-            total = 0.0
-            for k in range(states):
-                slack[k] = exp(hub_log[start + k] - top) if top != -np.inf else 0.0
-                total += slack[k]
-            normaliser = top + math.log(total) if total > 0.0 else -np.inf
+            normaliser = logsumexp(hub_log, start, start + states)
             value += kappa * normaliser
-            inverse = 1.0 / total if total > 0.0 else 0.0
             for k in range(states):
-                hub_log[start + k] = hub_log[start + k] - normaliser if total > 0.0 else -np.inf
-                slack[k] *= inverse
-                hub_count[start + k] = weight * slack[k]
-        else:
+                hub_log[start + k] -= normaliser
+        elif first < last:
+            offset = link_offset[first]
             for k in range(states):
-                if first < last:
-                    marginal = link_marginal[link_offset[first] + k]
-                    if consistent and marginal > 0.0 and slack[k] != -np.inf:
-                        value += marginal * slack[k]
-                    if not swept:
-                        hub_log[start + k] = math.log(max(marginal, 1e-300))
-                slack[k] = exp(hub_log[start + k])
-                hub_count[start + k] = 0.0
+                marginal = link_marginal[offset + k]
+                if consistent and marginal > 0.0 and slack[k] != -np.inf:
+                    value += marginal * slack[k]
+                if not swept:
+                    hub_log[start + k] = math.log(max(marginal, 1e-300))
+        for k in range(states):
+            slack[k] = exp(hub_log[start + k])
+            hub_count[start + k] = weight * slack[k] if kappa != 0.0 else 0.0
         for link in range(first, last):
             offset = link_offset[link]
-            centre = link_offset[first]
             share = shares[link]
             if consistent:
                 share = 1.0 if kappa == 0.0 and link == first else 0.0
-            if share != 0.0:
-                for k in range(states):
-                    hub_count[start + k] += weight * share * link_marginal[offset + k]
             for k in range(states):
-                difference = link_marginal[offset + k] - slack[k]
-                violation = max(violation, abs(difference))
-                disagreement[offset + k] = weight * difference
-            if kappa == 0.0:
-                for k in range(states):
-                    difference = link_marginal[offset + k] - link_marginal[centre + k]
-                    disagreement[offset + k] = weight * difference
+                marginal = link_marginal[offset + k]
+                violation = max(violation, abs(marginal - slack[k]))
+                hub_count[start + k] += weight * share * marginal
+                reference = slack[k] if kappa != 0.0 else link_marginal[link_offset[first] + k]
+                disagreement[offset + k] = weight * (marginal - reference)
     beliefs.violation[instance] = violation
     return value
