@@ -264,10 +264,15 @@ def test_convex_reports_its_numbers_and_takes_them_back() -> None:
 
 
 def test_certificate_needs_the_linear_programme() -> None:
-    # Equal shares of the clusters do not cover the middle variable; all of both clusters do.
+    # Equal shares of the clusters do not cover the middle variable; more of both clusters does.
     model = tables_model([2, 2, 2], {(0, 1): np.eye(2), (1, 2): np.eye(2)})
-    total = CountingNumbers(clusters=[1.0, 1.0, 1.0, 1.0, 1.0], sepsets=[0.0, 1.5, 1.5, 0.0])
-    assert bt.infer(model, NO_WEIGHTS, "convex", counting_numbers=total).converged
+    covered = CountingNumbers(clusters=[1.0, 1.0, 1.0, 1.0, 1.0], sepsets=[0.0, 1.25, 1.25, 0.0])
+    result = bt.infer(model, NO_WEIGHTS, "convex", counting_numbers=covered)
+    assert result.converged
+    assert all(np.isfinite(table).all() for table in (*result.variables, *result.clusters))
+    nothing_left = CountingNumbers(clusters=[1.0, 1.0, 1.0, 1.0, 1.0], sepsets=[0.0, 1.5, 1.5, 0.0])
+    with pytest.raises(ValueError, match="add up to more than 0"):
+        bt.infer(model, NO_WEIGHTS, "convex", counting_numbers=nothing_left)
     beyond = CountingNumbers(clusters=[1.0, 1.0, 1.0, 1.0, 1.0], sepsets=[0.0, 1.6, 1.6, 0.0])
     with pytest.raises(ValueError, match="not provably concave"):
         bt.infer(model, NO_WEIGHTS, "convex", counting_numbers=beyond)

@@ -69,13 +69,21 @@ def convex_numbers(data: PackedData) -> Carving:
 
 
 def given_numbers(data: PackedData, numbers: CountingNumbers) -> Carving:
-    """Totals of the numbers that a user gave, refused where they are not provably concave."""
+    """Totals of the numbers that a user gave, refused where they are not provably concave or have no update."""
     carving = carve(data, numbers)
     carving = Carving(carving.cluster, _snapped(carving.hub - carving.linearised), np.zeros(data.layout.n_hubs))
     if not is_concave(data, carving):
         raise ValueError(
             "counting_numbers give an entropy that is not provably concave: no split of the clusters' numbers covers "
             "what their sepsets subtract (lower the sepsets' numbers or raise the clusters')"
+        )
+    around = np.bincount(
+        data.layout.link_hub, weights=carving.cluster[data.layout.link_cluster], minlength=carving.hub.size
+    )
+    if (carving.hub + around <= _ROUNDING).any():
+        raise ValueError(
+            "counting_numbers leave nothing of the clusters around some sepset: message passing needs the numbers of a "
+            "sepset and of its clusters to add up to more than 0 (lower the sepsets' numbers a little)"
         )
     return carving
 
