@@ -482,7 +482,7 @@ def test_bad_number_of_labels(n_labels: Any) -> None:
 
 @pytest.mark.parametrize("tying", ["fulll", "", 3])
 def test_unknown_tying(tying: Any) -> None:
-    with pytest.raises(ValueError, match=r"tables\[1\] must be one of full, symmetric, potts"):
+    with pytest.raises(ValueError, match=r"tables\[1\] must be one of full, symmetric, diagonal, potts"):
         graph_data(tables=["full", tying], edge_types=[0, 1, 0])
 
 

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from bactrian.kernels.layout import Layout
 from bactrian.kernels.threads import Workers, balanced_blocks
-from bactrian.model.scores import N_BLOCKS, ScoreMap
+from bactrian.model.inputs import N_BLOCKS
+from bactrian.model.scores import ScoreMap
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -176,6 +177,14 @@ class TableReader:
     def hub(self, index: int) -> Floats:
         """Belief of hub ``index``."""
         raise NotImplementedError
+
+    def hubs(self, first: int, last: int) -> Floats:
+        """Beliefs of hubs ``first`` to ``last``, which have equally many states: (last - first, states)."""
+        return np.stack([self.hub(index) for index in range(first, last)])
+
+    def pairs(self, first: int, last: int) -> Floats:
+        """Belief tables of pairs ``first`` to ``last`` of equally many states: (last - first, states * states)."""
+        return np.stack([self.cluster(index) for index in range(first, last)])
 
 
 def instance_blocks(layout: Layout) -> Ints:

@@ -409,8 +409,9 @@ def _pack_graph_data(data: GraphData) -> PackedData:
     instance_clusters = _pointer(np.bincount(edge_graph, minlength=data.n_graphs))
     order, is_tree = sweep_order(data.node_pointer, hub_links, link_cluster, link_hub, cluster_links, link_of_end)
     entries = n_labels * n_labels
-    own = data.scores.edge_inputs is not None
-    n_tables = n_edges if own else len(data.tables)
+    is_own = data.table_of_edge >= data.n_shared_tables
+    instance_tables = data.n_shared_tables + _pointer(is_own.astype(np.int64))[instance_clusters]
+    n_tables = int(instance_tables[-1])
     square = (n_labels, n_labels)
     layout = Layout(
         instance_hubs=data.node_pointer,
@@ -427,11 +428,11 @@ def _pack_graph_data(data: GraphData) -> PackedData:
         link_axis=by_hub % 2,
         cluster_links=cluster_links,
         cluster_link=link_of_end,
-        cluster_table=np.arange(n_edges, dtype=np.int64) if own else data.edge_types,
+        cluster_table=data.table_of_edge,
         cluster_rows=np.full(n_edges, n_labels, dtype=np.int64),
         table_offset=entries * np.arange(n_tables + 1, dtype=np.int64),
-        table_shared=0 if own else n_tables,
-        instance_tables=instance_clusters if own else np.full(data.n_graphs + 1, n_tables, dtype=np.int64),
+        table_shared=data.n_shared_tables,
+        instance_tables=instance_tables,
         projection=np.concatenate([projection_map(square, (0,)), projection_map(square, (1,))]),
     )
     degrees = np.diff(hub_links)

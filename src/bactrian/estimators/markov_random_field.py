@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, DensityMixin
+from sklearn.base import DensityMixin
 from sklearn.utils.validation import check_is_fitted
 
 from bactrian.clusters.elimination import MemoryBudgetError, junction_tree
+from bactrian.estimators.base import LearnedEstimator
 from bactrian.estimators.pairwise import checked_edges, is_forest, n_weights_of, pairwise_model
-from bactrian.estimators.saving import ModelFileError, SavedModel, read_model, write_model
+from bactrian.estimators.saving import Arrays
 from bactrian.inference.decode import decode
 from bactrian.inference.draw import draw_by_gibbs, draw_exactly
 from bactrian.inference.infer import METHODS, infer
-from bactrian.learning.learn import learn
 from bactrian.model.domain import Domain, rectangular
 from bactrian.model.loglinear import LogLinearModel, Samples
-from bactrian.solvers.solution import Solution, Status
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -29,7 +27,7 @@ Ints = NDArray[np.int64]
 _CLUSTERS_AT_ONCE = 100_000
 
 
-class MarkovRandomField(DensityMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
+class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """A pairwise Markov random field, learned from complete samples.
 
     log p(x) = sum_v s_v(x_v) + sum_(u,v) t_uv(x_u, x_v) - log Z, with tables s and t of weights. Every variable's table
@@ -151,19 +149,8 @@ class MarkovRandomField(DensityMixin, BaseEstimator):  # type: ignore[misc]  # s
                 "warm_start: edges, tables or the numbers of states differ from those of the last fit; "
                 "give cardinalities= where later data may hold further states"
             )
-        solution = learn(
-            samples,
-            self.method,
-            prior_variance=self.prior_variance,
-            l1=self.l1,
-            tolerance=self.tolerance,
-            max_iterations=self.max_iterations,
-            max_seconds=self.max_seconds,
-            n_threads=self.n_threads,
-            seed=self.seed,
-            start=self.weights_ if again else None,
-        )
-        self._keep(self.tables, model, edges, solution)
+        self._learn(samples, start=self.weights_ if again else None)
+        self._keep(self.tables, model, edges)
         names = _feature_names(X)
         if names is not None:
             self.feature_names_in_ = names
@@ -171,13 +158,11 @@ class MarkovRandomField(DensityMixin, BaseEstimator):  # type: ignore[misc]  # s
             del self.feature_names_in_
         return self
 
-    def _keep(self, tables: str, model: LogLinearModel, edges: Ints, solution: Solution) -> None:
+    def _keep(self, tables: str, model: LogLinearModel, edges: Ints) -> None:
         self.tables_ = tables
         self.model_ = model
         self.edges_ = edges
         self.cardinalities_: Ints = model.graph.cardinalities.copy()
-        self.solution_ = solution
-        self.weights_: Floats = solution.weights.copy()
         self.n_features_in_ = model.graph.n_variables
         self._fits: tuple[int, bool] | None = None
         self._partition: tuple[object, float] | None = None
@@ -375,78 +360,26 @@ class MarkovRandomField(DensityMixin, BaseEstimator):  # type: ignore[misc]  # s
 
     # --- files ---
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the fitted model to one file (safetensors with JSON), replacing what is there in one step."""
-        check_is_fitted(self, "weights_")
-        solution = self.solution_
-        arrays = {
-            "weights": self.weights_,
-            "edges": self.edges_,
-            "cardinalities": self.cardinalities_,
-            "solution": np.array([solution.objective, solution.moment_gap, solution.violation, solution.seconds]),
-        }
-        attributes: dict[str, Any] = {
-            "tables": self.tables_,  # the parameter may have changed since
-            "status": solution.status.name,
-            "method": solution.method,
-            "evaluations": int(solution.evaluations),
-        }
+    def _contents(self) -> tuple[dict[str, Any], Arrays]:
         names = getattr(self, "feature_names_in_", None)
-        attributes["feature_names"] = None if names is None else names.tolist()
-        write_model(path, SavedModel(type(self).__name__, self.get_params(deep=False), attributes, arrays))
+        attributes = {
+            "tables": self.tables_,  # the parameter may have changed since
+            "feature_names": None if names is None else names.tolist(),
+        }
+        return attributes, {"edges": self.edges_, "cardinalities": self.cardinalities_}
 
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read a model that :meth:`save` wrote.
-
-        Beliefs and history of ``solution_`` are not kept in files.
-
-        Raises
-        ------
-        ModelFileError
-            A ValueError, where the file is damaged, truncated, foreign or written by a newer release.
-        """
-        saved = read_model(path, cls.__name__)
-        try:
-            return cls._restored(saved)
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise ModelFileError(f"{os.fspath(path)}: the file describes no valid model: {error}") from None
-
-    @classmethod
-    def _restored(cls, saved: SavedModel) -> Self:
-        """A fitted estimator from what a file holds, everything checked."""
-        if set(saved.params) != set(cls._get_param_names()):
-            raise ValueError(f"its parameters are {', '.join(sorted(saved.params))}")
-        attributes, arrays = saved.attributes, {name: array.copy() for name, array in saved.arrays.items()}
-        weights, numbers = arrays["weights"], arrays["solution"]
-        if weights.dtype != np.float64 or weights.ndim != 1 or not np.isfinite(weights).all():
-            raise ValueError("its weights are not a flat array of finite numbers")
+    def _restore(self, attributes: dict[str, Any], arrays: Arrays) -> None:
         cardinalities = Domain(arrays["cardinalities"], []).cardinalities
         if cardinalities.size == 0:
             raise ValueError("it has no variables")
         edges = checked_edges(arrays["edges"], None, cardinalities.size)
         tables = attributes["tables"]
-        if n_weights_of(tables, cardinalities, edges) != weights.size:  # before any table is made
-            raise ValueError(f"it has {weights.size} weights, which do not fit its tables")
-        estimator = cls(**saved.params)
-        objective, moment_gap, violation, seconds = numbers.tolist()
-        solution = Solution(
-            weights=weights,
-            status=Status[attributes["status"]],
-            history=(),
-            objective=objective,
-            moment_gap=moment_gap,
-            violation=violation,
-            beliefs=(),
-            method=str(attributes["method"]),
-            seconds=seconds,
-            evaluations=int(attributes["evaluations"]),
-        )
-        estimator._keep(tables, pairwise_model(tables, cardinalities, edges), edges, solution)
+        if n_weights_of(tables, cardinalities, edges) != self.weights_.size:  # before any table is made
+            raise ValueError(f"it has {self.weights_.size} weights, which do not fit its tables")
+        self._keep(tables, pairwise_model(tables, cardinalities, edges), edges)
         names = attributes["feature_names"]
         if names is not None:
-            estimator.feature_names_in_ = np.array(names, dtype=object)
-        return estimator
+            self.feature_names_in_ = np.array(names, dtype=object)
 
 
 def _checked_table(X: Any) -> Ints:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bactrian.experiments.calibration import Reliability
+from bactrian.experiments.exhibits import Confusion, Gallery, NamedWeight, TaggedText
 from bactrian.solvers.solution import Progress, Record, Solution
 
 Floats = NDArray[np.float64]
@@ -114,41 +115,8 @@ class Entry:
     training: Training | None = None
     reliability: Reliability | None = None
     tables: tuple[LabelTable, ...] = ()
-
-
-@dataclass(frozen=True, eq=False)
-class Picture:
-    """Pixels (height, width), grey, or (height, width, 3), colour, of uint8; and what they show, in words."""
-
-    pixels: NDArray[np.uint8]
-    text: str
-
-    def __post_init__(self) -> None:
-        shape = self.pixels.shape
-        if self.pixels.dtype != np.uint8 or not (len(shape) == 2 or (len(shape) == 3 and shape[2] == 3)):
-            raise ValueError(
-                f"pixels must be uint8 of shape (height, width) or (height, width, 3), "
-                f"found {self.pixels.dtype} of shape {shape}"
-            )
-
-
-@dataclass(frozen=True)
-class Sheet:
-    """One way to look at the same cases: rows of pictures, a picture per column."""
-
-    name: str
-    legend: str
-    rows: tuple[tuple[Picture, ...], ...]
-
-
-@dataclass(frozen=True)
-class Gallery:
-    """Pictures of the data: cases down, columns (truth, input, learners) across, several sheets to choose from."""
-
-    title: str
-    columns: tuple[str, ...]
-    row_labels: tuple[str, ...]
-    sheets: tuple[Sheet, ...]
+    confusion: Confusion | None = None
+    weights: tuple[NamedWeight, ...] = ()  #: the most telling ones
 
 
 @dataclass(frozen=True)
@@ -161,6 +129,7 @@ class Comparison:
     entries: tuple[Entry, ...]
     facts: Mapping[str, str] = field(default_factory=dict)  #: the settings of the experiment, to be shown as they are
     galleries: tuple[Gallery, ...] = ()
+    texts: tuple[TaggedText, ...] = ()
 
     @property
     def converged(self) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from bactrian.experiments.comparison import Gallery, Picture, Sheet
+from bactrian.experiments.exhibits import Gallery, Picture, Sheet
 
 Floats = NDArray[np.float64]
 

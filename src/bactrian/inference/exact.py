@@ -147,3 +147,17 @@ class _ExactReader(TableReader):
         place = self._places[m]
         bounds = place.hub_start[index - place.first_hub : index - place.first_hub + 2]
         return self._beliefs[m][slice(*bounds.tolist())].copy()
+
+    def hubs(self, first: int, last: int) -> Floats:
+        """See :class:`TableReader`; the hubs are of one instance."""
+        m = int(np.searchsorted(self._layout.instance_hubs, first, side="right")) - 1
+        if m in self._places or self._trees is None:
+            return super().hubs(first, last)
+        return self._trees.hubs(first, last)
+
+    def pairs(self, first: int, last: int) -> Floats:
+        """See :class:`TableReader`; the pairs are of one instance."""
+        m = int(np.searchsorted(self._layout.instance_clusters, first, side="right")) - 1
+        if m in self._places or self._trees is None:
+            return super().pairs(first, last)
+        return self._trees.pairs(first, last)

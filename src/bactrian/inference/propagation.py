@@ -42,6 +42,12 @@ class BeliefReader(MessageTables):
         belief /= belief.sum()
         return belief
 
+    def hubs(self, first: int, last: int) -> Floats:
+        """Beliefs of hubs, normalised likewise."""
+        beliefs = super().hubs(first, last)
+        beliefs /= beliefs.sum(axis=1, keepdims=True)
+        return beliefs
+
 
 def _new_linear(problem: Problem) -> Linear:
     layout = problem.data.layout

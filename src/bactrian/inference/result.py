@@ -103,7 +103,7 @@ class VariableMarginals(Sequence[Floats]):
     """
 
     def __init__(self, data: PackedData, tables: TableReader, instance: int) -> None:
-        self._data, self._tables, self._instance = data, tables, instance
+        self._data, self.tables, self._instance = data, tables, instance
         self._places: list[tuple[int, tuple[int, ...], int]] | None = None
         first, last = (int(h) for h in data.layout.instance_hubs[instance : instance + 2])
         self._first_hub, self._length = first, last - first
@@ -119,14 +119,20 @@ class VariableMarginals(Sequence[Floats]):
             return [self[v] for v in range(*variable.indices(len(self)))]
         v = range(self._length)[variable]
         if self._places is None:
-            return self._tables.hub(self._first_hub + v)
+            return self.tables.hub(self._first_hub + v)
         place, shape, axis = self._places[v]
-        table = self._tables.hub(-1 - place) if place < 0 else self._tables.cluster(place)
+        table = self.tables.hub(-1 - place) if place < 0 else self.tables.cluster(place)
         marginal = table.reshape(shape).sum(axis=tuple(a for a in range(len(shape)) if a != axis))
         return marginal / marginal.sum()  # to the last digit: one-hot where it was observed
 
     def __iter__(self) -> Iterator[Floats]:
         return (self[v] for v in range(self._length))
+
+    def stacked(self) -> Floats:
+        """All marginals, shape (n_variables, cardinality); the variables must have equally many states."""
+        if self._places is None and self._length:
+            return self.tables.hubs(self._first_hub, self._first_hub + self._length)
+        return np.stack(list(self))
 
     def _find_places(self) -> list[tuple[int, tuple[int, ...], int]]:
         cardinalities, table_scopes, hub_scopes = self._data.views.scopes(self._instance)

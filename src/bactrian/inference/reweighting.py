@@ -123,9 +123,9 @@ def reported_numbers(data: PackedData, carving: Carving, instance: int) -> Count
     first, last = layout.instance_clusters[instance : instance + 2].tolist()
     clusters[data.cluster_index[first:last]] = carving.cluster[first:last]
     hubs = layout.instance_hubs[instance : instance + 2].tolist()
-    total = (carving.hub - carving.linearised)[hubs[0] : hubs[1]]
+    total = carving.hub[hubs[0] : hubs[1]] - carving.linearised[hubs[0] : hubs[1]]
     links = layout.hub_links[hubs].tolist()
-    virtual, degrees = data.hub_virtual[hubs[0] : hubs[1]], data.degrees[hubs[0] : hubs[1]]
+    virtual, degrees = data.hub_virtual[hubs[0] : hubs[1]], np.diff(layout.hub_links[hubs[0] : hubs[1] + 1])
     each = np.where(virtual, -total, (1.0 - total) / np.maximum(degrees, 1))
     edges = data.link_edge[links[0] : links[1]]
     sepsets = np.zeros(int(edges.max(initial=-1)) + 1)

@@ -6,7 +6,7 @@ tied in one way. Nothing per node or edge is ever a Python object.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,8 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
 from bactrian.model.domain import real_numbers, rectangular
-from bactrian.model.scores import TYINGS, Inputs, StructuredScores, TiedTable
+from bactrian.model.inputs import BundledRows, Inputs
+from bactrian.model.scores import TYINGS, EdgeType, StructuredScores, TiedTable
 
 
 class GraphData:
@@ -22,7 +23,7 @@ class GraphData:
 
     Parameters
     ----------
-    inputs : array or scipy.sparse, (n_nodes, n_inputs)
+    inputs : array, scipy.sparse or BundledRows, (n_nodes, n_inputs)
         Input features of nodes; all graphs stacked.
     edges : (n_edges, 2) ints
         Node numbers in the stacked order. Direction matters for ``full`` tables: rows belong to the first node.
@@ -31,11 +32,12 @@ class GraphData:
     labels : (n_nodes,) ints, optional
         True labels; needed to learn.
     tables : str or sequence of str
-        How each edge type's table is tied: ``full``, ``symmetric`` or ``potts``.
+        How each edge type's table is tied: ``full``, ``symmetric``, ``diagonal`` or ``potts``.
     edge_types : (n_edges,) ints, optional
         Type of each edge; all 0 where left out.
-    edge_inputs : array or scipy.sparse, (n_edges, n_edge_inputs), optional
-        Input features of edges. An edge's table is then a sum of its type's tables weighted by its inputs.
+    edge_inputs : array or scipy.sparse, (n_edges, n_edge_inputs), or dict of these by edge type, optional
+        Input features of edges. An edge's table is then a sum of its type's tables weighted by its inputs. A dict gives
+        inputs to the edges of some types, a row for each of the type's edges in their order; others share one table.
     node_counts : sequence of ints, optional
         Nodes of each graph; one graph where left out.
     node_factors : {"clusters", "edges"}
@@ -76,22 +78,15 @@ class GraphData:
         self.edges, order = self._checked_edges(edges, n_nodes)
         n_edges = self.edges.shape[0]
         self.edge_order: NDArray[np.int64] = order
-        self.tables = _checked_tables(tables, self.n_labels)
+        self.tables: tuple[TiedTable, ...] = _checked_tables(tables, self.n_labels)
         self.edge_types = _checked_codes(edge_types, n_edges, len(self.tables), "edge_types")[order]
-        edge_rows = None if edge_inputs is None else _checked_rows(edge_inputs, "edge_inputs")
-        if edge_rows is not None and edge_rows.shape[0] != n_edges:
-            raise ValueError(f"edge_inputs must have one row per edge: expected {n_edges}, found {edge_rows.shape[0]}")
+        rows_of_type = self._checked_edge_inputs(edge_inputs)
         self.labels = None if labels is None else _checked_codes(labels, n_nodes, self.n_labels, "labels")
         self.weights = _checked_weights(weights, self.n_graphs, "weights")
         if class_weight is not None:
             self.weights = self.weights * self._label_weights(class_weight)
-        self.scores = StructuredScores(
-            Inputs(node_rows),
-            self.n_labels,
-            self.tables,
-            None if edge_rows is None else Inputs(edge_rows[order]),
-            tuple(np.flatnonzero(self.edge_types == t) for t in range(len(self.tables))),
-        )
+        self.table_of_edge, self.n_shared_tables = _numbered_tables(self.edge_types, rows_of_type)
+        self.scores = StructuredScores(Inputs(node_rows), self.n_labels, self._types(rows_of_type))
 
     @property
     def n_graphs(self) -> int:
@@ -126,14 +121,55 @@ class GraphData:
     def split_weights(self, weights: ArrayLike) -> tuple[NDArray[np.float64], list[NDArray[np.float64]]]:
         """Node weights (n_inputs, n_labels), and per edge type its table (n_labels, n_labels).
 
-        With edge inputs a type's tables have shape (n_edge_inputs, n_labels, n_labels).
+        Of a type with edge inputs the tables have shape (n_edge_inputs, n_labels, n_labels).
         """
         node, tied = self.scores.split(np.asarray(weights, dtype=np.float64))
         square = (self.n_labels, self.n_labels)
-        expanded = [table.expand(part) for table, part in zip(self.tables, tied, strict=True)]
-        if self.scores.edge_inputs is None:
-            return node, [table[0].reshape(square) for table in expanded]
-        return node, [table.reshape(-1, *square) for table in expanded]
+        tables = []
+        for kind, part in zip(self.scores.types, tied, strict=True):
+            expanded = kind.table.expand(part).reshape(-1, *square)
+            tables.append(expanded[0] if kind.inputs is None else expanded)
+        return node, tables
+
+    def _checked_edge_inputs(self, edge_inputs: Any) -> list[Any]:
+        """Input rows of each type's edges, in the order of ``self.edges``; None for types without."""
+        n_types, order = len(self.tables), self.edge_order
+        if edge_inputs is None:
+            return [None] * n_types
+        if not isinstance(edge_inputs, Mapping):
+            rows = _checked_rows(edge_inputs, "edge_inputs")
+            if rows.shape[0] != order.size:
+                raise ValueError(
+                    f"edge_inputs must have one row per edge: expected {order.size}, found {rows.shape[0]}"
+                )
+            sorted_rows = rows[order]
+            return [sorted_rows[np.flatnonzero(self.edge_types == t)] for t in range(n_types)]
+        found: list[Any] = [None] * n_types
+        for t, given in edge_inputs.items():
+            if t not in range(n_types):
+                raise ValueError(f"edge_inputs names edge type {t!r}; the types are 0 to {n_types - 1}")
+            rows = _checked_rows(given, f"edge_inputs[{t}]")
+            places = order[self.edge_types == t]  # in the caller's order of edges
+            if rows.shape[0] != places.size:
+                raise ValueError(
+                    f"edge_inputs[{t}] must have one row per edge of type {t}: expected {places.size}, "
+                    f"found {rows.shape[0]}"
+                )
+            rank = np.empty(places.size, dtype=np.int64)
+            rank[np.argsort(places, kind="stable")] = np.arange(places.size)
+            found[t] = rows[rank]
+        return found
+
+    def _types(self, rows_of_type: Sequence[Any]) -> tuple[EdgeType, ...]:
+        types = []
+        shared = 0
+        for t, (table, rows) in enumerate(zip(self.tables, rows_of_type, strict=True)):
+            if rows is None:
+                types.append(EdgeType(table, None, np.array([shared])))
+                shared += 1
+            else:
+                types.append(EdgeType(table, Inputs(rows), self.table_of_edge[self.edge_types == t]))
+        return tuple(types)
 
     def _checked_edges(self, edges: ArrayLike, n_nodes: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Edges sorted by graph, and the order that sorts them."""
@@ -160,6 +196,16 @@ class GraphData:
         return array[order], order
 
 
+def _numbered_tables(edge_types: NDArray[np.int64], rows_of_type: Sequence[Any]) -> tuple[NDArray[np.int64], int]:
+    """The table of each edge, and how many are shared: these come first, then the edges' own in the edges' order."""
+    has_own = np.array([rows is not None for rows in rows_of_type])
+    n_shared = int((~has_own).sum())
+    number = np.cumsum(~has_own)[edge_types] - 1
+    own = has_own[edge_types]
+    number[own] = n_shared + np.arange(int(own.sum()))
+    return number, n_shared
+
+
 def _checked_tables(tables: Any, n_labels: int) -> tuple[TiedTable, ...]:
     names = (tables,) if isinstance(tables, str) else tuple(tables) if isinstance(tables, Iterable) else ()
     if not names:
@@ -172,6 +218,9 @@ def _checked_tables(tables: Any, n_labels: int) -> tuple[TiedTable, ...]:
 
 
 def _checked_rows(matrix: Any, name: str) -> Any:
+    if isinstance(matrix, BundledRows):
+        parts = {part: _checked_rows(getattr(matrix, part), f"{name}.{part}") for part in ("own", "use", "bundles")}
+        return BundledRows(**parts)
     if sp.issparse(matrix):
         if matrix.dtype.kind not in "biuf":
             raise TypeError(f"{name} must hold real numbers, found dtype {matrix.dtype}")

@@ -8,22 +8,19 @@ implementations are the two routes by which data arrives: a sparse F given entry
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from bactrian.kernels.sparse import rows_times_weights
-from bactrian.kernels.threads import Workers, balanced_blocks
+from bactrian.kernels.threads import Workers
+from bactrian.model.inputs import Inputs
 
 Floats = NDArray[np.float64]
 
-#: Blocks for threads: fixed, so that results do not depend on the number of threads.
-N_BLOCKS = 32
-
 #: How a label table may be tied.
-TYINGS = ("full", "symmetric", "potts")
+TYINGS = ("full", "symmetric", "diagonal", "potts")
 
 
 class ScoreMap(Protocol):
@@ -69,63 +66,13 @@ class SparseScores:
         return float(both[used] @ self.base[used])
 
 
-class Inputs:
-    """Input rows (n_rows, n_inputs), dense or sparse, multiplied from both sides on several threads."""
-
-    def __init__(self, matrix: Any) -> None:
-        self.shape = (int(matrix.shape[0]), int(matrix.shape[1]))
-        self.dense: Floats | None = None
-        if sp.issparse(matrix):
-            columns = sp.csc_array(matrix)
-            self._rows = (matrix.indptr.astype(np.int64), matrix.indices.astype(np.int32), matrix.data)
-            self._columns = (columns.indptr.astype(np.int64), columns.indices.astype(np.int32), columns.data)
-            self._row_blocks = balanced_blocks(np.diff(self._rows[0]) + 1.0, N_BLOCKS)
-            self._column_blocks = balanced_blocks(np.diff(self._columns[0]) + 1.0, N_BLOCKS)
-        else:
-            self.dense = np.ascontiguousarray(matrix, dtype=np.float64)
-            self._row_blocks = balanced_blocks(np.ones(self.shape[0]), N_BLOCKS)
-
-    def times(self, weights: Floats, out: Floats, workers: Workers) -> None:
-        """``out = rows @ weights``."""
-        dense = self.dense
-        if dense is not None:
-            workers.run(
-                lambda _, first, last: np.matmul(dense[first:last], weights, out=out[first:last]), self._row_blocks
-            )
-        else:
-            self._multiply(self._rows, self._row_blocks, weights, out, workers)
-
-    def transposed_times(self, values: Floats, out: Floats, workers: Workers) -> None:
-        """``out = rows.T @ values``."""
-        dense = self.dense
-        if dense is not None:
-            parts = np.empty((self._row_blocks.size - 1, *out.shape))
-            workers.run(
-                lambda b, first, last: np.matmul(dense[first:last].T, values[first:last], out=parts[b]),
-                self._row_blocks,
-            )
-            np.sum(parts, axis=0, out=out)
-        else:
-            self._multiply(self._columns, self._column_blocks, values, out, workers)
-
-    @staticmethod
-    def _multiply(
-        compressed: tuple[NDArray[np.int64], NDArray[np.int32], Floats],
-        blocks: NDArray[np.int64],
-        right: Floats,
-        out: Floats,
-        workers: Workers,
-    ) -> None:
-        right = np.ascontiguousarray(right)
-        workers.run(lambda _, first, last: rows_times_weights(*compressed, right, out, first, last), blocks)
-
-
 @dataclass(frozen=True)
 class TiedTable:
     """A label table (n_labels, n_labels) whose entries share weights.
 
     ``index[a, b]`` is the weight of entry (a, b), or -1 for an entry fixed at 0: ``full`` has one weight an entry,
-    ``symmetric`` one an unordered pair, ``potts`` a single one for agreement.
+    ``symmetric`` one an unordered pair, ``diagonal`` one a label for agreement on it, ``potts`` a single one for
+    agreement.
     """
 
     tying: str
@@ -143,10 +90,12 @@ class TiedTable:
             upper = np.triu_indices(n_labels)
             index[upper] = np.arange(upper[0].size)
             index = np.maximum(index, index.T)
+        elif tying == "diagonal":
+            index = np.where(np.eye(n_labels, dtype=bool), np.arange(n_labels), -1).astype(np.int64)
         elif tying == "potts":
             index = np.where(np.eye(n_labels, dtype=bool), 0, -1).astype(np.int64)
         else:
-            raise ValueError(f"tying must be 'full', 'symmetric' or 'potts', found {tying!r}")
+            raise ValueError(f"tying must be one of {', '.join(TYINGS)}, found {tying!r}")
         return TiedTable(tying, index, int(index.max()) + 1)
 
     def expand(self, tied: Floats) -> Floats:
@@ -164,28 +113,36 @@ class TiedTable:
         return product
 
 
+@dataclass(frozen=True)
+class EdgeType:
+    """Edges of one type: how their tables are tied, their inputs, and where their tables are.
+
+    Without inputs all edges of the type share one table, and ``rows`` holds its number alone; with inputs every edge
+    has a table of its own, the sum of the type's tables weighted by the edge's inputs.
+    """
+
+    table: TiedTable
+    inputs: Inputs | None
+    rows: NDArray[np.int64]  #: numbers of the tables: one, or one per edge of the type
+
+    @property
+    def n_inputs(self) -> int:
+        """Number of tables that the type's weights make up."""
+        return 1 if self.inputs is None else self.inputs.shape[1]
+
+
 class StructuredScores:
     """Node scores X W and edge tables tied per type, with or without edge inputs.
 
     Weights are ordered as the node weights (n_inputs, n_labels), then for each edge type its tied table weights
-    (n_edge_inputs, n_tied), each in C order. Without edge inputs all edges of a type share one table.
+    (n_edge_inputs, n_tied), each in C order.
     """
 
-    def __init__(
-        self,
-        inputs: Inputs,
-        n_labels: int,
-        tables: tuple[TiedTable, ...],
-        edge_inputs: Inputs | None,
-        edges_of_type: tuple[NDArray[np.int64], ...],
-    ) -> None:
+    def __init__(self, inputs: Inputs, n_labels: int, types: tuple[EdgeType, ...]) -> None:
         self.inputs = inputs
         self.n_labels = n_labels
-        self.tables = tables
-        self.edge_inputs = edge_inputs
-        self.edges_of_type = edges_of_type
-        rows = 1 if edge_inputs is None else edge_inputs.shape[1]
-        sizes = [inputs.shape[1] * n_labels] + [rows * table.n_tied for table in tables]
+        self.types = types
+        sizes = [inputs.shape[1] * n_labels] + [kind.n_inputs * kind.table.n_tied for kind in types]
         self.bounds = np.concatenate([[0], np.cumsum(sizes)]).astype(int)
         self.n_weights = int(self.bounds[-1])
 
@@ -193,8 +150,8 @@ class StructuredScores:
         """Node weights (n_inputs, n_labels) and tied table weights (n_edge_inputs or 1, n_tied) per type."""
         node = weights[: self.bounds[1]].reshape(-1, self.n_labels)
         tied = [
-            weights[self.bounds[t + 1] : self.bounds[t + 2]].reshape(-1, table.n_tied)
-            for t, table in enumerate(self.tables)
+            weights[self.bounds[t + 1] : self.bounds[t + 2]].reshape(-1, kind.table.n_tied)
+            for t, kind in enumerate(self.types)
         ]
         return node, tied
 
@@ -203,14 +160,12 @@ class StructuredScores:
         node, tied = self.split(weights)
         self.inputs.times(node, hub_scores.reshape(-1, self.n_labels), workers)
         entries = log_entries.reshape(-1, self.n_labels**2)
-        for t, table in enumerate(self.tables):
-            if self.edge_inputs is None:
-                entries[t] = table.expand(tied[t][0])
-            else:
-                chosen = self.edges_of_type[t]
-                product = np.empty((self.edge_inputs.shape[0], table.n_tied))
-                self.edge_inputs.times(tied[t], product, workers)
-                entries[chosen] = table.expand(product[chosen])
+        for kind, part in zip(self.types, tied, strict=True):
+            product = part
+            if kind.inputs is not None:
+                product = np.empty((kind.inputs.shape[0], kind.table.n_tied))
+                kind.inputs.times(part, product, workers)
+            entries[kind.rows] = kind.table.expand(product)
 
     def moments(self, counts: Floats, hub_counts: Floats, workers: Workers) -> Floats:
         """See :class:`ScoreMap`."""
@@ -218,14 +173,12 @@ class StructuredScores:
         node, tied = self.split(out)
         self.inputs.transposed_times(hub_counts.reshape(-1, self.n_labels), node, workers)
         entries = counts.reshape(-1, self.n_labels**2)
-        for t, table in enumerate(self.tables):
-            if self.edge_inputs is None:
-                tied[t][0] = table.reduce(entries[t])
+        for kind, part in zip(self.types, tied, strict=True):
+            reduced = kind.table.reduce(entries[kind.rows])
+            if kind.inputs is None:
+                part[:] = reduced
             else:
-                chosen = self.edges_of_type[t]
-                per_edge = np.zeros((self.edge_inputs.shape[0], table.n_tied))
-                per_edge[chosen] = table.reduce(entries[chosen])
-                self.edge_inputs.transposed_times(per_edge, tied[t], workers)
+                kind.inputs.transposed_times(reduced, part, workers)
         return out
 
     def base_score(self, counts: Floats, hub_counts: Floats) -> float:

@@ -5,6 +5,8 @@ Learning and inference both work on this object; the dual adds observed moments 
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,7 +15,7 @@ from bactrian.kernels.pairs import evaluate_pairwise
 from bactrian.kernels.stars import evaluate_instances
 from bactrian.kernels.tables import Beliefs, Numbers, Tables, fill_scores, prepare_tables
 from bactrian.kernels.threads import Workers, balanced_blocks
-from bactrian.model.scores import N_BLOCKS
+from bactrian.model.inputs import N_BLOCKS
 from bactrian.objective.entropy import Carving
 
 Floats = NDArray[np.float64]
@@ -152,3 +154,24 @@ class MessageTables(TableReader):
     def hub(self, index: int) -> Floats:
         """Belief of a hub."""
         return self._hub_beliefs[self._layout.hub_offset[index] : self._layout.hub_offset[index + 1]].copy()
+
+    def hubs(self, first: int, last: int) -> Floats:
+        """See :class:`TableReader`."""
+        start, stop = self._layout.hub_offset[[first, last]]
+        return self._hub_beliefs[start:stop].reshape(last - first, -1).copy()
+
+    def pairs(self, first: int, last: int) -> Floats:
+        """See :class:`TableReader`."""
+        layout = self._layout
+        tables = layout.cluster_table[first:last]
+        size = int(layout.table_offset[1])
+        states = math.isqrt(size)
+        ends = layout.cluster_link[2 * np.arange(first, last)[:, None] + [0, 1]]
+        messages = self._multipliers[layout.link_offset[ends][:, :, None] + np.arange(states)]
+        scores = self._tables.log_entries.reshape(-1, states, states)[tables]
+        scores = scores + messages[:, 0, :, None] + messages[:, 1, None, :]
+        scores = scores.reshape(-1, size) / self._numbers.cluster[first:last, None]
+        scores -= scores.max(axis=1, keepdims=True)
+        np.exp(scores, out=scores)
+        scores /= scores.sum(axis=1, keepdims=True)
+        return scores

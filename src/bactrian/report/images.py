@@ -5,13 +5,18 @@ from __future__ import annotations
 import base64
 import io
 
-from PIL import Image
-
-from bactrian.experiments.comparison import Picture
+from bactrian.experiments.exhibits import Picture
 
 
 def data_address(picture: Picture) -> str:
     """A picture as a PNG in a ``data:`` address."""
+    content = picture.pixels if isinstance(picture.pixels, bytes) else _png(picture)
+    return "data:image/png;base64," + base64.b64encode(content).decode("ascii")
+
+
+def _png(picture: Picture) -> bytes:
+    from PIL import Image
+
     stream = io.BytesIO()
     Image.fromarray(picture.pixels).save(stream, format="png", optimize=True)
-    return "data:image/png;base64," + base64.b64encode(stream.getvalue()).decode("ascii")
+    return stream.getvalue()
