@@ -16,12 +16,14 @@ __all__ = [
     "InferenceResult",
     "Instance",
     "Likelihood",
+    "LinearChainCRF",
     "LogLinearModel",
     "MarkovRandomField",
     "Progress",
     "PseudoLikelihood",
     "PseudoMoments",
     "Samples",
+    "SkipChainCRF",
     "Solution",
     "Status",
     "UnifiedScaling",
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from bactrian.clusters.builders import chain_graph, grid_graph, junction_tree_graph, skip_chain_graph
     from bactrian.clusters.graph import ClusterGraph
     from bactrian.estimators.markov_random_field import MarkovRandomField
+    from bactrian.estimators.sequences import LinearChainCRF, SkipChainCRF
     from bactrian.inference.decode import Decoding, decode
     from bactrian.inference.infer import infer
     from bactrian.inference.result import InferenceResult
@@ -62,12 +65,14 @@ else:
         "InferenceResult": "bactrian.inference.result",
         "Instance": "bactrian.model.loglinear",
         "Likelihood": "bactrian.learning.likelihood",
+        "LinearChainCRF": "bactrian.estimators.sequences",
         "LogLinearModel": "bactrian.model.loglinear",
         "MarkovRandomField": "bactrian.estimators.markov_random_field",
         "Progress": "bactrian.solvers.solution",
         "PseudoLikelihood": "bactrian.learning.pseudolikelihood",
         "PseudoMoments": "bactrian.learning.moments",
         "Samples": "bactrian.model.loglinear",
+        "SkipChainCRF": "bactrian.estimators.sequences",
         "Solution": "bactrian.solvers.solution",
         "Status": "bactrian.solvers.solution",
         "UnifiedScaling": "bactrian.learning.scaling",

@@ -60,7 +60,7 @@ def run(
         warnings.simplefilter("ignore", UserWarning)  # a learner that stops short says so in the table
         comparison = run_digits(settings, follow)
     with bad_input(OSError):
-        write_report(path, comparison)
+        write_report(comparison, path)
     console = Console()
     console.print(_table(comparison))
     console.print(f"Report: {escape(str(path))}", soft_wrap=True, highlight=False)

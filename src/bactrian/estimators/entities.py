@@ -1,19 +1,4 @@
-"""Entities in sequences of tags: label schemes, spans, conversion, and scores equal to conlleval's.
-
-A tag is ``O``, or a prefix and an entity type: ``B-PER``. The schemes differ in the prefixes that they know:
-
-========  ==========  =====================================================================================
-name      prefixes    an entity
-========  ==========  =====================================================================================
-IOB1      B I         starts with I, and with B only where it touches an entity of its own type
-BIO       B I         starts with B, goes on with I (also called IOB2 or BIO2)
-BIOES     B I E S     starts with B and ends with E; one of a single token is S
-IO        I           is a run of I: **two that touch and share a type become one**
-========  ==========  =====================================================================================
-
-Ill-formed sequences, which a tagger may well predict, are read as conlleval reads them (Tjong Kim Sang & De Meulder,
-CoNLL 2003): an entity starts at B or S, at I or E after O, after E or after S, and wherever the type changes.
-"""
+"""Scores of predicted entities and of single tokens; those of entities equal conlleval's."""
 
 from __future__ import annotations
 
@@ -24,125 +9,30 @@ from typing import Any
 
 from numpy.typing import ArrayLike
 
-#: An entity: its type, the position of its first token, and the position after its last.
-Span = tuple[str, int, int]
+from bactrian.estimators.schemes import (
+    SCHEMES,
+    Span,
+    checked_starts,
+    convert,
+    guess_scheme,
+    joined,
+    spans,
+    split_tags,
+    tags_of,
+)
 
-#: The prefixes of each label scheme.
-SCHEMES: dict[str, str] = {"IOB1": "BI", "BIO": "BI", "BIOES": "BIES", "IO": "I"}
-
-_ALIASES = {"BIO2": "BIO", "IOB2": "BIO"}
-
-
-def spans(tags: Sequence[str], scheme: str | None = None, *, sentence_starts: ArrayLike | None = None) -> list[Span]:
-    """Entities in a sequence of tags, as (type, start, stop), in their order.
-
-    Parameters
-    ----------
-    tags
-        One tag per token.
-    scheme
-        ``"IOB1"``, ``"BIO"``, ``"BIOES"`` or ``"IO"``; None admits the prefixes of all. It decides only which tags
-        are admitted: how a sequence is read is the same for all.
-    sentence_starts
-        Positions at which sentences start, for the tags of a whole document: no entity crosses one.
-
-    Examples
-    --------
-    >>> spans(["I-PER", "I-PER", "O", "I-LOC", "B-LOC"], "IOB1")
-    [('PER', 0, 2), ('LOC', 3, 4), ('LOC', 4, 5)]
-    >>> spans(["B-PER", "E-PER", "S-LOC"], "BIOES")
-    [('PER', 0, 2), ('LOC', 2, 3)]
-    >>> spans(["I-PER", "I-PER"], sentence_starts=[0, 1])
-    [('PER', 0, 1), ('PER', 1, 2)]
-    """
-    parts = _parts(tags, scheme, "tags")
-    borders = _borders(sentence_starts, len(parts), "sentence_starts")
-    return _spans(parts, borders)
-
-
-def tags_of(entities: Iterable[Span], length: int, scheme: str = "BIO", *, strict: bool = False) -> list[str]:
-    """The tags of ``length`` tokens with the given entities, the inverse of :func:`spans`.
-
-    Parameters
-    ----------
-    entities
-        (type, start, stop), in any order, none overlapping another.
-    length
-        Number of tokens.
-    scheme
-        The label scheme to write.
-    strict
-        Refuse entities that the scheme cannot keep apart: with ``"IO"``, two that touch and share a type.
-
-    Examples
-    --------
-    >>> tags_of([("PER", 0, 2), ("LOC", 3, 4), ("LOC", 4, 5)], 5, "BIOES")
-    ['B-PER', 'E-PER', 'O', 'S-LOC', 'S-LOC']
-    """
-    return _tags(sorted(entities, key=lambda entity: entity[1:]), length, _scheme(scheme, "scheme"), (), strict)
-
-
-def convert(
-    tags: Sequence[str],
-    source: str | None,
-    target: str,
-    *,
-    sentence_starts: ArrayLike | None = None,
-    strict: bool = False,
-) -> list[str]:
-    """Tags of one scheme written in another.
-
-    The entities stay what they are, so converting there and back returns well-formed tags unchanged; ill-formed ones
-    come out well-formed. One loss is possible: ``"IO"`` cannot keep two touching entities of one type apart, and
-    merges them unless ``strict`` is set, which makes that an error.
-
-    Parameters
-    ----------
-    tags
-        One tag per token.
-    source, target
-        Label schemes; a source of None admits the prefixes of all.
-    sentence_starts
-        Positions at which sentences start, for the tags of a whole document.
-    strict
-        Refuse what ``target`` cannot express.
-
-    Examples
-    --------
-    >>> convert(["I-PER", "B-PER", "O"], "IOB1", "BIO")
-    ['B-PER', 'B-PER', 'O']
-    >>> convert(["I-PER", "I-PER"], "IOB1", "BIOES", sentence_starts=[0, 1])
-    ['S-PER', 'S-PER']
-    """
-    target = _scheme(target, "target")
-    parts = _parts(tags, source, "tags")
-    borders = _borders(sentence_starts, len(parts), "sentence_starts")
-    return _tags(_spans(parts, borders), len(parts), target, borders, strict)
-
-
-def guess_scheme(labels: Iterable[Any]) -> str | None:
-    """The scheme whose prefixes a set of labels has, or None where they are no tags of entities.
-
-    E or S means BIOES, I alone IO, and B with I is taken for BIO: IOB1 has the same prefixes, and :func:`spans` reads
-    both alike.
-
-    Examples
-    --------
-    >>> guess_scheme({"O", "B-PER", "I-PER"}), guess_scheme(["noun", "verb"])
-    ('BIO', None)
-    """
-    prefixes = set()
-    for label in labels:
-        if not isinstance(label, str):
-            return None
-        if label != "O":
-            prefix, hyphen, kind = label.partition("-")
-            if not (hyphen and kind and prefix in ("B", "I", "E", "S")):
-                return None
-            prefixes.add(prefix)
-    if not prefixes:
-        return None
-    return "BIOES" if prefixes & {"E", "S"} else "BIO" if "B" in prefixes else "IO"
+__all__ = [
+    "SCHEMES",
+    "Score",
+    "Scores",
+    "Span",
+    "convert",
+    "entity_scores",
+    "guess_scheme",
+    "spans",
+    "tags_of",
+    "token_scores",
+]
 
 
 @dataclass(frozen=True)
@@ -260,9 +150,9 @@ def entity_scores(
     if isinstance(starts, list) and len(starts) != len(pairs):
         raise ValueError(f"sentence_starts must have one entry per sequence: {len(pairs)}, found {len(starts)}")
     for number, ((ours, theirs), where) in enumerate(zip(pairs, starts, strict=False)):
-        borders = _borders(where, len(ours), f"sentence_starts[{number}]")
+        borders = checked_starts(where, len(ours), f"sentence_starts[{number}]")
         found = [
-            _spans(_parts(tags, scheme, f"{name}[{number}]"), borders)
+            joined(split_tags(tags, scheme, f"{name}[{number}]"), borders)
             for name, tags in (("true", ours), ("predicted", theirs))
         ]
         for kind, *_ in found[0]:
@@ -295,19 +185,47 @@ def token_scores(
     """
     counts: dict[str, list[int]] = {}
     for number, (ours, theirs) in enumerate(_pairs(true, predicted)):
-        labels = [
-            [tag if prefixes or prefix == "O" else kind for tag, (prefix, kind) in zip(tags, parts, strict=True)]
-            for tags, parts in (
-                (ours, _parts(ours, None, f"true[{number}]")),
-                (theirs, _parts(theirs, None, f"predicted[{number}]")),
-            )
-        ]
-        outside = [[prefix == "O" for prefix, _ in _parts(tags, None, "")] for tags in (ours, theirs)]
-        for a, b, a_outside, b_outside in zip(*labels, *outside, strict=True):
-            if not a_outside:
+        for a, b in zip(
+            _labels(ours, prefixes, f"true[{number}]"), _labels(theirs, prefixes, f"predicted[{number}]"), strict=True
+        ):
+            if a:
                 counts.setdefault(a, [0, 0, 0])[0] += 1
-            if not b_outside:
+            if b:
                 counts.setdefault(b, [0, 0, 0])[1] += 1
-                if a == b and not a_outside:
-                    counts[b][2] += 1
+                counts[b][2] += a == b
     return _scores(counts)
+
+
+def _labels(tags: Sequence[str], prefixes: bool, name: str) -> list[str]:
+    """What is compared of each token; empty outside entities."""
+    parts = split_tags(tags, None, name)
+    if prefixes:
+        return [f"{prefix}-{kind}" if kind else "" for prefix, kind in parts]
+    return [kind for _, kind in parts]
+
+
+def _scores(counts: dict[str, list[int]]) -> Scores:
+    total = [sum(column) for column in zip(*counts.values(), strict=True)] or [0, 0, 0]
+    return Scores({name: Score(*counts[name]) for name in sorted(counts)}, Score(*total))
+
+
+def _listed(values: Iterable[Any], name: str) -> list[Any]:
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise TypeError(f"{name} must be a list of sequences, found {values!r}")
+    return list(values)
+
+
+def _pairs(
+    true: Iterable[Sequence[str]], predicted: Iterable[Sequence[str]]
+) -> list[tuple[Sequence[str], Sequence[str]]]:
+    """Each true sequence with its prediction, their lengths checked."""
+    ours, theirs = _listed(true, "true"), _listed(predicted, "predicted")
+    if len(ours) != len(theirs):
+        raise ValueError(f"predicted must have as many sequences as true: expected {len(ours)}, found {len(theirs)}")
+    for number, (a, b) in enumerate(zip(ours, theirs, strict=True)):
+        for name, tags in (("true", a), ("predicted", b)):
+            if isinstance(tags, str) or not hasattr(tags, "__len__"):
+                raise TypeError(f"{name}[{number}] must be a sequence of tags, found {tags!r}")
+        if len(a) != len(b):
+            raise ValueError(f"predicted[{number}] must have {len(a)} tags like true[{number}], found {len(b)}")
+    return list(zip(ours, theirs, strict=True))

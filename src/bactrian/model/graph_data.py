@@ -49,6 +49,8 @@ class GraphData:
     class_weight : "balanced" or (n_labels,) floats, optional
         Weight of each label. A joint likelihood does not split over nodes, so a graph counts, beside ``weights``, as
         the mean weight of its nodes' labels. "balanced" weights a label by n_nodes / (n_labels * its count).
+    active : (n_weights,) bools, optional
+        The weights that are learned; learning leaves the others at 0. All where left out.
     """
 
     def __init__(
@@ -65,6 +67,7 @@ class GraphData:
         node_factors: str = "clusters",
         weights: ArrayLike | None = None,
         class_weight: str | ArrayLike | None = None,
+        active: ArrayLike | None = None,
     ) -> None:
         if isinstance(n_labels, bool) or not (isinstance(n_labels, int | np.integer) and n_labels >= 1):
             raise ValueError(f"n_labels must be an integer of at least 1, found {n_labels!r}")
@@ -87,6 +90,8 @@ class GraphData:
             self.weights = self.weights * self._label_weights(class_weight)
         self.table_of_edge, self.n_shared_tables = _numbered_tables(self.edge_types, rows_of_type)
         self.scores = StructuredScores(Inputs(node_rows), self.n_labels, self._types(rows_of_type))
+        if active is not None:
+            self.scores.active = _checked_active(active, self.n_weights)
 
     @property
     def n_graphs(self) -> int:
@@ -277,4 +282,11 @@ def _checked_weights(weights: ArrayLike | None, length: int, name: str) -> NDArr
         raise ValueError(f"{name} must have shape ({length},), found {array.shape}")
     if not (np.isfinite(array).all() and (array >= 0.0).all() and array.any()):
         raise ValueError(f"{name} must be finite, none negative and not all zero")
+    return array
+
+
+def _checked_active(active: ArrayLike, n_weights: int) -> NDArray[np.bool_]:
+    array = rectangular(active, "active")
+    if array.shape != (n_weights,) or array.dtype != np.bool_:
+        raise ValueError(f"active must be {n_weights} booleans, found shape {array.shape} of {array.dtype}")
     return array

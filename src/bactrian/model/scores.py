@@ -135,10 +135,14 @@ class StructuredScores:
     """Node scores X W and edge tables tied per type, with or without edge inputs.
 
     Weights are ordered as the node weights (n_inputs, n_labels), then for each edge type its tied table weights
-    (n_edge_inputs, n_tied), each in C order.
+    (n_edge_inputs, n_tied), each in C order. ``active`` marks the weights that are learned: moments of the others are
+    0, so that neither a gradient nor a prior moves them from 0.
     """
 
-    def __init__(self, inputs: Inputs, n_labels: int, types: tuple[EdgeType, ...]) -> None:
+    def __init__(
+        self, inputs: Inputs, n_labels: int, types: tuple[EdgeType, ...], active: NDArray[np.bool_] | None = None
+    ) -> None:
+        self.active = active
         self.inputs = inputs
         self.n_labels = n_labels
         self.types = types
@@ -179,6 +183,8 @@ class StructuredScores:
                 part[:] = reduced
             else:
                 kind.inputs.transposed_times(reduced, part, workers)
+        if self.active is not None:
+            out[~self.active] = 0.0
         return out
 
     def base_score(self, counts: Floats, hub_counts: Floats) -> float:

@@ -9,7 +9,6 @@ import numpy as np
 from markupsafe import Markup, escape
 from numpy.typing import NDArray
 
-from bactrian.experiments.comparison import LabelTable
 from bactrian.report.axes import Axis, tick_label
 
 Floats = NDArray[np.float64]
@@ -17,6 +16,7 @@ Floats = NDArray[np.float64]
 _WIDTH, _HEIGHT = 400, 300
 _LEFT, _RIGHT, _TOP, _BOTTOM = 60, 14, 12, 46
 _MOST_MARKERS = 60
+_MOST_POINTS = 400
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,35 +58,10 @@ def line_chart(
     return _svg(title, _WIDTH, _HEIGHT, parts)
 
 
-def heat_map(table: LabelTable, limit: float) -> Markup:
-    """The interaction in a table of scores; colours run from -``limit`` (orange) through 0 to ``limit`` (blue)."""
-    cell, left, top = 64, 44, 24
-    interaction = table.interaction
-    n_rows, n_columns = interaction.shape
-    parts = []
-    for c, name in enumerate(table.column_labels):
-        parts.append(_text(left + cell * (c + 0.5), top - 8, name, "middle"))
-    for r, name in enumerate(table.row_labels):
-        parts.append(_text(left - 8, top + cell * (r + 0.5) + 4, name, "end"))
-        for c, column in enumerate(table.column_labels):
-            value = float(interaction[r, c])
-            strength = 0.7 * min(abs(value) / limit, 1.0) if limit > 0.0 else 0.0
-            x, y = left + cell * c, top + cell * r
-            parts.append(
-                Markup(
-                    '<g class="{}"><rect x="{}" y="{}" width="{}" height="{}" fill-opacity="{:.3f}"/>'
-                    '<text x="{}" y="{}" text-anchor="middle">{:+.2f}</text><title>{}, {}: score {:.4f}</title></g>'
-                ).format(
-                    "cell above" if value >= 0.0 else "cell below",
-                    x, y, cell - 2, cell - 2, strength, x + cell / 2 - 1, y + cell / 2 + 4, value, name, column,
-                    table.values[r, c],
-                )
-            )  # fmt: skip
-    return _svg(f"Table {table.title}", left + cell * n_columns + 4, top + cell * n_rows + 4, parts)
-
-
 def _line(series: Series, across: Axis, up: Axis) -> Markup:
     drawn = np.flatnonzero(across.holds(series.x) & up.holds(series.y))
+    if drawn.size > _MOST_POINTS:  # more would make the page large, not the line finer
+        drawn = drawn[np.linspace(0, drawn.size - 1, _MOST_POINTS).round().astype(np.int64)]
     x, y = across.place(series.x[drawn]), up.place(series.y[drawn])
     points = " ".join(f"{a:.1f},{b:.1f}" for a, b in zip(x, y, strict=True))
     line = Markup('<polyline points="{}"/>').format(points) if drawn.size > 1 else Markup("")
@@ -98,8 +73,8 @@ def _line(series: Series, across: Axis, up: Axis) -> Markup:
         )
         for k in marked
     )
-    return Markup('<g class="series series-{} tone-{}">{}{}</g>').format(
-        series.number, series.number % 8, line, markers
+    return Markup('<g class="series learner-{} tone-{} dash-{}">{}{}</g>').format(
+        series.number, series.number % 8, series.number % 5, line, markers
     )
 
 

@@ -1,0 +1,124 @@
+"""Labels of sequences: strings or integers outside, codes 0 to K - 1 inside."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Labels:
+    """The labels of a model, sorted."""
+
+    classes: NDArray[Any]
+
+    @staticmethod
+    def of(y: Any, given: Any = None) -> Labels:
+        """Labels seen in ``y``, or those given."""
+        if given is not None:
+            listed = given.tolist() if isinstance(given, np.ndarray) else list(given)
+            if not listed:
+                raise ValueError("labels is empty; a model needs at least one label")
+            if len(set(listed)) != len(listed):
+                raise ValueError("labels names a label twice")
+            return Labels(_as_array(listed))
+        seen: set[Any] = set()
+        for m, labels in enumerate(_sequences(y)):
+            seen.update(_plain(labels, m))
+        if not seen:
+            raise ValueError("y has no labels; learning needs at least one labelled token")
+        return Labels(_as_array(seen))
+
+    def encode(self, y: Any, lengths: Ints) -> Ints:
+        """Codes of the labels of all sequences, stacked."""
+        code = {label: k for k, label in enumerate(self.classes.tolist())}
+        sequences = _sequences(y)
+        if len(sequences) != lengths.size:
+            raise ValueError(
+                f"y must have one label sequence per sequence of X: {lengths.size}, found {len(sequences)}"
+            )
+        codes: list[int] = []
+        for m, labels in enumerate(sequences):
+            plain = _plain(labels, m)
+            if len(plain) != lengths[m]:
+                raise ValueError(f"y[{m}] must have one label per token: expected {lengths[m]}, found {len(plain)}")
+            try:
+                codes.extend([code[label] for label in plain])
+            except KeyError as error:
+                raise ValueError(f"y[{m}] holds the label {error.args[0]!r}; the labels are {self._list()}") from None
+        return np.array(codes, dtype=np.int64)
+
+    def decode(self, codes: Ints) -> list[Any]:
+        """Labels by their codes."""
+        labels: list[Any] = self.classes[codes].tolist()
+        return labels
+
+    def evidence(self, partial: Any, lengths: Ints) -> list[dict[int, int]]:
+        """Observed labels by position, from label sequences in which None stands for an unknown one."""
+        code = {label: k for k, label in enumerate(self.classes.tolist())}
+        if not isinstance(partial, Sequence) or len(partial) != lengths.size:
+            raise ValueError(f"partial must have one label sequence per sequence: expected {lengths.size}")
+        found = []
+        for m, labels in enumerate(partial):
+            listed = [] if labels is None else list(labels)
+            if labels is not None and len(listed) != lengths[m]:
+                raise ValueError(
+                    f"partial[{m}] must have one entry per token: expected {lengths[m]}, found {len(listed)}"
+                )
+            for t, label in enumerate(listed):
+                if label is not None and label not in code:
+                    raise ValueError(f"partial[{m}][{t}] is {label!r}; the labels are {self._list()}, None for unknown")
+            found.append({t: code[label] for t, label in enumerate(listed) if label is not None})
+        return found
+
+    def _list(self) -> str:
+        listed = [repr(label) for label in self.classes.tolist()]
+        return ", ".join(listed if len(listed) <= 12 else [*listed[:11], "..."])
+
+
+def checked_class_weight(class_weight: Any, labels: Labels) -> Any:
+    """Class weights as :class:`bactrian.GraphData` takes them, from a dict by label."""
+    if not isinstance(class_weight, Mapping):
+        return class_weight
+    known = labels.classes.tolist()
+    for label in class_weight:
+        if label not in known:
+            raise ValueError(f"class_weight names the label {label!r}; the labels are {labels._list()}")
+    return np.array([float(class_weight.get(label, 1.0)) for label in known])
+
+
+def _sequences(y: Any) -> Sequence[Any]:
+    if isinstance(y, str | bytes | Mapping) or not isinstance(y, Iterable):
+        raise TypeError(f"y must be a list of label sequences, found {type(y).__name__}")
+    return y if isinstance(y, Sequence) else list(y)
+
+
+def _plain(labels: Any, m: int) -> list[Any]:
+    """Labels of one sequence as Python objects."""
+    if isinstance(labels, str | bytes | Mapping) or not isinstance(labels, Iterable):
+        raise TypeError(f"y[{m}] must be a list of labels, found {labels!r}")
+    plain: list[Any] = labels.tolist() if isinstance(labels, np.ndarray) else list(labels)
+    for t, label in enumerate(plain):
+        if isinstance(label, np.integer):
+            plain[t] = int(label)
+        elif not isinstance(label, str | int) or isinstance(label, bool):
+            raise TypeError(f"y[{m}][{t}] must be a string or an integer, found {label!r}")
+    return plain
+
+
+def _as_array(labels: Iterable[Any]) -> NDArray[Any]:
+    listed = list(labels)
+    kinds = {isinstance(label, str) for label in listed}
+    if len(kinds) > 1:
+        raise TypeError("labels must be all strings or all integers, found both")
+    for label in listed:
+        if isinstance(label, bool) or not isinstance(label, str | int | np.integer):
+            raise TypeError(f"labels must be strings or integers, found {label!r}")
+    ordered = sorted(listed)
+    return np.array(ordered, dtype=object if kinds == {True} else np.int64)

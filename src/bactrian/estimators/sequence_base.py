@@ -1,0 +1,305 @@
+"""What conditional random fields for sequences have in common: encoding, learning, prediction and files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.utils.validation import check_is_fitted
+
+from bactrian.clusters.packing import pack
+from bactrian.estimators.base import LearnedEstimator
+from bactrian.estimators.encoding import Rows, Vocabulary, fit_vocabulary
+from bactrian.estimators.entities import entity_scores, guess_scheme
+from bactrian.estimators.labels import Labels, checked_class_weight
+from bactrian.estimators.saving import Arrays
+from bactrian.estimators.sequence_data import (
+    SKIP,
+    TRANSITION,
+    SequenceEdges,
+    check_edge_rows,
+    sequence_edges,
+    with_constant,
+)
+from bactrian.inference.graph_marginals import GraphMarginals
+from bactrian.model.graph_data import GraphData
+from bactrian.model.inputs import BundledRows
+from bactrian.solvers.solution import Callback
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+_EDGE_KINDS = ("transition", "skip")
+
+
+class SequenceCRF(LearnedEstimator):
+    """What :class:`LinearChainCRF` and :class:`SkipChainCRF` have in common; not for use by itself."""
+
+    transition_tables: str
+    min_frequency: int
+    labels: Any
+    class_weight: Any
+    node_factors: str
+    all_possible_states: bool
+    all_possible_transitions: bool
+    _labels: Labels
+    _vocabularies: dict[str, Vocabulary]
+
+    # --- what the two kinds differ in ---
+
+    def _tables(self) -> tuple[str, ...]:
+        return (self.transition_tables,)
+
+    def _skips(self, X: Any, lengths: Ints, skips: Any) -> list[Ints] | None:
+        return None
+
+    def _labels_of(self, data: GraphData, evidence: Any) -> list[Ints]:
+        """Most probable labels."""
+        raise NotImplementedError
+
+    def _marginals_of(self, data: GraphData, evidence: Any, edges: bool) -> GraphMarginals:
+        raise NotImplementedError
+
+    # --- learning ---
+
+    def _fit(self, X: Any, y: Any, given: dict[str, Any], sample_weight: Any, callback: Callback | None) -> Self:
+        self._check_params()
+        again = self.warm_start and hasattr(self, "weights_")
+        if again:
+            labels, vocabularies = self._labels, self._vocabularies
+            rows = {name: vocabularies[name].encode(given[name], name) for name in vocabularies if name != "X"}
+            rows["X"] = vocabularies["X"].encode(X)
+        else:
+            labels, vocabularies, rows = None, {}, {}
+            vocabularies["X"], rows["X"] = fit_vocabulary(X, self.min_frequency)
+            for name in ("transition_features", "skip_features"):
+                if given.get(name) is not None:
+                    vocabularies[name], rows[name] = fit_vocabulary(given[name], self.min_frequency, name)
+        if rows["X"].lengths.sum() == 0:
+            raise ValueError("X has no tokens; learning needs at least one")
+        labels = Labels.of(y, self.labels) if labels is None else labels
+        codes = labels.encode(y, rows["X"].lengths)
+        weights = checked_class_weight(self.class_weight, labels)
+        edges = sequence_edges(
+            rows["X"].lengths, given.get("breaks"), self._skips(X, rows["X"].lengths, given["skips"])
+        )
+        settings: dict[str, Any] = {"labels": codes, "weights": sample_weight, "class_weight": weights}
+        settings["active"] = self._active(rows, edges, labels, codes)
+        data = self._graphs(rows, edges, labels, settings)
+        self._learn(data, callback=callback, start=self.weights_ if again else None)
+        self._labels, self._vocabularies = labels, vocabularies
+        return self
+
+    def _check_params(self) -> None:
+        if isinstance(self.min_frequency, bool) or not (
+            isinstance(self.min_frequency, int | np.integer) and self.min_frequency >= 1
+        ):
+            raise ValueError(f"min_frequency must be an integer of at least 1, found {self.min_frequency!r}")
+
+    def _active(self, rows: dict[str, Rows], edges: SequenceEdges, labels: Labels, codes: Ints) -> Any:
+        """Weights whose feature was seen with their label, where only these are wanted."""
+        if self.all_possible_states and self.all_possible_transitions:
+            return None
+        sizes = {name: Rows(_magnitudes(part.inputs), part.lengths) for name, part in rows.items()}
+        data = self._graphs(sizes, edges, labels, {"labels": codes})
+        seen = pack(data).empirical
+        assert seen is not None
+        active: NDArray[np.bool_] = seen > 0.0
+        node, transition = slice(0, int(data.scores.bounds[1])), slice(int(data.scores.bounds[1]), None)
+        if self.all_possible_states:
+            active[node] = True
+        if self.all_possible_transitions:
+            active[transition] = True
+        return active
+
+    def _graphs(
+        self, rows: dict[str, Rows], edges: SequenceEdges, labels: Labels, settings: dict[str, Any] | None = None
+    ) -> GraphData:
+        inputs: dict[int, Any] = {}
+        first = np.concatenate([[0], np.cumsum(rows["X"].lengths)])[:-1]
+        for kind, pairs in ((TRANSITION, edges.transitions), (SKIP, edges.skips)):
+            name = f"{_EDGE_KINDS[kind]}_features"
+            if name in rows:
+                sequence = np.searchsorted(first, pairs[:, 0], side="right") - 1
+                # Sequences without tokens share their first node with the next one: the last of them owns it.
+                check_edge_rows(rows[name], np.bincount(sequence, minlength=first.size), name)
+                inputs[kind] = with_constant(rows[name])
+        return GraphData(
+            rows["X"].inputs,
+            edges.edges,
+            n_labels=len(labels.classes),
+            tables=self._tables(),
+            edge_types=edges.types,
+            edge_inputs=inputs or None,
+            node_counts=rows["X"].lengths,
+            node_factors=self.node_factors,
+            **(settings or {}),
+        )
+
+    # --- prediction ---
+
+    def _encoded(self, X: Any, given: dict[str, Any]) -> GraphData:
+        check_is_fitted(self, "weights_")
+        rows = {"X": self._vocabularies["X"].encode(X)}
+        for name in ("transition_features", "skip_features"):
+            if name in self._vocabularies:
+                if given.get(name) is None:
+                    raise ValueError(f"the model was fitted with {name}=, so predictions need them too")
+                rows[name] = self._vocabularies[name].encode(given[name], name)
+            elif given.get(name) is not None:
+                raise ValueError(f"{name}= was not given in fit, so predictions cannot use it")
+        skips = self._skips(X, rows["X"].lengths, given["skips"])
+        edges = sequence_edges(rows["X"].lengths, given.get("breaks"), skips)
+        return self._graphs(rows, edges, self._labels)
+
+    def _predict(self, X: Any, given: dict[str, Any], partial: Any) -> list[Any]:
+        if len(X) == 0:
+            return []
+        if not _any_tokens(X):
+            return [self._labels.decode(np.zeros(0, dtype=np.int64)) for _ in X]
+        data = self._encoded(X, given)
+        evidence = None if partial is None else self._labels.evidence(partial, np.diff(data.node_pointer))
+        return [self._labels.decode(codes) for codes in self._labels_of(data, evidence)]
+
+    def _predict_marginals(self, X: Any, given: dict[str, Any], partial: Any, edges: bool) -> Any:
+        if len(X) == 0 or not _any_tokens(X):
+            raise_empty = [np.zeros((0, len(self.classes_))) for _ in X]
+            return (raise_empty, [_no_edges(len(self.classes_)) for _ in X]) if edges else raise_empty
+        data = self._encoded(X, given)
+        evidence = None if partial is None else self._labels.evidence(partial, np.diff(data.node_pointer))
+        marginals = self._marginals_of(data, evidence, edges)
+        bounds = data.node_pointer[1:-1]
+        nodes = np.split(marginals.nodes, bounds)
+        if not edges:
+            return nodes
+        assert marginals.edges is not None
+        given_edges = np.empty_like(data.edges)
+        given_edges[data.edge_order] = data.edges
+        sequence = np.searchsorted(data.node_pointer, given_edges[:, 0], side="right") - 1
+        tables = []
+        for m in range(data.n_graphs):
+            mine = np.flatnonzero(sequence == m)
+            tables.append((given_edges[mine] - data.node_pointer[m], marginals.edges[mine]))
+        return nodes, tables
+
+    def _score(self, X: Any, y: Any, given: dict[str, Any]) -> float:
+        predicted = self._predict(X, given, None)
+        true = [list(labels) for labels in y]
+        tags = {label for labels in true for label in labels} | set(self.classes_.tolist())
+        scheme = guess_scheme([sorted(tags)]) if all(isinstance(tag, str) for tag in tags) else None
+        if scheme is None:
+            hits = [a == b for one, other in zip(true, predicted, strict=True) for a, b in zip(one, other, strict=True)]
+            return float(np.mean(hits)) if hits else 0.0
+        return float(entity_scores(true, [list(labels) for labels in predicted], scheme=scheme).micro.f1)
+
+    # --- what was learned ---
+
+    @property
+    def classes_(self) -> NDArray[Any]:
+        """Labels, sorted."""
+        check_is_fitted(self, "weights_")
+        return self._labels.classes
+
+    @property
+    def feature_names_(self) -> list[str]:
+        """Names of the token features in the order of their weights; column numbers for matrix inputs."""
+        check_is_fitted(self, "weights_")
+        vocabulary = self._vocabularies["X"]
+        return vocabulary.names if vocabulary.names is not None else [str(i) for i in range(vocabulary.n_features)]
+
+    @property
+    def n_features_in_(self) -> int:
+        """Number of token features."""
+        check_is_fitted(self, "weights_")
+        return self._vocabularies["X"].n_features
+
+    @property
+    def state_weights_(self) -> Floats:
+        """(n_features, n_labels) weights of token features."""
+        check_is_fitted(self, "weights_")
+        k = len(self.classes_)
+        return self.weights_[: self.n_features_in_ * k].reshape(-1, k)
+
+    @property
+    def transition_features_(self) -> dict[tuple[Any, Any], float]:
+        """Weight of each transition from one label to the next; that which all share, with transition features."""
+        table = self._table(TRANSITION)
+        labels = self.classes_.tolist()
+        return {(a, b): float(table[i, j]) for i, a in enumerate(labels) for j, b in enumerate(labels)}
+
+    def _table(self, kind: int) -> Floats:
+        """The label table that all edges of a kind share."""
+        check_is_fitted(self, "weights_")
+        _, tables = self._layout().split_weights(self.weights_)
+        table = tables[kind]
+        return table if table.ndim == 2 else table[0]
+
+    def _layout(self) -> GraphData:
+        """Packed data of one token: it knows how the weights are laid out."""
+        k = len(self._labels.classes)
+        inputs = {
+            kind: np.zeros((0, 1 + self._vocabularies[name].n_features))
+            for kind, name in enumerate(("transition_features", "skip_features"))
+            if name in self._vocabularies
+        }
+        return GraphData(
+            np.zeros((1, self._vocabularies["X"].n_features)),
+            np.zeros((0, 2), dtype=np.int64),
+            n_labels=k,
+            tables=self._tables(),
+            edge_inputs=inputs or None,
+        )
+
+    def top_features(self, n: int = 10, label: Any = None) -> list[tuple[str, Any, float]]:
+        """The ``n`` features of largest absolute weight, of one label or all: (feature, label, weight)."""
+        weights = self.state_weights_
+        labels = self.classes_.tolist()
+        if label is not None:
+            if label not in labels:
+                raise ValueError(f"label must be one of {labels}, found {label!r}")
+            weights = np.where(np.arange(len(labels)) == labels.index(label), weights, 0.0)
+        n = min(int(n), weights.size)
+        order = np.argsort(-np.abs(weights), axis=None, kind="stable")[:n]
+        names = self.feature_names_
+        places = zip(*np.unravel_index(order, weights.shape), strict=True)
+        return [(names[int(i)], labels[int(k)], float(weights[i, k])) for i, k in places]
+
+    # --- files ---
+
+    def _contents(self) -> tuple[dict[str, Any], Arrays]:
+        vocabularies = {name: vocabulary.names for name, vocabulary in self._vocabularies.items()}
+        sizes = {name: vocabulary.n_features for name, vocabulary in self._vocabularies.items()}
+        return {"classes": self._labels.classes.tolist(), "vocabularies": vocabularies, "sizes": sizes}, {}
+
+    def _restore(self, attributes: dict[str, Any], arrays: Arrays) -> None:
+        self._labels = Labels.of([], attributes["classes"])
+        self._vocabularies = {}
+        for name, names in attributes["vocabularies"].items():
+            if name not in ("X", "transition_features", "skip_features"):
+                raise ValueError(f"it has a vocabulary of unknown kind {name!r}")
+            size = attributes["sizes"][name]
+            if not isinstance(size, int) or not 0 <= size <= self.weights_.size:
+                raise ValueError(f"the vocabulary of {name} has size {size!r}")
+            if names is not None and not (len(names) == size and all(isinstance(entry, str) for entry in names)):
+                raise ValueError(f"the vocabulary of {name} is not a list of {size} names")
+            self._vocabularies[name] = Vocabulary(names, size)
+        if "X" not in self._vocabularies:
+            raise ValueError("it has no vocabulary of token features")
+        if self._layout().n_weights != self.weights_.size:
+            raise ValueError(f"it has {self.weights_.size} weights, which do not fit its features and labels")
+
+
+def _any_tokens(X: Sequence[Any]) -> bool:
+    return any((sequence.shape[0] if hasattr(sequence, "shape") else len(sequence)) for sequence in X)
+
+
+def _no_edges(n_labels: int) -> tuple[Ints, Floats]:
+    return np.zeros((0, 2), dtype=np.int64), np.zeros((0, n_labels, n_labels))
+
+
+def _magnitudes(inputs: Any) -> Any:
+    if isinstance(inputs, BundledRows):
+        return BundledRows(abs(inputs.own), abs(inputs.use), abs(inputs.bundles))
+    return abs(inputs)

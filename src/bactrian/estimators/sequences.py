@@ -1,0 +1,362 @@
+"""Conditional random fields for sequences: chains, and chains with skip edges (Sutton & McCallum 2004)."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bactrian.estimators.sequence_base import SequenceCRF
+from bactrian.estimators.sequence_data import SKIP, checked_skips, ruled_skips
+from bactrian.inference.decode import decode
+from bactrian.inference.graph_marginals import GraphMarginals, graph_marginals
+from bactrian.model.graph_data import GraphData
+from bactrian.solvers.solution import Callback
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+class LinearChainCRF(SequenceCRF):
+    """A chain: p(y | x) with a score per token and label, and one per pair of successive labels.
+
+    Node factors are absorbed into the transitions on either side (``node_factors="edges"``); ``"clusters"`` makes them
+    clusters of their own. On a chain only piecewise training and CAMEL(0) depend on it.
+
+    Parameters
+    ----------
+    method : str or learner
+        Any learner of :func:`bactrian.learn`; on chains ``"exact"`` is maximum likelihood.
+    prior_variance, l1, tolerance, max_iterations, max_seconds, n_threads, seed
+        See :func:`bactrian.learn`.
+    transition_tables : {"full", "symmetric", "diagonal", "potts"}
+        How the table of transitions is tied.
+    min_frequency : int
+        Token features that occur on fewer tokens are dropped.
+    labels : list, optional
+        All labels; by default those seen in ``fit``, sorted.
+    class_weight : "balanced" or dict, optional
+        Weight of each label; a sequence counts as the mean weight of its labels.
+    node_factors : {"edges", "clusters"}
+        See above.
+    all_possible_states, all_possible_transitions : bool
+        Whether features get weights for labels, and labels for successors, with which they never occur in ``fit``.
+    warm_start : bool
+        Go on from the weights of the last fit, or of the file the model was loaded from, with its features and labels.
+
+    Attributes
+    ----------
+    classes_, feature_names_, n_features_in_
+        Labels and features.
+    weights_, state_weights_, transition_features_
+        What was learned.
+    solution_ : Solution
+        Status and history of learning.
+
+    Examples
+    --------
+    >>> from bactrian import LinearChainCRF
+    >>> X = [[["word=a"], ["word=b"]], [["word=b"], ["word=b"], ["word=a"]]]
+    >>> y = [["A", "B"], ["B", "B", "A"]]
+    >>> model = LinearChainCRF().fit(X, y)
+    >>> model.predict([[["word=b"], ["word=a"]]])
+    [['B', 'A']]
+    """
+
+    def __init__(
+        self,
+        *,
+        method: Any = "exact",
+        prior_variance: float | None = 10.0,
+        l1: float = 0.0,
+        tolerance: float = 1e-4,
+        max_iterations: int = 10_000,
+        max_seconds: float | None = None,
+        n_threads: int | None = None,
+        seed: int = 0,
+        transition_tables: str = "full",
+        min_frequency: int = 1,
+        labels: Any = None,
+        class_weight: Any = None,
+        node_factors: str = "edges",
+        all_possible_states: bool = True,
+        all_possible_transitions: bool = True,
+        warm_start: bool = False,
+    ) -> None:
+        self.method = method
+        self.prior_variance = prior_variance
+        self.l1 = l1
+        self.tolerance = tolerance
+        self.max_iterations = max_iterations
+        self.max_seconds = max_seconds
+        self.n_threads = n_threads
+        self.seed = seed
+        self.transition_tables = transition_tables
+        self.min_frequency = min_frequency
+        self.labels = labels
+        self.class_weight = class_weight
+        self.node_factors = node_factors
+        self.all_possible_states = all_possible_states
+        self.all_possible_transitions = all_possible_transitions
+        self.warm_start = warm_start
+
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        *,
+        breaks: Any = None,
+        transition_features: Any = None,
+        sample_weight: Any = None,
+        callback: Callback | None = None,
+    ) -> Self:
+        """Learn from sequences X and their labels y.
+
+        Parameters
+        ----------
+        X : list of sequences
+            A sequence is a list of tokens, each a dict of features or a list of strings (bundles allowed), or a matrix
+            with a row per token; see :mod:`bactrian.estimators.encoding`.
+        y : list of label sequences
+            Strings or integers.
+        breaks : list of positions, optional
+            For each sequence, where a new sentence begins: no transition leads there.
+        transition_features : list, optional
+            For each sequence, features of its transitions, given like tokens.
+        sample_weight : (n_sequences,), optional
+            Weight of each sequence's term of the log-likelihood.
+        callback : callable, optional
+            See :func:`bactrian.learn`.
+        """
+        return self._fit(X, y, _given(None, breaks, transition_features, None), sample_weight, callback)
+
+    def predict(
+        self, X: Any, *, breaks: Any = None, transition_features: Any = None, partial: Any = None
+    ) -> list[list[Any]]:
+        """The most probable labels of each sequence (Viterbi), given those in ``partial`` that are not None."""
+        return self._predict(X, _given(None, breaks, transition_features, None), partial)
+
+    def predict_marginals(
+        self,
+        X: Any,
+        *,
+        breaks: Any = None,
+        transition_features: Any = None,
+        partial: Any = None,
+        edges: bool = False,
+    ) -> Any:
+        """Probabilities of labels, an array (n_tokens, n_labels) per sequence, columns as in ``classes_``.
+
+        With ``edges`` also a list of (pairs of positions, tables (n_pairs, n_labels, n_labels)) per sequence.
+        """
+        return self._predict_marginals(X, _given(None, breaks, transition_features, None), partial, edges)
+
+    def score(self, X: Any, y: Any, *, breaks: Any = None, transition_features: Any = None) -> float:
+        """Micro-averaged F1 of entities where the labels are those of a scheme (``B-PER``), else accuracy of tokens."""
+        return self._score(X, y, _given(None, breaks, transition_features, None))
+
+    def _labels_of(self, data: GraphData, evidence: Any) -> list[Ints]:
+        return decode(data, self.weights_, "exact", evidence, n_threads=self.n_threads)
+
+    def _marginals_of(self, data: GraphData, evidence: Any, edges: bool) -> GraphMarginals:
+        return graph_marginals(data, self.weights_, "exact", evidence, edges=edges, n_threads=self.n_threads)
+
+
+class SkipChainCRF(SequenceCRF):
+    """A chain with skip edges between distant tokens that should be labelled alike (Sutton & McCallum 2004).
+
+    Node factors are absorbed into the incident edges (``node_factors="edges"``); ``"clusters"`` makes them clusters of
+    their own, which piecewise training and CAMEL(0) count twice over.
+
+    Parameters
+    ----------
+    skips : {"nearest", "all"}, callable or None
+        Rule for skip edges: identical words that begin with a capital letter, each joined to the next or all pairs;
+        a function from the words of a sequence to pairs of positions; None where ``fit`` is given ``skips=``.
+    word : str
+        Where a rule finds the word of a token: ``token[word]`` of a dict, ``"word=..."`` in a list of strings.
+    skip_tables : {"symmetric", "full", "diagonal", "potts"}
+        How the table of skip edges is tied; rows of a full one belong to the earlier token.
+    inference : str
+        Method of :func:`bactrian.infer` for predictions.
+    inference_tolerance : float
+        Its tolerance.
+    method : str or learner
+        Any learner of :func:`bactrian.learn`.
+    prior_variance, l1, tolerance, max_iterations, max_seconds, n_threads, seed
+        See :func:`bactrian.learn`.
+    transition_tables, min_frequency, labels, class_weight, node_factors, all_possible_states, \
+all_possible_transitions, warm_start
+        See :class:`LinearChainCRF`.
+
+    Attributes
+    ----------
+    classes_, feature_names_, n_features_in_
+        Labels and features.
+    weights_, state_weights_, transition_features_, skip_table_
+        What was learned.
+    solution_ : Solution
+        Status and history of learning.
+
+    Examples
+    --------
+    >>> from bactrian import SkipChainCRF
+    >>> X = [[{"word": "Ava"}, {"word": "met"}, {"word": "Ava"}]]
+    >>> model = SkipChainCRF().fit(X, [["PER", "O", "PER"]])
+    >>> model.predict(X)
+    [['PER', 'O', 'PER']]
+    """
+
+    def __init__(
+        self,
+        *,
+        skips: Any = "nearest",
+        word: str = "word",
+        skip_tables: str = "symmetric",
+        inference: str = "rbp",
+        inference_tolerance: float = 1e-4,
+        method: Any = "cccp",
+        prior_variance: float | None = 10.0,
+        l1: float = 0.0,
+        tolerance: float = 1e-4,
+        max_iterations: int = 10_000,
+        max_seconds: float | None = None,
+        n_threads: int | None = None,
+        seed: int = 0,
+        transition_tables: str = "full",
+        min_frequency: int = 1,
+        labels: Any = None,
+        class_weight: Any = None,
+        node_factors: str = "edges",
+        all_possible_states: bool = True,
+        all_possible_transitions: bool = True,
+        warm_start: bool = False,
+    ) -> None:
+        self.skips = skips
+        self.word = word
+        self.skip_tables = skip_tables
+        self.inference = inference
+        self.inference_tolerance = inference_tolerance
+        self.method = method
+        self.prior_variance = prior_variance
+        self.l1 = l1
+        self.tolerance = tolerance
+        self.max_iterations = max_iterations
+        self.max_seconds = max_seconds
+        self.n_threads = n_threads
+        self.seed = seed
+        self.transition_tables = transition_tables
+        self.min_frequency = min_frequency
+        self.labels = labels
+        self.class_weight = class_weight
+        self.node_factors = node_factors
+        self.all_possible_states = all_possible_states
+        self.all_possible_transitions = all_possible_transitions
+        self.warm_start = warm_start
+
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        *,
+        skips: Any = None,
+        breaks: Any = None,
+        transition_features: Any = None,
+        skip_features: Any = None,
+        sample_weight: Any = None,
+        callback: Callback | None = None,
+    ) -> Self:
+        """Learn from sequences X and their labels y.
+
+        Parameters
+        ----------
+        X, y, breaks, transition_features, sample_weight, callback
+            See :meth:`LinearChainCRF.fit`.
+        skips : list of (n_skips, 2) positions, optional
+            Skip edges of each sequence, in place of the rule.
+        skip_features : list, optional
+            For each sequence, features of its skip edges, given like tokens.
+        """
+        given = _given(skips, breaks, transition_features, skip_features)
+        return self._fit(X, y, given, sample_weight, callback)
+
+    def predict(
+        self,
+        X: Any,
+        *,
+        skips: Any = None,
+        breaks: Any = None,
+        transition_features: Any = None,
+        skip_features: Any = None,
+        partial: Any = None,
+    ) -> list[list[Any]]:
+        """The most probable label of each token, given those in ``partial`` that are not None."""
+        return self._predict(X, _given(skips, breaks, transition_features, skip_features), partial)
+
+    def predict_marginals(
+        self,
+        X: Any,
+        *,
+        skips: Any = None,
+        breaks: Any = None,
+        transition_features: Any = None,
+        skip_features: Any = None,
+        partial: Any = None,
+        edges: bool = False,
+    ) -> Any:
+        """Probabilities of labels; see :meth:`LinearChainCRF.predict_marginals`. Skips come after transitions."""
+        given = _given(skips, breaks, transition_features, skip_features)
+        return self._predict_marginals(X, given, partial, edges)
+
+    def score(
+        self,
+        X: Any,
+        y: Any,
+        *,
+        skips: Any = None,
+        breaks: Any = None,
+        transition_features: Any = None,
+        skip_features: Any = None,
+    ) -> float:
+        """Micro-averaged F1 of entities where the labels are those of a scheme (``B-PER``), else accuracy of tokens."""
+        return self._score(X, y, _given(skips, breaks, transition_features, skip_features))
+
+    @property
+    def skip_table_(self) -> Floats:
+        """(n_labels, n_labels) table of skip edges; that which all share, with skip features."""
+        return self._table(SKIP)
+
+    def _tables(self) -> tuple[str, ...]:
+        return (self.transition_tables, self.skip_tables)
+
+    def _skips(self, X: Any, lengths: Ints, skips: Any) -> list[Ints] | None:
+        if skips is not None:
+            return checked_skips(skips, lengths)
+        if self.skips is None:
+            raise ValueError("skips=None needs the skip edges of every sequence: give skips= to this call")
+        return ruled_skips(X, self.skips, self.word)
+
+    def _labels_of(self, data: GraphData, evidence: Any) -> list[Ints]:
+        nodes = self._marginals_of(data, evidence, False).nodes
+        return np.split(np.argmax(nodes, axis=1), data.node_pointer[1:-1])
+
+    def _marginals_of(self, data: GraphData, evidence: Any, edges: bool) -> GraphMarginals:
+        return graph_marginals(
+            data,
+            self.weights_,
+            self.inference,
+            evidence,
+            edges=edges,
+            tolerance=self.inference_tolerance,
+            n_threads=self.n_threads,
+        )
+
+
+def _given(skips: Any, breaks: Any, transition_features: Any, skip_features: Any) -> dict[str, Any]:
+    return {
+        "skips": skips,
+        "breaks": breaks,
+        "transition_features": transition_features,
+        "skip_features": skip_features,
+    }

@@ -1,0 +1,185 @@
+"""Sections made ready for their templates: names numbered, charts drawn, texts laid out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from bactrian.experiments.comparison import Entry, Metric
+from bactrian.experiments.exhibits import TaggedText
+from bactrian.report import content
+from bactrian.report.curves import convergence_charts, reliability_diagram
+from bactrian.report.matrices import confusion_matrix, table_limit, table_matrix
+from bactrian.report.passages import arcs_of, entity_of, lay_out, lines_of, n_wrong
+
+Numbers = Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class View:
+    """A section as its template wants it; ``rules`` are style rules for its switches, made of numbers alone."""
+
+    key: str
+    section: content.Section
+    template: str
+    values: Mapping[str, Any]
+    rules: Sequence[str] = ()
+
+
+def learners_of(report: content.Report) -> dict[str, int]:
+    """Every learner on the page, numbered in order of appearance."""
+    names: dict[str, int] = {}
+    for section in report.sections:
+        for name in _names(section):
+            names.setdefault(name, len(names))
+    return names
+
+
+def view_of(section: content.Section, key: str, numbers: Numbers) -> View:
+    """A section made ready; ``key`` is its number on the page, from which its ids are made."""
+    template, prepare = _KINDS[type(section)]
+    values, rules = prepare(section, key, numbers)
+    return View(key, section, template, values, rules)
+
+
+def _names(section: content.Section) -> Iterator[str]:
+    match section:
+        case content.LearnersSection():
+            yield from (entry.name for entry in section.entries)
+        case content.CurveSection():
+            yield from section.trainings
+        case content.CalibrationSection():
+            yield from section.reliabilities
+        case content.EdgeTableSection():
+            yield from section.tables
+        case content.ConfusionSection():
+            yield from section.confusions
+        case content.WeightSection():
+            yield from section.weights
+        case content.TextSection():
+            for text in section.texts:
+                yield from text.predictions
+
+
+Prepared = tuple[dict[str, Any], list[str]]
+
+
+def _plain(section: Any, key: str, numbers: Numbers) -> Prepared:
+    return {}, []
+
+
+def _learners(section: content.LearnersSection, key: str, numbers: Numbers) -> Prepared:
+    def cell(entry: Entry, metric: Metric) -> tuple[str, bool]:
+        """A formatted value, and whether no other entry shows a better one."""
+        value = entry.metrics.get(metric.key, float("nan"))
+        if not np.isfinite(value):
+            return "–", False
+        shown = format(value, metric.format)
+        return shown, shown == format(section.best(metric), metric.format)
+
+    cells = [[cell(entry, metric) for metric in section.metrics] for entry in section.entries]
+    return {"cells": cells, "trained": any(entry.training is not None for entry in section.entries)}, []
+
+
+def _table(section: content.TableSection, key: str, numbers: Numbers) -> Prepared:
+    def show(value: str | float) -> tuple[str, bool]:
+        if isinstance(value, str):
+            return value, False
+        return (format(value, section.number_format) if np.isfinite(value) else "–"), True
+
+    return {"rows": [[show(value) for value in row] for row in section.rows]}, []
+
+
+def _curves(section: content.CurveSection, key: str, numbers: Numbers) -> Prepared:
+    charts = convergence_charts(section.trainings, numbers)
+    rules = [
+        f"body:has(#axis-{key}-{k}:checked) #charts-{key}-{k} {{ display: grid; }}" for k in range(1, len(charts) + 1)
+    ]
+    return {"charts": charts}, rules
+
+
+def _calibration(section: content.CalibrationSection, key: str, numbers: Numbers) -> Prepared:
+    return {"chart": reliability_diagram(section.reliabilities, numbers)}, []
+
+
+def _edge_tables(section: content.EdgeTableSection, key: str, numbers: Numbers) -> Prepared:
+    limit = table_limit([table for tables in section.tables.values() for table in tables])
+    return {"matrices": {name: [table_matrix(t, limit) for t in tables] for name, tables in section.tables.items()}}, []
+
+
+def _confusions(section: content.ConfusionSection, key: str, numbers: Numbers) -> Prepared:
+    return {"matrices": {name: confusion_matrix(c) for name, c in section.confusions.items()}}, []
+
+
+def _weights(section: content.WeightSection, key: str, numbers: Numbers) -> Prepared:
+    values = [abs(weight.value) for weights in section.weights.values() for weight in weights]
+    return {"limit": max((value for value in values if np.isfinite(value)), default=0.0) or 1.0}, []
+
+
+def _gallery(section: content.GallerySection, key: str, numbers: Numbers) -> Prepared:
+    rules = [
+        f"body:has(#sheet-{key}-{k}:checked) #pictures-{key}-{k} {{ display: block; }}"
+        for k in range(1, len(section.gallery.sheets) + 1)
+    ]
+    pictures = [p for sheet in section.gallery.sheets for row in sheet.rows for p in row]
+    return {"large": max((p.size[0] for p in pictures), default=0) > 64}, rules
+
+
+def _texts(section: content.TextSection, key: str, numbers: Numbers) -> Prepared:
+    learners = list(dict.fromkeys(name for text in section.texts for name in text.predictions))
+    colours = _entities(section.texts)
+    examples = []
+    for text in section.texts:
+        places = lay_out(text)
+        views: list[dict[str, Any]] = [{"lines": lines_of(text, places, colours, None), "wrong": 0, "view": 0}]
+        views += [
+            {"lines": lines_of(text, places, colours, name), "wrong": n_wrong(text, name), "view": view}
+            for view, name in enumerate(learners, start=1)
+            if name in text.predictions
+        ]
+        columns = max((place.column + place.width for place in places), default=1)
+        n_lines = places[-1].line + 1 if places else 1
+        examples.append(
+            {"text": text, "views": views, "arcs": arcs_of(text, places), "columns": columns, "n_lines": n_lines}
+        )
+    with_errors = [sum(bool(n_wrong(t, name)) for t in section.texts if name in t.predictions) for name in learners]
+    rules = []
+    for view in range(len(learners) + 1):
+        chosen = f"body:has(#text-{key}-{view}:checked)"
+        rules.append(f"{chosen} .text-{key}-{view} {{ display: block; }}")
+        rules.append(f"{chosen}:has(#errors-{key}:checked) .right-{key}-{view} {{ display: none; }}")
+        rules.append(f"{chosen}:has(#errors-{key}:checked) .none-{key}-{view} {{ display: block; }}")
+    rules.append(f"body:has(#arcs-{key}:not(:checked)) #section-{key} .arcs {{ display: none; }}")
+    return {
+        "learners": learners,
+        "colours": colours,
+        "examples": examples,
+        "with_errors": with_errors,
+        "has_skips": any(text.skips for text in section.texts),
+    }, rules
+
+
+def _entities(texts: Sequence[TaggedText]) -> dict[str, int]:
+    """Numbers of the colours of entities, in the order of the labels."""
+    labels = [(label, text.outside) for text in texts for label in (*text.label_names, *text.truth)]
+    labels += [(label, t.outside) for t in texts for tagging in t.predictions.values() for label in tagging.labels]
+    names = dict.fromkeys(entity_of(label, outside) for label, outside in labels)
+    return {name: number for number, name in enumerate(name for name in names if name)}
+
+
+_KINDS: dict[type, tuple[str, Callable[[Any, str, Numbers], Prepared]]] = {
+    content.HeadingSection: ("heading.html", _plain),
+    content.LearnersSection: ("learners.html", _learners),
+    content.TableSection: ("table.html", _table),
+    content.CurveSection: ("curves.html", _curves),
+    content.CalibrationSection: ("calibration.html", _calibration),
+    content.EdgeTableSection: ("edge_tables.html", _edge_tables),
+    content.ConfusionSection: ("confusions.html", _confusions),
+    content.WeightSection: ("weights.html", _weights),
+    content.GallerySection: ("gallery.html", _gallery),
+    content.TextSection: ("texts.html", _texts),
+    content.NoteSection: ("note.html", _plain),
+}

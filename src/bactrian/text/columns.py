@@ -1,0 +1,245 @@
+"""Files of columns, as the shared tasks of CoNLL have them: a token a line, an empty line after each sentence.
+
+Documents start at a line whose first column is ``-DOCSTART-``; a file without such lines is one document. Columns are
+set apart by blanks or tabs.
+"""
+
+from __future__ import annotations
+
+import codecs
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bactrian.model.files import atomic_file
+from bactrian.text.documents import Document
+
+DOCUMENT_START = "-DOCSTART-"
+
+#: Names of the columns of a file whose columns are not named, by their number.
+USUAL_COLUMNS: dict[int, tuple[str, ...]] = {
+    1: ("word",),
+    2: ("word", "tag"),
+    3: ("word", "pos", "tag"),
+    4: ("word", "pos", "chunk", "tag"),
+}
+
+
+def read_columns(
+    path: str | os.PathLike[str],
+    columns: Sequence[str] | None = None,
+    *,
+    separator: str | None = None,
+    encoding: str = "utf-8",
+) -> Iterator[Document]:
+    r"""Read the documents of a file one after the other.
+
+    Parameters
+    ----------
+    path
+        The file.
+    columns
+        Names of the columns. ``"word"`` is needed, ``"tag"`` fills :attr:`Document.tags`, the others go to
+        :attr:`Document.columns`. None takes the usual names: word, pos, chunk, tag for four columns, and word first
+        and tag last for others.
+    separator
+        What sets columns apart; None for any blanks and tabs. With ``"\t"`` a word may contain blanks.
+    encoding
+        That of the file, one in which ASCII characters are single bytes.
+
+    Yields
+    ------
+    document
+        Its name is that of the file with the number of the document.
+
+    Raises
+    ------
+    ValueError
+        For a line with too few or too many columns, or one that cannot be decoded; it names file and line.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = pathlib.Path(folder, "small.txt")
+    ...     _ = path.write_text("-DOCSTART- -X-\n\nRome I-LOC\nfell O\n\nWho O\nknew O\n")
+    ...     list(read_columns(path))
+    [Document('small.txt#1', 5 tokens in 2 sentences)]
+    """
+    names = None if columns is None else _checked_names(columns)
+    return _documents(Path(path), names, separator, encoding)
+
+
+def write_columns(
+    path: str | os.PathLike[str],
+    documents: Iterable[Document],
+    columns: Sequence[str] | None = None,
+    *,
+    separator: str = " ",
+) -> None:
+    """Write documents to a file that :func:`read_columns` reads, replacing what is there in one step.
+
+    Parameters
+    ----------
+    path
+        The file; UTF-8, with ``\\n`` at the end of each line.
+    documents
+        May be an iterator: they are written as they come.
+    columns
+        Which columns to write, in their order; None for the word, the columns of the document, and the tag.
+    separator
+        What to put between columns.
+    """
+    with atomic_file(path) as stream:
+        for number, document in enumerate(documents):
+            lines = column_lines(document, columns, separator=separator, start=number > 0)
+            stream.write("".join(f"{line}\n" for line in lines).encode())
+
+
+def column_lines(
+    document: Document, columns: Sequence[str] | None = None, *, separator: str = " ", start: bool = False
+) -> Iterator[str]:
+    """The lines of a document in a file of columns, without their line ends.
+
+    Parameters
+    ----------
+    document
+        What to write.
+    columns
+        Which columns to write; see :func:`write_columns`.
+    separator
+        What to put between columns.
+    start
+        Write a ``-DOCSTART-`` line even for a document that came without one, to set it apart from the one before.
+
+    Examples
+    --------
+    >>> list(column_lines(Document(["Rome", "fell"], tags=["B-LOC", "O"])))
+    ['Rome B-LOC', 'fell O', '']
+    """
+    # A separator of blanks is read as any blanks and tabs.
+    taken = {"\r", "\n"} | (set(separator) if separator.strip(" ") else {" ", "\t"})
+    values = [_column(document, name, taken) for name in columns or _own_columns(document)]
+    gaps = document.blank_lines or ()
+    if len(gaps) != len(document.sentence_starts) + 1:
+        gaps = (1,) * (len(document.sentence_starts) + 1)
+    if document.header is not None or start:
+        yield separator.join(document.header or [DOCUMENT_START, *["-X-"] * (len(values) - 2), "O"][: len(values)])
+        yield from [""] * gaps[0]
+    borders = [*document.sentence_starts.tolist(), len(document)]
+    for sentence, (first, stop) in enumerate(zip(borders[:-1], borders[1:], strict=True)):
+        for t in range(first, stop):
+            yield separator.join([column[t] for column in values])
+        yield from [""] * gaps[sentence + 1]
+
+
+# --- reading ---
+
+
+@dataclass
+class _Draft:
+    """A document that is being read."""
+
+    header: tuple[str, ...] | None = None
+    rows: list[list[str]] = field(default_factory=list)
+    sentence_starts: list[int] = field(default_factory=list)
+    blank_lines: list[int] = field(default_factory=lambda: [0])
+
+    def add(self, row: list[str]) -> None:
+        if self.blank_lines[-1] or not self.sentence_starts:
+            self.sentence_starts.append(len(self.rows))
+            self.blank_lines.append(0)
+        self.rows.append(row)
+
+    def finished(self, names: Sequence[str], name: str) -> Document:
+        cells: Iterable[tuple[str, ...]] = zip(*self.rows, strict=True) if self.rows else [()] * len(names)
+        values: dict[str, Sequence[str]] = dict(zip(names, cells, strict=True))
+        usual = [1] * len(self.blank_lines)
+        if self.header is None:
+            usual[0] = self.blank_lines[0] = 0
+        return Document(
+            values.pop("word", ()),
+            tags=values.pop("tag", None),
+            columns=values,
+            sentence_starts=self.sentence_starts,  # type: ignore[arg-type]  # becomes an array
+            name=name,
+            header=self.header,
+            blank_lines=None if self.blank_lines == usual else tuple(self.blank_lines),
+        )
+
+
+def _documents(path: Path, names: Sequence[str] | None, separator: str | None, encoding: str) -> Iterator[Document]:
+    number = 1
+    draft = _Draft()
+    with path.open("rb") as stream:
+        for line_number, line in enumerate(stream, start=1):
+            if line_number == 1:
+                line = line.removeprefix(codecs.BOM_UTF8)
+            cells = _cells(line, separator, encoding, path, line_number)
+            if not cells:
+                draft.blank_lines[-1] += 1
+            elif cells[0] == DOCUMENT_START:
+                if draft.rows or draft.header is not None:
+                    yield draft.finished(names or (), f"{path.name}#{number}")
+                    number += 1
+                draft = _Draft(tuple(cells))
+            else:
+                names = names or _usual_names(len(cells))
+                if len(cells) != len(names):
+                    raise ValueError(
+                        f"{path}, line {line_number}: expected {len(names)} columns ({', '.join(names)}), "
+                        f"found {len(cells)}"
+                    )
+                draft.add(cells)
+    if draft.rows or draft.header is not None:
+        yield draft.finished(names or (), f"{path.name}#{number}")
+
+
+def _cells(line: bytes, separator: str | None, encoding: str, path: Path, line_number: int) -> list[str]:
+    try:
+        text = line.decode(encoding)
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{path}, line {line_number}: not {encoding}: {error}; encoding= names that of the file"
+        ) from None
+    text = text.rstrip("\r\n")
+    # Only blanks and tabs: other spaces of Unicode may be part of a word.
+    if not text.strip(" \t"):
+        return []
+    if separator is not None:
+        return text.split(separator)
+    return [cell for cell in text.replace("\t", " ").split(" ") if cell]
+
+
+def _checked_names(columns: Sequence[str]) -> tuple[str, ...]:
+    names = (columns,) if isinstance(columns, str) else tuple(columns)
+    if "word" not in names or len(set(names)) != len(names):
+        raise ValueError(f"columns must be different names and one of them 'word', found {names}")
+    return names
+
+
+def _usual_names(n_columns: int) -> tuple[str, ...]:
+    between = tuple(f"column_{number}" for number in range(2, n_columns))
+    return USUAL_COLUMNS.get(n_columns, ("word", *between, "tag"))
+
+
+# --- writing ---
+
+
+def _own_columns(document: Document) -> list[str]:
+    return ["word", *document.columns, *([] if document.tags is None else ["tag"])]
+
+
+def _column(document: Document, name: str, taken: set[str]) -> Sequence[str]:
+    """A column whose cells, checked, are neither empty nor contain what sets cells apart."""
+    values = {"word": document.words, "tag": document.tags, **document.columns}.get(name)
+    if values is None:
+        raise ValueError(f"document {document.name!r} has no column {name!r}; it has {_own_columns(document)}")
+    for t, cell in enumerate(values):
+        if not cell or not taken.isdisjoint(cell):
+            raise ValueError(
+                f"{name} of token {t} of document {document.name!r} cannot be written: {cell!r} is empty or contains "
+                f"one of {sorted(taken)}"
+            )
+    return values

@@ -1,0 +1,198 @@
+"""A document: the words of a text, what is known of each, and where they stand."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from bactrian.estimators.schemes import convert, spans, tags_of
+
+Positions = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Document:
+    """The words of one text with their columns, tags and places; checked when made.
+
+    Attributes
+    ----------
+    words
+        The tokens.
+    columns
+        Further values of each token by name, such as ``"pos"``: one string per token.
+    tags
+        One label per token, or None where they are not known.
+    sentence_starts
+        Positions of the tokens that start a sentence, rising from 0. None means one sentence.
+    line_starts
+        Positions of the tokens that start a line of the text, or None where lines are not known.
+    text
+        The text that the words were taken from, or None.
+    starts, stops
+        Where each token stands in ``text``: ``text[starts[t]:stops[t]]``. Given together with it.
+    name
+        What to call the document, such as the name of its file.
+    header
+        The columns of its ``-DOCSTART-`` line, for a document from a file that has them.
+    blank_lines
+        Number of empty lines after the header and after each sentence of such a file, where it is not always one.
+
+    Examples
+    --------
+    >>> document = Document(["Rome", "fell", ".", "Who", "knew", "?"], sentence_starts=[0, 3])
+    >>> document
+    Document(6 tokens in 2 sentences)
+    >>> [sentence.words for sentence in document.sentences()]
+    [('Rome', 'fell', '.'), ('Who', 'knew', '?')]
+    """
+
+    words: Sequence[str]
+    columns: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    tags: Sequence[str] | None = None
+    sentence_starts: Positions = None  # type: ignore[assignment]  # an array once made
+    line_starts: Positions | None = None
+    text: str | None = None
+    starts: Positions | None = None
+    stops: Positions | None = None
+    name: str = ""
+    header: tuple[str, ...] | None = None
+    blank_lines: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        length = len(self.words)
+        for name, values in (("words", self.words), ("tags", self.tags), *self.columns.items()):
+            if isinstance(values, str) or (values is not None and len(values) != length):
+                raise ValueError(f"{name} must hold one string per token: expected {length}, found {values!r:.80}")
+        keep = object.__setattr__  # the way to normalise the fields of a frozen data class
+        keep(self, "words", tuple(self.words))
+        keep(self, "columns", {name: tuple(values) for name, values in self.columns.items()})
+        keep(self, "tags", None if self.tags is None else tuple(self.tags))
+        given = np.zeros(min(length, 1), dtype=np.int64) if self.sentence_starts is None else self.sentence_starts
+        keep(self, "sentence_starts", _rising(given, length, "sentence_starts"))
+        if self.line_starts is not None:
+            keep(self, "line_starts", _rising(self.line_starts, length, "line_starts"))
+        offsets = (self.text, self.starts, self.stops)
+        if any(value is None for value in offsets) and any(value is not None for value in offsets):
+            raise ValueError("text, starts and stops belong together: give all of them or none")
+        if self.text is not None:
+            keep(self, "starts", _read_only(self.starts))
+            keep(self, "stops", _read_only(self.stops))
+            self._check_offsets(self.text)
+
+    def __len__(self) -> int:
+        """Number of tokens."""
+        return len(self.words)
+
+    def __repr__(self) -> str:
+        """Say how long it is."""
+        name = f"{self.name!r}, " if self.name else ""
+        return f"Document({name}{len(self)} tokens in {len(self.sentence_starts)} sentences)"
+
+    @property
+    def pos(self) -> Sequence[str] | None:
+        """The column called ``"pos"``, or None."""
+        return self.columns.get("pos")
+
+    def replace(self, **changes: Any) -> Document:
+        """A copy with some attributes changed."""
+        return dataclasses.replace(self, **changes)
+
+    def in_scheme(self, source: str, target: str, *, strict: bool = False) -> Document:
+        """A copy whose tags are converted from one label scheme to another, sentence by sentence."""
+        if self.tags is None:
+            raise ValueError("the document has no tags to convert")
+        tags = convert(self.tags, source, target, sentence_starts=self.sentence_starts, strict=strict)
+        return self.replace(tags=tags)
+
+    def entities(self, scheme: str | None = None) -> list[tuple[str, int, int]]:
+        """Entities that the tags mark, as (type, first token, token after the last)."""
+        if self.tags is None:
+            raise ValueError("the document has no tags that could mark entities")
+        return spans(self.tags, scheme, sentence_starts=self.sentence_starts)
+
+    def with_spans(self, marked: Sequence[tuple[str, int, int]], scheme: str = "BIO") -> Document:
+        """A copy with the tags of spans of *characters* of the text, each given as (type, start, stop).
+
+        A token belongs to a span that it shares a character with, and to the first where it shares some with two; a
+        span without tokens is lost.
+        """
+        if self.text is None or self.starts is None or self.stops is None:
+            raise ValueError("the document has no text that spans could refer to")
+        entities, end = [], 0
+        for number, (kind, start, stop) in enumerate(sorted(marked, key=lambda span: span[1:])):
+            if not 0 <= start <= stop <= len(self.text):
+                raise ValueError(f"marked[{number}] = {(kind, start, stop)} lies outside the text")
+            first = max(int(np.searchsorted(self.stops, start, side="right")), end)
+            last = int(np.searchsorted(self.starts, stop, side="left"))
+            if first < last:
+                entities.append((kind, first, last))
+                end = last
+        return self.replace(tags=tags_of(entities, len(self), scheme))
+
+    def sentences(self) -> Iterator[Document]:
+        """Each sentence as a document of its own; offsets keep referring to the whole text."""
+        borders = [*self.sentence_starts.tolist(), len(self)]
+        for start, stop in zip(borders[:-1], borders[1:], strict=True):
+            yield self._part(start, stop)
+
+    def _part(self, start: int, stop: int) -> Document:
+        part = slice(start, stop)
+        lines = self.line_starts
+        return Document(
+            self.words[part],
+            {name: values[part] for name, values in self.columns.items()},
+            None if self.tags is None else self.tags[part],
+            line_starts=None if lines is None else lines[(lines >= start) & (lines < stop)] - start,
+            text=self.text,
+            starts=None if self.starts is None else self.starts[part],
+            stops=None if self.stops is None else self.stops[part],
+            name=self.name,
+        )
+
+    def _check_offsets(self, text: str) -> None:
+        starts, stops = self.starts, self.stops
+        if starts is None or stops is None or starts.shape != (len(self),) or stops.shape != (len(self),):
+            raise ValueError(f"starts and stops must hold one offset for each of the {len(self)} tokens")
+        inside = (starts < stops).all() and (starts[1:] >= stops[:-1]).all()
+        if len(self) and not (inside and starts[0] >= 0 and stops[-1] <= len(text)):
+            raise ValueError("starts and stops must be offsets of tokens that follow one another in the text")
+
+
+def joined_text(document: Document) -> Document:
+    """The document itself where it has a text; else a copy with one: words joined by blanks, a sentence a line.
+
+    Examples
+    --------
+    >>> joined_text(Document(["Rome", "fell", ".", "Who", "knew", "?"], sentence_starts=[0, 3])).text
+    'Rome fell .\nWho knew ?'
+    """
+    if document.text is not None:
+        return document
+    lengths = np.array([len(word) for word in document.words], dtype=np.int64)
+    stops = np.cumsum(lengths + 1) - 1
+    breaks = set(document.sentence_starts[1:].tolist())
+    pieces = [("\n" if t in breaks else " " if t else "") + word for t, word in enumerate(document.words)]
+    return document.replace(text="".join(pieces), starts=stops - lengths, stops=stops)
+
+
+def _read_only(values: ArrayLike | None) -> Positions:
+    array = np.array(values, dtype=np.int64)
+    array.flags.writeable = False
+    return array
+
+
+def _rising(values: ArrayLike, length: int, name: str) -> Positions:
+    """Positions of tokens, checked: from 0, rising, below ``length``."""
+    array = np.asarray(values)
+    if array.size and (array.ndim != 1 or array.dtype.kind not in "iu"):
+        raise TypeError(f"{name} must be a flat sequence of positions, found {values!r}")
+    if array.size == 0 and length == 0:
+        return _read_only([])
+    if array.size == 0 or array[0] != 0 or array[-1] >= length or (np.diff(array) <= 0).any():
+        raise ValueError(f"{name} must rise from 0 to less than the {length} tokens, found {array.tolist()}")
+    return _read_only(array)

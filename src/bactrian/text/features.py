@@ -1,0 +1,288 @@
+"""The features of Finkel, Grenager & Manning (ACL 2005, Table 2) for named entities and seminar announcements.
+
+A token is a list of strings, each a feature that it has, and of **bundles**: tuples of such strings. Equal bundles of
+one extractor are the *same object*, so whoever encodes features needs to look into each only once. The first bundle
+of a token depends on its word alone and starts with ``word=`` and the word.
+
+====================  ============================  =====================================================
+feature               strings                       setting
+====================  ============================  =====================================================
+current word          ``word=Rome``                 always
+neighbouring words    ``w-1=in``, ``w+1=,``         ``reach``
+character n-grams     ``#<Ro``, ``#om``             ``ngrams``: all of ``<Rome>`` up to this length
+word shape            ``s=Xxxx``, ``s-1=xx``        ``shapes``; neighbours up to ``reach``
+sequences of shapes   ``s-1:0=xx|Xxxx``             ``shapes``
+part of speech        ``p=NNP``, ``p+1=,``          ``pos``; neighbours up to ``reach``
+sequences of these    ``p-1:1=IN|NNP|,``            ``pos``
+words to the left     ``<=lives``                   ``window``: words that occur among so many before
+words to the right    ``>=since``                   ``window``: the same after
+====================  ============================  =====================================================
+
+Nothing looks beyond the sentence: positions outside it give no words, and ``^`` as shape or part of speech.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from sys import intern
+from typing import Any, NamedTuple
+
+from bactrian.text.documents import Document
+
+#: A token's features: strings, and bundles of them.
+Token = list[str | tuple[str, ...]]
+
+#: Number of word types, or of contexts, that an extractor remembers.
+_REMEMBERED = 500_000
+
+#: N-grams of words longer than this are at most so many characters long, for their number grows with the square.
+_LONG_WORD, _LONG_WORD_NGRAMS = 40, 6
+
+_OUTSIDE = "^"
+
+
+class _Word(NamedTuple):
+    """All that depends on a word alone."""
+
+    bundle: tuple[str, ...]
+    shape: str
+    left: str
+    right: str
+    near: tuple[tuple[str, str], ...]  # as the word before and after, by distance
+
+
+@dataclass(frozen=True)
+class EntityFeatures:
+    """An extractor of features; the same document always gives the same features.
+
+    Attributes
+    ----------
+    ngrams
+        Greatest length of the character n-grams, boundary marks included; None for any length, 0 for no n-grams.
+        Words of more than 40 characters have none above 6, for their number grows with the square.
+    window
+        How many words to the left and to the right count as near.
+    reach
+        How far neighbouring words, shapes and parts of speech are looked at one by one.
+    pos
+        Use the column ``"pos"`` of the document, which then must have one.
+    shapes
+        Use word shapes.
+    pairs
+        Add the current word together with the one before and the one after: ``w-1:0=in|Rome``. Not in the paper.
+    lowercase
+        Add the current word in lower case. Not in the paper.
+    lines
+        Add where in its line a token stands: first, last, and the line's first word. Needs a document that knows its
+        lines. Not in the paper.
+
+    Examples
+    --------
+    >>> document = Document(["in", "Rome"], {"pos": ["IN", "NNP"]})
+    >>> tokens = EntityFeatures(ngrams=0, window=1).extract(document)
+    >>> flatten(tokens[1])
+    ['word=Rome', 's=Xxxx', 'w-1=in', 'p=NNP', 'p-1=IN', 'p+1=^', 'p-1:0=IN|NNP', 'p:1=NNP|^', 'p-1:1=IN|NNP|^',
+     's-1=xx', 's+1=^', 's-1:0=xx|Xxxx', 's:1=Xxxx|^', 's-1:1=xx|Xxxx|^', '<=in']
+    """
+
+    ngrams: int | None = None
+    window: int = 4
+    reach: int = 1
+    pos: bool = True
+    shapes: bool = True
+    pairs: bool = False
+    lowercase: bool = False
+    lines: bool = False
+    _words: dict[str, _Word] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _contexts: dict[Any, tuple[str, ...]] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        for name, least in (("ngrams", 0), ("window", 0), ("reach", 0)):
+            value = getattr(self, name)
+            if not (name == "ngrams" and value is None) and (type(value) is not int or value < least):
+                raise ValueError(f"{name} must be an integer of {least} or more, found {value!r}")
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave what is remembered behind."""
+        return {**self.__dict__, "_words": {}, "_contexts": {}}
+
+    def extract(self, document: Document) -> list[Token]:
+        """The features of each token of a document."""
+        pos = document.columns.get("pos")
+        if self.pos and pos is None:
+            raise ValueError(f"document {document.name!r} has no column 'pos'; EntityFeatures(pos=False) does without")
+        words = [self._word(word) for word in document.words]
+        tokens: list[Token] = [[word.bundle] for word in words]
+        borders = [*document.sentence_starts.tolist(), len(words)]
+        for start, stop in zip(borders[:-1], borders[1:], strict=True):
+            part, rows = words[start:stop], tokens[start:stop]  # the rows are shared
+            self._add_neighbours(rows, part)
+            if self.pairs:
+                self._add_pairs(rows, document.words[start:stop])
+            if self.pos and pos is not None:
+                self._add_contexts(rows, pos[start:stop], "p", own=True)
+            if self.shapes:
+                # The bundle of the word has its own shape already.
+                self._add_contexts(rows, [word.shape for word in part], "s", own=False)
+            if self.window:
+                self._add_windows(rows, part)
+        if self.lines:
+            self._add_lines(tokens, document)
+        return tokens
+
+    def extract_many(self, documents: Iterable[Document]) -> Iterator[list[Token]]:
+        """The features of each document, as they come."""
+        return map(self.extract, documents)
+
+    def _word(self, word: str) -> _Word:
+        known = self._words.get(word)
+        if known is None:
+            if len(self._words) >= _REMEMBERED:
+                self._words.clear()
+            shape = word_shape(word)
+            strings = [f"word={word}"]
+            if self.lowercase:
+                strings.append(f"l={word.lower()}")
+            if self.shapes:
+                strings.append(f"s={shape}")
+            strings += character_ngrams(word, self.ngrams)
+            near = tuple((intern(f"w-{d}={word}"), intern(f"w+{d}={word}")) for d in range(1, self.reach + 1))
+            # Interned: words share most of their n-grams, and equal strings that are one object compare faster.
+            known = self._words[word] = _Word(tuple(map(intern, strings)), shape, f"<={word}", f">={word}", near)
+        return known
+
+    def _add_neighbours(self, rows: Sequence[Token], words: Sequence[_Word]) -> None:
+        for d in range(self.reach):
+            for row, word in zip(rows[d + 1 :], words, strict=False):
+                row.append(word.near[d][0])
+            for row, word in zip(rows, words[d + 1 :], strict=False):
+                row.append(word.near[d][1])
+
+    def _add_pairs(self, rows: Sequence[Token], words: Sequence[str]) -> None:
+        padded = [_OUTSIDE, *words, _OUTSIDE]
+        for t, row in enumerate(rows):
+            row += [f"w-1:0={padded[t]}|{padded[t + 1]}", f"w:1={padded[t + 1]}|{padded[t + 2]}"]
+
+    def _add_contexts(self, rows: Sequence[Token], values: Sequence[str], letter: str, own: bool) -> None:
+        """One bundle per token for what stands around it; contexts recur, so they are bundles too."""
+        reach = max(self.reach, 1)
+        padded = (*[_OUTSIDE] * reach, *values, *[_OUTSIDE] * reach)
+        for t, row in enumerate(rows):
+            key = (letter, padded[t : t + 2 * reach + 1])
+            bundle = self._contexts.get(key)
+            if bundle is None:
+                if len(self._contexts) >= _REMEMBERED:
+                    self._contexts.clear()
+                bundle = self._contexts[key] = _context(key[1], reach, letter, own)
+            row.append(bundle)
+
+    def _add_windows(self, rows: Sequence[Token], words: Sequence[_Word]) -> None:
+        size = self.window
+        left, right = [word.left for word in words], [word.right for word in words]
+        for t, row in enumerate(rows):
+            # Presence, not number: each once, in the order of the text.
+            row += dict.fromkeys(left[max(t - size, 0) : t])
+            row += dict.fromkeys(right[t + 1 : t + 1 + size])
+
+    def _add_lines(self, tokens: Sequence[Token], document: Document) -> None:
+        if document.line_starts is None:
+            raise ValueError(f"document {document.name!r} does not know its lines, which lines=True needs")
+        borders = [*document.line_starts.tolist(), len(document)]
+        for start, stop in zip(borders[:-1], borders[1:], strict=True):
+            tokens[start].append("line-start")
+            tokens[stop - 1].append("line-stop")
+            for row in tokens[start:stop]:
+                row.append(f"line={document.words[start]}")
+
+
+#: For named entities: any n-grams, parts of speech, windows of four words.
+CONLL = EntityFeatures()
+
+#: For seminar announcements: n-grams up to six characters, windows of nine words, no parts of speech.
+SEMINARS = EntityFeatures(ngrams=6, window=9, pos=False)
+
+
+def flatten(token: Token) -> list[str]:
+    """The features of a token as one list of strings, its bundles unpacked.
+
+    Examples
+    --------
+    >>> flatten([("word=Rome", "s=Xxxx"), "w-1=in"])
+    ['word=Rome', 's=Xxxx', 'w-1=in']
+    """
+    strings: list[str] = []
+    for element in token:
+        if isinstance(element, tuple):
+            strings.extend(element)
+        else:
+            strings.append(element)
+    return strings
+
+
+def word_shape(word: str) -> str:
+    """The shape of a word: X for capitals, x for small letters, d for digits, other characters as they are.
+
+    Letters without case count as small, and marks that combine with a letter do not count. Of words with more than
+    four characters the shape has the first two, the last two, and between them which kinds occur, sorted.
+
+    Examples
+    --------
+    >>> [word_shape(word) for word in ("Rome", "mRNA", "CPA1", "Varicella-zoster", "1996-08-22")]
+    ['Xxxx', 'xXXX', 'XXXd', 'Xx-xxx', 'dd-ddd']
+    """
+    kinds = [
+        "X" if c.isupper() else "d" if c.isdecimal() else "x" if c.isalnum() else c for c in word if not _is_mark(c)
+    ]
+    if len(kinds) > 4:
+        kinds = [*kinds[:2], *sorted(set(kinds[2:-2])), *kinds[-2:]]
+    return "".join(kinds)
+
+
+def character_ngrams(word: str, longest: int | None = None) -> list[str]:
+    """The n-grams of two characters and more of a word in marks, ``<word>``, each once.
+
+    Parameters
+    ----------
+    word
+        The word.
+    longest
+        Greatest length; None for any. See :class:`EntityFeatures` on very long words.
+
+    Examples
+    --------
+    >>> character_ngrams("Ada", 3)
+    ['#<A', '#<Ad', '#Ad', '#Ada', '#da', '#da>', '#a>']
+    """
+    most = _LONG_WORD_NGRAMS if len(word) > _LONG_WORD else len(word) + 2
+    longest = most if longest is None else min(longest, most)
+    marked = f"<{word}>"
+    size = len(marked)
+    return list(
+        dict.fromkeys(
+            [
+                "#" + marked[start:stop]
+                for start in range(size - 1)
+                for stop in range(start + 2, min(start + longest, size) + 1)
+            ]
+        )
+    )
+
+
+def _is_mark(character: str) -> bool:
+    return character > "\u02ff" and unicodedata.category(character)[0] == "M"
+
+
+def _context(values: Sequence[str], reach: int, letter: str, own: bool) -> tuple[str, ...]:
+    """Values around the middle one, one by one, and the sequences of two and three around it."""
+    before, here, after = values[reach - 1 : reach + 2]
+    strings = [f"{letter}={here}"] if own else []
+    for d in range(1, reach + 1):
+        strings += [f"{letter}-{d}={values[reach - d]}", f"{letter}+{d}={values[reach + d]}"]
+    strings += [
+        f"{letter}-1:0={before}|{here}",
+        f"{letter}:1={here}|{after}",
+        f"{letter}-1:1={before}|{here}|{after}",
+    ]
+    return tuple(map(intern, strings))

@@ -1,0 +1,104 @@
+"""Text with inline tags such as ``at <stime>4 pm</stime>``, read and written.
+
+This is no XML: tags other than those asked for are text, nothing is escaped, and tags that only mark layout may be
+unclosed or cross the others. So it is read by hand, and those are taken out first.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+#: A marked piece of text: its type, and the offsets of its first character and of the one after its last.
+TextSpan = tuple[str, int, int]
+
+
+def read_tagged(text: str, fields: Sequence[str], *, drop: Sequence[str] = ()) -> tuple[str, list[TextSpan]]:
+    """Take the tags out of a text.
+
+    Parameters
+    ----------
+    text
+        The text with its tags.
+    fields
+        Names of the tags that mark something.
+    drop
+        Names of further tags to be taken out without a trace, whether they are closed or not.
+
+    Returns
+    -------
+    plain
+        The text without the tags.
+    marked
+        What they marked, as (field, start, stop) of ``plain``, in its order.
+
+    Raises
+    ------
+    ValueError
+        For a tag inside another, or one that is not opened or not closed; it names the line.
+
+    Examples
+    --------
+    >>> read_tagged("<p>from <stime>4</stime>-<etime>5 pm</etime>, <ada@x>", ["stime", "etime"], drop=["p"])
+    ('from 4-5 pm, <ada@x>', [('stime', 5, 6), ('etime', 7, 11)])
+    """
+    names = _checked_names(fields, "fields")
+    if drop:
+        text = re.sub(f"</?(?:{'|'.join(map(re.escape, _checked_names(drop, 'drop')))})>", "", text)
+    pieces: list[str] = []
+    marked: list[TextSpan] = []
+    length = end = 0
+    opened: tuple[str, int] | None = None
+    for tag in re.finditer(f"<(/?)({'|'.join(map(re.escape, names))})>", text):
+        pieces.append(text[end : tag.start()])
+        length, end = length + tag.start() - end, tag.end()
+        closing, name = tag[1] == "/", tag[2]
+        if closing != (opened is not None) or (opened is not None and opened[0] != name):
+            inside = f" inside <{opened[0]}>" if opened else ""
+            raise ValueError(f"line {_line(text, tag.start())}: unexpected {tag[0]}{inside}")
+        if opened is None:
+            opened = (name, length)
+        else:
+            marked.append((name, opened[1], length))
+            opened = None
+    if opened is not None:
+        raise ValueError(f"<{opened[0]}> is never closed")
+    return "".join([*pieces, text[end:]]), marked
+
+
+def write_tagged(text: str, marked: Iterable[TextSpan]) -> str:
+    """Put tags into a text, the inverse of :func:`read_tagged`.
+
+    Parameters
+    ----------
+    text
+        The text.
+    marked
+        (field, start, stop) in characters, in any order, none overlapping another.
+
+    Examples
+    --------
+    >>> write_tagged("from 4-5 pm", [("stime", 5, 6), ("etime", 7, 11)])
+    'from <stime>4</stime>-<etime>5 pm</etime>'
+    """
+    pieces, end = [], 0
+    for number, (field, start, stop) in enumerate(sorted(marked, key=lambda span: span[1:])):
+        if not end <= start <= stop <= len(text):
+            raise ValueError(
+                f"marked[{number}] = {(field, start, stop)} (sorted) must lie between {end}, where the one before "
+                f"ends, and {len(text)}, where the text ends"
+            )
+        pieces += [text[end:start], f"<{field}>", text[start:stop], f"</{field}>"]
+        end = stop
+    return "".join([*pieces, text[end:]])
+
+
+def _line(text: str, offset: int) -> int:
+    return text.count("\n", 0, offset) + 1
+
+
+def _checked_names(names: Sequence[str], argument: str) -> tuple[str, ...]:
+    checked = (names,) if isinstance(names, str) else tuple(names)
+    if not checked or not all(isinstance(name, str) and name for name in checked):
+        raise ValueError(f"{argument} must be names of tags, found {names!r}")
+    return checked
