@@ -11,7 +11,7 @@ FAST  := not slow and not browser
 READY := $(VENV)/.ready
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint format test-slow bench clean
+.PHONY: help demo test lint format test-slow browser test-browser bench clean
 
 help:
 	@echo "make demo       install, restore noisy digits with every learner, write a report"
@@ -19,6 +19,7 @@ help:
 	@echo "make lint       the checks without the tests"
 	@echo "make format     rewrite the sources in the house format"
 	@echo "make test-slow  the tests that are too long for make test"
+	@echo "make test-browser  the report in a real browser; fetches a Chromium if there is none"
 	@echo "make bench      the benchmarks (one of them: make bench BENCH=benchmarks/bench_x.py)"
 	@echo "make clean      remove .venv, caches and build outputs"
 
@@ -41,6 +42,14 @@ format: $(READY)-dev
 # pytest's exit status 5 says that no test carries the mark.
 test-slow: $(READY)-dev
 	$(BIN)/python -m pytest -m "slow and not browser" || test $$? -eq 5
+
+# Status 3: no browser could be had. Then the tests skip, and say so.
+browser: $(READY)-browser
+	@$(BIN)/python tests/browser/finding.py
+
+test-browser: $(READY)-browser
+	@$(BIN)/python tests/browser/finding.py || test $$? -eq 3
+	$(BIN)/python -m pytest -m browser tests/browser
 
 bench: $(READY)-bench
 	@test -n "$(BENCH)" || { echo "There is no benchmarks/bench_*.py to run."; exit 1; }

@@ -6,9 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bactrian.experiments.calibration import log_loss, reliability
-from bactrian.experiments.comparison import Comparison, Curve, Entry, LabelTable, Metric, Picture
+from bactrian.experiments.comparison import Comparison, Curve, Entry, LabelTable, Metric
 from bactrian.experiments.digits import LEARNERS, METRICS, NODE_ONLY, DigitsSettings, run_digits
 from bactrian.experiments.digits_data import N_AVAILABLE, load_noisy_digits
+from bactrian.experiments.exhibits import Picture
 from bactrian.experiments.prediction import node_marginals
 from bactrian.solvers.solution import ConvergenceWarning
 

@@ -12,7 +12,11 @@ __all__ = [
     "ClusterGraph",
     "ConvergenceWarning",
     "Decoding",
+    "Diagnosis",
+    "Finding",
+    "GraphCRF",
     "GraphData",
+    "GridCRF",
     "InferenceResult",
     "Instance",
     "Likelihood",
@@ -30,6 +34,7 @@ __all__ = [
     "__version__",
     "chain_graph",
     "decode",
+    "diagnose",
     "grid_graph",
     "infer",
     "junction_tree_graph",
@@ -40,12 +45,15 @@ __all__ = [
 if TYPE_CHECKING:
     from bactrian.clusters.builders import chain_graph, grid_graph, junction_tree_graph, skip_chain_graph
     from bactrian.clusters.graph import ClusterGraph
+    from bactrian.estimators.graph_crf import GraphCRF
+    from bactrian.estimators.grid_crf import GridCRF
     from bactrian.estimators.markov_random_field import MarkovRandomField
     from bactrian.estimators.sequences import LinearChainCRF, SkipChainCRF
     from bactrian.inference.decode import Decoding, decode
     from bactrian.inference.infer import infer
     from bactrian.inference.result import InferenceResult
     from bactrian.learning.camel import Camel
+    from bactrian.learning.diagnostics import Diagnosis, Finding, diagnose
     from bactrian.learning.learn import learn
     from bactrian.learning.likelihood import Likelihood
     from bactrian.learning.moments import PseudoMoments
@@ -61,7 +69,11 @@ else:
         "ClusterGraph": "bactrian.clusters.graph",
         "ConvergenceWarning": "bactrian.solvers.solution",
         "Decoding": "bactrian.inference.decode",
+        "Diagnosis": "bactrian.learning.diagnostics",
+        "Finding": "bactrian.learning.diagnostics",
+        "GraphCRF": "bactrian.estimators.graph_crf",
         "GraphData": "bactrian.model.graph_data",
+        "GridCRF": "bactrian.estimators.grid_crf",
         "InferenceResult": "bactrian.inference.result",
         "Instance": "bactrian.model.loglinear",
         "Likelihood": "bactrian.learning.likelihood",
@@ -78,6 +90,7 @@ else:
         "UnifiedScaling": "bactrian.learning.scaling",
         "chain_graph": "bactrian.clusters.builders",
         "decode": "bactrian.inference.decode",
+        "diagnose": "bactrian.learning.diagnostics",
         "grid_graph": "bactrian.clusters.builders",
         "infer": "bactrian.inference.infer",
         "junction_tree_graph": "bactrian.clusters.builders",

@@ -13,7 +13,6 @@ import hashlib
 import json
 import math
 import os
-import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from safetensors import SafetensorError
 
 import bactrian
 from bactrian.learning.learn import METHODS
+from bactrian.model.files import atomic_file
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -77,7 +77,8 @@ def write_model(path: str | os.PathLike[str], model: SavedModel) -> None:
     header, body = _split(safetensors.numpy.save(arrays))
     document["sha256"] = _checksum(document, header, body)
     content = safetensors.numpy.save(arrays, metadata={"bactrian": json.dumps(document, allow_nan=False)})
-    _write_atomically(Path(path), content)
+    with atomic_file(path) as stream:
+        stream.write(content)
 
 
 def read_model(path: str | os.PathLike[str], class_name: str) -> SavedModel:
@@ -184,19 +185,6 @@ def _arrays(content: bytes, header: Mapping[str, Any]) -> Arrays:
     except (SafetensorError, ValueError, OverflowError) as error:
         raise ModelFileError(f"the arrays cannot be read: {error}") from None
     return arrays
-
-
-def _write_atomically(path: Path, content: bytes) -> None:
-    """Write beside ``path``, then rename: a reader, or a crash, sees the old file or the new, never a part."""
-    draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
-    try:
-        with draft.open("xb") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
 
 
 # --- values ---

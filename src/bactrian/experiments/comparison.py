@@ -99,10 +99,15 @@ class LabelTable:
         """The table with its row and column means removed.
 
         What depends on one state alone can move between tables, and between tables and node scores, without changing
-        the model; what is left here is what a table says about the two together.
+        the model; what is left here is what a table says about the two together. Scores that are not finite, those of
+        forbidden pairs, stay as they are and are left out of the means.
         """
-        rows, columns = self.values.mean(axis=1, keepdims=True), self.values.mean(axis=0, keepdims=True)
-        return np.asarray(self.values - rows - columns + self.values.mean())
+        finite = np.isfinite(self.values)
+        values = np.where(finite, self.values, 0.0)
+        rows = values.sum(axis=1, keepdims=True) / np.maximum(finite.sum(axis=1, keepdims=True), 1)
+        columns = values.sum(axis=0, keepdims=True) / np.maximum(finite.sum(axis=0, keepdims=True), 1)
+        mean = values.sum() / max(int(finite.sum()), 1)
+        return np.where(finite, values - rows - columns + mean, self.values)
 
 
 @dataclass(frozen=True)

@@ -189,7 +189,8 @@ def _learn(
 
 
 def _warm_up(settings: DigitsSettings, train: NoisyImages) -> None:
-    few, short = train[:2].as_graphs(labelled=True), replace(settings, max_seconds=0.0)
+    # To the end, if loosely: a run that stops at once leaves out what later iterations need.
+    few, short = train[:2].as_graphs(labelled=True), replace(settings, max_seconds=None, tolerance=1e-2)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         for name in settings.learners:

@@ -173,7 +173,9 @@ class TaggedText:
             raise ValueError(f"gaps must be empty or have one for each of the {n} tokens, found {len(self.gaps)}")
         for name, tagging in self.predictions.items():
             if len(tagging.labels) != n:
-                raise ValueError(f"predictions[{name!r}] must label each of the {n} tokens, found {len(tagging.labels)}")
+                raise ValueError(
+                    f"predictions[{name!r}] must label each of the {n} tokens, found {len(tagging.labels)}"
+                )
             expected = (n, len(self.label_names))
             if tagging.marginals is not None and tagging.marginals.shape != expected:
                 raise ValueError(

@@ -53,7 +53,7 @@ def infer(
     max_seconds: float | None = None,
     damping: float | None = None,
     schedule: str = "sequential",
-    counting_numbers: CountingNumbers | None = None,
+    counting_numbers: CountingNumbers | str | None = None,
     fallback: str | None = None,
     tighten: int = 0,
     start: InferenceResult | Sequence[InferenceResult] | None = None,
@@ -90,8 +90,9 @@ def infer(
         ``"convex"`` damp models on which their updates oscillate.
     schedule : {"sequential", "parallel"}
         Order of the updates of ``"bp"``.
-    counting_numbers : CountingNumbers, optional
-        Entropy of ``"convex"``; numbers that are not provably concave are refused.
+    counting_numbers : CountingNumbers or "clusters", optional
+        Entropy of ``"convex"``; numbers that are not provably concave are refused. ``"clusters"`` is the clusters-only
+        entropy of piecewise training and CAMEL(0): 1 for clusters that were given, 0 for hubs that were not.
     fallback : {None, "double-loop"}
         What finishes models on which ``"rbp"`` or ``"bp"`` does not converge.
     tighten : int

@@ -38,7 +38,7 @@ class Options:
     max_seconds: float | None = None
     damping: float | None = None
     schedule: str = "sequential"
-    counting_numbers: CountingNumbers | None = None
+    counting_numbers: CountingNumbers | str | None = None
     fallback: str | None = None
     start: Sequence[InferenceResult] | None = None
     memory_budget: int = 4 * 2**30

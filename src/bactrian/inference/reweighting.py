@@ -68,7 +68,7 @@ def convex_numbers(data: PackedData) -> Carving:
     return Carving(np.ones(layout.n_clusters), _snapped(np.maximum(bethe, -shares)), np.zeros(layout.n_hubs))
 
 
-def given_numbers(data: PackedData, numbers: CountingNumbers) -> Carving:
+def given_numbers(data: PackedData, numbers: CountingNumbers | str) -> Carving:
     """Totals of the numbers that a user gave, refused where they are not provably concave or have no update."""
     carving = carve(data, numbers)
     carving = Carving(carving.cluster, _snapped(carving.hub - carving.linearised), np.zeros(data.layout.n_hubs))

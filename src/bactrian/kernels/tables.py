@@ -24,6 +24,7 @@ class Tables(NamedTuple):
 
     log_entries: Floats  #: (n_entries,) theta_a
     exp_entries: Floats  #: (n_entries,) exp(theta_a / kappa - shift)
+    exp_transposed: Floats  #: the same of (K, K) tables with rows and columns exchanged; empty where not wanted
     shift: Floats  #: (T,) largest theta_a / kappa
     narrow: NDArray[np.bool_]  #: (T,) exp_entries can be trusted
     hub_scores: Floats  #: (n_hub_states,) theta_v, the linearisation already subtracted
@@ -71,6 +72,11 @@ def prepare_tables(layout: Layout, tables: Tables, numbers: Numbers, first: int,
         tables.narrow[t] = (top - bottom) * scale < _WIDEST
         for k in range(start, stop):
             tables.exp_entries[k] = exp((tables.log_entries[k] - top) * scale)
+        if tables.exp_transposed.size:
+            size = int(math.sqrt(stop - start))
+            for a in range(size):
+                for b in range(size):
+                    tables.exp_transposed[start + b * size + a] = tables.exp_entries[start + a * size + b]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

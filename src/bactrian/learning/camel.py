@@ -24,6 +24,7 @@ from bactrian.objective.dual import Dual
 from bactrian.objective.entropy import Carving, CountingNumbers, carve, total_numbers
 from bactrian.objective.linearisation import Linearisation, empirical_log_beliefs
 from bactrian.objective.messages import MessageTables
+from bactrian.solvers.lbfgs import largest
 from bactrian.solvers.solution import Solution, Status
 
 Floats = NDArray[np.float64]
@@ -136,7 +137,7 @@ class Camel:
         if not self._resume(dual, settings) and self.start == "empirical" and carving.relinearises:
             linearisation.update(empirical_log_beliefs(data))
         inner = make_inner(self.solver if self.consistency else "profiled", dual, run)
-        weights, status = self._relinearise(run, inner, linearisation, carving, weights)
+        weights, status = self.relinearise(run, inner, linearisation, carving, weights)
         if self.tighten and run.iterations_left > 0:
             return self._tightened(run, inner, weights, status)
         return run.finish(inner, weights, status)
@@ -155,7 +156,7 @@ class Camel:
         linearisation = Linearisation(dual, self.share)
         linearisation.update(data.start(bethe.dual.beliefs.hub_log, tables))
         inner = make_inner(self.solver, dual, run)
-        weights, status = self._relinearise(run, inner, linearisation, carving, weights)
+        weights, status = self.relinearise(run, inner, linearisation, carving, weights)
         return run.finish(inner, weights, status, data)
 
     def _resume(self, dual: Dual, settings: Settings) -> bool:
@@ -185,10 +186,10 @@ class Camel:
         run.record(result, inner)
         return result.weights
 
-    def _relinearise(
+    def relinearise(
         self, run: Run, inner: InnerSolver, linearisation: Linearisation, carving: Carving, weights: Floats
     ) -> tuple[Floats, Status]:
-        """Inner solves until the beliefs stand still."""
+        """Inner solves until the beliefs stand still; takes arrays of any type that the inner solver does."""
         loose = carving.relinearises and not self.tight
         beliefs = None
         limit = run.settings.max_relinearisations if carving.relinearises else 0
@@ -205,8 +206,8 @@ class Camel:
                 max_iterations=min(_LOOSE_ITERATIONS, run.iterations_left) if loose else run.iterations_left,
             )
             new_beliefs = inner.dual.hub_beliefs()
-            belief_change = np.nan if beliefs is None else float(np.abs(new_beliefs - beliefs).max(initial=0.0))
-            weight_change = float(np.abs(result.weights - weights).max(initial=0.0))
+            belief_change = np.nan if beliefs is None else largest(new_beliefs - beliefs)
+            weight_change = largest(result.weights - weights)
             weights, beliefs, gap = result.weights, new_beliefs, result.gap
             if not carving.relinearises:
                 run.record(result, inner)

@@ -205,6 +205,8 @@ def largest_violation(dual: Dual) -> float:
     Clusters are compared with the hub's own belief, or with each other where the hub is only a sepset.
     """
     data, layout = dual.data, dual.data.layout
+    if not data.hub_virtual.any():
+        return float(dual.beliefs.violation.max(initial=0.0))
     marginal = dual.beliefs.link_marginal
     reference = dual.hub_beliefs()
     is_first = np.zeros(layout.n_links, dtype=bool)

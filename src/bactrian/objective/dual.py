@@ -152,6 +152,7 @@ class ProfiledObjective:
         self.converged = True
         self.last: Evaluation | None = None
         self._is_saddle = bool((dual.carving.hub < 0.0).any()) and tree_sweeps > max_sweeps
+        self._keeps = dual.consistency and not (tree_sweeps < max_sweeps and dual.data.layout.instance_is_tree.all())
         self._best_value = np.inf
         self._best_multipliers: Floats | None = None
 
@@ -169,7 +170,7 @@ class ProfiledObjective:
             self.damping = 0.5 + 0.5 * self.damping
             self.last = self._evaluate(weights)
         self.failures += self._is_saddle and not self.converged
-        if self.last.value <= self._best_value and dual.consistency:
+        if self.last.value <= self._best_value and self._keeps:
             self._best_value = self.last.value
             if self._best_multipliers is None:
                 self._best_multipliers = dual.multipliers.copy()

@@ -11,14 +11,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bactrian.clusters.packed import PackedData, TableReader
+from bactrian.kernels.layout import Layout
 from bactrian.kernels.pairs import evaluate_pairwise
 from bactrian.kernels.stars import evaluate_instances
 from bactrian.kernels.tables import Beliefs, Numbers, Tables, fill_scores, prepare_tables
 from bactrian.kernels.threads import Workers, balanced_blocks
+from bactrian.kernels.uniform import evaluate_apart, make_plan, sweep_uniform
 from bactrian.model.inputs import N_BLOCKS
 from bactrian.objective.entropy import Carving
 
 Floats = NDArray[np.float64]
+
+
+#: States up to which loops are unrolled, and states of links from which that is worth the seconds of compiling.
+_MOST_UNROLLED, _WORTH_COMPILING = 20, 20_000
 
 
 class Messages:
@@ -46,9 +52,12 @@ class Messages:
         self.consistency = consistency
         self.multipliers = np.zeros(layout.n_link_states)
         self.hub_bias = np.zeros(layout.n_hub_states)
+        self._states = _equal_states(layout, carving)
+        self._plan = make_plan(layout) if self._states else None
         self.tables = Tables(
             np.empty(layout.n_entries),
             np.empty(layout.n_entries),
+            np.empty(layout.n_entries if self._states else 0),
             np.empty(layout.n_tables),
             np.empty(layout.n_tables, dtype=np.bool_),
             np.empty(layout.n_hub_states),
@@ -88,11 +97,16 @@ class Messages:
         self.workers.run(
             lambda _, first, last: prepare_tables(layout, tables, self.numbers, first, last), self._table_blocks
         )
-        if not self.consistency:
-            shares = np.repeat(self._shares, np.diff(layout.link_offset))
-            scores = tables.hub_scores[self.data.hub_state_of_link_state]
-            # A hub that keeps its scores to itself may have forbidden states: no share of -inf is 0, not NaN.
-            self.multipliers[:] = np.multiply(shares, scores, out=np.zeros_like(scores), where=shares > 0.0)
+        if not self.consistency and (self._plan is None or tables.constrained[0]):
+            self.spread_scores()
+
+    def spread_scores(self) -> None:
+        """Multipliers of clusters that need not agree: shares of their hubs' scores."""
+        layout, tables = self.data.layout, self.tables
+        shares = np.repeat(self._shares, np.diff(layout.link_offset))
+        scores = tables.hub_scores[self.data.hub_state_of_link_state]
+        # A hub that keeps its scores to itself may have forbidden states: no share of -inf is 0, not NaN.
+        self.multipliers[:] = np.multiply(shares, scores, out=np.zeros_like(scores), where=shares > 0.0)
 
     def pass_messages(
         self, *, tolerance: float = 0.0, max_sweeps: int = 0, tree_sweeps: int = 1 << 30, damping: float = 0.0
@@ -104,12 +118,18 @@ class Messages:
         """
         data, layout, beliefs = self.data, self.data.layout, self.beliefs
         self._block_counts[:] = 0.0
+        uniform = self._plan is not None and damping == 0.0 and not self.tables.constrained[0]
 
         def block(b: int, first: int, last: int) -> None:
             common = (layout, self.tables, self.numbers, self.multipliers, beliefs, data.weights, self._shares)
             counts = self._block_counts[b]
             beliefs.done[first:last] = False
-            if (
+            if uniform and (max_sweeps > 0 or not self.consistency):
+                if self._evaluate_uniform(counts, first, last, tolerance, max_sweeps, tree_sweeps):
+                    return
+                if not self.consistency:
+                    self.spread_scores()
+            elif (
                 damping == 0.0
                 and self._pairwise[first:last].any()
                 and evaluate_pairwise(
@@ -125,9 +145,39 @@ class Messages:
         if self._block_counts.size:
             beliefs.counts[: self._block_counts.shape[1]] = self._block_counts.sum(axis=0)
 
+    def _evaluate_uniform(
+        self, counts: Floats, first: int, last: int, tolerance: float, max_sweeps: int, tree_sweeps: int
+    ) -> bool:
+        """The fastest path; whether all instances could take it."""
+        data, layout, beliefs, tables = self.data, self.data.layout, self.beliefs, self.tables
+        assert self._plan is not None
+        if self.consistency:
+            done: bool = sweep_uniform(
+                layout, self._plan, tables, self.numbers, self.multipliers, beliefs, data.weights, counts, first, last,
+                tolerance, max_sweeps, tree_sweeps, self._states,
+            )  # fmt: skip
+        else:
+            done = evaluate_apart(
+                layout, tables, self.numbers, beliefs, data.weights, self._shares, counts, first, last, self._states
+            )
+        return done
+
     def hub_beliefs(self) -> Floats:
         """(n_hub_states,) beliefs of hubs at the last pass."""
         return np.exp(self.beliefs.hub_log)
+
+
+def _equal_states(layout: Layout, carving: Carving) -> tuple[int, ...]:
+    """A tuple as long as the number of states where the fastest path applies and pays for its compilation, else ()."""
+    if layout.n_link_states < _WORTH_COMPILING or not (carving.cluster == 1.0).all():
+        return ()
+    states = int(layout.hub_offset[1])
+    sizes = np.diff(layout.hub_offset)
+    if not 2 <= states <= _MOST_UNROLLED or (sizes != states).any() or (layout.cluster_rows != states).any():
+        return ()
+    if (carving.hub + np.diff(layout.hub_links) <= 0.0).any():
+        return ()
+    return (0,) * states
 
 
 class MessageTables(TableReader):
@@ -136,6 +186,8 @@ class MessageTables(TableReader):
     def __init__(self, messages: Messages) -> None:
         self._layout = messages.data.layout
         tables = messages.tables
+        if not messages.consistency:
+            messages.spread_scores()
         self._tables = tables._replace(log_entries=tables.log_entries.copy())
         self._numbers = messages.numbers
         self._multipliers = messages.multipliers.copy()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +32,18 @@ def render_report(report: Report | Comparison) -> str:
         report = report_of(report)
     if not isinstance(report, Report):
         raise TypeError(f"report must be a Report or a Comparison, found {type(report).__name__}")
+    numbers = learners_of(report)
+    views = [view_of(section, str(number), numbers) for number, section in enumerate(report.sections, start=1)]
+    return (
+        _environment()
+        .get_template("page.html")
+        .render(report=report, version=__version__, numbers=numbers, views=views)
+    )
+
+
+@cache
+def _environment() -> Environment:
+    """Templates, compiled once."""
     environment = Environment(
         loader=PackageLoader("bactrian.report"),
         autoescape=True,
@@ -40,11 +53,7 @@ def render_report(report: Report | Comparison) -> str:
     )
     environment.globals.update(data_address=data_address)
     environment.filters.update(small=_small_number, signed=_signed)
-    numbers = learners_of(report)
-    views = [view_of(section, str(number), numbers) for number, section in enumerate(report.sections, start=1)]
-    return environment.get_template("page.html").render(
-        report=report, version=__version__, numbers=numbers, views=views
-    )
+    return environment
 
 
 def _small_number(value: float) -> str:

@@ -4,6 +4,9 @@ The solver sees a callable that returns value and gradient, and an inner product
 products alone (the two loops run over coefficients of the stored vectors; Chen, Wang and Zhou, NIPS 2014), so each
 iteration makes one pass over the memory for inner products and one for the direction, and a distributed inner
 product is called once for all of them. With an L1 term the steps are those of OWL-QN (Andrew and Gao, ICML 2007).
+
+Without an L1 term, vectors may be of any type with arithmetic, ``abs`` and ``max``, such as tensors on a GPU, given a
+memory that holds and multiplies such vectors.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,6 +65,15 @@ def local_inner_products(left: Floats, right: Floats) -> Floats:
     """Inner products within one process."""
     product: Floats = left @ right.T
     return product
+
+
+def largest(x: Any) -> float:
+    """Largest absolute entry of a vector or matrix of any array type; 0 where it is empty."""
+    return float(abs(x).max()) if all(x.shape) else 0.0
+
+
+def _copied(x: Any) -> Any:
+    return x.copy() if isinstance(x, np.ndarray) else x.clone()
 
 
 class Memory:
@@ -142,16 +155,16 @@ def minimise(
     l1_vector = np.broadcast_to(np.asarray(l1, dtype=np.float64), x.shape)
     sparse = bool(l1_vector.any())
     memory = memory if memory is not None else Memory(10, x.size)
-    x = x.copy()
+    x = _copied(x)
     value, gradient = value_and_gradient(x)
     value += float(l1_vector @ np.abs(x)) if sparse else 0.0
-    gradient = gradient.copy()
+    gradient = _copied(gradient)
     retried = False
     iteration = 0
     best_value, best_norm, idle = np.inf, np.inf, 0
     while True:
         slope = _pseudo_gradient(x, gradient, l1_vector) if sparse else gradient
-        norm = float(np.abs(slope).max(initial=0.0))
+        norm = largest(slope)
         stop = iteration > 0 and callback is not None and callback(Step(iteration, x, value, norm))
         if norm <= tolerance:
             return Minimum(x, value, gradient, iteration, Outcome.CONVERGED)
@@ -225,9 +238,9 @@ def _wolfe_search(
             high, high_value, high_slope = t, trial_value, slope
         else:
             if best is None or trial_value <= best[1]:
-                best = (trial, trial_value, trial_gradient.copy())
+                best = (trial, trial_value, _copied(trial_gradient))
             if slope >= _CURVATURE * descent:
-                return trial, trial_value, best[2] if best[0] is trial else trial_gradient.copy()
+                return trial, trial_value, best[2] if best[0] is trial else _copied(trial_gradient)
             low, low_value, low_slope = t, trial_value, slope
         if np.isinf(high):
             t = low * min(10.0, max(2.0, low_slope / (descent - low_slope) + 1.0 if low_slope > descent else 4.0))

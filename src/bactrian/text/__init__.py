@@ -1,0 +1,48 @@
+"""Text: readers and writers, tokens with their places, label schemes, features and scores of entities."""
+
+from bactrian.estimators.entities import Score, Scores, entity_scores, token_scores
+from bactrian.estimators.schemes import SCHEMES, convert, guess_scheme, spans, tags_of
+from bactrian.estimators.skips import skip_edges
+from bactrian.text.columns import column_lines, read_columns, write_columns
+from bactrian.text.documents import Document, joined_text
+from bactrian.text.features import CONLL, SEMINARS, EntityFeatures, flatten, word_shape
+from bactrian.text.output import Entity, find_entities, json_line, prediction_lines, tagged_text, write_lines
+from bactrian.text.seminars import SEMINAR_FIELDS, folds, parse_seminar, read_seminars
+from bactrian.text.tagged import read_tagged, write_tagged
+from bactrian.text.tokenizer import tokenize
+
+__all__ = [
+    "CONLL",
+    "SCHEMES",
+    "SEMINARS",
+    "SEMINAR_FIELDS",
+    "Document",
+    "Entity",
+    "EntityFeatures",
+    "Score",
+    "Scores",
+    "column_lines",
+    "convert",
+    "entity_scores",
+    "find_entities",
+    "flatten",
+    "folds",
+    "guess_scheme",
+    "joined_text",
+    "json_line",
+    "parse_seminar",
+    "prediction_lines",
+    "read_columns",
+    "read_seminars",
+    "read_tagged",
+    "skip_edges",
+    "spans",
+    "tagged_text",
+    "tags_of",
+    "token_scores",
+    "tokenize",
+    "word_shape",
+    "write_columns",
+    "write_lines",
+    "write_tagged",
+]

@@ -7,6 +7,7 @@ set apart by blanks or tabs.
 from __future__ import annotations
 
 import codecs
+import itertools
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -65,7 +66,7 @@ def read_columns(
     ...     path = pathlib.Path(folder, "small.txt")
     ...     _ = path.write_text("-DOCSTART- -X-\n\nRome I-LOC\nfell O\n\nWho O\nknew O\n")
     ...     list(read_columns(path))
-    [Document('small.txt#1', 5 tokens in 2 sentences)]
+    [Document('small.txt#1', 4 tokens in 2 sentences)]
     """
     names = None if columns is None else _checked_names(columns)
     return _documents(Path(path), names, separator, encoding)
@@ -78,12 +79,12 @@ def write_columns(
     *,
     separator: str = " ",
 ) -> None:
-    """Write documents to a file that :func:`read_columns` reads, replacing what is there in one step.
+    r"""Write documents to a file that :func:`read_columns` reads, replacing what is there in one step.
 
     Parameters
     ----------
     path
-        The file; UTF-8, with ``\\n`` at the end of each line.
+        The file; UTF-8, with ``\n`` at the end of each line.
     documents
         May be an iterator: they are written as they come.
     columns
@@ -128,7 +129,7 @@ def column_lines(
         yield separator.join(document.header or [DOCUMENT_START, *["-X-"] * (len(values) - 2), "O"][: len(values)])
         yield from [""] * gaps[0]
     borders = [*document.sentence_starts.tolist(), len(document)]
-    for sentence, (first, stop) in enumerate(zip(borders[:-1], borders[1:], strict=True)):
+    for sentence, (first, stop) in enumerate(itertools.pairwise(borders)):
         for t in range(first, stop):
             yield separator.join([column[t] for column in values])
         yield from [""] * gaps[sentence + 1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -137,7 +138,7 @@ class Document:
     def sentences(self) -> Iterator[Document]:
         """Each sentence as a document of its own; offsets keep referring to the whole text."""
         borders = [*self.sentence_starts.tolist(), len(self)]
-        for start, stop in zip(borders[:-1], borders[1:], strict=True):
+        for start, stop in itertools.pairwise(borders):
             yield self._part(start, stop)
 
     def _part(self, start: int, stop: int) -> Document:
@@ -164,7 +165,7 @@ class Document:
 
 
 def joined_text(document: Document) -> Document:
-    """The document itself where it has a text; else a copy with one: words joined by blanks, a sentence a line.
+    r"""The document itself where it has a text; else a copy with one: words joined by blanks, a sentence a line.
 
     Examples
     --------

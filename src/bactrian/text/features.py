@@ -1,8 +1,9 @@
 """The features of Finkel, Grenager & Manning (ACL 2005, Table 2) for named entities and seminar announcements.
 
 A token is a list of strings, each a feature that it has, and of **bundles**: tuples of such strings. Equal bundles of
-one extractor are the *same object*, so whoever encodes features needs to look into each only once. The first bundle
-of a token depends on its word alone and starts with ``word=`` and the word.
+one extractor are the *same object*, so whoever encodes features needs to look into each only once; an extractor that
+has met 100,000 different words forgets them and makes new ones. The first bundle of a token depends on its word alone
+and starts with ``word=`` and the word; the others hold the parts of speech and the shapes around it, which recur too.
 
 ====================  ============================  =====================================================
 feature               strings                       setting
@@ -23,6 +24,7 @@ Nothing looks beyond the sentence: positions outside it give no words, and ``^``
 
 from __future__ import annotations
 
+import itertools
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -35,7 +37,7 @@ from bactrian.text.documents import Document
 Token = list[str | tuple[str, ...]]
 
 #: Number of word types, or of contexts, that an extractor remembers.
-_REMEMBERED = 500_000
+_REMEMBERED = 100_000
 
 #: N-grams of words longer than this are at most so many characters long, for their number grows with the square.
 _LONG_WORD, _LONG_WORD_NGRAMS = 40, 6
@@ -75,8 +77,8 @@ class EntityFeatures:
     lowercase
         Add the current word in lower case. Not in the paper.
     lines
-        Add where in its line a token stands: first, last, and the line's first word. Needs a document that knows its
-        lines. Not in the paper.
+        Add where in its line a token stands, first or last, and of its line the first word, the length, the
+        indentation and whether it follows an empty one. Needs a document that knows its lines. Not in the paper.
 
     Examples
     --------
@@ -116,7 +118,7 @@ class EntityFeatures:
         words = [self._word(word) for word in document.words]
         tokens: list[Token] = [[word.bundle] for word in words]
         borders = [*document.sentence_starts.tolist(), len(words)]
-        for start, stop in zip(borders[:-1], borders[1:], strict=True):
+        for start, stop in itertools.pairwise(borders):
             part, rows = words[start:stop], tokens[start:stop]  # the rows are shared
             self._add_neighbours(rows, part)
             if self.pairs:
@@ -190,11 +192,12 @@ class EntityFeatures:
         if document.line_starts is None:
             raise ValueError(f"document {document.name!r} does not know its lines, which lines=True needs")
         borders = [*document.line_starts.tolist(), len(document)]
-        for start, stop in zip(borders[:-1], borders[1:], strict=True):
+        for start, stop in itertools.pairwise(borders):
             tokens[start].append("line-start")
             tokens[stop - 1].append("line-stop")
+            shared = [f"line={document.words[start]}", f"line-n={min(stop - start, 12)}", *_layout(document, start)]
             for row in tokens[start:stop]:
-                row.append(f"line={document.words[start]}")
+                row += shared
 
 
 #: For named entities: any n-grams, parts of speech, windows of four words.
@@ -272,6 +275,17 @@ def character_ngrams(word: str, longest: int | None = None) -> list[str]:
 
 def _is_mark(character: str) -> bool:
     return character > "\u02ff" and unicodedata.category(character)[0] == "M"
+
+
+def _layout(document: Document, start: int) -> list[str]:
+    """How far the line that starts at a token is indented, and whether an empty line lies above it."""
+    if document.text is None or document.starts is None or document.stops is None:
+        return []
+    place = int(document.starts[start])
+    indent = place - document.text.rfind("\n", 0, place) - 1
+    above = document.text[int(document.stops[start - 1]) if start else 0 : place]
+    strings = [f"indent={min(indent // 8, 4)}"]
+    return [*strings, "after-gap"] if above.count("\n") > 1 else strings
 
 
 def _context(values: Sequence[str], reach: int, letter: str, own: bool) -> tuple[str, ...]:

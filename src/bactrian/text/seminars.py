@@ -105,7 +105,7 @@ def folds(documents: Sequence[Document], n_folds: int = 4, *, seed: int = 0) -> 
     --------
     >>> documents = [Document([word]) for word in ("a", "b", "c", "a", "d", "e")]
     >>> [fold.tolist() for fold in folds(documents, 2, seed=1)]  # 0 and 3 are the same
-    [[0, 1, 3], [2, 4, 5]]
+    [[0, 2, 3], [1, 4, 5]]
     """
     groups: dict[tuple[str, ...], list[int]] = {}
     for position, document in enumerate(documents):

@@ -5,6 +5,7 @@ Every character that is no white space belongs to exactly one token, so predicti
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 
@@ -26,7 +27,10 @@ _LETTERS = rf"(?:{_LETTER})+"
 _RUN = r"(?P<again>[^\w\s])(?P=again)+"  # -----, ..., ==
 _OTHER = rf"\S[{_MARKS}]*"
 
-_ABBREVIATIONS = "Mr Mrs Ms Dr Prof St Gen Gov Sen Rep Lt Col Capt Sgt Rev Hon Jr Sr Inc Ltd Co Corp Bros vs No".split()
+_ABBREVIATED = (
+    "Mr|Mrs|Ms|Dr|Prof|St|Gen|Gov|Sen|Rep|Lt|Col|Capt|Sgt|Rev|Hon|Jr|Sr|Inc|Ltd|Co|Corp|Bros|vs|No"
+    "|Jan|Feb|Aug|Sept|Oct|Nov|Dec"
+)
 
 #: For e-mails and other rough text: words with inner dots and apostrophes, ``'s``, times of day, numbers, runs of one
 #: sign. ``4:30-5pm`` is four tokens, and the dot after ``p.m`` is one of its own.
@@ -38,7 +42,7 @@ PLAIN = "|".join(
 #: with their dots, and ``'s`` and ``n't`` set apart.
 NEWS = "|".join(
     [
-        rf"(?:{'|'.join(_ABBREVIATIONS)})\.(?=\s)",
+        rf"(?<!\w)(?:{_ABBREVIATED})\.(?=\s)",
         rf"(?:{_LETTER}\.){{2,}}(?:-{_LETTERS})*",
         r"(?<![\w.])[^\W\d_a-z]\.(?=\s)",  # initials
         r"[A-Z]{1,2}\$",
@@ -55,13 +59,14 @@ PATTERNS: Mapping[str, re.Pattern[str]] = {"plain": re.compile(PLAIN), "news": r
 
 _BLANK_LINE = re.compile(r"\n[^\S\n]*\n")
 _SENTENCE_END = re.compile(r"[.!?…。！？]+")
+_SENTENCES = ("prose", "lines", "paragraphs", "document")
 _CLOSING = set("\"'”’»)]}")
 
 
 def tokenize(
     text: str, pattern: str | re.Pattern[str] = "plain", *, sentences: str = "prose", name: str = "", skip: int = 0
 ) -> Document:
-    """Split a text into tokens that know their place.
+    r"""Split a text into tokens that know their place.
 
     Parameters
     ----------
@@ -100,15 +105,14 @@ def tokenize(
     compiled = PATTERNS[pattern] if isinstance(pattern, str) else pattern
     matches = [match.span() for match in compiled.finditer(text, skip) if match.end() > match.start()]
     words = [text[start:stop] for start, stop in matches]
-    gaps = [text[stop:start] for (_, stop), (start, _) in zip(matches[:-1], matches[1:], strict=True)]
+    gaps = [text[stop:start] for (_, stop), (start, _) in itertools.pairwise(matches)]
     lines = [t for t, gap in enumerate(gaps, start=1) if _breaks_line(gap)]
     first = [0] if words else []
-    starts = {
-        "document": lambda: [],
-        "lines": lambda: lines,
-        "paragraphs": lambda: [t for t in lines if _BLANK_LINE.search(_plain_breaks(gaps[t - 1]))],
-        "prose": lambda: _prose_starts(words, gaps),
-    }[sentences]()
+    starts: list[int] = []
+    if sentences == "prose":
+        starts = _prose_starts(words, gaps)
+    elif sentences != "document":
+        starts = [t for t in lines if sentences == "lines" or _BLANK_LINE.search(_plain_breaks(gaps[t - 1]))]
     offsets = np.array(matches, dtype=np.int64).reshape(-1, 2)
     return Document(
         words,
@@ -119,9 +123,6 @@ def tokenize(
         stops=offsets[:, 1],
         name=name,
     )
-
-
-_SENTENCES = ("prose", "lines", "paragraphs", "document")
 
 
 def _plain_breaks(gap: str) -> str:
@@ -150,6 +151,6 @@ def _prose_starts(words: Sequence[str], gaps: Sequence[str]) -> list[int]:
             continue
         # The dot of an initial or an abbreviation, where the pattern has made it a token of its own.
         before = words[end - 1] if words[end] == "." and end and not gaps[end - 1] else ""
-        if not (len(before) == 1 and before.isupper()) and before not in _ABBREVIATIONS:
+        if not (len(before) == 1 and before.isupper()) and not re.fullmatch(_ABBREVIATED, before):
             starts.append(t)
     return starts

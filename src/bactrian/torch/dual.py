@@ -1,55 +1,223 @@
 """The dual D on the device: parts of the data, their multipliers, value and gradient.
 
 See :mod:`bactrian.objective.dual` for the formula. Graphs are independent given the weights, so the data may be cut
-into parts of ``chunk`` graphs. One part stays on the device; several are moved there in turn, which needs less memory
-and more time, and changes nothing but the order of additions.
+into parts of ``chunk`` graphs. A single part stays on the device; several are moved there in turn, which needs less
+memory and more time, and changes nothing but the order of additions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import TypeVar
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from bactrian.model.graph_data import GraphData
+from bactrian.objective.prior import Prior
 from bactrian.torch.inputs import DeviceScores
-from bactrian.torch.memory import explain_memory
-from bactrian.torch.numbers import node_numbers
-from bactrian.torch.stars import Stars, StarValues
-from bactrian.torch.structure import Structure, build_structure
+from bactrian.torch.memory import explain_memory, state_bytes
+from bactrian.torch.numbers import NodeNumbers, node_numbers
+from bactrian.torch.stars import Stars
+from bactrian.torch.structure import build_structure
 
 Tensor = torch.Tensor
-Result = TypeVar("Result")
+
+
+class DeviceEvaluation(NamedTuple):
+    """As :class:`bactrian.objective.dual.Evaluation`, with the gradient on the device."""
+
+    value: float
+    gradient: Tensor
+    violation: float
+    sweeps: int
+
+
+class Size(NamedTuple):
+    """What learning asks of the data besides its dual."""
+
+    n_weights: int
+    total_weight: float
 
 
 class Part:
-    """Some graphs of the data: structure, scores, and the state that outlives an evaluation."""
+    """Some graphs of the data: structure, inputs, and the state that outlives an evaluation."""
 
     def __init__(self, data: GraphData, first: int, last: int) -> None:
         nodes = int(data.node_pointer[first]), int(data.node_pointer[last])
-        edges = tuple(np.searchsorted(data.edges[:, 0], nodes)) if _sorted_by_node(data) else _edge_range(data, *nodes)
-        chosen = slice(int(edges[0]), int(edges[1]))
-        self.first_graph, self.first_node, self.first_edge = first, nodes[0], chosen.start
-        self.structure: Structure = build_structure(
-            data.edges[chosen] - nodes[0],
-            data.edge_types[chosen],
+        # Edges are sorted by graph, so those of consecutive graphs are consecutive.
+        graph = np.searchsorted(data.node_pointer, data.edges[:, 0], side="right") - 1
+        edges = slice(*np.searchsorted(graph, [first, last]).tolist())
+        own_tables = any(kind.inputs is not None for kind in data.scores.types)
+        self.first_graph, self.first_node, self.first_edge = first, nodes[0], edges.start
+        self.structure = build_structure(
+            data.edges[edges] - nodes[0],
+            data.edge_types[edges],
             np.diff(data.node_pointer[first : last + 1]),
             data.weights[first:last],
             n_types=len(data.tables),
-            own_tables=data.scores.edge_inputs is not None,
-            symmetric=all(table.tying != "full" for table in data.tables) and data.scores.edge_inputs is None,
+            own_tables=own_tables,
+            symmetric=all(table.tying != "full" for table in data.tables) and not own_tables,
         )
-        self.scores = DeviceScores(data.scores, self.structure, nodes[0], chosen.start)
+        before = np.bincount(data.edge_types[: edges.start], minlength=len(data.tables))
+        self.scores = DeviceScores(data.scores, self.structure, nodes[0], before)
+        self.n_labels = data.n_labels
+        self.stars: Stars | None = None
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the structure and the inputs."""
-        return self.structure.nbytes + self.scores.nbytes
+    def needed(self, dtype: torch.dtype) -> int:
+        """Bytes that an evaluation takes, about."""
+        s = self.structure
+        single = dtype == torch.float32
+        state = state_bytes(s.n_nodes, s.n_edges, self.n_labels, own_tables=s.own_tables, single=single)
+        return s.nbytes + self.scores.nbytes + state
 
 
-def _edge_range(data: GraphData, first_node: int, last_node: int) -> tuple[int, int]:
-    """Edges are sorted by graph, so those of consecutive graphs are consecutive."""
-    inside = np.flatnonzero((data.edges[:, 0] >= first_node) & (data.edges[:, 0] < last_node))
-    return (int(inside[0]), int(inside[-1]) + 1) if inside.size else (0, 0)
+class DeviceMessages:
+    """Scores, multipliers and beliefs of a data set under one entropy, on a device."""
+
+    def __init__(
+        self,
+        data: GraphData,
+        entropy: str,
+        *,
+        device: torch.device,
+        dtype: torch.dtype,
+        chunk: int | None = None,
+        consistency: bool = True,
+        parts: list[Part] | None = None,
+    ) -> None:
+        self.graph_data, self.device, self.dtype, self.consistency = data, device, dtype, consistency
+        self.data = Size(data.n_weights, float(data.weights.sum()))
+        self.parts = make_parts(data, chunk) if parts is None else parts
+        self.resident = len(self.parts) == 1
+        hubs, linearised = [], []
+        for part in self.parts:
+            numbers = node_numbers(part.structure.degree, entropy, own=data.node_factors == "clusters")
+            hubs.append(numbers.hub.cpu())
+            linearised.append(numbers.linearised.cpu())
+            with self._memory_of(part):
+                if self.resident:
+                    part.structure, part.scores = part.structure.to(device), part.scores.to(device)
+                numbers = numbers.to(part.structure.nodes.device)
+                part.stars = Stars(part.structure, numbers, data.n_labels, dtype=dtype, consistency=consistency)
+        self.carving = NodeNumbers(torch.cat(hubs), torch.cat(linearised))
+
+    def _memory_of(self, part: Part):  # type: ignore[no-untyped-def]
+        n_graphs = part.structure.n_graphs
+        remedy = (
+            f"give chunk= a smaller number of graphs per pass, such as chunk={max(1, n_graphs // 4)}"
+            if n_graphs > 1
+            else "a single graph cannot be cut further: use device='cpu' or dtype='float32'"
+        )
+        return explain_memory(self.device, part.needed(self.dtype), n_graphs, remedy)
+
+    def loaded(self) -> Iterator[tuple[Part, Stars, DeviceScores]]:
+        """Each part with its state on the device, where changes of the state are kept."""
+        for part in self.parts:
+            assert part.stars is not None
+            with self._memory_of(part):
+                if self.resident:
+                    yield part, part.stars, part.scores
+                    continue
+                stars = part.stars.to(self.device)
+                yield part, stars, part.scores.to(self.device)
+                part.stars.take_state(stars)
+
+    def stars(self) -> Iterator[Stars]:
+        """The state of each part, wherever it is kept."""
+        for part in self.parts:
+            assert part.stars is not None
+            yield part.stars
+
+    def hub_beliefs(self) -> Tensor:
+        """(n_nodes, K) beliefs at the last evaluation, in the order inside the parts."""
+        return torch.cat([stars.node_log.exp() for stars in self.stars()])
+
+    def remember(self) -> list[Tensor]:
+        """A copy of all multipliers."""
+        return [stars.multipliers.clone() for stars in self.stars()]
+
+    def recall(self, multipliers: list[Tensor]) -> None:
+        """Take up multipliers that were remembered."""
+        for stars, kept in zip(self.stars(), multipliers, strict=True):
+            stars.multipliers.copy_(kept)
+
+
+class DeviceDual(DeviceMessages):
+    """D for a data set, an entropy and a Gaussian prior."""
+
+    def __init__(self, data: GraphData, entropy: str, prior: Prior, **options) -> None:  # type: ignore[no-untyped-def]
+        super().__init__(data, entropy, **options)
+        self.prior = prior
+        self.residual = 0.0
+        self.empirical = self._empirical()
+
+    def _empirical(self) -> Tensor:
+        """Weighted sum of observed features."""
+        assert self.graph_data.labels is not None
+        labels = torch.from_numpy(self.graph_data.labels)
+        total = torch.zeros(self.data.n_weights, dtype=torch.float64, device=self.device)
+        for part, stars, scores in self.loaded():
+            observed = labels[part.first_node + part.structure.nodes.cpu()].to(self.device)
+            total += scores.moments(*stars.observed_counts(observed))
+        return total
+
+    def evaluate(
+        self, weights: Tensor, *, tolerance: float = 0.0, max_sweeps: int = 0, damping: float = 0.0
+    ) -> DeviceEvaluation:
+        """Value and gradient in w after sweeping the multipliers to ``tolerance`` (not at all: ``max_sweeps`` = 0)."""
+        precision = self.prior.precision
+        value, violation, self.residual, all_sweeps = 0.0, 0.0, 0.0, 0
+        gradient = precision * weights - self.empirical
+        for part, stars, scores in self.loaded():
+            nodes, tables = scores.scores(weights)
+            stars.set_scores(nodes + stars.bias, tables)
+            values, sweeps, residual = stars.solve(tolerance=tolerance, max_sweeps=max_sweeps, damping=damping)
+            gradient += scores.moments(values.node_counts, values.table_counts)
+            value += float(values.value)
+            violation = max(violation, float(values.violation))
+            self.residual = max(self.residual, residual)
+            all_sweeps += sweeps * part.structure.n_graphs
+        value += float(0.5 * precision * (weights @ weights) - weights @ self.empirical)
+        return DeviceEvaluation(value, gradient, violation, all_sweeps)
+
+    def largest_score(self, weights: Tensor) -> float:
+        """Largest absolute score that ``weights`` give to a node's label or a table's entry."""
+        found = 0.0
+        for _, _, scores in self.loaded():
+            found = max([found, *(float(part.abs().max()) for part in scores.scores(weights) if part.numel())])
+        return found
+
+
+def make_parts(data: GraphData, chunk: int | None) -> list[Part]:
+    """The data cut into parts of ``chunk`` graphs; one part without it."""
+    step = data.n_graphs if chunk is None else min(chunk, data.n_graphs)
+    return [Part(data, first, min(first + step, data.n_graphs)) for first in range(0, data.n_graphs, step)]
+
+
+class DeviceLinearisation:
+    """Keeps the bias of the nodes at minus the linearisation g = -r log b of their carved entropies."""
+
+    def __init__(self, dual: DeviceDual) -> None:
+        self.dual = dual
+
+    def update(self, log_beliefs: Tensor | None = None) -> float:
+        """Relinearise at the beliefs of the last evaluation, or at one (K,) for all nodes; returns the change of g."""
+        change = 0.0
+        for stars in self.dual.stars():
+            log_belief = stars.node_log if log_beliefs is None else log_beliefs.to(stars.node_log.device)[None]
+            bias = stars.numbers.linearised[:, None] * log_belief
+            difference = stars.bias - bias
+            belief = stars.node_log.exp()
+            difference -= (belief * difference).sum(1, keepdim=True)
+            change = max(change, float(difference.abs_().max()))
+            stars.bias.copy_(bias)
+        return change
+
+
+def empirical_log_beliefs(data: GraphData) -> Tensor:
+    """(K,) log of the observed distribution of labels over all nodes, smoothed by one pseudo-count."""
+    assert data.labels is not None
+    weights = np.repeat(data.weights, np.diff(data.node_pointer))
+    pooled = np.bincount(data.labels, weights=weights, minlength=data.n_labels)
+    return torch.from_numpy(np.log((pooled + 1.0 / data.n_labels) / (pooled.sum() + 1.0)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from typing import Any
 
@@ -44,8 +45,7 @@ class DeviceRows:
 
     def to(self, device: Any) -> DeviceRows:
         """The same on another device."""
-        moved = object.__new__(DeviceRows)
-        moved.n_inputs = self.n_inputs
+        moved = copy.copy(self)
         moved.bundles = None if self.bundles is None else self.bundles.to(device)
         moved._rows = self._rows.to(device)
         moved._columns = None if self._columns is None else self._columns.to(device)
@@ -76,45 +76,52 @@ class DeviceRows:
 
 
 class DeviceScores:
-    """Node scores X W and tied edge tables of a set of graphs, in the order of their structure."""
+    """Node scores X W and tied edge tables of a set of graphs, in the order of their structure.
 
-    def __init__(self, scores: StructuredScores, structure: Structure, first_node: int, first_edge: int) -> None:
+    Where some type has edge inputs every edge has a table of its own, those of types without inputs a copy.
+    """
+
+    def __init__(self, scores: StructuredScores, structure: Structure, first_node: int, before: Ints) -> None:
+        """``before``: how many edges of each type come before those of the structure."""
         self.n_labels = scores.n_labels
-        self.tables = scores.tables
         self.bounds = [int(bound) for bound in scores.bounds]
+        self.n_tied = [kind.table.n_tied for kind in scores.types]
         self.rows = DeviceRows(scores.inputs, first_node + structure.nodes.numpy())
-        self.edge_rows = None
-        if scores.edge_inputs is not None:
-            self.edge_rows = DeviceRows(scores.edge_inputs, first_edge + structure.edges.numpy())
-        self.type_edges = structure.type_edges
-        self.expansions = torch.from_numpy(np.stack([_expansion(table) for table in scores.tables]))
+        self.type_edges, self.own_tables = structure.type_edges, structure.own_tables
+        counts = np.diff(self.type_edges)
+        self.edge_rows = [
+            None if kind.inputs is None else DeviceRows(kind.inputs, before[t] + np.arange(counts[t]))
+            for t, kind in enumerate(scores.types)
+        ]
+        self.expansions = torch.from_numpy(np.stack([_expansion(kind.table) for kind in scores.types]))
+        self.inactive = None if scores.active is None else torch.from_numpy(~scores.active)
 
     def to(self, device: Any) -> DeviceScores:
         """The same on another device."""
-        moved = object.__new__(DeviceScores)
-        moved.__dict__.update(self.__dict__)
+        moved = copy.copy(self)
         moved.rows = self.rows.to(device)
-        moved.edge_rows = None if self.edge_rows is None else self.edge_rows.to(device)
+        moved.edge_rows = [None if rows is None else rows.to(device) for rows in self.edge_rows]
         moved.expansions = self.expansions.to(device)
+        moved.inactive = None if self.inactive is None else self.inactive.to(device)
         return moved
 
     @property
     def nbytes(self) -> int:
         """Bytes of all matrices."""
-        return self.rows.nbytes + (0 if self.edge_rows is None else self.edge_rows.nbytes)
-
-    def _tied(self, weights: Tensor, t: int) -> Tensor:
-        return weights[self.bounds[t + 1] : self.bounds[t + 2]].view(-1, self.tables[t].n_tied)
+        return self.rows.nbytes + sum(rows.nbytes for rows in self.edge_rows if rows is not None)
 
     def scores(self, weights: Tensor) -> tuple[Tensor, Tensor]:
-        """Scores of nodes (N, K), and of tables (T, K, K), or (E, K, K) with edge inputs."""
+        """Scores of nodes (N, K), and of tables (T, K, K), or (E, K, K) where edges have their own."""
         k = self.n_labels
         nodes = self.rows.times(weights[: self.bounds[1]].view(-1, k))
         tables = []
-        for t, table in enumerate(self.tables):
-            expanded = self._tied(weights, t) @ self.expansions[t, : table.n_tied]
-            if self.edge_rows is not None:
-                expanded = self.edge_rows.times(expanded)[slice(*self.type_edges[t : t + 2])]
+        for t, rows in enumerate(self.edge_rows):
+            tied = weights[self.bounds[t + 1] : self.bounds[t + 2]].view(-1, self.n_tied[t])
+            expanded = tied @ self.expansions[t, : self.n_tied[t]]
+            if rows is not None:
+                expanded = rows.times(expanded)
+            elif self.own_tables:
+                expanded = expanded.expand(self.type_edges[t + 1] - self.type_edges[t], -1)
             tables.append(expanded)
         return nodes, torch.cat(tables).view(-1, k, k)
 
@@ -122,16 +129,12 @@ class DeviceScores:
         """The transpose of :meth:`scores`."""
         parts = [self.rows.transposed_times(node_counts).reshape(-1)]
         counts = table_counts.flatten(1)
-        for t, table in enumerate(self.tables):
-            if self.edge_rows is None:
-                entries = counts[t : t + 1]
-            else:
-                of_type = torch.zeros_like(counts)
-                chosen = slice(*self.type_edges[t : t + 2])
-                of_type[chosen] = counts[chosen]
-                entries = self.edge_rows.transposed_times(of_type)
-            parts.append((entries @ self.expansions[t, : table.n_tied].T).reshape(-1))
-        return torch.cat(parts)
+        for t, rows in enumerate(self.edge_rows):
+            of_type = counts[slice(*self.type_edges[t : t + 2])] if self.own_tables else counts[t : t + 1]
+            entries = of_type.sum(0, keepdim=True) if rows is None else rows.transposed_times(of_type)
+            parts.append((entries @ self.expansions[t, : self.n_tied[t]].T).reshape(-1))
+        moments = torch.cat(parts)
+        return moments if self.inactive is None else moments.masked_fill_(self.inactive, 0.0)
 
 
 def _expansion(table: TiedTable) -> NDArray[np.float64]:

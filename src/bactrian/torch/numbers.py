@@ -7,12 +7,13 @@ Edges count 1 throughout, so a node's numbers follow from its degree d; see :mod
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 Tensor = torch.Tensor
 
-ENTROPIES = ("clusters", "bethe", "convex", "total")
+ENTROPIES = ("clusters", "bethe", "folded", "convex", "total")
 
 
 @dataclass(frozen=True)
@@ -22,12 +23,21 @@ class NodeNumbers:
     hub: Tensor  #: (N,) kept number kappa
     linearised: Tensor  #: (N,) number of times the node's entropy is subtracted through its linearisation
 
+    @property
+    def relinearises(self) -> bool:
+        """Whether anything is left to linearise."""
+        return bool(self.linearised.any())
+
+    def to(self, device: Any) -> NodeNumbers:
+        """The same on another device."""
+        return NodeNumbers(self.hub.to(device), self.linearised.to(device))
+
 
 def node_numbers(degree: Tensor, entropy: str, *, own: bool) -> NodeNumbers:
     """Numbers under ``entropy``; ``own`` says whether node scores are clusters of their own.
 
     ``clusters``: 1 or 0, nothing linearised. ``bethe``: the same kept, the rest of 1 - d linearised. ``convex``:
-    max(1 - d, -d / 2). ``total``: 1 - d, with which star updates are belief propagation.
+    max(1 - d, -d / 2), the provably concave part. ``folded``: that kept, the rest of 1 - d linearised. ``total``: 1 - d, with which star updates are belief propagation.
     """
     d = degree.to(torch.float64)
     kept = torch.ones_like(d) if own else (d == 0.0).to(torch.float64)
@@ -36,8 +46,11 @@ def node_numbers(degree: Tensor, entropy: str, *, own: bool) -> NodeNumbers:
         return NodeNumbers(kept, nothing)
     if entropy == "bethe":
         return NodeNumbers(kept, kept - (1.0 - d))
+    concave = torch.maximum(1.0 - d, -0.5 * d)
+    if entropy == "folded":
+        return NodeNumbers(concave, concave - (1.0 - d))
     if entropy == "convex":
-        return NodeNumbers(torch.maximum(1.0 - d, -0.5 * d), nothing)
+        return NodeNumbers(concave, nothing)
     if entropy == "total":
         return NodeNumbers(1.0 - d, nothing)
     raise ValueError(f"entropy must be one of {', '.join(ENTROPIES)}, found {entropy!r}")

@@ -15,7 +15,9 @@ of the multipliers only, in which D is stationary.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import copy
+import math
+from typing import Any, NamedTuple
 
 import torch
 
@@ -30,6 +32,12 @@ _WIDEST = {torch.float64: 300.0, torch.float32: 40.0}
 _BLOCK_ENTRIES = 1 << 26
 #: Rows of the blocks whose outer products are summed side by side.
 _BLOCK_ROWS = 1024
+#: Change of a belief below which messages of a precision only move within rounding.
+FINEST = {torch.float64: 1e-12, torch.float32: 1e-5}
+#: Rounds of sweeps, each sharper than the last, after which what disagreement is left counts as rounding.
+_ROUNDS = 4
+#: What changes from evaluation to evaluation.
+_STATE = ("multipliers", "node_log", "scores", "tables", "swept", "_star_log", "_star_belief", "_oriented", "_wide")
 
 
 class StarValues(NamedTuple):
@@ -77,6 +85,7 @@ class Stars:
         self.node_log = torch.zeros(n_nodes, n_labels, dtype=torch.float64, device=device)
         self.scores = torch.zeros(n_nodes, n_labels, dtype=torch.float64, device=device)
         self.tables = torch.zeros(0)
+        self.bias = torch.zeros(n_nodes, n_labels, dtype=torch.float64, device=device)
         self.swept = False
         self._change = torch.zeros((), dtype=dtype, device=device)
         self._low_scores = torch.zeros(n_nodes, n_labels, dtype=dtype, device=device)
@@ -92,6 +101,25 @@ class Stars:
         self._any_unowned = bool(self._unowned.any())
         self._oriented = torch.zeros(0)
         self._wide = False
+        self.records = device.type == "cuda"
+        self._recorded: Any = None
+
+    def to(self, device: Any) -> Stars:
+        """The same on another device."""
+        moved = copy.copy(self)
+        moved.structure, moved.numbers = self.structure.to(device), self.numbers.to(device)
+        for name, value in vars(self).items():
+            if isinstance(value, Tensor):
+                setattr(moved, name, value.to(device))
+        moved._offsets = [offset.to(device) for offset in self._offsets]
+        moved.records = False
+        return moved
+
+    def take_state(self, other: Stars) -> None:
+        """Take over multipliers, scores and beliefs of the same graphs on another device."""
+        for name in _STATE:
+            value = getattr(other, name)
+            setattr(self, name, value.to(self.structure.nodes.device) if isinstance(value, Tensor) else value)
 
     # ------------------------------------------------------------------------------------------------- scores
 
@@ -107,9 +135,9 @@ class Stars:
         self._wide = not spread < _WIDEST[self.dtype]
         oriented = self._orient(tables)
         if self._oriented.shape == oriented.shape:
-            self._oriented.copy_(oriented)
+            self._oriented.copy_(oriented)  # in place, for a recorded sweep
         else:
-            self._oriented = oriented
+            self._oriented, self._recorded = oriented, None
         if not self.consistency:
             share = torch.where(self._unowned, 1.0 / self.structure.degree.clamp_min(1), 0.0)[:, None]
             self.multipliers = (share * scores).index_select(0, self.structure.link_node).to(self.dtype)
@@ -142,8 +170,8 @@ class Stars:
         if kinds == 1:
             return (rows @ self._oriented[0]).log_()
         products = rows @ self._oriented.transpose(0, 1).reshape(self.n_labels, -1)
-        chosen = torch.arange(0, kinds * rows.shape[0], kinds, device=rows.device) + self.structure.kind[first:last]
-        return products.view(-1, self.n_labels).index_select(0, chosen).log_()
+        chosen = self.structure.kind[first:last, None, None].expand(-1, 1, self.n_labels)
+        return products.view(-1, kinds, self.n_labels).gather(1, chosen)[:, 0].log_()
 
     def _log_products(self, rows: Tensor, first: int, last: int) -> Tensor:
         block = max(1, _BLOCK_ENTRIES // self.n_labels**2)
@@ -157,6 +185,27 @@ class Stars:
 
     def sweep(self, damping: float = 0.0) -> Tensor:
         """Star updates of all nodes, colour after colour; returns the largest change of a belief, as a tensor."""
+        self.swept = True
+        if not self.records or self._wide or damping > 0.0:
+            self._sweep(damping)
+        elif self._recorded is None:
+            self._record()
+        else:
+            self._recorded.replay()
+        return self._change
+
+    def _record(self) -> None:
+        """Sweep once, and record the launches: a sweep is many small ones, and a recording starts them as one."""
+        aside = torch.cuda.Stream()
+        aside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(aside):
+            self._sweep(0.0)
+        torch.cuda.current_stream().wait_stream(aside)
+        self._recorded = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._recorded):
+            self._sweep(0.0)
+
+    def _sweep(self, damping: float) -> None:
         s = self.structure
         self._change.zero_()
         for c in range(s.n_colours):
@@ -176,10 +225,40 @@ class Stars:
                 self.multipliers[links] = new.lerp_(self.multipliers[links], damping)
             else:
                 torch.sub(new, incoming, out=self.multipliers[links])
-        self.swept = True
-        return self._change
+
+    def solve(self, *, tolerance: float, max_sweeps: int, damping: float = 0.0) -> tuple[StarValues, int, float]:
+        """Sweep until no belief changes, and no edge disagrees with its nodes, by more than ``tolerance``; evaluate.
+
+        Returns the evaluation, the number of sweeps and the residual: 0 where no sweep was asked for.
+        """
+        tolerance = target = max(tolerance, FINEST[self.dtype])
+        sweeps, change = 0, math.inf
+        for _ in range(_ROUNDS):
+            while sweeps < max_sweeps:
+                change = float(self.sweep(damping))
+                sweeps += 1
+                if not change > target:
+                    break
+            values = self.evaluate()
+            residual = max(change, float(values.violation)) if sweeps else 0.0
+            if not residual > tolerance or sweeps >= max_sweeps:
+                break
+            target *= 0.1
+        return values, sweeps, residual
 
     # --------------------------------------------------------------------------------------------- evaluation
+
+    def observed_counts(self, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Weighted counts of observed node labels and table entries, in the shapes of an evaluation's."""
+        s, k = self.structure, self.n_labels
+        nodes = torch.nn.functional.one_hot(labels, k) * s.node_weight[:, None]
+        ends = labels[s.link_node[s.links]]
+        state = k * ends[:, 0] + ends[:, 1]
+        edge = torch.arange(s.n_edges, device=labels.device)
+        table = edge if s.own_tables else self._type_of(edge)
+        n_tables = s.n_edges if s.own_tables else len(s.type_edges) - 1
+        counts = torch.bincount(k * k * table + state, weights=s.edge_weight, minlength=n_tables * k * k)
+        return nodes, counts.to(torch.float64).view(n_tables, k, k)
 
     def evaluate(self) -> StarValues:
         """D, its derivatives by the scores, and the violation, at the multipliers as they are."""

@@ -75,7 +75,8 @@ def _histogram(regions: Integers, codes: Integers, n_codes: int) -> Floats:
     """Part of each region's pixels with each code, (n, n_codes)."""
     n = int(regions.max()) + 1
     counts = np.bincount(regions.ravel() * n_codes + codes.ravel(), minlength=n * n_codes).reshape(n, n_codes)
-    return counts / counts.sum(axis=1, keepdims=True)
+    shares: Floats = counts / counts.sum(axis=1, keepdims=True)
+    return shares
 
 
 def _binned(values: Floats, low: float, high: float) -> Integers:

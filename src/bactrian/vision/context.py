@@ -39,8 +39,8 @@ def window_weights(centre: Floats, size: Floats, shape: tuple[int, int]) -> dict
     weights = {f"within {scale:g}": np.exp(-near / (2.0 * scale**2)) for scale in SCALES}
     for name, offset in SIDES.items():
         weights[name] = np.exp(-((apart - offset) ** 2).sum(axis=2) / (2.0 * (0.5 * _REACH) ** 2))
-    weights["row"] = np.exp(-apart[..., 0] ** 2 / (2.0 * 0.05**2))
-    weights["column"] = np.exp(-apart[..., 1] ** 2 / (2.0 * 0.08**2))
+    weights["row"] = np.exp(-(apart[..., 0] ** 2) / (2.0 * 0.05**2))
+    weights["column"] = np.exp(-(apart[..., 1] ** 2) / (2.0 * 0.08**2))
     weights["image"] = np.ones_like(near)
     return {name: _rows_to_one(matrix * size + 1e-12) for name, matrix in weights.items()}
 

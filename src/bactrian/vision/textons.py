@@ -89,7 +89,9 @@ class TextonVocabulary:
             found = MiniBatchKMeans(number, n_init=3, batch_size=2048, random_state=seed).fit(points).cluster_centers_
             return np.asarray(found, dtype=np.float64)
 
-        return TextonVocabulary(mean, scale, centres((responses - mean) / scale, n_textons), centres(colours, n_colours))
+        return TextonVocabulary(
+            mean, scale, centres((responses - mean) / scale, n_textons), centres(colours, n_colours)
+        )
 
     def words(self, lab: Floats, responses: Floats) -> tuple[Integers, Integers]:
         """Nearest texton and nearest colour of every pixel, (h, w) each."""

@@ -1,0 +1,132 @@
+"""A conditional random field over graphs of any shape, in the manner of scikit-learn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from bactrian.estimators.graph_arrays import StackedGraphs, stack_graphs
+from bactrian.estimators.graph_common import GraphEstimator
+
+
+class GraphCRF(GraphEstimator):
+    """A conditional random field over graphs: every node has features and a label, every edge a table.
+
+    log p(y | x) = sum_i w[y_i] . x_i + sum_(i,j) t_ij[y_i, y_j] - log Z(x). The table t is one for all edges, or, where
+    edges have features z, a sum of tables weighted by them, t_ij = sum_k z_ijk T_k.
+
+    X is a list of ``(node_features, edges)`` or ``(node_features, edges, edge_features)``: node features (n_nodes, d),
+    dense or sparse; edges (n_edges, 2), node numbers from 0; edge features (n_edges, e), dense or sparse. Graphs may
+    differ in size and may have no edges. y is a list of arrays of n_nodes labels, integers or strings.
+
+    Parameters
+    ----------
+    tables : {"symmetric", "full", "diagonal", "potts"}
+        How the edges' table is tied. ``"full"`` tables are asymmetric: rows belong to the first node of an edge as
+        given, so direction matters. ``"diagonal"`` has a weight a label for agreement, ``"potts"`` a single one.
+    method : str or learner
+        Any learner of :func:`bactrian.learn`.
+    prior_variance, l1, tolerance, max_iterations, max_seconds, n_threads
+        See :func:`bactrian.learn`. The tolerance bounds moment gaps in sums over nodes, so larger graphs need no
+        smaller one.
+    node_factors : {"clusters", "edges"}
+        Whether node scores are clusters of their own (the default), whose entropy counts, or are absorbed into the
+        incident edges (a node without edges keeps its own). Piecewise training and CAMEL(0) depend on it, and with
+        piecewise training absorbing is usually better; CCCP and the likelihoods do not.
+    fit_intercept : bool
+        Append a feature that is 1 at every node; it is regularised as the others.
+    edge_intercept : bool
+        Append a feature that is 1 at every edge, where edges have features: a table that all edges share.
+    labels : sequence, optional
+        All classes, where y may lack some of them.
+    class_weight : "balanced", dict or sequence, optional
+        Weight of each class; a graph counts as the mean weight of its nodes' labels, beside ``sample_weight``.
+    inference : str
+        ``"matched"``: the entropy that the learner used (:func:`bactrian.learning.matching.matched_inference`), since
+        weights fit the entropy under which they were learned; or any method of :func:`bactrian.infer`.
+    inference_options : dict, optional
+        Options of :func:`bactrian.infer`, such as ``tolerance`` (1e-3 here: labels have settled long before beliefs
+        have to eight digits), ``max_iterations`` or ``damping``.
+    seed : int
+        Seed of learners and inference methods that draw random numbers.
+    warm_start : bool
+        Start from the weights of the last fit, or of the file the model was loaded from.
+
+    Attributes
+    ----------
+    weights_ : (n_weights,)
+        Learned weights; :meth:`weight_tables` gives them as tables.
+    classes_ : (n_classes,)
+        The labels, sorted.
+    solution_ : Solution
+        Status and history of learning.
+    n_features_in_, n_edge_features_ : int
+        Numbers of features of nodes and of edges (None for none), intercepts not counted.
+    inference_method_ : tuple
+        How marginals are computed: method and options.
+
+    Examples
+    --------
+    >>> import bactrian as bt
+    >>> X = [([[0.2], [0.9], [0.7]], [(0, 1), (1, 2)]), ([[-0.5], [-0.1]], [(0, 1)]), ([[0.1]], [])]
+    >>> y = [["sky", "sky", "sky"], ["sea", "sea"], ["sky"]]
+    >>> crf = bt.GraphCRF(method="cccp").fit(X, y)
+    >>> crf.predict([([[-0.3], [0.1]], [(0, 1)])])
+    [array(['sea', 'sea'], dtype='<U3')]
+    >>> crf.predict_marginals([([[-0.3], [0.1]], [(0, 1)])], known=[["", "sky"]])[0].round(2)
+    array([[0.21, 0.79],
+           [0.  , 1.  ]])
+    """
+
+    def __init__(
+        self,
+        *,
+        tables: str = "symmetric",
+        method: Any = "camel0",
+        prior_variance: float | None = 10.0,
+        l1: float = 0.0,
+        tolerance: float = 1e-3,
+        max_iterations: int = 10_000,
+        max_seconds: float | None = None,
+        n_threads: int | None = None,
+        seed: int = 0,
+        warm_start: bool = False,
+        node_factors: str = "clusters",
+        fit_intercept: bool = True,
+        edge_intercept: bool = True,
+        labels: Any = None,
+        class_weight: Any = None,
+        inference: str = "matched",
+        inference_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.tables = tables
+        self.method = method
+        self.prior_variance = prior_variance
+        self.l1 = l1
+        self.tolerance = tolerance
+        self.max_iterations = max_iterations
+        self.max_seconds = max_seconds
+        self.n_threads = n_threads
+        self.seed = seed
+        self.warm_start = warm_start
+        self.node_factors = node_factors
+        self.fit_intercept = fit_intercept
+        self.edge_intercept = edge_intercept
+        self.labels = labels
+        self.class_weight = class_weight
+        self.inference = inference
+        self.inference_options = inference_options
+
+    def _stack(self, X: Any, fitted: bool) -> StackedGraphs:
+        intercepts = self.intercepts_ if fitted else (bool(self.fit_intercept), bool(self.edge_intercept))
+        return stack_graphs(
+            X,
+            n_features=self.n_features_in_ if fitted else None,
+            n_edge_features=self.n_edge_features_ if fitted else None,
+            fitted=fitted,
+            intercept=intercepts[0],
+            edge_intercept=intercepts[1],
+        )
+
+    def _tyings(self) -> tuple[str, ...]:
+        return (self.tables,)

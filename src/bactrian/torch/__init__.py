@@ -1,0 +1,21 @@
+"""The PyTorch engine: learning and inference on a GPU, and CAMEL as a loss on top of any network.
+
+Needs the extra ``torch`` (``pip install bactrian[torch]``); nothing else in bactrian imports it.
+
+- :func:`learn` and :func:`infer` take a :class:`bactrian.GraphData` and work on ``device="cuda"`` or ``"cpu"``;
+- :class:`CamelLoss` is a ``torch.nn.Module`` that takes node and edge scores from a network.
+"""
+
+try:
+    import torch as _torch  # noqa: F401
+except ModuleNotFoundError as error:
+    if error.name != "torch":
+        raise
+    raise ModuleNotFoundError(
+        "bactrian.torch needs PyTorch, which is not installed: pip install 'bactrian[torch]'", name="torch"
+    ) from error
+
+from bactrian.torch.learn import learn
+from bactrian.torch.memory import DeviceMemoryError
+
+__all__ = ["DeviceMemoryError", "learn"]

@@ -1,0 +1,29 @@
+"""Images as graphs: superpixels, their adjacency, appearance features, node scores and pictures.
+
+It needs the extra ``vision`` (scikit-image and scikit-learn); pictures need the extra ``report`` (matplotlib).
+"""
+
+from bactrian.vision.cache import ArrayCache
+from bactrian.vision.classifiers import BoostedClassifiers, BoostingSettings
+from bactrian.vision.features import SegmentedImage, segment_image, superpixel_features
+from bactrian.vision.node_scores import NodeScores, node_scores
+from bactrian.vision.regions import RegionAdjacency, majority_labels, region_adjacency, to_pixels
+from bactrian.vision.superpixels import superpixels
+from bactrian.vision.textons import TextonVocabulary
+
+__all__ = [
+    "ArrayCache",
+    "BoostedClassifiers",
+    "BoostingSettings",
+    "NodeScores",
+    "RegionAdjacency",
+    "SegmentedImage",
+    "TextonVocabulary",
+    "majority_labels",
+    "node_scores",
+    "region_adjacency",
+    "segment_image",
+    "superpixel_features",
+    "superpixels",
+    "to_pixels",
+]

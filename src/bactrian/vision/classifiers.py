@@ -1,0 +1,137 @@
+"""One boosted classifier per label against the rest, whose log-odds are node scores.
+
+Boosted trees (Friedman 2001) with logistic loss, on the features that a forest of extremely randomised trees (Geurts,
+Ernst and Wehenkel 2006) finds most important for the training superpixels. The forest's own log-odds, and the mean of
+both, are offered beside the boosted ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+KINDS = ("boosted", "forest", "blend")
+#: Log-odds beyond this mean nothing with some ten thousand superpixels.
+_CLIP = 8.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoostingSettings:
+    """How trees are boosted, and how many features and trees the forest takes."""
+
+    rounds: int = 120  #: at most; cross-validation takes the best number up to it
+    learning_rate: float = 0.1
+    leaves: int = 8
+    least_leaf: int = 40  #: superpixels in a leaf at least
+    features_a_split: float = 0.2  #: part of the features that a split may choose from
+    l2: float = 5.0
+    bins: int = 64
+    n_features: int = 160  #: most important features that are kept for boosting
+    trees: int = 150  #: of the forest
+
+    def __post_init__(self) -> None:
+        for name in ("rounds", "least_leaf", "n_features", "trees"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, found {getattr(self, name)}")
+        if self.leaves < 2 or not 2 <= self.bins <= 255:
+            raise ValueError(f"leaves must be at least 2 and bins from 2 to 255, found {self.leaves} and {self.bins}")
+        if not (0.0 < self.features_a_split <= 1.0 and self.learning_rate > 0.0 and self.l2 >= 0.0):
+            raise ValueError("features_a_split must lie in (0, 1], learning_rate above 0 and l2 not below 0")
+
+    def __str__(self) -> str:
+        return f"{self.leaves} leaves, learning rate {self.learning_rate:g}, up to {self.rounds} rounds"
+
+
+class BoostedClassifiers:
+    """One boosted classifier against the rest for each label, and a forest."""
+
+    def __init__(self, n_labels: int, settings: BoostingSettings | None = None, *, seed: int = 0) -> None:
+        self.n_labels, self.settings, self.seed = n_labels, settings or BoostingSettings(), seed
+        self._models: list[Any] = []
+        self._forest: Any = None
+        self._kept: Integers = np.zeros(0, dtype=np.int64)
+
+    def fit(
+        self, features: NDArray[Any], labels: Integers, rounds: Sequence[int] | Integers | None = None
+    ) -> BoostedClassifiers:
+        """Fit all classifiers, each for its own number of rounds where ``rounds`` is given.
+
+        A label that no superpixel has, or every one, has a constant score.
+        """
+        from sklearn.ensemble import ExtraTreesClassifier, HistGradientBoostingClassifier
+
+        settings = self.settings
+        self._forest = ExtraTreesClassifier(settings.trees, min_samples_leaf=3, random_state=self.seed, n_jobs=-1)
+        self._forest.fit(features, labels)
+        importance = self._forest.feature_importances_
+        self._kept = np.sort(np.argsort(-importance, kind="stable")[: settings.n_features])
+        kept = features[:, self._kept]
+        self._models = []
+        for label in range(self.n_labels):
+            target = labels == label
+            if target.all() or not target.any():
+                self._models.append(_CLIP if target.all() else -_CLIP)
+                continue
+            model = HistGradientBoostingClassifier(
+                learning_rate=settings.learning_rate,
+                max_iter=settings.rounds if rounds is None else int(rounds[label]),
+                max_leaf_nodes=settings.leaves,
+                min_samples_leaf=settings.least_leaf,
+                max_features=settings.features_a_split,
+                l2_regularization=settings.l2,
+                max_bins=settings.bins,
+                early_stopping=False,
+                random_state=self.seed + label,
+            )
+            self._models.append(model.fit(kept, target))
+        return self
+
+    def scores(self, features: NDArray[Any]) -> dict[str, Floats]:
+        """Log-odds (n, n_labels) of every kind of score."""
+        kept = features[:, self._kept]
+        columns = [
+            np.full(kept.shape[0], model) if isinstance(model, float) else model.decision_function(kept)
+            for model in self._models
+        ]
+        return kinds_of(np.stack(columns, axis=1), self.forest_scores(features))
+
+    def forest_scores(self, features: NDArray[Any]) -> Floats:
+        """Log-odds of the forest, (n, n_labels)."""
+        probability = np.zeros((features.shape[0], self.n_labels))
+        probability[:, self._forest.classes_] = self._forest.predict_proba(features)
+        floor = 0.5 / self.settings.trees
+        odds = np.clip(probability, floor, 1.0 - floor)
+        scores: Floats = np.clip(np.log(odds) - np.log1p(-odds), -_CLIP, _CLIP)
+        return scores
+
+    def staged_scores(self, features: NDArray[Any]) -> Floats:
+        """Boosted scores after every round, (rounds, n, n_labels); all must have been fitted for all rounds."""
+        kept = features[:, self._kept]
+        staged = np.empty((self.settings.rounds, kept.shape[0], self.n_labels), dtype=np.float32)
+        for label, model in enumerate(self._models):
+            if isinstance(model, float):
+                staged[:, :, label] = model
+            else:
+                for r, score in enumerate(model.staged_decision_function(kept)):
+                    staged[r, :, label] = np.ravel(score)
+        return staged.astype(np.float64)
+
+
+def kinds_of(boosted: Floats, forest: Floats) -> dict[str, Floats]:
+    """Scores of every kind from boosted ones and a forest's."""
+    boosted = np.clip(boosted, -_CLIP, _CLIP)
+    return {"boosted": boosted, "forest": forest, "blend": 0.5 * (boosted + forest)}
+
+
+def binary_losses(scores: Floats, labels: Integers) -> Floats:
+    """Mean logistic loss of each label against the rest, (..., n_labels) for scores (..., n, n_labels)."""
+    sign = np.where(labels[:, None] == np.arange(scores.shape[-1]), -1.0, 1.0)
+    losses: Floats = np.logaddexp(0.0, sign * scores).mean(axis=-2)
+    return losses

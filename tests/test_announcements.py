@@ -1,0 +1,125 @@
+"""Made-up announcements: what they mark, what the splits share, and that remembering is of no use."""
+
+import re
+from dataclasses import fields
+
+import pytest
+
+from bactrian.experiments import announcements_layouts as layouts
+from bactrian.experiments import announcements_words as words
+from bactrian.experiments.announcements import _MARKED, FIELDS, make_announcements
+from bactrian.text.tagged import read_tagged
+
+N = 300
+
+
+@pytest.fixture(scope="module")
+def splits():
+    return {split: make_announcements(N, seed=1, split=split) for split in ("train", "test")}
+
+
+def values(announcements, field):
+    return [a.text[start:stop] for a in announcements for kind, start, stop in a.spans if kind == field]
+
+
+def test_same_seed_gives_the_same_announcements_and_a_longer_list_begins_with_the_shorter(splits):
+    assert make_announcements(N, seed=1) == splits["train"]
+    assert make_announcements(5, seed=1, split="test") == splits["test"][:5]
+    assert make_announcements(5, seed=2) != splits["train"][:5]
+    assert make_announcements(0) == []
+
+
+def test_no_two_are_alike(splits):
+    assert len({a.text for split in splits.values() for a in split}) == 2 * N
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_tags_can_be_read_back(splits, split):
+    for a in splits[split]:
+        text, spans = read_tagged(a.tagged, FIELDS)
+        assert (text, tuple(spans)) == (a.text, a.spans)
+        assert not re.search(r"[\[\]{}]", a.text), "a slot was left open"
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_every_announcement_says_who_and_when_and_most_say_where(splits, split):
+    for a in splits[split]:
+        assert {"stime", "speaker"} <= {field for field, _, _ in a.spans}
+    share = {field: sum(any(kind == field for kind, _, _ in a.spans) for a in splits[split]) / N for field in FIELDS}
+    assert share["location"] > 0.95
+    assert 0.2 < share["etime"] < 0.8
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_marked_texts_have_the_shape_of_their_field(splits, split):
+    time = re.compile(r"\d{1,2}:\d\d( ?[ap]\.?m\.?)?", re.IGNORECASE)
+    for field in ("stime", "etime"):
+        assert all(time.fullmatch(value) for value in values(splits[split], field))
+    vocabulary = {"train": words.TRAINING, "test": words.TESTING}[split]
+    first_words = {building.split()[0] for building in vocabulary.buildings}
+    assert all(any(word in value for word in first_words) for value in values(splits[split], "location"))
+    names = {name.lower() for name in vocabulary.first_names + vocabulary.surnames}
+    assert all(names & set(value.lower().split()) for value in values(splits[split], "speaker"))
+
+
+@pytest.mark.parametrize("kind", [field.name for field in fields(words.Vocabulary)])
+def test_vocabularies_are_disjoint(kind):
+    train, test = getattr(words.TRAINING, kind), getattr(words.TESTING, kind)
+    assert len(set(train)) == len(train)
+    assert len(set(test)) == len(test)
+    assert not {word.lower() for word in train} & {word.lower() for word in test}
+
+
+def test_no_name_of_one_split_is_any_name_of_the_other():
+    def names(vocabulary):
+        buildings = {building.split()[0] for building in vocabulary.buildings}
+        return {*vocabulary.first_names, *vocabulary.surnames, *buildings}
+
+    assert not names(words.TRAINING) & names(words.TESTING)
+
+
+@pytest.mark.parametrize("kind", ["headers", "bodies", "prose", "endings"])
+def test_layouts_are_disjoint(kind):
+    train, test = ({part for part in getattr(split, kind) if part} for split in (layouts.TRAINING, layouts.TESTING))
+    assert len(train) >= 4
+    assert len(test) >= 4
+    assert not train & test
+
+
+def test_every_marked_slot_is_used():
+    used = set()
+    for split in (layouts.TRAINING, layouts.TESTING):
+        for kind in ("headers", "bodies", "prose", "endings", "ranges"):
+            used |= set(re.findall(r"\[(\w+)\]", "".join(getattr(split, kind))))
+    assert set(_MARKED) <= used
+
+
+def test_remembering_finds_no_speaker_and_no_place(splits):
+    for field in ("speaker", "location"):
+        assert not set(values(splits["train"], field)) & set(values(splits["test"], field))
+
+
+def test_words_alone_do_not_give_the_speaker_away(splits):
+    """Names that are not the speaker's stand in the same announcements, and look the same."""
+    for split, vocabulary in (("train", words.TRAINING), ("test", words.TESTING)):
+        inside = outside = 0
+        for a in splits[split]:
+            marked = {k for kind, start, stop in a.spans if kind == "speaker" for k in range(start, stop)}
+            for match in re.finditer(r"\w+", a.text):
+                if match[0] in vocabulary.surnames:
+                    inside, outside = inside + (match.start() in marked), outside + (match.start() not in marked)
+        assert outside > 0.5 * inside
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "found"),
+    [
+        ({"n": -1}, ValueError, "n must be at least 0"),
+        ({"n": 1.5}, TypeError, "n must be an integer"),
+        ({"n": 1, "split": "dev"}, ValueError, "'dev'"),
+        ({"n": 1, "seed": -3}, ValueError, "seed"),
+    ],
+)
+def test_bad_arguments_are_refused(arguments, error, found):
+    with pytest.raises(error, match=found):
+        make_announcements(**arguments)
