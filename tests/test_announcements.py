@@ -3,11 +3,14 @@
 import re
 from dataclasses import fields
 
+import numpy as np
 import pytest
 
 from bactrian.experiments import announcements_layouts as layouts
 from bactrian.experiments import announcements_words as words
 from bactrian.experiments.announcements import _MARKED, FIELDS, make_announcements
+from bactrian.experiments.announcements_task import METRICS, AnnouncementsSettings, run_announcements
+from bactrian.text.seminars import parse_seminar
 from bactrian.text.tagged import read_tagged
 
 N = 300
@@ -123,3 +126,63 @@ def test_words_alone_do_not_give_the_speaker_away(splits):
 def test_bad_arguments_are_refused(arguments, error, found):
     with pytest.raises(error, match=found):
         make_announcements(**arguments)
+
+
+# ------------------------------------------------------------------------------------------ the task
+
+
+@pytest.fixture(scope="module")
+def comparison():
+    return run_announcements(AnnouncementsSettings(learners=("camel0",), n_train=40, n_test=20, n_shown=3))
+
+
+def test_the_task_compares_a_chain_with_skip_chains(comparison):
+    assert [entry.name for entry in comparison.entries] == ["chain", "camel0"]
+    assert comparison.converged
+    for entry in comparison.entries:
+        assert set(entry.metrics) == {metric.key for metric in METRICS}
+        assert entry.training.iterations.seconds.size > 1
+        assert len(entry.weights) == 15
+    assert [len(entry.tables) for entry in comparison.entries] == [1, 2]
+
+
+def test_what_is_learned_carries_over_to_other_names_and_layouts(comparison):
+    """Remembering scores nothing on speakers and places; a model of context does far better."""
+    for entry in comparison.entries:
+        assert entry.metrics["f1"] > 0.5
+        assert entry.metrics["speaker"] > 0.4
+
+
+def test_texts_of_the_report_are_the_test_announcements(comparison):
+    made = make_announcements(3, seed=0, split="test")
+    assert len(comparison.texts) == 3
+    for text, announcement in zip(comparison.texts, made, strict=True):
+        shown = "".join(token + gap for token, gap in zip(text.tokens, text.gaps, strict=True))
+        assert shown == announcement.text
+        assert set(text.predictions) == {"chain", "camel0"}
+        assert sum(label.startswith("B-") for label in text.truth) == len(announcement.spans)
+        for a, b in text.skips:
+            assert text.tokens[a] == text.tokens[b]
+            assert text.tokens[a][0].isupper()
+        np.testing.assert_allclose(text.predictions["chain"].marginals.sum(axis=1), 1.0, atol=1e-6)
+
+
+def test_confusions_count_every_token(comparison):
+    n_tokens = {int(entry.confusion.counts.sum()) for entry in comparison.entries}
+    documents = [parse_seminar(a.tagged) for a in make_announcements(20, seed=0, split="test")]
+    assert n_tokens == {sum(len(document) for document in documents)}
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        ({"learners": ("dromedary",)}, "unknown learner 'dromedary'"),
+        ({"learners": ("cccp", "cccp")}, "must be different"),
+        ({"n_train": 0}, "n_train"),
+        ({"n_test": 0}, "n_test"),
+        ({"seed": -1}, "seed"),
+    ],
+)
+def test_bad_settings_are_refused(change, found):
+    with pytest.raises(ValueError, match=found):
+        AnnouncementsSettings(**change)

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 import bactrian
 from bactrian.cli import app, main
 
-TINY = ["demo", "--train", "6", "--test", "12", "--method", "piecewise"]
+TINY = ["demo", "--train", "6", "--test", "12", "--announcements", "3", "--method", "piecewise"]
 
 
 def run(arguments, capsys):
@@ -43,7 +43,7 @@ def test_demo_prints_a_table_and_writes_the_report(tmp_path, monkeypatch, capsys
     monkeypatch.chdir(tmp_path)
     code, out, err = run(TINY, capsys)
     assert (code, err) == (0, "")
-    for word in ("noisy input", "node-only", "piecewise", "accuracy", "converged", "violation"):
+    for word in ("noisy input", "node-only", "piecewise", "accuracy", "converged", "chain", "speaker"):
         assert word in out
     assert out.rstrip().endswith(f"Report: {Path('bactrian-demo/report.html')}")
     assert "</html>" in (tmp_path / "bactrian-demo" / "report.html").read_text(encoding="utf-8")
@@ -56,7 +56,8 @@ def test_output_may_name_a_page_or_a_folder(tmp_path, capsys):
 
 
 def test_stopping_short_is_exit_code_1_with_results_kept(tmp_path, capsys):
-    arguments = ["demo", "--train", "6", "--test", "6", "-m", "cccp", "--max-seconds", "0", "-o", str(tmp_path)]
+    small = ["--train", "6", "--test", "6", "--announcements", "0"]
+    arguments = ["demo", *small, "-m", "cccp", "--max-seconds", "0", "-o", str(tmp_path)]
     code, out, _ = run(arguments, capsys)
     assert code == 1
     assert "stopped" in out

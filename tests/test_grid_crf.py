@@ -94,12 +94,14 @@ def test_by_direction_tells_above_from_beside():
 
 
 def test_denoising_beats_single_pixels():
-    X, y = pictures(8, shape=(10, 12))
-    Xt, yt = pictures(8, seed=1, shape=(10, 12))
-    alone = bt.GraphCRF().fit([(x.reshape(-1, 2), []) for x in X], [t.ravel() for t in y])
-    single = alone.score([(x.reshape(-1, 2), []) for x in Xt], [t.ravel() for t in yt])
+    rng = np.random.default_rng(0)
+    truth = (np.add.outer(np.arange(16), np.arange(16)) // 8) % 2  # diagonal stripes
+    X, y = [truth + rng.normal(0, 1.0, truth.shape) for _ in range(8)], [truth] * 8
+    Xt, yt = [truth.T[::-1] + rng.normal(0, 1.0, truth.shape) for _ in range(4)], [truth.T[::-1]] * 4
+    alone = bt.GraphCRF().fit([(x.reshape(-1, 1), []) for x in X], [t.ravel() for t in y])
+    single = alone.score([(x.reshape(-1, 1), []) for x in Xt], [t.ravel() for t in yt])
     for method in ("camel0", "convex", "cccp"):
-        assert bt.GridCRF(method=method).fit(X, y).score(Xt, yt) > single + 0.05
+        assert bt.GridCRF(method=method).fit(X, y).score(Xt, yt) > single + 0.1
 
 
 def test_known_pixels_stay_and_inform_their_neighbours():

@@ -15,6 +15,7 @@ from bactrian.estimators.graph_arrays import StackedGraphs, checked_labels, code
 from bactrian.estimators.saving import Arrays
 from bactrian.inference.graph_marginals import GraphMarginals, graph_marginals
 from bactrian.inference.infer import METHODS
+from bactrian.learning.camel import Camel
 from bactrian.learning.diagnostics import Diagnosis, diagnose
 from bactrian.learning.matching import matched_inference
 from bactrian.model.domain import real_numbers
@@ -23,6 +24,9 @@ from bactrian.solvers.solution import Callback
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+
+#: The default learner: a concave entropy, solved as CAMEL is, so that messages are only as accurate as weights deserve.
+CONVEX = Camel(entropy="convex")
 
 #: Change of a message or marginal at which prediction stops passing messages; see the benchmark of graphs.
 TOLERANCE = 1e-3

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bactrian.estimators.graph_arrays import StackedGraphs, stack_graphs
-from bactrian.estimators.graph_common import GraphEstimator
+from bactrian.estimators.graph_common import CONVEX, GraphEstimator
 
 
 class GraphCRF(GraphEstimator):
@@ -25,7 +25,9 @@ class GraphCRF(GraphEstimator):
         How the edges' table is tied. ``"full"`` tables are asymmetric: rows belong to the first node of an edge as
         given, so direction matters. ``"diagonal"`` has a weight a label for agreement, ``"potts"`` a single one.
     method : str or learner
-        Any learner of :func:`bactrian.learn`.
+        Any learner of :func:`bactrian.learn`. The default, ``Camel(entropy="convex")``, has a unique optimum and is
+        about as fast as CAMEL(0); with matched inference it was the most accurate of all on noisy grids, ahead of
+        CAMEL(0), CCCP and likelihood with belief propagation.
     prior_variance, l1, tolerance, max_iterations, max_seconds, n_threads
         See :func:`bactrian.learn`. The tolerance bounds moment gaps in sums over nodes, so larger graphs need no
         smaller one.
@@ -43,10 +45,12 @@ class GraphCRF(GraphEstimator):
         Weight of each class; a graph counts as the mean weight of its nodes' labels, beside ``sample_weight``.
     inference : str
         ``"matched"``: the entropy that the learner used (:func:`bactrian.learning.matching.matched_inference`), since
-        weights fit the entropy under which they were learned; or any method of :func:`bactrian.infer`.
+        weights fit the entropy under which they were learned; or any method of :func:`bactrian.infer`. Weights of
+        CAMEL(0), convex and tree-reweighted learners are too strong for belief propagation: on noisy grids matched
+        marginals had half its log-loss or less, at an accuracy from 0.02 below (CAMEL(0)) to 0.05 above (convex).
     inference_options : dict, optional
-        Options of :func:`bactrian.infer`, such as ``tolerance`` (1e-3 here: labels have settled long before beliefs
-        have to eight digits), ``max_iterations`` or ``damping``.
+        Options of :func:`bactrian.infer`, such as ``tolerance`` (1e-3 here, at which hardly a label in a thousand still
+        changes), ``max_iterations`` or ``damping``.
     seed : int
         Seed of learners and inference methods that draw random numbers.
     warm_start : bool
@@ -82,7 +86,7 @@ class GraphCRF(GraphEstimator):
         self,
         *,
         tables: str = "symmetric",
-        method: Any = "camel0",
+        method: Any = CONVEX,
         prior_variance: float | None = 10.0,
         l1: float = 0.0,
         tolerance: float = 1e-3,

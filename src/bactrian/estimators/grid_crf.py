@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bactrian.estimators.graph_arrays import StackedGraphs, checked_list, pointer, stack_rows
-from bactrian.estimators.graph_common import GraphEstimator
+from bactrian.estimators.graph_common import CONVEX, GraphEstimator
 from bactrian.model.domain import real_numbers
 
 Ints = NDArray[np.int64]
@@ -36,7 +36,7 @@ class GridCRF(GraphEstimator):
         A table for every direction (along rows, along columns, two diagonals) instead of one for all. With ``"full"``
         tables that tells "sky above sea" from "sea above sky" and from either beside the other.
     method : str or learner
-        Any learner of :func:`bactrian.learn`.
+        Any learner of :func:`bactrian.learn`; see :class:`GraphCRF` for the default.
     prior_variance, l1, tolerance, max_iterations, max_seconds, n_threads
         See :func:`bactrian.learn`. The tolerance bounds moment gaps in sums over nodes, so larger grids need no
         smaller one.
@@ -70,7 +70,7 @@ class GridCRF(GraphEstimator):
         connectivity: int = 4,
         tables: str = "symmetric",
         by_direction: bool = False,
-        method: Any = "camel0",
+        method: Any = CONVEX,
         prior_variance: float | None = 10.0,
         l1: float = 0.0,
         tolerance: float = 1e-3,

@@ -37,7 +37,7 @@ class ScoreSettings:
     n_textons: int = 64
     n_colours: int = 32
     boosting: tuple[BoostingSettings, ...] = (BoostingSettings(),)
-    stages: int = 2  #: 2: a second stage that sees the first one's opinions of the surroundings
+    stages: int = 1  #: 2: a second stage that sees the first one's opinions of the surroundings
     n_folds: int = 4
     kind: str = "boosted"  #: boosted, forest, blend, or "chosen": that with the least out-of-fold loss
     fold: str = "out-of-fold"  #: which scores of the training images the random field learns from
@@ -58,8 +58,9 @@ class ScoredSplit:
 
     train: list[SegmentedImage]
     test: list[SegmentedImage]
-    train_scores: list[Floats]
-    test_scores: list[Floats]
+    train_scores: list[Floats]  #: standardised by the training images' mean and deviation
+    test_scores: list[Floats]  #: likewise
+    raw_test_scores: list[Floats]  #: log-odds, which tell labels by themselves
     choices: tuple[str, ...]  #: what was chosen, by what, on which images
 
     def training_graphs(self, **options: Any) -> GraphData:
@@ -156,12 +157,15 @@ def score_split(
     stored = cache.get("scores", key, make)
     losses = dict(zip(KINDS, stored["losses"].tolist(), strict=True))
     kind = min(losses, key=lambda one: losses[one]) if settings.kind == "chosen" else settings.kind
-    sizes = [image.n_superpixels for image in train]
+    learned, other = stored[f"{settings.fold} {kind}"], stored[f"other {kind}"]
+    # Log-odds are mostly far below 0: without this they are all but collinear with the bias, and learning is slow.
+    mean, scale = learned.mean(axis=0), np.maximum(learned.std(axis=0), 1e-6)
     return ScoredSplit(
         train=train,
         test=test,
-        train_scores=np.split(stored[f"{settings.fold} {kind}"], np.cumsum(sizes)[:-1]),
-        test_scores=np.split(stored[f"other {kind}"], np.cumsum([image.n_superpixels for image in test])[:-1]),
+        train_scores=_split((learned - mean) / scale, train),
+        test_scores=_split((other - mean) / scale, test),
+        raw_test_scores=_split(other, test),
         choices=_choices(stored, settings, kind, len(train)),
     )
 
@@ -200,6 +204,10 @@ def _windows(image: SegmentedImage, vocabulary: TextonVocabulary) -> list[Floats
     own = appearance(image.image, image.segments, vocabulary)
     neighbours = adjacency_means(np.eye(image.n_superpixels), around.edges, around.boundary_length)
     return [neighbours, *context_windows(image, own).values()]
+
+
+def _split(stacked: Floats, images: Sequence[SegmentedImage]) -> list[Floats]:
+    return np.split(stacked, np.cumsum([image.n_superpixels for image in images])[:-1])
 
 
 def _choices(stored: dict[str, NDArray[Any]], settings: ScoreSettings, kind: str, n_train: int) -> tuple[str, ...]:

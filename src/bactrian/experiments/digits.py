@@ -35,6 +35,11 @@ LEARNERS = {
     "camel0": "edge entropies only, neighbouring edges must agree",
     "cccp": "Bethe entropy, a sequence of convex problems",
     "cccp-empirical": "the same, started at pooled empirical marginals",
+    "lbp": "likelihood by belief propagation",
+    "trw": "likelihood by tree-reweighted propagation",
+    "convex": "likelihood under a convex entropy",
+    "pseudolikelihood": "each pixel given its true neighbours",
+    "piecewise-pseudolikelihood": "the same, every edge on its own",
     "exact": "maximum likelihood on a junction tree",
 }
 
@@ -107,7 +112,7 @@ class Step:
 def run_digits(settings: DigitsSettings | None = None, on_step: Callable[[Step], None] | None = None) -> Comparison:
     """Train every learner on the same images, restore the test images, and compare.
 
-    Every learner first runs for a moment on two images, so that nobody's seconds contain compilation.
+    Every learner first runs loosely, so that nobody's seconds contain compilation.
     """
     settings = settings or DigitsSettings()
     notify = on_step or (lambda step: None)
@@ -189,12 +194,13 @@ def _learn(
 
 
 def _warm_up(settings: DigitsSettings, train: NoisyImages) -> None:
-    # To the end, if loosely: a run that stops at once leaves out what later iterations need.
-    few, short = train[:2].as_graphs(labelled=True), replace(settings, max_seconds=None, tolerance=1e-2)
+    # All of the data, for some kernels are compiled only where there is much to do; to the end, if loosely, for a run
+    # that stops at once leaves out what later iterations need.
+    data, short = train.as_graphs(labelled=True), replace(settings, max_seconds=None, tolerance=1e-1)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         for name in settings.learners:
-            _learn(few, name, short)
+            _learn(data, name, short)
 
 
 def _facts(settings: DigitsSettings) -> dict[str, str]:

@@ -124,10 +124,10 @@ def _run_split(
 ) -> tuple[list[Cell], list[str], dict[str, list[Floats]]]:
     train = scored.training_graphs(edge_features=settings.edge_features)
     test = scored.test_graphs(edge_features=settings.edge_features)
-    alone = _accuracies([score.argmax(axis=1) for score in scored.test_scores], scored.test)
+    alone = _accuracies([score.argmax(axis=1) for score in scored.raw_test_scores], scored.test)
     superpixel, pixel = (dict.fromkeys(INFERENCES, part) for part in alone)
     cells = [Cell(NODE_ROW, number, None, superpixel, pixel)]
-    predictions = {NODE_ROW: [_softmax(score) for score in scored.test_scores]}
+    predictions = {NODE_ROW: [_softmax(score) for score in scored.raw_test_scores]}
     choices: list[str] = []
     rows = [row for row in ROWS if row.name in settings.rows]
     priors = {row.name: _choose_prior(row, scored, settings, choices, say) for row in rows if row.prior_from is None}

@@ -11,6 +11,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from bactrian.kernels.arithmetic import FAST_MATH
+from bactrian.kernels.vectors import add_scaled, fill
 
 Floats = NDArray[np.float64]
 
@@ -39,3 +40,23 @@ def rows_times_weights(
             source = index[position]
             for k in range(labels):
                 out[row, k] += x * weights[source, k]
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def rows_times_states(
+    pointer: NDArray[np.int64],
+    index: NDArray[np.int32],
+    value: Floats,
+    weights: Floats,
+    out: Floats,
+    first: int,
+    last: int,
+    states: tuple[int, ...],
+) -> None:
+    """The same on flat arrays, with as many labels as the tuple ``states`` is long: known when compiled, so faster."""
+    labels = len(states)
+    for row in range(first, last):
+        to = row * labels
+        fill(out, to, 0.0, states)
+        for position in range(pointer[row], pointer[row + 1]):
+            add_scaled(out, to, weights, np.int64(index[position]) * labels, value[position], states)

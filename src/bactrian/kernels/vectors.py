@@ -77,7 +77,8 @@ class _Builder:
 
     def _call(self, name: str, result: Any, arguments: list[Any], flags: tuple[str, ...]) -> Any:
         kind = ir.FunctionType(result, [argument.type for argument in arguments])
-        function = cgutils.get_or_insert_function(self.builder.module, kind, f"llvm.{name}.v{self.k}f64")
+        insert: Any = cgutils.get_or_insert_function
+        function = insert(self.builder.module, kind, f"llvm.{name}.v{self.k}f64")
         return self.builder.call(function, arguments, fastmath=flags)
 
     def absolute(self, a: Any) -> Any:
@@ -264,3 +265,16 @@ def shift_by(_: Any, target: Any, to: Any, source: Any, at: Any, number: Any, st
         return context.get_dummy_value()
 
     return types.void(target, to, source, at, number, states), generate
+
+
+@intrinsic
+def fill(_: Any, target: Any, to: Any, number: Any, states: Any) -> Any:
+    """target[to:] = number."""
+    k = _states(states)
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        b = _Builder(context, builder, signature, args, k)
+        b.store(b.splat(args[2]), 0)
+        return context.get_dummy_value()
+
+    return types.void(target, to, number, states), generate

@@ -290,7 +290,7 @@ def _look_at_moments(probe: _Probe, findings: list[Finding], figures: dict[str, 
     gradient = expected - dual.empirical + probe.prior.precision * probe.weights
     gap = np.abs(pseudo_gradient(probe.weights, gradient, probe.prior.l1))
     scale = np.maximum(np.abs(dual.empirical), np.abs(expected)).max(initial=1.0)
-    worst = float(gap.max(initial=0.0)) / scale
+    worst = float(gap.max(initial=0.0) / scale)
     figures["moment_gap"] = worst
     if worst > _GAP:
         findings.append(

@@ -8,6 +8,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from bactrian.learning.long_memory import make_memory
 from bactrian.learning.propagated import PropagatedObjective
 from bactrian.learning.run import Run
 from bactrian.objective.dual import Dual, Evaluation, JointObjective, ProfiledObjective
@@ -82,7 +83,7 @@ class Profiled:
         # At a saddle the value is no bound, so there inexact messages would mislead the line search.
         loosest = run.gradient_accuracy if (dual.carving.hub < 0.0).any() else _LOOSEST
         self.objective = objective or ProfiledObjective(dual, accuracy=loosest)
-        self.memory = Memory(_MEMORY, dual.data.n_weights)
+        self.memory = make_memory(_MEMORY, dual.data.n_weights, dual.workers)
         self.sweeps = 0
         self._evaluations_before = 0
         self._value_before = np.inf
@@ -248,7 +249,7 @@ class Alternating:
     def __init__(self, dual: Dual, run: Run) -> None:
         self.dual, self.run = dual, run
         self.objective = JointObjective(dual)
-        self.memory = Memory(_MEMORY, dual.data.n_weights)
+        self.memory = make_memory(_MEMORY, dual.data.n_weights, dual.workers)
         self.sweeps = 0
 
     @property

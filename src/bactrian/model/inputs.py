@@ -12,13 +12,16 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from bactrian.kernels.sparse import rows_times_weights
+from bactrian.kernels.sparse import rows_times_states, rows_times_weights
 from bactrian.kernels.threads import Workers, balanced_blocks
 
 Floats = NDArray[np.float64]
 
 #: Blocks for threads: fixed, so that results do not depend on the number of threads.
 N_BLOCKS = 32
+
+#: Labels up to which a version of the product is compiled for their number, and products from which that pays.
+_MOST_UNROLLED, _WORTH_COMPILING = 20, 100_000
 
 
 @dataclass(frozen=True)
@@ -116,4 +119,12 @@ class Inputs:
         workers: Workers,
     ) -> None:
         right = np.ascontiguousarray(right)
+        labels = right.shape[1]
+        if 2 <= labels <= _MOST_UNROLLED and compressed[1].size * labels >= _WORTH_COMPILING:
+            flat, flat_out = right.ravel(), out.reshape(-1)
+            states = (0,) * labels
+            workers.run(
+                lambda _, first, last: rows_times_states(*compressed, flat, flat_out, first, last, states), blocks
+            )
+            return
         workers.run(lambda _, first, last: rows_times_weights(*compressed, right, out, first, last), blocks)

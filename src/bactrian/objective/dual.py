@@ -18,7 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bactrian.clusters.packed import PackedData
+from bactrian.kernels.long_vectors import add_prior
 from bactrian.kernels.threads import Workers
+from bactrian.model.inputs import N_BLOCKS
 from bactrian.objective.entropy import Carving
 from bactrian.objective.messages import Messages
 from bactrian.objective.prior import Prior
@@ -27,6 +29,8 @@ Floats = NDArray[np.float64]
 
 #: Star updates that oscillate even with this part of the old multipliers kept are given up.
 _MOST_DAMPING = 0.9
+#: Weights from which passes over them are worth several threads.
+_MANY_WEIGHTS = 100_000
 
 
 class Evaluation(NamedTuple):
@@ -49,6 +53,8 @@ class Dual(Messages):
         super().__init__(data, carving, workers, consistency=consistency)
         self.prior = prior
         self.empirical = data.empirical
+        n_blocks = N_BLOCKS if data.n_weights >= _MANY_WEIGHTS else 1
+        self._weight_blocks = np.linspace(0, data.n_weights, n_blocks + 1).astype(np.int64)
 
     def evaluate(
         self,
@@ -65,11 +71,16 @@ class Dual(Messages):
         self.pass_messages(tolerance=tolerance, max_sweeps=max_sweeps, tree_sweeps=tree_sweeps, damping=damping)
         expected = data.scores.moments(beliefs.counts, beliefs.hub_count, self.workers)
         precision = self.prior.precision
-        value = float(data.weights @ beliefs.value) - float(weights @ self.empirical) - data.observed_base
-        value += 0.5 * precision * float(weights @ weights)
-        gradient = expected - self.empirical + precision * weights
+        sums = np.zeros((self._weight_blocks.size - 1, 2))
+        self.workers.run(
+            lambda b, first, last: add_prior(expected, weights, self.empirical, precision, first, last, sums[b]),
+            self._weight_blocks,
+        )
+        linear, square = sums.sum(axis=0)
+        value = float(data.weights @ beliefs.value) - float(linear) - data.observed_base
+        value += 0.5 * precision * float(square)
         violation = float(beliefs.violation.max(initial=0.0))
-        return Evaluation(value, gradient, violation, int(beliefs.sweeps.sum()))
+        return Evaluation(value, expected, violation, int(beliefs.sweeps.sum()))
 
 
 class JointObjective:
@@ -106,7 +117,7 @@ class JointObjective:
         return x[: self.dual.data.n_weights], x[self.dual.data.n_weights :]
 
     def value_and_gradient(self, x: Floats) -> tuple[float, Floats]:
-        """D and its gradient over (w, free d); the gradient is overwritten by the next call."""
+        """D and its gradient over (w, free d)."""
         dual = self.dual
         weights, free = self.split(x)
         if not self._tied.size:
@@ -127,7 +138,7 @@ class JointObjective:
         self._gradient[: weights.size] = self.last.gradient
         if self._tied.size:
             self._gradient[weights.size :] = dual.beliefs.disagreement[self._free]
-        return self.last.value, self._gradient
+        return self.last.value, self._gradient.copy()
 
 
 class ProfiledObjective:

@@ -220,7 +220,7 @@ class MessageTables(TableReader):
         states = math.isqrt(size)
         ends = layout.cluster_link[2 * np.arange(first, last)[:, None] + [0, 1]]
         messages = self._multipliers[layout.link_offset[ends][:, :, None] + np.arange(states)]
-        scores = self._tables.log_entries.reshape(-1, states, states)[tables]
+        scores: Floats = self._tables.log_entries.reshape(-1, states, states)[tables]
         scores = scores + messages[:, 0, :, None] + messages[:, 1, None, :]
         scores = scores.reshape(-1, size) / self._numbers.cluster[first:last, None]
         scores -= scores.max(axis=1, keepdims=True)

@@ -74,7 +74,7 @@ def _line(series: Series, across: Axis, up: Axis) -> Markup:
         for k in marked
     )
     return Markup('<g class="series learner-{} tone-{} dash-{}">{}{}</g>').format(
-        series.number, series.number % 8, series.number % 5, line, markers
+        series.number, series.number % 12, series.number % 5, line, markers
     )
 
 

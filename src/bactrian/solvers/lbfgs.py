@@ -120,7 +120,7 @@ class Memory:
 
     def _two_loops(self, projections: Floats) -> tuple[Floats, float]:
         """Coefficients of the stored vectors and of -gradient in the direction."""
-        gram, size = self._gram, self.size
+        gram, size = self._gram, self._gram.shape[0] // 2
         newest = self._order[-1]
         scale = gram[newest, size + newest] / gram[size + newest, size + newest]
         q = np.zeros(2 * size)  # q = gradient + q @ vectors, then scaled
@@ -148,6 +148,7 @@ def minimise(
 ) -> Minimum:
     """Minimise a smooth convex function plus ``l1 @ |x|``.
 
+    The gradients that the function returns are kept: it must not write to them later.
     Stops when the largest component of the (pseudo-)gradient is at most ``tolerance``, or near it where all that is
     left to gain is rounding. ``memory`` may come from an
     earlier call on a similar function. The callback returns True to stop.
@@ -228,7 +229,8 @@ def _wolfe_search(
     best: _Found = None
     t = 1.0
     for _ in range(_MAX_STEPS):
-        trial = x + t * direction
+        trial = t * direction
+        trial += x
         trial_value, trial_gradient = function(trial)
         finite = np.isfinite(trial_value)
         slope = float(memory.inner(direction[None], trial_gradient[None])[0, 0]) if finite else np.nan
@@ -289,6 +291,6 @@ def _orthant_search(
         trial_value += float(l1 @ np.abs(trial))
         decrease = float(memory.inner(slope[None], (trial - x)[None])[0, 0])
         if np.isfinite(trial_value) and trial_value <= value + _ARMIJO * decrease + noise and decrease < 0.0:
-            return trial, trial_value, trial_gradient.copy()
+            return trial, trial_value, trial_gradient
         t *= 0.5
     return None

@@ -15,7 +15,10 @@ except ModuleNotFoundError as error:
         "bactrian.torch needs PyTorch, which is not installed: pip install 'bactrian[torch]'", name="torch"
     ) from error
 
+from bactrian.torch.batch import GraphBatch
+from bactrian.torch.infer import GraphMarginals, infer
 from bactrian.torch.learn import learn
+from bactrian.torch.loss import CamelLoss, Marginals
 from bactrian.torch.memory import DeviceMemoryError
 
-__all__ = ["DeviceMemoryError", "learn"]
+__all__ = ["CamelLoss", "DeviceMemoryError", "GraphBatch", "GraphMarginals", "Marginals", "infer", "learn"]

@@ -36,6 +36,8 @@ _BLOCK_ROWS = 1024
 FINEST = {torch.float64: 1e-12, torch.float32: 1e-5}
 #: Rounds of sweeps, each sharper than the last, after which what disagreement is left counts as rounding.
 _ROUNDS = 4
+#: Sweeps between looks at whether damping is needed, the part of the residual that says so, and the most of it.
+_TAME_SWEEPS, _SLOW, _MOST_DAMPING = 16, 0.999, 0.9
 #: What changes from evaluation to evaluation.
 _STATE = ("multipliers", "node_log", "scores", "tables", "swept", "_star_log", "_star_belief", "_oriented", "_wide")
 
@@ -248,6 +250,12 @@ class Stars:
 
     # --------------------------------------------------------------------------------------------- evaluation
 
+    def sum_by_graph(self, values: StarValues) -> Tensor:
+        """(M,) D of each graph, without weights."""
+        total = values.node_value.new_zeros(self.structure.n_graphs)
+        total.index_add_(0, self.structure.node_graph, values.node_value)
+        return total.index_add_(0, self.structure.edge_graph, values.edge_value)
+
     def observed_counts(self, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Weighted counts of observed node labels and table entries, in the shapes of an evaluation's."""
         s, k = self.structure, self.n_labels
@@ -374,3 +382,22 @@ class Stars:
     def _type_of(self, edges: Tensor) -> Tensor:
         bounds = torch.tensor(self.structure.type_edges[1:], device=edges.device)
         return torch.searchsorted(bounds, edges, right=True)
+
+
+def settle(
+    stars: Stars, tolerance: float, max_sweeps: int, *, damping: float = 0.0, tame: bool = False
+) -> tuple[StarValues, int, float]:
+    """Sweep to ``tolerance`` as :meth:`Stars.solve` does, with ``tame`` damped more whenever the residual does not fall.
+
+    With negative numbers of nodes undamped updates may oscillate.
+    """
+    done, before = 0, math.inf
+    while True:
+        limit = min(_TAME_SWEEPS, max_sweeps - done) if tame else max_sweeps
+        values, sweeps, residual = stars.solve(tolerance=tolerance, max_sweeps=limit, damping=damping)
+        done += sweeps
+        if not residual > max(tolerance, FINEST[stars.dtype]) or done >= max_sweeps:
+            return values, done, residual
+        if residual > _SLOW * before:
+            damping = min(0.5 + 0.5 * damping, _MOST_DAMPING)
+        before = min(before, residual)

@@ -49,7 +49,8 @@ class ArrayCache:
 
 def _read(path: Path, key: str) -> Arrays | None:
     try:
-        with np.load(path, allow_pickle=False) as stored:
+        # Opened here, for NumPy leaves a damaged file open.
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
             if str(stored["key"]) != key:
                 return None
             return {name: stored[name] for name in stored.files if name != "key"}

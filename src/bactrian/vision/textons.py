@@ -43,7 +43,9 @@ def filter_responses(lab: Floats) -> Floats:
         for sigma in _GAUSSIANS
         for channel in range(3)
     ]
-    maps += [sigma**2 * ndimage.gaussian_laplace(light, sigma) for sigma in _LAPLACIANS]
+    # The truncated kernel's second derivatives do not quite add up to 0: a constant is taken off first.
+    centred = light - light.mean()
+    maps += [sigma**2 * ndimage.gaussian_laplace(centred, sigma) for sigma in _LAPLACIANS]
     maps += [
         sigma * ndimage.gaussian_filter(light, sigma, order=order)
         for sigma in _DERIVATIVES

@@ -1,0 +1,170 @@
+"""The protocol of Table 3, on small synthetic photographs; and a smoke test on the real ones."""
+
+import numpy as np
+import pytest
+
+from bactrian.experiments.corel import ScoreSettings, graphs, score_split
+from bactrian.experiments.corel_data import CLASSES, CorelImages, corel_folder, draw_splits, read_corel
+from bactrian.experiments.table3 import NODE_ROW, Table3Settings, run_table3
+from bactrian.experiments.table3_figures import table3_figures
+from bactrian.experiments.table3_text import HEADINGS, mean_and_deviation, plain_table, table3_rows
+from bactrian.vision import ArrayCache, BoostingSettings
+from bactrian.vision.cache import checksum
+
+SMALL = ScoreSettings(
+    n_superpixels=24,
+    n_textons=6,
+    n_colours=6,
+    boosting=(BoostingSettings(rounds=5, trees=8, least_leaf=4, n_features=20, learning_rate=0.3),),
+    n_folds=2,
+    stages=1,
+)
+COLOURS = np.array(
+    [[120, 80, 60], [240, 230, 180], [60, 90, 160], [250, 250, 255], [50, 120, 40], [170, 130, 80], [130, 190, 250]]
+)
+
+
+def photographs(n=8, height=32, width=48, seed=0):
+    """Upper and lower halves with a patch between, in colours of their classes, with noise."""
+    rng = np.random.default_rng(seed)
+    labels = np.zeros((n, height, width), dtype=np.int8)
+    for k in range(n):
+        upper, lower, patch = rng.permutation(7)[:3]
+        labels[k, : height // 2], labels[k, height // 2 :] = upper, lower
+        labels[k, height // 4 : 3 * height // 4, width // 4 : width // 2] = patch
+    images = np.clip(COLOURS[labels] + 25.0 * rng.standard_normal((*labels.shape, 3)), 0, 255).astype(np.uint8)
+    return CorelImages(images, labels, checksum(images, labels))
+
+
+def test_splits_part_the_same_images_again_and_again():
+    splits = draw_splits(100)
+    assert len(splits) == 3
+    drawn = [sorted([*split.train.tolist(), *split.test.tolist()]) for split in splits]
+    assert drawn[0] == drawn[1] == drawn[2]
+    assert len(set(drawn[0])) == 80
+    assert all(len(split.train) == 40 for split in splits)
+    assert splits[0].train.tolist() != splits[1].train.tolist()
+    assert [s.train.tolist() for s in draw_splits(100)] == [s.train.tolist() for s in splits]
+    with pytest.raises(ValueError, match=r"found n_train = 9 and n_drawn = 8"):
+        draw_splits(10, n_drawn=8, n_train=9)
+
+
+def test_the_model_has_56_and_28_weights():
+    corel = photographs(4)
+    scored = score_split(corel, draw_splits(4, n_drawn=4, n_train=2)[0], SMALL, ArrayCache(None))
+    data = scored.training_graphs()
+    assert data.n_weights == 56 + 28
+    assert data.n_graphs == 2
+    node, tables = data.split_weights(np.arange(84.0))
+    assert node.shape == (8, 7)
+    assert np.array_equal(tables[0], tables[0].T)
+    assert graphs(scored.train, scored.train_scores, edge_features=True).n_weights == 56 + 4 * 28
+
+
+def test_nothing_is_learned_from_the_labels_of_test_images(tmp_path):
+    corel = photographs(6)
+    split = draw_splits(6, n_drawn=6, n_train=4)[0]
+    other = corel.labels.copy()
+    other[split.test] = 0
+    shuffled = CorelImages(corel.images, other, checksum(corel.images, other))
+    first, second = (score_split(one, split, SMALL, ArrayCache(None)) for one in (corel, shuffled))
+    for a, b in zip(first.test_scores, second.test_scores, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9)
+    assert first.choices == second.choices
+
+
+def test_scores_are_taken_from_the_cache(tmp_path):
+    corel = photographs(4)
+    split = draw_splits(4, n_drawn=4, n_train=2)[0]
+    told: list[str] = []
+    first = score_split(corel, split, SMALL, ArrayCache(tmp_path), told.append)
+    assert told
+    told.clear()
+    second = score_split(corel, split, SMALL, ArrayCache(tmp_path), told.append)
+    assert not told
+    assert all(np.array_equal(a, b) for a, b in zip(first.test_scores, second.test_scores, strict=True))
+
+
+def test_the_table_has_every_row_and_says_where_choices_come_from():
+    corel = photographs(6)
+    names = ("piecewise", "CAMEL(0)", "LBP from piecewise", "CCCP", "convex")
+    settings = Table3Settings(
+        scores=SMALL, n_drawn=6, n_train=4, n_splits=2, rows=names, priors=(0.1, 1.0), max_seconds=2.0, tolerance=1e-3
+    )
+    table = run_table3(corel, settings, ArrayCache(None))
+    assert {cell.row for cell in table.cells} == {NODE_ROW, *names}
+    for cell in table.cells:
+        for accuracy in (*cell.superpixel.values(), *cell.pixel.values()):
+            assert 0.0 <= accuracy <= 1.0
+        assert cell.prior_variance in (None, 0.1, 1.0)
+    rows = table3_rows(table)
+    assert len(rows) == 1 + 2 * len(names)
+    assert all(len(row) == len(HEADINGS) for row in rows)
+    cells = [c for c in table.cells if c.row == "CCCP" and c.prior_variance is None]
+    mean = 100.0 * np.mean([c.superpixel["rbp"] for c in cells])
+    (shown,) = [row for row in rows if row[:2] == ("CCCP", "none")]
+    assert shown[2].startswith(f"{mean:.1f} (")
+    assert shown[6] == "84.4 (0.6)"
+    assert plain_table(HEADINGS, rows).count("\n") == len(rows) + 1
+    assert sum("prior variance of" in choice for choice in table.choices) == 2 * 4
+    assert all("training images" in choice for choice in table.choices if "cross-validation" in choice)
+    pytest.importorskip("matplotlib")
+    figures = table3_figures(table, n_images=2)
+    titles = [axis.get_title() for axis in figures["segmentations"].axes[: 2 + 1 + len(names)]]
+    assert titles == ["image", "truth", NODE_ROW, *names]
+
+
+def test_mean_and_sample_deviation():
+    assert mean_and_deviation([1.0, 2.0, 3.0]) == pytest.approx((2.0, 1.0))
+    assert mean_and_deviation([4.0]) == (4.0, 0.0)
+
+
+def test_bad_settings_are_refused():
+    with pytest.raises(ValueError, match="rows must be among .*, found 'nothing'"):
+        Table3Settings(rows=("nothing",))
+    with pytest.raises(ValueError, match="priors must be positive"):
+        Table3Settings(priors=(0.0,))
+    with pytest.raises(ValueError, match="kind must be one of boosted, forest, blend or chosen, found 'best'"):
+        ScoreSettings(kind="best")
+    with pytest.raises(ValueError, match="fold must be 'in-fold' or 'out-of-fold'"):
+        ScoreSettings(fold="both")
+
+
+def test_data_that_are_missing_or_damaged_are_told(tmp_path, monkeypatch):
+    monkeypatch.delenv("BACTRIAN_DATA", raising=False)
+    with pytest.raises(ValueError, match=r"corel\.npz is needed and no folder was given"):
+        corel_folder()
+    with pytest.raises(ValueError, match="have none"):
+        corel_folder(tmp_path)
+    (tmp_path / "corel").mkdir()
+    path = tmp_path / "corel" / "corel.npz"
+    corel = photographs(2)
+    np.savez(path, images=corel.images, labels=corel.labels)
+    monkeypatch.setenv("BACTRIAN_DATA", str(tmp_path))
+    assert corel_folder() == tmp_path / "corel"
+    assert read_corel(corel_folder()).checksum == corel.checksum
+    np.savez(path, images=corel.images)
+    with pytest.raises(ValueError, match="must hold the arrays images and labels"):
+        read_corel(path.parent)
+    np.savez(path, images=corel.images, labels=corel.labels + 5)
+    with pytest.raises(ValueError, match="labels must lie between 0 and 6"):
+        read_corel(path.parent)
+    np.savez(path, images=corel.images[:1], labels=corel.labels)
+    with pytest.raises(ValueError, match="labels must be integers of shape"):
+        read_corel(path.parent)
+
+
+@pytest.mark.slow
+def test_real_images_can_be_told_apart(real_data):
+    corel = read_corel(corel_folder(real_data))
+    assert corel.images.shape == (100, 120, 180, 3)
+    assert len(CLASSES) == 7
+    quick = ScoreSettings(boosting=(BoostingSettings(rounds=20, trees=40, n_features=60),), n_folds=2, kind="blend")
+    settings = Table3Settings(
+        scores=quick, n_drawn=24, n_train=16, n_splits=1, rows=("piecewise", "CAMEL(0)"), priors=(), max_seconds=20.0
+    )
+    table = run_table3(corel, settings, ArrayCache(None))
+    (alone,) = [cell for cell in table.cells if cell.row == NODE_ROW]
+    assert alone.superpixel["rbp"] > 0.45
+    (camel,) = [cell for cell in table.cells if cell.row == "CAMEL(0)"]
+    assert camel.violation <= 1e-3
