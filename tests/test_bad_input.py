@@ -549,7 +549,7 @@ def test_wrong_number_of_edge_inputs(rows: int) -> None:
 
 
 def test_unknown_place_of_node_factors() -> None:
-    with pytest.raises(ValueError, match="node_factors must be 'clusters' or 'edges'"):
+    with pytest.raises(ValueError, match="node_factors must be one of clusters, edges, first-edge"):
         graph_data(node_factors="hubs")
 
 

@@ -87,9 +87,9 @@ def test_scores_are_taken_from_the_cache(tmp_path):
 
 def test_the_table_has_every_row_and_says_where_choices_come_from():
     corel = photographs(6)
-    names = ("piecewise", "CAMEL(0)", "LBP from piecewise", "CCCP", "convex")
+    names = ("piecewise", "CAMEL(0)", "CCCP")
     settings = Table3Settings(
-        scores=SMALL, n_drawn=6, n_train=4, n_splits=2, rows=names, priors=(0.1, 1.0), max_seconds=2.0, tolerance=1e-3
+        scores=SMALL, n_drawn=6, n_train=4, n_splits=2, rows=names, priors=(0.1, 1.0), max_iterations=30, tolerance=1e-2
     )
     table = run_table3(corel, settings, ArrayCache(None))
     assert {cell.row for cell in table.cells} == {NODE_ROW, *names}
@@ -106,7 +106,7 @@ def test_the_table_has_every_row_and_says_where_choices_come_from():
     assert shown[2].startswith(f"{mean:.1f} (")
     assert shown[6] == "84.4 (0.6)"
     assert plain_table(HEADINGS, rows).count("\n") == len(rows) + 1
-    assert sum("prior variance of" in choice for choice in table.choices) == 2 * 4
+    assert sum("prior variance of" in choice for choice in table.choices) == 2 * 3
     assert all("training images" in choice for choice in table.choices if "cross-validation" in choice)
     pytest.importorskip("matplotlib")
     figures = table3_figures(table, n_images=2)
@@ -120,7 +120,7 @@ def test_mean_and_sample_deviation():
 
 
 def test_bad_settings_are_refused():
-    with pytest.raises(ValueError, match="rows must be among .*, found 'nothing'"):
+    with pytest.raises(ValueError, match=r"rows must be among .*, found 'nothing'"):
         Table3Settings(rows=("nothing",))
     with pytest.raises(ValueError, match="priors must be positive"):
         Table3Settings(priors=(0.0,))

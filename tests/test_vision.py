@@ -47,14 +47,14 @@ def is_connected(mask: np.ndarray) -> bool:
 @pytest.mark.parametrize("method", ["slic", "normalised-cuts"])
 def test_superpixels_are_connected_numbered_and_follow_colours(method):
     image, labels = quarters()
-    segments = superpixels(image, method=method, n_superpixels=30, compactness=5.0)
+    segments = superpixels(image, method=method, n_superpixels=24)
     numbers = np.unique(segments)
     assert segments.shape == labels.shape
     assert numbers.tolist() == list(range(len(numbers)))
     assert 4 <= len(numbers) <= 60
     assert all(is_connected(segments == k) for k in numbers)
     majority = majority_labels(segments, labels, 4)
-    assert np.mean(to_pixels(segments, majority) == labels) > 0.99
+    assert np.mean(to_pixels(segments, majority) == labels) > 0.98
 
 
 def test_superpixels_do_not_depend_on_the_image_type():

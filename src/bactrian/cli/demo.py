@@ -31,7 +31,7 @@ def run(
     method: Annotated[
         list[str] | None, typer.Option("--method", "-m", help="A learner; may be repeated. All of them by default.")
     ] = None,
-    train: Annotated[int, typer.Option(help="Images to learn from.")] = 80,
+    train: Annotated[int, typer.Option(help="Images to learn from.")] = 40,
     test: Annotated[int, typer.Option(help="Images to restore.")] = 300,
     announcements: Annotated[
         int, typer.Option(min=0, help="Announcements to learn from, and as many to tag; 0 leaves this task out.")

@@ -435,7 +435,6 @@ def _pack_graph_data(data: GraphData) -> PackedData:
         instance_tables=instance_tables,
         projection=np.concatenate([projection_map(square, (0,)), projection_map(square, (1,))]),
     )
-    degrees = np.diff(hub_links)
     within = np.arange(n_nodes) - np.repeat(data.node_pointer[:-1], np.diff(data.node_pointer))
     edge_within = np.arange(n_edges) - instance_clusters[edge_graph]
     nodes_of_edge = np.diff(data.node_pointer)[edge_graph]
@@ -447,7 +446,7 @@ def _pack_graph_data(data: GraphData) -> PackedData:
         hub_given=np.full(n_nodes, data.node_factors == "clusters"),
         hub_virtual=np.zeros(n_nodes, dtype=bool),
         hub_kind=np.zeros(n_nodes, dtype=np.int64),
-        link_share=1.0 / np.maximum(degrees, 1)[link_hub],
+        link_share=_node_shares(data.node_factors, hub_links, link_hub),
         cluster_index=nodes_of_edge + edge_within,
         hub_index=within,
         link_edge=np.arange(2 * n_edges, dtype=np.int64) - 2 * instance_clusters[edge_graph][link_cluster],
@@ -467,6 +466,13 @@ def _pack_graph_data(data: GraphData) -> PackedData:
         minlength=layout.n_entries,
     ).astype(np.float64)
     return packed.observed(counts, hub_states, Observations(data.labels[None, :], data.weights[None, :]))
+
+
+def _node_shares(node_factors: str, hub_links: Ints, link_hub: Ints) -> Floats:
+    """Part of its node's score that each link's edge takes, where edges take them."""
+    if node_factors != "first-edge":
+        return 1.0 / np.maximum(np.diff(hub_links), 1)[link_hub]
+    return (np.arange(link_hub.size) == hub_links[link_hub]).astype(np.float64)
 
 
 def _pointer(counts: Sequence[int] | Ints) -> Ints:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any, Self
 
 import numpy as np
@@ -35,10 +36,12 @@ class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
     warm_start: bool
     weights_: Floats
     solution_: Solution
+    #: What learns; a run with checkpoints puts its own in place, for one instance.
+    _learning: Callable[..., Solution] = staticmethod(learn)
 
     def _learn(self, data: Any, *, callback: Callback | None = None, start: Any = None) -> None:
         """Learn the weights from what :func:`bactrian.learn` takes, and keep them."""
-        self.solution_ = learn(
+        self.solution_ = self._learning(
             data,
             self.method,
             prior_variance=self.prior_variance,

@@ -165,8 +165,8 @@ class SequenceCRF(LearnedEstimator):
 
     def _predict_marginals(self, X: Any, given: dict[str, Any], partial: Any, edges: bool) -> Any:
         if len(X) == 0 or not _any_tokens(X):
-            raise_empty = [np.zeros((0, len(self.classes_))) for _ in X]
-            return (raise_empty, [_no_edges(len(self.classes_)) for _ in X]) if edges else raise_empty
+            empty = [np.zeros((0, len(self.classes_))) for _ in X]
+            return (empty, [_no_edges(len(self.classes_)) for _ in X]) if edges else empty
         data = self._encoded(X, given)
         evidence = None if partial is None else self._labels.evidence(partial, np.diff(data.node_pointer))
         marginals = self._marginals_of(data, evidence, edges)
@@ -187,7 +187,7 @@ class SequenceCRF(LearnedEstimator):
     def _score(self, X: Any, y: Any, given: dict[str, Any]) -> float:
         predicted = self._predict(X, given, None)
         true = [list(labels) for labels in y]
-        tags = {label for labels in true for label in labels} | set(self.classes_.tolist())
+        tags = {label for labels in true for label in labels} | set(self._labels.classes.tolist())
         scheme = guess_scheme([sorted(tags)]) if all(isinstance(tag, str) for tag in tags) else None
         if scheme is None:
             hits = [a == b for one, other in zip(true, predicted, strict=True) for a, b in zip(one, other, strict=True)]
@@ -226,7 +226,7 @@ class SequenceCRF(LearnedEstimator):
     def transition_features_(self) -> dict[tuple[Any, Any], float]:
         """Weight of each transition from one label to the next; that which all share, with transition features."""
         table = self._table(TRANSITION)
-        labels = self.classes_.tolist()
+        labels = self._labels.classes.tolist()
         return {(a, b): float(table[i, j]) for i, a in enumerate(labels) for j, b in enumerate(labels)}
 
     def _table(self, kind: int) -> Floats:
@@ -255,7 +255,7 @@ class SequenceCRF(LearnedEstimator):
     def top_features(self, n: int = 10, label: Any = None) -> list[tuple[str, Any, float]]:
         """The ``n`` features of largest absolute weight, of one label or all: (feature, label, weight)."""
         weights = self.state_weights_
-        labels = self.classes_.tolist()
+        labels = self._labels.classes.tolist()
         if label is not None:
             if label not in labels:
                 raise ValueError(f"label must be one of {labels}, found {label!r}")

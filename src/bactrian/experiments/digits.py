@@ -63,7 +63,7 @@ class DigitsSettings:
     """What the experiment does; the defaults are those of ``bactrian demo``."""
 
     learners: tuple[str, ...] = tuple(LEARNERS)
-    n_train: int = 80
+    n_train: int = 40
     n_test: int = 300
     noise: float = 0.5  #: standard deviation of the noise; pixels are 0 or 1
     seed: int = 0

@@ -44,7 +44,10 @@ class Table3Settings:
     priors: tuple[float, ...] = (0.1, 1.0, 10.0)  #: variances among which cross-validation chooses
     prior_folds: int = 2
     tolerance: float = 1e-4
-    max_seconds: float = 30.0  #: of one training run
+    max_iterations: int = (
+        2000  #: quasi-Newton steps of one training run; a limit in seconds would depend on the machine
+    )
+    max_seconds: float | None = None
     edge_features: bool = False
     n_threads: int | None = None
 
@@ -141,7 +144,7 @@ def _run_split(
             start = None if row.start is None or row.start not in learned else learned[row.start].weights
             solution = learned[row.name] = fit(
                 row, train, prior_variance=prior, start=start, tolerance=settings.tolerance,
-                max_seconds=settings.max_seconds, n_threads=settings.n_threads,
+                max_iterations=settings.max_iterations, max_seconds=settings.max_seconds, n_threads=settings.n_threads,
             )  # fmt: skip
             cell, found = _measure(row, number, prior, solution, test, scored.test, settings)
             cells.append(cell)
@@ -198,7 +201,7 @@ def _choose_prior(
             say(f"{row.name}: cross-validation, prior variance {prior:g}")
             solution = fit(
                 row, train, prior_variance=prior, start=start, tolerance=10.0 * settings.tolerance,
-                max_seconds=settings.max_seconds, n_threads=settings.n_threads,
+                max_iterations=settings.max_iterations, max_seconds=settings.max_seconds, n_threads=settings.n_threads,
             )  # fmt: skip
             start = solution.weights
             found, _ = marginals(row, test, solution.weights, "matched", settings.n_threads)

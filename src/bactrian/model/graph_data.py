@@ -18,6 +18,10 @@ from bactrian.model.inputs import BundledRows, Inputs
 from bactrian.model.scores import TYINGS, EdgeType, StructuredScores, TiedTable
 
 
+#: Where node scores may sit.
+NODE_FACTORS = ("clusters", "edges", "first-edge")
+
+
 class GraphData:
     """Labelled graphs with node inputs, typed edges and tied tables.
 
@@ -40,10 +44,10 @@ class GraphData:
         inputs to the edges of some types, a row for each of the type's edges in their order; others share one table.
     node_counts : sequence of ints, optional
         Nodes of each graph; one graph where left out.
-    node_factors : {"clusters", "edges"}
+    node_factors : {"clusters", "edges", "first-edge"}
         Whether node scores are clusters of their own (counting number 1 in clusters-only entropies) or absorbed into
-        the incident edges (number 0; a node without edges keeps its own). Piecewise training and CAMEL(0) depend on
-        it; CCCP does not.
+        the incident edges, in equal parts or wholly into the first of them (number 0; a node without edges keeps its
+        own). Piecewise training depends on all three, CAMEL(0) on whether they are clusters; CCCP does not.
     weights : (n_graphs,) floats, optional
         Weight of each graph's term of the log-likelihood.
     class_weight : "balanced" or (n_labels,) floats, optional
@@ -71,8 +75,8 @@ class GraphData:
     ) -> None:
         if isinstance(n_labels, bool) or not (isinstance(n_labels, int | np.integer) and n_labels >= 1):
             raise ValueError(f"n_labels must be an integer of at least 1, found {n_labels!r}")
-        if node_factors not in ("clusters", "edges"):
-            raise ValueError(f"node_factors must be 'clusters' or 'edges', found {node_factors!r}")
+        if node_factors not in NODE_FACTORS:
+            raise ValueError(f"node_factors must be one of {', '.join(NODE_FACTORS)}, found {node_factors!r}")
         self.n_labels = int(n_labels)
         self.node_factors = node_factors
         node_rows = _checked_rows(inputs, "inputs")

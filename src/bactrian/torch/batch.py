@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
 
 from bactrian.model.domain import rectangular
 from bactrian.torch.structure import Structure, build_structure
 
-Tensor = torch.Tensor
 Ints = NDArray[np.int64]
 
 
@@ -52,7 +52,9 @@ class GraphBatch:
             )
         if (np.diff(graph[:, 0]) < 0).any():
             raise ValueError("edges must be sorted by graph")
-        types = np.zeros(len(self.edges), dtype=np.int64) if edge_types is None else rectangular(edge_types, "edge_types")
+        types = (
+            np.zeros(len(self.edges), dtype=np.int64) if edge_types is None else rectangular(edge_types, "edge_types")
+        )
         if types.shape != (len(self.edges),) or types.min(initial=0) < 0:
             raise ValueError(f"edge_types must be {len(self.edges)} integers, none negative")
         self.edge_types: Ints = types.astype(np.int64)
@@ -102,12 +104,16 @@ class GraphBatch:
     def checked_scores(self, node_scores: Tensor, edge_scores: Tensor) -> tuple[Tensor, bool]:
         """Tables of three axes, and whether there is one an edge."""
         if node_scores.ndim != 2 or node_scores.shape[0] != self.n_nodes:
-            raise ValueError(f"node_scores must have shape ({self.n_nodes}, n_labels), found {tuple(node_scores.shape)}")
+            raise ValueError(
+                f"node_scores must have shape ({self.n_nodes}, n_labels), found {tuple(node_scores.shape)}"
+            )
         k, n_edges = node_scores.shape[1], len(self.edges)
         tables = edge_scores[None] if edge_scores.ndim == 2 else edge_scores
         if tables.ndim != 3 or tuple(tables.shape[1:]) != (k, k):
             raise ValueError(f"edge_scores must have shape (..., {k}, {k}), found {tuple(edge_scores.shape)}")
-        shared = edge_scores.ndim == 2 and self.n_types == 1 or edge_scores.ndim == 3 and len(tables) == self.n_types
+        shared = (edge_scores.ndim == 2 and self.n_types == 1) or (
+            edge_scores.ndim == 3 and len(tables) == self.n_types
+        )
         if not shared and (edge_scores.ndim == 2 or len(tables) != n_edges):
             raise ValueError(
                 f"edge_scores must be one table for all edges of one type, {self.n_types} (one a type) or {n_edges} "

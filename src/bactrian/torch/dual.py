@@ -8,10 +8,12 @@ memory and more time, and changes nothing but the order of additions.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from bactrian.model.graph_data import GraphData
 from bactrian.objective.prior import Prior
@@ -20,8 +22,6 @@ from bactrian.torch.memory import explain_memory, state_bytes
 from bactrian.torch.numbers import NodeNumbers, node_numbers
 from bactrian.torch.stars import Stars
 from bactrian.torch.structure import build_structure
-
-Tensor = torch.Tensor
 
 
 class DeviceEvaluation(NamedTuple):
@@ -95,14 +95,15 @@ class DeviceMessages:
             numbers = node_numbers(part.structure.degree, entropy, own=data.node_factors == "clusters")
             hubs.append(numbers.hub.cpu())
             linearised.append(numbers.linearised.cpu())
-            with self._memory_of(part):
+            with self.memory_of(part):
                 if self.resident:
                     part.structure, part.scores = part.structure.to(device), part.scores.to(device)
                 numbers = numbers.to(part.structure.nodes.device)
                 part.stars = Stars(part.structure, numbers, data.n_labels, dtype=dtype, consistency=consistency)
         self.carving = NodeNumbers(torch.cat(hubs), torch.cat(linearised))
 
-    def _memory_of(self, part: Part):  # type: ignore[no-untyped-def]
+    def memory_of(self, part: Part) -> AbstractContextManager[None]:
+        """Explains an out-of-memory error in work on a part."""
         n_graphs = part.structure.n_graphs
         remedy = (
             f"give chunk= a smaller number of graphs per pass, such as chunk={max(1, n_graphs // 4)}"
@@ -112,16 +113,17 @@ class DeviceMessages:
         return explain_memory(self.device, part.needed(self.dtype), n_graphs, remedy)
 
     def loaded(self) -> Iterator[tuple[Part, Stars, DeviceScores]]:
-        """Each part with its state on the device, where changes of the state are kept."""
+        """Each part with its state on the device; changes of the state are kept. Work inside :meth:`memory_of`."""
         for part in self.parts:
             assert part.stars is not None
-            with self._memory_of(part):
-                if self.resident:
-                    yield part, part.stars, part.scores
-                    continue
+            if self.resident:
+                yield part, part.stars, part.scores
+                continue
+            with self.memory_of(part):
                 stars = part.stars.to(self.device)
-                yield part, stars, part.scores.to(self.device)
-                part.stars.take_state(stars)
+                scores = part.scores.to(self.device)
+            yield part, stars, scores
+            part.stars.take_state(stars)
 
     def stars(self) -> Iterator[Stars]:
         """The state of each part, wherever it is kept."""
@@ -159,7 +161,8 @@ class DeviceDual(DeviceMessages):
         total = torch.zeros(self.data.n_weights, dtype=torch.float64, device=self.device)
         for part, stars, scores in self.loaded():
             observed = labels[part.first_node + part.structure.nodes.cpu()].to(self.device)
-            total += scores.moments(*stars.observed_counts(observed))
+            with self.memory_of(part):
+                total += scores.moments(*stars.observed_counts(observed))
         return total
 
     def evaluate(
@@ -170,10 +173,11 @@ class DeviceDual(DeviceMessages):
         value, violation, self.residual, all_sweeps = 0.0, 0.0, 0.0, 0
         gradient = precision * weights - self.empirical
         for part, stars, scores in self.loaded():
-            nodes, tables = scores.scores(weights)
-            stars.set_scores(nodes + stars.bias, tables)
-            values, sweeps, residual = stars.solve(tolerance=tolerance, max_sweeps=max_sweeps, damping=damping)
-            gradient += scores.moments(values.node_counts, values.table_counts)
+            with self.memory_of(part):
+                nodes, tables = scores.scores(weights)
+                stars.set_scores(nodes + stars.bias, tables)
+                values, sweeps, residual = stars.solve(tolerance=tolerance, max_sweeps=max_sweeps, damping=damping)
+                gradient += scores.moments(values.node_counts, values.table_counts)
             value += float(values.value)
             violation = max(violation, float(values.violation))
             self.residual = max(self.residual, residual)

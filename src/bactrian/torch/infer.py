@@ -101,10 +101,10 @@ def infer(
         on_device = torch.from_numpy(array).to(options["device"])
         log_partition, sweeps, residual, violation = np.zeros(data.n_graphs), 0, 0.0, 0.0
         for part, stars, scores in messages.loaded():
-            stars.set_scores(*scores.scores(on_device))
-            values, made, left = settle(
-                stars, tolerance, max_iterations, damping=damping or 0.0, tame=method == "convex" and damping is None
-            )
+            with messages.memory_of(part):
+                stars.set_scores(*scores.scores(on_device))
+                tame = method == "convex" and damping is None
+                values, made, left = settle(stars, tolerance, max_iterations, damping=damping or 0.0, tame=tame)
             graphs = slice(part.first_graph, part.first_graph + part.structure.n_graphs)
             log_partition[graphs] = stars.sum_by_graph(values).cpu().numpy()
             sweeps, residual = max(sweeps, made), max(residual, left)

@@ -10,13 +10,13 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from bactrian.model.inputs import Inputs
 from bactrian.model.scores import StructuredScores, TiedTable
 from bactrian.torch.stars import block_outer_product
 from bactrian.torch.structure import Structure
 
-Tensor = torch.Tensor
 Ints = NDArray[np.int64]
 
 
@@ -152,6 +152,7 @@ def _compressed(matrix: sp.csr_array) -> Tensor:
     values = torch.from_numpy(np.ascontiguousarray(matrix.data, dtype=np.float64))
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
+        warnings.filterwarnings("ignore", message="Sparse invariant checks are implicitly disabled")
         return torch.sparse_csr_tensor(*parts, values, size=matrix.shape, check_invariants=False)
 
 

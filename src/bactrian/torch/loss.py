@@ -16,13 +16,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from bactrian.torch.batch import GraphBatch
 from bactrian.torch.numbers import node_numbers
 from bactrian.torch.stars import Stars, settle
 from bactrian.torch.structure import Structure
-
-Tensor = torch.Tensor
 
 #: Entropy and consistency of each method.
 METHODS = {
@@ -144,7 +143,7 @@ class CamelLoss(torch.nn.Module):
         structure = graphs.structure(node_scores.device, own_tables=own)
         stars = self._stars(structure, node_scores.shape[1], entropy=INFERENCE[method], consistency=True)
         _set_scores(stars, node_scores, tables)
-        _, sweeps, residual = settle(stars, self.tolerance, self.max_sweeps, tame=method == "convex")
+        _, _, residual = settle(stars, self.tolerance, self.max_sweeps, tame=method == "convex")
         every = torch.arange(structure.n_edges, device=node_scores.device)
         nodes, edges = torch.empty_like(stars.node_log), stars.edge_beliefs(every)
         nodes[structure.nodes] = stars.node_log.exp()

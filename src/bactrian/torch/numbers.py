@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-
-Tensor = torch.Tensor
+from torch import Tensor
 
 ENTROPIES = ("clusters", "bethe", "folded", "convex", "total")
 
@@ -37,7 +36,8 @@ def node_numbers(degree: Tensor, entropy: str, *, own: bool) -> NodeNumbers:
     """Numbers under ``entropy``; ``own`` says whether node scores are clusters of their own.
 
     ``clusters``: 1 or 0, nothing linearised. ``bethe``: the same kept, the rest of 1 - d linearised. ``convex``:
-    max(1 - d, -d / 2), the provably concave part. ``folded``: that kept, the rest of 1 - d linearised. ``total``: 1 - d, with which star updates are belief propagation.
+    max(1 - d, -d / 2), the provably concave part. ``folded``: that kept, the rest of 1 - d linearised. ``total``:
+    1 - d, with which star updates are belief propagation.
     """
     d = degree.to(torch.float64)
     kept = torch.ones_like(d) if own else (d == 0.0).to(torch.float64)

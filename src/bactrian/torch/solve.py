@@ -8,6 +8,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from bactrian.clusters.packed import PackedData
 from bactrian.learning.inner import InnerResult, Profiled
@@ -19,7 +20,6 @@ from bactrian.torch.beliefs import GraphBeliefs, multipliers_by_node, node_value
 from bactrian.torch.dual import DeviceDual, DeviceEvaluation
 from bactrian.torch.stars import FINEST
 
-Tensor = torch.Tensor
 Floats = NDArray[np.float64]
 
 #: As in :mod:`bactrian.learning.inner`.
@@ -176,4 +176,3 @@ class DeviceRun(Run):
         step = torch.from_numpy(leg).to(inner.dual.device)
         further = inner.evaluate(cast(Any, torch.from_numpy(weights).to(step.device) + step))
         return inner.dual.largest_score(step) > 1.0 and further.value <= value + 1e-6 * self.gap_scale
-

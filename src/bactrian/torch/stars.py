@@ -20,11 +20,10 @@ import math
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from bactrian.torch.numbers import NodeNumbers
 from bactrian.torch.structure import Structure
-
-Tensor = torch.Tensor
 
 #: Range of a table (in nats) up to which messages are products in linear space.
 _WIDEST = {torch.float64: 300.0, torch.float32: 40.0}
@@ -141,8 +140,9 @@ class Stars:
         else:
             self._oriented, self._recorded = oriented, None
         if not self.consistency:
-            share = torch.where(self._unowned, 1.0 / self.structure.degree.clamp_min(1), 0.0)[:, None]
-            self.multipliers = (share * scores).index_select(0, self.structure.link_node).to(self.dtype)
+            share = self.structure.degree.clamp_min(1).to(torch.float64).reciprocal()
+            share = torch.where(self._unowned, share, 0.0)[:, None]
+            self.multipliers = (share * scores).index_select(0, self.structure.link_node)  # never swept: float64
 
     def _orient(self, tables: Tensor) -> Tensor:
         """Tables as messages meet them, exponentials unless the range is too wide for them."""
@@ -321,9 +321,7 @@ class Stars:
     def _edges(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Marginals of edges on both nodes, log Z, and weighted counts of table entries."""
         s = self.structure
-        rows, columns = (
-            self.multipliers.index_select(0, s.links[:, end]).to(torch.float64) for end in range(2)
-        )
+        rows, columns = (self.multipliers.index_select(0, s.links[:, end]).to(torch.float64) for end in range(2))
         if self._wide or s.own_tables:
             return self._edges_in_log_space(rows, columns)
         tops = [side.amax(1, keepdim=True) if s.n_edges else side[:, :1] for side in (rows, columns)]
@@ -387,7 +385,7 @@ class Stars:
 def settle(
     stars: Stars, tolerance: float, max_sweeps: int, *, damping: float = 0.0, tame: bool = False
 ) -> tuple[StarValues, int, float]:
-    """Sweep to ``tolerance`` as :meth:`Stars.solve` does, with ``tame`` damped more whenever the residual does not fall.
+    """Sweep to ``tolerance`` as :meth:`Stars.solve` does, with ``tame`` damped more where the residual does not fall.
 
     With negative numbers of nodes undamped updates may oscillate.
     """

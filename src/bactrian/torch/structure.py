@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from bactrian.kernels.colouring import greedy_colours
 
 Ints = NDArray[np.int64]
-Tensor = torch.Tensor
 
 
 @dataclass(frozen=True)

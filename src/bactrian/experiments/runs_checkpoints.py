@@ -1,0 +1,203 @@
+"""Learning that can be interrupted: in segments, each a pure function of the checkpoint that it starts from.
+
+A segment is so many iterations. At its end weights, multipliers and linearisation are saved, and the next segment
+starts from these alone: what a quasi-Newton method remembers of its past is dropped. So a run that is killed and goes on
+from its last checkpoint repeats exactly what an undisturbed run would have done, down to the last bit and whatever the
+tolerance, at the cost of a few iterations a segment.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bactrian.clusters.packing import pack
+from bactrian.estimators.saving import ModelFileError, SavedModel, read_model, write_model
+from bactrian.learning.learn import learn
+from bactrian.solvers.solution import Callback, ConvergenceWarning, Progress, Record, Solution, Status, WarmState
+
+Floats = NDArray[np.float64]
+
+#: Iterations of a segment. The first few of each are spent on learning the curvature anew.
+EVERY = 100
+
+_CLASS = "Checkpoint"
+
+
+@dataclass(frozen=True, eq=False)
+class Checkpoint:
+    """Where learning goes on from, and what came before."""
+
+    weights: Floats
+    state: WarmState | None
+    iterations: int
+    seconds: float
+    evaluations: int
+    history: tuple[Record, ...]
+
+    def write(self, path: Path) -> None:
+        """Write to ``path``, replacing what is there in one step."""
+        arrays = {"weights": self.weights}
+        if self.state is not None:
+            arrays |= {"multipliers": self.state.multipliers, "linearisation": self.state.linearisation}
+        attributes = {
+            "iterations": self.iterations,
+            "seconds": self.seconds,
+            "evaluations": self.evaluations,
+            "history": [dataclasses.asdict(record) for record in self.history],
+        }
+        write_model(path, SavedModel(_CLASS, {}, attributes, arrays))
+
+    @staticmethod
+    def read(path: Path) -> Checkpoint:
+        """Read what :meth:`write` wrote.
+
+        Raises
+        ------
+        ModelFileError
+            Where the file is damaged or foreign.
+        """
+        saved = read_model(path, _CLASS)
+        arrays, attributes = saved.arrays, saved.attributes
+        try:
+            state = None
+            if "multipliers" in arrays:
+                state = WarmState(arrays["multipliers"].copy(), arrays["linearisation"].copy())
+            return Checkpoint(
+                weights=arrays["weights"].copy(),
+                state=state,
+                iterations=int(attributes["iterations"]),
+                seconds=float(attributes["seconds"]),
+                evaluations=int(attributes["evaluations"]),
+                history=tuple(Record(**record) for record in attributes["history"]),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise ModelFileError(f"{path}: the file describes no valid checkpoint: {error}") from None
+
+
+class SegmentedLearning:
+    """Stands in for :func:`bactrian.learn`, with a checkpoint after every segment.
+
+    Parameters
+    ----------
+    every
+        Iterations of a segment; 0 for a single segment without checkpoints.
+    save
+        Called with each checkpoint.
+    start
+        The checkpoint to go on from; None begins anew.
+    """
+
+    def __init__(
+        self, *, every: int = EVERY, save: Callable[[Checkpoint], None], start: Checkpoint | None = None
+    ) -> None:
+        self.every, self.save, self.start = every, save, start
+
+    def __call__(
+        self,
+        data: Any,
+        method: Any,
+        *,
+        max_iterations: int,
+        max_seconds: float | None = None,
+        callback: Callback | None = None,
+        start: Any = None,
+        **options: Any,
+    ) -> Solution:
+        """Learn; arguments and result are those of :func:`bactrian.learn`.
+
+        ``max_iterations`` counts those before the checkpoint too, ``max_seconds`` only those of this call.
+        """
+        began = time.perf_counter()
+        data = pack(data)
+        at = self.start
+        while True:
+            segment = _Segment(self.every, at, callback)
+            left = None if max_seconds is None else max(0.0, max_seconds - (time.perf_counter() - began))
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ConvergenceWarning)
+                solution = learn(
+                    data,
+                    method,
+                    max_iterations=max(0, max_iterations - segment.before.iterations),
+                    max_seconds=left,
+                    callback=segment.follow,
+                    start=start if at is None else _solution_at(at),
+                    **options,
+                )
+            at = segment.after(solution)
+            # A segment that was cut short, yet ended at the very same step, is done all the same.
+            if segment.cut and not segment.stopped and solution.status is not Status.CONVERGED:
+                self.save(at)
+                continue
+            if solution.status in (Status.TIME_LIMIT, Status.ITERATION_LIMIT):
+                self.save(at)  # a limit is no accident: whoever raises it goes on from here
+            if not solution.converged:
+                warnings.warn(f"{solution.method}: {solution.status}", ConvergenceWarning, stacklevel=2)
+            return dataclasses.replace(
+                solution, history=at.history, seconds=at.seconds, evaluations=at.evaluations
+            )
+
+
+class _Segment:
+    """Counts the iterations of one segment and says when it ends."""
+
+    def __init__(self, every: int, start: Checkpoint | None, callback: Callback | None) -> None:
+        self.before = start or Checkpoint(np.zeros(0), None, 0, 0.0, 0, ())
+        self.every, self.callback = every, callback
+        self.iterations = 0
+        self.cut = self.stopped = False
+
+    def follow(self, progress: Progress) -> bool:
+        """Pass progress on, counted from the beginning of the run."""
+        self.iterations = progress.iteration
+        self.cut = self.every > 0 and progress.iteration >= self.every
+        if self.callback is not None:
+            shifted = dataclasses.replace(
+                progress,
+                outer=progress.outer + len(self.before.history),
+                iteration=progress.iteration + self.before.iterations,
+                seconds=progress.seconds + self.before.seconds,
+            )
+            answer = self.callback(shifted)
+            self.stopped = isinstance(answer, bool | np.bool_) and bool(answer)
+        return self.cut or self.stopped
+
+    def after(self, solution: Solution) -> Checkpoint:
+        """The checkpoint at the end of the segment."""
+        before = self.before
+        outer = len(before.history)
+        records = tuple(
+            dataclasses.replace(record, outer=record.outer + outer, seconds=record.seconds + before.seconds)
+            for record in solution.history
+        )
+        return Checkpoint(
+            weights=solution.weights,
+            state=solution.state,
+            iterations=before.iterations + self.iterations,
+            seconds=before.seconds + solution.seconds,
+            evaluations=before.evaluations + solution.evaluations,
+            history=before.history + records,
+        )
+
+
+def _solution_at(checkpoint: Checkpoint) -> Solution:
+    """A checkpoint in the form that ``learn(start=...)`` takes."""
+    return Solution(
+        weights=checkpoint.weights,
+        status=Status.STOPPED,
+        history=(),
+        objective=np.nan,
+        moment_gap=np.nan,
+        violation=np.nan,
+        beliefs=(),
+        state=checkpoint.state,
+    )

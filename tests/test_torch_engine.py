@@ -1,0 +1,333 @@
+"""The PyTorch engine against the CPU's: the same optimum, marginals and errors that help."""
+
+import warnings
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'bactrian[torch]'")
+
+import bactrian as bt  # noqa: E402
+import bactrian.torch as btt  # noqa: E402
+from bactrian.clusters.packing import pack  # noqa: E402
+from bactrian.inference.reweighting import convex_numbers  # noqa: E402
+from bactrian.kernels.colouring import greedy_colours  # noqa: E402
+from bactrian.kernels.threads import Workers  # noqa: E402
+from bactrian.model.inputs import BundledRows  # noqa: E402
+from bactrian.objective.dual import Dual  # noqa: E402
+from bactrian.objective.entropy import carve, total_numbers  # noqa: E402
+from bactrian.objective.prior import Prior  # noqa: E402
+from bactrian.torch.dual import DeviceDual  # noqa: E402
+from bactrian.torch.memory import explain_memory  # noqa: E402
+from bactrian.torch.numbers import node_numbers  # noqa: E402
+
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"))]
+METHODS = ["piecewise", "camel0", "cccp", "cccp-empirical", "convex"]
+K = 3
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def graph_data(seed: int = 0, *, n_graphs: int = 5, scale: float = 1.0, kind: str = "dense", **more) -> bt.GraphData:
+    """Small loopy graphs with two types of edges, pendant and lonely nodes, and labels that follow the inputs."""
+    rng = np.random.default_rng(seed)
+    counts = rng.integers(4, 8, n_graphs)
+    counts[-1] = 1
+    edges, types = [], []
+    for first, size in zip(np.cumsum(counts) - counts, counts, strict=True):
+        chain = [(first + i, first + i + 1) for i in range(size - 2)]
+        skips = [(first + i, first + i + 2) for i in range(0, size - 3)]
+        edges += chain + skips
+        types += [0] * len(chain) + [1] * len(skips)
+    n = int(counts.sum())
+    inputs = scale * rng.normal(size=(n, 4))
+    labels = (inputs[:, :K] / scale + rng.normal(size=(n, K))).argmax(axis=1)
+    rows = inputs
+    if kind == "sparse":
+        rows = sp.csr_array(inputs * (rng.random(inputs.shape) < 0.6))
+    elif kind == "bundled":
+        own, use = (sp.csr_array(rng.random((n, width)) * (rng.random((n, width)) < 0.5)) for width in (4, 3))
+        rows = BundledRows(own, use, sp.csr_array(rng.normal(size=(3, 4))))
+    options = {"tables": ("full", "symmetric"), "edge_types": types, "node_counts": counts, "labels": labels} | more
+    return bt.GraphData(rows, edges, n_labels=K, **options)
+
+
+def edge_inputs(data: bt.GraphData, seed: int = 1) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=(len(data.edges), 2))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("entropy", ["clusters", "bethe", "convex"])
+@pytest.mark.parametrize("scale", [1.0, 200.0])  # the second needs log space
+def test_value_gradient_and_violation_are_those_of_the_cpu(device, dtype, entropy, scale):
+    data = graph_data(weights=[1.0, 0.5, 2.0, 1.0, 3.0])
+    rng = np.random.default_rng(3)
+    weights = 0.5 * rng.normal(size=data.n_weights)
+    weights[-15:] *= scale
+    packed = pack(data)
+    carving = convex_numbers(packed) if entropy == "convex" else carve(packed, entropy)
+    cpu = Dual(packed, carving, Prior(2.0), Workers(1))
+    bias = rng.normal(size=(data.n_nodes, K))
+    cpu.hub_bias[:] = bias.ravel()
+    expected = cpu.evaluate(weights, tolerance=1e-13, max_sweeps=3000)
+    dual = DeviceDual(
+        data,
+        entropy,
+        Prior(2.0),
+        device=torch.device(device),
+        dtype=getattr(torch, dtype),
+        chunk=2 if scale > 1 else None,
+    )
+    for part in dual.parts:
+        part.stars.bias.copy_(torch.from_numpy(bias[part.first_node + part.structure.nodes.cpu().numpy()]))
+    found = dual.evaluate(torch.from_numpy(weights).to(device), tolerance=1e-13, max_sweeps=3000)
+    exact = dtype == "float64"
+    assert found.value == pytest.approx(expected.value, rel=1e-10 if exact else 1e-8)
+    tolerance = (1e-8 if exact else 1e-3) * np.abs(expected.gradient).max()
+    np.testing.assert_allclose(found.gradient.cpu().numpy(), expected.gradient, atol=tolerance)
+    assert found.violation < (1e-9 if exact else 1e-4)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("node_factors", ["clusters", "edges"])
+@pytest.mark.parametrize("method", METHODS)
+def test_optimum_is_that_of_the_cpu(device, method, node_factors):
+    data = graph_data(node_factors=node_factors)
+    options = {"prior_variance": 0.5, "tolerance": 1e-9, "max_relinearisations": 300}
+    cpu, ours = bt.learn(data, method, **options), btt.learn(data, method, device=device, **options)
+    assert cpu.converged
+    assert ours.converged
+    assert ours.objective == pytest.approx(cpu.objective, rel=1e-8)
+    np.testing.assert_allclose(ours.weights, cpu.weights, atol=1e-6)
+    assert ours.moment_gap < 1e-6
+    for m in range(data.n_graphs):
+        assert len(ours.beliefs[m]) == len(cpu.beliefs[m])
+        for mine, theirs in zip(ours.beliefs[m], cpu.beliefs[m], strict=True):
+            np.testing.assert_allclose(mine, theirs, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["sparse", "bundled", "edge inputs", "mixed edge inputs", "active"])
+def test_all_inputs_of_a_graph_data(kind):
+    plain = graph_data()
+    more = {
+        "edge inputs": {"edge_inputs": edge_inputs(plain)},
+        "mixed edge inputs": {"edge_inputs": {0: edge_inputs(plain)[plain.edge_types == 0]}},
+        "active": {"active": np.arange(plain.n_weights) % 3 != 0},
+    }.get(kind, {})
+    data = graph_data(kind=kind, **more)
+    options = {"prior_variance": 0.5, "tolerance": 1e-9}
+    cpu = bt.learn(data, "camel0", **options)
+    for chunk in (None, 2):
+        ours = btt.learn(data, "camel0", device="cpu", chunk=chunk, **options)
+        np.testing.assert_allclose(ours.weights, cpu.weights, atol=1e-6)
+        assert ours.objective == pytest.approx(cpu.objective, rel=1e-8)
+
+
+@pytest.mark.parametrize("method", ["piecewise", "cccp", "convex"])
+def test_chunks_change_nothing(method):
+    data = graph_data(2, n_graphs=4)
+    options = {"device": "cpu", "prior_variance": 0.5, "tolerance": 1e-8, "max_relinearisations": 300}
+    whole = btt.learn(data, method, **options)
+    for chunk in (1, 3, 100):
+        cut = btt.learn(data, method, chunk=chunk, **options)
+        np.testing.assert_allclose(cut.weights, whole.weights, atol=1e-6)
+        assert cut.objective == pytest.approx(whole.objective, rel=1e-9)
+        np.testing.assert_allclose(cut.beliefs[1][-1], whole.beliefs[1][-1], atol=1e-6)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("method", ["camel0", "cccp", "convex"])
+def test_single_precision_predicts_the_same(device, method):
+    data = graph_data(4, n_graphs=60)
+    double = btt.learn(data, method, device=device, prior_variance=1.0, tolerance=1e-4)
+    single = btt.learn(data, method, device=device, prior_variance=1.0, tolerance=1e-4, dtype="float32")
+    assert single.converged
+    same = double.beliefs.nodes.argmax(axis=1) == single.beliefs.nodes.argmax(axis=1)
+    assert same.mean() >= 0.999
+
+
+def test_each_engine_goes_on_from_the_other():
+    data = graph_data()
+    options = {"prior_variance": 0.5, "tolerance": 1e-8}
+    cpu = bt.learn(data, "cccp", **options)
+    ours = btt.learn(data, "cccp", device="cpu", **options)
+    assert len(btt.learn(data, "cccp", device="cpu", start=cpu, **options).history) < len(ours.history) / 2
+    assert len(bt.learn(data, "cccp", start=ours, **options).history) < len(cpu.history) / 2
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("method", ["bp", "convex"])
+def test_marginals_are_those_of_the_cpu(device, method):
+    data = graph_data(5)
+    weights = 0.7 * np.random.default_rng(0).normal(size=data.n_weights)
+    expected = bt.infer(data, weights, method, tolerance=1e-11)
+    for chunk in (None, 2):
+        found = btt.infer(data, weights, method, device=device, tolerance=1e-11, chunk=chunk)
+        assert found.converged
+        np.testing.assert_allclose(found.log_partition, [r.log_partition for r in expected], rtol=1e-9)
+        nodes = np.concatenate([np.stack(list(r.variables)) for r in expected])
+        np.testing.assert_allclose(found.nodes, nodes, atol=1e-8)
+        tables = [t for r in expected for t in r.clusters if t.ndim == 2]
+        np.testing.assert_allclose(found.edges(), tables, atol=1e-8)
+        assert (found.predict() == nodes.argmax(axis=1)).all()
+
+
+def test_propagation_that_does_not_converge_says_so():
+    data = graph_data(5)
+    with pytest.warns(bt.ConvergenceWarning, match="bp did not converge in 1 sweeps"):
+        assert not btt.infer(data, np.ones(data.n_weights), device="cpu", max_iterations=1).converged
+
+
+def test_numbers_are_those_of_the_cpu():
+    for node_factors in ("clusters", "edges"):
+        packed = pack(graph_data(node_factors=node_factors))
+        degree = torch.from_numpy(packed.degrees)
+        for entropy, carving in {
+            "clusters": carve(packed, "clusters"),
+            "bethe": carve(packed, "bethe"),
+            "convex": convex_numbers(packed),
+            "total": total_numbers(packed),
+        }.items():
+            numbers = node_numbers(degree, entropy, own=node_factors == "clusters")
+            np.testing.assert_array_equal(numbers.hub.numpy(), carving.hub)
+            np.testing.assert_array_equal(numbers.linearised.numpy(), carving.linearised)
+
+
+def test_folded_cccp_has_the_fixed_point_of_cccp():
+    data = graph_data(node_factors="edges")
+    options = {"prior_variance": 0.5, "tolerance": 1e-9}
+    plain = btt.learn(data, "cccp", device="cpu", **options)
+    folded = btt.learn(data, bt.Camel(fold=True), device="cpu", **options)
+    np.testing.assert_allclose(folded.weights, plain.weights, atol=1e-5)
+    assert len(folded.history) < len(plain.history)
+
+
+def test_colours_of_neighbours_differ():
+    rng = np.random.default_rng(0)
+    edges = np.unique(np.sort(rng.integers(0, 40, (150, 2)), axis=1), axis=0)
+    edges = edges[edges[:, 0] != edges[:, 1]]
+    ends = edges.ravel()
+    by_node = np.argsort(ends, kind="stable")
+    pointer = np.concatenate([[0], np.cumsum(np.bincount(ends, minlength=41))])
+    colours = greedy_colours(pointer, ends[by_node ^ 1])
+    assert (colours[edges[:, 0]] != colours[edges[:, 1]]).all()
+    assert colours[40] == 0
+    assert colours.max() <= np.diff(pointer).max()
+
+
+def test_a_tree_gives_the_exact_likelihood():
+    rng = np.random.default_rng(0)
+    inputs = rng.normal(size=(12, 2))
+    edges = [(i, i + 1) for i in range(11) if i != 5]
+    data = bt.GraphData(
+        inputs,
+        edges,
+        n_labels=K,
+        labels=rng.integers(0, K, 12),
+        tables="full",
+        node_counts=[6, 6],
+        node_factors="edges",
+    )
+    exact = bt.learn(data, "exact", prior_variance=1.0, tolerance=1e-9)
+    ours = btt.learn(data, "convex", device="cpu", prior_variance=1.0, tolerance=1e-9)
+    np.testing.assert_allclose(ours.weights, exact.weights, atol=1e-6)
+    assert ours.objective == pytest.approx(exact.objective, rel=1e-9)
+
+
+def test_unbounded_weights_are_told():
+    data = bt.GraphData(np.ones((2, 1)), [(0, 1)], n_labels=2, labels=[0, 0], tables="potts")
+    with pytest.warns(bt.ConvergenceWarning, match="unbounded"):
+        solution = btt.learn(data, "camel0", device="cpu", prior_variance=None)
+    assert solution.status is bt.Status.UNBOUNDED
+
+
+def test_limits_and_callback():
+    data, seen = graph_data(), []
+    with pytest.warns(bt.ConvergenceWarning, match="stopped by the callback"):
+        solution = btt.learn(data, "cccp", device="cpu", callback=lambda p: seen.append(p.weights) or len(seen) == 3)
+    assert solution.status is bt.Status.STOPPED
+    assert len(seen) == 3
+    assert seen[-1].shape == (data.n_weights,)
+    with pytest.warns(bt.ConvergenceWarning, match="iteration limit"):
+        assert not btt.learn(data, device="cpu", max_iterations=2).converged
+
+
+def test_data_without_edges_is_logistic_regression():
+    rng = np.random.default_rng(0)
+    data = bt.GraphData(rng.normal(size=(20, 3)), [], n_labels=K, labels=rng.integers(0, K, 20), tables="full")
+    cpu = bt.learn(data, "piecewise", tolerance=1e-9)
+    for method in METHODS:
+        np.testing.assert_allclose(
+            btt.learn(data, method, device="cpu", tolerance=1e-9).weights, cpu.weights, atol=1e-6
+        )
+
+
+def test_too_little_memory_names_the_size_and_the_remedy(monkeypatch):
+    data = graph_data(n_graphs=8)
+
+    def full(*_args, **_options):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr("bactrian.torch.stars.Stars.sweep", full)
+    with pytest.raises(
+        btt.DeviceMemoryError, match=r"8 graphs at once take about .* KiB on cpu; give chunk= .*chunk=2"
+    ):
+        btt.learn(data, device="cpu")
+    with pytest.raises(btt.DeviceMemoryError, match="a single graph cannot be cut further"):
+        btt.infer(data, np.zeros(data.n_weights), device="cpu", chunk=1)
+    with pytest.raises(ValueError, match="other"), explain_memory(torch.device("cpu"), 1, 1, ""):
+        raise ValueError("other")
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "message"),
+    [
+        ({"method": "lbp"}, ValueError, "method must be one of 'piecewise'.*'convex' on this engine, found 'lbp'"),
+        ({"method": bt.Camel(solver="joint")}, ValueError, "no Camel\\(solver='joint'\\)"),
+        ({"method": bt.Camel(entropy="trw")}, ValueError, "entropy must be 'clusters', 'bethe' or 'convex'"),
+        ({"method": bt.Likelihood()}, TypeError, "a name or a Camel on this engine, found Likelihood"),
+        ({"device": "tpu"}, ValueError, "device must be 'cpu' or 'cuda', found 'tpu'"),
+        ({"device": "meta"}, ValueError, "device must be 'cpu' or 'cuda', found 'meta'"),
+        ({"dtype": "float16"}, ValueError, "dtype must be 'float64' or 'float32', found 'float16'"),
+        ({"chunk": 0}, ValueError, "chunk must be at least 1, found 0"),
+        ({"chunk": 1.5}, TypeError, "chunk must be a number of graphs per pass, found 1.5"),
+        ({"prior_variance": -1.0}, ValueError, "prior_variance must be positive"),
+        ({"tolerance": -1.0}, ValueError, "tolerance must be at least 0"),
+        ({"start": [1.0]}, ValueError, "start must have shape"),
+        ({"data": [1]}, TypeError, "data must be a GraphData .* found list"),
+    ],
+)
+def test_bad_arguments_are_refused(change, kind, message):
+    with pytest.raises(kind, match=message):
+        btt.learn(**{"data": graph_data(), "device": "cpu"} | change)
+
+
+def test_more_bad_arguments():
+    data = graph_data()
+    with pytest.raises(ValueError, match="the GraphData has no labels"):
+        btt.learn(graph_data(labels=None), device="cpu")
+    with pytest.raises(ValueError, match=r"weights must be .* finite numbers"):
+        btt.infer(data, np.ones(3), device="cpu")
+    with pytest.raises(ValueError, match="method must be one of 'bp', 'convex'"):
+        btt.infer(data, np.ones(data.n_weights), "gibbs", device="cpu")
+    if not torch.cuda.is_available():
+        with pytest.raises(ValueError, match="PyTorch finds no CUDA device"):
+            btt.learn(data)
+
+
+def test_nothing_else_imports_torch():
+    import subprocess
+    import sys
+
+    code = "import sys, bactrian; bactrian.learn; bactrian.GraphData; print('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
+    with warnings.catch_warnings():
+        assert set(btt.__all__) <= set(dir(btt))
