@@ -69,8 +69,9 @@ def bench_predict(side: int, n_labels: int) -> None:
             seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
             differ = float((labels[tolerance] != labels[1e-6]).mean())
             print(
-                f"  {name:7s} {crf.inference_method_[0]:7s} tolerance {tolerance:.0e}: {seconds:6.2f} s ({cpu:.2f} s of CPU), accuracy "
-                f"{(labels[tolerance] == truth).mean():.4f}, labels unlike those at 1e-6: {differ:.2e}"
+                f"  {name:7s} {crf.inference_method_[0]:7s} tolerance {tolerance:.0e}: {seconds:6.2f} s "
+                f"({cpu:.2f} s of CPU), accuracy {(labels[tolerance] == truth).mean():.4f}, labels unlike those at "
+                f"1e-6: {differ:.2e}"
             )
     node, (table,) = crf.weight_tables()
     unary = np.concatenate([X, np.ones((side, side, 1))], axis=2) @ node

@@ -97,8 +97,20 @@ def test_value_gradient_and_violation_are_those_of_the_cpu(device, dtype, entrop
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("node_factors", ["clusters", "edges"])
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    ("method", "node_factors"),
+    [
+        ("piecewise", "clusters"),
+        ("piecewise", "edges"),
+        ("camel0", "clusters"),
+        ("camel0", "edges"),
+        ("convex", "clusters"),
+        ("cccp-empirical", "edges"),
+        pytest.param("cccp", "clusters", marks=pytest.mark.slow),
+        pytest.param("cccp", "edges", marks=pytest.mark.slow),
+        pytest.param("cccp-empirical", "clusters", marks=pytest.mark.slow),
+    ],
+)
 def test_optimum_is_that_of_the_cpu(device, method, node_factors):
     data = graph_data(node_factors=node_factors)
     options = {"prior_variance": 0.5, "tolerance": 1e-9, "max_relinearisations": 300}
@@ -134,9 +146,9 @@ def test_all_inputs_of_a_graph_data(kind):
 @pytest.mark.parametrize("method", ["piecewise", "cccp", "convex"])
 def test_chunks_change_nothing(method):
     data = graph_data(2, n_graphs=4)
-    options = {"device": "cpu", "prior_variance": 0.5, "tolerance": 1e-8, "max_relinearisations": 300}
+    options = {"device": "cpu", "prior_variance": 0.5, "tolerance": 1e-7, "max_relinearisations": 300}
     whole = btt.learn(data, method, **options)
-    for chunk in (1, 3, 100):
+    for chunk in (3,) if method == "cccp" else (1, 3, 100):
         cut = btt.learn(data, method, chunk=chunk, **options)
         np.testing.assert_allclose(cut.weights, whole.weights, atol=1e-6)
         assert cut.objective == pytest.approx(whole.objective, rel=1e-9)
@@ -154,6 +166,7 @@ def test_single_precision_predicts_the_same(device, method):
     assert same.mean() >= 0.999
 
 
+@pytest.mark.slow
 def test_each_engine_goes_on_from_the_other():
     data = graph_data()
     options = {"prior_variance": 0.5, "tolerance": 1e-8}
@@ -201,6 +214,7 @@ def test_numbers_are_those_of_the_cpu():
             np.testing.assert_array_equal(numbers.linearised.numpy(), carving.linearised)
 
 
+@pytest.mark.slow
 def test_folded_cccp_has_the_fixed_point_of_cccp():
     data = graph_data(node_factors="edges")
     options = {"prior_variance": 0.5, "tolerance": 1e-9}

@@ -1,4 +1,4 @@
-"""The command line: ``bactrian demo``, ``bactrian infer`` and ``bactrian bench``, with more commands to come.
+"""The command line, ``bactrian``: a module for each command.
 
 Exit codes: 0 done; 1 stopped short, results kept; 2 bad input, one line on standard error and nothing written; 130
 interrupted.
@@ -15,20 +15,25 @@ from rich.console import Console
 from rich.markup import escape
 
 from bactrian import __version__
-from bactrian.cli import bench, demo, infer
+from bactrian.cli import bench, demo, evaluate, infer, predict, report, reproduce, train
 from bactrian.cli.common import BadInputError
 
 app = typer.Typer(
     name="bactrian",
     help="Learn discrete Markov and conditional random fields with loops.",
-    epilog="Example: bactrian demo --output restored.html",
+    epilog="Examples:  bactrian demo  ·  bactrian train train.conll -o run  ·  bactrian predict run letter.txt",
     add_completion=False,
     invoke_without_command=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("demo", epilog=demo.EXAMPLES)(demo.run)
+app.command("train", epilog=train.EXAMPLES)(train.run)
+app.command("predict", epilog=predict.EXAMPLES)(predict.run)
+app.command("evaluate", epilog=evaluate.EXAMPLES)(evaluate.run)
+app.command("report", epilog=report.EXAMPLES)(report.run)
 app.command("infer", epilog=infer.EXAMPLES)(infer.run)
+app.add_typer(reproduce.app, name="reproduce")
 app.add_typer(bench.app, name="bench")
 
 #: Newer releases of typer carry click inside, older ones depend on it; this is the usage error of either.

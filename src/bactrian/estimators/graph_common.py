@@ -28,8 +28,9 @@ Ints = NDArray[np.int64]
 #: The default learner: a concave entropy, solved as CAMEL is, so that messages are only as accurate as weights deserve.
 CONVEX = Camel(entropy="convex")
 
-#: Change of a message or marginal at which prediction stops passing messages; see the benchmark of graphs.
-TOLERANCE = 1e-3
+#: Change of a message (rbp) or marginal at which message passing stops: for marginals, and where only labels are asked
+#: for. On large noisy grids fewer than 1 label in 1,000 changed after the second, and none in 10,000 after the first.
+TOLERANCE, LABEL_TOLERANCE = 1e-3, 1e-2
 
 
 class GraphEstimator(LearnedEstimator):
@@ -158,24 +159,25 @@ class GraphEstimator(LearnedEstimator):
         options: dict[str, Any] = {}
         if method == "matched":
             method, options = matched_inference(self.method_)
-        options = {"seed": self.seed, "n_threads": self.n_threads, **options}
-        if method not in ("exact", "gibbs"):
-            options["tolerance"] = TOLERANCE
-        return method, {**options, **(self.inference_options or {})}
+        return method, {"seed": self.seed, "n_threads": self.n_threads, **options, **(self.inference_options or {})}
 
-    def _marginals(self, X: Any, known: Any, edges: bool) -> tuple[StackedGraphs, GraphMarginals]:
+    def _marginals(
+        self, X: Any, known: Any, edges: bool = False, tolerance: float = LABEL_TOLERANCE
+    ) -> tuple[StackedGraphs, GraphMarginals]:
         check_is_fitted(self, "weights_")
         self._check_params()
         stacked = self._stack(X, fitted=True)
         evidence = None if known is None else self._evidence(known, stacked)
         data = self._data(stacked, self.classes_, self.tyings_, self.node_factors_)
         method, options = self.inference_method_
+        if method not in ("exact", "gibbs"):
+            options.setdefault("tolerance", tolerance)
         try:
             found = graph_marginals(data, self.weights_, method, evidence, edges=edges, **options)
         except MemoryBudgetError:
             if self.inference != "matched":
                 raise
-            options = {"tolerance": TOLERANCE, **options}
+            options = {"tolerance": tolerance, **options}
             options.pop("memory_budget", None)
             found = graph_marginals(data, self.weights_, "rbp", evidence, edges=edges, **options)
         return stacked, found
@@ -212,7 +214,7 @@ class GraphEstimator(LearnedEstimator):
             For each graph the shape of its nodes, then (n_classes,), in the order of ``classes_``. With ``edges`` a
             pair of lists, the second with arrays (n_edges, n_classes, n_classes) in the order of the edges.
         """
-        stacked, found = self._marginals(X, known, edges)
+        stacked, found = self._marginals(X, known, edges, TOLERANCE)
         nodes = [
             part.reshape(*shape, -1) if part.size else np.zeros((*shape, self.classes_.size))
             for part, shape in zip(np.split(found.nodes, stacked.node_pointer[1:-1]), stacked.shapes, strict=True)
@@ -223,14 +225,14 @@ class GraphEstimator(LearnedEstimator):
 
     def predict(self, X: Any, known: Any = None) -> list[NDArray[Any]]:
         """The most probable label of every node, each by its own marginal; ``known`` as in predict_marginals."""
-        stacked, found = self._marginals(X, known, False)
+        stacked, found = self._marginals(X, known)
         labels = self.classes_[found.nodes.argmax(axis=1)]
         parts = np.split(labels, stacked.node_pointer[1:-1])
         return [part.reshape(shape) for part, shape in zip(parts, stacked.shapes, strict=True)]
 
     def score(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> float:
         """Part of all nodes whose label is predicted right; ``sample_weight`` weighs the nodes of each graph."""
-        stacked, found = self._marginals(X, None, False)
+        stacked, found = self._marginals(X, None)
         truth = checked_labels(y, stacked.shapes)
         right = self.classes_[found.nodes.argmax(axis=1)] == truth
         if sample_weight is None:

@@ -49,8 +49,8 @@ class GraphCRF(GraphEstimator):
         CAMEL(0), convex and tree-reweighted learners are too strong for belief propagation: on noisy grids matched
         marginals had half its log-loss or less, at an accuracy from 0.02 below (CAMEL(0)) to 0.05 above (convex).
     inference_options : dict, optional
-        Options of :func:`bactrian.infer`, such as ``tolerance`` (1e-3 here, at which hardly a label in a thousand still
-        changes), ``max_iterations`` or ``damping``.
+        Options of :func:`bactrian.infer`, such as ``tolerance`` (by default 1e-3 for marginals and 1e-2 for labels,
+        of which fewer than one in a thousand still changes then), ``max_iterations`` or ``damping``.
     seed : int
         Seed of learners and inference methods that draw random numbers.
     warm_start : bool

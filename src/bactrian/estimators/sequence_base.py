@@ -188,7 +188,7 @@ class SequenceCRF(LearnedEstimator):
         predicted = self._predict(X, given, None)
         true = [list(labels) for labels in y]
         tags = {label for labels in true for label in labels} | set(self._labels.classes.tolist())
-        scheme = guess_scheme([sorted(tags)]) if all(isinstance(tag, str) for tag in tags) else None
+        scheme = guess_scheme(tags)
         if scheme is None:
             hits = [a == b for one, other in zip(true, predicted, strict=True) for a, b in zip(one, other, strict=True)]
             return float(np.mean(hits)) if hits else 0.0

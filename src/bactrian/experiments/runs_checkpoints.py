@@ -1,9 +1,9 @@
 """Learning that can be interrupted: in segments, each a pure function of the checkpoint that it starts from.
 
 A segment is so many iterations. At its end weights, multipliers and linearisation are saved, and the next segment
-starts from these alone: what a quasi-Newton method remembers of its past is dropped. So a run that is killed and goes on
-from its last checkpoint repeats exactly what an undisturbed run would have done, down to the last bit and whatever the
-tolerance, at the cost of a few iterations a segment.
+starts from these alone: what a quasi-Newton method remembers of its past is dropped. So a run that is killed and goes
+on from its last checkpoint repeats exactly what an undisturbed run would have done, down to the last bit and whatever
+the tolerance, at the cost of a few iterations a segment.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 
 from bactrian.clusters.packing import pack
 from bactrian.estimators.saving import ModelFileError, SavedModel, read_model, write_model
-from bactrian.learning.learn import learn
+from bactrian.learning.camel import Camel
+from bactrian.learning.learn import METHODS, learn
 from bactrian.solvers.solution import Callback, ConvergenceWarning, Progress, Record, Solution, Status, WarmState
 
 Floats = NDArray[np.float64]
@@ -118,6 +119,7 @@ class SegmentedLearning:
         """
         began = time.perf_counter()
         data = pack(data)
+        uses_state = isinstance(METHODS.get(method) if isinstance(method, str) else method, Camel)
         at = self.start
         while True:
             segment = _Segment(self.every, at, callback)
@@ -134,17 +136,20 @@ class SegmentedLearning:
                     **options,
                 )
             at = segment.after(solution)
+            if not uses_state:
+                at = dataclasses.replace(at, state=None)
             # A segment that was cut short, yet ended at the very same step, is done all the same.
             if segment.cut and not segment.stopped and solution.status is not Status.CONVERGED:
-                self.save(at)
-                continue
+                limit = _limit_reached(at, max_iterations, max_seconds, time.perf_counter() - began)
+                if limit is None:
+                    self.save(at)
+                    continue
+                solution = dataclasses.replace(solution, status=limit)
             if solution.status in (Status.TIME_LIMIT, Status.ITERATION_LIMIT):
                 self.save(at)  # a limit is no accident: whoever raises it goes on from here
             if not solution.converged:
                 warnings.warn(f"{solution.method}: {solution.status}", ConvergenceWarning, stacklevel=2)
-            return dataclasses.replace(
-                solution, history=at.history, seconds=at.seconds, evaluations=at.evaluations
-            )
+            return dataclasses.replace(solution, history=at.history, seconds=at.seconds, evaluations=at.evaluations)
 
 
 class _Segment:
@@ -187,6 +192,13 @@ class _Segment:
             evaluations=before.evaluations + solution.evaluations,
             history=before.history + records,
         )
+
+
+def _limit_reached(at: Checkpoint, max_iterations: int, max_seconds: float | None, seconds: float) -> Status | None:
+    """Which limit ends a run at the end of a segment, if any."""
+    if at.iterations >= max_iterations:
+        return Status.ITERATION_LIMIT
+    return Status.TIME_LIMIT if max_seconds is not None and seconds >= max_seconds else None
 
 
 def _solution_at(checkpoint: Checkpoint) -> Solution:

@@ -102,7 +102,7 @@ def store_messages(layout: Layout, numbers: Numbers, multipliers: Floats, instan
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST_MATH)
-def _pair_product(
+def pair_product(
     entries: Floats, start: int, rows: int, columns: int, axis: int, message: Floats, at: int, out: Floats, to: int
 ) -> float:
     """Marginal of a table on ``axis``, the other axis weighted by ``message[at:]``; returns the smallest entry.
@@ -132,7 +132,7 @@ def _pair_product(
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _hub_belief(
+def hub_belief(
     hub_scores: Floats,
     start: int,
     states: int,
@@ -173,7 +173,7 @@ def _hub_belief(
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _divide(message: Floats, at: int, product: Floats, start: int, belief: Floats, states: int) -> float:
+def divide(message: Floats, at: int, product: Floats, start: int, belief: Floats, states: int) -> float:
     """u = b / m for one link; returns the largest change of the cluster's marginal on the hub."""
     total = 0.0
     for k in range(states):
@@ -230,7 +230,7 @@ def sweep_linear(
             others = link_offset[partner + 1] - at
             axis = link_axis[link]
             rows, columns = (others, states) if axis == 1 else (states, others)
-            low = _pair_product(
+            low = pair_product(
                 exp_entries, table_offset[table], rows, columns, axis, message, at - base, product,
                 (link - first) * states,
             )  # fmt: skip
@@ -240,9 +240,9 @@ def sweep_linear(
             divisor += kappa
             kappas[link - first] = kappa
             uniform = uniform and kappa == kappas[0]
-        _hub_belief(hub_scores, start, states, last - first, product, kappas, uniform, divisor, hub_log, belief)
+        hub_belief(hub_scores, start, states, last - first, product, kappas, uniform, divisor, hub_log, belief)
         for link in range(first, last):
-            step = _divide(message, link_offset[link] - base, product, (link - first) * states, belief, states)
+            step = divide(message, link_offset[link] - base, product, (link - first) * states, belief, states)
             change = max(change, step)
     return change
 

@@ -17,6 +17,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from bactrian.kernels.active import sweep_active
 from bactrian.kernels.flooding import all_messages, new_scratch, update_all_hubs
 from bactrian.kernels.layout import Layout
 from bactrian.kernels.linear import Linear, load_instance, pair_messages, store_instance, update_hubs
@@ -28,6 +29,9 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 RUNNING, CONVERGED, CONTRADICTION = 0, 1, 2
+
+#: Changes below this part of the tolerance do not wake a hub's neighbours between full sweeps.
+_SETTLED = 0.1
 
 
 class Progress(NamedTuple):
@@ -132,9 +136,22 @@ def run_sequential(
         sweeps, residual = 0, np.inf
         fast = damping == 0.0 and _is_pairwise(layout, numbers, instance)
         fast = fast and load_messages(layout, tables, numbers, multipliers, instance, linear)
+        hubs = layout.instance_hubs[instance + 1] - layout.instance_hubs[instance]
+        active = np.ones(hubs if fast and exact == 0 else 0, dtype=np.bool_)
+        is_full = True
         while fast and sweeps < limit and residual > tolerance:
             backward = (begun + sweeps) % 2 == 0
-            residual = sweep_linear(layout, tables, numbers, hub_log, instance, backward, linear)
+            if exact > 0:  # every hub counts
+                residual = sweep_linear(layout, tables, numbers, hub_log, instance, backward, linear)
+            else:
+                residual = sweep_active(
+                    layout, tables, numbers, hub_log, instance, backward, linear, active, _SETTLED * tolerance
+                )
+                if residual <= tolerance and not is_full and sweeps + 1 < limit:
+                    active[:] = True  # only a sweep over all hubs may say that none changes
+                    is_full, residual = True, 2.0 * tolerance
+                else:
+                    is_full = False
             sweeps += 1
             fast = not math.isnan(residual)
         if fast:

@@ -111,10 +111,8 @@ class GraphBatch:
         tables = edge_scores[None] if edge_scores.ndim == 2 else edge_scores
         if tables.ndim != 3 or tuple(tables.shape[1:]) != (k, k):
             raise ValueError(f"edge_scores must have shape (..., {k}, {k}), found {tuple(edge_scores.shape)}")
-        shared = (edge_scores.ndim == 2 and self.n_types == 1) or (
-            edge_scores.ndim == 3 and len(tables) == self.n_types
-        )
-        if not shared and (edge_scores.ndim == 2 or len(tables) != n_edges):
+        shared = len(tables) == self.n_types
+        if not shared and len(tables) != n_edges:
             raise ValueError(
                 f"edge_scores must be one table for all edges of one type, {self.n_types} (one a type) or {n_edges} "
                 f"(one an edge), found shape {tuple(edge_scores.shape)}"

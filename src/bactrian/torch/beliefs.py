@@ -113,7 +113,7 @@ class OneGraph(Sequence[Floats]):
         self._edges = slice(*(int(e) for e in beliefs.edge_pointer[graph : graph + 2]))
 
     def __len__(self) -> int:
-        return self._nodes.stop - self._nodes.start + self._edges.stop - self._edges.start
+        return int(self._nodes.stop - self._nodes.start + self._edges.stop - self._edges.start)
 
     def __getitem__(self, cluster: Any) -> Any:
         if isinstance(cluster, slice):

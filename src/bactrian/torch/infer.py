@@ -45,7 +45,8 @@ class GraphMarginals:
 
     def predict(self) -> NDArray[np.int64]:
         """The most probable label of each node."""
-        return self.nodes.argmax(axis=1)
+        labels: NDArray[np.int64] = self.nodes.argmax(axis=1)
+        return labels
 
 
 def infer(

@@ -165,7 +165,9 @@ class CamelLoss(torch.nn.Module):
     ) -> Stars:
         chosen = METHODS[self.method]
         numbers = node_numbers(structure.degree, entropy or chosen[0], own=self.node_factors == "clusters")
-        return Stars(structure, numbers, n_labels, consistency=chosen[1] if consistency is None else consistency)
+        stars = Stars(structure, numbers, n_labels, consistency=chosen[1] if consistency is None else consistency)
+        stars.records = False  # they live for one call: too short for a recording to pay
+        return stars
 
     def _checked_ids(self, instances: Any, graphs: GraphBatch) -> list[Any] | None:
         if instances is None:

@@ -76,7 +76,7 @@ class DeviceObjective(ProfiledObjective):
         super().__init__(cast(Any, dual), accuracy=accuracy, max_sweeps=max_sweeps)
         self._kept: list[Tensor] | None = None
 
-    @property  # type: ignore[override]
+    @property
     def accuracy(self) -> float:
         """Largest change of a belief that a sweep may still make."""
         return self._accuracy
@@ -161,6 +161,7 @@ class DeviceRun(Run):
             evaluations=sum(record.evaluations for record in self.records),
             state=WarmState(multipliers_by_node(dual), node_values(dual, "bias").ravel()),
         )
+        self._inner = None  # a cycle that would hold the device's memory until the next collection
         flat = status is Status.CONVERGED and self.settings.prior.is_flat
         if flat and self._grows(inner, on_host, evaluation.value):
             status = Status.UNBOUNDED

@@ -1,0 +1,125 @@
+"""``bactrian predict``: tag text, columns or graphs with the model of a run."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bactrian.cli.common import BadInputError, bad_input
+
+if TYPE_CHECKING:
+    from bactrian.experiments.runs_models import FittedRun
+
+EXAMPLES = (
+    "Examples:  bactrian predict ner letter.txt  ·  bactrian predict ner letter.txt --to tagged  ·  "
+    "cat lines.txt | bactrian predict ner - --input lines  ·  bactrian predict ner test.conll --input columns"
+)
+
+_OUTPUTS = ("json", "columns", "tagged")
+_COLUMN_SUFFIXES = (".conll", ".bio", ".iob", ".bioes", ".tsv", ".col", ".columns")
+
+
+def run(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder of bactrian train.")],
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="What to tag; - is standard input.")],
+    form: Annotated[
+        str | None,
+        typer.Option(
+            "--input",
+            "-i",
+            metavar="NAME",
+            help="text (the default), lines (a document a line), columns (.conll, .bio, .tsv), or tagged.",
+        ),
+    ] = None,
+    to: Annotated[
+        str | None, typer.Option("--to", metavar="NAME", help="json (with offsets; the default), columns or tagged.")
+    ] = None,
+    probabilities: Annotated[bool, typer.Option("--probabilities", "-p", help="Say how probable each is.")] = False,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="A file; standard output otherwise.")] = None,
+) -> None:
+    """Tag raw text with offsets, files of columns, or graphs.
+
+    Documents are read, tagged and written as they come. JSON has a line a document: its name, its text, and the
+    entities with type, start and stop in characters. Graphs come out as JSON lines with the labels of the nodes.
+    """
+    with bad_input(ValueError, OSError):
+        from bactrian.experiments.runs import RunFolder
+        from bactrian.experiments.runs_data import TEXT_FORMATS
+        from bactrian.experiments.runs_models import FittedRun
+
+        fitted = FittedRun.load(RunFolder(folder))
+        for value, choices, option in ((form, TEXT_FORMATS, "--input"), (to, _OUTPUTS, "--to")):
+            if value is not None and value not in choices:
+                raise BadInputError(f"{option} must be one of {', '.join(choices)}, found {value!r}")
+            if value is not None and not fitted.settings.is_text:
+                raise BadInputError(f"{option} is for texts; graphs come from .npz or .jsonl files, and go to JSON")
+        missing = next((path for path in files if str(path) != "-" and not path.exists()), None)
+        if missing is not None:
+            raise BadInputError(f"{missing}: there is no such file")
+        if output is not None and any(path.exists() and output.exists() and output.samefile(path) for path in files):
+            raise BadInputError(f"--output: {output} is an input, which would be lost")
+        if fitted.settings.is_text:
+            lines = _text_lines(fitted, files, form, to or ("columns" if form == "columns" else "json"), probabilities)
+        else:
+            lines = _graph_lines(fitted, files, probabilities)
+        _write(lines, output)
+
+
+def _text_lines(run: FittedRun, files: list[Path], form: str | None, to: str, probabilities: bool) -> Iterator[str]:
+    from bactrian.experiments.runs_data import read_documents
+    from bactrian.text import find_entities, json_line, prediction_lines, tagged_text
+
+    entities = _marks_entities(run)
+    if to == "tagged" and not entities:
+        raise BadInputError("--to tagged: the labels of this model mark no entities; use --to columns")
+    if to == "json" and not entities:
+        to = "columns"
+    number = 0
+    for path in files:
+        kind = form or ("columns" if path.suffix.lower() in _COLUMN_SUFFIXES else "text")
+        # Whoever pipes lines waits for answers.
+        together = 1 if kind == "lines" and str(path) == "-" else 64
+        documents = read_documents(path, run.settings.input, kind)
+        for document, labelled in run.label_documents(documents, probabilities=probabilities, together=together):
+            chances, number = labelled.probabilities, number + 1
+            if to == "columns":
+                yield from prediction_lines(document, labelled.labels, probabilities=chances, start=number > 1)
+                continue
+            found = find_entities(document, labelled.labels, probabilities=chances)
+            yield json_line(document, found) if to == "json" else tagged_text(document, found)
+
+
+def _graph_lines(run: FittedRun, files: list[Path], probabilities: bool) -> Iterator[str]:
+    from bactrian.experiments.runs_data import read_graph_file
+
+    for path in files:
+        for graph, labelled in run.label_graphs(read_graph_file(path), probabilities=probabilities):
+            record = {"name": graph.name, "labels": labelled.labels}
+            if labelled.probabilities is not None:
+                record["probabilities"] = labelled.probabilities.round(6).tolist()
+            yield json.dumps(record)
+
+
+def _marks_entities(run: FittedRun) -> bool:
+    from bactrian.text import guess_scheme
+
+    return guess_scheme(run.classes) is not None
+
+
+def _write(lines: Iterator[str], output: Path | None) -> None:
+    if output is not None:
+        from bactrian.text import write_lines
+
+        write_lines(output, lines)
+        return
+    stream = sys.stdout
+    with contextlib.suppress(BrokenPipeError):  # head has seen enough
+        for line in lines:
+            stream.write(f"{line}\n")
+            stream.flush()

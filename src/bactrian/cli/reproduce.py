@@ -1,0 +1,100 @@
+"""``bactrian reproduce``: the tables of the paper, one command each."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from bactrian.cli.common import BadInputError, bad_input, progress_bar
+
+app = typer.Typer(help="Run the paper's experiments on your copy of their data.", no_args_is_help=True)
+
+Data = Annotated[Path, typer.Option("--data", "-d", help="Folder with the data set; its layout is in the error.")]
+Output = Annotated[Path | None, typer.Option("--output", "-o", help="Write the table: .html or .json.")]
+Quick = Annotated[bool, typer.Option("--quick", help="A small part of the data, to see that it works.")]
+
+
+def _example(name: str) -> str:
+    return f"Example:  bactrian reproduce {name} --data DIR --output {name}.html"
+
+
+@app.command("table1", epilog=_example("table1"))
+def table1(data: Data, output: Output = None, quick: Quick = False) -> None:
+    """Named entities: CoNLL-2003 English, skip chains, every learner."""
+    _run("table1", data, output, quick)
+
+
+@app.command("table2", epilog=_example("table2"))
+def table2(data: Data, output: Output = None, quick: Quick = False) -> None:
+    """Seminar announcements, four folds."""
+    _run("table2", data, output, quick)
+
+
+@app.command("table3", epilog=_example("table3"))
+def table3(data: Data, output: Output = None, quick: Quick = False) -> None:
+    """Images as superpixels: Corel, three random splits."""
+    _run("table3", data, output, quick)
+
+
+def _run(name: str, data: Path, output: Path | None, quick: bool) -> None:
+    if not data.is_dir():
+        raise BadInputError(f"--data: {data} is not a folder")
+    if output is not None and (output.suffix not in (".html", ".json") or not output.absolute().parent.is_dir()):
+        raise BadInputError(f"--output: {output} must be a .html or .json file in a folder that exists")
+    try:
+        experiment = import_module(f"bactrian.experiments.{name}")
+    except ModuleNotFoundError as problem:
+        raise BadInputError(f"{name} needs {problem.name}, which is not installed") from problem
+    run: Callable[..., Any] | None = getattr(experiment, "run", None)
+    if run is None:
+        raise BadInputError(f"{name} cannot be run by this release")
+    with progress_bar(name) as show, bad_input(ValueError, OSError, ImportError):
+
+        def progress(text: str) -> None:
+            if show is not None:
+                show(name, text, 0.0, None)
+
+        table = run(data, quick=quick, progress=progress)
+    _print(table)
+    if output is not None:
+        with bad_input(OSError, ImportError):
+            _write(table, output)
+        typer.echo(f"Written: {output}")
+
+
+def _print(table: Any) -> None:
+    console = Console()
+    shown = Table(title=escape(table.title), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for number, column in enumerate(table.columns):
+        shown.add_column(escape(column), justify="right" if number else "left", overflow="fold")
+    for row in table.rows:
+        shown.add_row(*(escape(cell) for cell in row))
+    console.print(shown)
+    for note in table.notes:
+        console.print(escape(note), soft_wrap=True, highlight=False)
+
+
+def _write(table: Any, output: Path) -> None:
+    if output.suffix == ".json":
+        from bactrian.report import write_atomically
+
+        values = {"title": table.title, "columns": list(table.columns), "rows": table.rows, "notes": table.notes}
+        write_atomically(output, json.dumps(values, indent=2) + "\n")
+        return
+    from bactrian.report import NoteSection, Report, TableSection, write_report
+
+    rows = tuple(tuple(row) for row in table.rows)
+    sections = (
+        TableSection(table.title, tuple(table.columns), rows),
+        NoteSection("Notes", tuple(table.notes)),
+    )
+    write_report(Report(table.title, sections), output)

@@ -1,0 +1,260 @@
+"""``bactrian train``: from labelled files to a run folder with model, history, metrics and report."""
+
+from __future__ import annotations
+
+import signal
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from bactrian.cli.common import BadInputError, Show, bad_input, progress_bar
+from bactrian.cli.options import positive
+from bactrian.cli.scores import print_scores
+
+if TYPE_CHECKING:
+    from bactrian.experiments.runs_training import Follow, TrainedRun
+    from bactrian.solvers.solution import Progress
+
+EXAMPLES = (
+    "Examples:  bactrian train train.conll --dev dev.conll -o ner  ·  "
+    "bactrian train train.conll --model skip-chain --method cccp -o skips  ·  bactrian train --resume ner"
+)
+
+
+def run(
+    train: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="FILE...", help="What to learn from: column files, tagged texts (a folder), graphs."),
+    ] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="The run folder; bactrian-run.")] = None,
+    resume: Annotated[
+        Path | None, typer.Option(metavar="RUN", help="Go on with a run that was interrupted or stopped at a limit.")
+    ] = None,
+    config: Annotated[Path | None, typer.Option(help="Settings in a TOML file; options given here win.")] = None,
+    dev: Annotated[Path | None, typer.Option(help="Labelled data to score the model on.")] = None,
+    test: Annotated[Path | None, typer.Option(help="More of it; the report shows this one if there are both.")] = None,
+    format: Annotated[
+        str | None, typer.Option(metavar="NAME", help="columns, tagged or graphs; by the file's name otherwise.")
+    ] = None,
+    columns: Annotated[
+        str | None, typer.Option(metavar="LIST", help="Names of the columns, such as word,pos,chunk,tag.")
+    ] = None,
+    fields: Annotated[
+        str | None, typer.Option(metavar="LIST", help="Names of the inline tags, such as speaker,location.")
+    ] = None,
+    encoding: Annotated[str | None, typer.Option(help="Of text files; utf-8.")] = None,
+    features: Annotated[
+        str | None, typer.Option(metavar="NAME", help="conll or seminars; more in [features] of the TOML file.")
+    ] = None,
+    pos: Annotated[
+        bool | None, typer.Option("--pos/--no-pos", help="Use the column pos; such a model cannot tag raw text.")
+    ] = None,
+    scheme: Annotated[str | None, typer.Option(help="Label scheme of the model: BIO, BIOES, IOB1 or IO.")] = None,
+    model: Annotated[str | None, typer.Option(help="chain, skip-chain or graph.")] = None,
+    method: Annotated[str | None, typer.Option("--method", "-m", metavar="NAME", help="The learner.")] = None,
+    prior_variance: Annotated[float | None, typer.Option(callback=positive, help="Of the Gaussian prior.")] = None,
+    l1: Annotated[float | None, typer.Option("--l1", help="Coefficient of an L1 penalty.")] = None,
+    tolerance: Annotated[float | None, typer.Option(callback=positive, help="At which learning stops.")] = None,
+    min_frequency: Annotated[
+        int | None, typer.Option(min=1, help="Features on fewer tokens are dropped; 2 by default.")
+    ] = None,
+    max_iterations: Annotated[int | None, typer.Option(min=0, help="Limit, interruptions included.")] = None,
+    max_seconds: Annotated[float | None, typer.Option(callback=positive, help="Limit of learning, this time.")] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads; one a core by default.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed of learners that draw random numbers.")] = None,
+    checkpoint_every: Annotated[
+        int | None, typer.Option(min=0, help="Iterations between checkpoints; 100 by default, 0 for none.")
+    ] = None,
+    report: Annotated[bool | None, typer.Option("--report/--no-report", help="Write report.html.")] = None,
+) -> None:
+    """Learn a model from labelled text or graphs; write a run folder.
+
+    Ctrl-C stops after the present iteration and keeps the model; --resume goes on from the last checkpoint. Exit code
+    0: done; 1: stopped short, results kept; 2: bad input, nothing written.
+    """
+    given = {
+        "train": [str(path.absolute()) for path in train or ()] or None,
+        "dev": dev and str(dev.absolute()),
+        "test": test and str(test.absolute()),
+        "scheme": scheme,
+        "model": model,
+        "checkpoint_every": checkpoint_every,
+        "report": report,
+        "input": {"format": format, "columns": _listed(columns), "fields": _listed(fields), "encoding": encoding},
+        "features": {"preset": features, "pos": pos},
+        "options": {
+            "method": method,
+            "prior_variance": prior_variance,
+            "l1": l1,
+            "tolerance": tolerance,
+            "min_frequency": min_frequency,
+            "max_iterations": max_iterations,
+            "max_seconds": max_seconds,
+            "n_threads": threads,
+            "seed": seed,
+        },
+    }
+    limits = {"max_iterations": max_iterations, "max_seconds": max_seconds, "n_threads": threads}
+    if resume is not None:
+        _check_resume(given, output or config)
+        trained = _trained(resume, None, limits)
+    else:
+        with bad_input(ValueError, OSError):
+            values, folder = _settings(given, config)
+        trained = _trained(output or folder, values, limits)
+    _finish(trained)
+
+
+def _trained(path: Path, values: dict[str, Any] | None, limits: dict[str, Any]) -> TrainedRun:
+    """Train, or go on, with a progress bar, until done or interrupted."""
+    with bad_input(ValueError, TypeError, OSError, MemoryError, ImportError), progress_bar("reading") as show:
+        from bactrian.experiments.runs import check_free
+        from bactrian.experiments.runs_settings import RunSettings, with_defaults
+        from bactrian.experiments.runs_training import resume_run, start_run
+
+        with _interruptible(show, limits) as follow:
+            try:
+                if values is None:
+                    return resume_run(path, follow, **limits)
+                check_free(path)
+                return start_run(path, RunSettings.of(with_defaults(values)), follow)
+            except KeyboardInterrupt:
+                if not (path / "settings.json").is_file():
+                    raise
+                typer.echo(f"bactrian: interrupted; go on with: bactrian train --resume {path}", err=True)
+                raise typer.Exit(1) from None
+
+
+def _finish(trained: TrainedRun) -> None:
+    """Say how it went, and write the report."""
+    from bactrian.experiments.runs_comparison import compare_runs
+    from bactrian.experiments.runs_models import FittedRun
+
+    folder, metrics = trained.folder, trained.metrics
+    run = FittedRun.load(folder)
+    lines = [
+        ("model", f"{run.settings.model}, {metrics['weights']:,} weights, {len(run.classes)} labels"),
+        ("learner", f"{metrics['method']}, {metrics['outer_iterations']} outer and {metrics['iterations']} iterations"),
+        ("status", metrics["status_in_words"]),
+        ("seconds", f"{metrics['seconds']:.3g}"),
+    ]
+    for key, value in lines:
+        typer.echo(f"{key:<12}{value}")
+    for name in ("dev", "test"):
+        if name in metrics:
+            print_scores(metrics[name], f"{name}: {getattr(run.settings, name)}")
+    if run.settings.report:
+        with bad_input(OSError, ImportError):
+            from bactrian.report import report_of, write_report
+
+            write_report(report_of(compare_runs([run])), folder.report)
+    typer.echo(f"{'written':<12}{folder.path}")
+    if not trained.converged:
+        typer.echo(f"bactrian: stopped short; go on with: bactrian train --resume {folder.path}", err=True)
+        raise typer.Exit(1)
+
+
+# --- settings ---
+
+
+def _settings(given: dict[str, Any], config: Path | None) -> tuple[dict[str, Any], Path]:
+    """Those of the TOML file, overruled by what was given; and the folder of the run."""
+    values: dict[str, Any] = {}
+    folder = Path("bactrian-run")
+    if config is not None:
+        try:
+            values = tomllib.loads(config.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ValueError(f"{config}: {error}") from None
+        beside = config.absolute().parent
+        for name in ("train", "dev", "test"):
+            if isinstance(values.get(name), str):
+                values[name] = str(beside / values[name])
+            elif isinstance(values.get(name), list):
+                values[name] = [str(beside / str(path)) for path in values[name]]
+        if "output" in values:
+            folder = beside / str(values.pop("output"))
+    for name, value in given.items():
+        if isinstance(value, dict):
+            wanted = {key: entry for key, entry in value.items() if entry is not None}
+            before = values.get(name, {})
+            before = {"preset": before} if isinstance(before, str) and name == "features" else before
+            if not isinstance(before, dict):
+                raise ValueError(f"{config}: {name} must be a table, found {before!r}")
+            if before or wanted:
+                values[name] = {**before, **wanted}
+        elif value is not None:
+            values[name] = value
+    if not values.get("train"):
+        raise ValueError("no file to learn from: name some, or give --config or --resume")
+    return values, folder
+
+
+def _check_resume(given: dict[str, Any], other: Any) -> None:
+    flat = {**given, **given["input"], **given["features"], **given["options"]}
+    allowed = ("max_iterations", "max_seconds", "n_threads", "input", "features", "options")
+    more = [name for name, value in flat.items() if value is not None and name not in allowed]
+    if more or other is not None:
+        what = more[0].replace("_", "-") if more else "output or --config"
+        raise BadInputError(f"--resume goes on with the settings of the run: leave out {what}; only limits may change")
+
+
+def _listed(text: str | None) -> list[str] | None:
+    return None if text is None else [part.strip() for part in text.split(",") if part.strip()]
+
+
+# --- progress and interrupts ---
+
+
+@contextmanager
+def _interruptible(show: Show | None, limits: dict[str, Any]) -> Iterator[Follow]:
+    """What follows training: shows it, and stops it after an iteration once Ctrl-C was pressed or it was told to end.
+
+    Until the first iteration, and the second time, an interrupt is one at once.
+    """
+    learning = wanted = False
+
+    def on_signal(number: int, _frame: FrameType | None) -> None:
+        nonlocal wanted
+        if wanted or not learning:
+            raise KeyboardInterrupt
+        wanted = True
+
+    def follow(progress: Progress) -> bool:
+        nonlocal learning
+        learning = True
+        if show is not None:
+            detail, completed, total = _detail(progress, limits)
+            show("stopping" if wanted else "learning", detail, completed, total)
+        return wanted
+
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = []
+    try:
+        try:
+            before = [signal.signal(number, on_signal) for number in numbers]
+        except ValueError:  # not in the main thread, where signals cannot be handled
+            before = []
+        yield follow
+    finally:
+        for number, handler in zip(numbers, before, strict=False):
+            signal.signal(number, handler)
+
+
+def _detail(progress: Progress, limits: dict[str, Any]) -> tuple[str, float, float | None]:
+    detail = (
+        f"outer {progress.outer} iteration {progress.iteration} objective {progress.objective:.6g} "
+        f"gap {progress.moment_gap:.1e} violation {progress.violation:.1e}"
+    )
+    if limits["max_seconds"] is not None:
+        left = max(0.0, limits["max_seconds"] - progress.seconds)
+        return f"{detail}, {left:.0f} s left", min(progress.seconds, limits["max_seconds"]), limits["max_seconds"]
+    if limits["max_iterations"]:
+        left = progress.seconds / progress.iteration * max(0, limits["max_iterations"] - progress.iteration)
+        return f"{detail}, at most {left:.0f} s left", progress.iteration, limits["max_iterations"]
+    return detail, 0.0, None

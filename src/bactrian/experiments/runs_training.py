@@ -1,0 +1,144 @@
+"""Training a run: from settings and data to a folder with model, history and metrics, with checkpoints on the way."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bactrian.experiments.runs import RunFolder, write_json
+from bactrian.experiments.runs_checkpoints import Checkpoint, SegmentedLearning
+from bactrian.experiments.runs_comparison import evaluate_run
+from bactrian.experiments.runs_data import RunData, checksum, read_data
+from bactrian.experiments.runs_models import FittedRun
+from bactrian.experiments.runs_settings import RunSettings
+from bactrian.solvers.solution import ConvergenceWarning, Progress, Solution
+
+#: Sees every iteration; True stops training, which keeps what it has.
+Follow = Callable[[Progress], Any]
+
+
+@dataclass(frozen=True)
+class TrainedRun:
+    """How training ended."""
+
+    folder: RunFolder
+    metrics: Mapping[str, Any]
+    converged: bool
+
+
+def start_run(path: Path, settings: RunSettings, follow: Follow | None = None) -> TrainedRun:
+    """Train a new run in the folder ``path``.
+
+    Raises
+    ------
+    ValueError
+        For data or settings that make no sense; nothing is left behind then.
+    """
+    checksums = _checksums(settings)
+    data = read_data(settings.train, settings)
+    for other in (settings.dev, settings.test):
+        if other is not None:
+            read_data([other], settings)  # what is wrong there is said before the work, not after it
+    folder = RunFolder.create(path, settings, checksums)
+    try:
+        return _train(folder, settings, data, None, follow)
+    except (TypeError, ValueError, MemoryError):
+        if not folder.checkpoint.exists() and not folder.model.exists():
+            folder.discard()
+        raise
+
+
+def resume_run(path: Path, follow: Follow | None = None, **limits: Any) -> TrainedRun:
+    """Go on with a run that was interrupted, or that a limit stopped; ``limits`` replace those of its settings.
+
+    Raises
+    ------
+    ValueError
+        For a folder that is no run, and for data that have changed since.
+    """
+    folder = RunFolder(path)
+    settings, checksums = folder.read_settings()
+    if folder.metrics.is_file() and not folder.checkpoint.is_file() and folder.model.is_file():
+        metrics = folder.read_metrics()
+        if metrics.get("status") == "CONVERGED":
+            return TrainedRun(folder, metrics, True)
+    options = {**settings.options, **{name: value for name, value in limits.items() if value is not None}}
+    settings = RunSettings.of({**settings.as_dict(), "options": options})
+    for name in settings.train:
+        if not Path(name).exists():
+            raise ValueError(f"{name}: there is no such file, but the run learned from it")
+        if checksum(Path(name)) != checksums.get(name):
+            raise ValueError(f"{name} has changed since the run began; train anew")
+    checkpoint = Checkpoint.read(folder.checkpoint) if folder.checkpoint.is_file() else None
+    return _train(folder, settings, read_data(settings.train, settings), checkpoint, follow)
+
+
+def _checksums(settings: RunSettings) -> dict[str, str]:
+    found = {}
+    for name in (*settings.train, settings.dev, settings.test):
+        if name is not None:
+            if not Path(name).exists():
+                raise ValueError(f"{name}: there is no such file")
+            found[name] = checksum(Path(name))
+    return found
+
+
+def _train(
+    folder: RunFolder, settings: RunSettings, data: RunData, checkpoint: Checkpoint | None, follow: Follow | None
+) -> TrainedRun:
+    trace = [] if checkpoint is None else folder.read_history(checkpoint.iterations)[0]
+
+    def observe(progress: Progress) -> Any:
+        # Without the weights: a copy of them for every iteration would fill the memory.
+        trace.append(Progress(**{**vars(progress), "weights": progress.weights[:0].copy()}))
+        return None if follow is None else follow(progress)
+
+    def save(reached: Checkpoint) -> None:
+        folder.write_history(trace, reached.history)
+        reached.write(folder.checkpoint)
+
+    estimator: Any = settings.estimator()
+    # In place of bactrian.learn, with the same arguments.
+    estimator._learning = SegmentedLearning(every=settings.checkpoint_every, save=save, start=checkpoint)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # the status says it
+        estimator.fit(data.X, data.y, **data.given, callback=observe)
+    del estimator._learning
+    solution: Solution = estimator.solution_
+    estimator.save(folder.model)
+    folder.write_history(trace, solution.history)
+    metrics = {**_training_metrics(solution, trace), **_scores(folder)}
+    write_json(folder.metrics, metrics)
+    if solution.converged:
+        folder.checkpoint.unlink(missing_ok=True)
+    return TrainedRun(folder, metrics, solution.converged)
+
+
+def _training_metrics(solution: Solution, trace: list[Progress]) -> dict[str, Any]:
+    return {
+        "status": solution.status.name,
+        "status_in_words": str(solution.status),
+        "method": solution.method,
+        "objective": solution.objective,
+        "moment_gap": solution.moment_gap,
+        "violation": solution.violation,
+        "outer_iterations": len(solution.history),
+        "iterations": trace[-1].iteration if trace else 0,
+        "evaluations": solution.evaluations,
+        "seconds": solution.seconds,
+        "weights": int(solution.weights.size),
+    }
+
+
+def _scores(folder: RunFolder) -> dict[str, Any]:
+    """Scores on the files that were named for it."""
+    run = FittedRun.load(folder)
+    scores = {}
+    for name in ("dev", "test"):
+        path = getattr(run.settings, name)
+        if path is not None:
+            scores[name] = evaluate_run(run, [path]).scores
+    return scores

@@ -1,0 +1,252 @@
+"""Training that is interrupted and goes on ends where an undisturbed run ends."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+import bactrian as bt
+from bactrian.estimators.saving import ModelFileError
+from bactrian.experiments.announcements import make_announcements
+from bactrian.experiments.runs import RunFolder
+from bactrian.experiments.runs_checkpoints import Checkpoint, SegmentedLearning
+from bactrian.experiments.runs_models import FittedRun
+from bactrian.experiments.runs_settings import RunSettings, with_defaults
+from bactrian.experiments.runs_training import resume_run, start_run
+from bactrian.text import parse_seminar, write_columns
+
+
+class Killed(BaseException):
+    """Stands for the end of the process: nothing of ours may catch it."""
+
+
+def write_data(path, n=4):
+    documents = [parse_seminar(made.tagged) for made in make_announcements(n, seed=3)]
+    write_columns(path, [document.replace(text=None, starts=None, stops=None) for document in documents])
+
+
+@pytest.fixture(scope="module")
+def train_file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("data") / "train.conll"
+    write_data(path)
+    return path
+
+
+def settings_for(path, **options):
+    model = options.pop("model", "skip-chain")
+    return RunSettings.of(
+        with_defaults(
+            {
+                "train": [str(path)],
+                "model": model,
+                "features": {"ngrams": 0, "window": 1},
+                "options": options,
+                "checkpoint_every": 7,
+                "report": False,
+            }
+        )
+    )
+
+
+def killed_at(iteration):
+    def follow(progress):
+        if progress.iteration >= iteration:
+            raise Killed
+
+    return follow
+
+
+LEARNERS = [
+    {"method": "cccp", "max_iterations": 60},
+    {"method": "cccp-empirical", "max_iterations": 60},
+    {"method": "camel0"},
+    {"method": "piecewise"},
+    {"method": "lbp"},
+    {"method": "exact", "model": "chain"},
+    {"method": "piecewise", "l1": 0.2},
+]
+
+
+@pytest.mark.parametrize("options", LEARNERS, ids=lambda options: "-".join(map(str, options.values())))
+def test_two_interruptions_change_nothing(options, train_file, tmp_path):
+    settings = settings_for(train_file, tolerance=1e-4, **options)
+    whole = start_run(tmp_path / "whole", settings)
+    path = tmp_path / "broken"
+    with pytest.raises(Killed):
+        start_run(path, settings, killed_at(9))
+    assert not (path / "model.safetensors").exists()
+    assert Checkpoint.read(path / "checkpoint.safetensors").iterations == 7
+    with pytest.raises(Killed):
+        resume_run(path, killed_at(24))
+    broken = resume_run(path)
+    weights = [FittedRun.load(run.folder).estimator.weights_ for run in (whole, broken)]
+    np.testing.assert_array_equal(weights[0], weights[1])
+    for key in ("status", "objective", "iterations", "outer_iterations", "evaluations", "moment_gap", "violation"):
+        assert whole.metrics[key] == broken.metrics[key], key
+    traces = [[(p.iteration, p.outer, p.objective) for p in run.folder.read_history()[0]] for run in (whole, broken)]
+    assert traces[0] == traces[1]
+    assert [i for i, _, _ in traces[0]] == list(range(1, len(traces[0]) + 1))
+
+
+def test_segments_reach_the_optimum_of_a_single_run(train_file, tmp_path):
+    """Dropping what the optimiser remembers changes the path, not the end."""
+    options = {"method": "camel0", "tolerance": 1e-8}
+    cut = start_run(tmp_path / "cut", settings_for(train_file, **options))
+    values = settings_for(train_file, **options).as_dict()
+    whole = start_run(tmp_path / "whole", RunSettings.of({**values, "checkpoint_every": 0}))
+    assert cut.converged
+    assert whole.converged
+    assert not list((tmp_path / "whole").glob("checkpoint*"))
+    one, other = (FittedRun.load(run.folder).estimator.weights_ for run in (cut, whole))
+    np.testing.assert_allclose(one, other, rtol=0, atol=1e-6)
+
+
+def test_a_limit_keeps_everything_and_can_be_raised(train_file, tmp_path):
+    settings = settings_for(train_file, method="piecewise", max_iterations=10)
+    short = start_run(tmp_path / "run", settings)
+    assert not short.converged
+    assert short.metrics["status"] == "ITERATION_LIMIT"
+    assert Checkpoint.read(short.folder.checkpoint).iterations == 10
+    still = resume_run(tmp_path / "run")
+    assert still.metrics["iterations"] == 10
+    done = resume_run(tmp_path / "run", max_iterations=1000)
+    assert done.converged
+    assert not done.folder.checkpoint.exists()
+    assert resume_run(tmp_path / "run").metrics == json.loads(done.folder.metrics.read_text())
+
+
+def test_a_polite_stop_keeps_the_model(train_file, tmp_path):
+    settings = settings_for(train_file, method="piecewise")
+    stopped = start_run(tmp_path / "run", settings, lambda progress: progress.iteration >= 9)
+    assert stopped.metrics["status"] == "STOPPED"
+    assert FittedRun.load(stopped.folder).estimator.weights_.any()
+    whole = start_run(tmp_path / "whole", settings)
+    done = resume_run(tmp_path / "run")
+    one, other = (FittedRun.load(run.folder).estimator.weights_ for run in (whole, done))
+    np.testing.assert_array_equal(one, other)
+
+
+def test_changed_data_are_refused(tmp_path):
+    path = tmp_path / "train.conll"
+    write_data(path, 2)
+    with pytest.raises(Killed):
+        start_run(tmp_path / "run", settings_for(path, method="piecewise"), killed_at(8))
+    path.write_text(path.read_text() + "\nmore O\n")
+    with pytest.raises(ValueError, match="has changed since the run began"):
+        resume_run(tmp_path / "run")
+    path.unlink()
+    with pytest.raises(ValueError, match="no such file"):
+        resume_run(tmp_path / "run")
+
+
+def test_a_damaged_checkpoint_is_refused(train_file, tmp_path):
+    with pytest.raises(Killed):
+        start_run(tmp_path / "run", settings_for(train_file, method="piecewise"), killed_at(8))
+    checkpoint = RunFolder(tmp_path / "run").checkpoint
+    content = bytearray(checkpoint.read_bytes())
+    content[-9] ^= 1
+    checkpoint.write_bytes(bytes(content))
+    with pytest.raises(ModelFileError, match="damaged"):
+        resume_run(tmp_path / "run")
+
+
+def test_bad_settings_leave_nothing_behind(train_file, tmp_path):
+    values = settings_for(train_file).as_dict()
+    values["options"] = {**values["options"], "transition_tables": "round"}
+    with pytest.raises(ValueError, match="round"):
+        start_run(tmp_path / "run", RunSettings.of(values))
+    assert not list(tmp_path.iterdir())
+
+
+def test_time_limits_are_shared_by_segments():
+    graph = bt.grid_graph(3, 3, 2)
+    model = bt.LogLinearModel(graph, [None] * 9 + [np.eye(4)] * 12)
+    data = bt.Samples(model, np.random.default_rng(0).integers(2, size=(40, 9)))
+    saved = []
+    learning = SegmentedLearning(every=1, save=saved.append)
+    with pytest.warns(bt.ConvergenceWarning, match="time limit"):
+        solution = learning(data, "cccp", max_iterations=100, max_seconds=0.0, tolerance=1e-9)
+    assert solution.status is bt.Status.TIME_LIMIT
+    assert saved[-1].weights.tolist() == solution.weights.tolist()
+
+
+# --- real processes ---
+
+
+def command(*arguments):
+    return [sys.executable, "-c", "from bactrian.cli import main; main()", *map(str, arguments)]
+
+
+def arguments_for(train_file, path):
+    options = ["--model", "skip-chain", "--method", "cccp", "--tolerance", "1e-7", "--checkpoint-every", "5"]
+    return ["train", train_file, *options, "--max-iterations", "400", "--no-report", "-o", path]
+
+
+def start(arguments):
+    return subprocess.Popen(command(*arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def weights_of(path):
+    return FittedRun.load(RunFolder(path)).estimator.weights_
+
+
+def wait_for(process, path, seconds=120.0):
+    end = time.monotonic() + seconds
+    while process.poll() is None and not path.exists() and time.monotonic() < end:
+        time.sleep(0.005)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name != "posix", reason="needs signals")
+def test_ctrl_c_stops_politely_and_says_how_to_go_on(train_file, tmp_path):
+    path = tmp_path / "run"
+    process = start(arguments_for(train_file, path))
+    wait_for(process, path / "checkpoint.safetensors")
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 1, err
+    assert b"go on with: bactrian train --resume" in err
+    assert b"Traceback" not in err
+    assert weights_of(path).any()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name != "posix", reason="needs signals")
+def test_twenty_kills_at_random_moments(train_file, tmp_path):
+    """A process is killed again and again, anywhere from its start to its last file, until twenty kills are done."""
+    rng = np.random.default_rng(0)
+    whole = tmp_path / "whole"
+    began = time.monotonic()
+    process = start(arguments_for(train_file, whole))
+    wait_for(process, whole / "settings.json")
+    reading = time.monotonic() - began
+    process.communicate(timeout=300)
+    training = time.monotonic() - began - reading
+    expected = weights_of(whole)
+    kills = rounds = 0
+    path = tmp_path / "run0"
+    while kills < 20:
+        arguments = ["train", "--resume", path] if path.exists() else arguments_for(train_file, path)
+        process = start(arguments)
+        if path.exists() or rng.random() < 0.8:  # most kills hit learning itself, some what comes before it
+            time.sleep(0.9 * reading)
+            time.sleep(rng.random() * 0.6 * training)
+        else:
+            time.sleep(rng.random() * reading)
+        if process.poll() is None:
+            kills += 1
+            process.kill()
+        _, err = process.communicate(timeout=300)
+        assert process.returncode in (0, 1, -signal.SIGKILL), err
+        if process.returncode >= 0:
+            np.testing.assert_allclose(weights_of(path), expected, rtol=0, atol=1e-6)
+            rounds += 1
+            path = tmp_path / f"run{rounds}"
+    if path.exists():
+        assert subprocess.run(command("train", "--resume", path), capture_output=True, timeout=600).returncode in (0, 1)
+        np.testing.assert_allclose(weights_of(path), expected, rtol=0, atol=1e-6)

@@ -1,0 +1,443 @@
+"""Chains and skip chains: against CRFsuite, enumeration and logistic regression, and what users may throw at them."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pycrfsuite
+import pytest
+import scipy.sparse as sp
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.linear_model import LogisticRegression
+
+import bactrian as bt
+from bactrian.compat import CRF
+from bactrian.estimators.saving import ModelFileError
+
+Array = np.ndarray[Any, Any]
+
+WORDS = ["Ada", "Bo", "met", "in", "Rome", "Ulm", "and", "."]
+
+
+def corpus(n: int = 40, seed: int = 0) -> tuple[list[list[dict[str, Any]]], list[list[str]]]:
+    """Sentences in which a word's label depends on the word and on the label before it."""
+    rng = np.random.default_rng(seed)
+    X, y = [], []
+    for _ in range(n):
+        words = rng.choice(WORDS, size=rng.integers(1, 9)).tolist()
+        labels: list[str] = []
+        for word in words:
+            capital = word[0].isupper()
+            label = ("B-LOC" if word in ("Rome", "Ulm") else "B-PER") if capital else "O"
+            if capital and labels and labels[-1].endswith(label[2:]) and rng.random() < 0.7:
+                label = f"I-{label[2:]}"
+            labels.append("O" if rng.random() < 0.1 else label)
+        X.append([{"word": w, "capital": w[0].isupper(), "length": len(w) / 4} for w in words])
+        y.append(labels)
+    return X, y
+
+
+def strings(X: list[list[dict[str, Any]]]) -> list[list[list[str]]]:
+    return [[[f"word={token['word']}", f"capital={token['capital']}"] for token in sentence] for sentence in X]
+
+
+def crfsuite_objective(model: Any, X: Any, y: Any, c2: float) -> float:
+    """Penalised negative log-likelihood of CRFsuite's weights, from its own marginals."""
+    tagger = model
+    nll = 0.0
+    for tokens, labels in zip(X, y, strict=True):
+        tagger.set([dict.fromkeys(token, 1.0) for token in tokens])
+        nll -= np.log(tagger.probability(labels))
+    info = tagger.info()
+    square = sum(w * w for w in info.state_features.values()) + sum(w * w for w in info.transitions.values())
+    return nll + c2 * square
+
+
+@pytest.fixture(scope="module")
+def judged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any, Any, float]:
+    X, y = corpus(60)
+    tokens = strings(X)
+    trainer = pycrfsuite.Trainer(verbose=False)
+    for sequence, labels in zip(tokens, y, strict=True):
+        trainer.append([dict.fromkeys(token, 1.0) for token in sequence], labels)
+    trainer.set_params({"c1": 0.0, "c2": 0.05, "epsilon": 1e-9, "period": 50, "delta": 1e-12, "max_iterations": 5000,
+                        "feature.possible_states": True, "feature.possible_transitions": True})  # fmt: skip
+    path = str(tmp_path_factory.mktemp("crfsuite") / "model")
+    trainer.train(path)
+    tagger = pycrfsuite.Tagger()
+    tagger.open(path)
+    return tagger, tokens, y, crfsuite_objective(tagger, tokens, y, 0.05)
+
+
+def test_exact_chain_reaches_crfsuites_optimum(judged: Any) -> None:
+    tagger, tokens, y, objective = judged
+    model = bt.LinearChainCRF(prior_variance=10.0, tolerance=1e-7).fit(tokens, y)
+    assert model.solution_.converged
+    assert model.solution_.objective == pytest.approx(objective, rel=1e-4)
+    predicted = model.predict(tokens)
+    theirs = [tagger.tag([dict.fromkeys(token, 1.0) for token in sequence]) for sequence in tokens]
+    pairs = [(a, b) for one, other in zip(predicted, theirs, strict=True) for a, b in zip(one, other, strict=True)]
+    assert np.mean([a == b for a, b in pairs]) >= 0.999
+    marginals = model.predict_marginals(tokens)
+    tagger.set([dict.fromkeys(token, 1.0) for token in tokens[3]])
+    for t in range(len(tokens[3])):
+        wanted = [tagger.marginal(label, t) for label in model.classes_]
+        np.testing.assert_allclose(marginals[3][t], wanted, atol=2e-3)
+
+
+def test_compat_restricts_weights_to_what_was_seen(tmp_path: Any) -> None:
+    X, y = corpus(50, seed=1)
+    crf = CRF(algorithm="lbfgs", c1=0.0, c2=0.1, max_iterations=500, all_possible_transitions=False, epsilon=1e-7)
+    crf.fit(X, y)
+    trainer = pycrfsuite.Trainer(verbose=False)
+    for sequence, labels in zip(X, y, strict=True):
+        trainer.append(sequence, labels)
+    trainer.set_params({"c1": 0.0, "c2": 0.1, "epsilon": 1e-9, "delta": 1e-12, "period": 50, "max_iterations": 5000})
+    path = str(tmp_path / "model")
+    trainer.train(path)
+    tagger = pycrfsuite.Tagger()
+    tagger.open(path)
+    info = tagger.info()
+    ours, transitions = crf.state_features_, crf.transition_features_
+    assert set(ours) == set(info.state_features)
+    np.testing.assert_allclose(
+        [ours[key] for key in info.state_features], list(info.state_features.values()), atol=5e-3
+    )
+    seen = {pair for pair, weight in transitions.items() if weight != 0.0}
+    assert seen == set(info.transitions)
+    assert crf.predict(X[:3]) == [tagger.tag(sequence) for sequence in X[:3]]
+    assert set(crf.predict_marginals(X[:1])[0][0]) == set(crf.classes_)
+
+
+def test_compat_is_cloned_and_refuses_other_algorithms() -> None:
+    crf = clone(CRF(c2=0.3, max_iterations=7))
+    assert crf.get_params()["c2"] == 0.3
+    with pytest.raises(ValueError, match="algorithm must be 'lbfgs', found 'ap'"):
+        CRF(algorithm="ap").fit(*corpus(3))
+    with pytest.raises(ValueError, match="c2 must be a finite number of at least 0"):
+        CRF(c2=-1.0).fit(*corpus(3))
+
+
+def scores_of(model: Any, X: list[list[list[str]]], m: int) -> tuple[Array, Array]:
+    """Node scores from weights by name, and the table of transitions: an independent reading of what was learned."""
+    labels = list(model.classes_)
+    weight = {name: model.state_weights_[i] for i, name in enumerate(model.feature_names_)}
+    nodes = np.array([sum((weight[f] for f in token if f in weight), np.zeros(len(labels))) for token in X[m]])
+    table = np.array([[model.transition_features_[a, b] for b in labels] for a in labels])
+    return nodes, table
+
+
+@pytest.mark.parametrize("skip_tables", ["symmetric", "full", "diagonal"])
+def test_skip_chain_agrees_with_enumeration(skip_tables: str) -> None:
+    X = [[["word=Ada"], ["word=x"], ["word=Ada"], ["word=Bo"], ["word=Ada"]], [["word=Bo"], ["word=Bo"]]]
+    y = [["P", "O", "P", "O", "L"], ["O", "P"]]
+    model = bt.SkipChainCRF(method="exact", inference="exact", skip_tables=skip_tables, prior_variance=1.0).fit(X, y)
+    marginals, edges = model.predict_marginals(X, edges=True)
+    nodes, table = scores_of(model, X, 0)
+    skip = model.skip_table_
+    joint = {}
+    for states in itertools.product(range(3), repeat=5):
+        score = sum(nodes[t, s] for t, s in enumerate(states))
+        score += sum(table[a, b] for a, b in itertools.pairwise(states))
+        score += skip[states[0], states[2]] + skip[states[2], states[4]]
+        joint[states] = np.exp(score)
+    total = sum(joint.values())
+    wanted = np.zeros((5, 3))
+    pair = np.zeros((3, 3))
+    for states, p in joint.items():
+        wanted[np.arange(5), states] += p / total
+        pair[states[2], states[4]] += p / total
+    np.testing.assert_allclose(marginals[0], wanted, atol=1e-10)
+    pairs, tables = edges[0]
+    at = pairs.tolist().index([2, 4])
+    np.testing.assert_allclose(tables[at], pair, atol=1e-10)
+    loopy = clone(model).set_params(inference="rbp").fit(X, y)
+    assert np.abs(loopy.predict_marginals(X)[0] - wanted).max() < 0.1
+
+
+def test_tokens_without_edges_are_logistic_regression() -> None:
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(60, 4))
+    labels = rng.integers(0, 3, 60)
+    X, y = [row[None] for row in rows], [[int(label)] for label in labels]
+    model = bt.LinearChainCRF(prior_variance=2.0, tolerance=1e-8).fit(X, y)
+    judge = LogisticRegression(C=2.0, fit_intercept=False, tol=1e-10, max_iter=1000).fit(rows, labels)
+    np.testing.assert_allclose(np.concatenate(model.predict_marginals(X)), judge.predict_proba(rows), atol=1e-5)
+
+
+def test_dicts_strings_matrices_and_bundles_agree() -> None:
+    X, y = corpus(25)
+    tokens = strings(X)
+    bundles = {w: (f"word={w}", f"capital={w[0].isupper()}") for w in WORDS}
+    bundled = [[[bundles[token["word"]]] for token in sentence] for sentence in X]
+    dicts = [[{"word": t["word"], "capital": str(t["capital"])} for t in sentence] for sentence in X]
+    names = sorted({name for sentence in tokens for token in sentence for name in token})
+    dense = [np.array([[float(n in token) for n in names] for token in sentence]) for sentence in tokens]
+    sparse = [sp.csr_array(matrix) for matrix in dense]
+    for method in ("exact", "piecewise"):
+        fits = [bt.LinearChainCRF(method=method, tolerance=1e-8).fit(data, y)
+                for data in (tokens, bundled, dicts, dense, sparse)]  # fmt: skip
+        wanted = np.concatenate(fits[0].predict_marginals(tokens))
+        for model, data in zip(fits, (tokens, bundled, dicts, dense, sparse), strict=True):
+            assert model.solution_.objective == pytest.approx(fits[0].solution_.objective, rel=1e-9)
+            np.testing.assert_allclose(np.concatenate(model.predict_marginals(data)), wanted, atol=1e-6)
+
+
+def test_features_given_twice_count_twice() -> None:
+    y = [["A", "B"], ["B", "A"]]
+    twice = [[["f", "f"], ["g", "g"]], [["g", "g"], ["f", "f"]]]
+    valued = [[{"f": 2.0}, {"g": 2.0}], [{"g": 2.0}, {"f": 2.0}]]
+    one, other = bt.LinearChainCRF(tolerance=1e-9).fit(twice, y), bt.LinearChainCRF(tolerance=1e-9).fit(valued, y)
+    np.testing.assert_allclose(one.weights_, other.weights_, atol=1e-7)
+
+
+def test_min_frequency_counts_tokens_in_bundles_too() -> None:
+    bundle = ("often", "shared")
+    X = [[[bundle, "once"], [bundle, "twice"]], [["twice", "shared"]]]
+    model = bt.LinearChainCRF(min_frequency=2).fit(X, [["A", "B"], ["A"]])
+    assert sorted(model.feature_names_) == ["often", "shared", "twice"]
+    assert bt.LinearChainCRF(min_frequency=3).fit(X, [["A", "B"], ["A"]]).feature_names_ == ["shared"]
+
+
+def test_unseen_features_are_ignored_and_unseen_labels_refused() -> None:
+    X, y = corpus(20)
+    model = bt.SkipChainCRF(method="camel0").fit(X, y)
+    known = [[{"word": "Ada"}]]
+    odd = [[{"word": "Ada", "never": "seen", "unheard": 3.0}]]
+    assert np.array_equal(model.predict_marginals(known)[0], model.predict_marginals(odd)[0])
+    warm = clone(model).set_params(warm_start=True).fit(X, y)
+    with pytest.raises(ValueError, match=r"y\[0\] holds the label 'B-NEW'; the labels are"):
+        warm.fit(X[:1], [["B-NEW"] * len(X[0])])
+
+
+def test_labels_that_never_occur() -> None:
+    X, y = corpus(20)
+    model = bt.LinearChainCRF(labels=["O", "B-PER", "I-PER", "B-LOC", "I-LOC", "B-ORG"]).fit(X, y)
+    assert "B-ORG" in model.classes_.tolist()
+    column = model.classes_.tolist().index("B-ORG")
+    assert max(table[:, column].max() for table in model.predict_marginals(X)) < 0.2
+
+
+def test_integer_labels() -> None:
+    X, y = corpus(20)
+    codes = {label: 10 * k for k, label in enumerate(sorted({tag for tags in y for tag in tags}))}
+    model = bt.LinearChainCRF().fit(X, [np.array([codes[tag] for tag in tags]) for tags in y])
+    assert model.classes_.tolist() == sorted(codes.values())
+    assert set(model.predict(X)[0]) <= set(codes.values())
+    assert 0.0 < model.score(X, [[codes[tag] for tag in tags] for tags in y]) <= 1.0
+
+
+@pytest.mark.parametrize("make", [bt.LinearChainCRF, bt.SkipChainCRF])
+def test_empty_sequences_and_one_token(make: Any) -> None:
+    X, y = corpus(15)
+    model = make().fit([*X, [], X[0][:1]], [*y, [], y[0][:1]])
+    assert model.predict([[], X[0][:1], []])[0] == []
+    assert len(model.predict([[], X[0][:1], []])[1]) == 1
+    assert model.predict([]) == []
+    assert model.predict([[], []]) == [[], []]
+    nodes, edges = model.predict_marginals([[], X[0]], edges=True)
+    assert nodes[0].shape == (0, len(model.classes_))
+    assert edges[0][1].shape[0] == 0
+    with pytest.raises(ValueError, match="X has no tokens"):
+        make().fit([[], []], [[], []])
+
+
+def test_long_documents() -> None:
+    rng = np.random.default_rng(0)
+    words = [f"{'W' if t % 50 == 0 else 'w'}{t % 97}" for t in range(10_000)]
+    X = [[[f"word={word}"] for word in words]]
+    y = [[("A", "B", "C")[k] for k in rng.integers(0, 3, 10_000)]]
+    chain = bt.LinearChainCRF(max_iterations=20, tolerance=1e-2)
+    with pytest.warns(bt.ConvergenceWarning):
+        chain.fit(X, y)
+    marginals = chain.predict_marginals(X)[0]
+    np.testing.assert_allclose(marginals.sum(axis=1), 1.0, atol=1e-9)
+    assert len(chain.predict(X)[0]) == 10_000
+
+
+def test_non_ascii_text(tmp_path: Any) -> None:
+    X = [[["word=Zürich"], ["word=и"], ["word=東京"], ["word=Zürich"]]]
+    y = [["ORT", "O", "ORT", "ORT"]]
+    model = bt.SkipChainCRF().fit(X, y)
+    assert model.predict(X) == y
+    model.save(tmp_path / "modèle.safetensors")
+    again = bt.SkipChainCRF.load(tmp_path / "modèle.safetensors")
+    assert again.feature_names_ == model.feature_names_
+    assert again.predict(X) == y
+
+
+def test_breaks_cut_the_chain() -> None:
+    X, y = corpus(30)
+    joined = [[token for sentence in X for token in sentence]], [[tag for tags in y for tag in tags]]
+    starts = np.cumsum([0, *(len(sentence) for sentence in X[:-1])])
+    one = bt.LinearChainCRF(tolerance=1e-8).fit(X, y)
+    other = bt.LinearChainCRF(tolerance=1e-8).fit(*joined, breaks=[starts])
+    np.testing.assert_allclose(one.weights_, other.weights_, atol=1e-5)
+    np.testing.assert_allclose(
+        np.concatenate(one.predict_marginals(X)), other.predict_marginals(joined[0], breaks=[starts])[0], atol=1e-6
+    )
+    with pytest.raises(ValueError, match=r"breaks\[0\] must hold positions"):
+        other.predict(joined[0], breaks=[[10_000]])
+
+
+def test_skips_given_equal_skips_by_rule() -> None:
+    X, y = corpus(20)
+    by_rule = bt.SkipChainCRF(skips=lambda words: [(0, len(words) - 1)] if len(words) > 2 else []).fit(X, y)
+    given = [[(0, len(sentence) - 1)] if len(sentence) > 2 else [] for sentence in X]
+    by_hand = bt.SkipChainCRF(skips=None).fit(X, y, skips=given)
+    np.testing.assert_allclose(by_rule.weights_, by_hand.weights_, atol=1e-9)
+    with pytest.raises(ValueError, match="skips=None needs the skip edges"):
+        by_hand.predict(X)
+    with pytest.raises(ValueError, match=r"skips\[0\]\[0\] = \(0, 99\)"):
+        by_hand.predict(X[:1], skips=[[(0, 99)]])
+    with pytest.raises(ValueError, match="a rule for skips needs the word of every token"):
+        bt.SkipChainCRF().fit([[["f"], ["g"]]], [["A", "B"]])
+
+
+def test_edge_features_add_to_the_table_that_all_share() -> None:
+    """Two kinds of transitions, told apart by a feature: the constant and the features make up two tables."""
+    X, y = corpus(30, seed=3)
+    kinds = [[["kind=even"] if t % 2 == 0 else ["kind=odd"] for t in range(len(s) - 1)] for s in X]
+    fitted = bt.LinearChainCRF(tolerance=1e-8).fit(X, y, transition_features=kinds)
+    assert fitted.solution_.moment_gap < 1e-4
+    assert fitted.solution_.objective < bt.LinearChainCRF(tolerance=1e-8).fit(X, y).solution_.objective
+    # The same model by hand: a chain with two types of edges, one table each, and a prior on parts of their sum.
+    edges = fitted.predict_marginals(X, transition_features=kinds, edges=True)[1]
+    expected = sum(tables.sum(axis=0) for _, tables in edges)
+    codes = {label: k for k, label in enumerate(fitted.classes_.tolist())}
+    observed = np.zeros_like(expected)
+    for tags in y:
+        for a, b in itertools.pairwise(tags):
+            observed[codes[a], codes[b]] += 1.0
+    table = np.array([[fitted.transition_features_[a, b] for b in codes] for a in codes])
+    np.testing.assert_allclose(observed - expected, table / 10.0, atol=1e-5)  # moments are matched up to the prior
+    with pytest.raises(ValueError, match="fitted with transition_features="):
+        fitted.predict(X)
+    with pytest.raises(ValueError, match=r"transition_features\[0\] must have one entry per edge"):
+        fitted.predict(X, transition_features=[[], *kinds[1:]])
+
+
+def test_partial_labels_are_kept_and_change_their_neighbours() -> None:
+    X, y = corpus(40)
+    for model in (bt.LinearChainCRF().fit(X, y), bt.SkipChainCRF().fit(X, y)):
+        m = max(range(len(X)), key=lambda i: len(X[i]))
+        known: list[Any] = [None] * len(X[m])
+        known[1] = "I-LOC"
+        assert model.predict([X[m]], partial=[known])[0][1] == "I-LOC"
+        free, bound = model.predict_marginals([X[m]])[0], model.predict_marginals([X[m]], partial=[known])[0]
+        assert bound[1].max() == 1.0
+        assert np.abs(free[0] - bound[0]).max() > 1e-3
+        with pytest.raises(ValueError, match=r"partial\[0\]\[0\] is 'X'"):
+            model.predict([X[m]], partial=[["X"] + [None] * (len(X[m]) - 1)])
+
+
+def test_sample_and_class_weights() -> None:
+    X, y = corpus(20)
+    doubled = bt.LinearChainCRF(tolerance=1e-8).fit([*X, *X[:5]], [*y, *y[:5]])
+    weighted = bt.LinearChainCRF(tolerance=1e-8).fit(X, y, sample_weight=[2.0] * 5 + [1.0] * 15)
+    np.testing.assert_allclose(doubled.weights_, weighted.weights_, atol=1e-5)
+    rare = bt.LinearChainCRF(class_weight={"I-LOC": 20.0}).fit(X, y)
+    assert not np.allclose(rare.weights_, bt.LinearChainCRF().fit(X, y).weights_)
+    with pytest.raises(ValueError, match="class_weight names the label 'NO'"):
+        bt.LinearChainCRF(class_weight={"NO": 1.0}).fit(X, y)
+
+
+def test_warm_start_goes_on_from_the_last_weights() -> None:
+    X, y = corpus(30)
+    model = bt.LinearChainCRF(warm_start=True, tolerance=1e-6).fit(X, y)
+    first = model.solution_.evaluations
+    model.fit(X, y)
+    assert model.solution_.evaluations < first / 2
+    assert model.solution_.converged
+
+
+def test_score_is_entity_f1() -> None:
+    X, y = corpus(30)
+    model = bt.LinearChainCRF(max_iterations=3, tolerance=0.1, labels=None)
+    with pytest.warns(bt.ConvergenceWarning):
+        model.fit(X, y)
+    from seqeval.metrics import f1_score
+
+    assert model.score(X, y) == pytest.approx(f1_score(y, model.predict(X)), abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    "method", ["piecewise", "camel0", "cccp", "cccp-empirical", "lbp", "convex", "pseudolikelihood"]
+)
+def test_every_learner_tags(method: str) -> None:
+    X, y = corpus(40)
+    model = bt.SkipChainCRF(method=method, tolerance=1e-4).fit(X, y)
+    assert model.solution_.converged
+    assert model.score(X, y) > 0.6
+
+
+@pytest.mark.parametrize("node_factors", ["edges", "first-edge", "clusters"])
+def test_where_node_scores_sit_matters_to_piecewise_alone(node_factors: str) -> None:
+    X, y = corpus(30)
+    even = bt.LinearChainCRF(method="piecewise", tolerance=1e-8).fit(X, y)
+    other = bt.LinearChainCRF(method="piecewise", tolerance=1e-8, node_factors=node_factors).fit(X, y)
+    assert np.allclose(even.weights_, other.weights_, atol=1e-4) == (node_factors == "edges")
+    exact = [bt.LinearChainCRF(tolerance=1e-8, node_factors=n).fit(X, y).weights_ for n in ("edges", node_factors)]
+    np.testing.assert_allclose(*exact, atol=1e-6)
+
+
+def test_saved_models_predict_the_same(tmp_path: Any) -> None:
+    X, y = corpus(20)
+    for model in (bt.LinearChainCRF(), bt.SkipChainCRF(skips="all"), CRF(c2=0.1)):
+        model.fit(X, y)
+        path = tmp_path / f"{type(model).__name__}.safetensors"
+        model.save(path)
+        again = type(model).load(path)
+        assert again.predict(X) == model.predict(X)
+        assert again.get_params() == model.get_params()
+    with pytest.raises(ModelFileError, match="expected a LinearChainCRF"):
+        bt.LinearChainCRF.load(tmp_path / "SkipChainCRF.safetensors")
+    with pytest.raises(ValueError, match="skips is a function"):
+        bt.SkipChainCRF(skips=lambda words: []).fit(X, y).save(tmp_path / "never")
+    assert not (tmp_path / "never").exists()
+
+
+def test_top_features_name_the_largest_weights() -> None:
+    X, y = corpus(30)
+    model = bt.LinearChainCRF().fit(X, y)
+    name, label, weight = model.top_features(1)[0]
+    assert abs(weight) == pytest.approx(np.abs(model.state_weights_).max())
+    column = model.classes_.tolist().index(label)
+    assert model.state_weights_[model.feature_names_.index(name), column] == weight
+    assert all(one[1] == "O" for one in model.top_features(4, label="O"))
+    with pytest.raises(ValueError, match="label must be one of"):
+        model.top_features(3, label="?")
+
+
+@pytest.mark.parametrize(
+    ("X", "y", "error", "match"),
+    [
+        ("text", [["A"]], TypeError, "X must be a list of sequences"),
+        ([["word"]], [["A"]], TypeError, r"X\[0\]\[0\]: a token is a dict or a list of strings, found str"),
+        ([[[1]]], [["A"]], TypeError, r"X\[0\]\[0\]: features must be strings"),
+        ([[{"f": object()}]], [["A"]], TypeError, r"X\[0\]\[0\]: feature 'f' must be a string, number"),
+        ([[{"f": float("nan")}]], [["A"]], TypeError, "must be a finite number"),
+        ([[["f"]]], [["A", "B"]], ValueError, r"y\[0\] must have one label per token: expected 1, found 2"),
+        ([[["f"]]], [["A"], ["B"]], ValueError, "one entry per sequence of X"),
+        ([[["f"]]], [[1.5]], TypeError, r"y\[0\]\[0\] must be a string or an integer"),
+        ([[["f"], ["g"]]], [["A", 1]], TypeError, "all strings or all integers"),
+        ([np.ones((2, 3)), np.ones((2, 4))], [[0, 1], [0, 1]], ValueError, r"X\[1\] must have 3 columns"),
+        (np.ones((2, 3)), [[0, 1]], TypeError, "one matrix per sequence"),
+    ],
+)  # fmt: skip
+def test_bad_input(X: Any, y: Any, error: type[Exception], match: str) -> None:
+    with pytest.raises(error, match=match):
+        bt.LinearChainCRF().fit(X, y)
+
+
+def test_bad_parameters() -> None:
+    X, y = corpus(3)
+    with pytest.raises(ValueError, match="min_frequency must be an integer of at least 1"):
+        bt.LinearChainCRF(min_frequency=0).fit(X, y)
+    with pytest.raises(ValueError, match="labels names a label twice"):
+        bt.LinearChainCRF(labels=["A", "A"]).fit(X, y)
+    with pytest.raises(NotFittedError):
+        bt.SkipChainCRF().predict(X)
