@@ -421,7 +421,7 @@ def test_top_features_name_the_largest_weights() -> None:
         ([[{"f": object()}]], [["A"]], TypeError, r"X\[0\]\[0\]: feature 'f' must be a string, number"),
         ([[{"f": float("nan")}]], [["A"]], TypeError, "must be a finite number"),
         ([[["f"]]], [["A", "B"]], ValueError, r"y\[0\] must have one label per token: expected 1, found 2"),
-        ([[["f"]]], [["A"], ["B"]], ValueError, "one entry per sequence of X"),
+        ([[["f"]]], [["A"], ["B"]], ValueError, "one label sequence per sequence of X"),
         ([[["f"]]], [[1.5]], TypeError, r"y\[0\]\[0\] must be a string or an integer"),
         ([[["f"], ["g"]]], [["A", 1]], TypeError, "all strings or all integers"),
         ([np.ones((2, 3)), np.ones((2, 4))], [[0, 1], [0, 1]], ValueError, r"X\[1\] must have 3 columns"),

@@ -38,7 +38,8 @@ def run(
         ),
     ] = None,
     to: Annotated[
-        str | None, typer.Option("--to", metavar="NAME", help="json (with offsets; the default), columns or tagged.")
+        str | None,
+        typer.Option("--to", metavar="NAME", help="json (with offsets), columns (the default for these) or tagged."),
     ] = None,
     probabilities: Annotated[bool, typer.Option("--probabilities", "-p", help="Say how probable each is.")] = False,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="A file; standard output otherwise.")] = None,
@@ -65,34 +66,35 @@ def run(
         if output is not None and any(path.exists() and output.exists() and output.samefile(path) for path in files):
             raise BadInputError(f"--output: {output} is an input, which would be lost")
         if fitted.settings.is_text:
-            lines = _text_lines(fitted, files, form, to or ("columns" if form == "columns" else "json"), probabilities)
+            lines = _text_lines(fitted, files, form, to, probabilities)
         else:
             lines = _graph_lines(fitted, files, probabilities)
         _write(lines, output)
 
 
-def _text_lines(run: FittedRun, files: list[Path], form: str | None, to: str, probabilities: bool) -> Iterator[str]:
+def _text_lines(
+    run: FittedRun, files: list[Path], form: str | None, to: str | None, probabilities: bool
+) -> Iterator[str]:
     from bactrian.experiments.runs_data import read_documents
     from bactrian.text import find_entities, json_line, prediction_lines, tagged_text
 
     entities = _marks_entities(run)
     if to == "tagged" and not entities:
         raise BadInputError("--to tagged: the labels of this model mark no entities; use --to columns")
-    if to == "json" and not entities:
-        to = "columns"
     number = 0
     for path in files:
         kind = form or ("columns" if path.suffix.lower() in _COLUMN_SUFFIXES else "text")
+        shown = to or ("json" if entities and kind != "columns" else "columns")
         # Whoever pipes lines waits for answers.
         together = 1 if kind == "lines" and str(path) == "-" else 64
         documents = read_documents(path, run.settings.input, kind)
         for document, labelled in run.label_documents(documents, probabilities=probabilities, together=together):
             chances, number = labelled.probabilities, number + 1
-            if to == "columns":
+            if shown == "columns":
                 yield from prediction_lines(document, labelled.labels, probabilities=chances, start=number > 1)
                 continue
             found = find_entities(document, labelled.labels, probabilities=chances)
-            yield json_line(document, found) if to == "json" else tagged_text(document, found)
+            yield json_line(document, found) if shown == "json" else tagged_text(document, found)
 
 
 def _graph_lines(run: FittedRun, files: list[Path], probabilities: bool) -> Iterator[str]:

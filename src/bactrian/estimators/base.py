@@ -93,7 +93,7 @@ class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         saved = read_model(path, cls.__name__)
         try:
             return cls._restored(saved)
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError, OverflowError) as error:
             raise ModelFileError(f"{os.fspath(path)}: the file describes no valid model: {error}") from None
 
     @classmethod

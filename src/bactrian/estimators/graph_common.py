@@ -297,6 +297,9 @@ class GraphEstimator(LearnedEstimator):
         self.n_features_in_ = int(attributes["n_features"])
         edge_features = attributes["n_edge_features"]
         self.n_edge_features_ = None if edge_features is None else int(edge_features)
+        for size in (self.n_features_in_, self.n_edge_features_ or 0):
+            if not 0 <= size <= self.weights_.size:  # before any array is made
+                raise ValueError(f"it has {self.weights_.size} weights, too few for {size} features")
         if self._one_node().n_weights != self.weights_.size:
             raise ValueError(f"it has {self.weights_.size} weights, which do not fit its classes and tables")
 

@@ -33,7 +33,9 @@ FORMAT_VERSION = 1
 
 _FORMAT = "bactrian-model"
 _LARGEST_HEADER = 100_000_000  # that of safetensors itself
-_DTYPES = {"F64": 8, "I64": 8}
+_DTYPES = ("F64", "I64", "U8")
+#: Lists of more strings than this are kept as arrays: vocabularies would outgrow the header.
+_MANY_STRINGS = 1_000
 #: Classes that a file may name: those of the library's own learners, which are data classes of plain settings.
 _LEARNERS: dict[str, Any] = {type(learner).__name__: type(learner) for learner in METHODS.values()}
 
@@ -57,7 +59,7 @@ def write_model(path: str | os.PathLike[str], model: SavedModel) -> None:
     """Write a model to ``path``, replacing what is there in one step.
 
     Parameters and attributes may be None, booleans, numbers, strings, lists, tuples, dicts with string keys, arrays
-    and the library's learners; arrays are kept as float64 or int64.
+    and the library's learners; arrays are kept as float64 or int64, and long lists of strings as arrays of bytes.
 
     Raises
     ------
@@ -178,7 +180,7 @@ def _checksum(document: Mapping[str, Any], header: Mapping[str, Any], body: byte
 
 def _arrays(content: bytes, header: Mapping[str, Any]) -> Arrays:
     for name, entry in header.items():
-        if name != "__metadata__" and not (isinstance(entry, dict) and entry.get("dtype") in list(_DTYPES)):
+        if name != "__metadata__" and not (isinstance(entry, dict) and entry.get("dtype") in _DTYPES):
             raise ModelFileError(f"array {name!r} has no dtype of {', '.join(_DTYPES)}")
     try:
         arrays: Arrays = safetensors.numpy.load(content)
@@ -206,6 +208,8 @@ def _encoded(value: Any, name: str, arrays: Arrays) -> Any:
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else {"float": repr(value)}
+    if isinstance(value, list) and len(value) > _MANY_STRINGS and all(isinstance(entry, str) for entry in value):
+        return _encoded_strings(value, name, arrays)
     if isinstance(value, list):
         return [_encoded(entry, f"{name}.{i}", arrays) for i, entry in enumerate(value)]
     if isinstance(value, tuple):
@@ -222,6 +226,29 @@ def _encoded(value: Any, name: str, arrays: Arrays) -> Any:
     raise ValueError(f"{name} is a {type(value).__name__}, which cannot be saved")
 
 
+def _encoded_strings(strings: list[str], name: str, arrays: Arrays) -> Any:
+    """Many strings as two arrays, their UTF-8 bytes one after the other and the number of bytes of each."""
+    pieces = [string.encode("utf-8", "surrogatepass") for string in strings]
+    arrays[f"{name}.bytes"] = np.frombuffer(b"".join(pieces), dtype=np.uint8)
+    arrays[f"{name}.lengths"] = np.array([len(piece) for piece in pieces], dtype="<i8")
+    return {"strings": name}
+
+
+def _decoded_strings(name: Any, arrays: Arrays) -> list[str]:
+    content, lengths = arrays.get(f"{name}.bytes"), arrays.get(f"{name}.lengths")
+    if content is None or lengths is None or content.dtype != np.uint8 or lengths.dtype != np.int64:
+        raise ModelFileError(f"the metadata names strings {name!r} that are not there")
+    # Bounded first, so that no sum overflows.
+    if lengths.ndim != 1 or (lengths < 0).any() or (lengths > content.size).any() or lengths.sum() != content.size:
+        raise ModelFileError(f"the lengths of the strings {name!r} do not fit their bytes")
+    data, ends = content.tobytes(), np.cumsum(lengths).tolist()
+    try:
+        pairs = zip([0, *ends[:-1]], ends, strict=True) if ends else ()
+        return [data[start:stop].decode("utf-8", "surrogatepass") for start, stop in pairs]
+    except UnicodeDecodeError as error:
+        raise ModelFileError(f"the strings {name!r} are not UTF-8: {error}") from None
+
+
 def _decoded(value: Any, arrays: Arrays) -> Any:
     """The inverse of :func:`_encoded`."""
     if isinstance(value, list):
@@ -235,6 +262,8 @@ def _decoded(value: Any, arrays: Arrays) -> Any:
         return tuple(_decoded(entry, arrays) for entry in content)
     if kind == "dict" and isinstance(content, dict):
         return {key: _decoded(entry, arrays) for key, entry in content.items()}
+    if kind == "strings":
+        return _decoded_strings(content, arrays)
     if kind == "array" and isinstance(content, str) and content in arrays:
         return arrays[content]
     if kind == "learner" and isinstance(content, str) and content in _LEARNERS:

@@ -112,8 +112,8 @@ def check_options(options: Options, method: str) -> None:
             raise ValueError(f"counting_numbers is for method 'convex', found method {method!r}")
         if isinstance(options.counting_numbers, str) and options.counting_numbers != "clusters":
             raise ValueError(
-                f"counting_numbers must be 'clusters' or CountingNumbers, found {options.counting_numbers!r}"
+                f"counting_numbers must be CountingNumbers or 'clusters', found {options.counting_numbers!r}"
             )
         if not isinstance(options.counting_numbers, CountingNumbers | str):
             found = type(options.counting_numbers).__name__
-            raise TypeError(f"counting_numbers must be 'clusters' or CountingNumbers, found {found}")
+            raise TypeError(f"counting_numbers must be CountingNumbers or 'clusters', found {found}")

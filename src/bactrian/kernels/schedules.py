@@ -147,7 +147,7 @@ def run_sequential(
                 residual = sweep_active(
                     layout, tables, numbers, hub_log, instance, backward, linear, active, _SETTLED * tolerance
                 )
-                if residual <= tolerance and not is_full and sweeps + 1 < limit:
+                if residual <= tolerance and not is_full:
                     active[:] = True  # only a sweep over all hubs may say that none changes
                     is_full, residual = True, 2.0 * tolerance
                 else:

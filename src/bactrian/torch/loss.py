@@ -63,7 +63,10 @@ class CamelLoss(torch.nn.Module):
         Whether node scores are clusters of their own or absorbed into the incident edges; see
         :class:`bactrian.GraphData`.
     relinearise_every : int
-        ``"cccp"`` only: visits of an instance between relinearisations. :meth:`relinearise` does it at once.
+        ``"cccp"`` only: visits of an instance between relinearisations. :meth:`relinearise` asks for one at the next.
+    relinearisations : int
+        ``"cccp"`` only: relinearisations in a row where one is due, each with the messages solved again. Many, at every
+        visit, keep the beliefs at a fixed point of belief propagation; few leave them behind the network.
     reduction : {"mean", "sum"}
         Over the graphs of a batch.
     tolerance, max_sweeps
@@ -80,7 +83,8 @@ class CamelLoss(torch.nn.Module):
         method: str = "cccp",
         *,
         node_factors: str = "clusters",
-        relinearise_every: int = 5,
+        relinearise_every: int = 1,
+        relinearisations: int = 5,
         reduction: str = "mean",
         tolerance: float = 1e-6,
         max_sweeps: int = 200,
@@ -92,10 +96,11 @@ class CamelLoss(torch.nn.Module):
             raise ValueError(f"node_factors must be 'clusters' or 'edges', found {node_factors!r}")
         if reduction not in ("mean", "sum"):
             raise ValueError(f"reduction must be 'mean' or 'sum', found {reduction!r}")
-        if relinearise_every < 1 or max_sweeps < 1:
-            raise ValueError("relinearise_every and max_sweeps must be at least 1")
+        if min(relinearise_every, relinearisations, max_sweeps) < 1:
+            raise ValueError("relinearise_every, relinearisations and max_sweeps must be at least 1")
         self.method, self.node_factors, self.reduction = method, node_factors, reduction
-        self.relinearise_every, self.tolerance, self.max_sweeps = relinearise_every, tolerance, max_sweeps
+        self.relinearise_every, self.relinearisations = relinearise_every, relinearisations
+        self.tolerance, self.max_sweeps = tolerance, max_sweeps
         self._states: dict[Any, InstanceState] = {}
 
     def forward(
@@ -125,9 +130,10 @@ class CamelLoss(torch.nn.Module):
         graphs.check_labels(labels, node_scores.shape[1])
         ids = self._checked_ids(instances, graphs)
         stars = self._stars(graphs.structure(node_scores.device, own_tables=own), node_scores.shape[1])
+        due = None
         if ids is not None and self.method != "piecewise":
-            self._recall(stars, ids, graphs)
-        loss: Tensor = _ProfiledDual.apply(node_scores, tables, stars, labels, self)
+            due = self._recall(stars, ids, graphs)
+        loss: Tensor = _ProfiledDual.apply(node_scores, tables, stars, labels, due, self)
         if ids is not None and self.method != "piecewise":
             self._keep(stars, ids, graphs)
         return loss / graphs.n_graphs if self.reduction == "mean" else loss
@@ -177,13 +183,14 @@ class CamelLoss(torch.nn.Module):
             raise ValueError(f"instances must be {graphs.n_graphs} different ids, one a graph, found {len(ids)}")
         return ids
 
-    def _recall(self, stars: Stars, ids: list[Any], graphs: GraphBatch) -> None:
-        """Put what is kept of the instances into a batch's state."""
+    def _recall(self, stars: Stars, ids: list[Any], graphs: GraphBatch) -> Tensor:
+        """Put what is kept of the instances into a batch's state; returns (N,) whether a node is relinearised."""
         s = stars.structure
         multipliers = stars.multipliers.new_zeros(s.n_edges, 2, stars.n_labels)
         bias = torch.zeros_like(stars.bias)
         number = torch.empty_like(stars.numbers.linearised)
         number[s.nodes] = stars.numbers.linearised
+        due = torch.zeros_like(number, dtype=torch.bool)
         for m, name in enumerate(ids):
             state = self._states.get(name)
             if state is None:
@@ -194,10 +201,12 @@ class CamelLoss(torch.nn.Module):
             if self.method == "cccp" and state.visits >= self.relinearise_every:
                 state.bias = number[nodes][:, None] * state.log_beliefs.to(number.device)
                 state.visits = 0
+                due[nodes] = True
             multipliers[edges] = state.multipliers.to(multipliers)
             bias[nodes] = state.bias.to(bias)
         stars.multipliers[s.links] = multipliers[s.edges]
         stars.bias.copy_(bias[s.nodes])
+        return due[s.nodes]
 
     def _keep(self, stars: Stars, ids: list[Any], graphs: GraphBatch) -> None:
         s = stars.structure
@@ -225,11 +234,25 @@ class _ProfiledDual(torch.autograd.Function):
     """D at its optimal multipliers less the observed scores, as a function of node scores and tables."""
 
     @staticmethod
-    def forward(ctx: Any, node_scores: Tensor, tables: Tensor, stars: Stars, labels: Tensor, loss: CamelLoss) -> Tensor:
+    def forward(
+        ctx: Any,
+        node_scores: Tensor,
+        tables: Tensor,
+        stars: Stars,
+        labels: Tensor,
+        due: Tensor | None,
+        loss: CamelLoss,
+    ) -> Tensor:
         s = stars.structure
         _set_scores(stars, node_scores, tables)
         sweeps = loss.max_sweeps if stars.consistency else 0
         values, _, _ = settle(stars, loss.tolerance, sweeps, tame=loss.method == "convex")
+        further = loss.relinearisations - 1 if due is not None and bool(due.any()) else 0
+        for _ in range(further):
+            slope = stars.numbers.linearised[:, None] * stars.node_log
+            stars.bias.copy_(torch.where(due[:, None], slope, stars.bias))
+            _set_scores(stars, node_scores, tables)
+            values, _, _ = settle(stars, loss.tolerance, sweeps)
         nodes, entries = stars.observed_counts(labels[s.nodes])
         observed = (nodes * node_scores.detach()[s.nodes]).sum() + (entries * stars.tables).sum()
         by_node, by_entry = torch.empty_like(values.node_counts), torch.empty_like(values.table_counts)
@@ -243,6 +266,6 @@ class _ProfiledDual(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, Tensor, None, None, None, None]:
         by_node, by_entry = ctx.saved_tensors
-        return upstream * by_node, upstream * by_entry, None, None, None
+        return upstream * by_node, upstream * by_entry, None, None, None, None
