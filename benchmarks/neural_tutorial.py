@@ -1,6 +1,6 @@
 """A small convolutional network with a loopy grid CRF on top, against independent outputs and against exact chains.
 
-``python benchmarks/neural_tutorial.py [--seeds 5] [--epochs 60] [--device cpu] [--json PATH]``
+``python benchmarks/neural_tutorial.py [--seeds 5] [--epochs 25] [--device cpu] [--json PATH]``
 
 The task is segmentation of noisy synthetic images: smooth regions of four labels, each label with a mean grey value,
 under strong noise. The same network (two 3 x 3 convolutions) gives the scores of the labels in all models:
@@ -10,7 +10,7 @@ rows          a chain along each row, with a learned table: its likelihood and i
 grid, convex  a 4-connected grid with a learned table for horizontal and one for vertical edges: loopy, trained with a
               concave entropy and tested with the same;
 grid, camel0  the same grid with CAMEL(0), tested with the same;
-grid, cccp    the same grid with Bethe's entropy, relinearised five times at every visit; tested with belief propagation.
+grid, cccp    the same grid with Bethe's entropy, relinearised five times a visit; tested with belief propagation.
 
 Every seed draws its own images and its own initial network, the same for all models.
 """
@@ -128,7 +128,7 @@ def interval(values: list[float]) -> tuple[float, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--epochs", type=int, default=40)
+    parser.add_argument("--epochs", type=int, default=25)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--json")
     arguments = parser.parse_args()

@@ -102,6 +102,7 @@ def test_value_gradient_and_violation_are_those_of_the_cpu(device, dtype, entrop
     [
         ("piecewise", "clusters"),
         ("piecewise", "edges"),
+        ("piecewise", "first-edge"),
         ("camel0", "clusters"),
         ("camel0", "edges"),
         ("convex", "clusters"),

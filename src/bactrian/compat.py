@@ -94,7 +94,7 @@ class CRF(LinearChainCRF):
         self.node_factors = "edges"
         self.warm_start = False
 
-    def fit(self, X: Any, y: Any, X_dev: Any = None, y_dev: Any = None, **more: Any) -> Self:  # type: ignore[override]
+    def fit(self, X: Any, y: Any, X_dev: Any = None, y_dev: Any = None, **more: Any) -> Self:
         """Train on sequences of dicts (or lists of strings) and their labels; ``X_dev`` and ``y_dev`` are not used."""
         if self.algorithm != "lbfgs":
             raise ValueError(

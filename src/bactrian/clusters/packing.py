@@ -471,7 +471,8 @@ def _pack_graph_data(data: GraphData) -> PackedData:
 def _node_shares(node_factors: str, hub_links: Ints, link_hub: Ints) -> Floats:
     """Part of its node's score that each link's edge takes, where edges take them."""
     if node_factors != "first-edge":
-        return 1.0 / np.maximum(np.diff(hub_links), 1)[link_hub]
+        shares: Floats = 1.0 / np.maximum(np.diff(hub_links), 1)[link_hub]
+        return shares
     return (np.arange(link_hub.size) == hub_links[link_hub]).astype(np.float64)
 
 

@@ -19,7 +19,7 @@ from bactrian.inference.reweighting import reported_numbers
 from bactrian.kernels.linear import Linear
 from bactrian.kernels.queue import Queue, contractions
 from bactrian.kernels.residual import run_residual
-from bactrian.kernels.schedules import CONVERGED, Progress, run_parallel, run_sequential
+from bactrian.kernels.schedules import CONVERGED, RUNNING, Progress, record_sweeps, run_parallel, run_sequential
 from bactrian.objective.entropy import Carving, total_numbers
 from bactrian.objective.messages import Messages, MessageTables
 
@@ -63,14 +63,21 @@ def sequential(problem: Problem, messages: Messages, progress: Progress, toleran
     """The sequential schedule, threaded over instances."""
     layout, tables, numbers = problem.data.layout, messages.tables, messages.numbers
 
-    def advance(sweeps: int) -> None:
-        problem.workers.run(
-            lambda _, first, last: run_sequential(
-                layout, tables, numbers, messages.multipliers, messages.beliefs.hub_log, progress, first, last,
-                tolerance, sweeps,
-            ),
-            problem.data.blocks,
+    def block(_: int, first: int, last: int, sweeps: int) -> None:
+        running = np.zeros(layout.n_instances, dtype=np.bool_)
+        part = slice(first, last)
+        running[part] = (progress.status[part] == RUNNING) & (progress.damping[part] == 0.0)
+        if running[part].any() and messages.sweep_running(running, first, last, tolerance, sweeps):
+            record_sweeps(layout, progress, messages.beliefs, running, first, last, tolerance)
+            if messages.beliefs.done[running].all():
+                return
+        run_sequential(
+            layout, tables, numbers, messages.multipliers, messages.beliefs.hub_log, progress, first, last, tolerance,
+            sweeps,
         )  # fmt: skip
+
+    def advance(sweeps: int) -> None:
+        problem.workers.run(lambda b, first, last: block(b, first, last, sweeps), problem.data.blocks)
 
     return advance
 

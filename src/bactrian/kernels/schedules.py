@@ -17,21 +17,17 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from bactrian.kernels.active import sweep_active
 from bactrian.kernels.flooding import all_messages, new_scratch, update_all_hubs
 from bactrian.kernels.layout import Layout
 from bactrian.kernels.linear import Linear, load_instance, pair_messages, store_instance, update_hubs
 from bactrian.kernels.pairs import load_messages, new_linear, store_messages, sweep_linear
 from bactrian.kernels.stars import sweep_hubs
-from bactrian.kernels.tables import Numbers, Tables
+from bactrian.kernels.tables import Beliefs, Numbers, Tables
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 RUNNING, CONVERGED, CONTRADICTION = 0, 1, 2
-
-#: Changes below this part of the tolerance do not wake a hub's neighbours between full sweeps.
-_SETTLED = 0.1
 
 
 class Progress(NamedTuple):
@@ -66,6 +62,24 @@ def _record(layout: Layout, progress: Progress, instance: int, residual: float, 
         progress.status[instance] = CONTRADICTION
     elif residual <= tolerance:
         progress.status[instance] = CONVERGED
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def record_sweeps(
+    layout: Layout, progress: Progress, beliefs: Beliefs, running: NDArray[np.bool_], first: int, last: int,
+    tolerance: float,
+) -> None:  # fmt: skip
+    """Note the sweeps of running instances that the fastest path has done; they rest until the next call.
+
+    A tree is done after as many sweeps as are exact for it.
+    """
+    for instance in range(first, last):
+        if running[instance] and beliefs.done[instance]:
+            _record(layout, progress, instance, beliefs.residual[instance], beliefs.sweeps[instance], tolerance)
+            exact = progress.exact_sweeps[instance]
+            if exact > 0 and progress.iterations[instance] >= exact:
+                progress.status[instance] = CONVERGED
+                progress.residual[instance] = 0.0
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -136,22 +150,9 @@ def run_sequential(
         sweeps, residual = 0, np.inf
         fast = damping == 0.0 and _is_pairwise(layout, numbers, instance)
         fast = fast and load_messages(layout, tables, numbers, multipliers, instance, linear)
-        hubs = layout.instance_hubs[instance + 1] - layout.instance_hubs[instance]
-        active = np.ones(hubs if fast and exact == 0 else 0, dtype=np.bool_)
-        is_full = True
         while fast and sweeps < limit and residual > tolerance:
             backward = (begun + sweeps) % 2 == 0
-            if exact > 0:  # every hub counts
-                residual = sweep_linear(layout, tables, numbers, hub_log, instance, backward, linear)
-            else:
-                residual = sweep_active(
-                    layout, tables, numbers, hub_log, instance, backward, linear, active, _SETTLED * tolerance
-                )
-                if residual <= tolerance and not is_full:
-                    active[:] = True  # only a sweep over all hubs may say that none changes
-                    is_full, residual = True, 2.0 * tolerance
-                else:
-                    is_full = False
+            residual = sweep_linear(layout, tables, numbers, hub_log, instance, backward, linear)
             sweeps += 1
             fast = not math.isnan(residual)
         if fast:

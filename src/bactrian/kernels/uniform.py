@@ -264,12 +264,13 @@ def _is_narrow(layout: Layout, tables: Tables, instance: int) -> bool:
 @njit(cache=True, nogil=True, error_model="numpy")
 def sweep_uniform(
     layout: Layout, plan: Plan, tables: Tables, numbers: Numbers, multipliers: Floats, beliefs: Beliefs,
-    weights: Floats, shared_counts: Floats, first: int, last: int, tolerance: float, max_sweeps: int, tree_sweeps: int,
-    states: States,
+    weights: Floats, shared_counts: Floats, skipped: NDArray[np.bool_], first: int, last: int, tolerance: float,
+    max_sweeps: int, tree_sweeps: int, states: States,
 ) -> bool:  # fmt: skip
     """Sweep instances ``first:last`` and evaluate D there; sets ``beliefs.done`` and returns whether all were done.
 
-    The messages of a tree that needs but ``tree_sweeps`` sweeps start from scratch.
+    The messages of a tree that needs but ``tree_sweeps`` sweeps start from scratch. Instances that are ``skipped`` stay
+    as they are.
     """
     k = len(states)
     scratch = new_scratch(layout, first, last, k)
@@ -277,6 +278,8 @@ def sweep_uniform(
     tops = np.empty(scratch.psi.size // k)
     all_done = True
     for instance in range(first, last):
+        if skipped[instance]:
+            continue
         beliefs.done[instance] = False
         begin, end = layout.instance_hubs[instance], layout.instance_hubs[instance + 1]
         first_link, last_link = layout.hub_links[begin], layout.hub_links[end]

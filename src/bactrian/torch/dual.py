@@ -99,7 +99,14 @@ class DeviceMessages:
                 if self.resident:
                     part.structure, part.scores = part.structure.to(device), part.scores.to(device)
                 numbers = numbers.to(part.structure.nodes.device)
-                part.stars = Stars(part.structure, numbers, data.n_labels, dtype=dtype, consistency=consistency)
+                part.stars = Stars(
+                    part.structure,
+                    numbers,
+                    data.n_labels,
+                    dtype=dtype,
+                    consistency=consistency,
+                    first_edge=data.node_factors == "first-edge",
+                )
         self.carving = NodeNumbers(torch.cat(hubs), torch.cat(linearised))
 
     def memory_of(self, part: Part) -> AbstractContextManager[None]:

@@ -247,8 +247,9 @@ class _ProfiledDual(torch.autograd.Function):
         _set_scores(stars, node_scores, tables)
         sweeps = loss.max_sweeps if stars.consistency else 0
         values, _, _ = settle(stars, loss.tolerance, sweeps, tame=loss.method == "convex")
-        further = loss.relinearisations - 1 if due is not None and bool(due.any()) else 0
-        for _ in range(further):
+        for _ in range(loss.relinearisations - 1):
+            if due is None or not bool(due.any()):
+                break
             slope = stars.numbers.linearised[:, None] * stars.node_log
             stars.bias.copy_(torch.where(due[:, None], slope, stars.bias))
             _set_scores(stars, node_scores, tables)

@@ -116,9 +116,14 @@ class DeviceProfiled(Profiled):
     objective: Any
 
     def __init__(self, dual: DeviceDual, run: DeviceRun) -> None:
+        # Not the base class's, whose memory is on the host.
         loosest = run.gradient_accuracy if bool((dual.carving.hub < 0.0).any()) else _LOOSEST
-        super().__init__(cast(Any, dual), run, DeviceObjective(dual, accuracy=loosest))
+        self.dual, self.run = dual, run
+        self.objective = DeviceObjective(dual, accuracy=loosest)
         self.memory = DeviceMemory(_MEMORY, dual.data.n_weights, dual.device)
+        self.sweeps = 0
+        self._evaluations_before = 0
+        self._value_before = np.inf
 
     @property
     def reliable(self) -> bool:

@@ -66,7 +66,8 @@ class Stars:
     """Scores, multipliers and beliefs of graphs under given counting numbers.
 
     Nodes, links and edges are numbered as inside :class:`Structure`. Without ``consistency`` the multipliers stay
-    fixed: the scores of nodes that have no number of their own are spread over their edges.
+    fixed: the scores of nodes that have no number of their own are spread over their edges, or with ``first_edge``
+    given to the first of them.
     """
 
     def __init__(
@@ -77,9 +78,10 @@ class Stars:
         *,
         dtype: torch.dtype = torch.float64,
         consistency: bool = True,
+        first_edge: bool = False,
     ) -> None:
         self.structure, self.numbers, self.n_labels, self.dtype = structure, numbers, n_labels, dtype
-        self.consistency = consistency
+        self.consistency, self.first_edge = consistency, first_edge
         device = structure.nodes.device
         n_nodes, n_edges = structure.n_nodes, structure.n_edges
         self.multipliers = torch.zeros(2 * n_edges, n_labels, dtype=dtype, device=device)
@@ -141,8 +143,13 @@ class Stars:
             self._oriented, self._recorded = oriented, None
         if not self.consistency:
             share = self.structure.degree.clamp_min(1).to(torch.float64).reciprocal()
-            share = torch.where(self._unowned, share, 0.0)[:, None]
-            self.multipliers = (share * scores).index_select(0, self.structure.link_node)  # never swept: float64
+            share = torch.where(self._unowned, share, 0.0).index_select(0, self.structure.link_node)
+            if self.first_edge:
+                links = torch.arange(share.numel(), device=share.device)
+                first = self.structure.first_link.index_select(0, self.structure.link_node)
+                share = torch.where(links == first, share.ceil(), 0.0)
+            # Never swept, so in float64.
+            self.multipliers = share[:, None] * scores.index_select(0, self.structure.link_node)
 
     def _orient(self, tables: Tensor) -> Tensor:
         """Tables as messages meet them, exponentials unless the range is too wide for them."""
@@ -314,7 +321,8 @@ class Stars:
         self.node_log.copy_(node_log)
         counts = node_log.exp_()
         if first is not None and sums is not None:
-            moments = first if self.consistency else sums / s.degree.clamp_min(1)[:, None]
+            alone = self.consistency or self.first_edge
+            moments = first if alone else sums / s.degree.clamp_min(1)[:, None]
             counts = torch.where(unowned, moments, counts)
         return node_value, counts.mul_(s.node_weight[:, None])
 

@@ -1,0 +1,395 @@
+"""``bactrian train``, ``predict``, ``evaluate`` and ``report`` as a user meets them."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+
+from bactrian.cli import main
+from bactrian.experiments.announcements import make_announcements
+from bactrian.text import SEMINAR_FIELDS, parse_seminar, read_columns, read_tagged, write_columns
+
+QUICK = ["--tolerance", "1e-2", "--no-report"]
+
+
+def run(arguments, capsys):
+    """Exit code, standard output and standard error of ``bactrian arguments``."""
+    with pytest.raises(SystemExit) as stopped:
+        main([str(argument) for argument in arguments])
+    captured = capsys.readouterr()
+    return stopped.value.code, captured.out, captured.err
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """Announcements as columns (with a column pos) and with inline tags, and graphs in both layouts."""
+    folder = tmp_path_factory.mktemp("data")
+    for split in ("train", "test"):
+        made = make_announcements(6, split=split)
+        documents = [parse_seminar(announcement.tagged) for announcement in made]
+        plain = [document.replace(text=None, starts=None, stops=None, line_starts=None) for document in documents]
+        write_columns(folder / f"{split}.conll", plain)
+        with_pos = [document.replace(columns={"pos": ["X"] * len(document)}) for document in plain]
+        write_columns(folder / f"{split}-pos.conll", with_pos)
+        (folder / split).mkdir()
+        for number, announcement in enumerate(made):
+            (folder / split / f"{number}.txt").write_text(announcement.tagged, encoding="utf-8")
+    (folder / "raw.txt").write_text(read_tagged(made[0].tagged, SEMINAR_FIELDS)[0], encoding="utf-8")
+    graphs = random_graphs(8)
+    write_graph_lines(folder / "graphs.jsonl", graphs)
+    write_graph_arrays(folder / "graphs.npz", graphs)
+    return folder
+
+
+def random_graphs(n):
+    rng = np.random.default_rng(2)
+    graphs = []
+    for _ in range(n):
+        labels = rng.integers(2, size=rng.integers(1, 5))
+        edges = [[i, i + 1] for i in range(len(labels) - 1)]
+        graphs.append((labels[:, None] + rng.normal(0, 0.3, (len(labels), 1)), edges, labels))
+    return graphs
+
+
+def write_graph_lines(path, graphs):
+    records = [{"nodes": x.tolist(), "edges": edges, "labels": labels.tolist()} for x, edges, labels in graphs]
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+
+
+def write_graph_arrays(path, graphs):
+    np.savez(
+        path,
+        node_features=np.concatenate([x for x, _, _ in graphs]),
+        node_counts=[len(x) for x, _, _ in graphs],
+        edges=np.array([edge for _, edges, _ in graphs for edge in edges]),
+        edge_counts=[len(edges) for _, edges, _ in graphs],
+        labels=np.concatenate([labels for _, _, labels in graphs]),
+    )
+
+
+@pytest.fixture(scope="module")
+def trained(data, tmp_path_factory):
+    """A run on columns, with scores and a report."""
+    path = tmp_path_factory.mktemp("runs") / "ner"
+    arguments = ["train", data / "train.conll", "--dev", data / "test.conll", "--tolerance", "1e-2", "-o", path]
+    with pytest.raises(SystemExit) as stopped:
+        main([str(argument) for argument in arguments])
+    assert stopped.value.code == 0
+    return path
+
+
+# --- train ---
+
+
+def test_a_run_folder_holds_everything(trained, data):
+    names = ["history.jsonl", "metrics.json", "model.safetensors", "report.html", "settings.json"]
+    assert sorted(path.name for path in trained.iterdir()) == names
+    metrics = json.loads((trained / "metrics.json").read_text())
+    assert metrics["status"] == "CONVERGED"
+    assert 0.0 < metrics["dev"]["entities"]["micro"]["f1"] <= 1.0
+    history = [json.loads(line) for line in (trained / "history.jsonl").read_text().splitlines()]
+    assert [entry["iteration"] for entry in history if entry["kind"] == "iteration"][-1] == metrics["iterations"]
+    assert history[-1]["kind"] == "outer"
+    settings = json.loads((trained / "settings.json").read_text())["settings"]
+    assert settings["train"] == [str(data / "train.conll")]
+    assert settings["features"]["pos"] is False
+    page = (trained / "report.html").read_text(encoding="utf-8")
+    assert "entity F1" in page
+    assert "</html>" in page
+
+
+def test_training_is_quiet_where_nobody_watches(data, tmp_path, capsys):
+    code, out, err = run(["train", data / "train.conll", *QUICK, "-o", tmp_path / "run"], capsys)
+    assert (code, err) == (0, "")
+    assert "converged" in out
+
+
+def test_settings_come_from_a_toml_file_and_options_win(data, tmp_path, capsys):
+    config = tmp_path / "run.toml"
+    config.write_text(
+        f"""
+train = "{data / "train.conll"}"
+output = "from-toml"
+model = "skip-chain"
+scheme = "BIOES"
+report = false
+[features]
+preset = "seminars"
+ngrams = 3
+[options]
+tolerance = 1e-2
+prior_variance = 3.0
+method = {{ learner = "Camel", entropy = "clusters", start = "piecewise" }}
+"""
+    )
+    code, out, _ = run(["train", "--config", config, "--prior-variance", "2"], capsys)
+    assert code == 0
+    assert "camel0" in out
+    settings = json.loads((tmp_path / "from-toml" / "settings.json").read_text())["settings"]
+    assert settings["options"]["prior_variance"] == 2.0
+    assert (settings["features"]["ngrams"], settings["features"]["window"]) == (3, 9)
+    code, out, _ = run(["predict", tmp_path / "from-toml", data / "test.conll"], capsys)
+    assert code == 0
+    assert {line.split()[-1][0] for line in out.splitlines() if line} <= set("OBIES")
+
+
+def test_stopping_short_is_exit_code_1_and_goes_on(data, tmp_path, capsys):
+    path = tmp_path / "run"
+    code, out, err = run(["train", data / "train.conll", *QUICK, "--max-iterations", "2", "-o", path], capsys)
+    assert code == 1
+    assert "iteration limit" in out
+    assert f"--resume {path}" in err
+    assert run(["predict", path, data / "raw.txt"], capsys)[0] == 0
+    code, out, _ = run(["train", "--resume", path, "--max-iterations", "500"], capsys)
+    assert code == 0
+    assert run(["train", "--resume", path], capsys)[0] == 0  # nothing left to do
+
+
+@pytest.mark.parametrize("name", ["graphs.jsonl", "graphs.npz"])
+def test_graphs(name, data, tmp_path, capsys):
+    path = tmp_path / "run"
+    code, out, err = run(["train", data / name, "--test", data / name, "-o", path], capsys)
+    assert code == 0, err
+    assert "% of" in out
+    code, out, _ = run(["predict", path, data / name, "--probabilities"], capsys)
+    records = [json.loads(line) for line in out.splitlines()]
+    assert code == 0
+    assert len(records) == 8
+    truth = np.concatenate([labels for _, _, labels in random_graphs(8)])
+    guess = np.concatenate([record["labels"] for record in records])
+    code, out, _ = run(["evaluate", path, data / name, "--json"], capsys)
+    assert json.loads(out)["accuracy"] == np.mean(truth == guess) > 0.8
+    assert all(0.5 <= p <= 1.0 for record in records for p in record["probabilities"])
+
+
+def test_labels_that_mark_no_entities(data, tmp_path, capsys):
+    path = tmp_path / "words.txt"
+    path.write_text("the D\ndog N\nbarks V\n\na D\ncat N\nsleeps V\n\nthe D\ncat N\nbarks V\n")
+    code, out, _ = run(["train", path, "--dev", path, "--min-frequency", "1", *QUICK, "-o", tmp_path / "run"], capsys)
+    assert code == 0
+    assert "100.00 % of 9 tokens right" in out
+    (tmp_path / "new.txt").write_text("the dog sleeps")
+    code, out, _ = run(["predict", tmp_path / "run", tmp_path / "new.txt"], capsys)
+    assert [line.split()[-1] for line in out.splitlines() if line] == ["D", "N", "V"]
+    code, _, err = run(["predict", tmp_path / "run", tmp_path / "new.txt", "--to", "tagged"], capsys)
+    assert code == 2
+    assert "mark no entities" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "no file to learn from"),
+        (["nothing.conll"], "no such file"),
+        (["bad.conll"], "line 2: expected 2 columns (word, tag), found 3"),
+        (["empty.conll"], "there are no tokens"),
+        (["untagged.conll"], "has no tags"),
+        (["train.conll", "--pos"], "no column 'pos'"),
+        (["train.conll", "--method", "dromedary"], "options.method must be one of piecewise"),
+        (["train.conll", "--model", "camel"], "model must be one of chain, skip-chain, graph, found 'camel'"),
+        (["train.conll", "--model", "graph"], "does not go with data in the format 'columns'"),
+        (["train.conll", "--scheme", "BOI"], "scheme must be one of"),
+        (["train.conll", "--features", "humps"], "features must be one of conll, seminars"),
+        (["train.conll", "--prior-variance", "0"], "expected a positive number"),
+        (["train.conll", "--l1", "-1"], "options.l1 must be at least 0"),
+        (["train.conll", "--encoding", "utf-9"], "encoding is unknown"),
+        (["train.conll", "--dev", "bad.conll"], "line 2"),
+        (["train.conll", "--config", "bad.toml"], "bad.toml"),
+        (["train.conll", "--config", "odd.toml"], "settings has no entry 'humps'"),
+        (["train.conll", "-o", "taken"], "exists already"),
+        (["--resume", "taken"], "is no run"),
+        (["--resume", "taken", "--method", "cccp"], "leave out method"),
+        (["bad.jsonl"], "line 1: nodes must be rows of numbers"),
+        (["bad.npz"], "no readable .npz file"),
+        (["odd.jsonl"], "X[0]: edges[0] = (0, 7)"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(arguments, words, data, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.conll").write_bytes((data / "train.conll").read_bytes())
+    (tmp_path / "bad.conll").write_text("a O\nb O O\n")
+    (tmp_path / "empty.conll").write_text("\n\n")
+    (tmp_path / "untagged.conll").write_text("word\nword\n")
+    (tmp_path / "bad.toml").write_text("model = ")
+    (tmp_path / "odd.toml").write_text("humps = 2")
+    (tmp_path / "bad.jsonl").write_text('{"nodes": [[1], [1, 2]], "edges": []}\n')
+    (tmp_path / "odd.jsonl").write_text('{"nodes": [[1]], "edges": [[0, 7]], "labels": [1]}\n')
+    (tmp_path / "bad.npz").write_text("zip?")
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "thesis.tex").write_text("do not lose")
+    before = sorted(tmp_path.rglob("*"))
+    code, out, err = run(["train", *arguments], capsys)
+    assert (code, out) == (2, "")
+    assert words in err
+    assert err.startswith("bactrian: ")
+    assert err.count("\n") == 1
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+# --- predict and evaluate ---
+
+
+def test_raw_text_with_offsets(trained, data, capsys):
+    code, out, err = run(["predict", trained, data / "raw.txt", "--probabilities"], capsys)
+    assert (code, err) == (0, "")
+    record = json.loads(out)
+    text = (data / "raw.txt").read_text(encoding="utf-8")
+    assert record["name"] == "raw.txt"
+    assert record["text"] == text
+    assert record["entities"]
+    for entity in record["entities"]:
+        assert text[entity["start"] : entity["stop"]] == entity["text"]
+        assert 0.0 < entity["probability"] <= 1.0
+
+
+def test_inline_tags_and_columns_say_the_same(trained, data, capsys):
+    found = json.loads(run(["predict", trained, data / "raw.txt"], capsys)[1])["entities"]
+    tagged = run(["predict", trained, data / "raw.txt", "--to", "tagged"], capsys)[1]
+    plain, marked = read_tagged(tagged.removesuffix("\n"), SEMINAR_FIELDS)
+    assert marked == [(entity["type"], entity["start"], entity["stop"]) for entity in found]
+    columns = run(["predict", trained, data / "raw.txt", "--to", "columns"], capsys)[1]
+    rows = [line.split() for line in columns.splitlines() if line]
+    assert all(plain[int(start) : int(stop)] == word for word, start, stop, _ in rows)
+    assert sum(tag.startswith("B-") for *_, tag in rows) == len(found)
+
+
+def test_columns_in_and_out_to_a_file(trained, data, tmp_path, capsys):
+    output = tmp_path / "tagged.conll"
+    code, out, _ = run(["predict", trained, data / "test.conll", "-o", output], capsys)
+    assert (code, out) == (0, "")
+    documents = list(read_columns(output, ["word", "true", "tag"]))
+    truth = list(read_columns(data / "test.conll"))
+    assert [d.words for d in documents] == [d.words for d in truth]
+    hits = [a == b for d in documents for a, b in zip(d.columns["true"], d.tags, strict=True)]
+    scores = json.loads(run(["evaluate", trained, data / "test.conll", "--json"], capsys)[1])
+    assert scores["accuracy"] == np.mean(hits)
+
+
+def test_lines_from_standard_input(trained, data, tmp_path, capsys, monkeypatch):
+    lines = tmp_path / "lines.txt"
+    lines.write_text("Time: 4:30 PM\n\nPlace: Wéan Hall\n", encoding="utf-8")
+    code, out, _ = run(["predict", trained, lines, "--input", "lines"], capsys)
+    assert code == 0
+    assert [json.loads(line)["text"] for line in out.splitlines()] == ["Time: 4:30 PM", "", "Place: Wéan Hall"]
+
+
+def test_a_model_with_parts_of_speech_refuses_raw_text(data, tmp_path, capsys):
+    path = tmp_path / "run"
+    assert run(["train", data / "train-pos.conll", "--pos", *QUICK, "-o", path], capsys)[0] == 0
+    assert run(["evaluate", path, data / "test-pos.conll"], capsys)[0] == 0
+    code, out, err = run(["predict", path, data / "raw.txt"], capsys)
+    assert (code, out) == (2, "")
+    assert "trained with parts of speech" in err
+    assert "train without --pos" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["predict", "RUN", "nothing.txt"], "no such file"),
+        (["predict", "RUN", "bytes.txt"], "not utf-8"),
+        (["predict", "RUN", "raw.txt", "--to", "smoke"], "--to must be one of"),
+        (["predict", "RUN", "raw.txt", "--input", "smoke"], "--input must be one of"),
+        (["predict", ".", "raw.txt"], "is no run"),
+        (["evaluate", "RUN", "raw.txt"], "raw.txt"),
+        (["report", "RUN", "RUN"], "named twice"),
+        (["report", "."], "is no run"),
+    ],
+)
+def test_bad_input_of_the_others(arguments, words, trained, data, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "raw.txt").write_text("one two\nthree\n")
+    (tmp_path / "bytes.txt").write_bytes(b"\xff\xfe\xff")
+    code, _, err = run([trained if argument == "RUN" else argument for argument in arguments], capsys)
+    assert code == 2
+    assert words in err
+    assert err.count("\n") == 1
+
+
+def test_a_damaged_model_is_refused(trained, data, tmp_path, capsys):
+    path = tmp_path / "run"
+    path.mkdir()
+    for file in trained.iterdir():
+        (path / file.name).write_bytes(file.read_bytes())
+    content = bytearray((path / "model.safetensors").read_bytes())
+    content[-5] ^= 4
+    (path / "model.safetensors").write_bytes(bytes(content))
+    code, _, err = run(["predict", path, data / "raw.txt"], capsys)
+    assert code == 2
+    assert "damaged" in err
+
+
+# --- report ---
+
+
+def test_reports_are_refreshed_and_compared(trained, data, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    before = (trained / "report.html").read_text(encoding="utf-8")
+    (trained / "report.html").unlink()
+    assert run(["report", trained], capsys)[0] == 0
+    assert len((trained / "report.html").read_text(encoding="utf-8")) == len(before)
+    other = ["train", data / "train", "--test", data / "test", "--model", "skip-chain", "-m", "piecewise", *QUICK]
+    assert run([*other, "-o", tmp_path / "skips"], capsys)[0] == 0
+    code, out, _ = run(["report", trained, tmp_path / "skips"], capsys)
+    assert code == 0
+    assert "comparison.html" in out
+    page = (tmp_path / "comparison.html").read_text(encoding="utf-8")
+    assert "ner" in page
+    assert "skips" in page
+
+
+@pytest.mark.parametrize("name", ["train", "predict", "evaluate", "report", "reproduce"])
+def test_help_shows_an_example(name, capsys):
+    arguments = [name, "table1", "--help"] if name == "reproduce" else [name, "--help"]
+    code, out, _ = run(arguments, capsys)
+    assert code == 0
+    assert f"bactrian {name}" in out
+    assert "Example" in out
+
+
+# --- reproduce ---
+
+
+class Table:
+    """What an experiment gives back."""
+
+    title = "Table 1"
+    columns = ("method", "F1")
+    rows = (["piecewise", "85.2"],)
+    notes = ("chosen on testa",)
+
+
+def test_reproduce_prints_and_writes_the_table(tmp_path, monkeypatch, capsys):
+    calls = []
+
+    def experiment(data, *, quick, progress):
+        calls.append((data, quick))
+        progress("begun")
+        return Table
+
+    module = type(sys)("bactrian.experiments.table1")
+    module.run = experiment
+    monkeypatch.setitem(sys.modules, "bactrian.experiments.table1", module)
+    for suffix in ("json", "html"):
+        path = tmp_path / f"table.{suffix}"
+        code, out, _ = run(["reproduce", "table1", "--data", tmp_path, "--quick", "-o", path], capsys)
+        assert code == 0
+        assert "85.2" in out
+        assert "chosen on testa" in out
+        assert "85.2" in path.read_text(encoding="utf-8")
+    assert calls == [(tmp_path, True)] * 2
+    code, _, err = run(["reproduce", "table1", "--data", tmp_path / "nowhere"], capsys)
+    assert (code, err.count("\n")) == (2, 1)
+
+
+def test_reproduce_says_what_is_wrong_with_the_data(tmp_path, monkeypatch, capsys):
+    def experiment(data, *, quick, progress):
+        raise ValueError(f"{data} has no eng.train")
+
+    module = type(sys)("bactrian.experiments.table1")
+    module.run = experiment
+    monkeypatch.setitem(sys.modules, "bactrian.experiments.table1", module)
+    code, _, err = run(["reproduce", "table1", "--data", tmp_path], capsys)
+    assert code == 2
+    assert "has no eng.train" in err
