@@ -1,5 +1,6 @@
 """``bactrian train``, ``predict``, ``evaluate`` and ``report`` as a user meets them."""
 
+import io
 import json
 import sys
 
@@ -266,12 +267,20 @@ def test_columns_in_and_out_to_a_file(trained, data, tmp_path, capsys):
     assert scores["accuracy"] == np.mean(hits)
 
 
-def test_lines_from_standard_input(trained, data, tmp_path, capsys, monkeypatch):
+def test_lines_and_standard_input(trained, data, tmp_path, capsys, monkeypatch):
     lines = tmp_path / "lines.txt"
     lines.write_text("Time: 4:30 PM\n\nPlace: Wéan Hall\n", encoding="utf-8")
     code, out, _ = run(["predict", trained, lines, "--input", "lines"], capsys)
     assert code == 0
     assert [json.loads(line)["text"] for line in out.splitlines()] == ["Time: 4:30 PM", "", "Place: Wéan Hall"]
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(lines.read_bytes())))
+    piped = run(["predict", trained, "-", "--input", "lines"], capsys)[1]
+    assert [json.loads(line)["entities"] for line in piped.splitlines()] == [
+        json.loads(line)["entities"] for line in out.splitlines()
+    ]
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(lines.read_bytes())))
+    whole = json.loads(run(["predict", trained, "-"], capsys)[1])
+    assert whole["text"] == lines.read_text(encoding="utf-8")
 
 
 def test_a_model_with_parts_of_speech_refuses_raw_text(data, tmp_path, capsys):

@@ -40,30 +40,33 @@ def table2(data: Data, output: Output = None, quick: Quick = False) -> None:
 
 
 @app.command("table3", epilog=_example("table3"))
-def table3(data: Data, output: Output = None, quick: Quick = False) -> None:
+def table3(
+    data: Data,
+    output: Output = None,
+    quick: Quick = False,
+    cache: Annotated[Path | None, typer.Option(help="Folder that keeps features for the next time.")] = None,
+) -> None:
     """Images as superpixels: Corel, three random splits."""
-    _run("table3", data, output, quick)
+    _run("table3", data, output, quick, module="table3_paper", cache=cache)
 
 
-def _run(name: str, data: Path, output: Path | None, quick: bool) -> None:
+def _run(name: str, data: Path, output: Path | None, quick: bool, *, module: str | None = None, **options: Any) -> None:
     if not data.is_dir():
         raise BadInputError(f"--data: {data} is not a folder")
     if output is not None and (output.suffix not in (".html", ".json") or not output.absolute().parent.is_dir()):
         raise BadInputError(f"--output: {output} must be a .html or .json file in a folder that exists")
     try:
-        experiment = import_module(f"bactrian.experiments.{name}")
+        experiment = import_module(f"bactrian.experiments.{module or name}")
     except ModuleNotFoundError as problem:
         raise BadInputError(f"{name} needs {problem.name}, which is not installed") from problem
-    run: Callable[..., Any] | None = getattr(experiment, "run", None)
-    if run is None:
-        raise BadInputError(f"{name} cannot be run by this release")
+    run: Callable[..., Any] = experiment.run
     with progress_bar(name) as show, bad_input(ValueError, OSError, ImportError):
 
         def progress(text: str) -> None:
             if show is not None:
                 show(name, text, 0.0, None)
 
-        table = run(data, quick=quick, progress=progress)
+        table = run(data, quick=quick, progress=progress, **options)
     _print(table)
     if output is not None:
         with bad_input(OSError, ImportError):

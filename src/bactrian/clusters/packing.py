@@ -473,7 +473,8 @@ def _node_shares(node_factors: str, hub_links: Ints, link_hub: Ints) -> Floats:
     if node_factors != "first-edge":
         shares: Floats = 1.0 / np.maximum(np.diff(hub_links), 1)[link_hub]
         return shares
-    return (np.arange(link_hub.size) == hub_links[link_hub]).astype(np.float64)
+    whole: Floats = (np.arange(link_hub.size) == hub_links[link_hub]).astype(np.float64)
+    return whole
 
 
 def _pointer(counts: Sequence[int] | Ints) -> Ints:

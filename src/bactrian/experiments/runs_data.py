@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-import itertools
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -106,7 +107,11 @@ def read_documents(path: Path, settings: InputSettings, form: str | None = None)
     if path.is_dir():
         yield from _folder(path, settings, form)
     elif form == "columns":
-        source = Path("/dev/stdin") if str(path) == "-" else path
+        source = path
+        if str(path) == "-":
+            source = Path("/dev/stdin")
+            if not source.exists():
+                raise ValueError("this system has no /dev/stdin: give a file of columns by its name")
         yield from read_columns(source, settings.columns, separator=settings.separator, encoding=settings.encoding)
     elif form == "lines":
         yield from _lines(path, settings)
@@ -136,7 +141,8 @@ def _folder(path: Path, settings: InputSettings, form: str) -> Iterator[Document
 
 def _document(path: Path, settings: InputSettings, form: str) -> Document:
     name = "" if str(path) == "-" else path.name
-    text = _decoded(Path("/dev/stdin" if str(path) == "-" else path).read_bytes(), settings.encoding, str(path))
+    content = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
+    text = _decoded(content, settings.encoding, name or "standard input")
     if form == "text":
         return tokenize(text, settings.tokenizer, sentences=settings.sentences, name=name)
     try:
@@ -147,8 +153,9 @@ def _document(path: Path, settings: InputSettings, form: str) -> Document:
 
 def _lines(path: Path, settings: InputSettings) -> Iterator[Document]:
     name = "" if str(path) == "-" else path.name
-    with Path("/dev/stdin" if str(path) == "-" else path).open("rb") as stream:
-        for number, line in zip(itertools.count(1), stream, strict=False):
+    source = contextlib.nullcontext(sys.stdin.buffer) if str(path) == "-" else path.open("rb")
+    with source as stream:
+        for number, line in enumerate(stream, start=1):
             text = _decoded(line, settings.encoding, f"{path}, line {number}").rstrip("\r\n")
             yield tokenize(text, settings.tokenizer, sentences=settings.sentences, name=f"{name}#{number}")
 

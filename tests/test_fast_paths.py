@@ -1,0 +1,147 @@
+"""Kernels compiled for a number of states, and the long vectors of L-BFGS, against the general routes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from numba import njit
+
+import bactrian as bt
+from bactrian.clusters.packing import pack
+from bactrian.kernels.arithmetic import log
+from bactrian.kernels.threads import Workers
+from bactrian.learning.long_memory import LongMemory
+from bactrian.model import inputs
+from bactrian.model.inputs import BundledRows, Inputs
+from bactrian.objective import messages
+from bactrian.objective.dual import Dual
+from bactrian.objective.entropy import Carving, carve, total_numbers
+from bactrian.objective.prior import Prior
+from bactrian.solvers.lbfgs import Memory
+
+Array = np.ndarray[Any, Any]
+
+
+def graphs(k: int, node_factors: str, own_tables: bool, seed: int = 0) -> bt.GraphData:
+    """Three graphs: one with loops, a path, and nodes without edges."""
+    rng = np.random.default_rng(seed)
+    edges = [(0, 1), (1, 2), (2, 3), (3, 0), (1, 3), (5, 6), (7, 6), (7, 8)]
+    types = [0, 1, 0, 1, 0, 0, 1, 0]
+    more = {"edge_inputs": {1: rng.normal(size=(3, 2))}} if own_tables else {}
+    return bt.GraphData(
+        rng.normal(size=(12, 4)), edges, n_labels=k, labels=rng.integers(0, k, 12), tables=["full", "symmetric"],
+        edge_types=types, node_counts=[5, 4, 3], node_factors=node_factors, weights=[1.0, 2.0, 0.5], **more,
+    )  # fmt: skip
+
+
+def evaluated(data: bt.GraphData, fast: bool, monkeypatch: pytest.MonkeyPatch, entropy: str, scale: float) -> Any:
+    monkeypatch.setattr(messages, "_WORTH_COMPILING", 1 if fast else 10**9)
+    packed = pack(data)
+    carving: Carving = total_numbers(packed) if entropy == "total" else carve(packed, entropy.removesuffix(" apart"))
+    dual = Dual(packed, carving, Prior(1.0, 0.0), Workers(1), consistency=not entropy.endswith("apart"))
+    assert bool(dual._states) == fast
+    rng = np.random.default_rng(1)
+    weights = scale * rng.normal(size=packed.n_weights)
+    dual.hub_bias[:] = 0.1 * rng.normal(size=dual.hub_bias.size)
+    if dual.consistency:
+        dual.multipliers[:] = 0.3 * rng.normal(size=dual.multipliers.size)
+        found = dual.evaluate(weights, tolerance=0.0, max_sweeps=3)
+    else:
+        found = dual.evaluate(weights)
+    return dual, found
+
+
+@pytest.mark.parametrize("k", [2, 3, pytest.param(7, marks=pytest.mark.slow)])  # each is compiled anew
+@pytest.mark.parametrize("entropy", ["total", "bethe", "clusters", "clusters apart"])
+@pytest.mark.parametrize("node_factors", ["clusters", "edges", "first-edge"])
+@pytest.mark.parametrize("own_tables", [False, True])
+def test_uniform_pairs_equal_the_general_route(
+    k: int, entropy: str, node_factors: str, own_tables: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = graphs(k, node_factors, own_tables)
+    (slow_dual, slow), (fast_dual, fast) = (evaluated(data, f, monkeypatch, entropy, 1.0) for f in (False, True))
+    assert fast_dual.beliefs.done.all()
+    assert fast.value == pytest.approx(slow.value, rel=1e-12)
+    np.testing.assert_allclose(fast.gradient, slow.gradient, atol=1e-11)
+    assert fast.violation == pytest.approx(slow.violation, rel=1e-9, abs=1e-13)
+    np.testing.assert_allclose(fast_dual.beliefs.value, slow_dual.beliefs.value, rtol=1e-12)
+    np.testing.assert_allclose(fast_dual.beliefs.hub_log, slow_dual.beliefs.hub_log, atol=1e-11)
+    np.testing.assert_allclose(fast_dual.beliefs.residual, slow_dual.beliefs.residual, rtol=1e-9, atol=1e-13)
+    if fast_dual.consistency:
+        np.testing.assert_allclose(fast_dual.multipliers, slow_dual.multipliers, atol=1e-11)
+
+
+@pytest.mark.parametrize("entropy", ["total", "clusters", "clusters apart"])
+def test_scores_out_of_range_take_the_general_route(entropy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = graphs(3, "edges", own_tables=False)
+    (_, slow), (dual, fast) = (evaluated(data, f, monkeypatch, entropy, 400.0) for f in (False, True))
+    assert np.isfinite(fast.value)
+    assert fast.value == pytest.approx(slow.value, rel=1e-9)
+    np.testing.assert_allclose(fast.gradient, slow.gradient, rtol=1e-7, atol=1e-7)
+    assert not dual.beliefs.done.all()
+
+
+@pytest.mark.parametrize("method", ["bp", "convex", "exact"])
+def test_inference_on_uniform_pairs(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = graphs(3, "clusters", own_tables=True)
+    weights = np.random.default_rng(2).normal(size=data.n_weights)
+    found = []
+    for worth in (1, 10**9):
+        monkeypatch.setattr(messages, "_WORTH_COMPILING", worth)
+        results = bt.infer(data, weights, method, evidence=[None, {1: 2}, None])
+        found.append(np.concatenate([table for result in results for table in result.variables]))
+        found.append(np.array([result.log_partition for result in results]))
+    np.testing.assert_allclose(found[0], found[2], atol=1e-7)
+    np.testing.assert_allclose(found[1], found[3], atol=1e-7)
+
+
+@pytest.mark.parametrize("labels", [2, 3, 9, 25])
+def test_products_of_sparse_and_bundled_rows(labels: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inputs, "_WORTH_COMPILING", 1)
+    rng = np.random.default_rng(0)
+    own = sp.random_array((30, 20), density=0.2, rng=rng, format="csr")
+    use = sp.random_array((30, 6), density=0.3, rng=rng, format="csr")
+    bundles = sp.random_array((6, 20), density=0.5, rng=rng, format="csr")
+    rows = BundledRows(own, use, bundles)
+    dense = own.toarray() + use.toarray() @ bundles.toarray()
+    np.testing.assert_allclose(rows.multiplied_out().toarray(), dense, atol=1e-14)
+    weights, values = rng.normal(size=(20, labels)), rng.normal(size=(30, labels))
+    for matrix, wanted in ((rows, dense), (own, own.toarray()), (own.toarray(), own.toarray())):
+        product, transposed = np.full((30, labels), np.nan), np.full((20, labels), np.nan)
+        Inputs(matrix).times(weights, product, Workers(2))
+        Inputs(matrix).transposed_times(values, transposed, Workers(2))
+        np.testing.assert_allclose(product, wanted @ weights, atol=1e-12)
+        np.testing.assert_allclose(transposed, wanted.T @ values, atol=1e-12)
+
+
+def test_long_memory_gives_the_direction_of_the_short_one() -> None:
+    rng = np.random.default_rng(0)
+    short, long = Memory(5, 3000), LongMemory(5, 3000, Workers(2))
+    curvature = rng.uniform(0.5, 2.0, 3000)
+    for _ in range(9):
+        s = rng.normal(size=3000)
+        for memory in (short, long):
+            memory.add(s, curvature * s)
+        gradient = rng.normal(size=3000)
+        np.testing.assert_allclose(long.direction(gradient), short.direction(gradient), atol=2e-5)
+    before = long.direction(gradient)
+    long.add(s, -s)  # no curvature: not taken up
+    np.testing.assert_array_equal(long.direction(gradient), before)
+    long.clear()
+    np.testing.assert_allclose(long.direction(gradient), -gradient / np.linalg.norm(gradient))
+
+
+def test_logarithm() -> None:
+    @njit(error_model="numpy")
+    def logs(x: Array, out: Array) -> None:
+        for i in range(x.size):
+            out[i] = log(x[i])
+
+    rng = np.random.default_rng(0)
+    x = np.concatenate([np.exp(rng.uniform(-700, 700, 10_000)), 1.0 + 1e-3 * rng.normal(size=10_000), [1.0, 0.5, 2.0]])
+    out = np.empty_like(x)
+    logs(x, out)
+    np.testing.assert_array_max_ulp(out, np.log(x), maxulp=4)
