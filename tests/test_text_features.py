@@ -247,3 +247,14 @@ def test_skip_edges_of_real_documents(real_data):
     documents = list(read_columns(real_data / "conll2003" / "eng.train"))
     assert sum(len(skip_edges(document.words, "nearest")) for document in documents) == 12_996
     assert sum(len(skip_edges(document.words, "all")) for document in documents) == 29_309
+
+
+def test_words_around_other_occurrences() -> None:
+    words = ["in", "Rome", ",", "Rome", "fell", ".", "Rome"]
+    document = Document(words, sentence_starts=[0, 6])
+    settings = EntityFeatures(ngrams=0, window=0, reach=0, pos=False, shapes=False, elsewhere=True)
+    found = [[f for f in flatten(token) if f.startswith("o")] for token in settings.extract(document)]
+    assert found[1] == ["o-1=,", "o+1=fell"]  # of the second; the third stands alone in its sentence
+    assert found[3] == ["o-1=in", "o+1=,"]
+    assert sorted(found[6]) == ["o+1=,", "o+1=fell", "o-1=,", "o-1=in"]
+    assert found[0] == found[2] == found[4] == []

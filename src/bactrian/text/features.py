@@ -17,6 +17,7 @@ part of speech        ``p=NNP``, ``p+1=,``          ``pos``; neighbours up to ``
 sequences of these    ``p-1:1=IN|NNP|,``            ``pos``
 words to the left     ``<=lives``                   ``window``: words that occur among so many before
 words to the right    ``>=since``                   ``window``: the same after
+words elsewhere       ``o-1=in``                    ``elsewhere``: around other occurrences in the document
 ====================  ============================  =====================================================
 
 Nothing looks beyond the sentence: positions outside it give no words, and ``^`` as shape or part of speech.
@@ -43,6 +44,9 @@ _REMEMBERED = 100_000
 _LONG_WORD, _LONG_WORD_NGRAMS = 40, 6
 
 _OUTSIDE = "^"
+
+#: Occurrences of a word, from the first, that the others look at.
+_OCCURRENCES = 20
 
 
 class _Word(NamedTuple):
@@ -97,6 +101,7 @@ class EntityFeatures:
     pairs: bool = False
     lowercase: bool = False
     lines: bool = False
+    elsewhere: bool = False
     _words: dict[str, _Word] = field(default_factory=dict, init=False, repr=False, compare=False)
     _contexts: dict[Any, tuple[str, ...]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
@@ -132,6 +137,8 @@ class EntityFeatures:
                 self._add_windows(rows, part)
         if self.lines:
             self._add_lines(tokens, document)
+        if self.elsewhere:
+            _add_elsewhere(tokens, document.words, set(borders))
         return tokens
 
     def extract_many(self, documents: Iterable[Document]) -> Iterator[list[Token]]:
@@ -198,6 +205,25 @@ class EntityFeatures:
             shared = [f"line={document.words[start]}", f"line-n={min(stop - start, 12)}", *_layout(document, start)]
             for row in tokens[start:stop]:
                 row += shared
+
+
+def _add_elsewhere(tokens: Sequence[Token], words: Sequence[str], borders: set[int]) -> None:
+    """Words around the other occurrences of capitalised words, up to a number of them, within their sentences."""
+    occurrences: dict[str, list[int]] = {}
+    for position, word in enumerate(words):
+        if word[:1].isupper():
+            occurrences.setdefault(word, []).append(position)
+    for positions in occurrences.values():
+        seen = positions[:_OCCURRENCES]
+        for position in positions if len(positions) > 1 else ():
+            found: dict[str, None] = {}
+            for other in seen:
+                if other != position:
+                    if other not in borders:
+                        found[f"o-1={words[other - 1]}"] = None
+                    if other + 1 not in borders:
+                        found[f"o+1={words[other + 1]}"] = None
+            tokens[position].extend(found)
 
 
 #: For named entities: any n-grams, parts of speech, windows of four words.
