@@ -78,12 +78,30 @@ def _print(table: Any) -> None:
     console = Console()
     shown = Table(title=escape(table.title), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for number, column in enumerate(table.columns):
-        shown.add_column(escape(column), justify="right" if number else "left", overflow="fold")
+        shown.add_column(escape(column), justify="right" if number else "left", no_wrap=True)
     for row in table.rows:
         shown.add_row(*(escape(cell) for cell in row))
-    console.print(shown)
+    width = shown.__rich_measure__(console, console.options.update(max_width=10_000)).maximum
+    if width <= console.width:
+        console.print(shown)
+    elif not console.is_terminal:  # a file has room for any line
+        Console(width=width).print(shown)
+    else:
+        _print_rows(console, table)
     for note in table.notes:
         console.print(escape(note), soft_wrap=True, highlight=False)
+
+
+def _print_rows(console: Console, table: Any) -> None:
+    """The table turned on its side, a row after the other, where a line is too short for it."""
+    console.print(escape(table.title), soft_wrap=True, highlight=False)
+    longest = max(len(column) for column in table.columns[1:])
+    for row in table.rows:
+        console.print(f"\n[bold]{escape(row[0])}", soft_wrap=True, highlight=False)
+        for column, cell in zip(table.columns[1:], row[1:], strict=True):
+            if cell:
+                console.print(f"  {escape(column):<{longest}}  {escape(cell)}", soft_wrap=True, highlight=False)
+    console.print()
 
 
 def _write(table: Any, output: Path) -> None:

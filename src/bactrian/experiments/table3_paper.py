@@ -10,7 +10,7 @@ from bactrian.experiments.paper_table import Follow, PaperTable
 from bactrian.experiments.table3 import Table3Settings, run_table3
 from bactrian.experiments.table3_text import HEADINGS, table3_rows
 from bactrian.vision.cache import ArrayCache
-from bactrian.vision.node_scores import BoostingSettings
+from bactrian.vision.classifiers import BoostingSettings
 
 #: Few images, weak node scores, one split: to see that everything runs.
 _QUICK = Table3Settings(
