@@ -402,3 +402,32 @@ def test_reproduce_says_what_is_wrong_with_the_data(tmp_path, monkeypatch, capsy
     code, _, err = run(["reproduce", "table1", "--data", tmp_path], capsys)
     assert code == 2
     assert "has no eng.train" in err
+
+
+# --- settings that were tampered with ---
+
+
+def test_forged_settings_are_refused_or_harmless(trained, data, tmp_path):
+    from bactrian.experiments.runs import RunFolder
+
+    content = json.loads((trained / "settings.json").read_text())
+    rng = np.random.default_rng(0)
+    values = [None, True, -1, 10**30, 1.5, "", "odd", "os.system", [], {}, [[]], {"learner": "Popen"}, {"learner": 3}]
+    refusals = []
+    for _ in range(400):
+        document = json.loads(json.dumps(content))
+        places = [(document, key) for key in document]
+        places += [(document["settings"], key) for key in document["settings"]]
+        for part in ("input", "features", "options"):
+            places += [(document["settings"][part], key) for key in (*document["settings"][part], "method", "odd")]
+        node, key = places[rng.integers(len(places))]
+        node[key] = values[rng.integers(len(values))]
+        (tmp_path / "settings.json").write_text(json.dumps(document))
+        try:
+            settings, _ = RunFolder(tmp_path).read_settings()
+        except ValueError as error:
+            refusals.append(str(error))
+        else:
+            assert type(settings.estimator()).__module__.startswith("bactrian.")
+    assert len(refusals) > 250
+    assert all("settings.json" in message for message in refusals)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import signal
+import time
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
 
 from bactrian.cli.common import BadInputError, Show, bad_input, progress_bar
 from bactrian.cli.options import positive
@@ -24,6 +26,8 @@ EXAMPLES = (
     "Examples:  bactrian train train.conll --dev dev.conll -o ner  ·  "
     "bactrian train train.conll --model skip-chain --method cccp -o skips  ·  bactrian train --resume ner"
 )
+
+_WIDE = 120  #: columns from which progress is shown in full words
 
 
 def run(
@@ -113,16 +117,19 @@ def run(
 def _trained(path: Path, values: dict[str, Any] | None, limits: dict[str, Any]) -> TrainedRun:
     """Train, or go on, with a progress bar, until done or interrupted."""
     with bad_input(ValueError, TypeError, OSError, MemoryError, ImportError), progress_bar("reading") as show:
-        from bactrian.experiments.runs import check_free
+        from bactrian.experiments.runs import RunFolder, check_free
         from bactrian.experiments.runs_settings import RunSettings, with_defaults
         from bactrian.experiments.runs_training import resume_run, start_run
 
-        with _interruptible(show, limits) as follow:
+        if values is None:
+            settings, _ = RunFolder(path).read_settings()
+        else:
+            check_free(path)
+            settings = RunSettings.of(with_defaults(values))
+        given = {name: value for name, value in limits.items() if value is not None}
+        with _interruptible(show, {**settings.options, **given}) as follow:
             try:
-                if values is None:
-                    return resume_run(path, follow, **limits)
-                check_free(path)
-                return start_run(path, RunSettings.of(with_defaults(values)), follow)
+                return resume_run(path, follow, **limits) if values is None else start_run(path, settings, follow)
             except KeyboardInterrupt:
                 if not (path / "settings.json").is_file():
                     raise
@@ -152,7 +159,7 @@ def _finish(trained: TrainedRun) -> None:
         with bad_input(OSError, ImportError):
             from bactrian.report import report_of, write_report
 
-            write_report(report_of(compare_runs([run])), folder.report)
+            write_report(report_of(compare_runs([run], known=trained.evaluations)), folder.report)
     typer.echo(f"{'written':<12}{folder.path}")
     if not trained.converged:
         typer.echo(f"bactrian: stopped short; go on with: bactrian train --resume {folder.path}", err=True)
@@ -212,12 +219,13 @@ def _listed(text: str | None) -> list[str] | None:
 
 
 @contextmanager
-def _interruptible(show: Show | None, limits: dict[str, Any]) -> Iterator[Follow]:
+def _interruptible(show: Show | None, limits: Mapping[str, Any]) -> Iterator[Follow]:
     """What follows training: shows it, and stops it after an iteration once Ctrl-C was pressed or it was told to end.
 
     Until the first iteration, and the second time, an interrupt is one at once.
     """
     learning = wanted = False
+    clock = _Clock(limits)
 
     def on_signal(number: int, _frame: FrameType | None) -> None:
         nonlocal wanted
@@ -229,8 +237,7 @@ def _interruptible(show: Show | None, limits: dict[str, Any]) -> Iterator[Follow
         nonlocal learning
         learning = True
         if show is not None:
-            detail, completed, total = _detail(progress, limits)
-            show("stopping" if wanted else "learning", detail, completed, total)
+            show("stopping" if wanted else "learning", *clock.detail(progress))
         return wanted
 
     numbers = (signal.SIGINT, signal.SIGTERM)
@@ -246,15 +253,27 @@ def _interruptible(show: Show | None, limits: dict[str, Any]) -> Iterator[Follow
             signal.signal(number, handler)
 
 
-def _detail(progress: Progress, limits: dict[str, Any]) -> tuple[str, float, float | None]:
-    detail = (
-        f"outer {progress.outer} iteration {progress.iteration} objective {progress.objective:.6g} "
-        f"gap {progress.moment_gap:.1e} violation {progress.violation:.1e}"
-    )
-    if limits["max_seconds"] is not None:
-        left = max(0.0, limits["max_seconds"] - progress.seconds)
-        return f"{detail}, {left:.0f} s left", min(progress.seconds, limits["max_seconds"]), limits["max_seconds"]
-    if limits["max_iterations"]:
-        left = progress.seconds / progress.iteration * max(0, limits["max_iterations"] - progress.iteration)
-        return f"{detail}, at most {left:.0f} s left", progress.iteration, limits["max_iterations"]
-    return detail, 0.0, None
+class _Clock:
+    """How far training has come in this session, in words and as a part of its limits."""
+
+    def __init__(self, limits: Mapping[str, Any]) -> None:
+        self.max_seconds, self.max_iterations = limits.get("max_seconds"), limits.get("max_iterations")
+        self.wide = Console(stderr=True).width >= _WIDE
+        self._first: tuple[float, int] | None = None  # time and iteration at which this session began
+
+    def detail(self, at: Progress) -> tuple[str, float, float | None]:
+        """What to show, how much is done, and of how much."""
+        now = time.perf_counter()
+        began, iteration = self._first = self._first or (now, at.iteration)
+        if self.wide:
+            words = f"outer {at.outer} iteration {at.iteration} objective {at.objective:.6g} "
+            words += f"gap {at.moment_gap:.1e} violation {at.violation:.1e}"
+        else:
+            words = f"{at.outer}/{at.iteration} {at.objective:.5g} gap {at.moment_gap:.0e} viol {at.violation:.0e}"
+        seconds = now - began
+        if self.max_seconds is not None:
+            return f"{words} {max(0.0, self.max_seconds - seconds):.0f} s left", seconds, self.max_seconds
+        if self.max_iterations is not None and at.iteration > iteration:
+            left = seconds / (at.iteration - iteration) * max(0, self.max_iterations - at.iteration)
+            return f"{words} at most {left:.0f} s left", at.iteration, self.max_iterations
+        return words, 0.0, None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from bactrian.experiments.corel_data import CLASSES, CorelImages, Split
 from bactrian.model.graph_data import GraphData
 from bactrian.vision.appearance import appearance
-from bactrian.vision.cache import ArrayCache
+from bactrian.vision.cache import ArrayCache, Arrays
 from bactrian.vision.classifiers import KINDS, BoostingSettings
 from bactrian.vision.context import adjacency_means
 from bactrian.vision.features import SegmentedImage, context_windows, segment_image, superpixel_features
@@ -39,8 +40,8 @@ class ScoreSettings:
     boosting: tuple[BoostingSettings, ...] = (BoostingSettings(),)
     stages: int = 1  #: 2: a second stage that sees the first one's opinions of the surroundings
     n_folds: int = 4
-    kind: str = "boosted"  #: boosted, forest, blend, or "chosen": that with the least out-of-fold loss
-    fold: str = "out-of-fold"  #: which scores of the training images the random field learns from
+    kind: str = "boosted"  #: boosted, as in the paper; forest, blend, or "chosen": that with the least out-of-fold loss
+    fold: str = "in-fold"  #: which scores of the training images the random field learns from
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -59,6 +60,7 @@ class ScoredSplit:
     train: list[SegmentedImage]
     test: list[SegmentedImage]
     train_scores: list[Floats]  #: standardised by the training images' mean and deviation
+    held_out_scores: list[Floats]  #: out-of-fold scores of the training images, likewise: what test images look like
     test_scores: list[Floats]  #: likewise
     raw_test_scores: list[Floats]  #: log-odds, which tell labels by themselves
     choices: tuple[str, ...]  #: what was chosen, by what, on which images
@@ -139,40 +141,51 @@ def score_split(
     """Superpixels, features and node scores of one split; nothing is learned or chosen from its test images."""
     train, test = (segment_all(corel, numbers, settings, cache) for numbers in (split.train, split.test))
 
-    def make() -> dict[str, NDArray[Any]]:
-        stage = _make_scores(train, test, settings, follow)
-        arrays: dict[str, NDArray[Any]] = {}
-        for kind in KINDS:
-            arrays[f"in-fold {kind}"] = np.concatenate(stage.in_fold[kind])
-            arrays[f"out-of-fold {kind}"] = np.concatenate(stage.out_of_fold[kind])
-            arrays[f"other {kind}"] = np.concatenate(stage.other[kind])
-        arrays["losses"] = np.array([stage.kind_losses[kind] for kind in KINDS])
-        arrays["accuracies"] = np.array([stage.accuracies[kind] for kind in KINDS])
-        arrays["rounds"] = np.array(stage.rounds)
-        arrays["settings"] = np.array(str(stage.settings))
-        return arrays
-
-    kept = {name: value for name, value in asdict(settings).items() if name not in ("kind", "fold")}
-    key = [_VERSION, corel.checksum, split.train.tolist(), split.test.tolist(), kept]
-    stored = cache.get("scores", key, make)
+    stored = _scores(
+        train, test, [_VERSION, corel.checksum, split.train.tolist(), split.test.tolist()], settings, cache, follow
+    )
     losses = dict(zip(KINDS, stored["losses"].tolist(), strict=True))
     kind = min(losses, key=lambda one: losses[one]) if settings.kind == "chosen" else settings.kind
-    learned, other = stored[f"{settings.fold} {kind}"], stored[f"other {kind}"]
+    learned, held, other = (stored[f"{name} {kind}"] for name in (settings.fold, "out-of-fold", "other"))
     # Log-odds are mostly far below 0: without this they are all but collinear with the bias, and learning is slow.
     mean, scale = learned.mean(axis=0), np.maximum(learned.std(axis=0), 1e-6)
     return ScoredSplit(
         train=train,
         test=test,
         train_scores=_split((learned - mean) / scale, train),
+        held_out_scores=_split((held - mean) / scale, train),
         test_scores=_split((other - mean) / scale, test),
         raw_test_scores=_split(other, test),
         choices=_choices(stored, settings, kind, len(train)),
     )
 
 
-def _make_scores(
-    train: list[SegmentedImage], test: list[SegmentedImage], settings: ScoreSettings, follow: Follow | None
-) -> NodeScores:
+def _scores(
+    train: list[SegmentedImage],
+    test: list[SegmentedImage],
+    key: list[Any],
+    settings: ScoreSettings,
+    cache: ArrayCache,
+    follow: Follow | None,
+) -> Arrays:
+    """Scores of the last stage, each stage from the cache where it is there."""
+    first: Arrays | None = None
+    for stage in range(1, settings.stages + 1):
+        kept = {name: value for name, value in asdict(settings).items() if name not in ("kind", "fold")}
+        made = partial(_stage, train, test, first, settings, follow)
+        first = cache.get("scores", [*key, {**kept, "stages": stage}], made)
+    assert first is not None
+    return first
+
+
+def _stage(
+    train: list[SegmentedImage],
+    test: list[SegmentedImage],
+    first: Arrays | None,
+    settings: ScoreSettings,
+    follow: Follow | None,
+) -> Arrays:
+    """Scores from features and, in a second stage, from the ``first`` one's opinions."""
     vocabulary = TextonVocabulary.learn(
         [image.image for image in train],
         n_textons=settings.n_textons,
@@ -181,22 +194,36 @@ def _make_scores(
     )
     everything = [*train, *test]
     features = [superpixel_features(image, vocabulary) for image in everything]
-    labels = [image.labels for image in train]
-    options: dict[str, Any] = {
-        "n_labels": len(CLASSES),
-        "candidates": settings.boosting,
-        "n_folds": settings.n_folds,
-        "follow": follow,
-    }
-    scores = node_scores(features[: len(train)], labels, features[len(train) :], seed=settings.seed, **options)  # type: ignore[arg-type]
-    if settings.stages == 1:
-        return scores
-    first = [*scores.out_of_fold["blend"], *scores.other["blend"]]
-    features = [
-        with_opinions(own, score, _windows(image, vocabulary))
-        for own, score, image in zip(features, first, everything, strict=True)
-    ]
-    return node_scores(features[: len(train)], labels, features[len(train) :], seed=settings.seed + 1, **options)  # type: ignore[arg-type]
+    if first is not None:
+        opinions = _split(np.concatenate([first["out-of-fold blend"], first["other blend"]]), everything)
+        features = [
+            with_opinions(own, opinion, _windows(image, vocabulary))
+            for own, opinion, image in zip(features, opinions, everything, strict=True)
+        ]
+    scores = node_scores(
+        features[: len(train)],
+        [image.labels for image in train if image.labels is not None],
+        features[len(train) :],
+        n_labels=len(CLASSES),
+        candidates=settings.boosting,
+        n_folds=settings.n_folds,
+        seed=settings.seed + (first is not None),
+        follow=follow,
+    )
+    return _arrays(scores)
+
+
+def _arrays(scores: NodeScores) -> Arrays:
+    arrays: Arrays = {}
+    for kind in KINDS:
+        arrays[f"in-fold {kind}"] = np.concatenate(scores.in_fold[kind])
+        arrays[f"out-of-fold {kind}"] = np.concatenate(scores.out_of_fold[kind])
+        arrays[f"other {kind}"] = np.concatenate(scores.other[kind])
+    arrays["losses"] = np.array([scores.kind_losses[kind] for kind in KINDS])
+    arrays["accuracies"] = np.array([scores.accuracies[kind] for kind in KINDS])
+    arrays["rounds"] = np.array(scores.rounds)
+    arrays["settings"] = np.array(str(scores.settings))
+    return arrays
 
 
 def _windows(image: SegmentedImage, vocabulary: TextonVocabulary) -> list[Floats]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -63,12 +63,17 @@ def evaluate_run(run: FittedRun, paths: Sequence[str]) -> Evaluation:
     return Evaluation(data, predicted, marginals, graph_scores(data.y, predicted))
 
 
-def compare_runs(runs: Sequence[FittedRun], *, n_texts: int = 8) -> Comparison:
-    """Runs side by side; each is scored on its test file, or its dev file, where that is still as it was."""
+def compare_runs(
+    runs: Sequence[FittedRun], *, known: Mapping[str, Evaluation] | None = None, n_texts: int = 8
+) -> Comparison:
+    """Runs side by side; each is scored on its test file, or its dev file, where that is still as it was.
+
+    ``known`` are evaluations of a single run that need not be made again, by path.
+    """
     names = _names(runs)
     entries, evaluations = [], []
     for name, run in zip(names, runs, strict=True):
-        evaluation = _evaluation(run)
+        evaluation = _evaluation(run, known or {})
         evaluations.append(evaluation)
         entries.append(_entry(name, run, evaluation))
     used = [metric for key, metric in _METRICS.items() if any(key in entry.metrics for entry in entries)]
@@ -87,9 +92,11 @@ def _names(runs: Sequence[FittedRun]) -> list[str]:
     return names if len(set(names)) == len(names) else [str(run.folder.path) for run in runs]
 
 
-def _evaluation(run: FittedRun) -> Evaluation | None:
-    _, checksums = run.folder.read_settings()
+def _evaluation(run: FittedRun, known: Mapping[str, Evaluation]) -> Evaluation | None:
     path = run.settings.test or run.settings.dev
+    if path is not None and path in known:
+        return known[path]
+    _, checksums = run.folder.read_settings()
     if path is None or not Path(path).exists() or checksum(Path(path)) != checksums.get(path):
         return None
     return evaluate_run(run, [path])

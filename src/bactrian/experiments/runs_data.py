@@ -43,10 +43,31 @@ def read_data(paths: Sequence[str], settings: RunSettings, labels: Iterable[Any]
         For what cannot be read, has no labels, or is empty; it names the file.
     """
     if not settings.is_text:
-        graphs = [graph for path in paths for graph in read_graphs(Path(path), need_labels=True)]
-        if not graphs:
-            raise ValueError(f"{', '.join(paths)}: there are no graphs")
+        graphs = _labelled_graphs(paths)
         return RunData([graph.inputs for graph in graphs], [graph.labels for graph in graphs], {}, [])
+    documents, scheme = _in_model_scheme(_labelled_documents(paths, settings), settings.scheme, labels)
+    return text_data(documents, settings.extractor(), scheme)
+
+
+def check_data(paths: Sequence[str], settings: RunSettings) -> None:
+    """Raise the error that :func:`read_data` would, without the work of extracting features."""
+    if not settings.is_text:
+        _labelled_graphs(paths)
+        return
+    for document in _labelled_documents(paths, settings):
+        if len(document):
+            settings.extractor().extract(document)  # one tells whether columns and lines are there
+            break
+
+
+def _labelled_graphs(paths: Sequence[str]) -> list[LabelledGraph]:
+    graphs = [graph for path in paths for graph in read_graphs(Path(path), need_labels=True)]
+    if not graphs:
+        raise ValueError(f"{', '.join(paths)}: there are no graphs")
+    return graphs
+
+
+def _labelled_documents(paths: Sequence[str], settings: RunSettings) -> list[Document]:
     documents = [document for path in paths for document in read_documents(Path(path), settings.input)]
     named = ", ".join(paths)
     if not any(map(len, documents)):
@@ -54,9 +75,7 @@ def read_data(paths: Sequence[str], settings: RunSettings, labels: Iterable[Any]
     bare = next((document for document in documents if document.tags is None and len(document)), None)
     if bare is not None:
         raise ValueError(f"{named}: document {bare.name!r} has no tags; one of the columns must be called tag")
-    documents = [document if document.tags is not None else document.replace(tags=()) for document in documents]
-    documents, scheme = _in_model_scheme(documents, settings.scheme, labels)
-    return text_data(documents, settings.extractor(), scheme)
+    return [document if document.tags is not None else document.replace(tags=()) for document in documents]
 
 
 def _in_model_scheme(

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from bactrian.experiments.runs import RunFolder, write_json
 from bactrian.experiments.runs_checkpoints import Checkpoint, SegmentedLearning
-from bactrian.experiments.runs_comparison import evaluate_run
-from bactrian.experiments.runs_data import RunData, checksum, read_data
+from bactrian.experiments.runs_comparison import Evaluation, evaluate_run
+from bactrian.experiments.runs_data import RunData, check_data, checksum, read_data
 from bactrian.experiments.runs_models import FittedRun
 from bactrian.experiments.runs_settings import RunSettings
 from bactrian.solvers.solution import ConvergenceWarning, Progress, Solution
@@ -27,6 +27,7 @@ class TrainedRun:
     folder: RunFolder
     metrics: Mapping[str, Any]
     converged: bool
+    evaluations: Mapping[str, Evaluation] = field(default_factory=dict)  #: by path, of the dev and test files
 
 
 def start_run(path: Path, settings: RunSettings, follow: Follow | None = None) -> TrainedRun:
@@ -41,7 +42,7 @@ def start_run(path: Path, settings: RunSettings, follow: Follow | None = None) -
     data = read_data(settings.train, settings)
     for other in (settings.dev, settings.test):
         if other is not None:
-            read_data([other], settings)  # what is wrong there is said before the work, not after it
+            check_data([other], settings)  # what is wrong there is said before the work, not after it
     folder = RunFolder.create(path, settings, checksums)
     try:
         return _train(folder, settings, data, None, follow)
@@ -110,11 +111,17 @@ def _train(
     solution: Solution = estimator.solution_
     estimator.save(folder.model)
     folder.write_history(trace, solution.history)
-    metrics = {**_training_metrics(solution, trace), **_scores(folder)}
+    evaluations = _evaluations(folder)
+    scores = {
+        name: evaluations[path].scores
+        for name, path in (("dev", settings.dev), ("test", settings.test))
+        if path is not None
+    }
+    metrics = {**_training_metrics(solution, trace), **scores}
     write_json(folder.metrics, metrics)
     if solution.converged:
         folder.checkpoint.unlink(missing_ok=True)
-    return TrainedRun(folder, metrics, solution.converged)
+    return TrainedRun(folder, metrics, solution.converged, evaluations)
 
 
 def _training_metrics(solution: Solution, trace: list[Progress]) -> dict[str, Any]:
@@ -133,12 +140,8 @@ def _training_metrics(solution: Solution, trace: list[Progress]) -> dict[str, An
     }
 
 
-def _scores(folder: RunFolder) -> dict[str, Any]:
-    """Scores on the files that were named for it."""
+def _evaluations(folder: RunFolder) -> dict[str, Evaluation]:
+    """What the model makes of the files that were named to score it on."""
     run = FittedRun.load(folder)
-    scores = {}
-    for name in ("dev", "test"):
-        path = getattr(run.settings, name)
-        if path is not None:
-            scores[name] = evaluate_run(run, [path]).scores
-    return scores
+    named = dict.fromkeys(path for path in (run.settings.dev, run.settings.test) if path is not None)
+    return {path: evaluate_run(run, [path]) for path in named}

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from bactrian.kernels.arithmetic import exp, log
 from bactrian.kernels.layout import Layout
-from bactrian.kernels.tables import LARGEST, SMALLEST, Beliefs, Numbers, Tables
+from bactrian.kernels.tables import LARGEST, SMALLEST, Beliefs, Numbers, Tables, evaluate_hubs
 from bactrian.kernels.vectors import (
     add_outer,
     add_scaled,
@@ -347,6 +347,39 @@ def evaluate_apart(
             _join_apart(layout, numbers, beliefs, instance, weights[instance], shares, states)
         beliefs.sweeps[instance] = 0
         beliefs.residual[instance] = 0.0
+        beliefs.done[instance] = fast
+        all_done = all_done and fast
+    for i in range(outer.size):
+        shared_counts[i] += outer[i] * tables.exp_entries[i]
+    return all_done
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def evaluate_given(
+    layout: Layout, tables: Tables, numbers: Numbers, multipliers: Floats, beliefs: Beliefs, weights: Floats,
+    shares: Floats, shared_counts: Floats, first: int, last: int, states: States,
+) -> bool:  # fmt: skip
+    """D of instances ``first:last`` at the multipliers as they are; sets ``beliefs.done``, returns whether all were."""
+    k = len(states)
+    scratch = new_scratch(layout, first, last, k)
+    outer = np.zeros(shared_counts.size)
+    all_done = True
+    for instance in range(first, last):
+        begin, end = layout.instance_hubs[instance], layout.instance_hubs[instance + 1]
+        first_link, last_link = layout.hub_links[begin], layout.hub_links[end]
+        fast = _is_narrow(layout, tables, instance) and _exponentials(
+            multipliers, first_link * k, last_link - first_link, scratch.message, scratch.scale, states
+        )
+        if fast:
+            value = _pairs_apart(layout, tables, beliefs, instance, weights[instance], outer, scratch, states)
+            fast = not math.isnan(value)
+        if fast:
+            beliefs.value[instance] = value + evaluate_hubs(
+                layout, tables, numbers, multipliers, beliefs, instance, weights[instance], shares, True, False,
+                scratch.product,
+            )  # fmt: skip
+            beliefs.sweeps[instance] = 0
+            beliefs.residual[instance] = 0.0
         beliefs.done[instance] = fast
         all_done = all_done and fast
     for i in range(outer.size):

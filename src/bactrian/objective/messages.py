@@ -16,7 +16,7 @@ from bactrian.kernels.pairs import evaluate_pairwise
 from bactrian.kernels.stars import evaluate_instances
 from bactrian.kernels.tables import Beliefs, Numbers, Tables, fill_scores, prepare_tables
 from bactrian.kernels.threads import Workers, balanced_blocks
-from bactrian.kernels.uniform import evaluate_apart, make_plan, sweep_uniform
+from bactrian.kernels.uniform import evaluate_apart, evaluate_given, make_plan, sweep_uniform
 from bactrian.model.inputs import N_BLOCKS
 from bactrian.objective.entropy import Carving
 
@@ -125,7 +125,7 @@ class Messages:
             common = (layout, self.tables, self.numbers, self.multipliers, beliefs, data.weights, self._shares)
             counts = self._block_counts[b]
             beliefs.done[first:last] = False
-            if uniform and (max_sweeps > 0 or not self.consistency):
+            if uniform:
                 if self._evaluate_uniform(counts, first, last, tolerance, max_sweeps, tree_sweeps):
                     return
                 if not self.consistency:
@@ -152,8 +152,13 @@ class Messages:
         """The fastest path; whether all instances could take it."""
         data, layout, beliefs, tables = self.data, self.data.layout, self.beliefs, self.tables
         assert self._plan is not None
-        if self.consistency:
-            done: bool = sweep_uniform(
+        if self.consistency and max_sweeps == 0:
+            done: bool = evaluate_given(
+                layout, tables, self.numbers, self.multipliers, beliefs, data.weights, self._shares, counts, first,
+                last, self._states,
+            )  # fmt: skip
+        elif self.consistency:
+            done = sweep_uniform(
                 layout, self._plan, tables, self.numbers, self.multipliers, beliefs, data.weights, counts,
                 self._none_skipped, first, last, tolerance, max_sweeps, tree_sweeps, self._states,
             )  # fmt: skip

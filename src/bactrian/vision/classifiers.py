@@ -65,7 +65,8 @@ class BoostedClassifiers:
 
         A label that no superpixel has, or every one, has a constant score.
         """
-        from sklearn.ensemble import ExtraTreesClassifier, HistGradientBoostingClassifier
+        from joblib import Parallel, delayed
+        from sklearn.ensemble import ExtraTreesClassifier
 
         settings = self.settings
         self._forest = ExtraTreesClassifier(settings.trees, min_samples_leaf=3, random_state=self.seed, n_jobs=-1)
@@ -73,24 +74,12 @@ class BoostedClassifiers:
         importance = self._forest.feature_importances_
         self._kept = np.sort(np.argsort(-importance, kind="stable")[: settings.n_features])
         kept = features[:, self._kept]
-        self._models = []
-        for label in range(self.n_labels):
-            target = labels == label
-            if target.all() or not target.any():
-                self._models.append(_CLIP if target.all() else -_CLIP)
-                continue
-            model = HistGradientBoostingClassifier(
-                learning_rate=settings.learning_rate,
-                max_iter=settings.rounds if rounds is None else int(rounds[label]),
-                max_leaf_nodes=settings.leaves,
-                min_samples_leaf=settings.least_leaf,
-                max_features=settings.features_a_split,
-                l2_regularization=settings.l2,
-                max_bins=settings.bins,
-                early_stopping=False,
-                random_state=self.seed + label,
-            )
-            self._models.append(model.fit(kept, target))
+        numbers = [settings.rounds] * self.n_labels if rounds is None else [int(r) for r in rounds]
+        # A label a thread: threads inside one tree, which is what the library offers, mostly wait for each other.
+        self._models = Parallel(n_jobs=-1, prefer="threads")(
+            delayed(_boosted)(kept, labels == label, settings, numbers[label], self.seed + label)
+            for label in range(self.n_labels)
+        )
         return self
 
     def scores(self, features: NDArray[Any]) -> dict[str, Floats]:
@@ -122,6 +111,30 @@ class BoostedClassifiers:
                 for r, score in enumerate(model.staged_decision_function(kept)):
                     staged[r, :, label] = np.ravel(score)
         return staged.astype(np.float64)
+
+
+def _boosted(
+    features: NDArray[Any], target: NDArray[np.bool_], settings: BoostingSettings, rounds: int, seed: int
+) -> Any:
+    """A classifier boosted on one core; a number where there is nothing to tell apart."""
+    from sklearn.ensemble import HistGradientBoostingClassifier
+    from threadpoolctl import threadpool_limits
+
+    if target.all() or not target.any():
+        return _CLIP if target.all() else -_CLIP
+    model = HistGradientBoostingClassifier(
+        learning_rate=settings.learning_rate,
+        max_iter=rounds,
+        max_leaf_nodes=settings.leaves,
+        min_samples_leaf=settings.least_leaf,
+        max_features=settings.features_a_split,
+        l2_regularization=settings.l2,
+        max_bins=settings.bins,
+        early_stopping=False,
+        random_state=seed,
+    )
+    with threadpool_limits(1, user_api="openmp"):
+        return model.fit(features, target)
 
 
 def kinds_of(boosted: Floats, forest: Floats) -> dict[str, Floats]:
