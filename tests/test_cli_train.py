@@ -153,6 +153,7 @@ def test_graphs(name, data, tmp_path, capsys):
     code, out, err = run(["train", data / name, "--test", data / name, "-o", path], capsys)
     assert code == 0, err
     assert "% of" in out
+    assert "Camel(entropy='convex')," in out
     code, out, _ = run(["predict", path, data / name, "--probabilities"], capsys)
     records = [json.loads(line) for line in out.splitlines()]
     assert code == 0
@@ -162,6 +163,22 @@ def test_graphs(name, data, tmp_path, capsys):
     code, out, _ = run(["evaluate", path, data / name, "--json"], capsys)
     assert json.loads(out)["accuracy"] == np.mean(truth == guess) > 0.8
     assert all(0.5 <= p <= 1.0 for record in records for p in record["probabilities"])
+
+
+def test_empty_documents_single_words_and_other_alphabets(tmp_path, capsys):
+    path, run_path = tmp_path / "é.conll", tmp_path / "ünï"
+    path.write_text(
+        "-DOCSTART- O\n\n-DOCSTART- O\n\nRömé B-LOC\n\n-DOCSTART- O\n\n日本 B-LOC\nis O\n", encoding="utf-8"
+    )
+    arguments = ["train", path, "--dev", path, "--min-frequency", "1", "-o", run_path]
+    code, out, err = run(arguments, capsys)
+    assert (code, err) == (0, "")
+    assert "日本" in (run_path / "report.html").read_text(encoding="utf-8")
+    out = run(["predict", run_path, path, "--to", "json"], capsys)[1]
+    found = [[entity["text"] for entity in json.loads(line)["entities"]] for line in out.splitlines()]
+    assert found == [[], ["Römé"], ["日本"]]
+    (tmp_path / "empty.txt").write_text("")
+    assert json.loads(run(["predict", run_path, tmp_path / "empty.txt"], capsys)[1])["entities"] == []
 
 
 def test_labels_that_mark_no_entities(data, tmp_path, capsys):

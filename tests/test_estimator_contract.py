@@ -89,6 +89,9 @@ def test_a_clone_is_not_fitted(name, fitted):
                 getattr(model, method)(*arguments)
         with pytest.raises(NotFittedError):
             model.save("nowhere")
+        if hasattr(model, "predict"):
+            with pytest.raises(NotFittedError):
+                model.predict([])
 
 
 @every_estimator

@@ -83,7 +83,9 @@ def test_two_interruptions_change_nothing(options, train_file, tmp_path):
     assert Checkpoint.read(path / "checkpoint.safetensors").iterations == 7
     with pytest.raises(Killed):
         resume_run(path, killed_at(24))
+    (path / ".model.safetensors.0123.part").write_text("the draft of a killed process")
     broken = resume_run(path)
+    assert not list(path.glob(".*"))
     weights = [FittedRun.load(run.folder).estimator.weights_ for run in (whole, broken)]
     np.testing.assert_array_equal(weights[0], weights[1])
     for key in ("status", "objective", "iterations", "outer_iterations", "evaluations", "moment_gap", "violation"):

@@ -7,6 +7,7 @@ from bactrian.experiments.corel import ScoreSettings, graphs, score_split
 from bactrian.experiments.corel_data import CLASSES, CorelImages, corel_folder, draw_splits, read_corel
 from bactrian.experiments.table3 import NODE_ROW, Table3Settings, run_table3
 from bactrian.experiments.table3_figures import table3_figures
+from bactrian.experiments.table3_learners import Limits
 from bactrian.experiments.table3_text import HEADINGS, mean_and_deviation, plain_table, table3_rows
 from bactrian.vision import ArrayCache, BoostingSettings
 from bactrian.vision.cache import checksum
@@ -89,7 +90,13 @@ def test_the_table_has_every_row_and_says_where_choices_come_from():
     corel = photographs(6)
     names = ("piecewise", "CAMEL(0)", "CCCP")
     settings = Table3Settings(
-        scores=SMALL, n_drawn=6, n_train=4, n_splits=2, rows=names, priors=(0.1, 1.0), max_iterations=30, tolerance=1e-2
+        scores=SMALL,
+        n_drawn=6,
+        n_train=4,
+        n_splits=2,
+        rows=names,
+        priors=(0.1, 1.0),
+        limits=Limits(max_iterations=30, tolerance=1e-2),
     )
     table = run_table3(corel, settings, ArrayCache(None))
     assert {cell.row for cell in table.cells} == {NODE_ROW, *names}
@@ -103,8 +110,8 @@ def test_the_table_has_every_row_and_says_where_choices_come_from():
     cells = [c for c in table.cells if c.row == "CCCP" and c.prior_variance is None]
     mean = 100.0 * np.mean([c.superpixel["rbp"] for c in cells])
     (shown,) = [row for row in rows if row[:2] == ("CCCP", "none")]
-    assert shown[2].startswith(f"{mean:.1f} (")
-    assert shown[6] == "84.4 (0.6)"
+    assert shown[3].startswith(f"{mean:.1f} (")
+    assert shown[7] == "84.4 (0.6)"
     assert plain_table(HEADINGS, rows).count("\n") == len(rows) + 1
     assert sum("prior variance of" in choice for choice in table.choices) == 2 * 3
     assert all("training images" in choice for choice in table.choices if "cross-validation" in choice)
@@ -161,7 +168,7 @@ def test_real_images_can_be_told_apart(real_data):
     assert len(CLASSES) == 7
     quick = ScoreSettings(boosting=(BoostingSettings(rounds=20, trees=40, n_features=60),), n_folds=2, kind="blend")
     settings = Table3Settings(
-        scores=quick, n_drawn=24, n_train=16, n_splits=1, rows=("piecewise", "CAMEL(0)"), priors=(), max_seconds=20.0
+        scores=quick, n_drawn=24, n_train=16, n_splits=1, rows=("piecewise", "CAMEL(0)"), priors=()
     )
     table = run_table3(corel, settings, ArrayCache(None))
     (alone,) = [cell for cell in table.cells if cell.row == NODE_ROW]

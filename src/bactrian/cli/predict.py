@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -121,7 +121,9 @@ def _write(lines: Iterator[str], output: Path | None) -> None:
         write_lines(output, lines)
         return
     stream = sys.stdout
-    with contextlib.suppress(BrokenPipeError):  # head has seen enough
+    try:
         for line in lines:
             stream.write(f"{line}\n")
             stream.flush()
+    except BrokenPipeError:  # head has seen enough; what is still buffered goes nowhere, without a word
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

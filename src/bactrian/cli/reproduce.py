@@ -111,11 +111,12 @@ def _write(table: Any, output: Path) -> None:
         values = {"title": table.title, "columns": list(table.columns), "rows": table.rows, "notes": table.notes}
         write_atomically(output, json.dumps(values, indent=2) + "\n")
         return
-    from bactrian.report import NoteSection, Report, TableSection, write_report
+    from bactrian.report import GallerySection, NoteSection, Report, TableSection, write_report
 
     rows = tuple(tuple(row) for row in table.rows)
-    sections = (
+    sections: tuple[Any, ...] = (
         TableSection(table.title, tuple(table.columns), rows),
+        *(GallerySection(gallery) for gallery in table.galleries),
         NoteSection("Notes", tuple(table.notes)),
     )
     write_report(Report(table.title, sections), output)

@@ -126,6 +126,8 @@ def _trained(path: Path, values: dict[str, Any] | None, limits: dict[str, Any]) 
         else:
             check_free(path)
             settings = RunSettings.of(with_defaults(values))
+        if settings.report:
+            import bactrian.report  # noqa: F401  (missing, it must be said before any work)
         given = {name: value for name, value in limits.items() if value is not None}
         with _interruptible(show, {**settings.options, **given}) as follow:
             try:

@@ -155,6 +155,7 @@ class SequenceCRF(LearnedEstimator):
         return self._graphs(rows, edges, self._labels)
 
     def _predict(self, X: Any, given: dict[str, Any], partial: Any) -> list[Any]:
+        check_is_fitted(self, "weights_")
         if len(X) == 0:
             return []
         if not _any_tokens(X):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from bactrian.experiments.exhibits import Gallery
+
 #: Told what is going on, a line at a time.
 Follow = Callable[[str], None]
 
@@ -17,6 +19,7 @@ class PaperTable:
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     notes: tuple[str, ...] = ()  #: where settings came from, and what the numbers mean
+    galleries: tuple[Gallery, ...] = ()  #: pictures for a report
 
     def __post_init__(self) -> None:
         for number, row in enumerate(self.rows):

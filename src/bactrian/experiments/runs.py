@@ -98,6 +98,11 @@ class RunFolder:
             path.unlink(missing_ok=True)
         self.path.rmdir()
 
+    def tidy(self) -> None:
+        """Remove the drafts of files that a killed process left behind."""
+        for draft in self.path.glob(".*.part"):
+            draft.unlink(missing_ok=True)
+
     def read_settings(self) -> tuple[RunSettings, dict[str, str]]:
         """Settings, and checksums of the data by path.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,6 +88,15 @@ def compare_runs(
     )
 
 
+def learner_name(method: Any, name: str) -> str:
+    """What to call a learner: its own name, or where that is all of its settings, those that are not the usual."""
+    if not dataclasses.is_dataclass(method) or name != repr(method):
+        return name
+    entries = [(entry.name, getattr(method, entry.name), entry.default) for entry in dataclasses.fields(method)]
+    changed = ", ".join(f"{key}={value!r}" for key, value, usual in entries if value != usual)
+    return f"{type(method).__name__}({changed})"
+
+
 def _names(runs: Sequence[FittedRun]) -> list[str]:
     names = [run.folder.path.resolve().name for run in runs]
     return names if len(set(names)) == len(names) else [str(run.folder.path) for run in runs]
@@ -104,7 +114,7 @@ def _evaluation(run: FittedRun, known: Mapping[str, Evaluation]) -> Evaluation |
 
 def _entry(name: str, run: FittedRun, evaluation: Evaluation | None) -> Entry:
     solution = run.estimator.solution_
-    description = f"{run.settings.model}, {solution.method}"
+    description = f"{run.settings.model}, {learner_name(run.estimator.method, solution.method)}"
     if evaluation is None:
         stored = run.folder.read_metrics()
         scores = stored.get("test") or stored.get("dev") or {}
@@ -225,7 +235,9 @@ def _texts(
         if evaluation is not None and run.classes == classes and evaluation.data.y == base.data.y
     ]
     texts = []
-    for number, document in enumerate(base.data.documents[:n_texts]):
+    shown = [number for number, document in enumerate(base.data.documents) if len(document)]
+    for number in shown[:n_texts]:
+        document = base.data.documents[number]
         joined = joined_text(document)
         text, starts, stops = joined.text or "", np.asarray(joined.starts), np.asarray(joined.stops)
         ends = [*starts[1:].tolist(), len(text)]

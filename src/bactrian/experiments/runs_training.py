@@ -10,7 +10,7 @@ from typing import Any
 
 from bactrian.experiments.runs import RunFolder, write_json
 from bactrian.experiments.runs_checkpoints import Checkpoint, SegmentedLearning
-from bactrian.experiments.runs_comparison import Evaluation, evaluate_run
+from bactrian.experiments.runs_comparison import Evaluation, evaluate_run, learner_name
 from bactrian.experiments.runs_data import RunData, check_data, checksum, read_data
 from bactrian.experiments.runs_models import FittedRun
 from bactrian.experiments.runs_settings import RunSettings
@@ -73,6 +73,7 @@ def resume_run(path: Path, follow: Follow | None = None, **limits: Any) -> Train
             raise ValueError(f"{name}: there is no such file, but the run learned from it")
         if checksum(Path(name)) != checksums.get(name):
             raise ValueError(f"{name} has changed since the run began; train anew")
+    folder.tidy()
     checkpoint = Checkpoint.read(folder.checkpoint) if folder.checkpoint.is_file() else None
     return _train(folder, settings, read_data(settings.train, settings), checkpoint, follow)
 
@@ -117,18 +118,18 @@ def _train(
         for name, path in (("dev", settings.dev), ("test", settings.test))
         if path is not None
     }
-    metrics = {**_training_metrics(solution, trace), **scores}
+    metrics = {**_training_metrics(solution, estimator.method, trace), **scores}
     write_json(folder.metrics, metrics)
     if solution.converged:
         folder.checkpoint.unlink(missing_ok=True)
     return TrainedRun(folder, metrics, solution.converged, evaluations)
 
 
-def _training_metrics(solution: Solution, trace: list[Progress]) -> dict[str, Any]:
+def _training_metrics(solution: Solution, method: Any, trace: list[Progress]) -> dict[str, Any]:
     return {
         "status": solution.status.name,
         "status_in_words": str(solution.status),
-        "method": solution.method,
+        "method": learner_name(method, solution.method),
         "objective": solution.objective,
         "moment_gap": solution.moment_gap,
         "violation": solution.violation,

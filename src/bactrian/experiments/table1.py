@@ -23,7 +23,14 @@ ROWS = (
     Row("pseudo-likelihood", "pseudolikelihood"),
 )
 
-SETTINGS = TaggerSettings(features=CONLL)
+SETTINGS = TaggerSettings(
+    features=replace(CONLL, elsewhere=True),
+    notes=(
+        "elsewhere=True adds the words around other occurrences of a capitalised word, after the skip-edge features of "
+        "Sutton & McCallum 2004; chosen on testa: LBP 92.1 micro F1 with, 91.7 without, 91.4 with such features on the "
+        "skip edges themselves",
+    ),
+)
 
 COLUMNS = (
     "learner",

@@ -1,7 +1,6 @@
 """Table 3 of the paper on Corel images: three random splits, every learner, with and without a prior.
 
-Nothing is chosen on test images. The prior of each row is chosen by cross-validation over the training images of the
-split; since their node scores are out-of-fold, held-out training images look to the random field as test images do.
+Nothing is chosen on test images: see :mod:`bactrian.experiments.table3_choices`.
 """
 
 from __future__ import annotations
@@ -13,14 +12,13 @@ from time import perf_counter
 import numpy as np
 from numpy.typing import NDArray
 
-from bactrian.experiments.corel import ScoredSplit, ScoreSettings, graphs, score_split
+from bactrian.experiments.corel import ScoredSplit, ScoreSettings, score_split
 from bactrian.experiments.corel_data import CorelImages, draw_splits
-from bactrian.experiments.table3_learners import ROWS, TableRow, fit, marginals
+from bactrian.experiments.table3_choices import Candidate, candidates_of, choose
+from bactrian.experiments.table3_learners import ROWS, Fitted, Limits, TableRow, fit, marginals
 from bactrian.model.graph_data import GraphData
-from bactrian.solvers.solution import Solution
 from bactrian.vision.cache import ArrayCache
 from bactrian.vision.features import SegmentedImage
-from bactrian.vision.node_scores import image_folds
 from bactrian.vision.regions import to_pixels
 
 Floats = NDArray[np.float64]
@@ -42,20 +40,18 @@ class Table3Settings:
     seed: int = 0
     rows: tuple[str, ...] = tuple(row.name for row in ROWS)
     priors: tuple[float, ...] = (0.1, 1.0, 10.0)  #: variances among which cross-validation chooses
-    prior_folds: int = 2
-    tolerance: float = 1e-4
-    max_iterations: int = (
-        2000  #: quasi-Newton steps of one training run; a limit in seconds would depend on the machine
-    )
-    max_seconds: float | None = None
+    n_folds: int = 2  #: of that cross-validation
+    limits: Limits = field(default_factory=Limits)
     edge_features: bool = False
-    n_threads: int | None = None
 
     def __post_init__(self) -> None:
         known = [row.name for row in ROWS]
         for name in self.rows:
             if name not in known:
                 raise ValueError(f"rows must be among {', '.join(known)}, found {name!r}")
+            needed = next(row.choices_from for row in ROWS if row.name == name)
+            if needed is not None and needed not in self.rows:
+                raise ValueError(f"rows with {name!r} must have {needed!r}, whose choices it takes")
         if any(not 0.0 < prior < np.inf for prior in self.priors):
             raise ValueError(f"priors must be positive and finite, found {self.priors}")
 
@@ -69,7 +65,9 @@ class Cell:
     prior_variance: float | None
     superpixel: dict[str, float]  #: accuracy by inference, from 0 to 1
     pixel: dict[str, float]
+    node_factors: str = ""
     seconds: float = np.nan
+    cpu_seconds: float = np.nan
     outer_loops: int = 0
     violation: float = np.nan
     moment_gap: float = np.nan
@@ -125,56 +123,89 @@ def _prefixed(say: Follow, prefix: str) -> Follow:
 def _run_split(
     number: int, scored: ScoredSplit, settings: Table3Settings, say: Follow
 ) -> tuple[list[Cell], list[str], dict[str, list[Floats]]]:
-    train = scored.training_graphs(edge_features=settings.edge_features)
-    test = scored.test_graphs(edge_features=settings.edge_features)
     alone = _accuracies([score.argmax(axis=1) for score in scored.raw_test_scores], scored.test)
     superpixel, pixel = (dict.fromkeys(INFERENCES, part) for part in alone)
     cells = [Cell(NODE_ROW, number, None, superpixel, pixel)]
     predictions = {NODE_ROW: [_softmax(score) for score in scored.raw_test_scores]}
-    choices: list[str] = []
     rows = [row for row in ROWS if row.name in settings.rows]
-    priors = {row.name: _choose_prior(row, scored, settings, choices, say) for row in rows if row.prior_from is None}
-    for with_prior in (False, True):
-        learned: dict[str, Solution] = {}
+    choices: list[str] = []
+    for with_prior in (False, True) if settings.priors else (False,):
+        priors = settings.priors if with_prior else (None,)
+        chosen = {row.name: _choose(row, scored, settings, priors, choices, say) for row in rows}
+        learned: dict[str, Floats] = {}
         for row in rows:
-            prior = priors.get(row.prior_from or row.name) if with_prior else None
-            if with_prior and prior is None:
-                continue
-            say(f"split {number + 1}: {row.name}, {'no prior' if prior is None else f'prior variance {prior:g}'}")
-            start = None if row.start is None or row.start not in learned else learned[row.start].weights
-            solution = learned[row.name] = fit(
-                row, train, prior_variance=prior, start=start, tolerance=settings.tolerance,
-                max_iterations=settings.max_iterations, max_seconds=settings.max_seconds, n_threads=settings.n_threads,
-            )  # fmt: skip
-            cell, found = _measure(row, number, prior, solution, test, scored.test, settings)
+            candidate = chosen[row.choices_from or row.name]
+            say(f"split {number + 1}: {row.name}, {candidate}")
+            options = {"edge_features": settings.edge_features, "node_factors": candidate.node_factors}
+            fitted = fit(
+                row,
+                scored.training_graphs(**options),
+                settings.limits,
+                prior_variance=candidate.prior_variance,
+                start=learned.get(row.start or ""),
+            )
+            learned[row.name] = fitted.solution.weights
+            cell, found = _measure(
+                row, number, candidate, fitted, scored.test_graphs(**options), scored.test, settings.limits.n_threads
+            )
             cells.append(cell)
             if not with_prior:
                 predictions[row.name] = found
     return cells, choices, predictions
 
 
+def _choose(
+    row: TableRow,
+    scored: ScoredSplit,
+    settings: Table3Settings,
+    priors: Sequence[float | None],
+    choices: list[str],
+    say: Follow,
+) -> Candidate:
+    candidates = candidates_of(row, priors)
+    if row.choices_from is not None:
+        return candidates[0]  # the other row's choice is taken instead
+    candidate, why = choose(
+        row,
+        scored,
+        candidates,
+        limits=settings.limits,
+        n_folds=settings.n_folds,
+        seed=settings.seed,
+        edge_features=settings.edge_features,
+        say=say,
+    )
+    if len(candidates) > 1:
+        kin = [other.name for other in ROWS if other.choices_from == row.name and other.name in settings.rows]
+        choices.append(why + (f"; taken over by {', '.join(kin)}" if kin else ""))
+    return candidate
+
+
 def _measure(
     row: TableRow,
     number: int,
-    prior: float | None,
-    solution: Solution,
+    candidate: Candidate,
+    fitted: Fitted,
     test: GraphData,
     images: list[SegmentedImage],
-    settings: Table3Settings,
+    n_threads: int | None,
 ) -> tuple[Cell, list[Floats]]:
     superpixel, pixel, converged, found = {}, {}, {}, np.zeros((0, 0))
-    ends = test.node_pointer[1:-1]
+    ends, solution = test.node_pointer[1:-1], fitted.solution
     for inference in INFERENCES:
-        found, converged[inference] = marginals(row, test, solution.weights, inference, settings.n_threads)
+        if inference == "rbp" or not row.has_bethe_entropy:
+            found, converged[inference] = marginals(row, test, solution.weights, inference, n_threads)
         parts = np.split(found.argmax(axis=1), ends)
         superpixel[inference], pixel[inference] = _accuracies(parts, images)
     cell = Cell(
         row=row.name,
         split=number,
-        prior_variance=prior,
+        prior_variance=candidate.prior_variance,
         superpixel=superpixel,
         pixel=pixel,
-        seconds=solution.seconds,
+        node_factors=candidate.node_factors,
+        seconds=fitted.seconds,
+        cpu_seconds=fitted.cpu_seconds,
         outer_loops=len(solution.history),
         violation=solution.violation,
         moment_gap=solution.moment_gap,
@@ -183,42 +214,6 @@ def _measure(
         weights=solution.weights,
     )
     return cell, np.split(found, ends)
-
-
-def _choose_prior(
-    row: TableRow, scored: ScoredSplit, settings: Table3Settings, choices: list[str], say: Follow
-) -> float | None:
-    """The variance with the highest held-out accuracy inside the training images; the smallest of equals."""
-    if not settings.priors:
-        return None
-    folds = image_folds(len(scored.train), settings.prior_folds, settings.seed)
-    right = np.zeros(len(settings.priors))
-    for held in folds:
-        rest = np.setdiff1d(np.arange(len(scored.train)), held)
-        train, test = (_part(scored, part, settings) for part in (rest, held))
-        start = None
-        for p, prior in enumerate(settings.priors):
-            say(f"{row.name}: cross-validation, prior variance {prior:g}")
-            solution = fit(
-                row, train, prior_variance=prior, start=start, tolerance=10.0 * settings.tolerance,
-                max_iterations=settings.max_iterations, max_seconds=settings.max_seconds, n_threads=settings.n_threads,
-            )  # fmt: skip
-            start = solution.weights
-            found, _ = marginals(row, test, solution.weights, "matched", settings.n_threads)
-            right[p] += float((found.argmax(axis=1) == test.labels).sum())
-    accuracies = right / sum(image.n_superpixels for image in scored.train)
-    best = int(accuracies.argmax())
-    compared = ", ".join(f"{prior:g}: {100 * a:.1f} %" for prior, a in zip(settings.priors, accuracies, strict=True))
-    choices.append(
-        f"prior variance of {row.name} {settings.priors[best]:g}: {settings.prior_folds}-fold cross-validation over "
-        f"the {len(scored.train)} training images ({compared})"
-    )
-    return settings.priors[best]
-
-
-def _part(scored: ScoredSplit, part: Integers, settings: Table3Settings) -> GraphData:
-    images, scores = ([values[i] for i in part] for values in (scored.train, scored.train_scores))
-    return graphs(images, scores, edge_features=settings.edge_features)
 
 
 def _accuracies(predicted: Sequence[Integers], images: Sequence[SegmentedImage]) -> tuple[float, float]:

@@ -12,12 +12,14 @@ from bactrian.experiments.table3_learners import ROWS
 HEADINGS = (
     "method",
     "prior variance",
+    "node factors",
     "superpixel %, rbp",
     "superpixel %, matched",
     "pixel %, rbp",
     "pixel %, matched",
     "paper",
     "seconds",
+    "CPU seconds",
     "outer loops",
     "violation",
     "moment gap",
@@ -39,6 +41,7 @@ def table3_rows(table: Table3) -> list[tuple[str, ...]]:
                 (
                     name,
                     ", ".join(f"{c.prior_variance:g}" for c in cells if c.prior_variance is not None) or "none",
+                    ", ".join(dict.fromkeys(c.node_factors for c in cells)),
                     *(_accuracy([c.superpixel[way] for c in cells]) for way in INFERENCES),
                     *(_accuracy([c.pixel[way] for c in cells]) for way in INFERENCES),
                     "" if reported is None else f"{reported[0]:.1f} ({reported[1]:.1f})",
@@ -69,10 +72,11 @@ def _accuracy(values: Sequence[float]) -> str:
 def _learning(cells: Sequence[Cell]) -> tuple[str, ...]:
     """What tells how learning went; empty for a row that does not learn."""
     if all(np.isnan(cell.seconds) for cell in cells):
-        return ("",) * 6
+        return ("",) * 7
     converged = np.mean([cell.bp_converged for cell in cells])
     return (
         f"{np.mean([cell.seconds for cell in cells]):.1f}",
+        f"{np.mean([cell.cpu_seconds for cell in cells]):.1f}",
         f"{np.mean([cell.outer_loops for cell in cells]):.0f}",
         f"{max(cell.violation for cell in cells):.1e}",
         f"{max(cell.moment_gap for cell in cells):.1e}",

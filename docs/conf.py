@@ -1,0 +1,48 @@
+"""Sphinx settings; ``make docs`` builds the pages and runs the tutorials."""
+
+import importlib.util
+import os
+
+import bactrian
+
+project = "bactrian"
+author = "the bactrian developers"
+project_copyright = author
+version = release = bactrian.__version__
+
+extensions = [
+    "myst_nb",
+    "numpydoc",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx.ext.mathjax",
+    "sphinx.ext.viewcode",
+]
+exclude_patterns = ["_build", "_templates"]
+templates_path = ["_templates"]
+
+html_theme = "furo"
+html_title = f"bactrian {release}"
+html_static_path = ["_static"]
+html_css_files = ["side-by-side.css"]
+
+myst_enable_extensions = ["dollarmath", "amsmath", "colon_fence", "deflist"]
+myst_heading_anchors = 3
+
+# Tutorials run at every build, each in an empty folder, and an exception fails the build.
+nb_execution_mode = "force"
+nb_execution_raise_on_error = True
+nb_execution_in_temp = True
+nb_execution_timeout = 120
+# The terminal's progress bars and warnings of the tutorials are part of the output on purpose; merge what belongs together.
+nb_merge_streams = True
+# The kernel is whatever Python runs the build; user start-up files must not change the pages.
+os.environ.setdefault("IPYTHONDIR", os.path.join(os.path.dirname(__file__), os.pardir, "build", "ipython"))
+
+autodoc_typehints = "none"  # numpydoc's sections say it in words
+autosummary_generate = True
+numpydoc_show_class_members = False
+# scikit-learn's generated methods refer to pages of its own.
+autodoc_inherit_docstrings = True
+if importlib.util.find_spec("torch") is None:
+    autodoc_mock_imports = ["torch"]

@@ -1,0 +1,81 @@
+"""The commands of Tables 1 and 2 on small files of the same layout; the real ones take minutes and are for people."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bactrian.experiments import table1, table2
+from bactrian.experiments.announcements import make_announcements
+from bactrian.experiments.paper_table import PaperTable
+from bactrian.experiments.tagging import Row, peak_memory, percent
+
+NAMES = {"B-PER": ["Ada", "Bo", "Cleo"], "B-LOC": ["Rome", "Ulm", "Oslo"]}
+
+
+def write_conll(folder: Path) -> None:
+    rng = np.random.default_rng(0)
+    for name in table1.FILES.values():
+        lines = []
+        for _ in range(12):
+            lines += ["-DOCSTART- -X- -X- O", ""]
+            for _ in range(3):
+                kind = rng.choice(list(NAMES))
+                word = rng.choice(NAMES[kind])
+                lines += ["In IN I-PP O", f"{word} NNP I-NP I-{kind[2:]}", "they PRP I-NP O", ". . O O", ""]
+        (folder / name).write_text("\n".join(lines) + "\n")
+
+
+def test_table1_on_a_small_corpus(tmp_path: Path) -> None:
+    write_conll(tmp_path)
+    said: list[str] = []
+    table = table1.run(tmp_path, progress=said.append, rows=table1.ROWS[:2] + table1.ROWS[5:6])
+    assert [row[0] for row in table.rows] == ["piecewise", "CAMEL(0)", "exact chain"]
+    best = dict(zip(table.columns[:8], table.rows[2][:8], strict=True))
+    assert best["micro F1"] == "100.0"  # a word tells its label
+    assert table.rows[0][6] == "83.7"  # the paper's, beside ours
+    assert all(row[-1] == "converged" for row in table.rows)
+    assert any("chosen on testa" in note for note in table.notes)
+    assert any(line.startswith("CAMEL(0): training on 12 documents") for line in said)
+
+
+def test_table1_reads_the_subfolder_and_says_what_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "conll2003").mkdir()
+    with pytest.raises(FileNotFoundError, match=r"expected eng\.train, eng\.testa, eng\.testb"):
+        table1.folder_of(tmp_path)
+    write_conll(tmp_path / "conll2003")
+    assert table1.folder_of(tmp_path) == tmp_path / "conll2003"
+
+
+def test_table2_on_generated_announcements(tmp_path: Path) -> None:
+    for number, announcement in enumerate(make_announcements(24, seed=1)):
+        (tmp_path / f"{number}.txt").write_text(announcement.tagged)
+    settings = replace(table2.SETTINGS, tolerance=1e-2)
+    table = table2.run(tmp_path, rows=(Row("exact chain", "exact", chain=True),), settings=settings)
+    cells = dict(zip(table.columns, table.rows[0], strict=True))
+    assert len(cells["outer"].split(", ")) == table2.N_FOLDS
+    mean, deviation = cells["micro F1"].rstrip(")").split(" (")
+    assert 20.0 < float(mean) <= 100.0
+    assert float(deviation) >= 0.0
+    assert set(table2.FIELDS) <= set(table.columns)
+    with pytest.raises(FileNotFoundError, match=r"expected the files 0\.txt"):
+        table2.folder_of(tmp_path / "nowhere")
+
+
+def test_rows_as_long_as_columns() -> None:
+    with pytest.raises(ValueError, match=r"rows\[1\] must have 2 cells, found 1"):
+        PaperTable("t", ("a", "b"), (("1", "2"), ("1",)))
+
+
+def test_peak_memory_sees_what_was_taken() -> None:
+    with peak_memory() as memory:
+        taken = np.ones(30_000_000)
+        taken += 1.0
+    assert np.isnan(memory.peak) or 200.0 < memory.peak < 600.0
+
+
+def test_percent() -> None:
+    assert percent(0.8768) == "87.7"
