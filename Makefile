@@ -11,7 +11,7 @@ FAST  := not slow and not browser
 READY := $(VENV)/.ready
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint format test-slow browser test-browser bench clean
+.PHONY: help demo docs test lint format test-slow browser test-browser bench clean
 
 help:
 	@echo "make demo       install, restore noisy digits with every learner, write a report"
@@ -20,11 +20,17 @@ help:
 	@echo "make format     rewrite the sources in the house format"
 	@echo "make test-slow  the tests that are too long for make test"
 	@echo "make test-browser  the report in a real browser; fetches a Chromium if there is none"
+	@echo "make docs       the documentation, as HTML in build/docs; runs the tutorials"
 	@echo "make bench      the benchmarks (one of them: make bench BENCH=benchmarks/bench_x.py)"
 	@echo "make clean      remove .venv, caches and build outputs"
 
 demo: $(READY)-report
 	$(BIN)/bactrian demo
+
+# Warnings are errors. Tutorials run while it builds: a minute or two.
+docs: $(READY)-docs
+	$(BIN)/python -m sphinx -W --keep-going -d build/doctrees docs build/docs
+	@echo "Open build/docs/index.html"
 
 test: lint
 	$(BIN)/python -m pytest -n $(WORKERS) -m "$(FAST)"
@@ -57,7 +63,7 @@ bench: $(READY)-bench
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache \
-		.hypothesis .benchmarks
+		.hypothesis .benchmarks docs/api/generated
 	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 # One stamp per set of extras: a second run installs nothing unless these files have changed.

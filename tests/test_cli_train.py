@@ -9,6 +9,7 @@ import pytest
 
 from bactrian.cli import main
 from bactrian.experiments.announcements import make_announcements
+from bactrian.experiments.paper_table import PaperTable
 from bactrian.text import SEMINAR_FIELDS, parse_seminar, read_columns, read_tagged, write_columns
 
 QUICK = ["--tolerance", "1e-2", "--no-report"]
@@ -377,13 +378,7 @@ def test_help_shows_an_example(name, capsys):
 # --- reproduce ---
 
 
-class Table:
-    """What an experiment gives back."""
-
-    title = "Table 1"
-    columns = ("method", "F1")
-    rows = (["piecewise", "85.2"],)
-    notes = ("chosen on testa",)
+TABLE = PaperTable("Table 1", ("method", "F1"), (("piecewise", "85.2"),), ("chosen on testa",))
 
 
 def test_reproduce_prints_and_writes_the_table(tmp_path, monkeypatch, capsys):
@@ -392,7 +387,7 @@ def test_reproduce_prints_and_writes_the_table(tmp_path, monkeypatch, capsys):
     def experiment(data, *, quick, progress):
         calls.append((data, quick))
         progress("begun")
-        return Table
+        return TABLE
 
     module = type(sys)("bactrian.experiments.table1")
     module.run = experiment

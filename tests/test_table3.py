@@ -1,16 +1,23 @@
 """The protocol of Table 3, on small synthetic photographs; and a smoke test on the real ones."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from bactrian import infer, learn
 from bactrian.experiments.corel import ScoreSettings, graphs, score_split
 from bactrian.experiments.corel_data import CLASSES, CorelImages, corel_folder, draw_splits, read_corel
 from bactrian.experiments.table3 import NODE_ROW, Table3Settings, run_table3
+from bactrian.experiments.table3_choices import candidates_of, choose
 from bactrian.experiments.table3_figures import table3_figures
-from bactrian.experiments.table3_learners import Limits
+from bactrian.experiments.table3_gallery import table3_gallery
+from bactrian.experiments.table3_learners import ROWS, Limits
 from bactrian.experiments.table3_text import HEADINGS, mean_and_deviation, plain_table, table3_rows
 from bactrian.vision import ArrayCache, BoostingSettings
 from bactrian.vision.cache import checksum
+from bactrian.vision.node_scores import image_folds
+from bactrian.vision.regions import to_pixels
 
 SMALL = ScoreSettings(
     n_superpixels=24,
@@ -113,12 +120,62 @@ def test_the_table_has_every_row_and_says_where_choices_come_from():
     assert shown[3].startswith(f"{mean:.1f} (")
     assert shown[7] == "84.4 (0.6)"
     assert plain_table(HEADINGS, rows).count("\n") == len(rows) + 1
-    assert sum("prior variance of" in choice for choice in table.choices) == 2 * 3
+    # Node factors of two rows without a prior, those and the priors of all three rows with one; on two splits.
+    assert sum("cross-validation over the 4 training images" in choice for choice in table.choices) == 2 * (3 + 2 + 3)
     assert all("training images" in choice for choice in table.choices if "cross-validation" in choice)
+    gallery = table3_gallery(table, n_images=2)
+    assert gallery.columns == ("image", "truth", NODE_ROW, *names)
+    assert [len(sheet.rows) for sheet in gallery.sheets] == [2, 2]
+    right = np.mean(table.split.test[0].pixel_labels == to_pixels(
+        table.split.test[0].segments, table.predictions["CCCP"][0].argmax(axis=1)))  # fmt: skip
+    assert gallery.sheets[0].rows[0][-1].text == f"CCCP: {100 * right:.0f} % of the pixels right"
     pytest.importorskip("matplotlib")
     figures = table3_figures(table, n_images=2)
     titles = [axis.get_title() for axis in figures["segmentations"].axes[: 2 + 1 + len(names)]]
     assert titles == ["image", "truth", NODE_ROW, *names]
+
+
+def test_choices_are_the_best_on_held_out_images_with_their_out_of_fold_scores():
+    corel = photographs(6)
+    scored = score_split(corel, draw_splits(6, n_drawn=6, n_train=4)[0], SMALL, ArrayCache(None))
+    row = next(row for row in ROWS if row.name == "piecewise")
+    candidates = candidates_of(row, (1e-6, 1.0))
+    assert len(candidates) == 6
+    limits = Limits(tolerance=1e-3, max_iterations=40)
+    options = {"limits": limits, "n_folds": 2, "seed": 0, "edge_features": False, "say": lambda _: None}
+    chosen, why = choose(row, scored, candidates, **options)
+    accuracies = []
+    for one in candidates:
+        right = []
+        for held in image_folds(4, 2, 0):
+            rest = [k for k in range(4) if k not in held]
+            train = graphs([scored.train[k] for k in rest], [scored.train_scores[k] for k in rest],
+                           node_factors=one.node_factors)  # fmt: skip
+            crf = learn(train, "piecewise", prior_variance=one.prior_variance, tolerance=1e-2, max_iterations=40)
+            for k in held:
+                test = graphs([scored.train[k]], [scored.held_out_scores[k]], node_factors=one.node_factors)
+                (found,) = infer(test, crf.weights, "convex", counting_numbers="clusters", tolerance=1e-6,
+                                 max_iterations=300)  # fmt: skip
+                right += [int(np.argmax(m)) == y for m, y in zip(found.variables, test.labels, strict=True)]
+        accuracies.append(100 * np.mean(right))
+    assert chosen == candidates[int(np.argmax(accuracies))]
+    for one, accuracy in zip(candidates, accuracies, strict=True):
+        assert f"{one}: {accuracy:.1f} %" in why
+    assert choose(row, scored, candidates[:1], **options)[0] == candidates[0]
+
+
+def test_held_out_scores_are_those_of_classifiers_that_did_not_see_the_image():
+    corel = photographs(6)
+    split = draw_splits(6, n_drawn=6, n_train=4)[0]
+    inside, outside = (
+        score_split(corel, split, replace(SMALL, fold=fold), ArrayCache(None)) for fold in ("in-fold", "out-of-fold")
+    )
+    for own, held in zip(outside.train_scores, outside.held_out_scores, strict=True):
+        assert np.array_equal(own, held)
+    assert not np.allclose(inside.train_scores[0], inside.held_out_scores[0])
+    # Each set is standardised by a linear map of its own.
+    first, second = (np.concatenate(one.held_out_scores)[:, 0] for one in (inside, outside))
+    assert np.corrcoef(first, second)[0, 1] == pytest.approx(1.0)
 
 
 def test_mean_and_sample_deviation():
@@ -129,6 +186,8 @@ def test_mean_and_sample_deviation():
 def test_bad_settings_are_refused():
     with pytest.raises(ValueError, match=r"rows must be among .*, found 'nothing'"):
         Table3Settings(rows=("nothing",))
+    with pytest.raises(ValueError, match="rows with 'TRW' must have 'convex'"):
+        Table3Settings(rows=("piecewise", "TRW"))
     with pytest.raises(ValueError, match="priors must be positive"):
         Table3Settings(priors=(0.0,))
     with pytest.raises(ValueError, match="kind must be one of boosted, forest, blend or chosen, found 'best'"):

@@ -59,7 +59,7 @@ class Limits:
     """When learning stops."""
 
     tolerance: float = 1e-4
-    max_iterations: int = 2000  #: quasi-Newton steps of one training run
+    max_iterations: int = 500  #: quasi-Newton steps of one training run; seconds would depend on the machine
     max_relinearisations: int = 400
     max_seconds: float | None = None
     n_threads: int | None = None
