@@ -24,6 +24,9 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 Follow = Callable[[str], None]
 
+#: Quasi-Newton steps of a run in cross-validation at most.
+_ITERATIONS = 200
+
 
 @dataclass(frozen=True)
 class Candidate:
@@ -57,7 +60,8 @@ def choose(
     if len(candidates) == 1:
         return candidates[0], f"{row.name}: {candidates[0]}, set beforehand"
     right = np.zeros(len(candidates))
-    rough = replace(limits, tolerance=10.0 * limits.tolerance)
+    # Labels change little once the tolerance is this small, and there are many runs.
+    rough = replace(limits, tolerance=10.0 * limits.tolerance, max_iterations=min(limits.max_iterations, _ITERATIONS))
     for number, held in enumerate(image_folds(len(scored.train), n_folds, seed)):
         rest = np.setdiff1d(np.arange(len(scored.train)), held)
         for c, candidate in enumerate(candidates):
