@@ -16,7 +16,6 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
     "sphinx.ext.mathjax",
-    "sphinx.ext.viewcode",
 ]
 exclude_patterns = ["_build", "_templates"]
 templates_path = ["_templates"]
@@ -34,7 +33,7 @@ nb_execution_mode = "force"
 nb_execution_raise_on_error = True
 nb_execution_in_temp = True
 nb_execution_timeout = 120
-# The terminal's progress bars and warnings of the tutorials are part of the output on purpose; merge what belongs together.
+# Progress bars and warnings of the tutorials are part of the output on purpose; merge what belongs together.
 nb_merge_streams = True
 # The kernel is whatever Python runs the build; user start-up files must not change the pages.
 os.environ.setdefault("IPYTHONDIR", os.path.join(os.path.dirname(__file__), os.pardir, "build", "ipython"))

@@ -17,7 +17,6 @@ from bactrian.model.domain import real_numbers, rectangular
 from bactrian.model.inputs import BundledRows, Inputs
 from bactrian.model.scores import TYINGS, EdgeType, StructuredScores, TiedTable
 
-
 #: Where node scores may sit.
 NODE_FACTORS = ("clusters", "edges", "first-edge")
 
