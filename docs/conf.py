@@ -32,7 +32,7 @@ myst_heading_anchors = 3
 nb_execution_mode = "force"
 nb_execution_raise_on_error = True
 nb_execution_in_temp = True
-nb_execution_timeout = 120
+nb_execution_timeout = 600  # seconds a cell; on an idle machine the slowest takes about ten
 # Progress bars and warnings of the tutorials are part of the output on purpose; merge what belongs together.
 nb_merge_streams = True
 # The kernel is whatever Python runs the build; user start-up files must not change the pages.

@@ -486,7 +486,7 @@ def test_unknown_tying(tying: Any) -> None:
         graph_data(tables=["full", tying], edge_types=[0, 1, 0])
 
 
-@pytest.mark.parametrize("tying", ["diagonal", [], None, 3])
+@pytest.mark.parametrize("tying", ["triangular", [], None, 3])
 def test_tables_of_a_wrong_kind(tying: Any) -> None:
     with pytest.raises(ValueError, match="tables must"):
         graph_data(tables=tying)

@@ -120,8 +120,8 @@ def test_the_table_has_every_row_and_says_where_choices_come_from():
     assert shown[3].startswith(f"{mean:.1f} (")
     assert shown[7] == "84.4 (0.6)"
     assert plain_table(HEADINGS, rows).count("\n") == len(rows) + 1
-    # Node factors of two rows without a prior, those and the priors of all three rows with one; on two splits.
-    assert sum("cross-validation over the 4 training images" in choice for choice in table.choices) == 2 * (3 + 2 + 3)
+    # On two splits: boosting rounds, node factors of two rows without a prior, priors of all three rows.
+    assert sum("cross-validation over the 4 training images" in choice for choice in table.choices) == 2 * (1 + 2 + 3)
     assert all("training images" in choice for choice in table.choices if "cross-validation" in choice)
     gallery = table3_gallery(table, n_images=2)
     assert gallery.columns == ("image", "truth", NODE_ROW, *names)

@@ -17,7 +17,7 @@ import scipy.sparse as sp
 import bactrian as bt
 from bactrian.clusters.packing import pack
 from bactrian.kernels.threads import Workers
-from bactrian.model.scores import N_BLOCKS
+from bactrian.model.inputs import N_BLOCKS
 
 N = 3 * N_BLOCKS + 5
 LEARNERS: list[Any] = [

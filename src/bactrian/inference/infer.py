@@ -76,8 +76,8 @@ def infer(
         ``"exact"``: junction tree, refused where its tables exceed ``memory_budget``;
         ``"bp"``: loopy belief propagation; ``"rbp"``: residual belief propagation; ``"trw"``: tree-reweighted, whose
         log-partition is an upper bound at convergence; ``"convex"``: a concave entropy, by default kappa = 1 for
-        clusters and max(1 - d, -sum 1 over cluster sizes) for variables; ``"double-loop"``: minimises the Bethe free energy and
-        always converges; ``"mean-field"``: fully factorised, a lower bound; ``"gibbs"``: sampling.
+        clusters and ``max(1 - d, -sum 1/|cluster|)`` for variables; ``"double-loop"``: minimises the Bethe free energy
+        and always converges; ``"mean-field"``: fully factorised, a lower bound; ``"gibbs"``: sampling.
     evidence : dict, optional
         Observed states by variable; for several models a list of such dicts or None.
     tolerance : float

@@ -50,7 +50,7 @@ class Camel:
         are concave and solved directly.
     fold : bool
         Carve better (Section 3, "fold in"): keep the provably concave part of the entropy, hub numbers down to
-        max(1 - d, -sum 1 over cluster sizes), and linearise only the rest. Same fixed points, fewer relinearisations.
+        ``max(1 - d, -sum 1/|cluster|)``, and linearise only the rest. Same fixed points, fewer relinearisations.
     consistency : bool
         Whether clusters must agree on their sepsets.
     start : "zero", "piecewise" or "empirical"

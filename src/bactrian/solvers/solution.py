@@ -79,8 +79,8 @@ class Solution:
     """The result of :func:`bactrian.learn`.
 
     ``objective`` is the minimised value (the dual D, or the negative penalised log-likelihood); ``moment_gap`` is the
-    largest absolute stationarity residual ``|E[f] - f_hat + w / sigma^2|`` in sums over the data; ``violation`` the largest
-    disagreement over edges and sepset states; ``beliefs[m][i]`` the belief table of cluster i of instance m.
+    largest absolute stationarity residual ``|E[f] - f_hat + w / sigma^2|`` in sums over the data; ``violation`` the
+    largest disagreement over edges and sepset states; ``beliefs[m][i]`` the belief table of cluster i of instance m.
     """
 
     weights: Floats
