@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -126,7 +126,7 @@ def train_and_score(
     predicted = tagger.predict(test.tokens, breaks=test.breaks)
     return Trained(
         row=row,
-        solution=tagger.solution_,
+        solution=replace(tagger.solution_, beliefs=(), state=None),  # those are as large as the data
         seconds=seconds,
         memory=memory.peak,
         entities=entity_scores(test.tags, predicted, scheme=settings.scheme, sentence_starts=test.breaks),
