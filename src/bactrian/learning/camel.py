@@ -34,6 +34,8 @@ _ENTROPIES = ("bethe", "clusters", "trw", "convex")
 #: Quasi-Newton steps in each inner solve but the last ones; tighter solves early on are wasted on a linearisation that
 #: is about to change.
 _LOOSE_ITERATIONS = 10
+#: Gap per instance at which a first solve stops, and iterations that piecewise training gets as a mere start.
+_LOOSE_GAP, _START_ITERATIONS = 1e-2, 50
 #: Largest change of a weight between relinearisations, and estimated distance still to go, at which, with a prior,
 #: learning may stop.
 _WEIGHT_TOLERANCE = 1e-4
@@ -182,7 +184,12 @@ class Camel:
     def _piecewise_weights(self, run: Run, workers: Workers, weights: Floats) -> Floats:
         dual = Dual(run.data, carve(run.data, "clusters"), run.settings.prior, workers, consistency=False)
         inner = make_inner("profiled", dual, run)
-        result = inner.solve(weights, tolerance=run.gap_tolerance, max_iterations=run.iterations_left)
+        # Only a start: the problem with consistency is convex, so its solution does not depend on it.
+        result = inner.solve(
+            weights,
+            tolerance=max(run.gap_tolerance, _LOOSE_GAP * run.gap_scale),
+            max_iterations=min(_START_ITERATIONS, run.iterations_left),
+        )
         run.record(result, inner)
         return result.weights
 
@@ -197,7 +204,7 @@ class Camel:
         for outer in range(limit + 1):
             tolerance = run.gap_tolerance
             if loose and outer == 0:
-                tolerance = max(tolerance, 1e-2 * run.gap_scale)
+                tolerance = max(tolerance, _LOOSE_GAP * run.gap_scale)
             elif loose:
                 tolerance = max(tolerance, 0.1 * gap)
             result = inner.solve(
