@@ -78,7 +78,7 @@ def sweeps_of(data: bt.GraphData, n_threads: int) -> Callable[[], object]:
 def threads() -> None:
     data = superpixel_like(40_000, 80)
     one, two = sweeps_of(data, 1), sweeps_of(data, 2)
-    seconds = [(best_seconds(one, 3), best_seconds(two, 3)) for _ in range(3)]
+    seconds = [(best_seconds(one, 5), best_seconds(two, 5)) for _ in range(10)]  # in turn: machines are noisy
     single, double = min(s for s, _ in seconds), min(d for _, d in seconds)
     print(f"five sweeps and an evaluation: 1 thread {single * 1e3:.0f} ms, 2 threads {double * 1e3:.0f} ms")
     print(f"  ratio {single / double:.2f} (wanted: at least 1.7)")
