@@ -45,7 +45,6 @@ class TaggerSettings:
     prior_variance: float = 10.0
     min_frequency: int = 2
     tolerance: float = 1e-3
-    max_relinearisations: int = 30
     notes: tuple[str, ...] = ()
 
 
