@@ -16,6 +16,8 @@ entropies H_a - H_v.
 
 from __future__ import annotations
 
+import zlib
+
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
@@ -36,13 +38,16 @@ _ROUNDING = 1e-12
 def tree_reweighted(data: PackedData, seed: int) -> Carving:
     """Tree-reweighted numbers from random maximal acyclic subsets; every cluster is in some of them."""
     layout = data.layout
-    rng = np.random.default_rng(seed)
     cluster = np.ones(layout.n_clusters)
     hub = np.ones(layout.n_hubs)
     cluster_counts, hub_counts = np.zeros(layout.n_clusters, dtype=np.int64), np.zeros(layout.n_hubs, dtype=np.int64)
     for m in range(layout.n_instances):
         clusters = slice(*layout.instance_clusters[m : m + 2].tolist())
         hubs = slice(*layout.instance_hubs[m : m + 2].tolist())
+        # Seeded by its own structure, an instance has the same forests in whatever company it comes.
+        links = slice(*layout.hub_links[[hubs.start, hubs.stop]].tolist())
+        structure = zlib.crc32((layout.link_cluster[links] - clusters.start).tobytes())
+        rng = np.random.default_rng([seed, structure])
         if is_bethe(data, m):
             order = clusters.start + rng.permutation(clusters.stop - clusters.start)
             drawn = appearances(layout, m, False, order, N_FORESTS, cluster_counts)

@@ -24,6 +24,7 @@ from bactrian.objective.dual import Dual
 from bactrian.objective.entropy import Carving, CountingNumbers, carve, total_numbers
 from bactrian.objective.linearisation import Linearisation, empirical_log_beliefs
 from bactrian.objective.messages import MessageTables
+from bactrian.parallel.communicator import anywhere
 from bactrian.solvers.lbfgs import largest
 from bactrian.solvers.solution import Solution, Status
 
@@ -134,12 +135,19 @@ class Camel:
         weights = run.initial_weights()
         if self.start == "piecewise" and self.consistency and settings.start is None:
             weights = self._piecewise_weights(run, workers, weights)
-        dual = Dual(data, carving, settings.prior, workers, consistency=self.consistency)
+        dual = Dual(
+            data,
+            carving,
+            settings.prior,
+            workers,
+            consistency=self.consistency,
+            communicator=settings.communicator,
+        )
         linearisation = Linearisation(dual, self.share)
-        if not self._resume(dual, settings) and self.start == "empirical" and carving.relinearises:
-            linearisation.update(empirical_log_beliefs(data))
+        if not self._resume(dual, settings) and self.start == "empirical" and dual.relinearises:
+            linearisation.update(empirical_log_beliefs(data, settings.communicator))
         inner = make_inner(self.solver if self.consistency else "profiled", dual, run)
-        weights, status = self.relinearise(run, inner, linearisation, carving, weights)
+        weights, status = self.relinearise(run, inner, linearisation, weights)
         if self.tighten and run.iterations_left > 0:
             return self._tightened(run, inner, weights, status)
         return run.finish(inner, weights, status)
@@ -149,16 +157,18 @@ class Camel:
         bethe.evaluate(weights)
         tables = MessageTables(bethe.dual)
         triplets = find_triplets(run.data, tables, self.tighten)
-        if not any(triplets):
+        if not anywhere(run.settings.communicator, any(triplets))[0]:
             return run.finish(bethe, weights, status)
         data = tighten(run.data, triplets)
         kept = np.maximum(data.total, 0.0)
         carving = Carving(np.ones(data.packed.layout.n_clusters), kept, kept - data.total)
-        dual = Dual(data.packed, carving, run.settings.prior, bethe.dual.workers)
+        dual = Dual(
+            data.packed, carving, run.settings.prior, bethe.dual.workers, communicator=run.settings.communicator
+        )
         linearisation = Linearisation(dual, self.share)
         linearisation.update(data.start(bethe.dual.beliefs.hub_log, tables))
         inner = make_inner(self.solver, dual, run)
-        weights, status = self.relinearise(run, inner, linearisation, carving, weights)
+        weights, status = self.relinearise(run, inner, linearisation, weights)
         return run.finish(inner, weights, status, data)
 
     def _resume(self, dual: Dual, settings: Settings) -> bool:
@@ -167,7 +177,7 @@ class Camel:
         if state is None or not self.consistency or state.multipliers.size != dual.multipliers.size:
             return False
         dual.multipliers[:] = state.multipliers
-        if dual.carving.relinearises:
+        if dual.relinearises:
             dual.hub_bias[:] = state.linearisation
         return True
 
@@ -182,7 +192,14 @@ class Camel:
         return Carving(kept.cluster, kept.hub, kept.hub - whole.hub)
 
     def _piecewise_weights(self, run: Run, workers: Workers, weights: Floats) -> Floats:
-        dual = Dual(run.data, carve(run.data, "clusters"), run.settings.prior, workers, consistency=False)
+        dual = Dual(
+            run.data,
+            carve(run.data, "clusters"),
+            run.settings.prior,
+            workers,
+            consistency=False,
+            communicator=run.settings.communicator,
+        )
         inner = make_inner("profiled", dual, run)
         # Only a start: the problem with consistency is convex, so its solution does not depend on it.
         result = inner.solve(
@@ -194,12 +211,14 @@ class Camel:
         return result.weights
 
     def relinearise(
-        self, run: Run, inner: InnerSolver, linearisation: Linearisation, carving: Carving, weights: Floats
+        self, run: Run, inner: InnerSolver, linearisation: Linearisation, weights: Floats
     ) -> tuple[Floats, Status]:
         """Inner solves until the beliefs stand still; takes arrays of any type that the inner solver does."""
-        loose = carving.relinearises and not self.tight
-        beliefs = None
-        limit = run.settings.max_relinearisations if carving.relinearises else 0
+        dual = inner.dual
+        loose = dual.relinearises and not self.tight
+        # A few joint steps leave clusters that disagree, and a linearisation at such beliefs can run away.
+        capped = loose and self.solver != "joint"
+        limit = run.settings.max_relinearisations if dual.relinearises else 0
         gap = last_weight_change = np.inf
         for outer in range(limit + 1):
             tolerance = run.gap_tolerance
@@ -210,15 +229,14 @@ class Camel:
             result = inner.solve(
                 weights,
                 tolerance=tolerance,
-                max_iterations=min(_LOOSE_ITERATIONS, run.iterations_left) if loose else run.iterations_left,
+                max_iterations=min(_LOOSE_ITERATIONS, run.iterations_left) if capped else run.iterations_left,
             )
-            new_beliefs = inner.dual.hub_beliefs()
-            belief_change = np.nan if beliefs is None else largest(new_beliefs - beliefs)
             weight_change = largest(result.weights - weights)
-            weights, beliefs, gap = result.weights, new_beliefs, result.gap
-            if not carving.relinearises:
+            weights, gap = result.weights, result.gap
+            if not dual.relinearises:
                 run.record(result, inner)
                 return weights, result.status
+            belief_change = dual.belief_change()
             settled = belief_change <= run.settings.tolerance and gap <= run.gap_tolerance
             distance = max(weight_change, _remaining(weight_change, last_weight_change))
             last_weight_change = weight_change

@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 from bactrian.learning.long_memory import make_memory
 from bactrian.learning.propagated import PropagatedObjective
 from bactrian.learning.run import Run
+from bactrian.learning.shared_memory import SharedMemory
 from bactrian.objective.dual import Dual, Evaluation, JointObjective, ProfiledObjective
 from bactrian.objective.prior import pseudo_gradient
-from bactrian.solvers.lbfgs import Memory, Minimum, Outcome, Step, minimise
+from bactrian.solvers.lbfgs import Minimum, Outcome, Step, minimise
 from bactrian.solvers.solution import Status
 
 Floats = NDArray[np.float64]
@@ -81,7 +82,7 @@ class Profiled:
     def __init__(self, dual: Dual, run: Run, objective: ProfiledObjective | PropagatedObjective | None = None) -> None:
         self.dual, self.run = dual, run
         # At a saddle the value is no bound, so there inexact messages would mislead the line search.
-        loosest = run.gradient_accuracy if (dual.carving.hub < 0.0).any() else _LOOSEST
+        loosest = run.gradient_accuracy if dual.has_saddle else _LOOSEST
         self.objective = objective or ProfiledObjective(dual, accuracy=loosest)
         self.memory = make_memory(_MEMORY, dual.data.n_weights, dual.workers)
         self.sweeps = 0
@@ -101,8 +102,7 @@ class Profiled:
     @property
     def reliable(self) -> bool:
         """Whether messages converged at the last evaluation, where the value depends on it."""
-        loopy = (self.dual.carving.hub < 0.0).any() and not self.dual.data.layout.instance_is_tree.all()
-        return self.objective.converged or not loopy
+        return self.objective.converged or not self.dual.has_saddle or self.dual.is_forest
 
     def solve(self, weights: Floats, *, tolerance: float, max_iterations: int) -> InnerResult:
         """See :class:`InnerSolver`."""
@@ -185,7 +185,9 @@ class Joint:
     def __init__(self, dual: Dual, run: Run) -> None:
         self.dual, self.run = dual, run
         self.objective = JointObjective(dual)
-        self.memory = Memory(_MEMORY, self.objective.initial(np.zeros(dual.data.n_weights)).size)
+        n_weights = dual.data.n_weights
+        size = self.objective.initial(np.zeros(n_weights)).size
+        self.memory = SharedMemory(_MEMORY, size, n_weights, dual.communicator)
         self.sweeps = 0
 
     @property
@@ -293,7 +295,7 @@ class Alternating:
             self.sweeps += after.sweeps
             slope = pseudo_gradient(weights, after.gradient, run.settings.prior.l1)
             gap = float(np.abs(slope).max(initial=0.0))
-            consistent = float(dual.beliefs.residual.max(initial=0.0)) <= run.accuracy
+            consistent = after.residual <= run.accuracy
             done = gap <= tolerance and consistent
             outcome = minimum.outcome
             if done or iterations >= max_iterations or run.interrupted is not None:

@@ -22,6 +22,7 @@ from bactrian.model.domain import real_numbers
 from bactrian.model.graph_data import GraphData
 from bactrian.model.loglinear import Instance, Samples
 from bactrian.objective.prior import Prior
+from bactrian.parallel.communicator import Alone, Communicator, largest
 from bactrian.solvers.solution import Callback, ConvergenceWarning, Solution
 
 
@@ -58,6 +59,7 @@ def learn(
     seed: int = 0,
     callback: Callback | None = None,
     start: ArrayLike | Solution | None = None,
+    communicator: Communicator | None = None,
 ) -> Solution:
     """Learn the weights of a log-linear Markov or conditional random field.
 
@@ -90,6 +92,9 @@ def learn(
         Called with a :class:`Progress` after every iteration; return True to stop.
     start : array or Solution, optional
         Weights to start from; a solution on the same data also hands on its messages and linearisation.
+    communicator : Communicator, optional
+        Joins processes that each call this function with their own part of the instances and otherwise the same
+        arguments (:mod:`bactrian.parallel`). All get the weights for the whole, and the beliefs of their part.
 
     Returns
     -------
@@ -127,12 +132,29 @@ def learn(
         callback=callback,
         start=_checked_start(start, packed.n_weights),
         state=start.state if isinstance(start, Solution) else None,
+        communicator=communicator or Alone(),
     )
+    check_parts(packed, learner.name, settings.communicator)
     with single_threaded_blas():
         solution = learner.learn(packed, settings, workers)
     if not solution.converged:
         warnings.warn(f"{solution.method}: {solution.status}", ConvergenceWarning, stacklevel=2)
     return solution
+
+
+#: Learners whose solution is no sum over instances.
+_UNDIVIDED = ("ups", "pseudo-moments")
+
+
+def check_parts(data: PackedData, method: str, communicator: Communicator) -> None:
+    """Refuse learners and parts of data that ranks cannot share."""
+    if communicator.size == 1:
+        return
+    if method in _UNDIVIDED:
+        raise ValueError(f"{method} runs on one rank; choose a CAMEL, likelihood or pseudo-likelihood learner")
+    most, least = largest(communicator, float(data.n_weights), -float(data.n_weights))
+    if most != -least:
+        raise ValueError(f"all ranks must have data of one model; found {-least:.0f} to {most:.0f} weights")
 
 
 def _check_number(name: str, value: Any, *, least: float = -np.inf, whole: bool = False) -> None:

@@ -70,7 +70,7 @@ class Likelihood:
         junction = None if is_tree else on_junction_trees(data)
         exact = data if junction is None else junction.packed
         run = Run(settings, exact, self.name)
-        dual = Dual(exact, total_numbers(exact), settings.prior, workers)
+        dual = Dual(exact, total_numbers(exact), settings.prior, workers, communicator=settings.communicator)
         objective = ProfiledObjective(dual, accuracy=run.accuracy, tree_sweeps=2)
         inner = Profiled(dual, run, objective)
         result = inner.solve(run.initial_weights(), tolerance=run.gap_tolerance, max_iterations=run.iterations_left)
@@ -84,7 +84,7 @@ class Likelihood:
             "trw": lambda: tree_reweighted(data, settings.seed),
             "convex": lambda: convex_numbers(data),
         }[self.inference]()
-        dual = Dual(data, carving, settings.prior, workers)
+        dual = Dual(data, carving, settings.prior, workers, communicator=settings.communicator)
         bethe = self.inference == "lbp"
         objective = PropagatedObjective(
             dual,

@@ -39,7 +39,7 @@ class PropagatedObjective:
         self.last: Evaluation | None = None
         self.converged = True
         self._best_value = np.inf
-        self._best_multipliers = dual.multipliers.copy()
+        dual.remember()
 
     def forget(self) -> None:
         """Forget the best point."""
@@ -49,15 +49,16 @@ class PropagatedObjective:
         """Value and gradient after passing messages at ``weights``."""
         dual = self.dual
         if self.last is not None and not (self.converged and self.last.value <= self._best_value):
-            dual.multipliers[:] = self._best_multipliers
+            dual.recall()
         dual.set_weights(weights)
         sweeps = self._pass_messages(weights)
-        self.last = dual.evaluate(weights)._replace(sweeps=sweeps)
+        self.last = dual.evaluate(weights, residual=0.0 if self.converged else np.inf)._replace(sweeps=sweeps)
+        self.converged = self.last.residual < np.inf  # on every rank
         self.evaluations += 1
         self.failures += not self.converged
         if self.converged and self.last.value <= self._best_value:
             self._best_value = self.last.value
-            self._best_multipliers[:] = dual.multipliers
+            dual.remember()
         return self.last.value, self.last.gradient
 
     def _pass_messages(self, weights: Floats) -> int:

@@ -75,7 +75,14 @@ class PseudoLikelihood:
         """Fit the weights of packed data."""
         run = Run(settings, data, self.name)
         conditionals = pack_conditionals(data, piecewise=self.piecewise)
-        dual = Dual(conditionals, carve(conditionals, "clusters"), settings.prior, workers, consistency=False)
+        dual = Dual(
+            conditionals,
+            carve(conditionals, "clusters"),
+            settings.prior,
+            workers,
+            consistency=False,
+            communicator=settings.communicator,
+        )
         inner = Profiled(dual, run)
         result = inner.solve(run.initial_weights(), tolerance=run.gap_tolerance, max_iterations=run.iterations_left)
         run.record(replace(result, violation=np.nan), inner)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from bactrian.clusters.junction import JunctionData
 from bactrian.clusters.packed import BeliefTables, PackedData
 from bactrian.clusters.triplets import TightenedData
-from bactrian.objective.dual import Dual
 from bactrian.objective.messages import MessageTables
 from bactrian.objective.prior import Prior, pseudo_gradient
+from bactrian.parallel.communicator import Alone, Communicator, anywhere, total
 from bactrian.solvers.lbfgs import Outcome
 from bactrian.solvers.solution import Callback, Progress, Record, Solution, Status, WarmState
 
@@ -40,6 +40,7 @@ class Settings:
     callback: Callback | None
     start: Floats | None
     state: WarmState | None = None
+    communicator: Communicator = field(default_factory=Alone)
 
 
 class Run:
@@ -47,7 +48,7 @@ class Run:
 
     def __init__(self, settings: Settings, data: PackedData, name: str) -> None:
         self.settings, self.data, self.name = settings, data, name
-        self.gap_scale = max(1.0, data.total_weight)
+        self.gap_scale = max(1.0, total(settings.communicator, data.total_weight))
         self.gap_tolerance = settings.tolerance * self.gap_scale
         if settings.prior.precision > 0.0:
             # The prior's curvature bounds the distance to the optimum by gap / precision.
@@ -99,6 +100,12 @@ class Run:
                 self.interrupted = Status.STOPPED
         if self.interrupted is None and self.seconds >= settings.max_seconds:
             self.interrupted = Status.TIME_LIMIT
+        # Clocks and callbacks differ from rank to rank: what stops one stops all.
+        stopped, late = anywhere(
+            settings.communicator, self.interrupted is Status.STOPPED, self.interrupted is Status.TIME_LIMIT
+        )
+        if stopped or late:
+            self.interrupted = Status.STOPPED if stopped else Status.TIME_LIMIT
         if self.interrupted is None and self.iterations_left <= 0:
             self.interrupted = Status.ITERATION_LIMIT
         return self.interrupted is not None
@@ -159,7 +166,7 @@ class Run:
         tables = BeliefTables(self.data, MessageTables(dual))
         if junction is not None:
             tables = BeliefTables(junction.original, junction.reader(MessageTables(dual)))
-        violation = largest_violation(dual)
+        violation = dual.largest_violation()
         state = WarmState(dual.multipliers.copy(), dual.hub_bias.copy())
         if (
             status is Status.CONVERGED
@@ -192,26 +199,6 @@ class Run:
         if length < 1e-3:
             return False
         leg = np.where(np.abs(leg) >= 0.1 * length, (5.0 / length) * leg, 0.0)
-        before = np.concatenate([inner.dual.tables.log_entries, inner.dual.tables.hub_scores])
         further = inner.evaluate(weights + leg)
-        after = np.concatenate([inner.dual.tables.log_entries, inner.dual.tables.hub_scores])
-        moved = np.abs(np.where(np.isfinite(before), after, 0.0) - np.where(np.isfinite(before), before, 0.0)).max()
+        moved = inner.dual.largest_score(leg)
         return bool(moved > 1.0 and further.value <= value + 1e-6 * self.gap_scale)
-
-
-def largest_violation(dual: Dual) -> float:
-    """Largest disagreement over edges and sepset states at the dual's last evaluation.
-
-    Clusters are compared with the hub's own belief, or with each other where the hub is only a sepset.
-    """
-    data, layout = dual.data, dual.data.layout
-    if not data.hub_virtual.any():
-        return float(dual.beliefs.violation.max(initial=0.0))
-    marginal = dual.beliefs.link_marginal
-    reference = dual.hub_beliefs()
-    is_first = np.zeros(layout.n_links, dtype=bool)
-    is_first[layout.hub_links[:-1][data.hub_virtual]] = True
-    first_states = np.flatnonzero(is_first.repeat(np.diff(layout.link_offset)))
-    hub_state = data.hub_state_of_link_state
-    reference[hub_state[first_states]] = marginal[first_states]
-    return float(np.abs(marginal - reference[hub_state]).max(initial=0.0))

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from bactrian.clusters.packed import PackedData
 from bactrian.kernels.scaling import scale_hubs
 from bactrian.kernels.threads import Workers
-from bactrian.learning.run import Run, Settings, largest_violation
+from bactrian.learning.run import Run, Settings
 from bactrian.learning.unshared import Tables, finish, mixed, mixture
 from bactrian.objective.dual import Dual, Evaluation
 from bactrian.objective.entropy import total_numbers
@@ -157,7 +157,7 @@ def _status(
 ) -> Status | None:
     """How the run ends after this sweep; None where it goes on."""
     gap = float(np.abs(evaluation.gradient).max(initial=0.0))
-    violation = largest_violation(dual)
+    violation = dual.largest_violation()
     stop = run.after_step(weights, evaluation.value, gap, violation)
     residual = max(change, violation, gap / run.gap_scale)
     if residual <= run.settings.tolerance:

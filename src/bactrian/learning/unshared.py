@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bactrian.clusters.packed import BeliefTables, PackedData
-from bactrian.learning.run import Run, Settings, largest_violation
+from bactrian.learning.run import Run, Settings
 from bactrian.model.scores import SparseScores
 from bactrian.objective.dual import Dual, Evaluation
 from bactrian.objective.messages import MessageTables
@@ -129,7 +129,7 @@ def mixed(marginals: Floats, part: float, sizes: int | Ints) -> Floats:
 def finish(run: Run, dual: Dual, evaluation: Evaluation, weights: Floats, status: Status, sweeps: int = 0) -> Solution:
     """The solution at the dual's last evaluation, with its multipliers as they are."""
     gap = float(np.abs(evaluation.gradient).max(initial=0.0))
-    violation = largest_violation(dual)
+    violation = dual.largest_violation()
     record = Record(
         outer=0,
         objective=evaluation.value,

@@ -24,6 +24,7 @@ from bactrian.model.inputs import N_BLOCKS
 from bactrian.objective.entropy import Carving
 from bactrian.objective.messages import Messages
 from bactrian.objective.prior import Prior
+from bactrian.parallel.communicator import Alone, Communicator, combine, largest
 
 Floats = NDArray[np.float64]
 
@@ -40,19 +41,50 @@ class Evaluation(NamedTuple):
     gradient: Floats  #: (n_weights,) of the same
     violation: float  #: largest disagreement between a link's cluster and its hub
     sweeps: int  #: sweeps over instances, summed
+    residual: float  #: largest change of a marginal in the last sweep
 
 
 class Dual(Messages):
-    """D for a data set, an entropy and a prior."""
+    """D for a data set, an entropy and a prior.
+
+    With several ranks the data is this rank's part of it, and D, its gradient and every decision are those of the
+    whole: each rank must make the same calls.
+
+    Attributes
+    ----------
+    relinearises, has_saddle, is_forest : bool
+        Whether, in any part of the data, some entropy is linearised; some hub's number is negative, so that the star
+        update solves for a saddle of D; and, in all parts, no instance has a loop.
+    """
 
     def __init__(
-        self, data: PackedData, carving: Carving, prior: Prior, workers: Workers, *, consistency: bool = True
+        self,
+        data: PackedData,
+        carving: Carving,
+        prior: Prior,
+        workers: Workers,
+        *,
+        consistency: bool = True,
+        communicator: Communicator | None = None,
     ) -> None:
         if data.empirical is None:
             raise ValueError("the data has no labels; the dual needs observed moments")
         super().__init__(data, carving, workers, consistency=consistency)
         self.prior = prior
-        self.empirical = data.empirical
+        self.communicator = communicator = communicator or Alone()
+        self.empirical, (self.observed_base,), flags = combine(
+            communicator,
+            data.empirical,
+            (data.observed_base,),
+            (
+                float(carving.relinearises),
+                float((carving.hub < 0.0).any()),
+                float(not data.layout.instance_is_tree.all()),
+            ),
+        )
+        self.relinearises, self.has_saddle, self.is_forest = bool(flags[0]), bool(flags[1]), not flags[2]
+        self._beliefs_before: Floats | None = None
+        self._remembered: Floats | None = None
         n_blocks = N_BLOCKS if data.n_weights >= _MANY_WEIGHTS else 1
         self._weight_blocks = np.linspace(0, data.n_weights, n_blocks + 1).astype(np.int64)
 
@@ -64,12 +96,21 @@ class Dual(Messages):
         max_sweeps: int = 0,
         tree_sweeps: int = 1 << 30,
         damping: float = 0.0,
+        residual: float = 0.0,
     ) -> Evaluation:
-        """Value and gradient in w after sweeping the multipliers to ``tolerance`` (not at all: ``max_sweeps`` = 0)."""
+        """Value and gradient in w after sweeping the multipliers to ``tolerance`` (not at all: ``max_sweeps`` = 0).
+
+        ``residual`` is that of messages which were passed elsewhere before.
+        """
         data, beliefs = self.data, self.beliefs
         self.set_weights(weights)
         self.pass_messages(tolerance=tolerance, max_sweeps=max_sweeps, tree_sweeps=tree_sweeps, damping=damping)
-        expected = data.scores.moments(beliefs.counts, beliefs.hub_count, self.workers)
+        expected, (value, sweeps), (violation, residual) = combine(
+            self.communicator,
+            data.scores.moments(beliefs.counts, beliefs.hub_count, self.workers),
+            (float(data.weights @ beliefs.value), float(beliefs.sweeps.sum())),
+            (float(beliefs.violation.max(initial=0.0)), float(beliefs.residual.max(initial=residual))),
+        )
         precision = self.prior.precision
         sums = np.zeros((self._weight_blocks.size - 1, 2))
         self.workers.run(
@@ -77,10 +118,58 @@ class Dual(Messages):
             self._weight_blocks,
         )
         linear, square = sums.sum(axis=0)
-        value = float(data.weights @ beliefs.value) - float(linear) - data.observed_base
-        value += 0.5 * precision * float(square)
-        violation = float(beliefs.violation.max(initial=0.0))
-        return Evaluation(value, expected, violation, int(beliefs.sweeps.sum()))
+        value += 0.5 * precision * float(square) - float(linear) - self.observed_base
+        return Evaluation(value, expected, violation, int(sweeps), residual)
+
+    def remember(self) -> None:
+        """Keep a copy of the multipliers."""
+        if self._remembered is None:
+            self._remembered = self.multipliers.copy()
+        else:
+            self._remembered[:] = self.multipliers
+
+    def recall(self) -> None:
+        """Take up the multipliers that were last remembered, if any were."""
+        if self._remembered is not None:
+            self.multipliers[:] = self._remembered
+
+    def belief_change(self) -> float:
+        """Largest change of a hub's belief since this was last asked; NaN the first time."""
+        before, self._beliefs_before = self._beliefs_before, self.hub_beliefs()
+        if before is None:
+            return np.nan
+        return largest(self.communicator, float(np.abs(self._beliefs_before - before).max(initial=0.0)))[0]
+
+    def largest_violation(self) -> float:
+        """Largest disagreement over edges and sepset states at the last evaluation.
+
+        Clusters are compared with the hub's own belief, or with each other where the hub is only a sepset.
+        """
+        data, layout = self.data, self.data.layout
+        violation = float(self.beliefs.violation.max(initial=0.0))
+        if data.hub_virtual.any():
+            marginal, reference = self.beliefs.link_marginal, self.hub_beliefs()
+            is_first = np.zeros(layout.n_links, dtype=bool)
+            is_first[layout.hub_links[:-1][data.hub_virtual]] = True
+            first_states = np.flatnonzero(is_first.repeat(np.diff(layout.link_offset)))
+            hub_state = data.hub_state_of_link_state
+            reference[hub_state[first_states]] = marginal[first_states]
+            violation = float(np.abs(marginal - reference[hub_state]).max(initial=0.0))
+        return largest(self.communicator, violation)[0]
+
+    def largest_score(self, weights: Floats) -> float:
+        """Largest absolute score that ``weights`` alone give to a table's entry or a hub's state."""
+        found = 0.0
+        for part in (0, 1):
+            with_weights, without = (self._scores_at(w)[part] for w in (weights, np.zeros_like(weights)))
+            usable = np.isfinite(without)
+            found = max(found, float(np.abs(with_weights[usable] - without[usable]).max(initial=0.0)))
+        return largest(self.communicator, found)[0]
+
+    def _scores_at(self, weights: Floats) -> tuple[Floats, Floats]:
+        entries, hubs = np.empty_like(self.tables.log_entries), np.empty_like(self.tables.hub_scores)
+        self.data.scores.scores(weights, entries, hubs, self.workers)
+        return entries, hubs
 
 
 class JointObjective:
@@ -91,7 +180,7 @@ class JointObjective:
     """
 
     def __init__(self, dual: Dual) -> None:
-        if (dual.carving.hub < 0.0).any():
+        if dual.has_saddle:
             raise ValueError("the joint solver needs counting numbers of hubs that are not negative; use 'profiled'")
         self.dual = dual
         self.evaluations = 0
@@ -162,10 +251,9 @@ class ProfiledObjective:
         self.failures = 0
         self.converged = True
         self.last: Evaluation | None = None
-        self._is_saddle = bool((dual.carving.hub < 0.0).any()) and tree_sweeps > max_sweeps
-        self._keeps = dual.consistency and not (tree_sweeps < max_sweeps and dual.data.layout.instance_is_tree.all())
+        self._is_saddle = dual.has_saddle and tree_sweeps > max_sweeps
+        self._keeps = dual.consistency and not (tree_sweeps < max_sweeps and dual.is_forest)
         self._best_value = np.inf
-        self._best_multipliers: Floats | None = None
 
     def forget(self) -> None:
         """Forget the best point, since the objective has changed."""
@@ -174,8 +262,8 @@ class ProfiledObjective:
     def value_and_gradient(self, weights: Floats) -> tuple[float, Floats]:
         """Profiled D and its gradient (by the envelope theorem, that of D at the optimal multipliers)."""
         dual = self.dual
-        if self.last is not None and self.last.value > self._best_value and self._best_multipliers is not None:
-            dual.multipliers[:] = self._best_multipliers
+        if self.last is not None and self.last.value > self._best_value:
+            dual.recall()
         self.last = self._evaluate(weights)
         while self._is_saddle and not self.converged and self.damping < _MOST_DAMPING:
             self.damping = 0.5 + 0.5 * self.damping
@@ -183,10 +271,7 @@ class ProfiledObjective:
         self.failures += self._is_saddle and not self.converged
         if self.last.value <= self._best_value and self._keeps:
             self._best_value = self.last.value
-            if self._best_multipliers is None:
-                self._best_multipliers = dual.multipliers.copy()
-            else:
-                self._best_multipliers[:] = dual.multipliers
+            dual.remember()
         return self.last.value, self.last.gradient
 
     def _evaluate(self, weights: Floats) -> Evaluation:
@@ -198,5 +283,5 @@ class ProfiledObjective:
             tree_sweeps=self.tree_sweeps,
             damping=self.damping,
         )
-        self.converged = float(self.dual.beliefs.residual.max(initial=0.0)) <= self.accuracy
+        self.converged = evaluation.residual <= self.accuracy
         return evaluation

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from bactrian.clusters.packed import PackedData
 from bactrian.objective.dual import Dual
+from bactrian.parallel.communicator import Communicator, largest
 
 Floats = NDArray[np.float64]
 
@@ -60,7 +61,7 @@ class Linearisation:
         return change
 
 
-def empirical_log_beliefs(data: PackedData) -> Floats:
+def empirical_log_beliefs(data: PackedData, communicator: Communicator) -> Floats:
     """Log of the observed distribution of each hub, pooled over hubs of one kind and smoothed by one pseudo-count.
 
     In conditional training a single instance's empirical distribution is a point mass, whose logarithm is infinite.
@@ -70,9 +71,12 @@ def empirical_log_beliefs(data: PackedData) -> Floats:
     sizes = np.diff(layout.hub_offset)
     hub = data.hub_of_state
     state = np.arange(layout.n_hub_states) - layout.hub_offset[hub]
-    largest = int(sizes.max(initial=1))
-    key = data.hub_kind[hub] * largest + state
-    pooled = np.bincount(key, weights=data.hub_truth)[key]
+    most_states, last_kind = largest(communicator, float(sizes.max(initial=1)), float(data.hub_kind.max(initial=0)))
+    key = data.hub_kind[hub] * int(most_states) + state
+    counts = np.zeros(int(most_states * (last_kind + 1)))
+    np.add.at(counts, key, data.hub_truth)
+    communicator.add_up(counts)
+    pooled = counts[key]
     total = np.bincount(hub, weights=pooled, minlength=layout.n_hubs)[hub]
     return np.log((pooled + 1.0 / sizes[hub]) / (total + 1.0))
 

@@ -31,6 +31,7 @@ class DeviceEvaluation(NamedTuple):
     gradient: Tensor
     violation: float
     sweeps: int
+    residual: float
 
 
 class Size(NamedTuple):
@@ -108,6 +109,11 @@ class DeviceMessages:
                     first_edge=data.node_factors == "first-edge",
                 )
         self.carving = NodeNumbers(torch.cat(hubs), torch.cat(linearised))
+        self.relinearises = self.carving.relinearises
+        self.has_saddle = bool((self.carving.hub < 0.0).any())
+        self.is_forest = False  # not looked at: trees are swept like all else
+        self._remembered: list[Tensor] | None = None
+        self._beliefs_before: Tensor | None = None
 
     def memory_of(self, part: Part) -> AbstractContextManager[None]:
         """Explains an out-of-memory error in work on a part."""
@@ -142,14 +148,24 @@ class DeviceMessages:
         """(n_nodes, K) beliefs at the last evaluation, in the order inside the parts."""
         return torch.cat([stars.node_log.exp() for stars in self.stars()])
 
-    def remember(self) -> list[Tensor]:
-        """A copy of all multipliers."""
-        return [stars.multipliers.clone() for stars in self.stars()]
+    def belief_change(self) -> float:
+        """Largest change of a belief since this was last asked; NaN the first time."""
+        before, self._beliefs_before = self._beliefs_before, self.hub_beliefs()
+        return np.nan if before is None else float((self._beliefs_before - before).abs().max())
 
-    def recall(self, multipliers: list[Tensor]) -> None:
-        """Take up multipliers that were remembered."""
-        for stars, kept in zip(self.stars(), multipliers, strict=True):
-            stars.multipliers.copy_(kept)
+    def remember(self) -> None:
+        """Keep a copy of all multipliers."""
+        if self._remembered is None:
+            self._remembered = [stars.multipliers.clone() for stars in self.stars()]
+        else:
+            for kept, stars in zip(self._remembered, self.stars(), strict=True):
+                kept.copy_(stars.multipliers)
+
+    def recall(self) -> None:
+        """Take up the multipliers that were last remembered, if any were."""
+        if self._remembered is not None:
+            for kept, stars in zip(self._remembered, self.stars(), strict=True):
+                stars.multipliers.copy_(kept)
 
 
 class DeviceDual(DeviceMessages):
@@ -158,7 +174,6 @@ class DeviceDual(DeviceMessages):
     def __init__(self, data: GraphData, entropy: str, prior: Prior, **options) -> None:  # type: ignore[no-untyped-def]
         super().__init__(data, entropy, **options)
         self.prior = prior
-        self.residual = 0.0
         self.empirical = self._empirical()
 
     def _empirical(self) -> Tensor:
@@ -177,20 +192,20 @@ class DeviceDual(DeviceMessages):
     ) -> DeviceEvaluation:
         """Value and gradient in w after sweeping the multipliers to ``tolerance`` (not at all: ``max_sweeps`` = 0)."""
         precision = self.prior.precision
-        value, violation, self.residual, all_sweeps = 0.0, 0.0, 0.0, 0
+        value, violation, residual, all_sweeps = 0.0, 0.0, 0.0, 0
         gradient = precision * weights - self.empirical
         for part, stars, scores in self.loaded():
             with self.memory_of(part):
                 nodes, tables = scores.scores(weights)
                 stars.set_scores(nodes + stars.bias, tables)
-                values, sweeps, residual = stars.solve(tolerance=tolerance, max_sweeps=max_sweeps, damping=damping)
+                values, sweeps, left = stars.solve(tolerance=tolerance, max_sweeps=max_sweeps, damping=damping)
                 gradient += scores.moments(values.node_counts, values.table_counts)
             value += float(values.value)
             violation = max(violation, float(values.violation))
-            self.residual = max(self.residual, residual)
+            residual = max(residual, left)
             all_sweeps += sweeps * part.structure.n_graphs
         value += float(0.5 * precision * (weights @ weights) - weights @ self.empirical)
-        return DeviceEvaluation(value, gradient, violation, all_sweeps)
+        return DeviceEvaluation(value, gradient, violation, all_sweeps, residual)
 
     def largest_score(self, weights: Tensor) -> float:
         """Largest absolute score that ``weights`` give to a node's label or a table's entry."""

@@ -126,9 +126,7 @@ def _learn(
     if not _resume(dual, settings) and camel.start == "empirical" and dual.carving.relinearises:
         linearisation.update(empirical_log_beliefs(data))
     inner = DeviceProfiled(dual, run)
-    weights, status = cast(
-        Any, camel.relinearise(run, inner, cast(Any, linearisation), cast(Any, dual.carving), cast(Any, weights))
-    )
+    weights, status = cast(Any, camel.relinearise(run, inner, cast(Any, linearisation), cast(Any, weights)))
     return run.finish_on_device(inner, weights, status)
 
 

@@ -24,8 +24,6 @@ Floats = NDArray[np.float64]
 
 #: As in :mod:`bactrian.learning.inner`.
 _MEMORY, _LOOSEST = 10, 1e-2
-#: Star updates that oscillate even with this part of the old multipliers kept are given up.
-_MOST_DAMPING = 0.9
 
 
 def inner_products(left: Tensor, right: Tensor) -> Floats:
@@ -74,7 +72,6 @@ class DeviceObjective(ProfiledObjective):
     def __init__(self, dual: DeviceDual, *, accuracy: float, max_sweeps: int = 1000) -> None:
         self._accuracy = accuracy
         super().__init__(cast(Any, dual), accuracy=accuracy, max_sweeps=max_sweeps)
-        self._kept: list[Tensor] | None = None
 
     @property
     def accuracy(self) -> float:
@@ -86,26 +83,12 @@ class DeviceObjective(ProfiledObjective):
         # What lies below the messages' precision is as good as nothing: a solver that asks for it has had all.
         self._accuracy = wanted if wanted >= FINEST[self.dual.dtype] else 0.0
 
-    def value_and_gradient(self, weights: Any) -> tuple[float, Any]:
-        """Profiled D and its gradient."""
-        if self.last is not None and self.last.value > self._best_value and self._kept is not None:
-            self.dual.recall(self._kept)
-        self.last = self._evaluate(weights)
-        while self._is_saddle and not self.converged and self.damping < _MOST_DAMPING:
-            self.damping = 0.5 + 0.5 * self.damping
-            self.last = self._evaluate(weights)
-        self.failures += self._is_saddle and not self.converged
-        if self.last.value <= self._best_value and self.dual.consistency:
-            self._best_value = self.last.value
-            self._kept = self.dual.remember()
-        return self.last.value, self.last.gradient
-
     def _evaluate(self, weights: Any) -> Any:
         self.evaluations += 1
         evaluation: DeviceEvaluation = self.dual.evaluate(
             weights, tolerance=self.accuracy, max_sweeps=self.max_sweeps, damping=self.damping
         )
-        self.converged = self.dual.residual <= max(self.accuracy, FINEST[self.dual.dtype])
+        self.converged = evaluation.residual <= max(self.accuracy, FINEST[self.dual.dtype])
         return evaluation
 
 
@@ -117,18 +100,13 @@ class DeviceProfiled(Profiled):
 
     def __init__(self, dual: DeviceDual, run: DeviceRun) -> None:
         # Not the base class's, whose memory is on the host.
-        loosest = run.gradient_accuracy if bool((dual.carving.hub < 0.0).any()) else _LOOSEST
+        loosest = run.gradient_accuracy if dual.has_saddle else _LOOSEST
         self.dual, self.run = dual, run
         self.objective = DeviceObjective(dual, accuracy=loosest)
         self.memory = DeviceMemory(_MEMORY, dual.data.n_weights, dual.device)
         self.sweeps = 0
         self._evaluations_before = 0
         self._value_before = np.inf
-
-    @property
-    def reliable(self) -> bool:
-        """Whether messages converged at the last evaluation, where the value depends on it."""
-        return bool(self.objective.converged) or not bool((self.dual.carving.hub < 0.0).any())
 
     def _result(self, minimum: Minimum, iterations: int) -> InnerResult:
         gap = largest(minimum.gradient)

@@ -1,0 +1,81 @@
+"""The one operation that ranks need from each other: the sum of an array over all of them.
+
+Data is cut by instances. Weights and the optimiser's memory are the same on every rank, multipliers belong to an
+instance and never move, so that an evaluation of the objective takes a single all-reduce: of the gradient, with the
+value and a few other numbers behind it. All ranks get the same sums bit for bit, hence take the same decisions.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+
+class Communicator(Protocol):
+    """Joins ``size`` ranks, of which this one is ``rank``."""
+
+    @property
+    def rank(self) -> int:
+        """Number of this rank, from 0."""
+
+    @property
+    def size(self) -> int:
+        """Number of ranks."""
+
+    def add_up(self, values: Floats) -> None:
+        """Replace ``values`` by their sum over all ranks, the same bits on each; every rank must call it."""
+
+
+class Alone:
+    """A single rank."""
+
+    rank = 0
+    size = 1
+
+    def add_up(self, values: Floats) -> None:
+        """See :class:`Communicator`; the sum over one rank is there already."""
+
+
+def total(communicator: Communicator, value: float) -> float:
+    """Sum of a number over all ranks."""
+    if communicator.size == 1:
+        return value
+    values = np.array([value])
+    communicator.add_up(values)
+    return float(values[0])
+
+
+def largest(communicator: Communicator, *values: float) -> tuple[float, ...]:
+    """Largest of each number over all ranks; NaN where some rank has NaN."""
+    if communicator.size == 1:
+        return values
+    slots = np.zeros((communicator.size, len(values)))
+    slots[communicator.rank] = values
+    communicator.add_up(slots.reshape(-1))
+    return tuple(slots.max(axis=0).tolist())
+
+
+def anywhere(communicator: Communicator, *flags: bool) -> tuple[bool, ...]:
+    """Whether each flag is up on some rank."""
+    return tuple(bool(value) for value in largest(communicator, *map(float, flags)))
+
+
+def combine(
+    communicator: Communicator, vector: Floats, sums: tuple[float, ...], maxima: tuple[float, ...]
+) -> tuple[Floats, tuple[float, ...], tuple[float, ...]]:
+    """Sum of a vector, sums of numbers and largest of others, over all ranks in one message."""
+    if communicator.size == 1:
+        return vector, sums, maxima
+    n, n_sums, n_maxima = vector.size, len(sums), len(maxima)
+    buffer = np.zeros(n + n_sums + communicator.size * n_maxima)
+    buffer[:n] = vector
+    buffer[n : n + n_sums] = sums
+    # Every rank has slots of its own for what is no sum: adding zeros to them is passing them on.
+    slots = buffer[n + n_sums :].reshape(communicator.size, n_maxima)
+    slots[communicator.rank] = maxima
+    communicator.add_up(buffer)
+    return buffer[:n], tuple(buffer[n : n + n_sums].tolist()), tuple(slots.max(axis=0).tolist())
