@@ -15,6 +15,9 @@ from bactrian.model.scores import ScoreMap
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+#: States of links below which a block of instances is not worth handing to a thread.
+_LEAST_WORK = 200.0
+
 Scopes = tuple[Ints, list[tuple[int, ...]], list[tuple[int, ...]]]
 
 
@@ -191,4 +194,4 @@ def instance_blocks(layout: Layout) -> Ints:
     """Blocks of instances of about equal work."""
     work = np.concatenate([[0], np.cumsum(np.diff(layout.link_offset))])[layout.hub_links]
     per_instance = np.diff(work[layout.instance_hubs]) + np.diff(layout.instance_clusters) + 1.0
-    return balanced_blocks(per_instance, N_BLOCKS)
+    return balanced_blocks(per_instance, N_BLOCKS, _LEAST_WORK)

@@ -9,11 +9,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager
+from functools import cache
 from threading import Lock
 
 import numpy as np
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController
 
 
 class Workers:
@@ -31,7 +33,14 @@ class Workers:
 
     def run(self, task: Callable[[int, int, int], object], bounds: NDArray[np.int64]) -> None:
         """``task(block, bounds[block], bounds[block + 1])`` for every block; an error in any of them is raised."""
-        blocks = iter([(b, int(bounds[b]), int(bounds[b + 1])) for b in range(bounds.size - 1)])
+        ends = bounds.tolist()
+        todo = list(zip(range(len(ends) - 1), ends[:-1], ends[1:], strict=True))
+        helpers = min(self.n_threads, len(todo)) - 1
+        if self._pool is None or helpers < 1:
+            for block in todo:
+                task(*block)
+            return
+        blocks = iter(todo)
         lock = Lock()
 
         def drain() -> None:
@@ -42,10 +51,6 @@ class Workers:
                     return
                 task(*block)
 
-        helpers = min(self.n_threads, bounds.size - 1) - 1
-        if self._pool is None or helpers < 1:
-            drain()
-            return
         others = [self._pool.submit(drain) for _ in range(helpers)]
         try:
             drain()
@@ -55,9 +60,16 @@ class Workers:
             other.result()
 
 
-def single_threaded_blas() -> threadpool_limits:
+@cache
+def _libraries() -> ThreadpoolController:
+    """The libraries with threads of their own; looking for them takes milliseconds."""
+    return ThreadpoolController()
+
+
+def single_threaded_blas() -> AbstractContextManager[object]:
     """A context in which BLAS uses one thread: its own threads spin after each product and take cores from ours."""
-    return threadpool_limits(limits=1, user_api="blas")
+    limiter: AbstractContextManager[object] = _libraries().limit(limits=1, user_api="blas")
+    return limiter
 
 
 def available_cores() -> int:
@@ -65,8 +77,8 @@ def available_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def balanced_blocks(cost: NDArray[np.float64], n_blocks: int) -> NDArray[np.int64]:
-    """Bounds of at most ``n_blocks`` contiguous blocks of about equal total cost.
+def balanced_blocks(cost: NDArray[np.float64], n_blocks: int, least: float = 0.0) -> NDArray[np.int64]:
+    """Bounds of at most ``n_blocks`` contiguous blocks of about equal total cost, each of about ``least`` or more.
 
     >>> balanced_blocks(np.array([1.0, 1.0, 2.0, 4.0]), 2).tolist()
     [0, 3, 4]
@@ -74,6 +86,8 @@ def balanced_blocks(cost: NDArray[np.float64], n_blocks: int) -> NDArray[np.int6
     if cost.size == 0:
         return np.zeros(1, dtype=np.int64)
     total = np.cumsum(cost)
+    if least > 0.0:
+        n_blocks = max(1, min(n_blocks, int(total[-1] / least)))
     targets = total[-1] * np.arange(1, n_blocks) / n_blocks
     inner = np.searchsorted(total, targets, side="left") + 1
     return np.unique(np.concatenate([[0], inner, [cost.size]])).astype(np.int64)

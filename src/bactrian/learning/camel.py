@@ -25,6 +25,7 @@ from bactrian.objective.entropy import Carving, CountingNumbers, carve, total_nu
 from bactrian.objective.linearisation import Linearisation, empirical_log_beliefs
 from bactrian.objective.messages import MessageTables
 from bactrian.parallel.communicator import anywhere
+from bactrian.solvers.anderson import Anderson
 from bactrian.solvers.lbfgs import largest
 from bactrian.solvers.solution import Solution, Status
 
@@ -66,7 +67,9 @@ class Camel:
         Part of each linearised sepset entropy that the first cluster of an edge (the cluster, on a Bethe graph) takes;
         the second (the hub) takes the rest. Changes nothing but the path.
     tight : bool
-        Solve every inner problem to tolerance. Then the primal objective never falls between relinearisations.
+        Solve every inner problem to tolerance and relinearise at its beliefs, as the paper does: then the primal
+        objective never falls between relinearisations. Otherwise inner problems are solved as far as is worth while
+        and the linearisation is extrapolated (:mod:`bactrian.solvers.anderson`); fixed points are the same.
     tighten : int
         Once Bethe's solution is found, add at most so many triplets of variables per instance, on the cycles that
         correct it most (:mod:`bactrian.clusters.cycles`), and go on with Kikuchi's entropy of
@@ -143,7 +146,7 @@ class Camel:
             consistency=self.consistency,
             communicator=settings.communicator,
         )
-        linearisation = Linearisation(dual, self.share)
+        linearisation = self._linearisation(dual)
         if not self._resume(dual, settings) and self.start == "empirical" and dual.relinearises:
             linearisation.update(empirical_log_beliefs(data, settings.communicator))
         inner = make_inner(self.solver if self.consistency else "profiled", dual, run)
@@ -165,11 +168,15 @@ class Camel:
         dual = Dual(
             data.packed, carving, run.settings.prior, bethe.dual.workers, communicator=run.settings.communicator
         )
-        linearisation = Linearisation(dual, self.share)
+        linearisation = self._linearisation(dual)
         linearisation.update(data.start(bethe.dual.beliefs.hub_log, tables))
         inner = make_inner(self.solver, dual, run)
         weights, status = self.relinearise(run, inner, linearisation, weights)
         return run.finish(inner, weights, status, data)
+
+    def _linearisation(self, dual: Dual) -> Linearisation:
+        extrapolate = None if self.tight else Anderson(dual.communicator.add_up).next
+        return Linearisation(dual, self.share, extrapolate)
 
     def _resume(self, dual: Dual, settings: Settings) -> bool:
         """Take up the multipliers and linearisation of an earlier solution on data of the same layout."""

@@ -19,6 +19,8 @@ Floats = NDArray[np.float64]
 
 #: Blocks for threads: fixed, so that results do not depend on the number of threads.
 N_BLOCKS = 32
+#: Entries below which a block is not worth handing to a thread.
+_LEAST = 2_000.0
 
 #: Labels up to which a version of the product is compiled for their number, and products from which that pays.
 _MOST_UNROLLED, _WORTH_COMPILING = 20, 100_000
@@ -70,11 +72,11 @@ class Inputs:
             columns = sp.csc_array(matrix)
             self._rows = (matrix.indptr.astype(np.int64), matrix.indices.astype(np.int32), matrix.data)
             self._columns = (columns.indptr.astype(np.int64), columns.indices.astype(np.int32), columns.data)
-            self._row_blocks = balanced_blocks(np.diff(self._rows[0]) + 1.0, N_BLOCKS)
-            self._column_blocks = balanced_blocks(np.diff(self._columns[0]) + 1.0, N_BLOCKS)
+            self._row_blocks = balanced_blocks(np.diff(self._rows[0]) + 1.0, N_BLOCKS, _LEAST)
+            self._column_blocks = balanced_blocks(np.diff(self._columns[0]) + 1.0, N_BLOCKS, _LEAST)
         else:
             self.dense = np.ascontiguousarray(matrix, dtype=np.float64)
-            self._row_blocks = balanced_blocks(np.ones(self.shape[0]), N_BLOCKS)
+            self._row_blocks = balanced_blocks(np.full(self.shape[0], self.shape[1] + 1.0), N_BLOCKS, _LEAST)
 
     def times(self, weights: Floats, out: Floats, workers: Workers) -> None:
         """``out = rows @ weights``."""

@@ -140,6 +140,10 @@ class Dual(Messages):
             return np.nan
         return largest(self.communicator, float(np.abs(self._beliefs_before - before).max(initial=0.0)))[0]
 
+    def beliefs_changed_from(self, beliefs: Floats) -> None:
+        """Let the next :meth:`belief_change` be counted from these."""
+        self._beliefs_before = beliefs
+
     def largest_violation(self) -> float:
         """Largest disagreement over edges and sepset states at the last evaluation.
 

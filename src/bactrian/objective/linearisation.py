@@ -10,6 +10,8 @@ moves the point from which the next solve starts.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -18,13 +20,19 @@ from bactrian.objective.dual import Dual
 from bactrian.parallel.communicator import Communicator, largest
 
 Floats = NDArray[np.float64]
+Extrapolate = Callable[[Floats, Floats, Floats], Floats | None]
 
 
 class Linearisation:
-    """Keeps ``dual.hub_bias`` = -g up to date."""
+    """Keeps ``dual.hub_bias`` = -g up to date.
 
-    def __init__(self, dual: Dual, share: float = 0.0) -> None:
+    ``extrapolate`` accelerates the fixed-point iteration over g: (T(x), T(x) - x, importance) to the next x, or None
+    for T(x). Without it every update is a step of the concave-convex procedure.
+    """
+
+    def __init__(self, dual: Dual, share: float = 0.0, extrapolate: Extrapolate | None = None) -> None:
         self.dual = dual
+        self._extrapolate = extrapolate
         data, layout = dual.data, dual.data.layout
         self._number = dual.carving.linearised[data.hub_of_state]
         self._hub_state = data.hub_state_of_link_state
@@ -56,8 +64,24 @@ class Linearisation:
         total += np.bincount(self._hub_state, weights=link_slope, minlength=number.size)
         dual.multipliers += np.where(np.isfinite(link_slope), self._on_links - link_slope, 0.0)
         self._on_links = np.where(np.isfinite(link_slope), link_slope, 0.0)
-        change = _largest_change(dual, -dual.hub_bias, total)
-        dual.hub_bias[:] = -total
+        moved = _centred(dual, -total, dual.hub_bias)
+        change = float(np.abs(moved).max(initial=0.0))
+        further = None
+        if self._extrapolate is not None and log_beliefs is None:
+            image = np.where(np.isfinite(dual.hub_bias), dual.hub_bias, 0.0) + moved
+            further = self._extrapolate(image, moved, np.exp(hub_log))
+        if further is None:
+            dual.hub_bias[:] = -total
+            return change
+        # Beliefs that have this linearisation take the place of the last ones, and make it one of normalised beliefs.
+        free = used & np.isfinite(total)
+        logs = np.where(free, further / np.where(used, number, 1.0), hub_log)
+        offsets, hub = dual.data.layout.hub_offset, dual.data.hub_of_state
+        logs -= np.maximum.reduceat(logs, offsets[:-1])[hub]
+        logs -= np.log(np.bincount(hub, weights=np.exp(logs)))[hub]
+        beliefs = np.exp(logs)
+        dual.hub_bias[:] = np.where(free, number * np.where(free, logs, 0.0), -total)
+        dual.beliefs_changed_from(beliefs)
         return change
 
 
@@ -81,11 +105,10 @@ def empirical_log_beliefs(data: PackedData, communicator: Communicator) -> Float
     return np.log((pooled + 1.0 / sizes[hub]) / (total + 1.0))
 
 
-def _largest_change(dual: Dual, old: Floats, new: Floats) -> float:
-    """Largest change of g after removing a constant per hub, over states with a belief that counts."""
+def _centred(dual: Dual, new: Floats, old: Floats) -> Floats:
+    """The change of -g without a constant per hub, for a constant changes nothing; 0 where a state is forbidden."""
     hub = dual.data.hub_of_state
-    belief = np.exp(dual.beliefs.hub_log)
     usable = np.isfinite(old) & np.isfinite(new)
     difference = np.where(usable, np.where(usable, new, 0.0) - np.where(usable, old, 0.0), 0.0)
-    mean = np.bincount(hub, weights=belief * difference, minlength=dual.data.layout.n_hubs)
-    return float(np.abs(np.where(usable, difference - mean[hub], 0.0)).max(initial=0.0))
+    mean = np.bincount(hub, weights=np.exp(dual.beliefs.hub_log) * difference, minlength=dual.data.layout.n_hubs)
+    return np.where(usable, difference - mean[hub], 0.0)

@@ -25,6 +25,8 @@ Floats = NDArray[np.float64]
 
 #: States up to which loops are unrolled, and states of links from which that is worth the seconds of compiling.
 _MOST_UNROLLED, _WORTH_COMPILING = 20, 20_000
+#: Table entries below which a block is not worth handing to a thread.
+_LEAST_ENTRIES = 2_000.0
 
 
 class Messages:
@@ -86,7 +88,7 @@ class Messages:
         absorbed = (carving.hub == 0.0)[layout.link_hub] & (not consistency)
         self._shares = np.where(absorbed, data.link_share, 0.0)
         self._block_counts = np.zeros((data.blocks.size - 1, shared_entries))
-        self._table_blocks = balanced_blocks(np.diff(layout.table_offset).astype(float), N_BLOCKS)
+        self._table_blocks = balanced_blocks(np.diff(layout.table_offset).astype(float), N_BLOCKS, _LEAST_ENTRIES)
 
     def set_weights(self, weights: Floats) -> None:
         """Compute all scores at ``weights``."""

@@ -90,6 +90,10 @@ class Memory:
         """Forget all pairs."""
         self._order.clear()
 
+    def largest(self, x: Any) -> float:
+        """Largest absolute entry of a vector, wherever its parts are."""
+        return largest(x)
+
     def add(self, s: Floats, y: Floats) -> None:
         """Store a pair unless its curvature is not positive."""
         new = np.stack([s, y])
@@ -165,7 +169,7 @@ def minimise(
     best_value, best_norm, idle = np.inf, np.inf, 0
     while True:
         slope = _pseudo_gradient(x, gradient, l1_vector) if sparse else gradient
-        norm = largest(slope)
+        norm = memory.largest(slope)
         stop = iteration > 0 and callback is not None and callback(Step(iteration, x, value, norm))
         if norm <= tolerance:
             return Minimum(x, value, gradient, iteration, Outcome.CONVERGED)
