@@ -23,6 +23,7 @@ __all__ = [
     "LinearChainCRF",
     "LogLinearModel",
     "MarkovRandomField",
+    "PackedFolder",
     "Progress",
     "PseudoLikelihood",
     "PseudoMoments",
@@ -45,6 +46,7 @@ __all__ = [
 if TYPE_CHECKING:
     from bactrian.clusters.builders import chain_graph, grid_graph, junction_tree_graph, skip_chain_graph
     from bactrian.clusters.graph import ClusterGraph
+    from bactrian.clusters.packed_folder import PackedFolder
     from bactrian.estimators.graph_crf import GraphCRF
     from bactrian.estimators.grid_crf import GridCRF
     from bactrian.estimators.markov_random_field import MarkovRandomField
@@ -80,6 +82,7 @@ else:
         "LinearChainCRF": "bactrian.estimators.sequences",
         "LogLinearModel": "bactrian.model.loglinear",
         "MarkovRandomField": "bactrian.estimators.markov_random_field",
+        "PackedFolder": "bactrian.clusters.packed_folder",
         "Progress": "bactrian.solvers.solution",
         "PseudoLikelihood": "bactrian.learning.pseudolikelihood",
         "PseudoMoments": "bactrian.learning.moments",

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from bactrian.clusters.cycles import find_triplets
 from bactrian.clusters.packed import PackedData
+from bactrian.clusters.packed_folder import PackedFolder
 from bactrian.clusters.triplets import tighten
 from bactrian.inference.reweighting import convex_numbers, tree_reweighted
 from bactrian.inference.tightening import require_bethe
@@ -22,12 +23,13 @@ from bactrian.learning.inner import InnerSolver, make_inner
 from bactrian.learning.run import Run, Settings
 from bactrian.objective.dual import Dual
 from bactrian.objective.entropy import Carving, CountingNumbers, carve, total_numbers
-from bactrian.objective.linearisation import Linearisation, empirical_log_beliefs
+from bactrian.objective.linearisation import Linearisation
 from bactrian.objective.messages import MessageTables
+from bactrian.objective.streamed import StreamedDual, StreamedLinearisation, make_dual
 from bactrian.parallel.communicator import anywhere
 from bactrian.solvers.anderson import Anderson
 from bactrian.solvers.lbfgs import largest
-from bactrian.solvers.solution import Solution, Status
+from bactrian.solvers.solution import Solution, Status, WarmState
 
 Floats = NDArray[np.float64]
 
@@ -129,31 +131,42 @@ class Camel:
                 return f"{name}, tightened" if self.tighten else name
         return repr(self)
 
-    def learn(self, data: PackedData, settings: Settings, workers: Workers) -> Solution:
+    def learn(self, data: PackedData | PackedFolder, settings: Settings, workers: Workers) -> Solution:
         """Fit the weights of packed data."""
-        if self.tighten:
+        if isinstance(data, PackedFolder):
+            self._check_streams()
+        elif self.tighten:
             require_bethe(data)
-        carving = self._carving(data, settings.seed)
         run = Run(settings, data, self.name)
         weights = run.initial_weights()
         if self.start == "piecewise" and self.consistency and settings.start is None:
             weights = self._piecewise_weights(run, workers, weights)
-        dual = Dual(
+        dual = make_dual(
             data,
-            carving,
+            lambda part: self._carving(part, settings.seed),
             settings.prior,
             workers,
             consistency=self.consistency,
             communicator=settings.communicator,
         )
+        resumed = self._resume(dual, settings)
         linearisation = self._linearisation(dual)
-        if not self._resume(dual, settings) and self.start == "empirical" and dual.relinearises:
-            linearisation.update(empirical_log_beliefs(data, settings.communicator))
+        if not resumed and self.start == "empirical" and dual.relinearises:
+            linearisation.start_at_observed(settings.communicator)
         inner = make_inner(self.solver if self.consistency else "profiled", dual, run)
         weights, status = self.relinearise(run, inner, linearisation, weights)
         if self.tighten and run.iterations_left > 0:
             return self._tightened(run, inner, weights, status)
         return run.finish(inner, weights, status)
+
+    def _check_streams(self) -> None:
+        """Refuse what needs all of the data in memory."""
+        wanted = Camel(self.entropy, self.consistency, self.start, tight=self.tight, fold=self.fold)
+        if self != wanted:
+            raise ValueError(
+                "from a folder of packed data only the profiled solver learns, without share= and tighten=; "
+                "learn from data in memory, or leave these out"
+            )
 
     def _tightened(self, run: Run, bethe: InnerSolver, weights: Floats, status: Status) -> Solution:
         """Go on from Bethe's solution with triplets on its worst cycles."""
@@ -168,25 +181,31 @@ class Camel:
         dual = Dual(
             data.packed, carving, run.settings.prior, bethe.dual.workers, communicator=run.settings.communicator
         )
-        linearisation = self._linearisation(dual)
+        linearisation = Linearisation(dual, self.share, Anderson(dual.communicator.add_up).next)
         linearisation.update(data.start(bethe.dual.beliefs.hub_log, tables))
         inner = make_inner(self.solver, dual, run)
         weights, status = self.relinearise(run, inner, linearisation, weights)
         return run.finish(inner, weights, status, data)
 
-    def _linearisation(self, dual: Dual) -> Linearisation:
-        extrapolate = None if self.tight else Anderson(dual.communicator.add_up).next
-        return Linearisation(dual, self.share, extrapolate)
-
-    def _resume(self, dual: Dual, settings: Settings) -> bool:
+    def _resume(self, dual: Dual | StreamedDual, settings: Settings) -> bool:
         """Take up the multipliers and linearisation of an earlier solution on data of the same layout."""
         state = settings.state
-        if state is None or not self.consistency or state.multipliers.size != dual.multipliers.size:
+        if state is None or not self.consistency:
+            return False
+        if isinstance(dual, StreamedDual):
+            return dual.take_up(state)
+        if not isinstance(state, WarmState) or state.multipliers.size != dual.multipliers.size:
             return False
         dual.multipliers[:] = state.multipliers
         if dual.relinearises:
             dual.hub_bias[:] = state.linearisation
         return True
+
+    def _linearisation(self, dual: Dual | StreamedDual) -> Linearisation | StreamedLinearisation:
+        if isinstance(dual, StreamedDual):
+            return StreamedLinearisation(dual)
+        extrapolate = None if self.tight else Anderson(dual.communicator.add_up).next
+        return Linearisation(dual, self.share, extrapolate)
 
     def _carving(self, data: PackedData, seed: int) -> Carving:
         if self.entropy == "trw":
@@ -199,9 +218,9 @@ class Camel:
         return Carving(kept.cluster, kept.hub, kept.hub - whole.hub)
 
     def _piecewise_weights(self, run: Run, workers: Workers, weights: Floats) -> Floats:
-        dual = Dual(
+        dual = make_dual(
             run.data,
-            carve(run.data, "clusters"),
+            lambda part: carve(part, "clusters"),
             run.settings.prior,
             workers,
             consistency=False,
@@ -218,7 +237,7 @@ class Camel:
         return result.weights
 
     def relinearise(
-        self, run: Run, inner: InnerSolver, linearisation: Linearisation, weights: Floats
+        self, run: Run, inner: InnerSolver, linearisation: Linearisation | StreamedLinearisation, weights: Floats
     ) -> tuple[Floats, Status]:
         """Inner solves until the beliefs stand still; takes arrays of any type that the inner solver does."""
         dual = inner.dual

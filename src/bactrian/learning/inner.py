@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,7 +42,7 @@ class InnerResult:
 class InnerSolver(Protocol):
     """Minimises the dual from given weights and the dual's multipliers; keeps what helps the next solve."""
 
-    dual: Dual
+    dual: Any  #: a Dual, or one that streams: the profiled schedule takes either
     sweeps: int
 
     @property
@@ -66,7 +66,7 @@ class InnerSolver(Protocol):
         """The dual at ``weights``, as accurately as the run demands."""
 
 
-def make_inner(solver: str, dual: Dual, run: Run) -> InnerSolver:
+def make_inner(solver: str, dual: Any, run: Run) -> InnerSolver:
     """The schedule by name."""
     if solver == "profiled":
         return Profiled(dual, run)
@@ -79,7 +79,7 @@ class Profiled:
     Messages are iterated only as far as the moment gap deserves: ``accuracy`` follows the gap down.
     """
 
-    def __init__(self, dual: Dual, run: Run, objective: ProfiledObjective | PropagatedObjective | None = None) -> None:
+    def __init__(self, dual: Any, run: Run, objective: ProfiledObjective | PropagatedObjective | None = None) -> None:
         self.dual, self.run = dual, run
         # At a saddle the value is no bound, so there inexact messages would mislead the line search.
         loosest = run.gradient_accuracy if dual.has_saddle else _LOOSEST

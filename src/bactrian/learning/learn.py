@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bactrian.clusters.packed import PackedData
+from bactrian.clusters.packed_folder import PackedFolder
 from bactrian.clusters.packing import pack
 from bactrian.kernels.threads import Workers, single_threaded_blas
 from bactrian.learning.camel import SHORTHAND, Camel
@@ -33,7 +34,7 @@ class Learner(Protocol):
     def name(self) -> str:
         """How the learner calls itself in results and warnings."""
 
-    def learn(self, data: PackedData, settings: Settings, workers: Workers) -> Solution:
+    def learn(self, data: Any, settings: Settings, workers: Workers) -> Solution:
         """Fit the weights of packed data."""
 
 
@@ -46,7 +47,7 @@ METHODS: dict[str, Learner] = {
 
 
 def learn(
-    data: Samples | Sequence[Instance] | GraphData,
+    data: Samples | Sequence[Instance] | GraphData | PackedFolder,
     method: str | Learner = "cccp",
     *,
     prior_variance: float | None = 10.0,
@@ -68,8 +69,9 @@ def learn(
 
     Parameters
     ----------
-    data : Samples, list of Instance, or GraphData
-        Generative samples, conditional instances, or packed structured data.
+    data : Samples, list of Instance, GraphData, or PackedFolder
+        Generative samples, conditional instances, structured graphs, or these in files (for learners of the CAMEL
+        family, a chunk at a time).
     method : str or learner
         ``"piecewise"``, ``"camel0"``, ``"cccp"``, ``"cccp-empirical"`` (shorthand for settings of :class:`Camel`),
         ``"exact"``, ``"lbp"``, ``"trw"``, ``"convex"`` (shorthand for :class:`Likelihood`),
@@ -121,7 +123,13 @@ def learn(
     if callback is not None and not callable(callback):
         raise TypeError(f"callback must be callable, found {type(callback).__name__}")
     workers = Workers(n_threads)
-    packed = pack(data)
+    communicator = communicator or Alone()
+    packed = data.share(communicator.rank, communicator.size) if isinstance(data, PackedFolder) else pack(data)
+    if isinstance(packed, PackedFolder) and not isinstance(learner, Camel):
+        raise ValueError(
+            f"{learner.name} does not learn from a folder of packed data; choose a learner of the CAMEL family, such "
+            "as 'cccp', 'camel0', 'piecewise' or Camel(entropy='convex')"
+        )
     settings = Settings(
         prior=prior,
         tolerance=float(tolerance),
@@ -132,9 +140,9 @@ def learn(
         callback=callback,
         start=_checked_start(start, packed.n_weights),
         state=start.state if isinstance(start, Solution) else None,
-        communicator=communicator or Alone(),
+        communicator=communicator,
     )
-    check_parts(packed, learner.name, settings.communicator)
+    _check_ranks(packed, learner.name, communicator)
     with single_threaded_blas():
         solution = learner.learn(packed, settings, workers)
     if not solution.converged:
@@ -146,7 +154,7 @@ def learn(
 _UNDIVIDED = ("ups", "pseudo-moments")
 
 
-def check_parts(data: PackedData, method: str, communicator: Communicator) -> None:
+def _check_ranks(data: PackedData | PackedFolder, method: str, communicator: Communicator) -> None:
     """Refuse learners and parts of data that ranks cannot share."""
     if communicator.size == 1:
         return

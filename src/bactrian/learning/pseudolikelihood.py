@@ -17,9 +17,7 @@ told from the data at all). The second counts a variable once for each cluster a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +26,7 @@ from bactrian.clusters.conditionals import pack_conditionals
 from bactrian.clusters.packed import PackedData
 from bactrian.kernels.threads import Workers
 from bactrian.learning.inner import Profiled
-from bactrian.learning.run import Run, Settings
+from bactrian.learning.run import NoBeliefs, Run, Settings
 from bactrian.objective.dual import Dual
 from bactrian.objective.entropy import carve
 from bactrian.solvers.solution import Solution
@@ -87,20 +85,4 @@ class PseudoLikelihood:
         result = inner.solve(run.initial_weights(), tolerance=run.gap_tolerance, max_iterations=run.iterations_left)
         run.record(replace(result, violation=np.nan), inner)
         solution = run.finish(inner, result.weights, result.status)
-        return replace(solution, violation=np.nan, beliefs=_NoBeliefs(self.name))
-
-
-class _NoBeliefs(Sequence[Sequence[Floats]]):
-    """In place of belief tables; says what to do instead."""
-
-    def __init__(self, method: str) -> None:
-        self._method = method
-
-    def _refuse(self) -> NoReturn:
-        raise ValueError(f"{self._method} has no cluster beliefs; call bactrian.infer at solution.weights")
-
-    def __len__(self) -> int:
-        self._refuse()
-
-    def __getitem__(self, instance):  # type: ignore[no-untyped-def]
-        self._refuse()
+        return replace(solution, violation=np.nan, beliefs=NoBeliefs(self.name))

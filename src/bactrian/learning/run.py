@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bactrian.clusters.junction import JunctionData
 from bactrian.clusters.packed import BeliefTables, PackedData
+from bactrian.clusters.packed_folder import PackedFolder
 from bactrian.clusters.triplets import TightenedData
 from bactrian.objective.messages import MessageTables
 from bactrian.objective.prior import Prior, pseudo_gradient
+from bactrian.objective.streamed import StreamedDual
 from bactrian.parallel.communicator import Alone, Communicator, anywhere, total
 from bactrian.solvers.lbfgs import Outcome
 from bactrian.solvers.solution import Callback, Progress, Record, Solution, Status, WarmState
@@ -39,15 +42,16 @@ class Settings:
     seed: int
     callback: Callback | None
     start: Floats | None
-    state: WarmState | None = None
+    state: Any = None
     communicator: Communicator = field(default_factory=Alone)
 
 
 class Run:
     """Counts work against the limits, reports progress and keeps the history."""
 
-    def __init__(self, settings: Settings, data: PackedData, name: str) -> None:
-        self.settings, self.data, self.name = settings, data, name
+    def __init__(self, settings: Settings, data: PackedData | PackedFolder, name: str) -> None:
+        self.settings, self.name = settings, name
+        self.data: Any = data
         self.gap_scale = max(1.0, total(settings.communicator, data.total_weight))
         self.gap_tolerance = settings.tolerance * self.gap_scale
         if settings.prior.precision > 0.0:
@@ -163,11 +167,17 @@ class Run:
         evaluation = inner.evaluate(weights)
         slope = pseudo_gradient(weights, evaluation.gradient, settings.prior.l1)
         objective = evaluation.value + settings.prior.l1 * float(np.abs(weights).sum())
-        tables = BeliefTables(self.data, MessageTables(dual))
-        if junction is not None:
-            tables = BeliefTables(junction.original, junction.reader(MessageTables(dual)))
+        tables: Sequence[Sequence[Floats]]
+        state: Any
+        if isinstance(dual, StreamedDual):
+            tables, state = NoBeliefs("learning from a folder of packed data"), dual
+        else:
+            reader = MessageTables(dual)
+            tables = BeliefTables(dual.data, reader)
+            if junction is not None:
+                tables = BeliefTables(junction.original, junction.reader(reader))
+            state = WarmState(dual.multipliers.copy(), dual.hub_bias.copy())
         violation = dual.largest_violation()
-        state = WarmState(dual.multipliers.copy(), dual.hub_bias.copy())
         if (
             status is Status.CONVERGED
             and settings.prior.is_flat
@@ -202,3 +212,19 @@ class Run:
         further = inner.evaluate(weights + leg)
         moved = inner.dual.largest_score(leg)
         return bool(moved > 1.0 and further.value <= value + 1e-6 * self.gap_scale)
+
+
+class NoBeliefs(Sequence[Sequence[Floats]]):
+    """In place of belief tables; says what to do instead."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    def _refuse(self) -> NoReturn:
+        raise ValueError(f"{self._what} keeps no cluster beliefs; call bactrian.infer at solution.weights")
+
+    def __len__(self) -> int:
+        self._refuse()
+
+    def __getitem__(self, instance):  # type: ignore[no-untyped-def]
+        self._refuse()

@@ -21,6 +21,8 @@ Floats = NDArray[np.float64]
 N_BLOCKS = 32
 #: Entries below which a block is not worth handing to a thread.
 _LEAST = 2_000.0
+#: Arrays of compressed rows or columns.
+_PARTS = ("indptr", "indices", "data")
 
 #: Labels up to which a version of the product is compiled for their number, and products from which that pays.
 _MOST_UNROLLED, _WORTH_COMPILING = 20, 100_000
@@ -77,6 +79,42 @@ class Inputs:
         else:
             self.dense = np.ascontiguousarray(matrix, dtype=np.float64)
             self._row_blocks = balanced_blocks(np.full(self.shape[0], self.shape[1] + 1.0), N_BLOCKS, _LEAST)
+
+    def description(self) -> dict[str, Any]:
+        """What is not in :meth:`arrays`, as JSON has it."""
+        bundles = None if self._bundles is None else self._bundles.description()
+        return {"shape": list(self.shape), "dense": self.dense is not None, "bundles": bundles}
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Everything that multiplying takes, from which :meth:`of_arrays` makes the same inputs again."""
+        if self.dense is not None:
+            return {"dense": self.dense, "row_blocks": self._row_blocks}
+        arrays: dict[str, NDArray[Any]] = {"row_blocks": self._row_blocks, "column_blocks": self._column_blocks}
+        for side, compressed in (("rows", self._rows), ("columns", self._columns)):
+            arrays |= {f"{side}.{name}": part for name, part in zip(_PARTS, compressed, strict=True)}
+        if self._bundles is not None:
+            arrays |= {f"bundles.{name}": array for name, array in self._bundles.arrays().items()}
+        return arrays
+
+    @classmethod
+    def of_arrays(cls, description: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Inputs:
+        """The inputs that :meth:`description` and :meth:`arrays` describe; the arrays are used as they are."""
+        inputs = cls.__new__(cls)
+        inputs.shape = (int(description["shape"][0]), int(description["shape"][1]))
+        inputs.dense = arrays["dense"] if description["dense"] else None
+        inputs._row_blocks = arrays["row_blocks"]
+        inputs._bundles = None
+        if inputs.dense is None:
+            inputs._column_blocks = arrays["column_blocks"]
+            rows, columns = ([arrays[f"{side}.{name}"] for name in _PARTS] for side in ("rows", "columns"))
+            inputs._rows = (rows[0], rows[1], rows[2])
+            inputs._columns = (columns[0], columns[1], columns[2])
+        if description["bundles"] is not None:
+            inner = {
+                name.removeprefix("bundles."): part for name, part in arrays.items() if name.startswith("bundles.")
+            }
+            inputs._bundles = cls.of_arrays(description["bundles"], inner)
+        return inputs
 
     def times(self, weights: Floats, out: Floats, workers: Workers) -> None:
         """``out = rows @ weights``."""

@@ -83,7 +83,6 @@ class Dual(Messages):
             ),
         )
         self.relinearises, self.has_saddle, self.is_forest = bool(flags[0]), bool(flags[1]), not flags[2]
-        self._beliefs_before: Floats | None = None
         self._remembered: Floats | None = None
         n_blocks = N_BLOCKS if data.n_weights >= _MANY_WEIGHTS else 1
         self._weight_blocks = np.linspace(0, data.n_weights, n_blocks + 1).astype(np.int64)
@@ -135,14 +134,10 @@ class Dual(Messages):
 
     def belief_change(self) -> float:
         """Largest change of a hub's belief since this was last asked; NaN the first time."""
-        before, self._beliefs_before = self._beliefs_before, self.hub_beliefs()
+        before, self.beliefs_before = self.beliefs_before, self.hub_beliefs()
         if before is None:
             return np.nan
-        return largest(self.communicator, float(np.abs(self._beliefs_before - before).max(initial=0.0)))[0]
-
-    def beliefs_changed_from(self, beliefs: Floats) -> None:
-        """Let the next :meth:`belief_change` be counted from these."""
-        self._beliefs_before = beliefs
+        return largest(self.communicator, float(np.abs(self.beliefs_before - before).max(initial=0.0)))[0]
 
     def largest_violation(self) -> float:
         """Largest disagreement over edges and sepset states at the last evaluation.

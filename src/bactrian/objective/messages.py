@@ -16,9 +16,10 @@ from bactrian.kernels.pairs import evaluate_pairwise
 from bactrian.kernels.stars import evaluate_instances
 from bactrian.kernels.tables import Beliefs, Numbers, Tables, fill_scores, prepare_tables
 from bactrian.kernels.threads import Workers, balanced_blocks
-from bactrian.kernels.uniform import evaluate_apart, evaluate_given, make_plan, sweep_uniform
+from bactrian.kernels.uniform import Plan, evaluate_apart, evaluate_given, make_plan, sweep_uniform
 from bactrian.model.inputs import N_BLOCKS
 from bactrian.objective.entropy import Carving
+from bactrian.objective.space import Space
 
 Floats = NDArray[np.float64]
 
@@ -44,37 +45,49 @@ class Messages:
         delta, in log space.
     hub_bias : (n_hub_states,)
         Added to the scores of hubs: minus the linearisation; -inf forbids a state.
+    beliefs_before : (n_hub_states,) or None
+        Beliefs of hubs from which a change is counted.
     tables, beliefs
         Scores at the last weights, and beliefs at the last pass; see :mod:`bactrian.kernels.stars`.
     """
 
-    def __init__(self, data: PackedData, carving: Carving, workers: Workers, *, consistency: bool = True) -> None:
+    def __init__(
+        self,
+        data: PackedData,
+        carving: Carving,
+        workers: Workers,
+        *,
+        consistency: bool = True,
+        space: Space | None = None,
+    ) -> None:
         layout = data.layout
+        space = space or Space()
         self.data, self.carving, self.workers = data, carving, workers
         self.consistency = consistency
-        self.multipliers = np.zeros(layout.n_link_states)
-        self.hub_bias = np.zeros(layout.n_hub_states)
+        self.multipliers = space.zeros(layout.n_link_states)
+        self.hub_bias = space.zeros(layout.n_hub_states)
+        self.beliefs_before: Floats | None = None
         self._states = _equal_states(layout, carving)
-        self._plan = make_plan(layout) if self._states else None
+        self._plan = Plan(*map(space.keep, make_plan(layout))) if self._states else None
         self._none_skipped = np.zeros(layout.n_instances, dtype=np.bool_)
         self.tables = Tables(
-            np.empty(layout.n_entries),
-            np.empty(layout.n_entries),
-            np.empty(layout.n_entries if self._states else 0),
-            np.empty(layout.n_tables),
+            space.scratch(layout.n_entries),
+            space.scratch(layout.n_entries),
+            space.scratch(layout.n_entries if self._states else 0),
+            space.scratch(layout.n_tables),
             np.empty(layout.n_tables, dtype=np.bool_),
-            np.empty(layout.n_hub_states),
+            space.scratch(layout.n_hub_states),
             np.zeros(1, dtype=np.bool_),
         )
         table_number = np.ones(layout.n_tables)
         table_number[layout.cluster_table[::-1]] = carving.cluster[::-1]
-        self.numbers = Numbers(carving.cluster, carving.hub, table_number)
+        self.numbers = Numbers(carving.cluster, carving.hub, space.keep(table_number))
         self.beliefs = Beliefs(
-            np.zeros(layout.n_hub_states),
-            np.zeros(layout.n_link_states),
-            np.zeros(layout.n_hub_states),
-            np.zeros(layout.n_link_states),
-            np.zeros(layout.n_entries),
+            space.zeros(layout.n_hub_states),
+            space.scratch(layout.n_link_states),
+            space.scratch(layout.n_hub_states),
+            space.scratch(layout.n_link_states),
+            space.scratch(layout.n_entries),
             np.zeros(layout.n_instances),
             np.zeros(layout.n_instances),
             np.zeros(layout.n_instances),
@@ -86,7 +99,7 @@ class Messages:
         self._pairwise = np.diff(others[layout.instance_clusters]) == 0
         shared_entries = int(layout.table_offset[layout.table_shared])
         absorbed = (carving.hub == 0.0)[layout.link_hub] & (not consistency)
-        self._shares = np.where(absorbed, data.link_share, 0.0)
+        self._shares = space.keep(np.where(absorbed, data.link_share, 0.0))
         self._block_counts = np.zeros((data.blocks.size - 1, shared_entries))
         self._table_blocks = balanced_blocks(np.diff(layout.table_offset).astype(float), N_BLOCKS, _LEAST_ENTRIES)
 
