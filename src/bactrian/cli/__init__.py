@@ -15,8 +15,9 @@ from rich.console import Console
 from rich.markup import escape
 
 from bactrian import __version__
-from bactrian.cli import bench, demo, evaluate, infer, predict, report, reproduce, train
+from bactrian.cli import bench, demo, evaluate, infer, pack, predict, report, reproduce, train
 from bactrian.cli.common import BadInputError
+from bactrian.parallel.launched import end_ranks
 
 app = typer.Typer(
     name="bactrian",
@@ -29,6 +30,7 @@ app = typer.Typer(
 )
 app.command("demo", epilog=demo.EXAMPLES)(demo.run)
 app.command("train", epilog=train.EXAMPLES)(train.run)
+app.command("pack", epilog=pack.EXAMPLES)(pack.run)
 app.command("predict", epilog=predict.EXAMPLES)(predict.run)
 app.command("evaluate", epilog=evaluate.EXAMPLES)(evaluate.run)
 app.command("report", epilog=report.EXAMPLES)(report.run)
@@ -55,6 +57,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         code = 130
     if code == 130:  # some releases of typer turn the interrupt into this code themselves
         errors.print("bactrian: interrupted, nothing written")
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if code not in (None, 0, 1):
+        end_ranks(code)
     sys.exit(code or 0)
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import signal
 import time
-import tomllib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,6 +16,9 @@ from rich.console import Console
 from bactrian.cli.common import BadInputError, Show, bad_input, progress_bar
 from bactrian.cli.options import positive
 from bactrian.cli.scores import print_scores
+from bactrian.cli.settings import listed, settings_from
+from bactrian.parallel.communicator import Communicator
+from bactrian.parallel.launched import launched
 
 if TYPE_CHECKING:
     from bactrian.experiments.runs_training import Follow, TrainedRun
@@ -33,7 +35,9 @@ _WIDE = 120  #: columns from which progress is shown in full words
 def run(
     train: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="FILE...", help="What to learn from: column files, tagged texts (a folder), graphs."),
+        typer.Argument(
+            metavar="FILE...", help="What to learn from: column files, tagged texts (a folder), graphs; or a pack."
+        ),
     ] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="The run folder; bactrian-run.")] = None,
     resume: Annotated[
@@ -89,7 +93,7 @@ def run(
         "model": model,
         "checkpoint_every": checkpoint_every,
         "report": report,
-        "input": {"format": format, "columns": _listed(columns), "fields": _listed(fields), "encoding": encoding},
+        "input": {"format": format, "columns": listed(columns), "fields": listed(fields), "encoding": encoding},
         "features": {"preset": features, "pos": pos},
         "options": {
             "method": method,
@@ -104,19 +108,25 @@ def run(
         },
     }
     limits = {"max_iterations": max_iterations, "max_seconds": max_seconds, "n_threads": threads}
+    with bad_input(ImportError):
+        ranks = launched()
     if resume is not None:
         _check_resume(given, output or config)
-        trained = _trained(resume, None, limits)
+        trained = _trained(resume, None, limits, ranks)
     else:
         with bad_input(ValueError, OSError):
-            values, folder = _settings(given, config)
-        trained = _trained(output or folder, values, limits)
-    _finish(trained)
+            values, folder = settings_from(given, config)
+        trained = _trained(output or folder, values, limits, ranks)
+    if ranks.rank == 0:
+        _finish(trained)
+    elif not trained.converged:
+        raise typer.Exit(1)
 
 
-def _trained(path: Path, values: dict[str, Any] | None, limits: dict[str, Any]) -> TrainedRun:
+def _trained(path: Path, values: dict[str, Any] | None, limits: dict[str, Any], ranks: Communicator) -> TrainedRun:
     """Train, or go on, with a progress bar, until done or interrupted."""
-    with bad_input(ValueError, TypeError, OSError, MemoryError, ImportError), progress_bar("reading") as show:
+    progress = progress_bar("reading") if ranks.rank == 0 else nullcontext()
+    with bad_input(ValueError, TypeError, OSError, MemoryError, ImportError), progress as show:
         from bactrian.experiments.runs import RunFolder, check_free
         from bactrian.experiments.runs_settings import RunSettings, with_defaults
         from bactrian.experiments.runs_training import resume_run, start_run
@@ -124,14 +134,17 @@ def _trained(path: Path, values: dict[str, Any] | None, limits: dict[str, Any]) 
         if values is None:
             settings, _ = RunFolder(path).read_settings()
         else:
-            check_free(path)
+            if ranks.rank == 0:
+                check_free(path)
             settings = RunSettings.of(with_defaults(values))
         if settings.report:
             import bactrian.report  # noqa: F401  (missing, it must be said before any work)
         given = {name: value for name, value in limits.items() if value is not None}
         with _interruptible(show, {**settings.options, **given}) as follow:
             try:
-                return resume_run(path, follow, **limits) if values is None else start_run(path, settings, follow)
+                if values is None:
+                    return resume_run(path, follow, ranks, **limits)
+                return start_run(path, settings, follow, ranks)
             except KeyboardInterrupt:
                 if not (path / "settings.json").is_file():
                     raise
@@ -171,39 +184,6 @@ def _finish(trained: TrainedRun) -> None:
 # --- settings ---
 
 
-def _settings(given: dict[str, Any], config: Path | None) -> tuple[dict[str, Any], Path]:
-    """Those of the TOML file, overruled by what was given; and the folder of the run."""
-    values: dict[str, Any] = {}
-    folder = Path("bactrian-run")
-    if config is not None:
-        try:
-            values = tomllib.loads(config.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise ValueError(f"{config}: {error}") from None
-        beside = config.absolute().parent
-        for name in ("train", "dev", "test"):
-            if isinstance(values.get(name), str):
-                values[name] = str(beside / values[name])
-            elif isinstance(values.get(name), list):
-                values[name] = [str(beside / str(path)) for path in values[name]]
-        if "output" in values:
-            folder = beside / str(values.pop("output"))
-    for name, value in given.items():
-        if isinstance(value, dict):
-            wanted = {key: entry for key, entry in value.items() if entry is not None}
-            before = values.get(name, {})
-            before = {"preset": before} if isinstance(before, str) and name == "features" else before
-            if not isinstance(before, dict):
-                raise ValueError(f"{config}: {name} must be a table, found {before!r}")
-            if before or wanted:
-                values[name] = {**before, **wanted}
-        elif value is not None:
-            values[name] = value
-    if not values.get("train"):
-        raise ValueError("no file to learn from: name some, or give --config or --resume")
-    return values, folder
-
-
 def _check_resume(given: dict[str, Any], other: Any) -> None:
     flat = {**given, **given["input"], **given["features"], **given["options"]}
     allowed = ("max_iterations", "max_seconds", "n_threads", "input", "features", "options")
@@ -211,10 +191,6 @@ def _check_resume(given: dict[str, Any], other: Any) -> None:
     if more or other is not None:
         what = more[0].replace("_", "-") if more else "output or --config"
         raise BadInputError(f"--resume goes on with the settings of the run: leave out {what}; only limits may change")
-
-
-def _listed(text: str | None) -> list[str] | None:
-    return None if text is None else [part.strip() for part in text.split(",") if part.strip()]
 
 
 # --- progress and interrupts ---

@@ -58,6 +58,27 @@ class Vocabulary:
         return Rows(found.inputs(self.n_features), found.lengths)
 
 
+class GrowingVocabulary:
+    """A vocabulary made from sequences that come in batches, of which it keeps names and counts alone."""
+
+    def __init__(self) -> None:
+        self._growing = _Growing()
+        self._counts = np.zeros(0, dtype=np.int64)
+
+    def add(self, X: Any, what: str = "X") -> None:
+        """Count the features of these sequences."""
+        found = _Collected(self._growing, X, what)
+        counts = _tokens_with(found.inputs(len(self._growing.columns)))
+        counts[: self._counts.size] += self._counts
+        self._counts = counts
+
+    def vocabulary(self, min_frequency: int) -> Vocabulary:
+        """Features that occurred on at least so many tokens, in the order in which they came."""
+        names = list(self._growing.columns)
+        kept = np.flatnonzero(self._counts >= min_frequency).tolist()
+        return Vocabulary([names[column] for column in kept], len(kept))
+
+
 def fit_vocabulary(X: Any, min_frequency: int, what: str = "X") -> tuple[Vocabulary, Rows]:
     """The vocabulary of the features that occur on at least ``min_frequency`` tokens, and the rows of ``X`` over it."""
     if is_matrices(X, what):
@@ -66,20 +87,25 @@ def fit_vocabulary(X: Any, min_frequency: int, what: str = "X") -> tuple[Vocabul
     growing = _Growing()
     found = _Collected(growing, X, what)
     names = list(growing.columns)
-    # How many tokens carry a feature, be it on their own or in a bundle.
     carried = found.inputs(len(names))
-    counts = np.zeros(len(names), dtype=np.int64)
-    own = carried.own if isinstance(carried, BundledRows) else carried
-    np.add.at(counts, own.indices, 1)
-    if isinstance(carried, BundledRows):
-        used = np.asarray((carried.use != 0).sum(axis=0)).ravel()
-        np.add.at(counts, carried.bundles.indices, np.repeat(used, np.diff(carried.bundles.indptr)))
+    counts = _tokens_with(carried)
     kept = np.flatnonzero(counts >= min_frequency)
     if isinstance(carried, BundledRows):
         inputs: Any = BundledRows(carried.own[:, kept], carried.use, carried.bundles[:, kept])
     else:
         inputs = carried[:, kept]
     return Vocabulary([names[column] for column in kept.tolist()], kept.size), Rows(inputs, found.lengths)
+
+
+def _tokens_with(carried: Any) -> Ints:
+    """How many tokens carry each feature, be it on their own or in a bundle."""
+    counts = np.zeros(carried.shape[1], dtype=np.int64)
+    own = carried.own if isinstance(carried, BundledRows) else carried
+    np.add.at(counts, own.indices, 1)
+    if isinstance(carried, BundledRows):
+        used = np.asarray((carried.use != 0).sum(axis=0)).ravel()
+        np.add.at(counts, carried.bundles.indices, np.repeat(used, np.diff(carried.bundles.indptr)))
+    return counts
 
 
 def is_matrices(X: Any, what: str) -> bool:

@@ -92,6 +92,11 @@ class SequenceCRF(LearnedEstimator):
         self._labels, self._vocabularies = labels, vocabularies
         return self
 
+    def _begin(self, labels: Labels, vocabularies: dict[str, Vocabulary]) -> None:
+        """Take up labels and vocabularies, with weights of 0: as fitted to nothing yet."""
+        self._labels, self._vocabularies = labels, vocabularies
+        self.weights_ = np.zeros(self._layout().n_weights)
+
     def _check_params(self) -> None:
         if isinstance(self.min_frequency, bool) or not (
             isinstance(self.min_frequency, int | np.integer) and self.min_frequency >= 1

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from bactrian.estimators.sequence_base import SequenceCRF
 from bactrian.estimators.sequence_data import SKIP, checked_skips, ruled_skips
-from bactrian.inference.decode import decode
+from bactrian.inference.decode import METHODS, decode
 from bactrian.inference.graph_marginals import GraphMarginals, graph_marginals
 from bactrian.model.graph_data import GraphData
 from bactrian.solvers.solution import Callback
@@ -171,9 +171,9 @@ class SkipChainCRF(SequenceCRF):
 
     Parameters
     ----------
-    skips : {"nearest", "all"}, callable or None
+    skips : {"nearest", "all", "names"}, callable or None
         Rule for skip edges: identical words that begin with a capital letter, each joined to the next or all pairs;
-        a function from the words of a sequence to pairs of positions; None where ``fit`` is given ``skips=``.
+        runs of such words, joined to the next equal run (see :func:`bactrian.text.skip_edges`); a function from the words of a sequence to pairs of positions; None where ``fit`` is given ``skips=``.
     word : str
         Where a rule finds the word of a token: ``token[word]`` of a dict, ``"word=..."`` in a list of strings.
     skip_tables : {"symmetric", "full", "diagonal", "potts"}
@@ -182,6 +182,10 @@ class SkipChainCRF(SequenceCRF):
         Method of :func:`bactrian.infer` for predictions.
     inference_tolerance : float
         Its tolerance.
+    decoding : {"max-marginals", "max-product", "dual", "exact"}
+        How ``predict`` chooses labels: the most probable one of each token by ``inference``, which makes the fewest
+        wrong tokens, or the most probable labels of a sequence together by that method of :func:`bactrian.decode`,
+        which keeps entities of several tokens whole.
     method : str or learner
         Any learner of :func:`bactrian.learn`.
     prior_variance, l1, tolerance, max_iterations, max_seconds, n_threads, seed
@@ -216,6 +220,7 @@ all_possible_transitions, warm_start
         skip_tables: str = "symmetric",
         inference: str = "rbp",
         inference_tolerance: float = 1e-4,
+        decoding: str = "max-marginals",
         method: Any = "cccp",
         prior_variance: float | None = 10.0,
         l1: float = 0.0,
@@ -238,6 +243,7 @@ all_possible_transitions, warm_start
         self.skip_tables = skip_tables
         self.inference = inference
         self.inference_tolerance = inference_tolerance
+        self.decoding = decoding
         self.method = method
         self.prior_variance = prior_variance
         self.l1 = l1
@@ -291,7 +297,7 @@ all_possible_transitions, warm_start
         skip_features: Any = None,
         partial: Any = None,
     ) -> list[list[Any]]:
-        """The most probable label of each token, given those in ``partial`` that are not None."""
+        """The most probable labels by ``decoding``, given those in ``partial`` that are not None."""
         return self._predict(X, _given(skips, breaks, transition_features, skip_features), partial)
 
     def predict_marginals(
@@ -330,6 +336,11 @@ all_possible_transitions, warm_start
     def _tables(self) -> tuple[str, ...]:
         return (self.transition_tables, self.skip_tables)
 
+    def _check_params(self) -> None:
+        super()._check_params()
+        if self.decoding not in METHODS:
+            raise ValueError(f"decoding must be one of {', '.join(METHODS)}, found {self.decoding!r}")
+
     def _skips(self, X: Any, lengths: Ints, skips: Any) -> list[Ints] | None:
         if skips is not None:
             return checked_skips(skips, lengths)
@@ -338,6 +349,8 @@ all_possible_transitions, warm_start
         return ruled_skips(X, self.skips, self.word)
 
     def _labels_of(self, data: GraphData, evidence: Any) -> list[Ints]:
+        if self.decoding != "max-marginals":
+            return decode(data, self.weights_, self.decoding, evidence, n_threads=self.n_threads)
         nodes = self._marginals_of(data, evidence, False).nodes
         return np.split(np.argmax(nodes, axis=1), data.node_pointer[1:-1])
 

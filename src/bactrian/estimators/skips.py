@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 #: A rule: its name, or a function from the words of a document to edges.
 SkipRule = str | Callable[[Sequence[str]], ArrayLike]
 
-RULES = ("nearest", "all")
+RULES = ("nearest", "all", "names")
 
 
 def skip_edges(
@@ -24,8 +24,9 @@ def skip_edges(
     words
         The words of one document.
     rule
-        ``"nearest"`` joins each occurrence to the next one; ``"all"`` joins every pair of occurrences; a function of
-        the words returns edges of its own.
+        ``"nearest"`` joins each occurrence to the next one; ``"all"`` joins every pair of occurrences; ``"names"``
+        joins whole runs of capitalised words to the next equal run, word by word; a function of the words returns
+        edges of its own.
     max_occurrences
         For ``"all"``, whose number of edges is quadratic in the number of occurrences: words with more are joined as
         ``"nearest"`` joins them.
@@ -41,6 +42,8 @@ def skip_edges(
     [[0, 2], [2, 8]]
     >>> skip_edges("Rome is Rome , is it not , Rome ?".split(), "all").tolist()
     [[0, 2], [0, 8], [2, 8]]
+    >>> skip_edges("New York is not York , but New York is".split(), "names").tolist()
+    [[0, 7], [1, 8]]
     """
     for position, word in enumerate(words):
         if not isinstance(word, str):
@@ -51,10 +54,10 @@ def skip_edges(
         raise ValueError(f"rule must be one of {', '.join(RULES)} or a function of the words, found {rule!r}")
     if max_occurrences is not None and (not isinstance(max_occurrences, int) or max_occurrences < 2):
         raise ValueError(f"max_occurrences must be None or an integer of 2 or more, found {max_occurrences!r}")
-    occurrences: dict[str, list[int]] = {}
-    for position, word in enumerate(words):
+    occurrences: dict[Hashable, list[int]] = {}
+    for position, (word, what) in enumerate(zip(words, _names(words) if rule == "names" else words, strict=True)):
         if word[:1].isupper():
-            occurrences.setdefault(word, []).append(position)
+            occurrences.setdefault(what, []).append(position)
     edges: list[tuple[int, int]] = []
     for positions in occurrences.values():
         if rule == "all" and (max_occurrences is None or len(positions) <= max_occurrences):
@@ -62,6 +65,17 @@ def skip_edges(
         else:
             edges.extend(itertools.pairwise(positions))
     return np.array(sorted(edges), dtype=np.int64).reshape(-1, 2)
+
+
+def _names(words: Sequence[str]) -> list[tuple[int, int]]:
+    """For each word the number of its name, a run of capitalised words, and its place in it."""
+    numbers: dict[tuple[str, ...], int] = {}
+    places: list[tuple[int, int]] = []
+    for _, group in itertools.groupby(words, lambda word: word[:1].isupper()):
+        run = tuple(group)
+        number = numbers.setdefault(run, len(numbers))
+        places += [(number, place) for place in range(len(run))]
+    return places
 
 
 def _checked_edges(edges: ArrayLike, n_words: int) -> NDArray[np.int64]:

@@ -77,20 +77,24 @@ class RunFolder:
         draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
         draft.mkdir()
         try:
-            document = {
-                "format": FORMAT,
-                "format_version": FORMAT_VERSION,
-                "library_version": bactrian.__version__,
-                "settings": settings.as_dict(),
-                "checksums": dict(checksums),
-            }
-            write_json(draft / "settings.json", document)
+            RunFolder(draft).write_settings(settings, checksums)
             if path.is_dir():
                 path.rmdir()  # empty, and some systems rename onto no folder
             draft.rename(path)
         finally:
             shutil.rmtree(draft, ignore_errors=True)
         return RunFolder(path)
+
+    def write_settings(self, settings: RunSettings, checksums: Mapping[str, str]) -> None:
+        """Write ``settings.json``."""
+        document = {
+            "format": FORMAT,
+            "format_version": FORMAT_VERSION,
+            "library_version": bactrian.__version__,
+            "settings": settings.as_dict(),
+            "checksums": dict(checksums),
+        }
+        write_json(self.settings, document)
 
     def discard(self) -> None:
         """Take back a run that never began."""
@@ -101,7 +105,7 @@ class RunFolder:
     def tidy(self) -> None:
         """Remove the drafts of files that a killed process left behind."""
         for draft in self.path.glob(".*.part"):
-            draft.unlink(missing_ok=True)
+            shutil.rmtree(draft) if draft.is_dir() else draft.unlink(missing_ok=True)
 
     def read_settings(self) -> tuple[RunSettings, dict[str, str]]:
         """Settings, and checksums of the data by path.

@@ -9,9 +9,10 @@ the tolerance, at the cost of a few iterations a segment.
 from __future__ import annotations
 
 import dataclasses
+import shutil
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,10 +20,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bactrian.clusters.packed_folder import PackedFolder
 from bactrian.clusters.packing import pack
 from bactrian.estimators.saving import ModelFileError, SavedModel, read_model, write_model
 from bactrian.learning.camel import Camel
 from bactrian.learning.learn import METHODS, learn
+from bactrian.parallel.communicator import Alone, Communicator, total
 from bactrian.solvers.solution import Callback, ConvergenceWarning, Progress, Record, Solution, Status, WarmState
 
 Floats = NDArray[np.float64]
@@ -30,7 +33,7 @@ Floats = NDArray[np.float64]
 #: Iterations of a segment. The first few of each are spent on learning the curvature anew.
 EVERY = 100
 
-_CLASS = "Checkpoint"
+_CLASS, _CHUNK = "Checkpoint", "ChunkState"
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,24 +41,38 @@ class Checkpoint:
     """Where learning goes on from, and what came before."""
 
     weights: Floats
-    state: WarmState | None
+    state: Any  #: a WarmState, what has ``states()`` of chunks, or None
     iterations: int
     seconds: float
     evaluations: int
     history: tuple[Record, ...]
 
-    def write(self, path: Path) -> None:
-        """Write to ``path``, replacing what is there in one step."""
-        arrays = {"weights": self.weights}
-        if self.state is not None:
+    def write(self, path: Path, communicator: Communicator | None = None) -> None:
+        """Write to ``path``, replacing what is there in one step.
+
+        States of chunks go into a folder beside it, each written by the rank that has the chunk; a checkpoint that
+        names the folder appears when all ranks are done, and only then are older folders removed.
+        """
+        communicator = communicator or Alone()
+        arrays, states = {"weights": self.weights}, None
+        if isinstance(self.state, WarmState):
             arrays |= {"multipliers": self.state.multipliers, "linearisation": self.state.linearisation}
+        elif self.state is not None:
+            states = f"states-{self.iterations}"
+            ChunkStates(path.parent / states).write(self.state)
         attributes = {
             "iterations": self.iterations,
             "seconds": self.seconds,
             "evaluations": self.evaluations,
             "history": [dataclasses.asdict(record) for record in self.history],
+            "states": states,
         }
-        write_model(path, SavedModel(_CLASS, {}, attributes, arrays))
+        total(communicator, 0.0)  # all ranks have written theirs
+        if communicator.rank == 0:
+            write_model(path, SavedModel(_CLASS, {}, attributes, arrays))
+            for folder in path.parent.glob("states-*"):
+                if folder.name != states:
+                    shutil.rmtree(folder)
 
     @staticmethod
     def read(path: Path) -> Checkpoint:
@@ -69,9 +86,11 @@ class Checkpoint:
         saved = read_model(path, _CLASS)
         arrays, attributes = saved.arrays, saved.attributes
         try:
-            state = None
+            state: Any = None
             if "multipliers" in arrays:
                 state = WarmState(arrays["multipliers"].copy(), arrays["linearisation"].copy())
+            elif attributes.get("states") is not None:
+                state = ChunkStates(path.parent / Path(str(attributes["states"])).name)
             return Checkpoint(
                 weights=arrays["weights"].copy(),
                 state=state,
@@ -82,6 +101,33 @@ class Checkpoint:
             )
         except (KeyError, TypeError, ValueError) as error:
             raise ModelFileError(f"{path}: the file describes no valid checkpoint: {error}") from None
+
+    @staticmethod
+    def remove(path: Path) -> None:
+        """Remove a checkpoint with all that belongs to it."""
+        path.unlink(missing_ok=True)
+        for folder in path.parent.glob("states-*"):
+            shutil.rmtree(folder)
+
+
+@dataclass(frozen=True)
+class ChunkStates:
+    """Multipliers and linearisations of chunks, a file for each, whichever rank has it."""
+
+    folder: Path
+
+    def write(self, state: Any) -> None:
+        """Write the states of the chunks that this rank has."""
+        self.folder.mkdir(exist_ok=True)
+        for name, multipliers, bias in state.states():
+            arrays = {"multipliers": np.array(multipliers), "linearisation": np.array(bias)}
+            write_model(self.folder / name, SavedModel(_CHUNK, {}, {}, arrays))
+
+    def states(self) -> Iterator[tuple[str, Floats, Floats]]:
+        """Name, multipliers and linearisation of every chunk."""
+        for file in sorted(self.folder.glob("*.safetensors")):
+            arrays = read_model(file, _CHUNK).arrays
+            yield file.name, arrays["multipliers"], arrays["linearisation"]
 
 
 class SegmentedLearning:
@@ -95,12 +141,20 @@ class SegmentedLearning:
         Called with each checkpoint.
     start
         The checkpoint to go on from; None begins anew.
+    communicator
+        Joins the ranks that learn together.
     """
 
     def __init__(
-        self, *, every: int = EVERY, save: Callable[[Checkpoint], None], start: Checkpoint | None = None
+        self,
+        *,
+        every: int = EVERY,
+        save: Callable[[Checkpoint], None],
+        start: Checkpoint | None = None,
+        communicator: Communicator | None = None,
     ) -> None:
         self.every, self.save, self.start = every, save, start
+        self.communicator = communicator
 
     def __call__(
         self,
@@ -118,7 +172,7 @@ class SegmentedLearning:
         ``max_iterations`` counts those before the checkpoint too, ``max_seconds`` only those of this call.
         """
         began = time.perf_counter()
-        data = pack(data)
+        data = data if isinstance(data, PackedFolder) else pack(data)
         uses_state = isinstance(METHODS.get(method) if isinstance(method, str) else method, Camel)
         at = self.start
         while True:
@@ -133,6 +187,7 @@ class SegmentedLearning:
                     max_seconds=left,
                     callback=segment.follow,
                     start=start if at is None else _solution_at(at),
+                    communicator=self.communicator,
                     **options,
                 )
             at = segment.after(solution)

@@ -8,12 +8,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bactrian.clusters.packed_folder import PackedFolder
 from bactrian.experiments.runs import RunFolder, write_json
 from bactrian.experiments.runs_checkpoints import Checkpoint, SegmentedLearning
 from bactrian.experiments.runs_comparison import Evaluation, evaluate_run, learner_name
 from bactrian.experiments.runs_data import RunData, check_data, checksum, read_data
 from bactrian.experiments.runs_models import FittedRun
+from bactrian.experiments.runs_packs import estimator_of_pack, is_pack
 from bactrian.experiments.runs_settings import RunSettings
+from bactrian.parallel.communicator import Alone, Communicator, total
 from bactrian.solvers.solution import ConvergenceWarning, Progress, Solution
 
 #: Sees every iteration; True stops training, which keeps what it has.
@@ -30,29 +33,35 @@ class TrainedRun:
     evaluations: Mapping[str, Evaluation] = field(default_factory=dict)  #: by path, of the dev and test files
 
 
-def start_run(path: Path, settings: RunSettings, follow: Follow | None = None) -> TrainedRun:
-    """Train a new run in the folder ``path``.
+def start_run(
+    path: Path, settings: RunSettings, follow: Follow | None = None, communicator: Communicator | None = None
+) -> TrainedRun:
+    """Train a new run in the folder ``path``; from a pack, several ranks may do so together.
 
     Raises
     ------
     ValueError
         For data or settings that make no sense; nothing is left behind then.
     """
+    communicator = communicator or Alone()
     checksums = _checksums(settings)
-    data = read_data(settings.train, settings)
+    data = _source(settings, communicator)
     for other in (settings.dev, settings.test):
         if other is not None:
             check_data([other], settings)  # what is wrong there is said before the work, not after it
-    folder = RunFolder.create(path, settings, checksums)
+    folder = RunFolder.create(path, settings, checksums) if communicator.rank == 0 else RunFolder(path)
+    total(communicator, 0.0)  # the folder is there for every rank
     try:
-        return _train(folder, settings, data, None, follow)
+        return _train(folder, settings, data, None, follow, communicator)
     except (TypeError, ValueError, MemoryError):
-        if not folder.checkpoint.exists() and not folder.model.exists():
+        if communicator.rank == 0 and not folder.checkpoint.exists() and not folder.model.exists():
             folder.discard()
         raise
 
 
-def resume_run(path: Path, follow: Follow | None = None, **limits: Any) -> TrainedRun:
+def resume_run(
+    path: Path, follow: Follow | None = None, communicator: Communicator | None = None, **limits: Any
+) -> TrainedRun:
     """Go on with a run that was interrupted, or that a limit stopped; ``limits`` replace those of its settings.
 
     Raises
@@ -60,6 +69,7 @@ def resume_run(path: Path, follow: Follow | None = None, **limits: Any) -> Train
     ValueError
         For a folder that is no run, and for data that have changed since.
     """
+    communicator = communicator or Alone()
     folder = RunFolder(path)
     settings, checksums = folder.read_settings()
     if folder.metrics.is_file() and not folder.checkpoint.is_file() and folder.model.is_file():
@@ -71,11 +81,26 @@ def resume_run(path: Path, follow: Follow | None = None, **limits: Any) -> Train
     for name in settings.train:
         if not Path(name).exists():
             raise ValueError(f"{name}: there is no such file, but the run learned from it")
-        if checksum(Path(name)) != checksums.get(name):
+        if _checksum(Path(name)) != checksums.get(name):
             raise ValueError(f"{name} has changed since the run began; train anew")
-    folder.tidy()
+    if communicator.rank == 0:
+        folder.tidy()
     checkpoint = Checkpoint.read(folder.checkpoint) if folder.checkpoint.is_file() else None
-    return _train(folder, settings, read_data(settings.train, settings), checkpoint, follow)
+    return _train(folder, settings, _source(settings, communicator), checkpoint, follow, communicator)
+
+
+def _source(settings: RunSettings, communicator: Communicator) -> RunData | Path:
+    """The training data, or the folder of a pack."""
+    first = Path(settings.train[0])
+    if is_pack(first):
+        return first
+    if communicator.size > 1:
+        raise ValueError("several ranks learn from a pack; make one with: bactrian pack")
+    return read_data(settings.train, settings)
+
+
+def _checksum(path: Path) -> str:
+    return checksum(path / "pack.json" if is_pack(path) else path)
 
 
 def _checksums(settings: RunSettings) -> dict[str, str]:
@@ -84,12 +109,17 @@ def _checksums(settings: RunSettings) -> dict[str, str]:
         if name is not None:
             if not Path(name).exists():
                 raise ValueError(f"{name}: there is no such file")
-            found[name] = checksum(Path(name))
+            found[name] = _checksum(Path(name))
     return found
 
 
 def _train(
-    folder: RunFolder, settings: RunSettings, data: RunData, checkpoint: Checkpoint | None, follow: Follow | None
+    folder: RunFolder,
+    settings: RunSettings,
+    data: RunData | Path,
+    checkpoint: Checkpoint | None,
+    follow: Follow | None,
+    communicator: Communicator,
 ) -> TrainedRun:
     trace = [] if checkpoint is None else folder.read_history(checkpoint.iterations)[0]
 
@@ -99,17 +129,26 @@ def _train(
         return None if follow is None else follow(progress)
 
     def save(reached: Checkpoint) -> None:
-        folder.write_history(trace, reached.history)
-        reached.write(folder.checkpoint)
+        if communicator.rank == 0:
+            folder.write_history(trace, reached.history)
+        reached.write(folder.checkpoint, communicator)
 
-    estimator: Any = settings.estimator()
+    estimator: Any = settings.estimator() if isinstance(data, RunData) else estimator_of_pack(data, settings)
     # In place of bactrian.learn, with the same arguments.
-    estimator._learning = SegmentedLearning(every=settings.checkpoint_every, save=save, start=checkpoint)
+    estimator._learning = SegmentedLearning(
+        every=settings.checkpoint_every, save=save, start=checkpoint, communicator=communicator
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # the status says it
-        estimator.fit(data.X, data.y, **data.given, callback=observe)
+        if isinstance(data, RunData):
+            estimator.fit(data.X, data.y, **data.given, callback=observe)
+        else:
+            estimator._learn(PackedFolder.open(data), callback=observe)
     del estimator._learning
     solution: Solution = estimator.solution_
+    metrics = _training_metrics(solution, estimator.method, trace)
+    if communicator.rank > 0:
+        return TrainedRun(folder, metrics, solution.converged)
     estimator.save(folder.model)
     folder.write_history(trace, solution.history)
     evaluations = _evaluations(folder)
@@ -118,10 +157,10 @@ def _train(
         for name, path in (("dev", settings.dev), ("test", settings.test))
         if path is not None
     }
-    metrics = {**_training_metrics(solution, estimator.method, trace), **scores}
+    metrics = {**metrics, **scores}
     write_json(folder.metrics, metrics)
     if solution.converged:
-        folder.checkpoint.unlink(missing_ok=True)
+        Checkpoint.remove(folder.checkpoint)
     return TrainedRun(folder, metrics, solution.converged, evaluations)
 
 

@@ -125,10 +125,10 @@ def learn(
     workers = Workers(n_threads)
     communicator = communicator or Alone()
     packed = data.share(communicator.rank, communicator.size) if isinstance(data, PackedFolder) else pack(data)
-    if isinstance(packed, PackedFolder) and not isinstance(learner, Camel):
+    if isinstance(packed, PackedFolder) and not isinstance(learner, Camel | Likelihood):
         raise ValueError(
             f"{learner.name} does not learn from a folder of packed data; choose a learner of the CAMEL family, such "
-            "as 'cccp', 'camel0', 'piecewise' or Camel(entropy='convex')"
+            "as 'cccp', 'camel0', 'piecewise' or Camel(entropy='convex'), or 'exact' for chains and trees"
         )
     settings = Settings(
         prior=prior,

@@ -13,6 +13,7 @@ import numpy as np
 
 from bactrian.clusters.junction import on_junction_trees
 from bactrian.clusters.packed import PackedData
+from bactrian.clusters.packed_folder import PackedFolder
 from bactrian.inference.reweighting import convex_numbers, tree_reweighted
 from bactrian.kernels.threads import Workers
 from bactrian.learning.inner import Profiled
@@ -20,6 +21,7 @@ from bactrian.learning.propagated import PropagatedObjective
 from bactrian.learning.run import Run, Settings
 from bactrian.objective.dual import Dual, ProfiledObjective
 from bactrian.objective.entropy import total_numbers
+from bactrian.objective.streamed import make_dual
 from bactrian.solvers.solution import Solution
 
 
@@ -57,11 +59,27 @@ class Likelihood:
         """The shorthand of this learner."""
         return self.inference
 
-    def learn(self, data: PackedData, settings: Settings, workers: Workers) -> Solution:
+    def learn(self, data: PackedData | PackedFolder, settings: Settings, workers: Workers) -> Solution:
         """Fit the weights of packed data."""
+        if isinstance(data, PackedFolder):
+            return self._streamed(data, settings, workers)
         return (
             self._exact(data, settings, workers) if self.inference == "exact" else self._loopy(data, settings, workers)
         )
+
+    def _streamed(self, data: PackedFolder, settings: Settings, workers: Workers) -> Solution:
+        """Exact learning of trees and chains in files."""
+        run = Run(settings, data, self.name)
+        dual = make_dual(data, total_numbers, settings.prior, workers, communicator=settings.communicator)
+        if self.inference != "exact" or not dual.is_forest:
+            raise ValueError(
+                f"{self.name} does not learn graphs with loops from a folder of packed data; choose a learner of the "
+                "CAMEL family, such as 'cccp', 'camel0' or Camel(entropy='convex')"
+            )
+        inner = Profiled(dual, run, ProfiledObjective(dual, accuracy=run.accuracy, tree_sweeps=2))
+        result = inner.solve(run.initial_weights(), tolerance=run.gap_tolerance, max_iterations=run.iterations_left)
+        run.record(result, inner)
+        return run.finish(inner, result.weights, result.status)
 
     def _exact(self, data: PackedData, settings: Settings, workers: Workers) -> Solution:
         # A cluster without links shares its variables with others unbeknown to the messages.

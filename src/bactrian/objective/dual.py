@@ -12,7 +12,7 @@ and changes neither weights nor beliefs once the clusters agree.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -240,8 +240,8 @@ class ProfiledObjective:
     sweeps go on to ``accuracy``, damped where they oscillate. Evaluations that do not get there are ``failures``.
     """
 
-    def __init__(self, dual: Dual, *, accuracy: float, max_sweeps: int = 1000, tree_sweeps: int = 1 << 30) -> None:
-        self.dual = dual
+    def __init__(self, dual: Any, *, accuracy: float, max_sweeps: int = 1000, tree_sweeps: int = 1 << 30) -> None:
+        self.dual = dual  # a Dual, or one that streams
         self.accuracy = accuracy
         self.max_sweeps = max_sweeps if dual.consistency else 0
         self.tree_sweeps = tree_sweeps
@@ -275,7 +275,7 @@ class ProfiledObjective:
 
     def _evaluate(self, weights: Floats) -> Evaluation:
         self.evaluations += 1
-        evaluation = self.dual.evaluate(
+        evaluation: Evaluation = self.dual.evaluate(
             weights,
             tolerance=self.accuracy,
             max_sweeps=self.max_sweeps,

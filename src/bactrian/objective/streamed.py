@@ -24,7 +24,7 @@ from bactrian.objective.linearisation import Linearisation, pooled_counts, smoot
 from bactrian.objective.messages import Messages
 from bactrian.objective.prior import Prior
 from bactrian.objective.space import Buffers, FileSpace
-from bactrian.parallel.communicator import Communicator, combine, largest
+from bactrian.parallel.communicator import Communicator, anywhere, combine, largest
 
 Floats = NDArray[np.float64]
 Carve = Callable[[PackedData], Carving]
@@ -170,17 +170,18 @@ class StreamedDual:
 
     def take_up(self, earlier: Any) -> bool:
         """Go on with the states that an earlier dual, or a checkpoint, has for these chunks; whether it has all."""
-        found = {name: (multipliers, bias) for name, multipliers, bias in earlier.states()}
-        if not all(
-            part.name in found and found[part.name][0].size == part.messages.multipliers.size for part in self.parts
-        ):
-            return False
-        for part in self.loaded():
-            multipliers, bias = found[part.name]
+        parts = {part.name: part for part in self.parts}
+        taken = 0
+        for name, multipliers, bias in earlier.states():
+            part = parts.get(name)
+            if part is None or part.messages.multipliers.size != multipliers.size:
+                continue
             part.messages.multipliers[:] = multipliers
             if self.relinearises:
                 part.messages.hub_bias[:] = bias
-        return True
+            part.release()
+            taken += 1
+        return not anywhere(self.communicator, taken < len(parts))[0]
 
     def states(self) -> Iterator[tuple[str, Floats, Floats]]:
         """Name, multipliers and linearisation (as ``hub_bias``) of each chunk; they may be written to."""

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
+from functools import cache
+from typing import Any
 
 from bactrian.parallel.communicator import Alone, Communicator
 
-#: What each launcher of MPI programs tells its processes.
-_MPI = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK")
+#: Where Open MPI's ``mpirun``, and those of MPICH and Intel MPI, tell their processes how many they are.
+_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+#: What other launchers set (``srun --mpi=pmix``): how many there are only MPI itself knows then.
+_RANK = "PMIX_RANK"
 
 
+@cache
 def launched() -> Communicator:
     """The communicator of ``mpirun`` or ``torchrun``, by what they leave in the environment; alone without them.
 
@@ -25,7 +30,8 @@ def launched() -> Communicator:
             return ProcessGroup()
         except ImportError:
             raise ImportError("torchrun needs PyTorch: pip install 'bactrian[torch]'") from None
-    if any(os.environ.get(name, "1") != "1" for name in _MPI[:2]):
+    sizes = [os.environ[name] for name in _SIZES if name in os.environ]
+    if any(size != "1" for size in sizes) or (not sizes and _RANK in os.environ):
         try:
             from bactrian.parallel.mpi import MPICommunicator
 
@@ -33,3 +39,10 @@ def launched() -> Communicator:
         except ImportError:
             raise ImportError("mpirun needs mpi4py: pip install 'bactrian[mpi]'") from None
     return Alone()
+
+
+def end_ranks(code: int) -> None:
+    """End the processes of all ranks, where there are several: the others would wait for one that failed."""
+    if launched.cache_info().currsize and launched().size > 1:
+        communicator: Any = launched()
+        communicator.give_up(code)

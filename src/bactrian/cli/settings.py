@@ -1,0 +1,67 @@
+"""Settings of a run from a TOML file and from options."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+
+def listed(text: str | None) -> list[str] | None:
+    """Names with commas between them."""
+    return None if text is None else [part.strip() for part in text.split(",") if part.strip()]
+
+
+def settings_from(given: dict[str, Any], config: Path | None) -> tuple[dict[str, Any], Path]:
+    """Those of the TOML file, overruled by what was given; and the folder of the run.
+
+    Where the data is a pack, its own settings come first, and those that it fixes cannot be overruled.
+    """
+    values: dict[str, Any] = {}
+    folder = Path("bactrian-run")
+    if config is not None:
+        try:
+            values = tomllib.loads(config.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ValueError(f"{config}: {error}") from None
+        beside = config.absolute().parent
+        for name in ("train", "dev", "test"):
+            if isinstance(values.get(name), str):
+                values[name] = str(beside / values[name])
+            elif isinstance(values.get(name), list):
+                values[name] = [str(beside / str(path)) for path in values[name]]
+        if "output" in values:
+            folder = beside / str(values.pop("output"))
+    for name, value in given.items():
+        if isinstance(value, dict):
+            wanted = {key: entry for key, entry in value.items() if entry is not None}
+            before = values.get(name, {})
+            before = {"preset": before} if isinstance(before, str) and name == "features" else before
+            if not isinstance(before, dict):
+                raise ValueError(f"{config}: {name} must be a table, found {before!r}")
+            if before or wanted:
+                values[name] = {**before, **wanted}
+        elif value is not None:
+            values[name] = value
+    if not values.get("train"):
+        raise ValueError("no file to learn from: name some, or give --config or --resume")
+    return _of_pack(values), folder
+
+
+def _of_pack(values: dict[str, Any]) -> dict[str, Any]:
+    from bactrian.experiments.runs_packs import is_pack, settings_of_pack
+
+    train = values["train"]
+    paths = [train] if isinstance(train, str) else list(train)
+    packs = [path for path in paths if is_pack(Path(path))]
+    if not packs:
+        return values
+    if len(paths) > 1:
+        raise ValueError(f"{packs[0]} is a pack, which is learned from alone; leave out the other files")
+    told = {*values, *values.get("options", {})}
+    fixed = [name for name in ("input", "features", "scheme", "model", "min_frequency") if name in told]
+    if fixed:
+        raise ValueError(f"{fixed[0]} was settled when {packs[0]} was packed; leave it out, or pack again")
+    base = settings_of_pack(Path(packs[0])).as_dict()
+    options = {**base["options"], **values.get("options", {})}
+    return {**base, **values, "train": packs, "options": options}
