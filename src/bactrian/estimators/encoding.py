@@ -17,6 +17,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, repeat
 from typing import Any
 
 import numpy as np
@@ -54,7 +55,7 @@ class Vocabulary:
             return _stacked(X, what, self.n_features)
         if self.names is None:
             raise TypeError(f"{what} holds named features, but the model was fitted to matrices")
-        found = _Collected(_Known(self._column), X, what)
+        found = _Collected(_Names(self._column, grows=False), X, what)
         return Rows(found.inputs(self.n_features), found.lengths)
 
 
@@ -62,19 +63,19 @@ class GrowingVocabulary:
     """A vocabulary made from sequences that come in batches, of which it keeps names and counts alone."""
 
     def __init__(self) -> None:
-        self._growing = _Growing()
+        self._names = _Names({}, grows=True)
         self._counts = np.zeros(0, dtype=np.int64)
 
     def add(self, X: Any, what: str = "X") -> None:
         """Count the features of these sequences."""
-        found = _Collected(self._growing, X, what)
-        counts = _tokens_with(found.inputs(len(self._growing.columns)))
+        found = _Collected(self._names, X, what)
+        counts = _tokens_with(found.inputs(len(self._names.columns)))
         counts[: self._counts.size] += self._counts
         self._counts = counts
 
     def vocabulary(self, min_frequency: int) -> Vocabulary:
         """Features that occurred on at least so many tokens, in the order in which they came."""
-        names = list(self._growing.columns)
+        names = list(self._names.columns)
         kept = np.flatnonzero(self._counts >= min_frequency).tolist()
         return Vocabulary([names[column] for column in kept], len(kept))
 
@@ -84,7 +85,7 @@ def fit_vocabulary(X: Any, min_frequency: int, what: str = "X") -> tuple[Vocabul
     if is_matrices(X, what):
         rows = _stacked(X, what, None)
         return Vocabulary(None, int(rows.inputs.shape[1])), rows
-    growing = _Growing()
+    growing = _Names({}, grows=True)
     found = _Collected(growing, X, what)
     names = list(growing.columns)
     carried = found.inputs(len(names))
@@ -141,110 +142,112 @@ def _stacked(X: Any, what: str, n_features: int | None) -> Rows:
 # --- named features ---
 
 
-class _Known(dict[Any, int]):
-    """Columns of names and of bundles; unknown names have column -1 and are not kept."""
+class _Names:
+    """Columns of names, and numbers of bundles.
 
-    def __init__(self, columns: Mapping[str, int]) -> None:
-        super().__init__(columns)
-        self.bundles: list[tuple[str, ...]] = []
+    ``grows``: names that are new get the next column, while the vocabulary is made. Otherwise their column is -1.
+    """
 
-    def __missing__(self, key: Any) -> int:
-        if isinstance(key, tuple):
-            # Bundles have numbers below -1, which no column has.
-            self[key] = number = -2 - len(self.bundles)
-            self.bundles.append(key)
-            return number
-        return self.new_name(key)
+    def __init__(self, columns: dict[str, int], *, grows: bool) -> None:
+        self.columns, self.grows = columns, grows
+        self.bundles: dict[tuple[str, ...], int] = {}
 
-    def new_name(self, name: Any) -> int:
-        _check_name(name)
-        return -1
-
-
-class _Growing(_Known):
-    """The same while the vocabulary is made: names are added as they come."""
-
-    def __init__(self) -> None:
-        super().__init__({})
-        self.columns: dict[str, None] = {}
-
-    def new_name(self, name: Any) -> int:
-        _check_name(name)
-        self[name] = column = len(self.columns)
-        self.columns[name] = None
-        return column
+    def look_up(self, entries: list[Any], *, bundles: bool) -> Ints:
+        """Columns of names; bundles, where they are allowed, have numbers below -1, which no column has."""
+        found = np.fromiter(map(self.columns.get, entries, repeat(-1)), np.int64, len(entries))
+        columns, numbers = self.columns, self.bundles
+        known: dict[int, int] = {}  # tokens share whole bundles, and hashing one hashes all its names
+        for place in np.flatnonzero(found == -1).tolist():
+            entry = entries[place]
+            if isinstance(entry, str):
+                if self.grows:
+                    found[place] = columns.setdefault(entry, len(columns))
+            elif isinstance(entry, tuple) and bundles:
+                number = known.get(id(entry))
+                if number is None:
+                    number = known[id(entry)] = numbers.setdefault(entry, len(numbers))
+                found[place] = -2 - number
+            else:
+                raise _BadEntryError(place, entry)
+        return found
 
 
-def _check_name(name: Any) -> None:
-    if not isinstance(name, str):
-        raise TypeError(f"features must be strings, or tuples of strings, found {name!r}")
+class _BadEntryError(TypeError):
+    """An entry that is no feature."""
+
+    def __init__(self, place: int, entry: Any) -> None:
+        super().__init__(f"features must be strings, or tuples of strings, found {entry!r}")
+        self.place = place
 
 
 class _Collected:
     """Columns and values of all tokens, in the order of the tokens."""
 
-    def __init__(self, known: _Known, X: Any, what: str) -> None:
-        self._known = known
-        self._columns = array("q")
-        self._values: array[float] | None = None
+    def __init__(self, names: _Names, X: Any, what: str) -> None:
+        self._names = names
+        entries: list[Any] = []
+        values: list[float] | None = None
         lengths, sizes = array("q"), array("q")
-        lookup = known.__getitem__
         for m, sequence in enumerate(X):
             if isinstance(sequence, str | bytes | Mapping) or not isinstance(sequence, Sequence):
                 raise TypeError(f"{what}[{m}] must be a list of tokens, found {type(sequence).__name__}")
             lengths.append(len(sequence))
             for t, token in enumerate(sequence):
-                before = len(self._columns)
-                try:
-                    if isinstance(token, Mapping):
-                        names, values = features_of_dict(token)
-                        self._add_values(values)
-                        self._columns.extend(map(lookup, names))
-                    elif isinstance(token, list | tuple):
-                        self._columns.extend(map(lookup, token))
-                        if self._values is not None:
-                            self._values.extend([1.0] * len(token))
-                    else:
-                        raise TypeError(f"a token is a dict or a list of strings, found {type(token).__name__}")
-                except TypeError as error:
-                    raise TypeError(f"{what}[{m}][{t}]: {error}") from None
-                sizes.append(len(self._columns) - before)
+                before = len(entries)
+                if isinstance(token, list | tuple):
+                    entries.extend(token)
+                    if values is not None:
+                        values.extend([1.0] * len(token))
+                elif isinstance(token, Mapping):
+                    try:
+                        named, given = features_of_dict(token)
+                    except TypeError as error:
+                        raise TypeError(f"{what}[{m}][{t}]: {error}") from None
+                    values = [1.0] * before if values is None else values
+                    values.extend(given)
+                    entries.extend(named)
+                else:
+                    raise TypeError(
+                        f"{what}[{m}][{t}]: a token is a dict or a list of strings, found {type(token).__name__}"
+                    )
+                sizes.append(len(entries) - before)
         self.lengths: Ints = np.array(lengths, dtype=np.int64)
         self._sizes = np.array(sizes, dtype=np.int64)
+        self._values = None if values is None else np.array(values)
+        try:
+            self._columns = names.look_up(entries, bundles=True)
+        except _BadEntryError as error:
+            t = int(np.searchsorted(np.cumsum(self._sizes), error.place, side="right"))
+            m = int(np.searchsorted(np.cumsum(self.lengths), t, side="right"))
+            raise TypeError(f"{what}[{m}][{t - int(self.lengths[:m].sum())}]: {error}") from None
         self._bundled = self._bundle_columns()  # now, so that their names are in the vocabulary
 
-    def _add_values(self, values: list[float]) -> None:
-        if self._values is None:
-            self._values = array("d", [1.0]) * len(self._columns)
-        self._values.extend(values)
-
     def inputs(self, n_features: int) -> Any:
-        columns = np.frombuffer(self._columns, dtype=np.int64) if self._columns else np.zeros(0, dtype=np.int64)
-        values = np.ones(columns.size) if self._values is None else np.array(self._values)
+        columns = self._columns
+        values = np.ones(columns.size) if self._values is None else self._values
         rows = np.repeat(np.arange(self._sizes.size), self._sizes)
         own = columns >= 0
         alone = _matrix(rows[own], columns[own], values[own], (self._sizes.size, n_features))
-        bundles = self._known.bundles
-        if not bundles:
+        n_bundles = len(self._names.bundles)
+        if not n_bundles:
             return alone
         used = columns <= -2
-        use = _matrix(rows[used], -2 - columns[used], values[used], (self._sizes.size, len(bundles)))
+        use = _matrix(rows[used], -2 - columns[used], values[used], (self._sizes.size, n_bundles))
         of_bundle, bundle_columns = self._bundled
         kept = bundle_columns >= 0
-        shape = (len(bundles), n_features)
+        shape = (n_bundles, n_features)
         return BundledRows(alone, use, _matrix(of_bundle[kept], bundle_columns[kept], np.ones(int(kept.sum())), shape))
 
     def _bundle_columns(self) -> tuple[Ints, Ints]:
         """Bundle and column of every feature in a bundle."""
-        known = self._known
-        flat, sizes = array("q"), array("q")
-        for bundle in list(known.bundles):
-            if any(isinstance(name, tuple) for name in bundle):
-                raise TypeError(f"a bundle holds strings alone, found a tuple in {bundle[:3]!r}")
-            flat.extend(map(known.__getitem__, bundle))
-            sizes.append(len(bundle))
-        rows = np.repeat(np.arange(len(known.bundles)), np.array(sizes, dtype=np.int64))
-        return rows, np.array(flat, dtype=np.int64)
+        bundles = list(self._names.bundles)
+        sizes = np.fromiter(map(len, bundles), np.int64, len(bundles))
+        rows = np.repeat(np.arange(len(bundles)), sizes)
+        try:
+            return rows, self._names.look_up(list(chain.from_iterable(bundles)), bundles=False)
+        except _BadEntryError as error:
+            bundle = bundles[int(rows[error.place])]
+            raise TypeError(f"a bundle holds strings alone, found another entry in {bundle[:3]!r}") from None
 
 
 def _matrix(rows: Ints, columns: Ints, values: NDArray[np.float64], shape: tuple[int, int]) -> sp.csr_array:

@@ -173,7 +173,8 @@ class SkipChainCRF(SequenceCRF):
     ----------
     skips : {"nearest", "all", "names"}, callable or None
         Rule for skip edges: identical words that begin with a capital letter, each joined to the next or all pairs;
-        runs of such words, joined to the next equal run (see :func:`bactrian.text.skip_edges`); a function from the words of a sequence to pairs of positions; None where ``fit`` is given ``skips=``.
+        runs of such words, joined to the next equal run (see :func:`bactrian.text.skip_edges`); a function from the
+        words of a sequence to pairs of positions; None where ``fit`` is given ``skips=``.
     word : str
         Where a rule finds the word of a token: ``token[word]`` of a dict, ``"word=..."`` in a list of strings.
     skip_tables : {"symmetric", "full", "diagonal", "potts"}
