@@ -100,13 +100,12 @@ def evaluate_on_cpu(dual: Dual, weights: Any, sweeps: int) -> float:
 
 def evaluate_on_device(dual: DeviceDual, weights: Any, sweeps: int) -> float:
     """An evaluation with exactly so many sweeps: of itself the engine stops where nothing changes any more."""
-    ((_, stars, scores),) = dual.loaded()
-    nodes, tables = scores.scores(weights)
-    stars.set_scores(nodes + stars.bias, tables)
+    ((part, stars, scores),) = dual.loaded()
+    dual._set_weights(part, stars, scores, weights)
     for _ in range(sweeps):
         float(stars.sweep())
     values = stars.evaluate()
-    gradient = 0.1 * weights - dual.empirical + scores.moments(values.node_counts, values.table_counts)
+    gradient = 0.1 * weights - dual.empirical + dual._moments(part, scores, values, stars)
     return float(values.value) + float(gradient[0])
 
 

@@ -19,8 +19,10 @@ from bactrian.objective.dual import Dual  # noqa: E402
 from bactrian.objective.entropy import carve, total_numbers  # noqa: E402
 from bactrian.objective.prior import Prior  # noqa: E402
 from bactrian.torch.dual import DeviceDual  # noqa: E402
+from bactrian.torch.inputs import _compressed  # noqa: E402
 from bactrian.torch.memory import explain_memory  # noqa: E402
 from bactrian.torch.numbers import node_numbers  # noqa: E402
+from bactrian.torch.sparse_product import SparseProduct  # noqa: E402
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"))]
 METHODS = ["piecewise", "camel0", "cccp", "cccp-empirical", "convex"]
@@ -346,3 +348,25 @@ def test_nothing_else_imports_torch():
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
     with warnings.catch_warnings():
         assert set(btt.__all__) <= set(dir(btt))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("columns", [1, 7, 9, 40])
+def test_sparse_products_are_those_of_scipy(device, columns):
+    """Among the rows are empty ones and one of more entries than a piece has."""
+    rng = np.random.default_rng(columns)
+    matrix = sp.csr_array(sp.random(50, 5000, 0.01, random_state=rng, format="csr"))
+    matrix = sp.csr_array(sp.vstack([matrix, sp.csr_array(rng.normal(size=(1, 5000))), sp.csr_array((3, 5000))]))
+    dense = rng.normal(size=(5000, columns))
+    product = SparseProduct(_compressed(matrix).to(device)).times(torch.from_numpy(dense).to(device))
+    np.testing.assert_allclose(product.cpu().numpy(), matrix @ dense, atol=1e-11)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("kind", ["sparse", "bundled"])
+def test_sparse_inputs_teach_what_they_teach_the_cpu(device, kind):
+    data = graph_data(kind=kind)
+    there = btt.learn(data, "cccp", device=device, prior_variance=1.0)
+    here = bt.learn(data, "cccp", prior_variance=1.0)
+    assert there.objective == pytest.approx(here.objective, rel=1e-8)
+    np.testing.assert_allclose(there.weights, here.weights, atol=1e-4)

@@ -20,7 +20,8 @@ from bactrian.objective.prior import Prior
 from bactrian.torch.inputs import DeviceScores
 from bactrian.torch.memory import explain_memory, state_bytes
 from bactrian.torch.numbers import NodeNumbers, node_numbers
-from bactrian.torch.stars import Stars
+from bactrian.torch.recording import Recording
+from bactrian.torch.stars import Stars, StarValues
 from bactrian.torch.structure import build_structure
 
 
@@ -64,6 +65,8 @@ class Part:
         self.scores = DeviceScores(data.scores, self.structure, nodes[0], before)
         self.n_labels = data.n_labels
         self.stars: Stars | None = None
+        self.loading: Recording[Tensor] | None = None
+        self.moments: dict[tuple[int, int], Recording[Tensor]] = {}
 
     def needed(self, dtype: torch.dtype) -> int:
         """Bytes that an evaluation takes, about."""
@@ -174,6 +177,8 @@ class DeviceDual(DeviceMessages):
     def __init__(self, data: GraphData, entropy: str, prior: Prior, **options) -> None:  # type: ignore[no-untyped-def]
         super().__init__(data, entropy, **options)
         self.prior = prior
+        self._weights = torch.zeros(self.data.n_weights, dtype=torch.float64, device=self.device)
+        self.forget_recordings()  # those of an earlier dual on the same parts
         self.empirical = self._empirical()
 
     def _empirical(self) -> Tensor:
@@ -196,16 +201,48 @@ class DeviceDual(DeviceMessages):
         gradient = precision * weights - self.empirical
         for part, stars, scores in self.loaded():
             with self.memory_of(part):
-                nodes, tables = scores.scores(weights)
-                stars.set_scores(nodes + stars.bias, tables)
+                self._set_weights(part, stars, scores, weights)
                 values, sweeps, left = stars.solve(tolerance=tolerance, max_sweeps=max_sweeps, damping=damping)
-                gradient += scores.moments(values.node_counts, values.table_counts)
+                gradient += self._moments(part, scores, values, stars)
             value += float(values.value)
             violation = max(violation, float(values.violation))
             residual = max(residual, left)
             all_sweeps += sweeps * part.structure.n_graphs
         value += float(0.5 * precision * (weights @ weights) - weights @ self.empirical)
         return DeviceEvaluation(value, gradient, violation, all_sweeps, residual)
+
+    def _set_weights(self, part: Part, stars: Stars, scores: DeviceScores, weights: Tensor) -> None:
+        """Scores at ``weights``; on a GPU that holds all of the data from a recording."""
+
+        def load() -> Tensor:
+            nodes, tables = scores.scores(self._weights)
+            return stars.load(nodes + stars.bias, tables)
+
+        if not (stars.records and self.resident and self.consistency):
+            nodes, tables = scores.scores(weights)
+            stars.set_scores(nodes + stars.bias, tables)
+            return
+        self._weights.copy_(weights)
+        if part.loading is None:
+            load()  # makes the tensors that are then written to in place
+            part.loading = Recording(load)
+        stars.check_range(float(part.loading()))
+
+    def _moments(self, part: Part, scores: DeviceScores, values: StarValues, stars: Stars) -> Tensor:
+        """Expected features; recorded like :meth:`_set_weights` where the counts are always the same tensors."""
+        if not (stars.records and self.resident and self.consistency) or stars.wide:
+            return scores.moments(values.node_counts, values.table_counts)
+        key = values.node_counts.data_ptr(), values.table_counts.data_ptr()
+        if key not in part.moments:
+            part.moments[key] = Recording(lambda: scores.moments(values.node_counts, values.table_counts))
+        return part.moments[key]()
+
+    def forget_recordings(self) -> None:
+        """Give back the device's memory that recordings hold."""
+        for part in self.parts:
+            part.loading, part.moments = None, {}
+            if part.stars is not None:
+                part.stars.forget_recordings()
 
     def largest_score(self, weights: Tensor) -> float:
         """Largest absolute score that ``weights`` give to a node's label or a table's entry."""

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from bactrian.model.inputs import Inputs
 from bactrian.model.scores import StructuredScores, TiedTable
+from bactrian.torch.sparse_product import SparseProduct
 from bactrian.torch.stars import block_outer_product
 from bactrian.torch.structure import Structure
 
@@ -29,6 +30,7 @@ class DeviceRows:
     def __init__(self, inputs: Inputs, chosen: Ints) -> None:
         self.n_inputs = inputs.shape[1]
         self.bundles: DeviceRows | None = None
+        self._products: tuple[SparseProduct, SparseProduct] | None = None
         if inputs.dense is not None:
             self._rows = torch.from_numpy(inputs.dense[chosen])
             self._columns = None
@@ -42,13 +44,16 @@ class DeviceRows:
         matrix = sp.csr_array((values, indices, pointer), shape=(inputs.shape[0], width))[chosen]
         self._rows = _compressed(matrix)
         self._columns = _compressed(sp.csr_array(matrix.T))
+        self._products = SparseProduct(self._rows), SparseProduct(self._columns)
 
     def to(self, device: Any) -> DeviceRows:
         """The same on another device."""
         moved = copy.copy(self)
         moved.bundles = None if self.bundles is None else self.bundles.to(device)
         moved._rows = self._rows.to(device)
-        moved._columns = None if self._columns is None else self._columns.to(device)
+        if self._columns is not None:
+            moved._columns = self._columns.to(device)
+            moved._products = SparseProduct(moved._rows), SparseProduct(moved._columns)
         return moved
 
     @property
@@ -61,14 +66,14 @@ class DeviceRows:
         """``rows @ weights``."""
         if self.bundles is not None:
             weights = torch.cat([weights, self.bundles.times(weights)])
-        product: Tensor = self._rows @ weights
+        product: Tensor = self._rows @ weights if self._products is None else self._products[0].times(weights)
         return product
 
     def transposed_times(self, values: Tensor) -> Tensor:
         """``rows.T @ values``."""
-        if self._columns is None:
+        if self._products is None:
             return block_outer_product(self._rows, values)
-        product: Tensor = self._columns @ values
+        product = self._products[1].times(values)
         if self.bundles is not None:
             own, bundled = product[: self.n_inputs], product[self.n_inputs :]
             product = own + self.bundles.transposed_times(bundled)

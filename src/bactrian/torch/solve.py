@@ -148,6 +148,7 @@ class DeviceRun(Run):
         flat = status is Status.CONVERGED and self.settings.prior.is_flat
         if flat and self._grows(inner, on_host, evaluation.value):
             status = Status.UNBOUNDED
+        dual.forget_recordings()
         return replace(solution, status=status, seconds=self.seconds)
 
     def _grows(self, inner: DeviceProfiled, weights: Floats, value: float) -> bool:

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from bactrian.torch.numbers import NodeNumbers
+from bactrian.torch.recording import Recording
 from bactrian.torch.structure import Structure
 
 #: Range of a table (in nats) up to which messages are products in linear space.
@@ -38,7 +39,10 @@ _ROUNDS = 4
 #: Sweeps between looks at whether damping is needed, the part of the residual that says so, and the most of it.
 _TAME_SWEEPS, _SLOW, _MOST_DAMPING = 16, 0.999, 0.9
 #: What changes from evaluation to evaluation.
-_STATE = ("multipliers", "node_log", "scores", "tables", "swept", "_star_log", "_star_belief", "_oriented", "_wide")
+_STATE = (
+    "multipliers", "node_log", "scores", "tables", "swept", "_star_log", "_star_belief", "_oriented", "_log_tables",
+    "_wide",
+)  # fmt: skip
 
 
 class StarValues(NamedTuple):
@@ -102,10 +106,11 @@ class Stars:
         ]
         self._unowned = numbers.hub == 0.0
         self._any_unowned = bool(self._unowned.any())
-        self._oriented = torch.zeros(0)
+        self._oriented = self._log_tables = torch.zeros(0)
         self._wide = False
         self.records = device.type == "cuda"
-        self._recorded: Any = None
+        self._recorded: Recording[None] | None = None
+        self._evaluations: dict[bool, Recording[StarValues]] = {}
 
     def to(self, device: Any) -> Stars:
         """The same on another device."""
@@ -116,6 +121,7 @@ class Stars:
                 setattr(moved, name, value.to(device))
         moved._offsets = [offset.to(device) for offset in self._offsets]
         moved.records = False
+        moved.forget_recordings()
         return moved
 
     def take_state(self, other: Stars) -> None:
@@ -128,19 +134,7 @@ class Stars:
 
     def set_scores(self, scores: Tensor, tables: Tensor) -> None:
         """Take scores of nodes (N, K) and tables (T, K, K), or (E, K, K) where edges have their own."""
-        self.scores.copy_(scores)
-        self.tables = tables
-        shift = scores.amax(1, keepdim=True)
-        self._low_scores.copy_(scores - shift)
-        spread = 0.0
-        if tables.numel():
-            spread = float((tables.amax((1, 2)) - tables.amin((1, 2))).max())
-        self._wide = not spread < _WIDEST[self.dtype]
-        oriented = self._orient(tables)
-        if self._oriented.shape == oriented.shape:
-            self._oriented.copy_(oriented)  # in place, for a recorded sweep
-        else:
-            self._oriented, self._recorded = oriented, None
+        self.check_range(float(self.load(scores, tables)))
         if not self.consistency:
             share = self.structure.degree.clamp_min(1).to(torch.float64).reciprocal()
             share = torch.where(self._unowned, share, 0.0).index_select(0, self.structure.link_node)
@@ -151,10 +145,42 @@ class Stars:
             # Never swept, so in float64.
             self.multipliers = share[:, None] * scores.index_select(0, self.structure.link_node)
 
+    def load(self, scores: Tensor, tables: Tensor) -> Tensor:
+        """Take scores, as for tables of a moderate range; returns their range, for :meth:`check_range`."""
+        self.scores.copy_(scores)
+        self._low_scores.copy_(scores - scores.amax(1, keepdim=True))
+        if self.tables.shape != tables.shape:
+            self.tables, self._oriented = tables.clone(), self._orient(tables)
+            self.forget_recordings()
+        else:  # in place, for what is recorded
+            self.tables.copy_(tables)
+            self._oriented.copy_(self._orient(tables))
+        if not tables.numel():
+            return torch.zeros((), dtype=torch.float64, device=scores.device)
+        return (tables.amax((1, 2)) - tables.amin((1, 2))).max()
+
+    def check_range(self, spread: float) -> None:
+        """Turn to log space where the range of a table needs it."""
+        self._wide = not spread < _WIDEST[self.dtype]
+        if self._wide:
+            self._log_tables = self._turned(self.tables)
+
+    @property
+    def wide(self) -> bool:
+        """Whether the range of some table needs log space."""
+        return self._wide
+
+    def forget_recordings(self) -> None:
+        """Tensors that launches were recorded with are no longer those in use."""
+        self._recorded = None
+        self._evaluations = {}
+
     def _orient(self, tables: Tensor) -> Tensor:
-        """Tables as messages meet them, exponentials unless the range is too wide for them."""
-        if not self._wide:
-            tables = (tables - tables.amax((1, 2), keepdim=True)).exp()
+        """Exponentials of tables as messages meet them."""
+        return self._turned((tables - tables.amax((1, 2), keepdim=True)).exp())
+
+    def _turned(self, tables: Tensor) -> Tensor:
+        """Tables in the order of the links, or of the kinds of links."""
         tables = tables.to(self.dtype)
         if self.structure.own_tables:
             of_links = tables.new_empty(2 * tables.shape[0], self.n_labels, self.n_labels)
@@ -188,7 +214,7 @@ class Stars:
         for start in range(first, last, block):
             stop = min(last, start + block)
             own = self.structure.own_tables
-            tables = self._oriented[start:stop] if own else self._oriented[self.structure.kind[start:stop]]
+            tables = self._log_tables[start:stop] if own else self._log_tables[self.structure.kind[start:stop]]
             parts.append(torch.logsumexp(rows[start - first : stop - first, :, None] + tables, 1))
         return torch.cat(parts) if parts else rows
 
@@ -197,24 +223,12 @@ class Stars:
         self.swept = True
         if not self.records or self._wide or damping > 0.0:
             self._sweep(damping)
-        elif self._recorded is None:
-            self._record()
         else:
-            self._recorded.replay()
+            self._recorded = self._recorded or Recording(self._sweep)
+            self._recorded()
         return self._change
 
-    def _record(self) -> None:
-        """Sweep once, and record the launches: a sweep is many small ones, and a recording starts them as one."""
-        aside = torch.cuda.Stream()
-        aside.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(aside):
-            self._sweep(0.0)
-        torch.cuda.current_stream().wait_stream(aside)
-        self._recorded = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._recorded):
-            self._sweep(0.0)
-
-    def _sweep(self, damping: float) -> None:
+    def _sweep(self, damping: float = 0.0) -> None:
         s = self.structure
         self._change.zero_()
         for c in range(s.n_colours):
@@ -276,7 +290,17 @@ class Stars:
         return nodes, counts.to(torch.float64).view(n_tables, k, k)
 
     def evaluate(self) -> StarValues:
-        """D, its derivatives by the scores, and the violation, at the multipliers as they are."""
+        """D, its derivatives by the scores, and the violation, at the multipliers as they are.
+
+        On a GPU the next evaluation overwrites what this one returns.
+        """
+        if not self.records or self._wide or not self.consistency:
+            return self._evaluate()
+        if self.swept not in self._evaluations:
+            self._evaluations[self.swept] = Recording(self._evaluate)
+        return self._evaluations[self.swept]()
+
+    def _evaluate(self) -> StarValues:
         s = self.structure
         row_marginal, column_marginal, edge_value, table_counts = self._edges()
         first, sums = None, None

@@ -1,0 +1,38 @@
+"""Recorded launches: a step made of many small kernels takes longer to launch than to run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+import torch
+
+Result = TypeVar("Result")
+
+
+class Recording(Generic[Result]):
+    """A function of no arguments whose launches on the GPU are recorded once and then started as one.
+
+    It must read and write the same tensors each time, and must not wait for the device. What it returns is overwritten
+    by the next call.
+    """
+
+    def __init__(self, function: Callable[[], Result]) -> None:
+        self._function = function
+        self._graph: Any = None
+        self._result: Any = None
+
+    def __call__(self) -> Result:
+        """Start the recorded launches."""
+        if self._graph is None:
+            aside = torch.cuda.Stream()
+            aside.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(aside):
+                self._function()  # what is set up on first use cannot be recorded
+            torch.cuda.current_stream().wait_stream(aside)
+            self._graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self._graph):
+                self._result = self._function()
+        self._graph.replay()
+        result: Result = self._result
+        return result
