@@ -17,7 +17,6 @@ from rich.markup import escape
 from bactrian import __version__
 from bactrian.cli import bench, demo, evaluate, infer, pack, predict, report, reproduce, train
 from bactrian.cli.common import BadInputError
-from bactrian.parallel.launched import end_ranks
 
 app = typer.Typer(
     name="bactrian",
@@ -59,7 +58,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         errors.print("bactrian: interrupted, nothing written")
     sys.stdout.flush()
     sys.stderr.flush()
-    if code not in (None, 0, 1):
+    if code not in (None, 0, 1) and "bactrian.parallel.launched" in sys.modules:
+        from bactrian.parallel.launched import end_ranks
+
         end_ranks(code)
     sys.exit(code or 0)
 

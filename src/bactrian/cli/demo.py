@@ -6,6 +6,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -49,6 +50,7 @@ def run(
     with bad_input(ValueError, ImportError):
         from bactrian.experiments import announcements_task as text
         from bactrian.experiments.digits import LEARNERS, DigitsSettings, run_digits
+        from bactrian.kernels.threads import available_cores
         from bactrian.report import report_of, write_report
 
         settings = DigitsSettings(
@@ -72,7 +74,14 @@ def run(
     path = _report_path(output)
     with _progress() as follow, warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # a learner that stops short says so in the table
+        compiling = None
+        if announcements and available_cores() > 1:
+            # Compilation holds one core; what the second task needs can be compiled while the first one runs.
+            compiling = get_context("spawn").Process(target=text.compile_kernels, args=(text_settings,), daemon=True)
+            compiling.start()
         comparisons = [run_digits(settings, follow)]
+        if compiling is not None:
+            compiling.join()
         if announcements:
             comparisons.append(text.run_announcements(text_settings, follow))
     with bad_input(OSError):

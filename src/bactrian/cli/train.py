@@ -17,11 +17,10 @@ from bactrian.cli.common import BadInputError, Show, bad_input, progress_bar
 from bactrian.cli.options import positive
 from bactrian.cli.scores import print_scores
 from bactrian.cli.settings import listed, settings_from
-from bactrian.parallel.communicator import Communicator
-from bactrian.parallel.launched import launched
 
 if TYPE_CHECKING:
     from bactrian.experiments.runs_training import Follow, TrainedRun
+    from bactrian.parallel.communicator import Communicator
     from bactrian.solvers.solution import Progress
 
 EXAMPLES = (
@@ -109,6 +108,8 @@ def run(
     }
     limits = {"max_iterations": max_iterations, "max_seconds": max_seconds, "n_threads": threads}
     with bad_input(ImportError):
+        from bactrian.parallel.launched import launched
+
         ranks = launched()
     if resume is not None:
         _check_resume(given, output or config)

@@ -6,6 +6,7 @@ belief propagation. Nothing in the test announcements but cue words and ways to 
 
 from __future__ import annotations
 
+import signal
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -125,6 +126,12 @@ def run_announcements(
         facts=_facts(settings, train, test),
         texts=_shown(test.documents[: settings.n_shown], marginals, classes),
     )
+
+
+def compile_kernels(settings: AnnouncementsSettings) -> None:
+    """Compile all that :func:`run_announcements` will need, into Numba's cache, in a process beside the working one."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is for the other process, which ends this one
+    _warm_up((CHAIN, *settings.learners), _Texts.of(settings.n_train, settings.seed, "train"), settings)
 
 
 def _sizes(settings: AnnouncementsSettings) -> tuple[tuple[int, str], tuple[int, str]]:
