@@ -16,11 +16,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from bactrian.experiments.corel import ScoredSplit, ScoreSettings, score_split
-from bactrian.experiments.corel_data import corel_folder, draw_splits, read_corel
+from bactrian.experiments.corel import FOLDS, ScoredSplit, ScoreSettings, score_split
+from bactrian.experiments.corel_data import CorelImages, corel_folder, draw_splits, read_corel
 from bactrian.experiments.table3_learners import ROWS, Fitted, Limits, TableRow, fit, marginals
 from bactrian.model.graph_data import GraphData
 from bactrian.vision import ArrayCache
+from bactrian.vision.classifiers import KINDS
 
 ROW = {row.name: row for row in ROWS}
 #: Tolerances on the change of beliefs, loosest first, among which the first with a small enough belief error is taken.
@@ -54,11 +55,11 @@ def show(name: str, fitted: Fitted, base: Fitted, note: str = "") -> None:
     )
 
 
-def speed(scored: ScoredSplit, limits: Limits, prior: float | None) -> None:
-    data = scored.training_graphs()
+def speed(scored: ScoredSplit, limits: Limits, prior: float | None, fold: str) -> None:
+    data = scored.training_graphs(fold)
     few = replace(limits, max_iterations=2, max_relinearisations=1)
     for row in ROWS:  # compile
-        fit(row, data, few, prior_variance=1.0)
+        fit(row, scored.training_graphs(fold, edge_features=row.edge_features), few, prior_variance=1.0)
     base = fit(ROW["piecewise"], data, limits, prior_variance=prior)
     show("piecewise", base, base)
     show("CAMEL(0)", fit(ROW["CAMEL(0)"], data, limits, prior_variance=prior), base)
@@ -78,30 +79,28 @@ def speed(scored: ScoredSplit, limits: Limits, prior: float | None) -> None:
         show(name, fit(ROW[name], data, limits, prior_variance=prior, start=start), base)
 
 
-def accuracy(row: TableRow, scored: ScoredSplit, limits: Limits, prior: float | None, **options: object) -> list[float]:
+def accuracy(row: TableRow, scored: ScoredSplit, limits: Limits, prior: float | None, fold: str) -> list[float]:
     """Superpixel accuracy in test images with residual belief propagation and with matched inference."""
-    fitted = fit(row, scored.training_graphs(**options), limits, prior_variance=prior)
-    test = scored.test_graphs(**options)
+    fitted = fit(row, scored.training_graphs(fold, edge_features=row.edge_features), limits, prior_variance=prior)
+    test = scored.test_graphs(fold, edge_features=row.edge_features)
     found = [marginals(row, test, fitted.solution.weights, way)[0] for way in ("rbp", "matched")]
     return [100.0 * float((one.argmax(axis=1) == test.labels).mean()) for one in found]
 
 
-def variants(corel: object, settings: ScoreSettings, cache: ArrayCache, limits: Limits, n_splits: int) -> None:
+def variants(corel: CorelImages, settings: ScoreSettings, cache: ArrayCache, limits: Limits, n_splits: int) -> None:
     """Mean accuracy over the splits of every kind of score, in-fold and out-of-fold, with priors and edge features."""
-    splits = draw_splits(len(corel.images))[:n_splits]  # type: ignore[attr-defined]
-    for fold in ("in-fold", "out-of-fold"):
-        for kind in ("boosted", "forest", "blend"):
-            scored = [score_split(corel, one, replace(settings, fold=fold, kind=kind), cache) for one in splits]  # type: ignore[arg-type]
-            alone = [np.concatenate([s.argmax(axis=1) for s in one.raw_test_scores]) for one in scored]
-            right = [np.mean(a == one.test_graphs().labels) for a, one in zip(alone, scored, strict=True)]
-            print(f"{fold}, {kind}: node scores alone {100 * np.mean(right):.1f}", flush=True)
-            for name in ("CAMEL(0)", "CCCP", "convex"):
-                for prior in (None, 1.0, 0.1):
-                    for edge_features in (False, True):
-                        found = [accuracy(ROW[name], s, limits, prior, edge_features=edge_features) for s in scored]
-                        rbp, matched = np.mean(found, axis=0)
-                        edges = ", edge features" if edge_features else ""
-                        print(f"  {name}, prior {prior}{edges}: rbp {rbp:.1f}, matched {matched:.1f}", flush=True)
+    splits = draw_splits(len(corel.images))[:n_splits]
+    for kind in KINDS:
+        scored = [score_split(corel, one, replace(settings, kind=kind), cache) for one in splits]
+        alone = [np.concatenate([s.argmax(axis=1) for s in one.test_scores]) for one in scored]
+        right = [np.mean(a == one.test_graphs().labels) for a, one in zip(alone, scored, strict=True)]
+        print(f"{kind}: node scores alone {100 * np.mean(right):.1f}", flush=True)
+        for fold in FOLDS:
+            for name in ("CAMEL(0)", "CCCP", "convex", "convex, edge features"):
+                for prior in (None, 1.0, 0.01):
+                    found = [accuracy(ROW[name], s, limits, prior, fold) for s in scored]
+                    rbp, matched = np.mean(found, axis=0)
+                    print(f"  {fold}, {name}, prior {prior}: rbp {rbp:.1f}, matched {matched:.1f}", flush=True)
 
 
 def main() -> None:
@@ -110,21 +109,22 @@ def main() -> None:
     parser.add_argument("--cache")
     parser.add_argument("--part", choices=("speed", "variants"), default="speed")
     parser.add_argument("--splits", type=int, default=3)
-    parser.add_argument("--stages", type=int, default=1)
-    parser.add_argument("--fold", default="in-fold")
+    parser.add_argument("--fold", choices=FOLDS, default="in-fold")
     parser.add_argument("--prior", type=float)
     parser.add_argument("--tolerance", type=float, default=1e-4)
+    parser.add_argument("--seconds", type=float, default=60.0, help="limit of one fit")
     parser.add_argument("--threads", type=int)
     options = parser.parse_args()
     corel, cache = read_corel(corel_folder(options.data)), ArrayCache(options.cache)
-    settings = ScoreSettings(fold=options.fold, stages=options.stages)
-    limits = Limits(tolerance=options.tolerance, n_threads=options.threads)
+    limits = Limits(
+        tolerance=options.tolerance, max_iterations=2000, max_seconds=options.seconds, n_threads=options.threads
+    )
     if options.part == "variants":
-        variants(corel, settings, cache, limits, options.splits)
+        variants(corel, ScoreSettings(), cache, limits, options.splits)
         return
     for number, split in enumerate(draw_splits(len(corel.images))[: options.splits]):
         print(f"split {number + 1}, {options.fold} scores, prior {options.prior}")
-        speed(score_split(corel, split, settings, cache), limits, options.prior)
+        speed(score_split(corel, split, ScoreSettings(), cache), limits, options.prior, options.fold)
 
 
 if __name__ == "__main__":

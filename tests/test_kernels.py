@@ -18,7 +18,8 @@ from scipy.special import logsumexp as scipy_logsumexp
 from sklearn.linear_model import LogisticRegression
 
 import bactrian as bt
-from bactrian.clusters.packing import pack, projection_map
+from bactrian.clusters.layouts import projection_map
+from bactrian.clusters.packing import pack
 from bactrian.kernels.arithmetic import exp, logsumexp
 from bactrian.kernels.sparse import rows_times_weights
 from bactrian.kernels.threads import Workers, balanced_blocks

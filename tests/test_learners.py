@@ -81,6 +81,26 @@ def test_folding_keeps_the_fixed_point_and_saves_relinearisations(seed: int) -> 
     assert len(folded.history) <= 0.6 * len(plain.history)
 
 
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("kind", ["grids", "frustrated", "instances"])
+def test_extrapolated_linearisations_reach_the_fixed_point_of_plain_ones(kind: str, seed: int) -> None:
+    data: Any = noisy_grids(seed)
+    if kind == "frustrated":
+        data = library_data(ising_problem(seed, loop_clusters(5), n=5, coupling=0.6))
+    elif kind == "instances":
+        data = library_data(conditional_problem(seed, "dense", size=5, instances=4))
+    plain = bt.learn(data, bt.Camel(tight=True), prior_variance=1.0)
+    accelerated = bt.learn(data, "cccp", prior_variance=1.0)
+    assert plain.converged
+    assert accelerated.converged
+    np.testing.assert_allclose(accelerated.weights, plain.weights, atol=1e-4)
+    assert accelerated.objective == pytest.approx(plain.objective, rel=1e-6)
+    for m in range(len(plain.beliefs)):
+        assert largest_change(list(accelerated.beliefs[m]), list(plain.beliefs[m])) < 1e-4
+    if kind == "grids":
+        assert len(accelerated.history) <= 0.6 * len(plain.history)
+
+
 def test_nothing_is_left_to_relinearise_on_a_cycle() -> None:
     data = library_data(ising_problem(0, loop_clusters(5), n=5, rows=50, coupling=0.6, shared=True))
     folded = bt.learn(data, bt.Camel(fold=True), prior_variance=1.0)

@@ -156,6 +156,22 @@ def test_skip_chain_agrees_with_enumeration(skip_tables: str) -> None:
     np.testing.assert_allclose(tables[at], pair, atol=1e-10)
     loopy = clone(model).set_params(inference="rbp").fit(X, y)
     assert np.abs(loopy.predict_marginals(X)[0] - wanted).max() < 0.1
+    labels = model.classes_
+    assert model.predict(X)[0] == labels[wanted.argmax(axis=1)].tolist()
+    for decoding in ("exact", "max-product", "dual"):
+        best = max(joint, key=lambda states: joint[states])
+        assert model.set_params(decoding=decoding).predict(X)[0] == labels[list(best)].tolist()
+
+
+def test_labels_that_are_best_together_need_not_be_best_alone() -> None:
+    # Three ways to go on from the more probable start; the less probable one has a single way.
+    X = [[["a"], ["b"]]] * 7
+    y = [["P", "P"], ["P", "Q"], ["P", "R"], ["P", "S"], ["Q", "P"], ["Q", "P"], ["Q", "P"]]
+    model = bt.SkipChainCRF(skips=lambda words: [], word="w", method="cccp", prior_variance=100.0)
+    X = [[{"w": token[0]} for token in sentence] for sentence in X]
+    model.fit(X, y)
+    assert model.predict(X[:1]) == [["P", "P"]]
+    assert model.set_params(decoding="max-product").predict(X[:1]) == [["Q", "P"]]
 
 
 def test_tokens_without_edges_are_logistic_regression() -> None:
@@ -439,5 +455,9 @@ def test_bad_parameters() -> None:
         bt.LinearChainCRF(min_frequency=0).fit(X, y)
     with pytest.raises(ValueError, match="labels names a label twice"):
         bt.LinearChainCRF(labels=["A", "A"]).fit(X, y)
+    with pytest.raises(
+        ValueError, match="decoding must be one of exact, max-product, max-marginals, dual, found 'rbp'"
+    ):
+        bt.SkipChainCRF(decoding="rbp").fit(X, y)
     with pytest.raises(NotFittedError):
         bt.SkipChainCRF().predict(X)

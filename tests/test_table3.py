@@ -1,12 +1,10 @@
 """The protocol of Table 3, on small synthetic photographs; and a smoke test on the real ones."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
 from bactrian import infer, learn
-from bactrian.experiments.corel import ScoreSettings, graphs, score_split
+from bactrian.experiments.corel import FOLDS, ScoreSettings, graphs, score_split
 from bactrian.experiments.corel_data import CLASSES, CorelImages, corel_folder, draw_splits, read_corel
 from bactrian.experiments.table3 import NODE_ROW, Table3Settings, run_table3
 from bactrian.experiments.table3_choices import candidates_of, choose
@@ -14,6 +12,7 @@ from bactrian.experiments.table3_figures import table3_figures
 from bactrian.experiments.table3_gallery import table3_gallery
 from bactrian.experiments.table3_learners import ROWS, Limits
 from bactrian.experiments.table3_text import HEADINGS, mean_and_deviation, plain_table, table3_rows
+from bactrian.model.graph_data import GraphData
 from bactrian.vision import ArrayCache, BoostingSettings
 from bactrian.vision.cache import checksum
 from bactrian.vision.node_scores import image_folds
@@ -23,7 +22,10 @@ SMALL = ScoreSettings(
     n_superpixels=24,
     n_textons=6,
     n_colours=6,
-    boosting=(BoostingSettings(rounds=5, trees=8, least_leaf=4, n_features=20, learning_rate=0.3),),
+    n_structures=6,
+    boosting=(
+        BoostingSettings(rounds=5, trees=8, least_leaf=4, n_features=20, learning_rate=0.3, linear_penalty=10.0),
+    ),
     n_folds=2,
     stages=1,
 )
@@ -44,6 +46,11 @@ def photographs(n=8, height=32, width=48, seed=0):
     return CorelImages(images, labels, checksum(images, labels))
 
 
+def _deviation(scores):
+    """Standard deviation of each score; a label that never occurs has a constant one."""
+    return np.maximum(np.concatenate(scores).std(axis=0), 1e-6)
+
+
 def test_splits_part_the_same_images_again_and_again():
     splits = draw_splits(100)
     assert len(splits) == 3
@@ -61,12 +68,31 @@ def test_the_model_has_56_and_28_weights():
     corel = photographs(4)
     scored = score_split(corel, draw_splits(4, n_drawn=4, n_train=2)[0], SMALL, ArrayCache(None))
     data = scored.training_graphs()
-    assert data.n_weights == 56 + 28
+    assert data.scores.active.sum() == 56 + 28
     assert data.n_graphs == 2
-    node, tables = data.split_weights(np.arange(84.0))
-    assert node.shape == (8, 7)
+    _, tables = data.split_weights(np.arange(float(data.n_weights)))
     assert np.array_equal(tables[0], tables[0].T)
-    assert graphs(scored.train, scored.train_scores, edge_features=True).n_weights == 56 + 4 * 28
+    assert scored.training_graphs(edge_features=True).scores.active.sum() == 56 + 4 * 28
+
+
+def test_node_weights_are_those_of_seven_scores_and_a_bias():
+    corel = photographs(4)
+    scored = score_split(corel, draw_splits(4, n_drawn=4, n_train=2)[0], SMALL, ArrayCache(None))
+    rng = np.random.default_rng(0)
+    scores = [rng.standard_normal(one.shape) for one in scored.in_fold]
+    data = graphs(scored.train, scores)
+    weights = np.where(data.scores.active, 0.05 * rng.standard_normal(data.n_weights), 0.0)
+    node, (table,) = data.split_weights(weights)
+    inputs = np.concatenate([scores[0], np.ones((len(scores[0]), 1))], axis=1)
+    # 8 x 7 weights: a label's own score and the bias are ten times as large as inputs.
+    plain = np.concatenate([np.where(np.eye(7, dtype=bool), 10.0 * node[:7], node[7:14]), 10.0 * node[14:]])
+    shared = GraphData(inputs, scored.train[0].adjacency.edges, n_labels=7, tables="symmetric")
+    assert shared.n_weights == 56 + 28
+    first = data.n_weights - 28
+    (expected,) = infer(shared, np.concatenate([plain.ravel(), weights[first:]]), "bp", tolerance=1e-10)
+    found = infer(data, weights, "bp", tolerance=1e-10)[0]
+    np.testing.assert_allclose(found.variables, expected.variables, rtol=1e-6, atol=1e-9)
+    assert np.array_equal(table, table.T)
 
 
 def test_nothing_is_learned_from_the_labels_of_test_images(tmp_path):
@@ -117,11 +143,11 @@ def test_the_table_has_every_row_and_says_where_choices_come_from():
     cells = [c for c in table.cells if c.row == "CCCP" and c.prior_variance is None]
     mean = 100.0 * np.mean([c.superpixel["rbp"] for c in cells])
     (shown,) = [row for row in rows if row[:2] == ("CCCP", "none")]
-    assert shown[3].startswith(f"{mean:.1f} (")
-    assert shown[7] == "84.4 (0.6)"
+    assert shown[4].startswith(f"{mean:.1f} (")
+    assert shown[8] == "84.4 (0.6)"
     assert plain_table(HEADINGS, rows).count("\n") == len(rows) + 1
-    # On two splits: boosting rounds, node factors of two rows without a prior, priors of all three rows.
-    assert sum("cross-validation over the 4 training images" in choice for choice in table.choices) == 2 * (1 + 2 + 3)
+    # On two splits: boosting rounds, kind of score, node factors of two rows without a prior, priors of all three rows.
+    assert sum("cross-validation over the 4 training images" in choice for choice in table.choices) == 2 * (2 + 2 + 3)
     assert all("training images" in choice for choice in table.choices if "cross-validation" in choice)
     gallery = table3_gallery(table, n_images=2)
     assert gallery.columns == ("image", "truth", NODE_ROW, *names)
@@ -139,43 +165,61 @@ def test_choices_are_the_best_on_held_out_images_with_their_out_of_fold_scores()
     corel = photographs(6)
     scored = score_split(corel, draw_splits(6, n_drawn=6, n_train=4)[0], SMALL, ArrayCache(None))
     row = next(row for row in ROWS if row.name == "piecewise")
-    candidates = candidates_of(row, (1e-6, 1.0))
-    assert len(candidates) == 6
-    limits = Limits(tolerance=1e-3, max_iterations=40)
-    options = {"limits": limits, "n_folds": 2, "seed": 0, "edge_features": False, "say": lambda _: None}
+    candidates = candidates_of(row, (1e-2, 1e-6), FOLDS)
+    assert len(candidates) == 12
+    assert [one.prior_variance for one in candidates[:2]] == [1e-6, 1e-2]
+    limits = Limits(tolerance=1e-5, max_iterations=60, max_seconds=None)
+    options = {"limits": limits, "n_folds": 2, "seed": 0, "say": lambda _: None}
     chosen, why = choose(row, scored, candidates, **options)
-    accuracies = []
+    accuracies, counts = [], []
     for one in candidates:
-        right = []
+        learned = scored.in_fold if one.fold == "in-fold" else scored.out_of_fold
+        mean, scale = np.concatenate(learned).mean(axis=0), _deviation(learned)
+        seen, held_out = ([(x - mean) / scale for x in scores] for scores in (learned, scored.out_of_fold))
+        right = {}
         for held in image_folds(4, 2, 0):
             rest = [k for k in range(4) if k not in held]
-            train = graphs([scored.train[k] for k in rest], [scored.train_scores[k] for k in rest],
+            train = graphs([scored.train[k] for k in rest], [seen[k] for k in rest],
                            node_factors=one.node_factors)  # fmt: skip
-            crf = learn(train, "piecewise", prior_variance=one.prior_variance, tolerance=1e-2, max_iterations=40)
+            crf = learn(train, "piecewise", prior_variance=one.prior_variance, tolerance=1e-5)
             for k in held:
-                test = graphs([scored.train[k]], [scored.held_out_scores[k]], node_factors=one.node_factors)
+                test = graphs([scored.train[k]], [held_out[k]], node_factors=one.node_factors)
                 (found,) = infer(test, crf.weights, "convex", counting_numbers="clusters", tolerance=1e-6,
                                  max_iterations=300)  # fmt: skip
-                right += [int(np.argmax(m)) == y for m, y in zip(found.variables, test.labels, strict=True)]
-        accuracies.append(100 * np.mean(right))
-    assert chosen == candidates[int(np.argmax(accuracies))]
+                right[k] = [int(np.argmax(m)) == y for m, y in zip(found.variables, test.labels, strict=True)]
+        counts.append([sum(right[k]) for k in range(4)])
+        accuracies.append(100 * np.mean(np.concatenate([right[k] for k in range(4)])))
+    # Of candidates that are not significantly worse than the best one, by a paired comparison of images, the first.
+    best = counts[int(np.argmax(accuracies))]
+    allowed = []
+    for one in counts:
+        short = [b - a for a, b in zip(one, best, strict=True)]
+        mean = sum(short) / 4
+        allowed.append(mean <= (sum((x - mean) ** 2 for x in short) / 3 / 4) ** 0.5)
+    assert chosen == candidates[allowed.index(True)]
     for one, accuracy in zip(candidates, accuracies, strict=True):
         assert f"{one}: {accuracy:.1f} %" in why
     assert choose(row, scored, candidates[:1], **options)[0] == candidates[0]
 
 
-def test_held_out_scores_are_those_of_classifiers_that_did_not_see_the_image():
+def test_held_out_images_have_out_of_fold_scores_whatever_is_learned_from():
     corel = photographs(6)
-    split = draw_splits(6, n_drawn=6, n_train=4)[0]
-    inside, outside = (
-        score_split(corel, split, replace(SMALL, fold=fold), ArrayCache(None)) for fold in ("in-fold", "out-of-fold")
-    )
-    for own, held in zip(outside.train_scores, outside.held_out_scores, strict=True):
-        assert np.array_equal(own, held)
-    assert not np.allclose(inside.train_scores[0], inside.held_out_scores[0])
-    # Each set is standardised by a linear map of its own.
-    first, second = (np.concatenate(one.held_out_scores)[:, 0] for one in (inside, outside))
-    assert np.corrcoef(first, second)[0, 1] == pytest.approx(1.0)
+    scored = score_split(corel, draw_splits(6, n_drawn=6, n_train=4)[0], SMALL, ArrayCache(None))
+    assert not np.allclose(scored.in_fold[0], scored.out_of_fold[0])
+    for fold, learned in (("in-fold", scored.in_fold), ("out-of-fold", scored.out_of_fold)):
+        mean, scale = np.concatenate(learned).mean(axis=0), _deviation(learned)
+        for data, scores in (
+            (scored.training_graphs(fold, np.array([2])), learned[2]),
+            (scored.held_out_graphs(fold, np.array([2])), scored.out_of_fold[2]),
+            (scored.test_graphs(fold), np.concatenate(scored.test_scores)),
+        ):
+            expected = (scores - mean) / scale
+            found = data.scores.inputs.dense
+            np.testing.assert_allclose(found[:, 7:14], expected, rtol=1e-9, atol=1e-12)
+            np.testing.assert_allclose(found[:, :7], 10.0 * expected, rtol=1e-9, atol=1e-12)
+            assert (found[:, 14] == 10.0).all()
+    with pytest.raises(ValueError, match="fold must be 'in-fold' or 'out-of-fold', found 'both'"):
+        scored.training_graphs("both")
 
 
 def test_mean_and_sample_deviation():
@@ -190,10 +234,10 @@ def test_bad_settings_are_refused():
         Table3Settings(rows=("piecewise", "TRW"))
     with pytest.raises(ValueError, match="priors must be positive"):
         Table3Settings(priors=(0.0,))
-    with pytest.raises(ValueError, match="kind must be one of boosted, forest, blend or chosen, found 'best'"):
+    with pytest.raises(ValueError, match="kind must be one of boosted, linear, blend or chosen, found 'best'"):
         ScoreSettings(kind="best")
-    with pytest.raises(ValueError, match="fold must be 'in-fold' or 'out-of-fold'"):
-        ScoreSettings(fold="both")
+    with pytest.raises(ValueError, match="folds must be some of in-fold, out-of-fold"):
+        Table3Settings(folds=("both",))
 
 
 def test_data_that_are_missing_or_damaged_are_told(tmp_path, monkeypatch):

@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import itertools
 import subprocess
 import sys
 
@@ -157,6 +158,8 @@ def test_what_a_document_lacks_is_named():
         CONLL.extract(Document(["a"], name="x"))
     with pytest.raises(ValueError, match="document 'x' does not know its lines"):
         EntityFeatures(pos=False, lines=True).extract(Document(["a"], name="x"))
+    with pytest.raises(ValueError, match="document 'x' does not know its text and lines, which message=True needs"):
+        EntityFeatures(pos=False, message=True).extract(Document(["a"], name="x", line_starts=[0]))
     for setting in ({"ngrams": -1}, {"window": None}, {"reach": 1.5}, {"window": True}):
         with pytest.raises(ValueError, match=f"{next(iter(setting))} must be an integer of 0 or more, found"):
             EntityFeatures(**setting)
@@ -218,6 +221,19 @@ def test_skip_edges_are_those_of_enumeration(words):
         assert edges.tolist() == [list(pair) for pair in expected]
 
 
+@given(st.lists(st.sampled_from(["Rome", "Ada", "É", "in", "."]), max_size=14))
+def test_names_are_joined_as_a_whole(words):
+    """A run is found from its borders, and its next equal from all pairs."""
+    n = len(words)
+    small = [-1, *(t for t in range(n) if not words[t][0].isupper()), n]
+    runs = [(a + 1, b) for a, b in itertools.pairwise(small) if b > a + 1]
+    expected = set()
+    for i, (a, b) in enumerate(runs):
+        equal = [c for c, d in runs[i + 1 :] if words[c:d] == words[a:b]]
+        expected |= {(a + k, equal[0] + k) for k in range(b - a)} if equal else set()
+    assert skip_edges(words, "names").tolist() == sorted(map(list, expected))
+
+
 def test_frequent_words_are_joined_to_the_nearest():
     words = ["A", "B", "A", "B", "A"]
     assert skip_edges(words, "all", max_occurrences=2).tolist() == [[0, 2], [1, 3], [2, 4]]
@@ -235,7 +251,7 @@ def test_own_rules_are_checked():
         skip_edges(["a", "b", "c"], lambda words: [0, 1])
     with pytest.raises(ValueError, match="pairs of positions"):
         skip_edges(["a", "b", "c"], lambda words: [(0.0, 1.0)])
-    with pytest.raises(ValueError, match="rule must be one of nearest, all or a function"):
+    with pytest.raises(ValueError, match="rule must be one of nearest, all, names or a function"):
         skip_edges(["a"], "next")
     with pytest.raises(ValueError, match="max_occurrences must be None or an integer of 2 or more"):
         skip_edges(["a"], "all", max_occurrences=1)
@@ -247,14 +263,3 @@ def test_skip_edges_of_real_documents(real_data):
     documents = list(read_columns(real_data / "conll2003" / "eng.train"))
     assert sum(len(skip_edges(document.words, "nearest")) for document in documents) == 12_996
     assert sum(len(skip_edges(document.words, "all")) for document in documents) == 29_309
-
-
-def test_words_around_other_occurrences() -> None:
-    words = ["in", "Rome", ",", "Rome", "fell", ".", "Rome"]
-    document = Document(words, sentence_starts=[0, 6])
-    settings = EntityFeatures(ngrams=0, window=0, reach=0, pos=False, shapes=False, elsewhere=True)
-    found = [[f for f in flatten(token) if f.startswith("o")] for token in settings.extract(document)]
-    assert found[1] == ["o-1=,", "o+1=fell"]  # of the second; the third stands alone in its sentence
-    assert found[3] == ["o-1=in", "o+1=,"]
-    assert sorted(found[6]) == ["o+1=,", "o+1=fell", "o-1=,", "o-1=in"]
-    assert found[0] == found[2] == found[4] == []

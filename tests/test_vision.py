@@ -17,7 +17,7 @@ from bactrian.vision import (
 )
 from bactrian.vision.appearance import appearance
 from bactrian.vision.cache import checksum
-from bactrian.vision.context import adjacency_means, window_weights
+from bactrian.vision.context import adjacency_means, look_alike_weights, window_weights
 from bactrian.vision.textons import N_FILTERS, filter_responses, lab_of, nearest
 
 
@@ -259,6 +259,16 @@ def test_windows_are_means_and_look_where_they_say():
     assert windows["left"][1].argmax() == 3
     assert windows["right"][1].argmax() == 4
     np.testing.assert_allclose(windows["image"], 0.2)
+
+
+def test_look_alikes_are_near_and_of_like_colour():
+    centre = np.array([[0.1, 0.5], [0.2, 0.5], [0.9, 0.5], [0.1, 0.4]])
+    colour = np.array([[50.0, 0, 0, 5], [50, 0, 0, 5], [50, 0, 0, 5], [50, 6, 0, 5]])
+    size = np.array([1.0, 2.0, 1.0, 1.0])
+    weights = look_alike_weights(centre, size, (100, 200), colour)
+    near = np.exp([0.0, -0.5 * 0.1**2 / 0.35**2, -0.5 * 0.8**2 / 0.35**2, -0.5 * (0.2 / 0.35) ** 2 - 0.5])
+    np.testing.assert_allclose(weights[0], near * size / (near @ size))
+    np.testing.assert_allclose(weights.sum(axis=1), 1.0)
 
 
 def test_a_cache_keeps_tells_apart_and_survives_damage(tmp_path):

@@ -14,7 +14,9 @@ from bactrian.vision.pictures import (
     uncertainty_figure,
 )
 
-SMALL = BoostingSettings(rounds=8, least_leaf=3, trees=10, n_features=4, features_a_split=1.0, learning_rate=0.3)
+SMALL = BoostingSettings(
+    rounds=8, least_leaf=3, trees=10, n_features=4, features_a_split=1.0, learning_rate=0.3, linear_penalty=1.0
+)
 
 
 def blobs(n_images=6, n=40, seed=0):
@@ -31,7 +33,7 @@ def blobs(n_images=6, n=40, seed=0):
 def test_scores_tell_classes_apart_and_do_so_in_fold_better():
     features, labels = blobs()
     found = node_scores(features[:4], labels[:4], features[4:], n_labels=3, candidates=[SMALL], n_folds=2)
-    for kind in ("boosted", "forest", "blend"):
+    for kind in ("boosted", "linear", "blend"):
         in_fold, out, other = (
             np.mean(np.concatenate(scores[kind]).argmax(axis=1) == np.concatenate(truth))
             for scores, truth in (
@@ -45,7 +47,7 @@ def test_scores_tell_classes_apart_and_do_so_in_fold_better():
         assert found.accuracies[kind] == pytest.approx(out)
     assert [len(s) for s in found.in_fold["boosted"]] == [40] * 4
     np.testing.assert_allclose(
-        found.out_of_fold["blend"][0], (found.out_of_fold["boosted"][0] + found.out_of_fold["forest"][0]) / 2
+        found.out_of_fold["blend"][0], (found.out_of_fold["boosted"][0] + 3 * found.out_of_fold["linear"][0]) / 4
     )
 
 
@@ -54,15 +56,15 @@ def test_out_of_fold_scores_never_saw_their_image():
     rng = np.random.default_rng(1)
     features, labels = [rng.standard_normal((60, 6)) for _ in range(6)], [rng.integers(0, 2, 60) for _ in range(6)]
     found = node_scores(features, labels, n_labels=2, candidates=[SMALL], n_folds=3)
-    assert found.accuracies["forest"] < 0.6
-    assert np.mean(np.concatenate(found.in_fold["forest"]).argmax(axis=1) == np.concatenate(labels)) > 0.8
-    # Changing an image's labels leaves its own out-of-fold forest scores as they are.
+    assert all(accuracy < 0.6 for accuracy in found.accuracies.values())
+    in_fold = np.mean(np.concatenate(found.in_fold["boosted"]).argmax(axis=1) == np.concatenate(labels))
+    assert in_fold > found.accuracies["boosted"] + 0.1
+    # Changing an image's labels leaves its own out-of-fold linear scores as they are.
     (fold,) = [f for f in image_folds(6, 3, 0) if 0 in f]
     changed = [1 - y if k in fold else y for k, y in enumerate(labels)]
-    # scikit-learn adds up the trees of a forest in any order, hence to rounding.
     again = node_scores(features, changed, n_labels=2, candidates=[SMALL], n_folds=3)
     for k in range(6):
-        same = np.allclose(found.out_of_fold["forest"][k], again.out_of_fold["forest"][k], rtol=1e-9)
+        same = np.allclose(found.out_of_fold["linear"][k], again.out_of_fold["linear"][k], rtol=1e-9)
         assert same == (k in fold)
 
 
@@ -106,7 +108,33 @@ def test_opinions_are_probabilities_and_their_means():
     np.testing.assert_allclose(found, [[1, 0.5, 0.5, 0.75, 0.25], [1, 0.75, 0.25, 0.5, 0.5]], rtol=1e-6)
 
 
-@pytest.mark.parametrize("bad", [{"rounds": 0}, {"leaves": 1}, {"features_a_split": 0.0}, {"bins": 256}, {"l2": -1.0}])
+def test_the_linear_classifier_minimises_penalised_loss():
+    from scipy.optimize import minimize
+
+    from bactrian.vision.linear import LinearClassifier
+
+    rng = np.random.default_rng(3)
+    X, y = rng.standard_normal((50, 3)) ** 3, rng.integers(0, 3, 50)
+    rooted = np.sign(X) * np.sqrt(np.abs(X))
+    Z = np.clip((rooted - rooted.mean(axis=0)) / rooted.std(axis=0), -4, 4)
+
+    def loss(w):
+        scores = Z @ w[:9].reshape(3, 3) + w[9:]
+        lost = np.log(np.exp(scores).sum(axis=1)) - scores[np.arange(50), y]
+        return lost.sum() + 0.5 * 4.0 * (w[:9] ** 2).sum()
+
+    w = minimize(loss, np.zeros(12), tol=1e-10).x
+    scores = Z @ w[:9].reshape(3, 3) + w[9:]
+    share = np.exp(scores) / np.exp(scores).sum(axis=1, keepdims=True)
+    found = LinearClassifier(4, penalty=4.0).fit(X, y).log_odds(X)
+    np.testing.assert_allclose(found[:, :3], np.log(share / (1 - share)), atol=2e-3)
+    assert (found[:, 3] == -np.inf).all()
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [{"rounds": 0}, {"leaves": 1}, {"features_a_split": 0.0}, {"bins": 256}, {"l2": -1.0}, {"linear_penalty": 0.0}],
+)
 def test_bad_settings_are_refused(bad):
     with pytest.raises(ValueError, match="must"):
         BoostingSettings(**bad)

@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from bactrian.clusters.elimination import JunctionTree, junction_tree
 from bactrian.clusters.graph import ClusterGraph
+from bactrian.clusters.layouts import TablePlan, build_layout, pack_layout, projection_map
 from bactrian.clusters.packed import PackedData, TableReader
-from bactrian.clusters.packing import ModelViews, TablePlan, build_layout, pack_layout, projection_map
+from bactrian.clusters.packing import ModelViews
 from bactrian.kernels.threads import Workers
 from bactrian.model.scores import ScoreMap
 

@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 from bactrian.clusters.cycles import Pair, Scope, Triplet
 from bactrian.clusters.graph import Structure
 from bactrian.clusters.junction import SpreadScores
+from bactrian.clusters.layouts import TablePlan, build_layout, pack_layout, projection_map
 from bactrian.clusters.packed import InstanceViews, PackedData, TableReader
-from bactrian.clusters.packing import TablePlan, build_layout, pack_layout, projection_map
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -16,7 +16,13 @@ from bactrian.vision.appearance import appearance
 from bactrian.vision.cache import ArrayCache, Arrays
 from bactrian.vision.classifiers import KINDS, BoostingSettings
 from bactrian.vision.context import adjacency_means
-from bactrian.vision.features import SegmentedImage, context_windows, segment_image, superpixel_features
+from bactrian.vision.features import (
+    SegmentedImage,
+    context_windows,
+    look_alikes,
+    segment_image,
+    superpixel_features,
+)
 from bactrian.vision.node_scores import NodeScores, node_scores, with_opinions
 from bactrian.vision.superpixels import superpixels
 from bactrian.vision.textons import TextonVocabulary
@@ -25,8 +31,12 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 Follow = Callable[[str], None]
 
+#: Scores of the training images that a random field may learn from.
+FOLDS = ("in-fold", "out-of-fold")
+#: How much larger than others a label's own score and bias are as inputs.
+_OWN = 10.0
 #: Changes of the code that change features or scores raise it, so that caches do not go stale.
-_VERSION = 1
+_VERSION = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,41 +47,58 @@ class ScoreSettings:
     n_superpixels: int = 300
     n_textons: int = 64
     n_colours: int = 32
+    n_structures: int = 100
+    context: bool = True  #: whether features tell of a superpixel's surroundings
     boosting: tuple[BoostingSettings, ...] = (BoostingSettings(),)
     stages: int = 1  #: 2: a second stage that sees the first one's opinions of the surroundings
     n_folds: int = 4
-    kind: str = "boosted"  #: boosted, as in the paper; forest, blend, or "chosen": that with the least out-of-fold loss
-    fold: str = "in-fold"  #: which scores of the training images the random field learns from
+    kind: str = "chosen"  #: that with the least out-of-fold loss; or boosted, linear, or blend
     seed: int = 0
 
     def __post_init__(self) -> None:
         if self.kind not in (*KINDS, "chosen"):
             raise ValueError(f"kind must be one of {', '.join(KINDS)} or chosen, found {self.kind!r}")
-        if self.fold not in ("in-fold", "out-of-fold"):
-            raise ValueError(f"fold must be 'in-fold' or 'out-of-fold', found {self.fold!r}")
         if self.stages not in (1, 2):
             raise ValueError(f"stages must be 1 or 2, found {self.stages}")
 
 
 @dataclass(frozen=True, eq=False)
 class ScoredSplit:
-    """A split with node scores of all its images."""
+    """A split with node scores, log-odds, of all its images; lists have an array (n, n_labels) an image."""
 
     train: list[SegmentedImage]
     test: list[SegmentedImage]
-    train_scores: list[Floats]  #: standardised by the training images' mean and deviation
-    held_out_scores: list[Floats]  #: out-of-fold scores of the training images, likewise: what test images look like
-    test_scores: list[Floats]  #: likewise
-    raw_test_scores: list[Floats]  #: log-odds, which tell labels by themselves
+    in_fold: list[Floats]  #: of the training images, by classifiers that saw them
+    out_of_fold: list[Floats]  #: of the training images, by classifiers that did not: what test images look like
+    test_scores: list[Floats]
     choices: tuple[str, ...]  #: what was chosen, by what, on which images
 
-    def training_graphs(self, **options: Any) -> GraphData:
-        """The training images as graphs."""
-        return graphs(self.train, self.train_scores, **options)
+    def training_graphs(self, fold: str = "in-fold", images: Integers | None = None, **options: Any) -> GraphData:
+        """Training images, all or those at the positions ``images``, with in-fold or out-of-fold scores."""
+        return self._graphs(self.train, self._learned(fold), fold, images, **options)
 
-    def test_graphs(self, **options: Any) -> GraphData:
-        """The test images as graphs."""
-        return graphs(self.test, self.test_scores, **options)
+    def held_out_graphs(self, fold: str, images: Integers, **options: Any) -> GraphData:
+        """Training images that a field did not learn from: with out-of-fold scores, whatever it learned from."""
+        return self._graphs(self.train, self.out_of_fold, fold, images, **options)
+
+    def test_graphs(self, fold: str = "in-fold", **options: Any) -> GraphData:
+        """The test images for a field that learned from in-fold or out-of-fold scores."""
+        return self._graphs(self.test, self.test_scores, fold, None, **options)
+
+    def _learned(self, fold: str) -> list[Floats]:
+        if fold not in FOLDS:
+            raise ValueError(f"fold must be {' or '.join(map(repr, FOLDS))}, found {fold!r}")
+        return self.in_fold if fold == "in-fold" else self.out_of_fold
+
+    def _graphs(
+        self, of: list[SegmentedImage], scores: list[Floats], fold: str, images: Integers | None, **options: Any
+    ) -> GraphData:
+        # Log-odds are mostly far below 0: unless they are standardised, always as those that are learned from, they are
+        # all but collinear with the bias, and learning is slow.
+        learned = np.concatenate(self._learned(fold))
+        mean, scale = learned.mean(axis=0), np.maximum(learned.std(axis=0), 1e-6)
+        numbers = range(len(of)) if images is None else images
+        return graphs([of[i] for i in numbers], [(scores[i] - mean) / scale for i in numbers], **options)
 
 
 def graphs(
@@ -79,21 +106,29 @@ def graphs(
 ) -> GraphData:
     """Images as graphs: 7 node scores and a bias for each label (56 weights), a symmetric table (28 weights).
 
-    With ``edge_features`` an edge's table is a sum of four, weighted by a constant, boundary length and two contrasts.
+    A label's own score and its bias are inputs at ten times their size: a prior of variance v on all weights is one of
+    100 v on what they do, so that a strong one leaves the label's own score in charge, rather than none. The model is
+    the same. With ``edge_features`` an edge's table is a sum of four, weighted by a constant, boundary length and two
+    contrasts.
     """
     starts = np.cumsum([0, *(image.n_superpixels for image in images)])
     edges = np.concatenate([image.adjacency.edges + start for image, start in zip(images, starts[:-1], strict=True)])
-    stacked = np.concatenate(scores)
-    inputs = np.concatenate([stacked, np.ones((len(stacked), 1))], axis=1)
+    stacked, n_labels = np.concatenate(scores), len(CLASSES)
+    inputs = np.concatenate([_OWN * stacked, stacked, np.full((len(stacked), 1), _OWN)], axis=1)
+    own = np.eye(n_labels, dtype=bool)
+    in_use = np.concatenate([own, ~own, np.ones((1, n_labels), dtype=bool)])
+    features = np.concatenate([edge_inputs(image) for image in images]) if edge_features else None
+    n_tables = 1 if features is None else features.shape[1]
     labels = [image.labels for image in images]
     return GraphData(
         inputs,
         edges,
-        n_labels=len(CLASSES),
+        n_labels=n_labels,
         labels=None if any(one is None for one in labels) else np.concatenate([x for x in labels if x is not None]),
         tables="symmetric",
-        edge_inputs=np.concatenate([edge_inputs(image) for image in images]) if edge_features else None,
+        edge_inputs=features,
         node_counts=np.diff(starts),
+        active=np.concatenate([in_use.ravel(), np.ones(n_tables * n_labels * (n_labels + 1) // 2, dtype=bool)]),
         **options,
     )
 
@@ -146,16 +181,12 @@ def score_split(
     )
     losses = dict(zip(KINDS, stored["losses"].tolist(), strict=True))
     kind = min(losses, key=lambda one: losses[one]) if settings.kind == "chosen" else settings.kind
-    learned, held, other = (stored[f"{name} {kind}"] for name in (settings.fold, "out-of-fold", "other"))
-    # Log-odds are mostly far below 0: without this they are all but collinear with the bias, and learning is slow.
-    mean, scale = learned.mean(axis=0), np.maximum(learned.std(axis=0), 1e-6)
     return ScoredSplit(
         train=train,
         test=test,
-        train_scores=_split((learned - mean) / scale, train),
-        held_out_scores=_split((held - mean) / scale, train),
-        test_scores=_split((other - mean) / scale, test),
-        raw_test_scores=_split(other, test),
+        in_fold=_split(stored[f"in-fold {kind}"], train),
+        out_of_fold=_split(stored[f"out-of-fold {kind}"], train),
+        test_scores=_split(stored[f"other {kind}"], test),
         choices=_choices(stored, settings, kind, len(train)),
     )
 
@@ -171,7 +202,7 @@ def _scores(
     """Scores of the last stage, each stage from the cache where it is there."""
     first: Arrays | None = None
     for stage in range(1, settings.stages + 1):
-        kept = {name: value for name, value in asdict(settings).items() if name not in ("kind", "fold")}
+        kept = {name: value for name, value in asdict(settings).items() if name != "kind"}
         made = partial(_stage, train, test, first, settings, follow)
         first = cache.get("scores", [*key, {**kept, "stages": stage}], made)
     assert first is not None
@@ -190,10 +221,11 @@ def _stage(
         [image.image for image in train],
         n_textons=settings.n_textons,
         n_colours=settings.n_colours,
+        n_structures=settings.n_structures,
         seed=settings.seed,
     )
     everything = [*train, *test]
-    features = [superpixel_features(image, vocabulary) for image in everything]
+    features = [superpixel_features(image, vocabulary, context=settings.context) for image in everything]
     if first is not None:
         opinions = _split(np.concatenate([first["out-of-fold blend"], first["other blend"]]), everything)
         features = [
@@ -230,7 +262,7 @@ def _windows(image: SegmentedImage, vocabulary: TextonVocabulary) -> list[Floats
     around = image.adjacency
     own = appearance(image.image, image.segments, vocabulary)
     neighbours = adjacency_means(np.eye(image.n_superpixels), around.edges, around.boundary_length)
-    return [neighbours, *context_windows(image, own).values()]
+    return [neighbours, look_alikes(image, own), *context_windows(image, own).values()]
 
 
 def _split(stacked: Floats, images: Sequence[SegmentedImage]) -> list[Floats]:
@@ -246,8 +278,7 @@ def _choices(stored: dict[str, NDArray[Any]], settings: ScoreSettings, kind: str
     )
     source = f"least out-of-fold loss, {where}" if settings.kind == "chosen" else "set beforehand"
     return (
-        f"textons and colours: k-means on the {n_train} training images",
+        f"textons, colours and structures: k-means on the {n_train} training images",
         f"boosting rounds of the seven classifiers {rounds} ({stored['settings']}): least out-of-fold loss, {where}",
         f"kind of score {kind}: {source} ({compared})",
-        f"scores that the random field learns from: {settings.fold}, set beforehand",
     )

@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bactrian.experiments.corel import ScoredSplit, ScoreSettings, score_split
+from bactrian.experiments.corel import FOLDS, ScoredSplit, ScoreSettings, score_split
 from bactrian.experiments.corel_data import CorelImages, draw_splits
 from bactrian.experiments.table3_choices import Candidate, candidates_of, choose
 from bactrian.experiments.table3_learners import ROWS, Fitted, Limits, TableRow, fit, marginals
@@ -39,10 +40,10 @@ class Table3Settings:
     n_splits: int = 3
     seed: int = 0
     rows: tuple[str, ...] = tuple(row.name for row in ROWS)
-    priors: tuple[float, ...] = (0.1, 1.0, 10.0)  #: variances among which cross-validation chooses
+    folds: tuple[str, ...] = FOLDS  #: scores that may be learned from; without a prior the first
+    priors: tuple[float, ...] = (1e-3, 1e-2, 1e-1, 1.0)  #: variances among which cross-validation chooses
     n_folds: int = 2  #: of that cross-validation
     limits: Limits = field(default_factory=Limits)
-    edge_features: bool = False
 
     def __post_init__(self) -> None:
         known = [row.name for row in ROWS]
@@ -52,6 +53,8 @@ class Table3Settings:
             needed = next(row.choices_from for row in ROWS if row.name == name)
             if needed is not None and needed not in self.rows:
                 raise ValueError(f"rows with {name!r} must have {needed!r}, whose choices it takes")
+        if not self.folds or any(fold not in FOLDS for fold in self.folds):
+            raise ValueError(f"folds must be some of {', '.join(FOLDS)}, found {self.folds}")
         if any(not 0.0 < prior < np.inf for prior in self.priors):
             raise ValueError(f"priors must be positive and finite, found {self.priors}")
 
@@ -66,6 +69,7 @@ class Cell:
     superpixel: dict[str, float]  #: accuracy by inference, from 0 to 1
     pixel: dict[str, float]
     node_factors: str = ""
+    fold: str = ""
     seconds: float = np.nan
     cpu_seconds: float = np.nan
     outer_loops: int = 0
@@ -85,7 +89,7 @@ class Table3:
     choices: tuple[str, ...]
     seconds: float
     split: ScoredSplit  #: the first one
-    predictions: dict[str, list[Floats]]  #: matched marginals of its test images by row, without a prior
+    predictions: dict[str, list[Floats]]  #: matched marginals of its test images by row, with a prior if there is one
 
 
 def run_table3(corel: CorelImages, settings: Table3Settings, cache: ArrayCache, follow: Follow | None = None) -> Table3:
@@ -123,34 +127,36 @@ def _prefixed(say: Follow, prefix: str) -> Follow:
 def _run_split(
     number: int, scored: ScoredSplit, settings: Table3Settings, say: Follow
 ) -> tuple[list[Cell], list[str], dict[str, list[Floats]]]:
-    alone = _accuracies([score.argmax(axis=1) for score in scored.raw_test_scores], scored.test)
+    alone = _accuracies([score.argmax(axis=1) for score in scored.test_scores], scored.test)
     superpixel, pixel = (dict.fromkeys(INFERENCES, part) for part in alone)
     cells = [Cell(NODE_ROW, number, None, superpixel, pixel)]
-    predictions = {NODE_ROW: [_softmax(score) for score in scored.raw_test_scores]}
+    predictions = {NODE_ROW: [_softmax(score) for score in scored.test_scores]}
     rows = [row for row in ROWS if row.name in settings.rows]
     choices: list[str] = []
     for with_prior in (False, True) if settings.priors else (False,):
         priors = settings.priors if with_prior else (None,)
-        chosen = {row.name: _choose(row, scored, settings, priors, choices, say) for row in rows}
+        folds = settings.folds if with_prior else settings.folds[:1]
+        # Four times as many weights of tables call for a prior.
+        shown = [row for row in rows if with_prior or not row.edge_features]
+        ways = {row.name: candidates_of(row, priors, folds) for row in shown}
+        chosen = {row.name: _choose(row, scored, settings, ways[row.name], choices, say) for row in shown}
         learned: dict[str, Floats] = {}
-        for row in rows:
+        for row in shown:
             candidate = chosen[row.choices_from or row.name]
             say(f"split {number + 1}: {row.name}, {candidate}")
-            options = {"edge_features": settings.edge_features, "node_factors": candidate.node_factors}
+            options: dict[str, Any] = {"edge_features": row.edge_features, "node_factors": candidate.node_factors}
             fitted = fit(
                 row,
-                scored.training_graphs(**options),
+                scored.training_graphs(candidate.fold, **options),
                 settings.limits,
                 prior_variance=candidate.prior_variance,
                 start=learned.get(row.start or ""),
             )
             learned[row.name] = fitted.solution.weights
-            cell, found = _measure(
-                row, number, candidate, fitted, scored.test_graphs(**options), scored.test, settings.limits.n_threads
-            )
+            test = scored.test_graphs(candidate.fold, **options)
+            cell, found = _measure(row, number, candidate, fitted, test, scored.test, settings.limits.n_threads)
             cells.append(cell)
-            if not with_prior:
-                predictions[row.name] = found
+            predictions[row.name] = found
     return cells, choices, predictions
 
 
@@ -158,11 +164,10 @@ def _choose(
     row: TableRow,
     scored: ScoredSplit,
     settings: Table3Settings,
-    priors: Sequence[float | None],
+    candidates: Sequence[Candidate],
     choices: list[str],
     say: Follow,
 ) -> Candidate:
-    candidates = candidates_of(row, priors)
     if row.choices_from is not None:
         return candidates[0]  # the other row's choice is taken instead
     candidate, why = choose(
@@ -172,7 +177,6 @@ def _choose(
         limits=settings.limits,
         n_folds=settings.n_folds,
         seed=settings.seed,
-        edge_features=settings.edge_features,
         say=say,
     )
     if len(candidates) > 1:
@@ -204,6 +208,7 @@ def _measure(
         superpixel=superpixel,
         pixel=pixel,
         node_factors=candidate.node_factors,
+        fold=candidate.fold,
         seconds=fitted.seconds,
         cpu_seconds=fitted.cpu_seconds,
         outer_loops=len(solution.history),

@@ -16,7 +16,7 @@ Floats = NDArray[np.float64]
 
 
 def table3_gallery(table: Table3, n_images: int = 8) -> Gallery:
-    """Segmentations and uncertainty of evenly spaced test images, learners without a prior, matched inference."""
+    """Segmentations and uncertainty of evenly spaced test images: matched inference, with a prior if there is one."""
     total = len(table.split.test)
     numbers = [k * total // n_images for k in range(n_images)] if n_images < total else list(range(total))
     labels, doubts = [], []

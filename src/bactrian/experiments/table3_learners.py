@@ -34,6 +34,7 @@ class TableRow:
     node_factors: tuple[str, ...] = ("clusters",)  #: where node scores may sit; choices change what is learned
     paper: tuple[float, float] | None = None  #: accuracy in the paper and its standard deviation
     is_camel: bool = False
+    edge_features: bool = False  #: four tables, weighted by length and contrast of a boundary, instead of one
     effort: int = 1  #: multiplies the limit of iterations: relinearised learners solve many problems
 
     @property
@@ -56,6 +57,17 @@ ROWS = (
     TableRow("CCCP, folded", Camel(fold=True), choices_from="CCCP", is_camel=True, effort=4),
     TableRow("convex", Camel(entropy="convex"), is_camel=True),
     TableRow("TRW", Camel(entropy="trw"), choices_from="convex", is_camel=True),
+    TableRow(
+        "CAMEL(0), edge features",
+        Camel(entropy="clusters"),
+        choices_from="CAMEL(0)",
+        node_factors=("clusters", "edges"),
+        is_camel=True,
+        edge_features=True,
+    ),
+    TableRow(
+        "convex, edge features", Camel(entropy="convex"), choices_from="convex", is_camel=True, edge_features=True
+    ),
 )
 
 
@@ -64,9 +76,9 @@ class Limits:
     """When learning stops."""
 
     tolerance: float = 1e-4
-    max_iterations: int = 500  #: quasi-Newton steps of one training run; seconds would depend on the machine
+    max_iterations: int = 500  #: quasi-Newton steps of one training run
     max_relinearisations: int = 400
-    max_seconds: float | None = None
+    max_seconds: float | None = 5.0  #: of one training run; where it strikes, the table says so
     n_threads: int | None = None
 
 

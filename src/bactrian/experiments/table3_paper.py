@@ -20,6 +20,7 @@ _QUICK = Table3Settings(
         n_superpixels=60,
         n_textons=8,
         n_colours=8,
+        n_structures=8,
         boosting=(BoostingSettings(rounds=5, trees=8, least_leaf=4, n_features=20, learning_rate=0.3),),
         n_folds=2,
         stages=1,

@@ -12,6 +12,7 @@ from bactrian.experiments.table3_learners import ROWS
 HEADINGS = (
     "method",
     "prior variance",
+    "scores learned from",
     "node factors",
     "superpixel %, rbp",
     "superpixel %, matched",
@@ -41,6 +42,7 @@ def table3_rows(table: Table3) -> list[tuple[str, ...]]:
                 (
                     name,
                     ", ".join(f"{c.prior_variance:g}" for c in cells if c.prior_variance is not None) or "none",
+                    ", ".join(dict.fromkeys(c.fold for c in cells)),
                     ", ".join(dict.fromkeys(c.node_factors for c in cells)),
                     *(_accuracy([c.superpixel[way] for c in cells]) for way in INFERENCES),
                     *(_accuracy([c.pixel[way] for c in cells]) for way in INFERENCES),

@@ -42,6 +42,7 @@ class TaggerSettings:
     scheme: str = "BIO"
     skips: str | None = "nearest"
     skip_tables: str = "symmetric"
+    decoding: str = "max-product"
     prior_variance: float = 10.0
     min_frequency: int = 2
     tolerance: float = 1e-3
@@ -110,7 +111,7 @@ def make_tagger(row: Row, settings: TaggerSettings) -> LinearChainCRF | SkipChai
     }
     if row.chain:
         return LinearChainCRF(**common)
-    return SkipChainCRF(skips=settings.skips, skip_tables=settings.skip_tables, **common)
+    return SkipChainCRF(skips=settings.skips, skip_tables=settings.skip_tables, decoding=settings.decoding, **common)
 
 
 def train_and_score(

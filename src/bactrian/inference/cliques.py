@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from bactrian.clusters.elimination import JunctionTree, junction_tree
 from bactrian.clusters.graph import ClusterGraph
+from bactrian.clusters.layouts import TablePlan, build_layout
 from bactrian.clusters.packed import instance_blocks
-from bactrian.clusters.packing import TablePlan, build_layout
 from bactrian.inference.factors import FactorScores
 from bactrian.kernels.layout import Layout
 from bactrian.kernels.optima import add_table

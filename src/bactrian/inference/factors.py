@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bactrian.clusters.graph import ClusterGraph
+from bactrian.clusters.layouts import TablePlan, build_layout, pack_layout
 from bactrian.clusters.packed import PackedData, TableReader
-from bactrian.clusters.packing import ModelViews, TablePlan, build_layout, pack_layout
+from bactrian.clusters.packing import ModelViews
 from bactrian.inference.evidence import Evidence, hub_bias
 from bactrian.kernels.layout import Layout
 from bactrian.kernels.threads import Workers

@@ -71,11 +71,12 @@ def combine(
     if communicator.size == 1:
         return vector, sums, maxima
     n, n_sums, n_maxima = vector.size, len(sums), len(maxima)
-    buffer = np.zeros(n + n_sums + communicator.size * n_maxima)
+    buffer = np.empty(n + n_sums + communicator.size * n_maxima)
     buffer[:n] = vector
     buffer[n : n + n_sums] = sums
     # Every rank has slots of its own for what is no sum: adding zeros to them is passing them on.
     slots = buffer[n + n_sums :].reshape(communicator.size, n_maxima)
+    slots[:] = 0.0
     slots[communicator.rank] = maxima
     communicator.add_up(buffer)
     return buffer[:n], tuple(buffer[n : n + n_sums].tolist()), tuple(slots.max(axis=0).tolist())

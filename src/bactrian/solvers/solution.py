@@ -93,7 +93,7 @@ class Solution:
     method: str = ""
     seconds: float = 0.0
     evaluations: int = 0
-    state: WarmState | None = field(default=None, repr=False)  #: from which ``learn(start=solution)`` goes on
+    state: Any = field(default=None, repr=False)  #: from which ``learn(start=solution)`` goes on
 
     @property
     def converged(self) -> bool:

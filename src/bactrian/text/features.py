@@ -17,10 +17,11 @@ part of speech        ``p=NNP``, ``p+1=,``          ``pos``; neighbours up to ``
 sequences of these    ``p-1:1=IN|NNP|,``            ``pos``
 words to the left     ``<=lives``                   ``window``: words that occur among so many before
 words to the right    ``>=since``                   ``window``: the same after
-words elsewhere       ``o-1=in``                    ``elsewhere``: around other occurrences in the document
 ====================  ============================  =====================================================
 
-Nothing looks beyond the sentence: positions outside it give no words, and ``^`` as shape or part of speech.
+None of these looks beyond the sentence: positions outside it give no words, and ``^`` as shape or part of speech. What
+the document tells of a word in other places (``elsewhere``) is listed in :mod:`bactrian.text.elsewhere`, and what the
+layout of a message tells (``message``) in :mod:`bactrian.text.messages`.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ from sys import intern
 from typing import Any, NamedTuple
 
 from bactrian.text.documents import Document
+from bactrian.text.elsewhere import add_elsewhere
+from bactrian.text.messages import add_message
 
 #: A token's features: strings, and bundles of them.
 Token = list[str | tuple[str, ...]]
@@ -44,9 +47,6 @@ _REMEMBERED = 100_000
 _LONG_WORD, _LONG_WORD_NGRAMS = 40, 6
 
 _OUTSIDE = "^"
-
-#: Occurrences of a word, from the first, that the others look at.
-_OCCURRENCES = 20
 
 
 class _Word(NamedTuple):
@@ -83,6 +83,12 @@ class EntityFeatures:
     lines
         Add where in its line a token stands, first or last, and of its line the first word, the length, the
         indentation and whether it follows an empty one. Needs a document that knows its lines. Not in the paper.
+    elsewhere
+        Add what the document tells of a capitalised word in other places: words, shapes and parts of speech around
+        its other occurrences, the longest name that it is part of, its case. Not in the paper.
+    message
+        Add the named field of the message that a line belongs to, and of words that recur the fields and the words
+        around them elsewhere. Needs a document with its text and lines. Not in the paper.
 
     Examples
     --------
@@ -102,6 +108,7 @@ class EntityFeatures:
     lowercase: bool = False
     lines: bool = False
     elsewhere: bool = False
+    message: bool = False
     _words: dict[str, _Word] = field(default_factory=dict, init=False, repr=False, compare=False)
     _contexts: dict[Any, tuple[str, ...]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
@@ -138,7 +145,9 @@ class EntityFeatures:
         if self.lines:
             self._add_lines(tokens, document)
         if self.elsewhere:
-            _add_elsewhere(tokens, document.words, set(borders))
+            add_elsewhere(tokens, document, lambda word: self._word(word).shape, pos=self.pos)
+        if self.message:
+            add_message(tokens, document)
         return tokens
 
     def extract_many(self, documents: Iterable[Document]) -> Iterator[list[Token]]:
@@ -205,25 +214,6 @@ class EntityFeatures:
             shared = [f"line={document.words[start]}", f"line-n={min(stop - start, 12)}", *_layout(document, start)]
             for row in tokens[start:stop]:
                 row += shared
-
-
-def _add_elsewhere(tokens: Sequence[Token], words: Sequence[str], borders: set[int]) -> None:
-    """Words around the other occurrences of capitalised words, up to a number of them, within their sentences."""
-    occurrences: dict[str, list[int]] = {}
-    for position, word in enumerate(words):
-        if word[:1].isupper():
-            occurrences.setdefault(word, []).append(position)
-    for positions in occurrences.values():
-        seen = positions[:_OCCURRENCES]
-        for position in positions if len(positions) > 1 else ():
-            found: dict[str, None] = {}
-            for other in seen:
-                if other != position:
-                    if other not in borders:
-                        found[f"o-1={words[other - 1]}"] = None
-                    if other + 1 not in borders:
-                        found[f"o+1={words[other + 1]}"] = None
-            tokens[position].extend(found)
 
 
 #: For named entities: any n-grams, parts of speech, windows of four words.

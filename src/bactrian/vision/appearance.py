@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from bactrian.vision.regions import region_means
+from bactrian.vision.structure import N_PATTERNS, binary_patterns
 from bactrian.vision.superpixels import checked_segments
 from bactrian.vision.textons import TextonVocabulary, filter_responses, lab_of
 
@@ -32,6 +33,7 @@ class Appearance:
     gradients: Floats  #: (n, 8 + 2) orientations of gradients, their mean and deviation
     textons: Floats  #: (n, n_textons) histogram
     colours: Floats  #: (n, n_colours) histogram
+    structure: Floats  #: (n, 3 * 10 + n_structures) histograms of binary patterns and of structures
     place: Floats  #: (n, 8) centre, distance to the image's centre and borders
     shape: Floats  #: (n, 7) size, extent and moments
     size: Floats  #: (n,) pixels
@@ -39,7 +41,7 @@ class Appearance:
 
     @property
     def own(self) -> Floats:
-        """All features of the superpixel itself, (n, n_features)."""
+        """All features of the superpixel itself but its structure, which takes a larger region to be told."""
         kinds = (
             self.colour, self.histograms, self.texture, self.gradients, self.textons, self.colours, self.place,
             self.shape,
@@ -64,11 +66,18 @@ def appearance(image: Any, segments: Any, vocabulary: TextonVocabulary) -> Appea
         gradients=_gradients(regions, lab[..., 0]),
         textons=_histogram(regions, texton, len(vocabulary.textons)),
         colours=_histogram(regions, colour, len(vocabulary.colours)),
+        structure=_structure(regions, lab[..., 0], vocabulary),
         place=place,
         shape=shape,
         size=size,
         centre=centre,
     )
+
+
+def _structure(regions: Integers, light: Floats, vocabulary: TextonVocabulary) -> Floats:
+    patterns = [_histogram(regions, codes, N_PATTERNS) for codes in binary_patterns(light)]
+    words = _histogram(regions, vocabulary.structure_words(light), len(vocabulary.structures))
+    return np.concatenate([*patterns, words], axis=1)
 
 
 def _histogram(regions: Integers, codes: Integers, n_codes: int) -> Floats:

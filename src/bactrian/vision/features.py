@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bactrian.vision.appearance import Appearance, appearance
-from bactrian.vision.context import adjacency_means, window_weights
+from bactrian.vision.context import adjacency_means, look_alike_weights, window_weights
 from bactrian.vision.regions import RegionAdjacency, majority_labels, region_adjacency
 from bactrian.vision.superpixels import checked_segments, superpixels
 from bactrian.vision.textons import TextonVocabulary
@@ -20,6 +20,8 @@ Integers = NDArray[np.int64]
 #: Columns of an appearance's colour (mean and deviation of Lab) and texture (Laplacians) of which windows take means.
 _LAYOUT_COLOUR = slice(0, 6)
 _LAYOUT_TEXTURE = slice(9, 13)
+#: Columns of an appearance's colour that look-alikes share: mean of Lab and deviation of L.
+_LIKENESS = slice(0, 4)
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,9 +59,16 @@ def segment_image(
     )
 
 
-def superpixel_features(image: SegmentedImage, vocabulary: TextonVocabulary) -> NDArray[np.float32]:
-    """Features (n, n_features): own appearance, neighbours, windows around, rank in the image and the whole image."""
+def superpixel_features(
+    image: SegmentedImage, vocabulary: TextonVocabulary, *, context: bool = True
+) -> NDArray[np.float32]:
+    """Features (n, n_features): own appearance, neighbours, windows around, rank, the whole image and look-alikes.
+
+    Without ``context`` only a superpixel's own appearance.
+    """
     own = appearance(image.image, image.segments, vocabulary)
+    if not context:
+        return np.concatenate([own.own, own.structure], axis=1).astype(np.float32)
     look = np.concatenate([own.colour, own.texture, own.gradients], axis=1)
     around = adjacency_means(look, image.adjacency.edges, image.adjacency.boundary_length)
     layout = np.concatenate([own.colour[:, _LAYOUT_COLOUR], own.texture[:, _LAYOUT_TEXTURE]], axis=1)
@@ -69,6 +78,7 @@ def superpixel_features(image: SegmentedImage, vocabulary: TextonVocabulary) -> 
         means = weights @ layout
         parts += [means, own.colour[:, :3] - means[:, :3]]
     parts += [windows["image"] @ own.textons, windows["image"] @ own.colours]
+    parts.append(look_alikes(image, own) @ np.concatenate([own.own, own.structure], axis=1))
     return np.concatenate(parts, axis=1).astype(np.float32)
 
 
@@ -77,6 +87,12 @@ def context_windows(image: SegmentedImage, own: Appearance) -> dict[str, Floats]
     windows = window_weights(own.centre, own.size, (image.segments.shape[0], image.segments.shape[1]))
     windows["beside"] = 0.5 * (windows.pop("left") + windows.pop("right"))
     return windows
+
+
+def look_alikes(image: SegmentedImage, own: Appearance) -> Floats:
+    """Weights (n, n) of the superpixels near and like each of them."""
+    shape = (image.segments.shape[0], image.segments.shape[1])
+    return look_alike_weights(own.centre, own.size, shape, own.colour[:, _LIKENESS])
 
 
 def _ranks(own: Appearance) -> Floats:

@@ -133,7 +133,7 @@ def _cross_validated(
     """Out-of-fold scores at the best number of rounds of each label."""
     n_folds = int(fold_of.max()) + 1
     staged = np.empty((settings.rounds, len(labels), n_labels))
-    forest = np.empty((len(labels), n_labels))
+    linear = np.empty((len(labels), n_labels))
     known = labels >= 0
     for f in range(n_folds):
         if follow is not None:
@@ -142,11 +142,11 @@ def _cross_validated(
         learned = ~held & known
         model = BoostedClassifiers(n_labels, settings, seed=seed).fit(features[learned], labels[learned])
         staged[:, held] = model.staged_scores(features[held])
-        forest[held] = model.forest_scores(features[held])
+        linear[held] = model.linear_scores(features[held])
     loss = binary_losses(staged[:, known], labels[known])
     rounds = 1 + loss.argmin(axis=0)
     boosted = np.ascontiguousarray(staged[rounds - 1, :, np.arange(n_labels)].T)
-    return _Tried(settings, rounds, float(loss.min(axis=0).sum()), kinds_of(boosted, forest))
+    return _Tried(settings, rounds, float(loss.min(axis=0).sum()), kinds_of(boosted, linear))
 
 
 def _fold_numbers(folds: Sequence[Integers], n_images: int) -> Integers:
