@@ -11,7 +11,7 @@ FAST  := not slow and not browser
 READY := $(VENV)/.ready
 
 .DELETE_ON_ERROR:
-.PHONY: help demo docs test lint format test-slow browser test-browser bench clean
+.PHONY: help demo docs test lint format test-slow test-torch browser test-browser bench clean
 
 help:
 	@echo "make demo       install, restore noisy digits with every learner, write a report"
@@ -19,6 +19,7 @@ help:
 	@echo "make lint       the checks without the tests"
 	@echo "make format     rewrite the sources in the house format"
 	@echo "make test-slow  the tests that are too long for make test"
+	@echo "make test-torch the tests of the PyTorch engine and of torchrun; installs PyTorch, half a gigabyte and more"
 	@echo "make test-browser  the report in a real browser; fetches a Chromium if there is none"
 	@echo "make docs       the documentation, as HTML in build/docs; runs the tutorials"
 	@echo "make bench      the benchmarks (one of them: make bench BENCH=benchmarks/bench_x.py)"
@@ -48,6 +49,9 @@ format: $(READY)-dev
 # pytest's exit status 5 says that no test carries the mark.
 test-slow: $(READY)-dev
 	$(BIN)/python -m pytest -m "slow and not browser" || test $$? -eq 5
+
+test-torch: $(READY)-dev $(READY)-torch
+	$(BIN)/python -m pytest -k torch tests/test_torch*.py tests/test_ranks.py src/bactrian/torch
 
 # Status 3: no browser could be had. Then the tests skip, and say so.
 browser: $(READY)-browser
