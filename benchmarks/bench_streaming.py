@@ -124,9 +124,9 @@ def main() -> None:
         began = time.perf_counter()
         packed = bt.PackedFolder.write(folder, parts(given.nodes, given.chunk))
         size = sum(chunk.bytes for chunk in packed.chunks) / 2**20
-        print(
-            f"{platform.machine()}, {os.cpu_count()} cores; {packed.n_chunks} chunks, {size:.0f} MiB packed in {time.perf_counter() - began:.1f} s"
-        )
+        took = time.perf_counter() - began
+        print(f"{platform.machine()}, {os.cpu_count()} cores")
+        print(f"{packed.n_chunks} chunks, {size:.0f} MiB, packed in {took:.1f} s")
         found = {}
         for kind in ("memory", "folder"):
             command = [
@@ -143,12 +143,9 @@ def main() -> None:
             print(kind, found[kind])
         memory, streamed = found["memory"], found["folder"]
         passes = [side["seconds"] / side["evaluations"] for side in (memory, streamed)]
-        print(
-            f"seconds a pass: memory {passes[0]:.3f}, folder {passes[1]:.3f}, ratio {passes[1] / passes[0]:.2f} (wanted 2)"
-        )
-        print(
-            f"memory of the folder's side: {streamed['growth']:.0f} MiB, {size / streamed['growth']:.1f} times less than the data"
-        )
+        ratio, less = passes[1] / passes[0], size / streamed["growth"]
+        print(f"seconds a pass: memory {passes[0]:.3f}, folder {passes[1]:.3f}, ratio {ratio:.2f} (wanted 2)")
+        print(f"memory beside the folder: {streamed['growth']:.0f} MiB, {less:.1f} times less than the data")
 
 
 if __name__ == "__main__":
