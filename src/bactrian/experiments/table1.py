@@ -125,7 +125,7 @@ def notes(settings: TaggerSettings, quick: bool) -> tuple[str, ...]:
         *(("QUICK: few documents and a loose tolerance; the figures mean nothing",) if quick else ()),
         "F1 of entities as conlleval counts them, and of single tokens: the paper does not say which it means",
         f"prior variance {settings.prior_variance:g}: the paper's",
-        f"features: {settings.features}, those seen once dropped: Finkel, Grenager & Manning 2005, as in the paper",
+        f"features: {settings.features}, those seen once dropped: Finkel, Grenager & Manning 2005, and elsewhere",
         f"label scheme {settings.scheme}, skip edges {settings.skips}, table {settings.skip_tables}: chosen on testa",
         "piecewise: node scores wholly in the first incident edge, chosen on testa; the others do not depend on it",
         *settings.notes,
