@@ -16,6 +16,7 @@ from bactrian.estimators.base import LearnedEstimator
 from bactrian.estimators.graph_crf import GraphCRF
 from bactrian.estimators.schemes import SCHEMES
 from bactrian.estimators.sequences import LinearChainCRF, SkipChainCRF
+from bactrian.estimators.skips import RULES
 from bactrian.experiments.runs_checkpoints import EVERY
 from bactrian.learning.learn import METHODS
 from bactrian.text.features import CONLL, SEMINARS, EntityFeatures
@@ -165,8 +166,8 @@ class RunSettings:
         for name in options:
             if name not in known:
                 raise ValueError(f"options: {self.model} has no option {name!r}; it has {', '.join(known)}")
-        if options.get("skips", "nearest") not in ("nearest", "all"):
-            raise ValueError(f"options.skips must be 'nearest' or 'all', found {options['skips']!r}")
+        if options.get("skips", "nearest") not in RULES:
+            raise ValueError(f"options.skips must be one of {', '.join(RULES)}, found {options['skips']!r}")
         if "method" in options:
             options["method"] = _learner(options["method"])
         estimator = kind(**options)

@@ -65,13 +65,22 @@ def anywhere(communicator: Communicator, *flags: bool) -> tuple[bool, ...]:
 
 
 def combine(
-    communicator: Communicator, vector: Floats, sums: tuple[float, ...], maxima: tuple[float, ...]
+    communicator: Communicator,
+    vector: Floats,
+    sums: tuple[float, ...],
+    maxima: tuple[float, ...],
+    *,
+    in_place: bool = False,
 ) -> tuple[Floats, tuple[float, ...], tuple[float, ...]]:
-    """Sum of a vector, sums of numbers and largest of others, over all ranks in one message."""
+    """Sum of a vector, sums of numbers and largest of others, over all ranks in one message.
+
+    With ``in_place`` the sum of the vector takes its place. A communicator may have a method ``room(n)`` that gives an
+    array to add up in, the same one each time: some take long to meet a new one.
+    """
     if communicator.size == 1:
         return vector, sums, maxima
     n, n_sums, n_maxima = vector.size, len(sums), len(maxima)
-    buffer = np.empty(n + n_sums + communicator.size * n_maxima)
+    buffer: Floats = getattr(communicator, "room", np.empty)(n + n_sums + communicator.size * n_maxima)
     buffer[:n] = vector
     buffer[n : n + n_sums] = sums
     # Every rank has slots of its own for what is no sum: adding zeros to them is passing them on.
@@ -79,4 +88,6 @@ def combine(
     slots[:] = 0.0
     slots[communicator.rank] = maxima
     communicator.add_up(buffer)
-    return buffer[:n], tuple(buffer[n : n + n_sums].tolist()), tuple(slots.max(axis=0).tolist())
+    added = vector if in_place else np.empty(n)
+    added[:] = buffer[:n]
+    return added, tuple(buffer[n : n + n_sums].tolist()), tuple(slots.max(axis=0).tolist())
