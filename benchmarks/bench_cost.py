@@ -97,7 +97,7 @@ def main() -> None:
         "load": os.getloadavg()[1],
         "time": dict(zip(TIME_TERMS, model.time.tolist(), strict=True)),
         "cache": model.cache,
-        "step": dict(zip(("call", "weight"), model.step.tolist(), strict=True)),
+        "step, a weight": model.step,
         "memory": dict(zip(MEMORY_TERMS, model.memory.tolist(), strict=True)),
         "machine": asdict(Machine()),
     }

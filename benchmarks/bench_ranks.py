@@ -189,7 +189,10 @@ def training(team: Team, n_graphs: int, turns: int) -> dict[str, Any]:
     if not team.is_first:
         return {}
     single, shared = solutions
-    return row_of(np.min(one, axis=0), np.min(many, axis=0)) | {
+    row = row_of(np.min(one, axis=0), np.min(many, axis=0))
+    return row | {
+        "ratio an evaluation": row["ratio"] * shared.evaluations / single.evaluations,
+        "ratio an evaluation, processor": row["ratio, processor"] * shared.evaluations / single.evaluations,
         "evaluations": [single.evaluations, shared.evaluations],
         "status": [single.status.name, shared.status.name],
         "objective": [single.objective, shared.objective],
@@ -206,7 +209,7 @@ def communication(team: Team, turns: int) -> dict[str, Any]:
         ways: dict[str, Callable[[], object]] = {
             "all-reduce": lambda v=vector: team.world.Allreduce(MPI.IN_PLACE, v),
             "add_up": lambda v=longer: team.all.add_up(v),
-            "with packing": lambda v=vector: combine(team.all, v, (0.0, 0.0), (0.0, 0.0)),
+            "with packing": lambda v=vector: combine(team.all, v, (0.0, 0.0), (0.0, 0.0), in_place=True),
         }
         times: dict[str, list[float]] = {name: [] for name in ways}
         for _ in range(4 * turns):

@@ -78,7 +78,7 @@ def test_more_sweeps_cost_their_sweeps() -> None:
 
 
 def test_predictions() -> None:
-    model = CostModel(np.ones(len(TIME_TERMS)), np.array([0.0, 1e-9]), np.ones(len(MEMORY_TERMS)))
+    model = CostModel(np.ones(len(TIME_TERMS)), 1e-9, np.ones(len(MEMORY_TERMS)))
     machine = Machine(cores=1, efficiency=1.0, bandwidth_cores=1.0, latency=1.0, bandwidth=8.0)
     alone = predict(model, SIZE, 1, machine)
     assert alone.network_seconds == 0.0

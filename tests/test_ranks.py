@@ -92,13 +92,16 @@ def test_a_vector_with_sums_and_largest_numbers_in_one_message(size: int, n: int
         given = vectors[rank.rank].copy()
         found = combine(rank, given, (1.0, rank.rank), (-1.0 - rank.rank, np.inf if rank.rank == 0 else 0.0))
         np.testing.assert_array_equal(given, vectors[rank.rank])  # not written to
+        again, *_ = combine(rank, given, (), (), in_place=True)
+        assert again is given
+        np.testing.assert_allclose(given, found[0])
         return found, len(rank.lengths)
 
     for (vector, sums, maxima), messages in together(size, work):
         np.testing.assert_allclose(vector, vectors.sum(axis=0))
         assert sums == (size, size * (size - 1) / 2)
         assert maxima == (-1.0, np.inf)
-        assert messages == (size > 1)
+        assert messages == 2 * (size > 1)
 
 
 def test_a_single_rank_sends_nothing() -> None:

@@ -193,7 +193,7 @@ def fitted(measured: Measured) -> CostModel:
     return CostModel(
         time=constants,
         cache=cache,
-        step=fit([np.array([1.0, n]) for n, _ in measured.steps], [seconds for _, seconds in measured.steps]),
+        step=float(fit([np.array([n]) for n, _ in measured.steps], [seconds for _, seconds in measured.steps])[0]),
         memory=fit([memory_terms(size) for size, _ in measured.memory], [peak for _, peak in measured.memory]),
     )
 

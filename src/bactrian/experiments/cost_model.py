@@ -172,7 +172,7 @@ class CostModel:
     """Fitted constants: seconds of one thread, and bytes."""
 
     time: Floats  #: by :data:`TIME_TERMS`, of an evaluation
-    step: Floats  #: a constant and a weight's part of the optimiser's own work for a step
+    step: float  #: a weight's part of the optimiser's own work for a step
     memory: Floats  #: by :data:`MEMORY_TERMS`, of training
     cache: float = CACHES[1]
 
@@ -182,7 +182,7 @@ class CostModel:
 
     def step_seconds(self, weights: float) -> float:
         """Of one thread for the optimiser's vectors."""
-        return float(self.step @ np.array([1.0, weights]))
+        return self.step * weights
 
     def bytes(self, size: Size) -> float:
         """Of a process that trains on all of the data."""

@@ -109,6 +109,7 @@ class Dual(Messages):
             data.scores.moments(beliefs.counts, beliefs.hub_count, self.workers),
             (float(data.weights @ beliefs.value), float(beliefs.sweeps.sum())),
             (float(beliefs.violation.max(initial=0.0)), float(beliefs.residual.max(initial=residual))),
+            in_place=True,
         )
         precision = self.prior.precision
         sums = np.zeros((self._weight_blocks.size - 1, 2))

@@ -123,7 +123,7 @@ class StreamedDual:
             violation = max(violation, float(beliefs.violation.max(initial=0.0)))
             residual = max(residual, float(beliefs.residual.max(initial=0.0)))
         expected, (value, sweeps), (violation, residual) = combine(
-            self.communicator, expected, (value, sweeps), (violation, residual)
+            self.communicator, expected, (value, sweeps), (violation, residual), in_place=True
         )
         precision = self.prior.precision
         expected -= self.empirical
