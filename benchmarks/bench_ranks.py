@@ -35,7 +35,7 @@ from bactrian.kernels.threads import Workers
 from bactrian.objective.dual import Dual
 from bactrian.objective.entropy import carve
 from bactrian.objective.prior import Prior
-from bactrian.parallel.communicator import Alone, combine, largest
+from bactrian.parallel.communicator import Alone, Message, largest
 from problems import superpixel_like
 
 NODES = 300
@@ -206,15 +206,16 @@ def communication(team: Team, turns: int) -> dict[str, Any]:
     found = {}
     for n in LENGTHS:
         vector, longer = np.ones(n), np.ones(n + 2 + 2 * team.all.size)
+        message = Message(team.all, n, 2, 2)
         ways: dict[str, Callable[[], object]] = {
             "all-reduce": lambda v=vector: team.world.Allreduce(MPI.IN_PLACE, v),
             "add_up": lambda v=longer: team.all.add_up(v),
-            "with packing": lambda v=vector: combine(team.all, v, (0.0, 0.0), (0.0, 0.0), in_place=True),
+            "with packing": lambda m=message: m.combine((0.0, 0.0), (0.0, 0.0)),
         }
         times: dict[str, list[float]] = {name: [] for name in ways}
         for _ in range(4 * turns):
             for name, way in ways.items():
-                vector[:] = longer[:] = 1.0  # sums of sums would overflow
+                vector[:] = longer[:] = message.vector[:] = 1.0  # sums of sums would overflow
                 team.world.Barrier()
                 for _ in range(max(2, min(100, 300_000 // n))):
                     begun = time.perf_counter()

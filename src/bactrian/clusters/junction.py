@@ -128,10 +128,11 @@ class SpreadScores:
         log_entries[:] = both[: log_entries.size]
         hub_scores[:] = both[log_entries.size :]
 
-    def moments(self, counts: Floats, hub_counts: Floats, workers: Workers) -> Floats:
+    def moments(self, counts: Floats, hub_counts: Floats, workers: Workers, out: Floats | None = None) -> Floats:
         """See :class:`bactrian.model.scores.ScoreMap`."""
         gathered = self._gather @ np.concatenate([counts, hub_counts])
-        return self._inner.moments(gathered[: self._layout.n_entries], gathered[self._layout.n_entries :], workers)
+        entries, hubs = gathered[: self._layout.n_entries], gathered[self._layout.n_entries :]
+        return self._inner.moments(entries, hubs, workers, out)
 
     def base_score(self, counts: Floats, hub_counts: Floats) -> float:
         """See :class:`bactrian.model.scores.ScoreMap`."""

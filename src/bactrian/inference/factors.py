@@ -48,11 +48,11 @@ class _MovedScores:
         hub_scores[:] = 0.0
         hub_scores[self._moved[0]] = old[self._moved[1]]
 
-    def moments(self, counts: Floats, hub_counts: Floats, workers: Workers) -> Floats:
+    def moments(self, counts: Floats, hub_counts: Floats, workers: Workers, out: Floats | None = None) -> Floats:
         """See :class:`bactrian.model.scores.ScoreMap`."""
         old = np.zeros(self._n_old_states)
         old[self._moved[1]] = hub_counts[self._moved[0]]
-        return self._inner.moments(counts, old, workers)
+        return self._inner.moments(counts, old, workers, out)
 
     def base_score(self, counts: Floats, hub_counts: Floats) -> float:
         """See :class:`bactrian.model.scores.ScoreMap`."""

@@ -166,6 +166,7 @@ class Run:
         settings = self.settings
         evaluation = inner.evaluate(weights)
         slope = pseudo_gradient(weights, evaluation.gradient, settings.prior.l1)
+        gap = float(np.abs(slope).max(initial=0.0))
         objective = evaluation.value + settings.prior.l1 * float(np.abs(weights).sum())
         tables: Sequence[Sequence[Floats]]
         state: Any
@@ -189,7 +190,7 @@ class Run:
             status=status,
             history=tuple(self.records),
             objective=objective,
-            moment_gap=float(np.abs(slope).max(initial=0.0)),
+            moment_gap=gap,
             violation=violation,
             beliefs=tables,
             method=self.name,

@@ -31,11 +31,19 @@ class ScoreMap(Protocol):
     def scores(self, weights: Floats, log_entries: Floats, hub_scores: Floats, workers: Workers) -> None:
         """Fill the scores of table entries and hub states."""
 
-    def moments(self, counts: Floats, hub_counts: Floats, workers: Workers) -> Floats:
-        """F' applied to weighted beliefs, shape (n_weights,)."""
+    def moments(self, counts: Floats, hub_counts: Floats, workers: Workers, out: Floats | None = None) -> Floats:
+        """F' applied to weighted beliefs, shape (n_weights,); in ``out``, where it is given."""
 
     def base_score(self, counts: Floats, hub_counts: Floats) -> float:
         """Weighted sum of the fixed scores, those that no weight multiplies."""
+
+
+def placed(product: Floats, out: Floats | None) -> Floats:
+    """``product``, in ``out`` where that is given."""
+    if out is None:
+        return product
+    out[:] = product
+    return out
 
 
 class SparseScores:
@@ -54,10 +62,10 @@ class SparseScores:
         log_entries[:] = both[: log_entries.size]
         hub_scores[:] = both[log_entries.size :]
 
-    def moments(self, counts: Floats, hub_counts: Floats, workers: Workers) -> Floats:
+    def moments(self, counts: Floats, hub_counts: Floats, workers: Workers, out: Floats | None = None) -> Floats:
         """See :class:`ScoreMap`."""
         product: Floats = self.transposed @ np.concatenate([counts, hub_counts])
-        return product
+        return placed(product, out)
 
     def base_score(self, counts: Floats, hub_counts: Floats) -> float:
         """See :class:`ScoreMap`."""
@@ -171,9 +179,9 @@ class StructuredScores:
                 kind.inputs.times(part, product, workers)
             entries[kind.rows] = kind.table.expand(product)
 
-    def moments(self, counts: Floats, hub_counts: Floats, workers: Workers) -> Floats:
+    def moments(self, counts: Floats, hub_counts: Floats, workers: Workers, out: Floats | None = None) -> Floats:
         """See :class:`ScoreMap`."""
-        out = np.empty(self.n_weights)
+        out = np.empty(self.n_weights) if out is None else out
         node, tied = self.split(out)
         self.inputs.transposed_times(hub_counts.reshape(-1, self.n_labels), node, workers)
         entries = counts.reshape(-1, self.n_labels**2)

@@ -24,7 +24,7 @@ from bactrian.model.inputs import N_BLOCKS
 from bactrian.objective.entropy import Carving
 from bactrian.objective.messages import Messages
 from bactrian.objective.prior import Prior
-from bactrian.parallel.communicator import Alone, Communicator, combine, largest
+from bactrian.parallel.communicator import Alone, Communicator, Message, combine, largest
 
 Floats = NDArray[np.float64]
 
@@ -84,6 +84,7 @@ class Dual(Messages):
         )
         self.relinearises, self.has_saddle, self.is_forest = bool(flags[0]), bool(flags[1]), not flags[2]
         self._remembered: Floats | None = None
+        self._message = Message(communicator, data.n_weights, 2, 2)
         n_blocks = N_BLOCKS if data.n_weights >= _MANY_WEIGHTS else 1
         self._weight_blocks = np.linspace(0, data.n_weights, n_blocks + 1).astype(np.int64)
 
@@ -99,17 +100,16 @@ class Dual(Messages):
     ) -> Evaluation:
         """Value and gradient in w after sweeping the multipliers to ``tolerance`` (not at all: ``max_sweeps`` = 0).
 
-        ``residual`` is that of messages which were passed elsewhere before.
+        ``residual`` is that of messages which were passed elsewhere before. The next evaluation overwrites the
+        gradient.
         """
         data, beliefs = self.data, self.beliefs
         self.set_weights(weights)
         self.pass_messages(tolerance=tolerance, max_sweeps=max_sweeps, tree_sweeps=tree_sweeps, damping=damping)
-        expected, (value, sweeps), (violation, residual) = combine(
-            self.communicator,
-            data.scores.moments(beliefs.counts, beliefs.hub_count, self.workers),
+        expected = data.scores.moments(beliefs.counts, beliefs.hub_count, self.workers, self._message.vector)
+        (value, sweeps), (violation, residual) = self._message.combine(
             (float(data.weights @ beliefs.value), float(beliefs.sweeps.sum())),
             (float(beliefs.violation.max(initial=0.0)), float(beliefs.residual.max(initial=residual))),
-            in_place=True,
         )
         precision = self.prior.precision
         sums = np.zeros((self._weight_blocks.size - 1, 2))

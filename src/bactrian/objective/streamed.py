@@ -24,7 +24,7 @@ from bactrian.objective.linearisation import Linearisation, pooled_counts, smoot
 from bactrian.objective.messages import Messages
 from bactrian.objective.prior import Prior
 from bactrian.objective.space import Buffers, FileSpace
-from bactrian.parallel.communicator import Communicator, anywhere, combine, largest
+from bactrian.parallel.communicator import Communicator, Message, anywhere, largest
 
 Floats = NDArray[np.float64]
 Carve = Callable[[PackedData], Carving]
@@ -85,6 +85,7 @@ class StreamedDual:
             for chunk, file, part in data.opened()
         ]
         self.empirical = data.observed()[0]
+        self._message = Message(communicator, data.n_weights, 2, 2)
         flags = largest(
             communicator,
             float(any(part.relinearises for part in self.parts)),
@@ -110,7 +111,8 @@ class StreamedDual:
         damping: float = 0.0,
     ) -> Evaluation:
         """See :class:`Dual`."""
-        expected = np.zeros(self.data.n_weights)
+        expected = self._message.vector
+        expected[:] = 0.0
         value, sweeps, violation, residual = 0.0, 0.0, 0.0, 0.0
         for part in self.loaded():
             messages = part.messages
@@ -122,9 +124,7 @@ class StreamedDual:
             sweeps += float(beliefs.sweeps.sum())
             violation = max(violation, float(beliefs.violation.max(initial=0.0)))
             residual = max(residual, float(beliefs.residual.max(initial=0.0)))
-        expected, (value, sweeps), (violation, residual) = combine(
-            self.communicator, expected, (value, sweeps), (violation, residual), in_place=True
-        )
+        (value, sweeps), (violation, residual) = self._message.combine((value, sweeps), (violation, residual))
         precision = self.prior.precision
         expected -= self.empirical
         value += 0.5 * precision * float(weights @ weights) - float(weights @ self.empirical)

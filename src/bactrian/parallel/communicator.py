@@ -64,30 +64,40 @@ def anywhere(communicator: Communicator, *flags: bool) -> tuple[bool, ...]:
     return tuple(bool(value) for value in largest(communicator, *map(float, flags)))
 
 
-def combine(
-    communicator: Communicator,
-    vector: Floats,
-    sums: tuple[float, ...],
-    maxima: tuple[float, ...],
-    *,
-    in_place: bool = False,
-) -> tuple[Floats, tuple[float, ...], tuple[float, ...]]:
-    """Sum of a vector, sums of numbers and largest of others, over all ranks in one message.
+class Message:
+    """A vector with sums and largest numbers behind it, which ranks combine in one message.
 
-    With ``in_place`` the sum of the vector takes its place. A communicator may have a method ``room(n)`` that gives an
-    array to add up in, the same one each time: some take long to meet a new one.
+    It stays in the same memory from one time to the next: some communicators take long to meet an array for the first
+    time, and nothing has to be copied.
     """
+
+    def __init__(self, communicator: Communicator, n: int, n_sums: int, n_maxima: int) -> None:
+        self._communicator = communicator
+        self._buffer = np.empty(n + n_sums + communicator.size * n_maxima)
+        self.vector = self._buffer[:n]  #: to be filled by each rank; after :meth:`combine` the sum over all
+        self._sums = self._buffer[n : n + n_sums]
+        # Every rank has slots of its own for what is no sum: adding zeros to them is passing them on.
+        self._slots = self._buffer[n + n_sums :].reshape(communicator.size, n_maxima)
+
+    def combine(
+        self, sums: tuple[float, ...], maxima: tuple[float, ...]
+    ) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Sums of numbers and largest of others over all ranks; the vector becomes its sum."""
+        if self._communicator.size == 1:
+            return sums, maxima
+        self._sums[:] = sums
+        self._slots[:] = 0.0
+        self._slots[self._communicator.rank] = maxima
+        self._communicator.add_up(self._buffer)
+        return tuple(self._sums.tolist()), tuple(self._slots.max(axis=0).tolist())
+
+
+def combine(
+    communicator: Communicator, vector: Floats, sums: tuple[float, ...], maxima: tuple[float, ...]
+) -> tuple[Floats, tuple[float, ...], tuple[float, ...]]:
+    """Sum of a vector, sums of numbers and largest of others, over all ranks in one message."""
     if communicator.size == 1:
         return vector, sums, maxima
-    n, n_sums, n_maxima = vector.size, len(sums), len(maxima)
-    buffer: Floats = getattr(communicator, "room", np.empty)(n + n_sums + communicator.size * n_maxima)
-    buffer[:n] = vector
-    buffer[n : n + n_sums] = sums
-    # Every rank has slots of its own for what is no sum: adding zeros to them is passing them on.
-    slots = buffer[n + n_sums :].reshape(communicator.size, n_maxima)
-    slots[:] = 0.0
-    slots[communicator.rank] = maxima
-    communicator.add_up(buffer)
-    added = vector if in_place else np.empty(n)
-    added[:] = buffer[:n]
-    return added, tuple(buffer[n : n + n_sums].tolist()), tuple(slots.max(axis=0).tolist())
+    message = Message(communicator, vector.size, len(sums), len(maxima))
+    message.vector[:] = vector
+    return message.vector, *message.combine(sums, maxima)

@@ -16,7 +16,6 @@ class MPICommunicator:
 
         self._mpi = MPI
         self._comm = MPI.COMM_WORLD if comm is None else comm
-        self._room = np.empty(0)
 
     @property
     def rank(self) -> int:
@@ -27,16 +26,6 @@ class MPICommunicator:
     def size(self) -> int:
         """See :class:`Communicator`."""
         return int(self._comm.Get_size())
-
-    def room(self, n: int) -> NDArray[np.float64]:
-        """An array to add up in, the same memory each time.
-
-        Ranks on one machine read each other's memory, and what is new to them is mapped first: at a million numbers
-        that takes several times as long as the sum.
-        """
-        if self._room.size < n:
-            self._room = np.empty(n)
-        return self._room[:n]
 
     def add_up(self, values: NDArray[np.float64]) -> None:
         """See :class:`Communicator`."""
