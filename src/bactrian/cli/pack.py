@@ -8,7 +8,19 @@ from typing import Annotated
 import typer
 
 from bactrian.cli.common import bad_input, progress_bar
-from bactrian.cli.settings import listed, settings_from
+from bactrian.cli.settings import (
+    Columns,
+    Config,
+    Encoding,
+    Features,
+    Fields,
+    Format,
+    MinFrequency,
+    Model,
+    Scheme,
+    listed,
+    settings_from,
+)
 
 EXAMPLES = (
     "Examples:  bactrian pack train.conll -o packed  ·  bactrian pack graphs.jsonl -o packed --chunk 200000  ·  "
@@ -22,26 +34,16 @@ def run(
         typer.Argument(metavar="FILE...", help="What is to be learned from: column files, tagged texts, graphs."),
     ] = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="The folder.")] = Path("bactrian-pack"),
-    config: Annotated[Path | None, typer.Option(help="Settings in a TOML file; options given here win.")] = None,
-    format: Annotated[
-        str | None, typer.Option(metavar="NAME", help="columns, tagged or graphs; by the file's name otherwise.")
-    ] = None,
-    columns: Annotated[
-        str | None, typer.Option(metavar="LIST", help="Names of the columns, such as word,pos,chunk,tag.")
-    ] = None,
-    fields: Annotated[
-        str | None, typer.Option(metavar="LIST", help="Names of the inline tags, such as speaker,location.")
-    ] = None,
-    encoding: Annotated[str | None, typer.Option(help="Of text files; utf-8.")] = None,
-    features: Annotated[
-        str | None, typer.Option(metavar="NAME", help="conll or seminars; more in [features] of the TOML file.")
-    ] = None,
+    config: Config = None,
+    format: Format = None,
+    columns: Columns = None,
+    fields: Fields = None,
+    encoding: Encoding = None,
+    features: Features = None,
     pos: Annotated[bool | None, typer.Option("--pos/--no-pos", help="Use the column pos.")] = None,
-    scheme: Annotated[str | None, typer.Option(help="Label scheme of the model: BIO, BIOES, IOB1 or IO.")] = None,
-    model: Annotated[str | None, typer.Option(help="chain, skip-chain or graph.")] = None,
-    min_frequency: Annotated[
-        int | None, typer.Option(min=1, help="Features on fewer tokens are dropped; 2 by default.")
-    ] = None,
+    scheme: Scheme = None,
+    model: Model = None,
+    min_frequency: MinFrequency = None,
     chunk: Annotated[int, typer.Option(min=1, help="Tokens or nodes of a chunk: one is in memory at a time.")] = 50_000,
 ) -> None:
     """Pack labelled data into a folder that train goes through chunk by chunk.

@@ -4,7 +4,24 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import typer
+
+# What train and pack are both told.
+Format = Annotated[
+    str | None, typer.Option(metavar="NAME", help="columns, tagged or graphs; by the file's name otherwise.")
+]
+Columns = Annotated[str | None, typer.Option(metavar="LIST", help="Names of the columns, such as word,pos,chunk,tag.")]
+Fields = Annotated[str | None, typer.Option(metavar="LIST", help="Names of the inline tags, such as speaker,location.")]
+Encoding = Annotated[str | None, typer.Option(help="Of text files; utf-8.")]
+Features = Annotated[
+    str | None, typer.Option(metavar="NAME", help="conll or seminars; more in [features] of the TOML file.")
+]
+Scheme = Annotated[str | None, typer.Option(help="Label scheme of the model: BIO, BIOES, IOB1 or IO.")]
+Model = Annotated[str | None, typer.Option(help="chain, skip-chain or graph.")]
+MinFrequency = Annotated[int | None, typer.Option(min=1, help="Features on fewer tokens are dropped; 2 by default.")]
+Config = Annotated[Path | None, typer.Option(help="Settings in a TOML file; options given here win.")]
 
 
 def listed(text: str | None) -> list[str] | None:

@@ -16,7 +16,19 @@ from rich.console import Console
 from bactrian.cli.common import BadInputError, Show, bad_input, progress_bar
 from bactrian.cli.options import positive
 from bactrian.cli.scores import print_scores
-from bactrian.cli.settings import listed, settings_from
+from bactrian.cli.settings import (
+    Columns,
+    Config,
+    Encoding,
+    Features,
+    Fields,
+    Format,
+    MinFrequency,
+    Model,
+    Scheme,
+    listed,
+    settings_from,
+)
 
 if TYPE_CHECKING:
     from bactrian.experiments.runs_training import Follow, TrainedRun
@@ -42,34 +54,24 @@ def run(
     resume: Annotated[
         Path | None, typer.Option(metavar="RUN", help="Go on with a run that was interrupted or stopped at a limit.")
     ] = None,
-    config: Annotated[Path | None, typer.Option(help="Settings in a TOML file; options given here win.")] = None,
+    config: Config = None,
     dev: Annotated[Path | None, typer.Option(help="Labelled data to score the model on.")] = None,
     test: Annotated[Path | None, typer.Option(help="More of it; the report shows this one if there are both.")] = None,
-    format: Annotated[
-        str | None, typer.Option(metavar="NAME", help="columns, tagged or graphs; by the file's name otherwise.")
-    ] = None,
-    columns: Annotated[
-        str | None, typer.Option(metavar="LIST", help="Names of the columns, such as word,pos,chunk,tag.")
-    ] = None,
-    fields: Annotated[
-        str | None, typer.Option(metavar="LIST", help="Names of the inline tags, such as speaker,location.")
-    ] = None,
-    encoding: Annotated[str | None, typer.Option(help="Of text files; utf-8.")] = None,
-    features: Annotated[
-        str | None, typer.Option(metavar="NAME", help="conll or seminars; more in [features] of the TOML file.")
-    ] = None,
+    format: Format = None,
+    columns: Columns = None,
+    fields: Fields = None,
+    encoding: Encoding = None,
+    features: Features = None,
     pos: Annotated[
         bool | None, typer.Option("--pos/--no-pos", help="Use the column pos; such a model cannot tag raw text.")
     ] = None,
-    scheme: Annotated[str | None, typer.Option(help="Label scheme of the model: BIO, BIOES, IOB1 or IO.")] = None,
-    model: Annotated[str | None, typer.Option(help="chain, skip-chain or graph.")] = None,
+    scheme: Scheme = None,
+    model: Model = None,
     method: Annotated[str | None, typer.Option("--method", "-m", metavar="NAME", help="The learner.")] = None,
     prior_variance: Annotated[float | None, typer.Option(callback=positive, help="Of the Gaussian prior.")] = None,
     l1: Annotated[float | None, typer.Option("--l1", help="Coefficient of an L1 penalty.")] = None,
     tolerance: Annotated[float | None, typer.Option(callback=positive, help="At which learning stops.")] = None,
-    min_frequency: Annotated[
-        int | None, typer.Option(min=1, help="Features on fewer tokens are dropped; 2 by default.")
-    ] = None,
+    min_frequency: MinFrequency = None,
     max_iterations: Annotated[int | None, typer.Option(min=0, help="Limit, interruptions included.")] = None,
     max_seconds: Annotated[float | None, typer.Option(callback=positive, help="Limit of learning, this time.")] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads; one a core by default.")] = None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -184,6 +184,22 @@ def _decoded(content: bytes, encoding: str, where: str) -> str:
         return content.decode(encoding)
     except UnicodeDecodeError as error:
         raise ValueError(f"{where}: not {encoding}: {error}") from None
+
+
+def batches(
+    items: Iterable[Any], size: Callable[[Any], int], together: int, most: int | None = None
+) -> Iterator[list[Any]]:
+    """Items together until they have so many tokens or nodes, or are so many."""
+    batch: list[Any] = []
+    total = 0
+    for item in items:
+        batch.append(item)
+        total += size(item)
+        if total >= together or len(batch) == most:
+            yield batch
+            batch, total = [], 0
+    if batch:
+        yield batch
 
 
 def checksum(path: Path) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from bactrian.estimators.base import LearnedEstimator
 from bactrian.estimators.entities import entity_scores, token_scores
 from bactrian.estimators.schemes import convert
 from bactrian.experiments.runs import RunFolder
-from bactrian.experiments.runs_data import RunData, breaks_of
+from bactrian.experiments.runs_data import RunData, batches, breaks_of
 from bactrian.experiments.runs_graphs import LabelledGraph
 from bactrian.experiments.runs_settings import MODELS, RunSettings
 from bactrian.text.documents import Document
@@ -79,14 +79,14 @@ class FittedRun:
         self, documents: Iterable[Document], *, probabilities: bool = False, together: int = 64
     ) -> Iterator[tuple[Document, Labelled]]:
         """Tag documents as they come, at most ``together`` and some thousand tokens at a time."""
-        for batch in _batches(documents, len, together):
+        for batch in batches(documents, len, _TOGETHER, together):
             yield from zip(batch, self._tagged(batch, probabilities), strict=True)
 
     def label_graphs(
         self, graphs: Iterable[LabelledGraph], *, probabilities: bool = False
     ) -> Iterator[tuple[LabelledGraph, Labelled]]:
         """Label graphs as they come, some thousand nodes at a time."""
-        for batch in _batches(graphs, lambda graph: len(graph.node_features), 64):
+        for batch in batches(graphs, lambda graph: len(graph.node_features), _TOGETHER, 64):
             tables = self.estimator.predict_marginals([graph.inputs for graph in batch])
             for graph, table in zip(batch, tables, strict=True):
                 yield graph, _most_probable(table, self.classes, probabilities)
@@ -139,16 +139,3 @@ def _most_probable(table: Floats, classes: list[Any], probabilities: bool) -> La
     chosen = table.argmax(axis=1) if table.size else np.zeros(0, dtype=np.int64)
     chances = table[np.arange(chosen.size), chosen] if probabilities else None
     return Labelled([classes[k] for k in chosen.tolist()], chances)
-
-
-def _batches(items: Iterable[Any], size: Callable[[Any], int], together: int) -> Iterator[list[Any]]:
-    batch: list[Any] = []
-    total = 0
-    for item in items:
-        batch.append(item)
-        total += size(item)
-        if total >= _TOGETHER or len(batch) >= together:
-            yield batch
-            batch, total = [], 0
-    if batch:
-        yield batch

@@ -20,7 +20,7 @@ from bactrian.estimators.encoding import GrowingVocabulary
 from bactrian.estimators.labels import Labels
 from bactrian.estimators.schemes import convert, guess_scheme
 from bactrian.experiments.runs import RunFolder, check_free
-from bactrian.experiments.runs_data import breaks_of, read_documents
+from bactrian.experiments.runs_data import batches, breaks_of, read_documents
 from bactrian.experiments.runs_graphs import LabelledGraph, read_graphs
 from bactrian.experiments.runs_settings import MODELS, RunSettings
 from bactrian.model.graph_data import GraphData
@@ -131,7 +131,7 @@ def _text_parts(settings: RunSettings, estimator: Any, chunk: int) -> Iterator[G
 
     extractor = settings.extractor()
     growing, classes = GrowingVocabulary(), set[str]()
-    for batch in _batches(documents(), len, chunk):
+    for batch in batches(documents(), len, chunk):
         growing.add(list(extractor.extract_many(batch)))
         classes.update(tag for document in batch for tag in tags(document))
     estimator._begin(Labels.of([], sorted(classes)), {"X": growing.vocabulary(estimator.min_frequency)})
@@ -139,7 +139,7 @@ def _text_parts(settings: RunSettings, estimator: Any, chunk: int) -> Iterator[G
     del growing
 
     def parts() -> Iterator[GraphData]:
-        for batch in _batches(documents(), len, chunk):
+        for batch in batches(documents(), len, chunk):
             X = list(extractor.extract_many(batch))
             yield _encoded(estimator, X, [tags(document) for document in batch], breaks=breaks_of(batch))
         estimator.set_params(warm_start=False)
@@ -161,22 +161,8 @@ def _graph_parts(settings: RunSettings, estimator: Any, chunk: int) -> Iterator[
     estimator.set_params(labels=sorted(classes))
 
     def parts() -> Iterator[GraphData]:
-        for batch in _batches(graphs(), lambda graph: len(graph.node_features), chunk):
+        for batch in batches(graphs(), lambda graph: len(graph.node_features), chunk):
             yield _encoded(estimator, [graph.inputs for graph in batch], [graph.labels for graph in batch])
         estimator.set_params(warm_start=False, labels=None)
 
     return parts()
-
-
-def _batches(items: Iterable[Any], size: Callable[[Any], int], chunk: int) -> Iterator[list[Any]]:
-    """Items together until they have ``chunk`` tokens or nodes."""
-    batch: list[Any] = []
-    total = 0
-    for item in items:
-        batch.append(item)
-        total += size(item)
-        if total >= chunk:
-            yield batch
-            batch, total = [], 0
-    if batch:
-        yield batch
