@@ -84,7 +84,7 @@ class Dual(Messages):
         )
         self.relinearises, self.has_saddle, self.is_forest = bool(flags[0]), bool(flags[1]), not flags[2]
         self._remembered: Floats | None = None
-        self._message = Message(communicator, data.n_weights, 2, 2)
+        self._message = Message(communicator, data.n_weights, 2, 2) if communicator.size > 1 else None
         n_blocks = N_BLOCKS if data.n_weights >= _MANY_WEIGHTS else 1
         self._weight_blocks = np.linspace(0, data.n_weights, n_blocks + 1).astype(np.int64)
 
@@ -100,24 +100,30 @@ class Dual(Messages):
     ) -> Evaluation:
         """Value and gradient in w after sweeping the multipliers to ``tolerance`` (not at all: ``max_sweeps`` = 0).
 
-        ``residual`` is that of messages which were passed elsewhere before. The next evaluation overwrites the
-        gradient.
+        ``residual`` is that of messages which were passed elsewhere before.
         """
         data, beliefs = self.data, self.beliefs
         self.set_weights(weights)
         self.pass_messages(tolerance=tolerance, max_sweeps=max_sweeps, tree_sweeps=tree_sweeps, damping=damping)
-        expected = data.scores.moments(beliefs.counts, beliefs.hub_count, self.workers, self._message.vector)
-        (value, sweeps), (violation, residual) = self._message.combine(
-            (float(data.weights @ beliefs.value), float(beliefs.sweeps.sum())),
-            (float(beliefs.violation.max(initial=0.0)), float(beliefs.residual.max(initial=residual))),
+        message = self._message
+        place = None if message is None else message.vector
+        expected = data.scores.moments(beliefs.counts, beliefs.hub_count, self.workers, place)
+        sums: tuple[float, ...] = float(data.weights @ beliefs.value), float(beliefs.sweeps.sum())
+        maxima: tuple[float, ...] = (
+            float(beliefs.violation.max(initial=0.0)),
+            float(beliefs.residual.max(initial=residual)),
         )
+        if message is not None:
+            sums, maxima = message.combine(sums, maxima)
+            expected = expected.copy()  # the next evaluation overwrites the message
+        (value, sweeps), (violation, residual) = sums, maxima
         precision = self.prior.precision
-        sums = np.zeros((self._weight_blocks.size - 1, 2))
+        products = np.zeros((self._weight_blocks.size - 1, 2))
         self.workers.run(
-            lambda b, first, last: add_prior(expected, weights, self.empirical, precision, first, last, sums[b]),
+            lambda b, first, last: add_prior(expected, weights, self.empirical, precision, first, last, products[b]),
             self._weight_blocks,
         )
-        linear, square = sums.sum(axis=0)
+        linear, square = products.sum(axis=0)
         value += 0.5 * precision * float(square) - float(linear) - self.observed_base
         return Evaluation(value, expected, violation, int(sweeps), residual)
 

@@ -34,7 +34,8 @@ class Linearisation:
         self.dual = dual
         self._extrapolate = extrapolate
         data = dual.data
-        self._number = dual.carving.linearised[data.hub_of_state]
+        self._hub = data.hub_of_state
+        self._number = dual.carving.linearised[self._hub]
         self._links = _OnLinks(dual, share) if share > 0.0 or data.hub_virtual.any() else None
 
     def update(self, log_beliefs: Floats | None = None) -> float:
@@ -46,7 +47,7 @@ class Linearisation:
         total = np.where(used, -number * np.where(used, hub_log, 0.0), 0.0)
         if self._links is not None:
             total = self._links.spread(total, number, hub_log, at_beliefs=log_beliefs is None)
-        moved = _centred(dual, -total, dual.hub_bias)
+        moved = _centred(dual, self._hub, -total, dual.hub_bias)
         change = float(np.abs(moved).max(initial=0.0))
         further = None
         if self._extrapolate is not None and log_beliefs is None:
@@ -58,7 +59,7 @@ class Linearisation:
         # Beliefs that have this linearisation take the place of the last ones, and make it one of normalised beliefs.
         free = used & np.isfinite(total)
         logs = np.where(free, further / np.where(used, number, 1.0), hub_log)
-        offsets, hub = dual.data.layout.hub_offset, dual.data.hub_of_state
+        offsets, hub = dual.data.layout.hub_offset, self._hub
         logs -= np.maximum.reduceat(logs, offsets[:-1])[hub]
         logs -= np.log(np.bincount(hub, weights=np.exp(logs)))[hub]
         beliefs = np.exp(logs)
@@ -139,10 +140,9 @@ def _pool(data: PackedData, most_states: int) -> NDArray[np.int64]:
     return data.hub_kind[hub] * most_states + state
 
 
-def _centred(dual: Messages, new: Floats, old: Floats) -> Floats:
+def _centred(dual: Messages, hub: NDArray[np.int64], new: Floats, old: Floats) -> Floats:
     """The change of -g without a constant per hub, for a constant changes nothing; 0 where a state is forbidden."""
-    hub = dual.data.hub_of_state
     usable = np.isfinite(old) & np.isfinite(new)
-    difference = np.where(usable, np.where(usable, new, 0.0) - np.where(usable, old, 0.0), 0.0)
+    difference = np.subtract(new, old, out=np.zeros_like(new), where=usable)
     mean = np.bincount(hub, weights=np.exp(dual.beliefs.hub_log) * difference, minlength=dual.data.layout.n_hubs)
     return np.where(usable, difference - mean[hub], 0.0)

@@ -130,7 +130,7 @@ class StreamedDual:
         value += 0.5 * precision * float(weights @ weights) - float(weights @ self.empirical)
         if precision > 0.0:
             expected += precision * weights
-        return Evaluation(value, expected, violation, int(sweeps), residual)
+        return Evaluation(value, expected.copy(), violation, int(sweeps), residual)
 
     def remember(self) -> None:
         """See :class:`Dual`."""

@@ -67,8 +67,12 @@ class Anderson:
             return None
         if n == 0:
             return None
-        gram = sums[:n, :n] + _RIDGE * np.trace(sums[:n, :n]) / n * np.eye(n)
-        coefficients = np.linalg.lstsq(gram, sums[:n, n], rcond=None)[0]
+        gram = sums[:n, :n].copy()
+        mean = gram.trace() / n
+        if not mean > 0.0:
+            return None
+        gram.flat[:: n + 1] += _RIDGE * mean
+        coefficients = np.linalg.solve(gram, sums[:n, n])
         out = image.copy()
         for coefficient, difference in zip(coefficients.tolist(), self._images, strict=True):
             out -= coefficient * difference

@@ -152,7 +152,7 @@ def minimise(
 ) -> Minimum:
     """Minimise a smooth convex function plus ``l1 @ |x|``.
 
-    The function may overwrite the gradient that it returned when it is called again.
+    The gradients that the function returns are kept: it must not write to them later.
     Stops when the largest component of the (pseudo-)gradient is at most ``tolerance``, or near it where all that is
     left to gain is rounding. ``memory`` may come from an
     earlier call on a similar function. The callback returns True to stop.
@@ -295,6 +295,6 @@ def _orthant_search(
         trial_value += float(l1 @ np.abs(trial))
         decrease = float(memory.inner(slope[None], (trial - x)[None])[0, 0])
         if np.isfinite(trial_value) and trial_value <= value + _ARMIJO * decrease + noise and decrease < 0.0:
-            return trial, trial_value, _copied(trial_gradient)
+            return trial, trial_value, trial_gradient
         t *= 0.5
     return None
