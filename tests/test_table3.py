@@ -166,7 +166,7 @@ def test_choices_are_the_best_on_held_out_images_with_their_out_of_fold_scores()
     scored = score_split(corel, draw_splits(6, n_drawn=6, n_train=4)[0], SMALL, ArrayCache(None))
     row = next(row for row in ROWS if row.name == "piecewise")
     candidates = candidates_of(row, (1e-2, 1e-6), FOLDS)
-    assert len(candidates) == 12
+    assert len(candidates) == 8  # two priors, two places of node scores, in-fold and out-of-fold
     assert [one.prior_variance for one in candidates[:2]] == [1e-6, 1e-2]
     limits = Limits(tolerance=1e-5, max_iterations=60, max_seconds=None)
     options = {"limits": limits, "n_folds": 2, "seed": 0, "say": lambda _: None}

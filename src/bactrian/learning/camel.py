@@ -133,17 +133,20 @@ class Camel:
 
     def learn(self, data: PackedData | PackedFolder, settings: Settings, workers: Workers) -> Solution:
         """Fit the weights of packed data."""
+        carving = None
         if isinstance(data, PackedFolder):
             self._check_streams()
-        elif self.tighten:
-            require_bethe(data)
+        else:
+            if self.tighten:
+                require_bethe(data)
+            carving = self._carving(data, settings.seed)  # what is wrong with its numbers is said before any work
         run = Run(settings, data, self.name)
         weights = run.initial_weights()
         if self.start == "piecewise" and self.consistency and settings.start is None:
             weights = self._piecewise_weights(run, workers, weights)
         dual = make_dual(
             data,
-            lambda part: self._carving(part, settings.seed),
+            lambda part: self._carving(part, settings.seed) if carving is None else carving,
             settings.prior,
             workers,
             consistency=self.consistency,

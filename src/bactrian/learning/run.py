@@ -222,7 +222,7 @@ class NoBeliefs(Sequence[Sequence[Floats]]):
         self._what = what
 
     def _refuse(self) -> NoReturn:
-        raise ValueError(f"{self._what} keeps no cluster beliefs; call bactrian.infer at solution.weights")
+        raise ValueError(f"{self._what} has no cluster beliefs; call bactrian.infer at solution.weights")
 
     def __len__(self) -> int:
         self._refuse()

@@ -124,7 +124,9 @@ class Dual(Messages):
             self._weight_blocks,
         )
         linear, square = products.sum(axis=0)
-        value += 0.5 * precision * float(square) - float(linear) - self.observed_base
+        # In this order: with huge scores the first three cancel, and what is left must not drown in their rounding.
+        value = value - float(linear) - self.observed_base
+        value += 0.5 * precision * float(square)
         return Evaluation(value, expected, violation, int(sweeps), residual)
 
     def remember(self) -> None:

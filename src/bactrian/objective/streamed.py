@@ -127,7 +127,8 @@ class StreamedDual:
         (value, sweeps), (violation, residual) = self._message.combine((value, sweeps), (violation, residual))
         precision = self.prior.precision
         expected -= self.empirical
-        value += 0.5 * precision * float(weights @ weights) - float(weights @ self.empirical)
+        value -= float(weights @ self.empirical)
+        value += 0.5 * precision * float(weights @ weights)
         if precision > 0.0:
             expected += precision * weights
         return Evaluation(value, expected.copy(), violation, int(sweeps), residual)
