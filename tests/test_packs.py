@@ -101,7 +101,10 @@ def test_what_needs_all_of_the_data_is_refused(tmp_path: Path) -> None:
     for method in ("lbp", "exact", "pseudolikelihood", "ups", bt.Camel(solver="joint"), bt.Camel(tighten=1)):
         with pytest.raises(ValueError, match="folder of packed data"):
             bt.learn(folder, method)
-    solution = bt.learn(folder, "piecewise")
+    (tmp_path / folder.chunks[0].file).unlink()
+    with pytest.raises(ValueError, match="lbp does not learn from a folder"):  # said before any chunk is looked at
+        bt.learn(folder, "lbp")
+    solution = bt.learn(packed(tmp_path / "whole"), "piecewise")
     with pytest.raises(ValueError, match=r"bactrian\.infer"):
         solution.beliefs[0]
 

@@ -11,6 +11,7 @@ import bactrian as bt
 import oracle
 from bactrian.clusters.packing import pack_models
 from bactrian.clusters.triplets import tighten
+from bactrian.solvers.anderson import Anderson
 from oracle import Array, DenseModel, Observed, Scope
 
 SQUARE: list[Scope] = [(0, 1), (2, 1), (2, 3), (0, 3)]
@@ -230,3 +231,17 @@ def test_bad_arguments() -> None:
         bt.infer(explicit, [0.0], tighten=1)
     with pytest.raises(ValueError, match="explicit edges"):
         bt.learn(bt.Samples(explicit, [[0, 1]]), bt.Camel(tighten=1))
+
+
+def test_tight_solves_are_not_extrapolated_with_triplets_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    whole = Anderson.next
+    monkeypatch.setattr(Anderson, "next", lambda self, *arrays: (calls.append(1), whole(self, *arrays))[1])
+    rng = np.random.default_rng(0)
+    graph = bt.ClusterGraph([2] * 4, [(a, b) for a in range(4) for b in range(a + 1, 4)])
+    model = bt.LogLinearModel(graph, [np.eye(4) for _ in range(6)])
+    data = bt.Samples(model, rng.integers(0, 2, (50, 4)))
+    bt.learn(data, bt.Camel(tighten=2, tight=True), prior_variance=1.0)
+    assert not calls
+    bt.learn(data, bt.Camel(tighten=2), prior_variance=1.0)
+    assert calls

@@ -138,7 +138,7 @@ def _trained(path: Path, values: dict[str, Any] | None, limits: dict[str, Any], 
             settings, _ = RunFolder(path).read_settings()
         else:
             if ranks.rank == 0:
-                check_free(path)
+                check_free(path, f"choose another name, or go on with it: --resume {path}")
             settings = RunSettings.of(with_defaults(values))
         if settings.report:
             import bactrian.report  # noqa: F401  (missing, it must be said before any work)

@@ -177,12 +177,12 @@ class RunFolder:
         return trace, records
 
 
-def check_free(path: Path) -> None:
+def check_free(path: Path, advice: str = "choose another name") -> None:
     """Refuse a folder that holds something already, or that cannot be made."""
     if path.is_dir() and not any(path.iterdir()):
         return
     if path.exists():
-        raise ValueError(f"{path} exists already; choose another name, or go on with it: --resume {path}")
+        raise ValueError(f"{path} exists already; {advice}")
     there = next(parent for parent in path.absolute().parents if parent.exists())
     if not there.is_dir() or not os.access(there, os.W_OK):
         raise ValueError(f"{path} cannot be made in {there}")

@@ -184,7 +184,7 @@ class Camel:
         dual = Dual(
             data.packed, carving, run.settings.prior, bethe.dual.workers, communicator=run.settings.communicator
         )
-        linearisation = Linearisation(dual, self.share, Anderson(dual.communicator.add_up).next)
+        linearisation = self._in_memory(dual)
         linearisation.update(data.start(bethe.dual.beliefs.hub_log, tables))
         inner = make_inner(self.solver, dual, run)
         weights, status = self.relinearise(run, inner, linearisation, weights)
@@ -207,6 +207,9 @@ class Camel:
     def _linearisation(self, dual: Dual | StreamedDual) -> Linearisation | StreamedLinearisation:
         if isinstance(dual, StreamedDual):
             return StreamedLinearisation(dual)
+        return self._in_memory(dual)
+
+    def _in_memory(self, dual: Dual) -> Linearisation:
         extrapolate = None if self.tight else Anderson(dual.communicator.add_up).next
         return Linearisation(dual, self.share, extrapolate)
 

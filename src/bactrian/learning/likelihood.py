@@ -69,13 +69,13 @@ class Likelihood:
 
     def _streamed(self, data: PackedFolder, settings: Settings, workers: Workers) -> Solution:
         """Exact learning of trees and chains in files."""
+        advice = "choose a learner of the CAMEL family, such as 'cccp', 'camel0' or Camel(entropy='convex')"
+        if self.inference != "exact":
+            raise ValueError(f"{self.name} does not learn from a folder of packed data; {advice}")
         run = Run(settings, data, self.name)
         dual = make_dual(data, total_numbers, settings.prior, workers, communicator=settings.communicator)
-        if self.inference != "exact" or not dual.is_forest:
-            raise ValueError(
-                f"{self.name} does not learn graphs with loops from a folder of packed data; choose a learner of the "
-                "CAMEL family, such as 'cccp', 'camel0' or Camel(entropy='convex')"
-            )
+        if not dual.is_forest:
+            raise ValueError(f"exact does not learn graphs with loops from a folder of packed data; {advice}")
         inner = Profiled(dual, run, ProfiledObjective(dual, accuracy=run.accuracy, tree_sweeps=2))
         result = inner.solve(run.initial_weights(), tolerance=run.gap_tolerance, max_iterations=run.iterations_left)
         run.record(result, inner)
