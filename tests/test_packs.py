@@ -112,7 +112,7 @@ def test_what_needs_all_of_the_data_is_refused(tmp_path: Path) -> None:
 def test_learning_goes_on_from_a_solution(tmp_path: Path) -> None:
     folder = packed(tmp_path)
     with pytest.warns(bt.ConvergenceWarning):
-        short = bt.learn(folder, "cccp", prior_variance=1.0, tolerance=1e-8, max_iterations=15)
+        short = bt.learn(folder, "cccp", prior_variance=1.0, tolerance=1e-8, max_iterations=60)
     on = bt.learn(folder, "cccp", prior_variance=1.0, tolerance=1e-8, start=short)
     whole = bt.learn(folder, "cccp", prior_variance=1.0, tolerance=1e-8)
     np.testing.assert_allclose(on.weights, whole.weights, atol=1e-6)

@@ -33,6 +33,9 @@ class Workers:
 
     def run(self, task: Callable[[int, int, int], object], bounds: NDArray[np.int64]) -> None:
         """``task(block, bounds[block], bounds[block + 1])`` for every block; an error in any of them is raised."""
+        if bounds.size == 2:
+            task(0, int(bounds[0]), int(bounds[1]))
+            return
         ends = bounds.tolist()
         todo = list(zip(range(len(ends) - 1), ends[:-1], ends[1:], strict=True))
         helpers = min(self.n_threads, len(todo)) - 1

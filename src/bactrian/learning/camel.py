@@ -38,6 +38,8 @@ _ENTROPIES = ("bethe", "clusters", "trw", "convex")
 #: Quasi-Newton steps in each inner solve but the last ones; tighter solves early on are wasted on a linearisation that
 #: is about to change.
 _LOOSE_ITERATIONS = 10
+#: Part of the gap that a relinearisation opened at which its solve stops.
+_LOOSE_REDUCTION = 0.003
 #: Gap per instance at which a first solve stops, and iterations that piecewise training gets as a mere start.
 _LOOSE_GAP, _START_ITERATIONS = 1e-2, 50
 #: Largest change of a weight between relinearisations, and estimated distance still to go, at which, with a prior,
@@ -251,16 +253,13 @@ class Camel:
         # A few joint steps leave clusters that disagree, and a linearisation at such beliefs can run away.
         capped = loose and self.solver != "joint"
         limit = run.settings.max_relinearisations if dual.relinearises else 0
-        gap = last_weight_change = np.inf
+        last_weight_change = np.inf
         for outer in range(limit + 1):
-            tolerance = run.gap_tolerance
-            if loose and outer == 0:
-                tolerance = max(tolerance, _LOOSE_GAP * run.gap_scale)
-            elif loose:
-                tolerance = max(tolerance, 0.1 * gap)
+            first = loose and outer == 0
             result = inner.solve(
                 weights,
-                tolerance=tolerance,
+                tolerance=max(run.gap_tolerance, _LOOSE_GAP * run.gap_scale) if first else run.gap_tolerance,
+                relative=_LOOSE_REDUCTION if loose and not first else 0.0,
                 max_iterations=min(_LOOSE_ITERATIONS, run.iterations_left) if capped else run.iterations_left,
             )
             weight_change = largest(result.weights - weights)

@@ -53,8 +53,8 @@ class InnerSolver(Protocol):
     def failures(self) -> int:
         """Evaluations at which message passing did not converge."""
 
-    def solve(self, weights: Floats, *, tolerance: float, max_iterations: int) -> InnerResult:
-        """Run until the moment gap is at most ``tolerance``."""
+    def solve(self, weights: Floats, *, tolerance: float, relative: float = 0.0, max_iterations: int) -> InnerResult:
+        """Run until the moment gap is at most ``tolerance``, or ``relative`` of what it was at the start."""
 
     def refine(self, weights: Floats, belief_change: float) -> None:
         """Before a relinearisation: make beliefs consistent enough for a change of that size to mean something."""
@@ -104,7 +104,7 @@ class Profiled:
         """Whether messages converged at the last evaluation, where the value depends on it."""
         return self.objective.converged or not self.dual.has_saddle or self.dual.is_forest
 
-    def solve(self, weights: Floats, *, tolerance: float, max_iterations: int) -> InnerResult:
+    def solve(self, weights: Floats, *, tolerance: float, relative: float = 0.0, max_iterations: int) -> InnerResult:
         """See :class:`InnerSolver`."""
         run, objective = self.run, self.objective
         left = max_iterations
@@ -116,12 +116,13 @@ class Profiled:
                 self._value_and_gradient,
                 weights,
                 tolerance=tolerance,
+                relative=relative,
                 max_iterations=min(left, run.iterations_left),
                 l1=run.settings.prior.l1,
                 memory=self.memory,
                 callback=self._after_step,
             )
-            weights = minimum.x
+            weights, tolerance, relative = minimum.x, minimum.tolerance, 0.0
             total += minimum.iterations
             left -= minimum.iterations
             # The gap is measured with inexact multipliers: before it is believed, or where it no longer falls because
@@ -200,7 +201,7 @@ class Joint:
         """Evaluations of the dual so far."""
         return self.objective.evaluations
 
-    def solve(self, weights: Floats, *, tolerance: float, max_iterations: int) -> InnerResult:
+    def solve(self, weights: Floats, *, tolerance: float, relative: float = 0.0, max_iterations: int) -> InnerResult:
         """See :class:`InnerSolver`."""
         run, objective = self.run, self.objective
         start = objective.initial(weights)
@@ -216,6 +217,7 @@ class Joint:
             objective.value_and_gradient,
             start,
             tolerance=tolerance,
+            relative=relative,
             max_iterations=max_iterations,
             l1=l1,
             memory=self.memory,
@@ -264,7 +266,7 @@ class Alternating:
         """Evaluations of the dual so far."""
         return self.objective.evaluations
 
-    def solve(self, weights: Floats, *, tolerance: float, max_iterations: int) -> InnerResult:
+    def solve(self, weights: Floats, *, tolerance: float, relative: float = 0.0, max_iterations: int) -> InnerResult:
         """See :class:`InnerSolver`."""
         run, objective, dual = self.run, self.objective, self.dual
         iterations = 0
@@ -284,12 +286,13 @@ class Alternating:
                 value_and_gradient,
                 weights,
                 tolerance=tolerance,
+                relative=relative,
                 max_iterations=min(self.steps, max_iterations - iterations),
                 l1=run.settings.prior.l1,
                 memory=self.memory,
                 callback=after_step,
             )
-            weights = minimum.x
+            weights, tolerance, relative = minimum.x, minimum.tolerance, 0.0
             iterations += minimum.iterations
             after = dual.evaluate(weights, max_sweeps=self.sweeps_between)
             self.sweeps += after.sweeps

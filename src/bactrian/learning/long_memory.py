@@ -32,10 +32,7 @@ class LongMemory(Memory):
 
     def __init__(self, size: int, dimension: int, workers: Workers) -> None:
         super().__init__(size, 0)
-        # One pair more than is remembered: a new one is looked at before the oldest goes.
-        self._slots = size + 1
         self._rows = np.zeros((2 * self._slots, dimension), dtype=np.float32)
-        self._gram = np.zeros((2 * self._slots, 2 * self._slots))
         self._workers = workers
         self._blocks = np.linspace(0, dimension, _N_BLOCKS + 1).astype(np.int64)
         self._pending = -1  # slot whose inner products are not yet known
@@ -47,19 +44,14 @@ class LongMemory(Memory):
 
     def add(self, s: Floats, y: Floats) -> None:
         """See :class:`Memory`."""
-        slot = next(free for free in range(self._slots) if free not in self._order)
+        slot = self._free_slot()
         sums = np.zeros((_N_BLOCKS, 3))
         self._workers.run(
             lambda b, first, last: store_pair(s, y, self._rows, slot, self._slots + slot, first, last, sums[b]),
             self._blocks,
         )
-        ss, sy, yy = sums.sum(axis=0)
-        if sy <= 1e-10 * np.sqrt(ss * yy):
-            return
-        if len(self._order) == self.size:
-            self._order.pop(0)
-        self._order.append(slot)
-        self._pending = slot
+        if self._remember(slot, *sums.sum(axis=0).tolist()):
+            self._pending = slot
 
     def direction(self, gradient: Floats) -> Floats:
         """See :class:`Memory`."""
@@ -73,9 +65,7 @@ class LongMemory(Memory):
         )
         products = sums.sum(axis=0)
         if self._pending == newest:
-            for column, row in ((1, newest), (2, self._slots + newest)):
-                self._gram[row] = products[:, column]
-                self._gram[:, row] = products[:, column]
+            self._know(newest, products[:, 1:])
             self._pending = -1
         coefficients, scale = self._two_loops(products[:, 0])
         out = np.empty_like(gradient)

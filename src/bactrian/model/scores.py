@@ -38,34 +38,28 @@ class ScoreMap(Protocol):
         """Weighted sum of the fixed scores, those that no weight multiplies."""
 
 
-def placed(product: Floats, out: Floats | None) -> Floats:
-    """``product``, in ``out`` where that is given."""
-    if out is None:
-        return product
-    out[:] = product
-    return out
-
-
 class SparseScores:
     """F given as a sparse matrix over table entries followed by hub states, with fixed base scores."""
 
     def __init__(self, matrix: sp.csr_array, base: Floats) -> None:
         self.matrix = matrix
-        self.transposed = sp.csr_array(matrix.T)
         self.base = base
+        self._inputs = Inputs(matrix)
         self.n_weights = int(matrix.shape[1])
 
     def scores(self, weights: Floats, log_entries: Floats, hub_scores: Floats, workers: Workers) -> None:
         """See :class:`ScoreMap`."""
-        both = self.matrix @ weights
-        both += self.base
-        log_entries[:] = both[: log_entries.size]
-        hub_scores[:] = both[log_entries.size :]
+        both = np.empty(self.base.size)
+        self._inputs.times(weights[:, None], both[:, None], workers)
+        cut = log_entries.size
+        np.add(both[:cut], self.base[:cut], out=log_entries)
+        np.add(both[cut:], self.base[cut:], out=hub_scores)
 
     def moments(self, counts: Floats, hub_counts: Floats, workers: Workers, out: Floats | None = None) -> Floats:
         """See :class:`ScoreMap`."""
-        product: Floats = self.transposed @ np.concatenate([counts, hub_counts])
-        return placed(product, out)
+        out = np.empty(self.n_weights) if out is None else out
+        self._inputs.transposed_times(np.concatenate([counts, hub_counts])[:, None], out[:, None], workers)
+        return out
 
     def base_score(self, counts: Floats, hub_counts: Floats) -> float:
         """See :class:`ScoreMap`."""

@@ -26,6 +26,8 @@ Floats = NDArray[np.float64]
 
 #: States up to which loops are unrolled, and states of links from which that is worth the seconds of compiling.
 _MOST_UNROLLED, _WORTH_COMPILING = 20, 20_000
+#: Sweeps in a leg, after two of which slow modes are extrapolated, and the slowest decrease in a leg that is believed.
+_LEG, _SLOWEST = 50, 0.995
 #: Table entries below which a block is not worth handing to a thread.
 _LEAST_ENTRIES = 2_000.0
 
@@ -69,6 +71,7 @@ class Messages:
         self.beliefs_before: Floats | None = None
         self._states = _equal_states(layout, carving)
         self._plan = Plan(*map(space.keep, make_plan(layout))) if self._states else None
+        self._is_convex = consistency and bool((carving.hub >= 0.0).all())
         self._none_skipped = np.zeros(layout.n_instances, dtype=np.bool_)
         self.tables = Tables(
             space.scratch(layout.n_entries),
@@ -131,7 +134,42 @@ class Messages:
 
         With ``max_sweeps`` = 0 the multipliers stay as they are. ``tree_sweeps`` limits the sweeps on trees, where two
         sweeps of belief propagation are exact.
+
+        Where many sweeps are not enough, one slow mode is left, which shrinks by a constant factor: from two legs of
+        sweeps the multipliers leap to where it leads. D is convex in them where no hub's number is negative, so sweeps
+        mend a leap that went astray.
         """
+        beliefs = self.beliefs
+        leg = max_sweeps if damping > 0.0 or tree_sweeps < max_sweeps or not self._is_convex else _LEG
+        done: int | NDArray[np.int64] = 0
+        before: tuple[Floats, Floats] | None = None
+        while True:
+            self._sweep(tolerance, min(leg, max_sweeps), tree_sweeps, damping)
+            max_sweeps -= leg
+            if max_sweeps <= 0 or beliefs.residual.max(initial=0.0) <= tolerance:
+                break
+            done = done + beliefs.sweeps
+            if before is None:
+                before = self.multipliers.copy(), beliefs.residual.copy()
+            else:
+                self._leap(*before, tolerance)
+                before = None
+        np.add(beliefs.sweeps, done, out=beliefs.sweeps)
+
+    def _leap(self, multipliers: Floats, residual: Floats, tolerance: float) -> None:
+        """Go on to the limit of the geometric series that a leg of sweeps since ``multipliers`` was part of."""
+        layout, beliefs = self.data.layout, self.beliefs
+        slow = beliefs.residual > tolerance
+        ratio = np.divide(beliefs.residual, residual, out=np.zeros_like(residual), where=slow)
+        ratio = np.where(ratio < 1.0, np.minimum(ratio, _SLOWEST), 0.0)
+        states = np.diff(layout.link_offset[layout.hub_links[layout.instance_hubs]])
+        factor = np.repeat(ratio / (1.0 - ratio), states)
+        free = np.isfinite(self.multipliers) & np.isfinite(multipliers)
+        step = np.subtract(self.multipliers, multipliers, out=np.zeros_like(multipliers), where=free)
+        self.multipliers += factor * step
+
+    def _sweep(self, tolerance: float, max_sweeps: int, tree_sweeps: int, damping: float) -> None:
+        """Sweeps of every instance, beliefs, counts and values."""
         data, layout, beliefs = self.data, self.data.layout, self.beliefs
         self._block_counts[:] = 0.0
         uniform = self._plan is not None and damping == 0.0 and not self.tables.constrained[0]

@@ -12,11 +12,13 @@ memory that holds and multiplies such vectors.
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
@@ -26,7 +28,7 @@ InnerProducts = Callable[[Floats, Floats], Floats]
 _ARMIJO, _CURVATURE = 1e-4, 0.9
 _MAX_STEPS = 25
 #: Differences of the objective below this, relative to its size, are rounding.
-_NOISE = 1e-12
+_NOISE = 5e-12
 #: Iterations without a lower value or a smaller gradient before the solver gives up.
 _PATIENCE = 50
 
@@ -49,6 +51,7 @@ class Minimum:
     gradient: Floats
     iterations: int
     outcome: Outcome
+    tolerance: float  #: on the largest component of the (pseudo-)gradient, ``relative`` taken into account
 
 
 @dataclass(frozen=True)
@@ -82,8 +85,10 @@ class Memory:
     def __init__(self, size: int, dimension: int, inner: InnerProducts = local_inner_products) -> None:
         self.size = size
         self.inner = inner
-        self._vectors = np.zeros((2 * size, dimension))  # s in the first half, y in the second
-        self._gram = np.zeros((2 * size, 2 * size))
+        # One pair more than is remembered: a new one is looked at before the oldest goes.
+        self._slots = size + 1
+        self._vectors = np.zeros((2 * self._slots, dimension))  # s in the first half, y in the second
+        self._gram = np.zeros((2 * self._slots, 2 * self._slots))
         self._order: list[int] = []  # slots, oldest first
 
     def clear(self) -> None:
@@ -96,19 +101,13 @@ class Memory:
 
     def add(self, s: Floats, y: Floats) -> None:
         """Store a pair unless its curvature is not positive."""
-        new = np.stack([s, y])
-        own = self.inner(new, new)
-        if own[0, 1] <= 1e-10 * np.sqrt(own[0, 0] * own[1, 1]):
-            return
-        full = len(self._order) == self.size
-        slot = self._order.pop(0) if full else len(self._order)
-        self._vectors[slot] = s
-        self._vectors[self.size + slot] = y
-        self._order.append(slot)
-        products = self.inner(self._vectors, new)
-        for k, row in enumerate((slot, self.size + slot)):
-            self._gram[row] = products[:, k]
-            self._gram[:, row] = products[:, k]
+        slot = self._free_slot()
+        rows = [slot, self._slots + slot]
+        self._vectors[slot], self._vectors[rows[1]] = s, y
+        products = self.inner(self._vectors, self._vectors[rows])
+        self._know(slot, products)
+        ss, sy = self._gram[rows, slot].tolist()
+        self._remember(slot, ss, sy, self._gram.item(rows[1], rows[1]))
 
     def direction(self, gradient: Floats) -> Floats:
         """-H g for the inverse-Hessian approximation H; steepest descent, scaled, while the memory is empty."""
@@ -122,22 +121,54 @@ class Memory:
         direction -= scale * gradient
         return direction
 
+    def _free_slot(self) -> int:
+        return next(slot for slot in range(self._slots) if slot not in self._order)
+
+    def _know(self, slot: int, products: Floats) -> None:
+        """Take up the inner products of all vectors with s and y of a slot, in two columns."""
+        for k, row in enumerate((slot, self._slots + slot)):
+            self._gram[row] = products[:, k]
+            self._gram[:, row] = products[:, k]
+
+    def _remember(self, slot: int, ss: float, sy: float, yy: float) -> bool:
+        """Make the pair in a slot the newest, given its inner products, unless its curvature is not positive."""
+        if sy <= 1e-10 * math.sqrt(ss * yy):
+            return False
+        if len(self._order) == self.size:
+            self._order.pop(0)
+        self._order.append(slot)
+        return True
+
     def _two_loops(self, projections: Floats) -> tuple[Floats, float]:
         """Coefficients of the stored vectors and of -gradient in the direction."""
-        gram, size = self._gram, self._gram.shape[0] // 2
-        newest = self._order[-1]
-        scale = gram[newest, size + newest] / gram[size + newest, size + newest]
-        q = np.zeros(2 * size)  # q = gradient + q @ vectors, then scaled
-        alpha: dict[int, float] = {}
-        for slot in reversed(self._order):
-            alpha[slot] = (projections[slot] + gram[slot] @ q) / gram[slot, size + slot]
-            q[size + slot] -= alpha[slot]
-        q *= scale
-        for slot in self._order:
-            along = scale * projections[size + slot] + gram[size + slot] @ q
-            beta = along / gram[slot, size + slot]
-            q[slot] += alpha[slot] - beta
-        return -q, scale
+        coefficients: Floats = np.zeros(2 * self._slots)
+        scale = _two_loops(self._gram, np.array(self._order), projections, coefficients)
+        return coefficients, scale
+
+
+@njit(cache=True, nogil=True)
+def _two_loops(gram: Floats, order: NDArray[np.int64], projections: Floats, q: Floats) -> float:
+    """Fill q with the coefficients of the stored vectors; the direction is q @ vectors - scale * gradient."""
+    slots = gram.shape[0] // 2
+    newest = order[-1]
+    scale = gram[newest, slots + newest] / gram[slots + newest, slots + newest]
+    alpha = np.zeros(slots)
+    for slot in order[::-1]:  # q = gradient + q @ vectors, then scaled
+        along = projections[slot]
+        for other in order:
+            along += gram[slot, slots + other] * q[slots + other]
+        alpha[slot] = along / gram[slot, slots + slot]
+        q[slots + slot] -= alpha[slot]
+    for slot in order:
+        q[slots + slot] *= scale
+    for slot in order:
+        along = scale * projections[slots + slot]
+        for other in order:
+            along += gram[slots + slot, other] * q[other] + gram[slots + slot, slots + other] * q[slots + other]
+        q[slot] += alpha[slot] - along / gram[slot, slots + slot]
+    for slot in order:
+        q[slot], q[slots + slot] = -q[slot], -q[slots + slot]
+    return float(scale)
 
 
 def minimise(
@@ -145,6 +176,7 @@ def minimise(
     x: Floats,
     *,
     tolerance: float,
+    relative: float = 0.0,
     max_iterations: int,
     l1: float | Floats = 0.0,
     memory: Memory | None = None,
@@ -153,9 +185,9 @@ def minimise(
     """Minimise a smooth convex function plus ``l1 @ |x|``.
 
     The gradients that the function returns are kept: it must not write to them later.
-    Stops when the largest component of the (pseudo-)gradient is at most ``tolerance``, or near it where all that is
-    left to gain is rounding. ``memory`` may come from an
-    earlier call on a similar function. The callback returns True to stop.
+    Stops when the largest component of the (pseudo-)gradient is at most ``tolerance``, or ``relative`` of what it was
+    at the start, or near that where all that is left to gain is rounding. ``memory`` may come from an earlier call on
+    a similar function. The callback returns True to stop.
     """
     l1_vector = np.broadcast_to(np.asarray(l1, dtype=np.float64), x.shape)
     sparse = bool(l1_vector.any())
@@ -170,17 +202,19 @@ def minimise(
     while True:
         slope = _pseudo_gradient(x, gradient, l1_vector) if sparse else gradient
         norm = memory.largest(slope)
+        if iteration == 0:
+            tolerance = max(tolerance, relative * norm)
         stop = iteration > 0 and callback is not None and callback(Step(iteration, x, value, norm))
         if norm <= tolerance:
-            return Minimum(x, value, gradient, iteration, Outcome.CONVERGED)
+            return Minimum(x, value, gradient, iteration, Outcome.CONVERGED, tolerance)
         better = value < best_value - _NOISE * max(1.0, abs(value)) or norm < 0.9 * best_norm
         best_value, best_norm, idle = min(best_value, value), min(best_norm, norm), 0 if better else idle + 1
         if idle >= _PATIENCE:
-            return Minimum(x, value, gradient, iteration, Outcome.STALLED)
+            return Minimum(x, value, gradient, iteration, Outcome.STALLED, tolerance)
         if stop:
-            return Minimum(x, value, gradient, iteration, Outcome.STOPPED)
+            return Minimum(x, value, gradient, iteration, Outcome.STOPPED, tolerance)
         if iteration >= max_iterations:
-            return Minimum(x, value, gradient, iteration, Outcome.LIMIT)
+            return Minimum(x, value, gradient, iteration, Outcome.LIMIT, tolerance)
         direction = memory.direction(slope)
         if sparse:
             direction = np.where(direction * slope < 0.0, direction, 0.0)
@@ -193,7 +227,7 @@ def minimise(
             if retried or not memory._order:
                 within_rounding = norm <= 10.0 * tolerance and -descent <= 10.0 * _NOISE * max(1.0, abs(value))
                 outcome = Outcome.CONVERGED if within_rounding else Outcome.STALLED
-                return Minimum(x, value, gradient, iteration, outcome)
+                return Minimum(x, value, gradient, iteration, outcome, tolerance)
             memory.clear()
             retried = True
             continue

@@ -37,7 +37,7 @@ class DeviceMemory(Memory):
 
     def __init__(self, size: int, dimension: int, device: torch.device) -> None:
         super().__init__(size, 0, cast(Any, inner_products))
-        self._vectors: Any = torch.zeros(2 * size, dimension, dtype=torch.float64, device=device)
+        self._vectors: Any = torch.zeros(2 * self._slots, dimension, dtype=torch.float64, device=device)
 
     def direction(self, gradient: Any) -> Any:
         """See :class:`Memory`."""
@@ -47,20 +47,6 @@ class DeviceMemory(Memory):
         coefficients, scale = self._two_loops(projections)
         combined = torch.from_numpy(coefficients).to(gradient.device) @ self._vectors
         return combined.sub_(gradient, alpha=float(scale))
-
-    def add(self, s: Any, y: Any) -> None:
-        """See :class:`Memory`."""
-        new = torch.stack([s, y])
-        own = self.inner(cast(Any, new), cast(Any, new))
-        if own[0, 1] <= 1e-10 * np.sqrt(own[0, 0] * own[1, 1]):
-            return
-        slot = self._order.pop(0) if len(self._order) == self.size else len(self._order)
-        self._vectors[slot], self._vectors[self.size + slot] = s, y
-        self._order.append(slot)
-        products = self.inner(self._vectors, cast(Any, new))
-        for k, row in enumerate((slot, self.size + slot)):
-            self._gram[row] = products[:, k]
-            self._gram[:, row] = products[:, k]
 
 
 class DeviceObjective(ProfiledObjective):
