@@ -24,10 +24,9 @@ from numpy.typing import NDArray
 
 from bactrian.kernels.arithmetic import exp, log
 from bactrian.kernels.layout import Layout
-from bactrian.kernels.tables import LARGEST, SMALLEST, Beliefs, Numbers, Tables, evaluate_hubs
+from bactrian.kernels.tables import Beliefs, Numbers, Tables
 from bactrian.kernels.vectors import (
     add_outer,
-    add_scaled,
     copy_scaled,
     distance,
     divide_out,
@@ -46,7 +45,7 @@ Ints = NDArray[np.int64]
 States = tuple[int, ...]
 
 #: Flags under which the exponential and the logarithm keep their digits.
-_CAREFUL = {"contract", "nsz"}
+CAREFUL = {"contract", "nsz"}
 _LEAST, _MOST = 1e-280, 1e280
 _WIDEST = 600.0
 
@@ -95,8 +94,8 @@ def new_scratch(layout: Layout, first: int, last: int, k: int) -> Scratch:
     )  # fmt: skip
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=_CAREFUL)
-def _exponentials(logs: Floats, start: int, rows: int, out: Floats, tops: Floats, states: States) -> bool:
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=CAREFUL)
+def exponentials(logs: Floats, start: int, rows: int, out: Floats, tops: Floats, states: States) -> bool:
     """exp(logs - largest) row by row, and the largest; False where a row is not finite or too wide."""
     k = len(states)
     widest = 0.0
@@ -113,7 +112,7 @@ def _exponentials(logs: Floats, start: int, rows: int, out: Floats, tops: Floats
     return True
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=_CAREFUL)
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=CAREFUL)
 def _root(belief: Floats, at: int, divisor: float, states: States) -> None:
     """belief^(1 / divisor)."""
     k = len(states)
@@ -175,8 +174,9 @@ def _sweep(
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _set_outer(counts: Floats, entries: Floats, start: int, message: Floats, row: int, column: int, weight: float,
-               states: States) -> None:  # fmt: skip
+def set_outer(counts: Floats, entries: Floats, start: int, message: Floats, row: int, column: int, weight: float,
+              states: States) -> None:  # fmt: skip
+    """Counts of a table of one pair: weight times its entries times both messages."""
     k = len(states)
     for a in range(k):
         copy_scaled(counts, start + a * k, message, column, weight * message[row + a], states)
@@ -223,11 +223,11 @@ def _finish(
         if table < n_shared:
             add_outer(outer, start, message, row, message, column, weight, states)
         else:
-            _set_outer(own_counts, entries, start, message, row, column, weight, states)
+            set_outer(own_counts, entries, start, message, row, column, weight, states)
     beliefs.violation[instance] = violation
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=_CAREFUL)
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=CAREFUL)
 def _store(
     layout: Layout, tables: Tables, numbers: Numbers, multipliers: Floats, beliefs: Beliefs, instance: int,
     scratch: Scratch, states: States,
@@ -253,7 +253,8 @@ def _store(
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _is_narrow(layout: Layout, tables: Tables, instance: int) -> bool:
+def is_narrow(layout: Layout, tables: Tables, instance: int) -> bool:
+    """Whether all tables of an instance fit into the range of floating point."""
     cluster_table, narrow = layout.cluster_table, tables.narrow
     for cluster in range(layout.instance_clusters[instance], layout.instance_clusters[instance + 1]):
         if not narrow[cluster_table[cluster]]:
@@ -284,13 +285,13 @@ def sweep_uniform(
         begin, end = layout.instance_hubs[instance], layout.instance_hubs[instance + 1]
         first_link, last_link = layout.hub_links[begin], layout.hub_links[end]
         from_scratch = layout.instance_is_tree[instance] and tree_sweeps < max_sweeps
-        fast = _is_narrow(layout, tables, instance)
-        fast = fast and _exponentials(tables.hub_scores, begin * k, end - begin, scratch.psi, tops, states)
+        fast = is_narrow(layout, tables, instance)
+        fast = fast and exponentials(tables.hub_scores, begin * k, end - begin, scratch.psi, tops, states)
         if from_scratch:
             scratch.message[: (last_link - first_link) * k] = 1.0
             scratch.scale[: last_link - first_link] = 0.0
         else:
-            fast = fast and _exponentials(
+            fast = fast and exponentials(
                 multipliers, first_link * k, last_link - first_link, scratch.message, scratch.scale, states
             )
         limit = tree_sweeps if from_scratch else max_sweeps
@@ -313,172 +314,3 @@ def sweep_uniform(
     for i in range(outer.size):
         shared_counts[i] += outer[i] * tables.exp_entries[i]
     return all_done
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def evaluate_apart(
-    layout: Layout, tables: Tables, numbers: Numbers, beliefs: Beliefs, weights: Floats, shares: Floats,
-    shared_counts: Floats, first: int, last: int, states: States,
-) -> bool:  # fmt: skip
-    """D of instances whose clusters need not agree: a cluster takes ``shares`` of its hubs' scores.
-
-    Sets ``beliefs.done`` and returns whether all were done.
-    """
-    k = len(states)
-    scratch = new_scratch(layout, first, last, k)
-    all_done = True
-    link_hub, hub_links = layout.link_hub, layout.hub_links
-    outer = np.zeros(shared_counts.size)
-    scores = np.empty(scratch.message.size)
-    for instance in range(first, last):
-        beliefs.done[instance] = False
-        begin, end = layout.instance_hubs[instance], layout.instance_hubs[instance + 1]
-        first_link, last_link = hub_links[begin], hub_links[end]
-        for link in range(first_link, last_link):
-            copy_scaled(scores, (link - first_link) * k, tables.hub_scores, link_hub[link] * k, shares[link], states)
-        fast = _is_narrow(layout, tables, instance)
-        fast = fast and _exponentials(scores, 0, last_link - first_link, scratch.message, scratch.scale, states)
-        fast = fast and _hubs_apart(layout, tables, numbers, beliefs, instance, weights[instance], scratch, states)
-        if fast:
-            value = _pairs_apart(layout, tables, beliefs, instance, weights[instance], outer, scratch, states)
-            fast = not math.isnan(value)
-            beliefs.value[instance] += value
-        if fast:
-            _join_apart(layout, numbers, beliefs, instance, weights[instance], shares, states)
-        beliefs.sweeps[instance] = 0
-        beliefs.residual[instance] = 0.0
-        beliefs.done[instance] = fast
-        all_done = all_done and fast
-    for i in range(outer.size):
-        shared_counts[i] += outer[i] * tables.exp_entries[i]
-    return all_done
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def evaluate_given(
-    layout: Layout, tables: Tables, numbers: Numbers, multipliers: Floats, beliefs: Beliefs, weights: Floats,
-    shares: Floats, shared_counts: Floats, first: int, last: int, states: States,
-) -> bool:  # fmt: skip
-    """D of instances ``first:last`` at the multipliers as they are; sets ``beliefs.done``, returns whether all were."""
-    k = len(states)
-    scratch = new_scratch(layout, first, last, k)
-    outer = np.zeros(shared_counts.size)
-    all_done = True
-    for instance in range(first, last):
-        begin, end = layout.instance_hubs[instance], layout.instance_hubs[instance + 1]
-        first_link, last_link = layout.hub_links[begin], layout.hub_links[end]
-        fast = _is_narrow(layout, tables, instance) and _exponentials(
-            multipliers, first_link * k, last_link - first_link, scratch.message, scratch.scale, states
-        )
-        if fast:
-            value = _pairs_apart(layout, tables, beliefs, instance, weights[instance], outer, scratch, states)
-            fast = not math.isnan(value)
-        if fast:
-            beliefs.value[instance] = value + evaluate_hubs(
-                layout, tables, numbers, multipliers, beliefs, instance, weights[instance], shares, True, False,
-                scratch.product,
-            )  # fmt: skip
-            beliefs.sweeps[instance] = 0
-            beliefs.residual[instance] = 0.0
-        beliefs.done[instance] = fast
-        all_done = all_done and fast
-    for i in range(outer.size):
-        shared_counts[i] += outer[i] * tables.exp_entries[i]
-    return all_done
-
-
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=_CAREFUL)
-def _hubs_apart(
-    layout: Layout, tables: Tables, numbers: Numbers, beliefs: Beliefs, instance: int, weight: float, scratch: Scratch,
-    states: States,
-) -> bool:  # fmt: skip
-    """Beliefs of hubs that have a number of their own, and their part of D; 0 counts for the others."""
-    k = len(states)
-    begin, end = layout.instance_hubs[instance], layout.instance_hubs[instance + 1]
-    tops = np.empty(end - begin)
-    scores = np.empty((end - begin) * k)
-    for hub in range(begin, end):
-        inverse = 1.0 / numbers.hub[hub] if numbers.hub[hub] != 0.0 else 1.0
-        copy_scaled(scores, (hub - begin) * k, tables.hub_scores, hub * k, inverse, states)
-    if not _exponentials(scores, 0, end - begin, scratch.belief, tops, states):
-        return False
-    value = 0.0
-    belief, hub_log, hub_count = scratch.belief, beliefs.hub_log, beliefs.hub_count
-    for hub in range(begin, end):
-        at = (hub - begin) * k
-        kappa = numbers.hub[hub]
-        total = normalise(belief, at, states)
-        value += kappa * (tops[hub - begin] + math.log(total))
-        copy_scaled(hub_count, hub * k, belief, at, weight if kappa != 0.0 else 0.0, states)
-    for i in range((end - begin) * k):
-        hub_log[begin * k + i] = log(belief[i])
-    beliefs.value[instance] = value
-    return True
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def _pairs_apart(
-    layout: Layout, tables: Tables, beliefs: Beliefs, instance: int, weight: float, outer: Floats, scratch: Scratch,
-    states: States,
-) -> float:  # fmt: skip
-    """The pairs' part of D, with marginals and counts; NaN, and nothing counted, where log space is needed."""
-    k = len(states)
-    cluster_link, cluster_table, table_offset = layout.cluster_link, layout.cluster_table, layout.table_offset
-    entries, transposed, shift = tables.exp_entries, tables.exp_transposed, tables.shift
-    n_shared = layout.table_shared
-    message, scale, marginal = scratch.message, scratch.scale, beliefs.link_marginal
-    first_link = layout.hub_links[layout.instance_hubs[instance]]
-    first, last = layout.instance_clusters[instance], layout.instance_clusters[instance + 1]
-    totals = np.empty(last - first)
-    value = 0.0
-    for cluster in range(first, last):
-        row, column = cluster_link[2 * cluster], cluster_link[2 * cluster + 1]
-        row_at, column_at = (row - first_link) * k, (column - first_link) * k
-        table = cluster_table[cluster]
-        multiply_matrix(transposed, table_offset[table], message, column_at, marginal, row * k, states)
-        multiply_matrix(entries, table_offset[table], message, row_at, marginal, column * k, states)
-        multiply_by(marginal, row * k, message, row_at, states)
-        multiply_by(marginal, column * k, message, column_at, states)
-        total = normalise(marginal, row * k, states)
-        normalise(marginal, column * k, states)
-        if not SMALLEST < total < LARGEST:
-            return np.nan
-        totals[cluster - first] = 1.0 / total
-        value += math.log(total) + scale[row - first_link] + scale[column - first_link] + shift[table]
-    for cluster in range(first, last):
-        row_at = (cluster_link[2 * cluster] - first_link) * k
-        column_at = (cluster_link[2 * cluster + 1] - first_link) * k
-        table = cluster_table[cluster]
-        times = weight * totals[cluster - first]
-        if table < n_shared:
-            add_outer(outer, table_offset[table], message, row_at, message, column_at, times, states)
-        else:
-            _set_outer(beliefs.counts, entries, table_offset[table], message, row_at, column_at, times, states)
-    return value
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def _join_apart(
-    layout: Layout, numbers: Numbers, beliefs: Beliefs, instance: int, weight: float, shares: Floats, states: States
-) -> None:
-    """Counts of hubs from the clusters that took shares of their scores, and the largest disagreement.
-
-    A hub without a number of its own has the marginal of its first link for its belief.
-    """
-    k = len(states)
-    hub_links, hub_log, hub_count = layout.hub_links, beliefs.hub_log, beliefs.hub_count
-    marginal, hub_number = beliefs.link_marginal, numbers.hub
-    belief = np.empty(k)
-    violation = 0.0
-    for hub in range(layout.instance_hubs[instance], layout.instance_hubs[instance + 1]):
-        first, last = hub_links[hub], hub_links[hub + 1]
-        if hub_number[hub] == 0.0:
-            for j in range(k):
-                hub_log[hub * k + j] = log(max(marginal[first * k + j], 1e-300))
-        for j in range(k):
-            belief[j] = exp(hub_log[hub * k + j])
-        for link in range(first, last):
-            share = weight * shares[link]
-            add_scaled(hub_count, hub * k, marginal, link * k, share, states)
-            violation = max(violation, distance(marginal, link * k, belief, 0, states))
-    beliefs.violation[instance] = violation

@@ -81,6 +81,7 @@ class Profiled:
 
     def __init__(self, dual: Any, run: Run, objective: ProfiledObjective | PropagatedObjective | None = None) -> None:
         self.dual, self.run = dual, run
+        run.listen_to(dual)
         # At a saddle the value is no bound, so there inexact messages would mislead the line search.
         loosest = run.gradient_accuracy if dual.has_saddle else _LOOSEST
         self.objective = objective or ProfiledObjective(dual, accuracy=loosest)
@@ -185,6 +186,7 @@ class Joint:
 
     def __init__(self, dual: Dual, run: Run) -> None:
         self.dual, self.run = dual, run
+        run.listen_to(dual)
         self.objective = JointObjective(dual)
         n_weights = dual.data.n_weights
         size = self.objective.initial(np.zeros(n_weights)).size
@@ -252,6 +254,7 @@ class Alternating:
 
     def __init__(self, dual: Dual, run: Run) -> None:
         self.dual, self.run = dual, run
+        run.listen_to(dual)
         self.objective = JointObjective(dual)
         self.memory = make_memory(_MEMORY, dual.data.n_weights, dual.workers)
         self.sweeps = 0

@@ -17,7 +17,7 @@ from bactrian.clusters.triplets import TightenedData
 from bactrian.objective.messages import MessageTables
 from bactrian.objective.prior import Prior, pseudo_gradient
 from bactrian.objective.streamed import StreamedDual
-from bactrian.parallel.communicator import Alone, Communicator, anywhere, total
+from bactrian.parallel.communicator import Alone, Communicator, Message, Signals, total
 from bactrian.solvers.lbfgs import Outcome
 from bactrian.solvers.solution import Callback, Progress, Record, Solution, Status, WarmState
 
@@ -66,6 +66,7 @@ class Run:
         self.interrupted: Status | None = None
         self.records: list[Record] = []
         self._begun = time.perf_counter()
+        self.signals = Signals(self._begun + settings.max_seconds)
         self._iterations = 0
         self._inner: InnerSolver | None = None  # whose work is counted in the next two
         self._evaluations = 0
@@ -101,18 +102,22 @@ class Run:
             )
             answer = settings.callback(progress)
             if isinstance(answer, bool | np.bool_) and answer:
-                self.interrupted = Status.STOPPED
-        if self.interrupted is None and self.seconds >= settings.max_seconds:
+                self.signals.stop = True
+        # Clocks and callbacks differ from rank to rank: what stops one stops all, once all have heard of it.
+        stopped, late = self.signals.own() if settings.communicator.size == 1 else self.signals.seen
+        if stopped:
+            self.interrupted = Status.STOPPED
+        elif late and self.interrupted is None:
             self.interrupted = Status.TIME_LIMIT
-        # Clocks and callbacks differ from rank to rank: what stops one stops all.
-        stopped, late = anywhere(
-            settings.communicator, self.interrupted is Status.STOPPED, self.interrupted is Status.TIME_LIMIT
-        )
-        if stopped or late:
-            self.interrupted = Status.STOPPED if stopped else Status.TIME_LIMIT
         if self.interrupted is None and self.iterations_left <= 0:
             self.interrupted = Status.ITERATION_LIMIT
         return self.interrupted is not None
+
+    def listen_to(self, dual: Any) -> None:
+        """Learn what other ranks want from the messages of a dual's evaluations; :meth:`after_step` needs it."""
+        message: Message | None = dual.message
+        if message is not None:
+            message.signals = self.signals
 
     def status_of(self, outcome: Outcome) -> Status:
         """Status of a solve that ended with ``outcome``."""

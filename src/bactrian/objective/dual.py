@@ -55,6 +55,8 @@ class Dual(Messages):
     relinearises, has_saddle, is_forest : bool
         Whether, in any part of the data, some entropy is linearised; some hub's number is negative, so that the star
         update solves for a saddle of D; and, in all parts, no instance has a loop.
+    message : Message, optional
+        What an evaluation sends; None on a single rank.
     """
 
     def __init__(
@@ -84,7 +86,7 @@ class Dual(Messages):
         )
         self.relinearises, self.has_saddle, self.is_forest = bool(flags[0]), bool(flags[1]), not flags[2]
         self._remembered: Floats | None = None
-        self._message = Message(communicator, data.n_weights, 2, 2) if communicator.size > 1 else None
+        self.message = Message(communicator, data.n_weights, 2, 2) if communicator.size > 1 else None
         n_blocks = N_BLOCKS if data.n_weights >= _MANY_WEIGHTS else 1
         self._weight_blocks = np.linspace(0, data.n_weights, n_blocks + 1).astype(np.int64)
 
@@ -105,7 +107,7 @@ class Dual(Messages):
         data, beliefs = self.data, self.beliefs
         self.set_weights(weights)
         self.pass_messages(tolerance=tolerance, max_sweeps=max_sweeps, tree_sweeps=tree_sweeps, damping=damping)
-        message = self._message
+        message = self.message
         place = None if message is None else message.vector
         expected = data.scores.moments(beliefs.counts, beliefs.hub_count, self.workers, place)
         sums: tuple[float, ...] = float(data.weights @ beliefs.value), float(beliefs.sweeps.sum())

@@ -11,12 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bactrian.clusters.packed import PackedData, TableReader
+from bactrian.kernels.apart import evaluate_apart, evaluate_given
 from bactrian.kernels.layout import Layout
 from bactrian.kernels.pairs import evaluate_pairwise
 from bactrian.kernels.stars import evaluate_instances
 from bactrian.kernels.tables import Beliefs, Numbers, Tables, fill_scores, prepare_tables
 from bactrian.kernels.threads import Workers, balanced_blocks
-from bactrian.kernels.uniform import Plan, evaluate_apart, evaluate_given, make_plan, sweep_uniform
+from bactrian.kernels.uniform import Plan, make_plan, sweep_uniform
 from bactrian.model.inputs import N_BLOCKS
 from bactrian.objective.entropy import Carving
 from bactrian.objective.space import Space

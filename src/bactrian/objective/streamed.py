@@ -85,7 +85,7 @@ class StreamedDual:
             for chunk, file, part in data.opened()
         ]
         self.empirical = data.observed()[0]
-        self._message = Message(communicator, data.n_weights, 2, 2)
+        self.message = Message(communicator, data.n_weights, 2, 2)
         flags = largest(
             communicator,
             float(any(part.relinearises for part in self.parts)),
@@ -111,7 +111,7 @@ class StreamedDual:
         damping: float = 0.0,
     ) -> Evaluation:
         """See :class:`Dual`."""
-        expected = self._message.vector
+        expected = self.message.vector
         expected[:] = 0.0
         value, sweeps, violation, residual = 0.0, 0.0, 0.0, 0.0
         for part in self.loaded():
@@ -124,7 +124,7 @@ class StreamedDual:
             sweeps += float(beliefs.sweeps.sum())
             violation = max(violation, float(beliefs.violation.max(initial=0.0)))
             residual = max(residual, float(beliefs.residual.max(initial=0.0)))
-        (value, sweeps), (violation, residual) = self._message.combine((value, sweeps), (violation, residual))
+        (value, sweeps), (violation, residual) = self.message.combine((value, sweeps), (violation, residual))
         precision = self.prior.precision
         expected -= self.empirical
         value -= float(weights @ self.empirical)

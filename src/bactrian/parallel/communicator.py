@@ -7,6 +7,7 @@ value and a few other numbers behind it. All ranks get the same sums bit for bit
 
 from __future__ import annotations
 
+import time
 from typing import Protocol
 
 import numpy as np
@@ -64,6 +65,20 @@ def anywhere(communicator: Communicator, *flags: bool) -> tuple[bool, ...]:
     return tuple(bool(value) for value in largest(communicator, *map(float, flags)))
 
 
+class Signals:
+    """Whether this rank wants to stop, which every rank should know; it travels with messages that are sent anyway."""
+
+    def __init__(self, deadline: float) -> None:
+        self.stop = False  #: to be set on any rank
+        self.deadline = deadline  #: by ``time.perf_counter``
+        #: Whether some rank wanted to stop, and whether its time was up, at the last message: the same on all ranks.
+        self.seen = False, False
+
+    def own(self) -> tuple[bool, bool]:
+        """Whether this rank wants to stop, and whether its time is up."""
+        return self.stop, time.perf_counter() >= self.deadline
+
+
 class Message:
     """A vector with sums and largest numbers behind it, which ranks combine in one message.
 
@@ -73,23 +88,39 @@ class Message:
 
     def __init__(self, communicator: Communicator, n: int, n_sums: int, n_maxima: int) -> None:
         self._communicator = communicator
-        self._buffer = np.empty(n + n_sums + communicator.size * n_maxima)
+        self._size, rank = communicator.size, communicator.rank
+        self._n_sums, self._n_maxima = n_sums, n_maxima
+        self._buffer = np.empty(n + n_sums + 2 + self._size * n_maxima)
         self.vector = self._buffer[:n]  #: to be filled by each rank; after :meth:`combine` the sum over all
-        self._sums = self._buffer[n : n + n_sums]
+        self.signals: Signals | None = None  #: sent along, from when they are set
+        self._numbers = self._buffer[n:]
         # Every rank has slots of its own for what is no sum: adding zeros to them is passing them on.
-        self._slots = self._buffer[n + n_sums :].reshape(communicator.size, n_maxima)
+        self._lower, self._higher = (0.0,) * (rank * n_maxima), (0.0,) * ((self._size - 1 - rank) * n_maxima)
 
     def combine(
         self, sums: tuple[float, ...], maxima: tuple[float, ...]
     ) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Sums of numbers and largest of others over all ranks; the vector becomes its sum."""
-        if self._communicator.size == 1:
+        if self._size == 1:
             return sums, maxima
-        self._sums[:] = sums
-        self._slots[:] = 0.0
-        self._slots[self._communicator.rank] = maxima
+        signals = self.signals
+        flags = (False, False) if signals is None else signals.own()
+        self._numbers[:] = (*sums, *flags, *self._lower, *maxima, *self._higher)
         self._communicator.add_up(self._buffer)
-        return tuple(self._sums.tolist()), tuple(self._slots.max(axis=0).tolist())
+        # A few Python numbers from here on: each operation on an array would take longer than all of these.
+        n, step = self._n_sums, self._n_maxima
+        found = self._numbers.tolist()
+        if signals is not None:
+            signals.seen = found[n] > 0.0, found[n + 1] > 0.0
+        return tuple(found[:n]), tuple([_largest(found[n + 2 + k :: step]) for k in range(step)])
+
+
+def _largest(values: list[float]) -> float:
+    """Largest number; NaN where there is one, whose comparisons are all false."""
+    for value in values:
+        if value != value:
+            return value
+    return max(values)
 
 
 def combine(

@@ -16,16 +16,7 @@ class MPICommunicator:
 
         self._mpi = MPI
         self._comm = MPI.COMM_WORLD if comm is None else comm
-
-    @property
-    def rank(self) -> int:
-        """See :class:`Communicator`."""
-        return int(self._comm.Get_rank())
-
-    @property
-    def size(self) -> int:
-        """See :class:`Communicator`."""
-        return int(self._comm.Get_size())
+        self.rank, self.size = int(self._comm.Get_rank()), int(self._comm.Get_size())
 
     def add_up(self, values: NDArray[np.float64]) -> None:
         """See :class:`Communicator`."""

@@ -34,16 +34,7 @@ class ProcessGroup:
             self._device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
         if not torch.distributed.is_initialized():
             torch.distributed.init_process_group(backend, timeout=datetime.timedelta(seconds=PATIENCE))
-
-    @property
-    def rank(self) -> int:
-        """See :class:`Communicator`."""
-        return int(self._distributed.get_rank())
-
-    @property
-    def size(self) -> int:
-        """See :class:`Communicator`."""
-        return int(self._distributed.get_world_size())
+        self.rank, self.size = int(torch.distributed.get_rank()), int(torch.distributed.get_world_size())
 
     def add_up(self, values: NDArray[np.float64]) -> None:
         """See :class:`Communicator`."""
