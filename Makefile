@@ -11,7 +11,7 @@ FAST  := not slow and not browser
 READY := $(VENV)/.ready
 
 .DELETE_ON_ERROR:
-.PHONY: help demo docs test lint format test-slow test-torch browser test-browser bench clean
+.PHONY: help demo docs test lint format test-slow torch test-torch browser test-browser bench clean
 
 help:
 	@echo "make demo       install, restore noisy digits with every learner, write a report"
@@ -19,7 +19,7 @@ help:
 	@echo "make lint       the checks without the tests"
 	@echo "make format     rewrite the sources in the house format"
 	@echo "make test-slow  the tests that are too long for make test"
-	@echo "make test-torch the tests of the PyTorch engine and of torchrun; installs PyTorch, half a gigabyte and more"
+	@echo "make test-torch the tests of the PyTorch engine and of torchrun; installs PyTorch, 0.2 to 2.6 gigabytes to fetch"
 	@echo "make test-browser  the report in a real browser; fetches a Chromium if there is none"
 	@echo "make docs       the documentation, as HTML in build/docs; runs the tutorials"
 	@echo "make bench      the benchmarks (one of them: make bench BENCH=benchmarks/bench_x.py)"
@@ -50,7 +50,9 @@ format: $(READY)-dev
 test-slow: $(READY)-dev
 	$(BIN)/python -m pytest -m "slow and not browser" || test $$? -eq 5
 
-test-torch: $(READY)-dev $(READY)-torch
+torch: $(READY)-dev $(READY)-torch
+
+test-torch: torch
 	$(BIN)/python -m pytest -k torch tests/test_torch*.py tests/test_ranks.py src/bactrian/torch
 
 # Status 3: no browser could be had. Then the tests skip, and say so.
@@ -69,6 +71,14 @@ clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache \
 		.hypothesis .benchmarks docs/api/generated
 	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+
+# On Linux the registry's PyTorch brings CUDA along: 2.6 GB to fetch and 5.4 GB on the disk, a few minutes. The tests need
+# none of it, so where pip is set up to find a build for the CPU alone (a version that ends in +cpu), that one is taken.
+$(READY)-torch: pyproject.toml src/bactrian/__init__.py | $(READY)
+	@build=$$($(BIN)/python -m pip index versions torch 2>/dev/null | grep -o '[0-9][0-9.]*+cpu' | head -n 1); \
+	echo "Installing torch$${build:+==$$build} and bactrian[torch] into $(VENV); this may take minutes."; \
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check "torch$${build:+==$$build}" --editable ".[torch]"
+	@touch $@
 
 # One stamp per set of extras: a second run installs nothing unless these files have changed.
 $(READY)-%: pyproject.toml src/bactrian/__init__.py | $(READY)

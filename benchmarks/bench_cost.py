@@ -29,6 +29,7 @@ from bactrian.experiments.cost_model import (
     evaluation_counts,
     predict,
 )
+from problems import cpu_name
 
 #: Of each kind of inputs, half the combinations of labels and edges.
 FIT = tuple(shape for i, shape in enumerate(SHAPES) if (i // 4 + i) % 2 == 0)
@@ -92,7 +93,7 @@ def main() -> None:
     )
     model = fitted(fit_to)
     found: dict[str, Any] = {
-        "cpu": _cpu_name(),
+        "cpu": cpu_name(),
         "python": platform.python_version(),
         "load": os.getloadavg()[1],
         "time": dict(zip(TIME_TERMS, model.time.tolist(), strict=True)),
@@ -118,12 +119,6 @@ def main() -> None:
     )
     for row in found["predictions"]:
         print({key: f"{value:.3g}" if isinstance(value, float) else value for key, value in row.items()})
-
-
-def _cpu_name() -> str:
-    with open("/proc/cpuinfo", encoding="utf-8") as file:
-        names = [line.split(":", 1)[1].strip() for line in file if line.startswith("model name")]
-    return names[0] if names else platform.processor()
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ from bactrian.objective.dual import Dual
 from bactrian.objective.entropy import carve
 from bactrian.objective.prior import Prior
 from bactrian.torch.dual import DeviceDual
-from problems import superpixel_like
+from problems import cpu_name, superpixel_like
 
 warnings.simplefilter("ignore", bt.ConvergenceWarning)
 
@@ -208,7 +208,7 @@ def main() -> None:
     hardware = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor()
     found: dict[str, Any] = {
         "device": hardware,
-        "cpu": _cpu_name(),
+        "cpu": cpu_name(),
         "cpu cores in use": len(os.sched_getaffinity(0)),
         "torch": torch.__version__,
         "python": platform.python_version(),
@@ -230,12 +230,6 @@ def main() -> None:
         if arguments.json:
             with open(arguments.json, "w", encoding="utf-8") as file:
                 json.dump(found, file, indent=1)
-
-
-def _cpu_name() -> str:
-    with open("/proc/cpuinfo", encoding="utf-8") as file:
-        names = [line.split(":", 1)[1].strip() for line in file if line.startswith("model name")]
-    return names[0] if names else platform.processor()
 
 
 if __name__ == "__main__":

@@ -35,8 +35,8 @@ from bactrian.kernels.threads import Workers
 from bactrian.objective.dual import Dual
 from bactrian.objective.entropy import carve
 from bactrian.objective.prior import Prior
-from bactrian.parallel.communicator import Alone, Message, largest
-from problems import superpixel_like
+from bactrian.parallel.communicator import Alone, Message, Signals, largest
+from problems import cpu_name, superpixel_like
 
 NODES = 300
 LENGTHS = (1_000, 10_000, 100_000, 1_000_000, 10_000_000)
@@ -205,8 +205,9 @@ def communication(team: Team, turns: int) -> dict[str, Any]:
 
     found = {}
     for n in LENGTHS:
-        vector, longer = np.ones(n), np.ones(n + 2 + 2 * team.all.size)
+        vector, longer = np.ones(n), np.ones(n + 2 + 2 + 2 * team.all.size)
         message = Message(team.all, n, 2, 2)
+        message.signals = Signals(np.inf)
         ways: dict[str, Callable[[], object]] = {
             "all-reduce": lambda v=vector: team.world.Allreduce(MPI.IN_PLACE, v),
             "add_up": lambda v=longer: team.all.add_up(v),
@@ -233,7 +234,7 @@ def work(arguments: argparse.Namespace) -> None:
     warnings.simplefilter("ignore", bt.ConvergenceWarning)
     team = Team()
     found: dict[str, Any] = {
-        "cpu": _cpu_name(),
+        "cpu": cpu_name(),
         "cores": os.cpu_count(),
         "load before": os.getloadavg()[0],
         "python": platform.python_version(),
@@ -277,12 +278,6 @@ def summary(found: dict[str, Any]) -> str:
             f"| {row['add_up, ratio']:.2f} | {row['with packing'] * 1e6:,.1f} µs | {row['with packing, ratio']:.2f} |"
         )
     return "\n".join(rows)
-
-
-def _cpu_name() -> str:
-    with open("/proc/cpuinfo", encoding="utf-8") as file:
-        names = [line.split(":", 1)[1].strip() for line in file if line.startswith("model name")]
-    return names[0] if names else platform.processor()
 
 
 def main() -> None:

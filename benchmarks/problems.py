@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import platform
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial import Delaunay
@@ -44,3 +46,10 @@ def _delaunay_edges(points: NDArray[np.float64]) -> NDArray[np.int64]:
     triangles = Delaunay(points).simplices
     pairs = np.concatenate([triangles[:, [0, 1]], triangles[:, [1, 2]], triangles[:, [0, 2]]])
     return np.unique(np.sort(pairs, axis=1), axis=0).astype(np.int64)
+
+
+def cpu_name() -> str:
+    """The processor's name, as far as the system tells."""
+    with open("/proc/cpuinfo", encoding="utf-8") as file:
+        names = [line.split(":", 1)[1].strip() for line in file if line.startswith("model name")]
+    return names[0] if names else platform.processor()

@@ -139,32 +139,31 @@ def task_by_hand(communicator: Communicator, how: str, _: list[str]) -> dict[str
     return {name: described(learn(data, name, communicator)) for name in BY_HAND}
 
 
-def task_stopping(communicator: Communicator, how: str, _: list[str]) -> dict[str, Any]:
-    """The last rank's callback, and its clock, stop all."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", bt.ConvergenceWarning)
-        return _stopping(communicator, how)
-
-
-def _stopping(communicator: Communicator, how: str) -> dict[str, Any]:
+def stop_at(iteration: int, communicator: Communicator, name: str, how: str = "dealt") -> tuple[bt.Solution, list[int]]:
+    """The last rank's callback wants to stop; the solution, and the iterations that this rank's callback saw."""
     data = packed(cut(problem(), communicator.size, how)[communicator.rank])
-    last = communicator.size - 1
     seen: list[int] = []
 
-    def fourth(progress: bt.Progress) -> bool:
+    def follow(progress: bt.Progress) -> bool:
         seen.append(progress.iteration)
-        return progress.iteration == 4
+        return communicator.rank == communicator.size - 1 and progress.iteration == iteration
 
-    def watched(progress: bt.Progress) -> None:
-        seen.append(progress.iteration)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", bt.ConvergenceWarning)
+        return learn(data, name, communicator, callback=follow), seen
 
+
+def task_stopping(communicator: Communicator, how: str, _: list[str]) -> dict[str, Any]:
+    """The last rank's callback, and its clock, stop all."""
     found = {}
     for name in ("camel0", "cccp", "joint", "alternating", "lbp"):
-        seen.clear()
-        solution = learn(data, name, communicator, callback=fourth if communicator.rank == last else watched)
-        found[f"callback, {name}"] = {**described(solution), "seen": list(seen)}
-    impatient = 0.0 if communicator.rank == last else None
-    found["clock"] = described(learn(data, "cccp", communicator, max_seconds=impatient))
+        solution, seen = stop_at(4, communicator, name, how)
+        found[f"callback, {name}"] = {**described(solution), "seen": seen}
+    data = packed(cut(problem(), communicator.size, how)[communicator.rank])
+    impatient = 0.0 if communicator.rank == communicator.size - 1 else None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", bt.ConvergenceWarning)
+        found["clock"] = described(learn(data, "cccp", communicator, max_seconds=impatient))
     return found
 
 

@@ -21,11 +21,12 @@ import pytest
 import bactrian as bt
 import ranks
 from bactrian.clusters.packing import pack
+from bactrian.experiments.runs_checkpoints import SegmentedLearning
 from bactrian.kernels.threads import Workers
 from bactrian.objective.dual import Dual
 from bactrian.objective.entropy import carve
 from bactrian.objective.prior import Prior
-from bactrian.parallel.communicator import Alone, Message, anywhere, combine, largest, total
+from bactrian.parallel.communicator import Alone, Message, Signals, anywhere, combine, largest, total
 from bactrian.parallel.launched import launched
 from oracle import largest_change
 from ranks import BY_HAND, LEARNERS, ThreadRank, together
@@ -77,6 +78,38 @@ def test_one_rank_that_has_no_number_is_seen_by_all(where: int) -> None:
     for first, second in found:
         assert np.isnan(first)
         assert second == -np.inf
+
+
+@pytest.mark.parametrize("where", [0, 1, 2])
+@pytest.mark.parametrize("other", [np.inf, -np.inf, 2.0])
+def test_a_message_hides_no_missing_number(where: int, other: float) -> None:
+    """Nor does infinity, of either sign, look like one."""
+
+    def work(rank: ThreadRank) -> Any:
+        own = np.nan if rank.rank == where else other
+        return Message(rank, 0, 1, 3).combine((np.inf,), (own, -np.inf if rank.rank == where else other, 1.0))
+
+    for sums, (first, second, third) in together(3, work):
+        assert sums == (np.inf,)
+        assert np.isnan(first)
+        assert (second, third) == (other, 1.0)
+
+
+def test_signals_travel_with_messages() -> None:
+    """They are asked for when a message is sent, and what is seen stays as it is until the next."""
+
+    def work(rank: ThreadRank) -> Any:
+        message = Message(rank, 1, 0, 0)
+        message.signals = signals = Signals(0.0 if rank.rank == 2 else np.inf)
+        seen = [signals.seen]
+        for turn in range(3):
+            signals.stop = (turn, rank.rank) == (1, 0)
+            message.combine((), ())
+            seen.append(signals.seen)
+        return seen
+
+    for seen in together(3, work):
+        assert seen == [(False, False), (False, True), (True, True), (False, True)]
 
 
 def test_negative_numbers_are_not_hidden_by_empty_slots() -> None:
@@ -133,7 +166,7 @@ def test_an_evaluation_is_one_message_of_the_gradient_and_a_few_numbers() -> Non
         weights, tolerance=1e-10, max_sweeps=100
     )
     for found, lengths in together(3, work):
-        assert lengths == [weights.size + 2 + 2 * 3]
+        assert lengths == [weights.size + 2 + 2 + 2 * 3]
         assert found.value == pytest.approx(judge.value, rel=1e-12)
         np.testing.assert_allclose(found.gradient, judge.gradient, atol=1e-10)
         assert found.sweeps == judge.sweeps
@@ -141,9 +174,9 @@ def test_an_evaluation_is_one_message_of_the_gradient_and_a_few_numbers() -> Non
         assert found.residual == pytest.approx(judge.residual, abs=1e-12)
 
 
-@pytest.mark.parametrize("name", ["piecewise", "camel0", "cccp", "folded", "exact", "lbp", "trw", "pseudolikelihood"])
-def test_learning_sends_one_long_message_an_evaluation(name: str) -> None:
-    """Multipliers never move: beyond that only a few numbers at a time are sent, whatever the size of the data."""
+@pytest.mark.parametrize("name", ["piecewise", "camel0", "exact", "lbp", "trw", "pseudolikelihood", "cccp", "folded"])
+def test_learning_sends_one_message_an_evaluation(name: str) -> None:
+    """Multipliers never move, and nothing else is sent but once a run, or a few numbers at each relinearisation."""
     parts = ranks.cut(ranks.problem(), 2, "dealt")
 
     def work(rank: ThreadRank) -> Any:
@@ -151,14 +184,51 @@ def test_learning_sends_one_long_message_an_evaluation(name: str) -> None:
         return solution, list(rank.lengths)
 
     for solution, lengths in together(2, work):
-        evaluation = solution.weights.size + 2 + 2 * 2  # gradient, two sums, two largest numbers of each rank
-        at_the_end = 1
-        assert lengths.count(evaluation) == solution.evaluations + at_the_end
+        assert solution.evaluations > 10
+        # Gradient, two sums, two flags, two largest numbers of each rank; one evaluation more at the end.
+        evaluation = solution.weights.size + 2 + 2 + 2 * 2
+        assert lengths.count(evaluation) == solution.evaluations + 1
         others = [n for n in lengths if n != evaluation]
         # The observed moments once for each dual, and inner products of the linearisation's last changes.
-        assert max(others) <= max(solution.weights.size + 1 + 2 * 3, (5 + 1) ** 2)
-        steps = sum(record.iterations for record in solution.history)
-        assert len(others) <= steps + 4 * len(solution.history) + 10
+        assert max(others) <= max(solution.weights.size + 1 + 2 + 2 * 3, (5 + 1) ** 2)
+        relinearised = name in ("cccp", "folded")
+        assert len(others) <= (3 * len(solution.history) if relinearised else 0) + 6
+
+
+@pytest.mark.filterwarnings("ignore::bactrian.ConvergenceWarning")  # threads share the filters
+@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize("name", ["camel0", "lbp", "joint", "alternating"])
+def test_a_callback_is_heard_by_all(name: str, size: int) -> None:
+    """One rank acts at once; several do after the next step, by the messages of its evaluations."""
+    found = together(size, lambda rank: ranks.stop_at(4, rank, name))
+    for solution, seen in found:
+        assert seen == list(range(1, 5 + (size > 1)))
+        assert solution.status is bt.Status.STOPPED
+        np.testing.assert_array_equal(solution.weights, found[0][0].weights)
+
+
+@pytest.mark.filterwarnings("ignore::bactrian.ConvergenceWarning")  # threads share the filters
+@pytest.mark.parametrize("asked", [1, 3, 4])
+def test_segments_from_a_folder_end_on_all_ranks(tmp_path: Path, asked: int) -> None:
+    """Also where one rank's callback asks to stop in the very step in which a segment of three ends, or one later."""
+    folder = bt.PackedFolder.write(tmp_path / "pack", map(ranks.packed, ranks.cut(ranks.problem(), 4, "dealt")))
+
+    def work(rank: ThreadRank) -> Any:
+        seen: list[int] = []
+        saved: list[int] = []
+
+        def follow(progress: bt.Progress) -> bool:
+            seen.append(progress.iteration)
+            return rank.rank == 1 and progress.iteration == asked
+
+        learning = SegmentedLearning(every=3, save=lambda at: saved.append(at.iterations), communicator=rank)
+        solution = learning(folder, "cccp", max_iterations=50, callback=follow, n_threads=1, tolerance=1e-10)
+        return solution.status, seen, saved
+
+    for status, seen, saved in together(2, work):
+        assert status is bt.Status.STOPPED
+        assert seen == list(range(1, {1: 2, 3: 4, 4: 4}[asked] + 1))
+        assert not saved
 
 
 # --- ranks that are threads ---
@@ -192,6 +262,16 @@ def test_every_rank_has_the_beliefs_of_its_own_instances(name: str) -> None:
             assert largest_change(list(solution.beliefs[m]), list(next(judge))) < 1e-6
     for m, theirs in enumerate(judge):  # the rest, in its order
         assert largest_change(list(solution.beliefs[m]), list(theirs)) < 1e-6
+
+
+@pytest.mark.filterwarnings("ignore::bactrian.ConvergenceWarning")  # threads share the filters
+@pytest.mark.parametrize("name", ["lbp", "trw", "convex", "camel0"])
+def test_the_sweeps_of_all_ranks_are_counted(name: str) -> None:
+    parts = ranks.cut(ranks.problem(), 3, "uneven")
+    judge = ranks.learn(ranks.packed(ranks.problem()), name, max_iterations=0)
+    for found in together(3, lambda rank: ranks.learn(ranks.packed(parts[rank.rank]), name, rank, max_iterations=0)):
+        assert [record.sweeps for record in found.history] == [record.sweeps for record in judge.history]
+        assert sum(record.sweeps for record in found.history) >= len(ranks.problem())
 
 
 def test_samples_of_one_model_may_be_cut_as_well() -> None:
@@ -235,6 +315,18 @@ def test_a_flat_prior_is_recognised_as_unbounded_by_all() -> None:
 def test_refusals_among_threads() -> None:
     for found in together(2, lambda rank: ranks.task_refusals(rank, "dealt", [])):
         check_refusals(found)
+
+
+def test_a_rank_without_instances_is_refused_by_all() -> None:
+    part = ranks.by_hand(ranks.problem())
+
+    def work(rank: ThreadRank) -> str:
+        with pytest.raises(ValueError, match="at least one instance") as refused:
+            bt.learn([] if rank.rank == 1 else part, "cccp", communicator=rank)
+        return str(refused.value)
+
+    others = "rank 1 cannot learn from its data, and says why; every rank needs at least one instance"
+    assert together(3, work) == [others, "data is empty; learning needs at least one instance", others]
 
 
 def test_ranks_that_are_threads_fail_together() -> None:
@@ -299,6 +391,13 @@ def launch(
     command: list[str], folder: Path, *, timeout: float = 240.0, cwd: Path | None = None
 ) -> list[dict[str, Any]]:
     """Run the program of :mod:`ranks` and read what each rank found."""
+    code, said = finished(command, timeout=timeout, cwd=cwd)
+    assert code == 0, f"{' '.join(command)}\n{said}"
+    return [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+
+
+def finished(command: list[str], *, timeout: float, cwd: Path | None = None) -> tuple[int, str]:
+    """Exit code of a launcher, and all that its processes said."""
     environment = {
         **os.environ,
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
@@ -326,21 +425,25 @@ def launch(
             os.killpg(process.pid, signal.SIGKILL)
             said, _ = process.communicate()
         pytest.fail(f"{' '.join(command)} took more than {timeout:.0f} s\n{said}")
-    assert process.returncode == 0, f"{' '.join(command)}\n{said}"
-    return [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+    return process.returncode, said
 
 
 def mpirun(size: int, folder: Path, tasks: str, how: str, names: list[str], kind: str = "launched") -> Any:
-    pytest.importorskip("mpi4py", reason="mpi4py is not installed: pip install 'bactrian[mpi]'")
-    command = [program("mpirun"), "-n", str(size), sys.executable, ranks.__file__, kind, tasks, how, str(folder)]
-    return launch([*command, *names], folder)
+    return launch([*start("mpirun", size), ranks.__file__, kind, tasks, how, str(folder), *names], folder)
 
 
 def torchrun(size: int, folder: Path, tasks: str, how: str, names: list[str]) -> Any:
+    return launch([*start("torchrun", size), ranks.__file__, "launched", tasks, how, str(folder), *names], folder)
+
+
+def start(launcher: str, size: int) -> list[str]:
+    """The command that starts a script on so many ranks, but for the script; skips where that cannot be had."""
+    if launcher == "mpirun":
+        pytest.importorskip("mpi4py", reason="mpi4py is not installed: pip install 'bactrian[mpi]'")
+        return [program("mpirun"), "-n", str(size), sys.executable]
     if find_spec("torch") is None:
-        pytest.skip("PyTorch is not installed: pip install 'bactrian[torch]'")
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(size), "--standalone"]
-    return launch([*command, ranks.__file__, "launched", tasks, how, str(folder), *names], folder)
+        pytest.skip("PyTorch is not installed: pip install 'bactrian[torch]', or make test-torch")
+    return [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(size), "--standalone"]
 
 
 def check_sums(found: list[dict[str, Any]], kind: str) -> None:
@@ -372,7 +475,8 @@ def check_stopping(found: list[dict[str, Any]]) -> None:
         if name == "clock":
             assert (one["status"], one["iterations"]) == ("TIME_LIMIT", 1)
         else:
-            assert (one["status"], one["iterations"], one["seen"]) == ("STOPPED", 4, [1, 2, 3, 4]), name
+            last = 4 if len(found) == 1 else 5  # the others hear of it with the next evaluation
+            assert (one["status"], one["iterations"], one["seen"]) == ("STOPPED", last, list(range(1, last + 1))), name
 
 
 def check_refusals(found: dict[str, Any]) -> None:
@@ -426,6 +530,29 @@ def test_processes_of_torchrun(tmp_path: Path, size: int) -> None:
         check_refusals(one["refusals"])
 
 
+FAILING = """
+import numpy as np
+import bactrian as bt
+from bactrian.parallel.launched import launched
+
+ranks = launched()
+n = 4 * (ranks.size - 1 - ranks.rank)  # the last rank has no graphs
+labels = np.arange(n) % 2
+edges = np.stack([np.arange(0, n, 2), np.arange(1, n, 2)], axis=1)
+data = bt.GraphData(np.eye(2)[labels], edges, n_labels=2, labels=labels, node_counts=[2] * (n // 2))
+bt.learn(data, "cccp", communicator=ranks)
+"""
+
+
+@pytest.mark.parametrize("launcher", ["mpirun", "torchrun"])
+def test_an_error_in_a_script_ends_all_its_processes(tmp_path: Path, launcher: str) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(FAILING)
+    code, said = finished([*start(launcher, 2), str(script)], timeout=60.0)
+    assert code != 0
+    assert "ValueError: inputs has no rows; the data needs at least one node" in said
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("launcher", ["alone", "mpirun", "torchrun"])
 def test_the_program_of_the_documentation(tmp_path: Path, launcher: str) -> None:
@@ -435,15 +562,7 @@ def test_the_program_of_the_documentation(tmp_path: Path, launcher: str) -> None
     text = page.read_text(encoding="utf-8")
     script = tmp_path / "train.py"
     script.write_text(re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)[0])
-    command = [sys.executable, str(script)]
-    if launcher == "mpirun":
-        pytest.importorskip("mpi4py", reason="mpi4py is not installed: pip install 'bactrian[mpi]'")
-        command = [program("mpirun"), "-n", "2", sys.executable, "-m", "mpi4py", str(script)]
-    elif launcher == "torchrun":
-        if find_spec("torch") is None:
-            pytest.skip("PyTorch is not installed: pip install 'bactrian[torch]'")
-        command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone", str(script)]
-    launch(command, tmp_path, cwd=tmp_path)
+    launch([*([sys.executable] if launcher == "alone" else start(launcher, 2)), str(script)], tmp_path, cwd=tmp_path)
     said = re.search("All three print `converged (.*?)`", text)
     assert said
     data = re.sub(r"launched\(\)", "Alone()", script.read_text()).replace(

@@ -143,6 +143,12 @@ def test_tables_and_notes():
     assert "<td class=number>83.05</td>" in text
     assert "<td class=number>–</td>" in text
     assert text_of(Page(text)).count(NASTY) == 2
+    rows = (("piecewise", "6.4e-01"), ("lbp", "82.6 (2.6)"), ("exact", "0.001, 0.01"), ("cccp", "time limit"))
+    text = render_report(Report("Page", (TableSection("Table", ("learner", "value"), rows),)))
+    assert "<td class=number>6.4e-01</td>" in text
+    assert "<td class=number>82.6 (2.6)</td>" in text
+    assert "<td>0.001, 0.01</td>" in text
+    assert "<td>time limit</td>" in text
     with pytest.raises(ValueError, match=r"rows\[1\] must have 2 cells, found 1"):
         TableSection("x", ("a", "b"), (("a", 1.0), ("b",)))
 

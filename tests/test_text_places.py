@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bactrian.text import Document, EntityFeatures, flatten, tokenize, word_shape
+from bactrian.text.word_classes import word_class
 
 PLAIN = {"ngrams": 0, "window": 0, "reach": 0, "shapes": False}
 ELSEWHERE = EntityFeatures(**PLAIN, pos=False, elsewhere=True)
@@ -162,3 +163,90 @@ def test_words_that_recur_often_have_no_contexts() -> None:
 
 def test_empty_messages() -> None:
     assert MESSAGE.extract(tokenize("")) == []
+
+
+# --- classes of words ---
+
+CLASSES = EntityFeatures(**PLAIN, pos=False, classes=True)
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        ("Thursday", "day"),
+        ("tues.", "day"),
+        ("SEPT", "month"),
+        ("Prof.", "title"),
+        ("University", "organisation"),
+        ("Room", "room"),
+        ("p.m.", "half"),
+        ("PM", "half"),
+        ("12:30", "time"),
+        ("3:30pm", "time"),
+        ("4pm", "time"),
+        ("Noon", "time"),
+        ("123:30", "1"),  # no time of day
+        ("7", "d1"),
+        ("5409", "d4"),
+        ("223D", "d3"),
+        ("4th", "4"),
+        ("1" * 30, "d9"),
+        ("B", "A"),
+        ("CMU", "AA"),
+        ("Ada", "Aa"),
+        ("McCarthy", "Aa"),
+        ("É", "A"),
+        ("talk", "a"),
+        ("字", "a"),
+        ("--", "-"),
+        ("...", "."),
+    ],
+)
+def test_class_of_a_word(word: str, expected: str) -> None:
+    assert word_class(word) == expected
+
+
+lines_of_words = st.lists(
+    st.lists(st.sampled_from(["Ada", "Dr", "talk", "Hall", "4:15", "7", "-", "May"]), min_size=1, max_size=5),
+    min_size=1,
+    max_size=4,
+)
+
+
+@given(lines_of_words)
+def test_classes_around_a_token_are_those_of_enumeration(lines: list[list[str]]) -> None:
+    document = tokenize("\n".join(" ".join(line) for line in lines))
+    found = iter(added(CLASSES, document))
+    telling = {"Dr": "title", "Hall": "room", "4:15": "time", "May": "month"}
+    others = {"Ada": "Aa", "talk": "a", "7": "d1", "-": "-"}
+    for n, line in enumerate(lines):
+        classes = {t: {**telling, **others}[word] for t, word in enumerate(line)}
+        for t in range(len(line)):
+            at = lambda d, t=t, classes=classes: classes.get(t + d, "^" if t + d < 0 else "$")  # noqa: E731
+            expected = {f"k={at(0)}", f"k-1={at(-1)}", f"k+1={at(1)}"}
+            for name, places in {
+                "k-2:0": (-2, -1, 0),
+                "k:2": (0, 1, 2),
+                "k-1:1": (-1, 0, 1),
+                "k-2:2": (-2, -1, 0, 1, 2),
+                "k-3:0": (-3, -2, -1, 0),
+                "k:3": (0, 1, 2, 3),
+            }.items():
+                expected.add(f"{name}={'|'.join(map(at, places))}")
+            for name, place in (("line", n), ("above", n - 1), ("below", n + 1)):
+                words = lines[place] if 0 <= place < len(lines) else []
+                expected |= {f"{name}-k={telling[word]}" for word in words if word in telling}
+            strings = next(found)
+            assert len(strings) == len(set(strings))
+            assert set(strings) == expected
+
+
+def test_equal_classes_are_one_bundle() -> None:
+    first, second = (CLASSES.extract(tokenize(text)) for text in ("by Ada\nnow", "by Eve\nyes"))
+    assert all(a[1] is b[1] for a, b in zip(first, second, strict=True))
+
+
+def test_classes_need_lines() -> None:
+    with pytest.raises(ValueError, match=r"document 'd' does not know its lines, which classes=True needs"):
+        CLASSES.extract(Document(["a"], name="d"))
+    assert CLASSES.extract(Document([], line_starts=[])) == []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +13,9 @@ import pytest
 from bactrian.experiments import table1, table2
 from bactrian.experiments.announcements import make_announcements
 from bactrian.experiments.paper_table import PaperTable
-from bactrian.experiments.tagging import Row, peak_memory, percent
+from bactrian.experiments.tagging import Corpus, Row, peak_memory, percent, train_and_score
+from bactrian.model.scores import StructuredScores
+from bactrian.text.seminars import parse_seminar
 
 NAMES = {"B-PER": ["Ada", "Bo", "Cleo"], "B-LOC": ["Rome", "Ulm", "Oslo"]}
 
@@ -75,6 +79,28 @@ def test_peak_memory_sees_what_was_taken() -> None:
         taken = np.ones(30_000_000)
         taken += 1.0
     assert np.isnan(memory.peak) or 200.0 < memory.peak < 600.0
+
+
+@pytest.mark.parametrize("row", table2.ROWS, ids=lambda row: row.name)
+def test_a_fold_leaves_nothing_behind(row: Row, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[weakref.ref[StructuredScores]] = []
+    begin = StructuredScores.__init__
+
+    def remembered(self: StructuredScores, *given: object, **named: object) -> None:
+        begin(self, *given, **named)
+        made.append(weakref.ref(self))
+
+    monkeypatch.setattr(StructuredScores, "__init__", remembered)
+    settings = replace(table2.SETTINGS, tolerance=1e-1)
+    documents = [parse_seminar(announcement.tagged) for announcement in make_announcements(4, seed=0)]
+    corpus = Corpus.of(documents, settings, "BIO")
+    gc.disable()  # it may not run for hours where large arrays are few objects
+    try:
+        train_and_score(row, settings, corpus[[0, 1, 2]], corpus[[3]])
+        assert made
+        assert [one() for one in made] == [None] * len(made)
+    finally:
+        gc.enable()
 
 
 def test_percent() -> None:

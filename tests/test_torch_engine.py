@@ -18,6 +18,7 @@ from bactrian.model.inputs import BundledRows  # noqa: E402
 from bactrian.objective.dual import Dual  # noqa: E402
 from bactrian.objective.entropy import carve, total_numbers  # noqa: E402
 from bactrian.objective.prior import Prior  # noqa: E402
+from bactrian.torch import stars  # noqa: E402
 from bactrian.torch.dual import DeviceDual  # noqa: E402
 from bactrian.torch.inputs import _compressed  # noqa: E402
 from bactrian.torch.memory import explain_memory  # noqa: E402
@@ -63,6 +64,27 @@ def graph_data(seed: int = 0, *, n_graphs: int = 5, scale: float = 1.0, kind: st
 
 def edge_inputs(data: bt.GraphData, seed: int = 1) -> np.ndarray:
     return np.random.default_rng(seed).normal(size=(len(data.edges), 2))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("own_tables", [False, True])
+@pytest.mark.parametrize("entropy", ["clusters", "bethe"])
+def test_sweeps_in_one_kernel_are_those_of_plain_tensors_cuda(dtype, own_tables, entropy, monkeypatch):
+    data = graph_data()
+    if own_tables:
+        data = graph_data(edge_inputs=edge_inputs(data))
+    weights = torch.from_numpy(0.5 * np.random.default_rng(3).normal(size=data.n_weights)).to("cuda")
+    found = []
+    for in_kernel in (True, False):
+        monkeypatch.setattr(stars, "can_update", lambda *_, answer=in_kernel: answer)
+        dual = DeviceDual(data, entropy, Prior(2.0), device=torch.device("cuda"), dtype=getattr(torch, dtype))
+        evaluation = dual.evaluate(weights, tolerance=0.0, max_sweeps=3)
+        (part,) = dual.parts
+        found.append((part.stars.multipliers, part.stars._star_belief, part.stars._change, evaluation.gradient))
+    exact = dtype == "float64"
+    for kernel, plain in zip(*found, strict=True):
+        torch.testing.assert_close(kernel, plain, rtol=0.0, atol=1e-12 if exact else 1e-5)
 
 
 @pytest.mark.parametrize("device", DEVICES)

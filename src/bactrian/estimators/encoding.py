@@ -14,16 +14,16 @@ A feature that is given twice counts twice.
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, repeat
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from bactrian.estimators.feature_names import GrowingNames, Names
+from bactrian.estimators.named_features import NamedTokens
 from bactrian.model.inputs import BundledRows
 
 Ints = NDArray[np.int64]
@@ -43,9 +43,7 @@ class Vocabulary:
     def __init__(self, names: Sequence[str] | None, n_features: int) -> None:
         self.names = None if names is None else list(names)
         self.n_features = n_features
-        self._column = {} if names is None else {name: column for column, name in enumerate(names)}
-        if len(self._column) != (0 if names is None else n_features):
-            raise ValueError("a feature name occurs twice in the vocabulary")
+        self._columns = Names([] if names is None else names)
 
     def encode(self, X: Any, what: str = "X") -> Rows:
         """Rows of sequences over this vocabulary; features that it does not have are ignored."""
@@ -55,7 +53,7 @@ class Vocabulary:
             return _stacked(X, what, self.n_features)
         if self.names is None:
             raise TypeError(f"{what} holds named features, but the model was fitted to matrices")
-        found = _Collected(_Names(self._column, grows=False), X, what)
+        found = NamedTokens(self._columns, X, what)
         return Rows(found.inputs(self.n_features), found.lengths)
 
 
@@ -63,12 +61,12 @@ class GrowingVocabulary:
     """A vocabulary made from sequences that come in batches, of which it keeps names and counts alone."""
 
     def __init__(self) -> None:
-        self._names = _Names({}, grows=True)
+        self._names = GrowingNames()
         self._counts = np.zeros(0, dtype=np.int64)
 
     def add(self, X: Any, what: str = "X") -> None:
         """Count the features of these sequences."""
-        found = _Collected(self._names, X, what)
+        found = NamedTokens(self._names, X, what)
         counts = _tokens_with(found.inputs(len(self._names.columns)))
         counts[: self._counts.size] += self._counts
         self._counts = counts
@@ -85,8 +83,8 @@ def fit_vocabulary(X: Any, min_frequency: int, what: str = "X") -> tuple[Vocabul
     if is_matrices(X, what):
         rows = _stacked(X, what, None)
         return Vocabulary(None, int(rows.inputs.shape[1])), rows
-    growing = _Names({}, grows=True)
-    found = _Collected(growing, X, what)
+    growing = GrowingNames()
+    found = NamedTokens(growing, X, what)
     names = list(growing.columns)
     carried = found.inputs(len(names))
     counts = _tokens_with(carried)
@@ -99,7 +97,7 @@ def fit_vocabulary(X: Any, min_frequency: int, what: str = "X") -> tuple[Vocabul
 
 
 def _tokens_with(carried: Any) -> Ints:
-    """How many tokens carry each feature, be it on their own or in a bundle."""
+    """How many tokens carry each feature; one that has it on its own and in a bundle, or in two, counts for each."""
     counts = np.zeros(carried.shape[1], dtype=np.int64)
     own = carried.own if isinstance(carried, BundledRows) else carried
     np.add.at(counts, own.indices, 1)
@@ -137,155 +135,3 @@ def _stacked(X: Any, what: str, n_features: int | None) -> Rows:
     lengths = np.array([part.shape[0] for part in parts], dtype=np.int64)
     sparse = any(sp.issparse(part) for part in parts)
     return Rows(sp.csr_array(sp.vstack(parts, format="csr")) if sparse else np.concatenate(parts), lengths)
-
-
-# --- named features ---
-
-
-class _Names:
-    """Columns of names, and numbers of bundles.
-
-    ``grows``: names that are new get the next column, while the vocabulary is made. Otherwise their column is -1.
-    """
-
-    def __init__(self, columns: dict[str, int], *, grows: bool) -> None:
-        self.columns, self.grows = columns, grows
-        self.bundles: dict[tuple[str, ...], int] = {}
-
-    def look_up(self, entries: list[Any], *, bundles: bool) -> Ints:
-        """Columns of names; bundles, where they are allowed, have numbers below -1, which no column has."""
-        found = np.fromiter(map(self.columns.get, entries, repeat(-1)), np.int64, len(entries))
-        columns, numbers = self.columns, self.bundles
-        known: dict[int, int] = {}  # tokens share whole bundles, and hashing one hashes all its names
-        for place in np.flatnonzero(found == -1).tolist():
-            entry = entries[place]
-            if isinstance(entry, str):
-                if self.grows:
-                    found[place] = columns.setdefault(entry, len(columns))
-            elif isinstance(entry, tuple) and bundles:
-                number = known.get(id(entry))
-                if number is None:
-                    number = known[id(entry)] = numbers.setdefault(entry, len(numbers))
-                found[place] = -2 - number
-            else:
-                raise _BadEntryError(place, entry)
-        return found
-
-
-class _BadEntryError(TypeError):
-    """An entry that is no feature."""
-
-    def __init__(self, place: int, entry: Any) -> None:
-        super().__init__(f"features must be strings, or tuples of strings, found {entry!r}")
-        self.place = place
-
-
-class _Collected:
-    """Columns and values of all tokens, in the order of the tokens."""
-
-    def __init__(self, names: _Names, X: Any, what: str) -> None:
-        self._names = names
-        entries: list[Any] = []
-        values: list[float] | None = None
-        lengths, sizes = array("q"), array("q")
-        for m, sequence in enumerate(X):
-            if isinstance(sequence, str | bytes | Mapping) or not isinstance(sequence, Sequence):
-                raise TypeError(f"{what}[{m}] must be a list of tokens, found {type(sequence).__name__}")
-            lengths.append(len(sequence))
-            for t, token in enumerate(sequence):
-                before = len(entries)
-                if isinstance(token, list | tuple):
-                    entries.extend(token)
-                    if values is not None:
-                        values.extend([1.0] * len(token))
-                elif isinstance(token, Mapping):
-                    try:
-                        named, given = features_of_dict(token)
-                    except TypeError as error:
-                        raise TypeError(f"{what}[{m}][{t}]: {error}") from None
-                    values = [1.0] * before if values is None else values
-                    values.extend(given)
-                    entries.extend(named)
-                else:
-                    raise TypeError(
-                        f"{what}[{m}][{t}]: a token is a dict or a list of strings, found {type(token).__name__}"
-                    )
-                sizes.append(len(entries) - before)
-        self.lengths: Ints = np.array(lengths, dtype=np.int64)
-        self._sizes = np.array(sizes, dtype=np.int64)
-        self._values = None if values is None else np.array(values)
-        try:
-            self._columns = names.look_up(entries, bundles=True)
-        except _BadEntryError as error:
-            t = int(np.searchsorted(np.cumsum(self._sizes), error.place, side="right"))
-            m = int(np.searchsorted(np.cumsum(self.lengths), t, side="right"))
-            raise TypeError(f"{what}[{m}][{t - int(self.lengths[:m].sum())}]: {error}") from None
-        self._bundled = self._bundle_columns()  # now, so that their names are in the vocabulary
-
-    def inputs(self, n_features: int) -> Any:
-        columns = self._columns
-        values = np.ones(columns.size) if self._values is None else self._values
-        rows = np.repeat(np.arange(self._sizes.size), self._sizes)
-        own = columns >= 0
-        alone = _matrix(rows[own], columns[own], values[own], (self._sizes.size, n_features))
-        n_bundles = len(self._names.bundles)
-        if not n_bundles:
-            return alone
-        used = columns <= -2
-        use = _matrix(rows[used], -2 - columns[used], values[used], (self._sizes.size, n_bundles))
-        of_bundle, bundle_columns = self._bundled
-        kept = bundle_columns >= 0
-        shape = (n_bundles, n_features)
-        return BundledRows(alone, use, _matrix(of_bundle[kept], bundle_columns[kept], np.ones(int(kept.sum())), shape))
-
-    def _bundle_columns(self) -> tuple[Ints, Ints]:
-        """Bundle and column of every feature in a bundle."""
-        bundles = list(self._names.bundles)
-        sizes = np.fromiter(map(len, bundles), np.int64, len(bundles))
-        rows = np.repeat(np.arange(len(bundles)), sizes)
-        try:
-            return rows, self._names.look_up(list(chain.from_iterable(bundles)), bundles=False)
-        except _BadEntryError as error:
-            bundle = bundles[int(rows[error.place])]
-            raise TypeError(f"a bundle holds strings alone, found another entry in {bundle[:3]!r}") from None
-
-
-def _matrix(rows: Ints, columns: Ints, values: NDArray[np.float64], shape: tuple[int, int]) -> sp.csr_array:
-    matrix = sp.csr_array((values, (rows, columns)), shape=shape)
-    matrix.sum_duplicates()
-    return matrix
-
-
-def features_of_dict(token: Mapping[Any, Any]) -> tuple[list[str], list[float]]:
-    """Names and values of a token's features.
-
-    >>> features_of_dict({"word": "Ava", "capital": True, "length": 3, "affixes": ["A", "va"]})
-    (['word:Ava', 'capital', 'length', 'affixes:A', 'affixes:va'], [1.0, 1.0, 3.0, 1.0, 1.0])
-    """
-    names: list[str] = []
-    values: list[float] = []
-    for key, value in token.items():
-        if not isinstance(key, str):
-            raise TypeError(f"names of features must be strings, found {key!r}")
-        if isinstance(value, str):
-            names.append(f"{key}:{value}")
-            values.append(1.0)
-        elif isinstance(value, bool | int | float | np.bool_ | np.integer | np.floating):
-            number = float(value)
-            if not np.isfinite(number):
-                raise TypeError(f"feature {key!r} must be a finite number, found {value!r}")
-            names.append(key)
-            values.append(number)
-        elif isinstance(value, Mapping):
-            inner_names, inner_values = features_of_dict(value)
-            names.extend(f"{key}:{name}" for name in inner_names)
-            values.extend(inner_values)
-        elif isinstance(value, list | tuple | set | frozenset):
-            for entry in sorted(value) if isinstance(value, set | frozenset) else value:
-                if not isinstance(entry, str):
-                    raise TypeError(f"feature {key!r} lists {entry!r}; only strings may be listed")
-                names.append(f"{key}:{entry}")
-                values.append(1.0)
-        else:
-            raise TypeError(f"feature {key!r} must be a string, number, list or dict, found {type(value).__name__}")
-    return names, values

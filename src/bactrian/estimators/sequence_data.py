@@ -99,7 +99,8 @@ class WordReader:
 
     def __init__(self, name: str) -> None:
         self.name, self._prefix = name, f"{name}="
-        self._of_bundle: dict[tuple[str, ...], str | None] = {}
+        # By object, which is kept so that no other gets its number: hashing a bundle hashes all its names.
+        self._of_bundle: dict[int, tuple[tuple[str, ...], str | None]] = {}
 
     def __call__(self, token: Any) -> str:
         """The word; a rule for skips needs one on every token."""
@@ -117,11 +118,11 @@ class WordReader:
             return None
         for feature in token:
             if isinstance(feature, tuple):
-                if feature not in self._of_bundle:
-                    self._of_bundle[feature] = self._of_strings(feature)
-                found = self._of_bundle[feature]
-                if found is not None:
-                    return found
+                known = self._of_bundle.get(id(feature))
+                if known is None:
+                    known = self._of_bundle[id(feature)] = feature, self._of_strings(feature)
+                if known[1] is not None:
+                    return known[1]
             elif isinstance(feature, str) and feature.startswith(self._prefix):
                 return feature[len(self._prefix) :]
         return None

@@ -33,8 +33,9 @@ Follow = Callable[[str], None]
 
 #: Scores of the training images that a random field may learn from.
 FOLDS = ("in-fold", "out-of-fold")
-#: How much larger than others a label's own score and bias are as inputs.
-_OWN = 10.0
+#: Size as inputs of a label's own score and bias, and of the scores of others: a prior of variance v on all weights
+#: is one of 100 v and v / 100 on what these do.
+_OWN, _OTHER = 10.0, 0.1
 #: Changes of the code that change features or scores raise it, so that caches do not go stale.
 _VERSION = 2
 
@@ -106,15 +107,15 @@ def graphs(
 ) -> GraphData:
     """Images as graphs: 7 node scores and a bias for each label (56 weights), a symmetric table (28 weights).
 
-    A label's own score and its bias are inputs at ten times their size: a prior of variance v on all weights is one of
-    100 v on what they do, so that a strong one leaves the label's own score in charge, rather than none. The model is
-    the same. With ``edge_features`` an edge's table is a sum of four, weighted by a constant, boundary length and two
-    contrasts.
+    A label's own score and its bias are inputs at ten times their size, the scores of other labels at a tenth: a prior
+    of variance v on all weights is one of 100 v and v / 100 on what these do, and leaves the label's own score in
+    charge. The model is the same. With ``edge_features`` an edge's table is a sum of four, weighted by a constant,
+    boundary length and two contrasts.
     """
     starts = np.cumsum([0, *(image.n_superpixels for image in images)])
     edges = np.concatenate([image.adjacency.edges + start for image, start in zip(images, starts[:-1], strict=True)])
     stacked, n_labels = np.concatenate(scores), len(CLASSES)
-    inputs = np.concatenate([_OWN * stacked, stacked, np.full((len(stacked), 1), _OWN)], axis=1)
+    inputs = np.concatenate([_OWN * stacked, _OTHER * stacked, np.full((len(stacked), 1), _OWN)], axis=1)
     own = np.eye(n_labels, dtype=bool)
     in_use = np.concatenate([own, ~own, np.ones((1, n_labels), dtype=bool)])
     features = np.concatenate([edge_inputs(image) for image in images]) if edge_features else None

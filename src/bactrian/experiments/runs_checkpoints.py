@@ -25,7 +25,7 @@ from bactrian.clusters.packing import pack
 from bactrian.estimators.saving import ModelFileError, SavedModel, read_model, write_model
 from bactrian.learning.camel import Camel
 from bactrian.learning.learn import METHODS, learn
-from bactrian.parallel.communicator import Alone, Communicator, total
+from bactrian.parallel.communicator import Alone, Communicator, anywhere, total
 from bactrian.solvers.solution import Callback, ConvergenceWarning, Progress, Record, Solution, Status, WarmState
 
 Floats = NDArray[np.float64]
@@ -193,9 +193,12 @@ class SegmentedLearning:
             at = segment.after(solution)
             if not uses_state:
                 at = dataclasses.replace(at, state=None)
+            late = max_seconds is not None and time.perf_counter() - began >= max_seconds
+            # Clocks and callbacks differ from rank to rank, but all must go on, or none.
+            stopped, late = anywhere(self.communicator or Alone(), segment.stopped, late)
             # A segment that was cut short, yet ended at the very same step, is done all the same.
-            if segment.cut and not segment.stopped and solution.status is not Status.CONVERGED:
-                limit = _limit_reached(at, max_iterations, max_seconds, time.perf_counter() - began)
+            if segment.cut and not stopped and solution.status is not Status.CONVERGED:
+                limit = _limit_reached(at, max_iterations, late)
                 if limit is None:
                     self.save(at)
                     continue
@@ -228,7 +231,7 @@ class _Segment:
                 seconds=progress.seconds + self.before.seconds,
             )
             answer = self.callback(shifted)
-            self.stopped = isinstance(answer, bool | np.bool_) and bool(answer)
+            self.stopped |= isinstance(answer, bool | np.bool_) and bool(answer)  # ranks go on until all know of it
         return self.cut or self.stopped
 
     def after(self, solution: Solution) -> Checkpoint:
@@ -249,11 +252,11 @@ class _Segment:
         )
 
 
-def _limit_reached(at: Checkpoint, max_iterations: int, max_seconds: float | None, seconds: float) -> Status | None:
+def _limit_reached(at: Checkpoint, max_iterations: int, late: bool) -> Status | None:
     """Which limit ends a run at the end of a segment, if any."""
     if at.iterations >= max_iterations:
         return Status.ITERATION_LIMIT
-    return Status.TIME_LIMIT if max_seconds is not None and seconds >= max_seconds else None
+    return Status.TIME_LIMIT if late else None
 
 
 def _solution_at(checkpoint: Checkpoint) -> Solution:

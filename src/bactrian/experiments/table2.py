@@ -24,7 +24,7 @@ ROWS = (
 )
 
 SETTINGS = TaggerSettings(
-    features=replace(SEMINARS, lines=True, reach=3, elsewhere=True, message=True),
+    features=replace(SEMINARS, lines=True, reach=3, elsewhere=True, message=True, classes=True),
     skip_tables="diagonal",
     notes=(
         "lines, reach=3 and the diagonal skip table were chosen by training on folds 3 and 4 and scoring on fold 2, "
@@ -32,9 +32,11 @@ SETTINGS = TaggerSettings(
         "reach=3 88.2; skip chain by CCCP: table symmetric 86.8, diagonal 87.1)",
         "message was chosen for each fold by training on two others and scoring on the third; all four choices agree "
         "(mean micro F1, exact chain: 87.3 without, 89.1 with); what it consists of, by the mean of these four scores",
+        "classes was chosen in the same way, and all four choices agree (mean macro F1: exact chain 88.7 without, "
+        "90.2 with; piecewise 86.1 without, 87.5 with)",
         "predictions: the most probable labels together by max-product, Viterbi on the exact chain; chosen by the same "
         "mean (CCCP: 89.2 micro F1, 88.8 for the most probable label of each token by residual belief propagation)",
-        "lines, reach, elsewhere and message are additions to the paper's features",
+        "lines, reach, elsewhere, message and classes are additions to the paper's features",
         "piecewise: node scores in equal parts on the edges around a token, chosen like lines (micro F1 85.7, "
         "against 78.6 wholly on the first edge); the others do not depend on it",
     ),

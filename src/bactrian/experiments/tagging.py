@@ -83,7 +83,7 @@ class Trained:
     """A row's result on one split."""
 
     row: Row
-    solution: Solution
+    solution: Solution  #: without weights and beliefs
     seconds: float
     memory: float  #: MiB that training took beyond what was there before
     entities: Scores
@@ -126,7 +126,8 @@ def train_and_score(
     predicted = tagger.predict(test.tokens, breaks=test.breaks)
     return Trained(
         row=row,
-        solution=replace(tagger.solution_, beliefs=(), state=None),  # those are as large as the data
+        # The rest is as large as the data, and there are a row's folds of it.
+        solution=replace(tagger.solution_, weights=np.zeros(0), beliefs=(), state=None),
         seconds=seconds,
         memory=memory.peak,
         entities=entity_scores(test.tags, predicted, scheme=settings.scheme, sentence_starts=test.breaks),

@@ -240,3 +240,20 @@ def evaluate_hubs(
                 disagreement[offset + k] = weight * (marginal - reference)
     beliefs.violation[instance] = violation
     return value
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def summarise(weights: Floats, beliefs: Beliefs) -> tuple[float, float, float, float]:
+    """Weighted sum of the instances' values, their sweeps, and the largest violation and residual, NaN if any is."""
+    value, sweeps, violation, residual = 0.0, 0.0, 0.0, 0.0
+    for instance in range(weights.size):
+        value += weights[instance] * beliefs.value[instance]
+        sweeps += beliefs.sweeps[instance]
+        violation = _larger(violation, beliefs.violation[instance])
+        residual = _larger(residual, beliefs.residual[instance])
+    return value, sweeps, violation, residual
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _larger(a: float, b: float) -> float:
+    return a if a >= b or math.isnan(a) else b

@@ -124,7 +124,7 @@ def learn(
         raise TypeError(f"callback must be callable, found {type(callback).__name__}")
     workers = Workers(n_threads)
     communicator = communicator or Alone()
-    packed = data.share(communicator.rank, communicator.size) if isinstance(data, PackedFolder) else pack(data)
+    packed = _own_part(data, communicator)
     if isinstance(packed, PackedFolder) and not isinstance(learner, Camel | Likelihood):
         raise ValueError(
             f"{learner.name} does not learn from a folder of packed data; choose a learner of the CAMEL family, such "
@@ -152,6 +152,25 @@ def learn(
 
 #: Learners whose solution is no sum over instances.
 _UNDIVIDED = ("ups", "pseudo-moments")
+
+
+def _own_part(data: Any, communicator: Communicator) -> PackedData | PackedFolder:
+    """The data of this rank, packed; where one rank's is no good all ranks refuse, or they would wait for it."""
+    refusal = None
+    try:
+        packed = data.share(communicator.rank, communicator.size) if isinstance(data, PackedFolder) else pack(data)
+    except Exception as problem:
+        if communicator.size == 1:
+            raise
+        refusal = problem
+    (refusing,) = largest(communicator, 0.0 if refusal is None else communicator.rank + 1.0)
+    if refusal is not None:
+        raise refusal
+    if refusing:
+        raise ValueError(
+            f"rank {refusing - 1:.0f} cannot learn from its data, and says why; every rank needs at least one instance"
+        )
+    return packed
 
 
 def _check_ranks(data: PackedData | PackedFolder, method: str, communicator: Communicator) -> None:

@@ -52,7 +52,7 @@ class PropagatedObjective:
             dual.recall()
         dual.set_weights(weights)
         sweeps = self._pass_messages(weights)
-        self.last = dual.evaluate(weights, residual=0.0 if self.converged else np.inf)._replace(sweeps=sweeps)
+        self.last = dual.evaluate(weights, residual=0.0 if self.converged else np.inf, sweeps=sweeps)
         self.converged = self.last.residual < np.inf  # on every rank
         self.evaluations += 1
         self.failures += not self.converged

@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
+from weakref import ref
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,7 +69,8 @@ class Run:
         self._begun = time.perf_counter()
         self.signals = Signals(self._begun + settings.max_seconds)
         self._iterations = 0
-        self._inner: InnerSolver | None = None  # whose work is counted in the next two
+        #: Whose work is counted in the next two; weakly, for it knows this run, and the data would outlive both.
+        self._inner: ref[InnerSolver] | None = None
         self._evaluations = 0
         self._sweeps = 0
         self._failures = 0
@@ -139,8 +141,8 @@ class Run:
         linearisation_change: float = np.nan,
     ) -> None:
         """Add an outer iteration to the history."""
-        if inner is not self._inner:
-            self._inner, self._evaluations, self._sweeps, self._failures = inner, 0, 0, 0
+        if self._inner is None or self._inner() is not inner:
+            self._inner, self._evaluations, self._sweeps, self._failures = ref(inner), 0, 0, 0
         self.records.append(
             Record(
                 outer=len(self.records),

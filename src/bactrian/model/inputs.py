@@ -6,6 +6,7 @@ Rows come dense, sparse, or in two stages (:class:`BundledRows`), where many row
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from bactrian.kernels.sparse import rows_times_states, rows_times_weights
 from bactrian.kernels.threads import Workers, balanced_blocks
 
 Floats = NDArray[np.float64]
+Compressed = tuple[NDArray[np.int64], NDArray[np.int32], Floats]
 
 #: Blocks for threads: fixed, so that results do not depend on the number of threads.
 N_BLOCKS = 32
@@ -71,14 +73,23 @@ class Inputs:
             self._bundles = Inputs(matrix.bundles)
             matrix = sp.csr_array(sp.hstack([matrix.own, matrix.use], format="csr"))
         if sp.issparse(matrix):
-            columns = sp.csc_array(matrix)
             self._rows = (matrix.indptr.astype(np.int64), matrix.indices.astype(np.int32), matrix.data)
-            self._columns = (columns.indptr.astype(np.int64), columns.indices.astype(np.int32), columns.data)
+            self._n_columns = int(matrix.shape[1])
             self._row_blocks = balanced_blocks(np.diff(self._rows[0]) + 1.0, N_BLOCKS, _LEAST)
-            self._column_blocks = balanced_blocks(np.diff(self._columns[0]) + 1.0, N_BLOCKS, _LEAST)
         else:
             self.dense = np.ascontiguousarray(matrix, dtype=np.float64)
             self._row_blocks = balanced_blocks(np.full(self.shape[0], self.shape[1] + 1.0), N_BLOCKS, _LEAST)
+
+    @cached_property
+    def _columns(self) -> Compressed:
+        """The rows compressed by columns, which learning needs and prediction does not."""
+        pointer, index, value = self._rows
+        columns = sp.csc_array(sp.csr_array((value, index, pointer), shape=(self.shape[0], self._n_columns)))
+        return columns.indptr.astype(np.int64), columns.indices.astype(np.int32), columns.data
+
+    @cached_property
+    def _column_blocks(self) -> NDArray[np.int64]:
+        return balanced_blocks(np.diff(self._columns[0]) + 1.0, N_BLOCKS, _LEAST)
 
     def description(self) -> dict[str, Any]:
         """What is not in :meth:`arrays`, as JSON has it."""
@@ -152,7 +163,7 @@ class Inputs:
 
     @staticmethod
     def _multiply(
-        compressed: tuple[NDArray[np.int64], NDArray[np.int32], Floats],
+        compressed: Compressed,
         blocks: NDArray[np.int64],
         right: Floats,
         out: Floats,

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from bactrian.clusters.packed import PackedData
 from bactrian.kernels.long_vectors import add_prior
+from bactrian.kernels.tables import summarise
 from bactrian.kernels.threads import Workers
 from bactrian.model.inputs import N_BLOCKS
 from bactrian.objective.entropy import Carving
@@ -99,10 +100,11 @@ class Dual(Messages):
         tree_sweeps: int = 1 << 30,
         damping: float = 0.0,
         residual: float = 0.0,
+        sweeps: float = 0.0,
     ) -> Evaluation:
         """Value and gradient in w after sweeping the multipliers to ``tolerance`` (not at all: ``max_sweeps`` = 0).
 
-        ``residual`` is that of messages which were passed elsewhere before.
+        ``residual`` and ``sweeps`` are those of messages which were passed elsewhere before.
         """
         data, beliefs = self.data, self.beliefs
         self.set_weights(weights)
@@ -110,11 +112,9 @@ class Dual(Messages):
         message = self.message
         place = None if message is None else message.vector
         expected = data.scores.moments(beliefs.counts, beliefs.hub_count, self.workers, place)
-        sums: tuple[float, ...] = float(data.weights @ beliefs.value), float(beliefs.sweeps.sum())
-        maxima: tuple[float, ...] = (
-            float(beliefs.violation.max(initial=0.0)),
-            float(beliefs.residual.max(initial=residual)),
-        )
+        value, own_sweeps, violation, own_residual = summarise(data.weights, beliefs)
+        sums: tuple[float, ...] = value, own_sweeps + sweeps
+        maxima: tuple[float, ...] = violation, max(own_residual, residual)
         if message is not None:
             sums, maxima = message.combine(sums, maxima)
             expected = expected.copy()  # the next evaluation overwrites the message

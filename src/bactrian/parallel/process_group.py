@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import datetime
 import os
 from typing import Any
@@ -34,6 +35,8 @@ class ProcessGroup:
             self._device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
         if not torch.distributed.is_initialized():
             torch.distributed.init_process_group(backend, timeout=datetime.timedelta(seconds=PATIENCE))
+            # Left to the end of the process, its threads are now and then still at work then, and abort it.
+            atexit.register(_end)
         self.rank, self.size = int(torch.distributed.get_rank()), int(torch.distributed.get_world_size())
 
     def add_up(self, values: NDArray[np.float64]) -> None:
@@ -47,3 +50,10 @@ class ProcessGroup:
     def give_up(self, code: int) -> None:
         """End this process at once; the launcher ends the others."""
         os._exit(code)
+
+
+def _end() -> None:
+    import torch.distributed
+
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()

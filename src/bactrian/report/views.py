@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,8 @@ from bactrian.report.matrices import confusion_matrix, table_limit, table_matrix
 from bactrian.report.passages import arcs_of, entity_of, lay_out, lines_of, n_wrong
 
 Numbers = Mapping[str, int]
+#: A number written out, with or without a standard deviation: set like one, and never broken at a hyphen.
+_IS_NUMBER = re.compile(r"[-+]?[\d.]+(e[-+]?\d+)?( \([\d.]+\))?")
 
 
 @dataclass(frozen=True)
@@ -87,7 +90,7 @@ def _learners(section: content.LearnersSection, key: str, numbers: Numbers) -> P
 def _table(section: content.TableSection, key: str, numbers: Numbers) -> Prepared:
     def show(value: str | float) -> tuple[str, bool]:
         if isinstance(value, str):
-            return value, False
+            return value, _IS_NUMBER.fullmatch(value) is not None
         return (format(value, section.number_format) if np.isfinite(value) else "–"), True
 
     return {"rows": [[show(value) for value in row] for row in section.rows]}, []

@@ -20,8 +20,9 @@ words to the right    ``>=since``                   ``window``: the same after
 ====================  ============================  =====================================================
 
 None of these looks beyond the sentence: positions outside it give no words, and ``^`` as shape or part of speech. What
-the document tells of a word in other places (``elsewhere``) is listed in :mod:`bactrian.text.elsewhere`, and what the
-layout of a message tells (``message``) in :mod:`bactrian.text.messages`.
+the document tells of a word in other places (``elsewhere``) is listed in :mod:`bactrian.text.elsewhere`, what the
+layout of a message tells (``message``) in :mod:`bactrian.text.messages`, and the classes of the words of a line
+(``classes``) in :mod:`bactrian.text.word_classes`.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from typing import Any, NamedTuple
 from bactrian.text.documents import Document
 from bactrian.text.elsewhere import add_elsewhere
 from bactrian.text.messages import add_message
+from bactrian.text.word_classes import add_classes
 
 #: A token's features: strings, and bundles of them.
 Token = list[str | tuple[str, ...]]
@@ -89,6 +91,9 @@ class EntityFeatures:
     message
         Add the named field of the message that a line belongs to, and of words that recur the fields and the words
         around them elsewhere. Needs a document with its text and lines. Not in the paper.
+    classes
+        Add the classes of the words around a token in its line (title, day, time, capitalised...), and which classes
+        its line and the lines above and below have. Needs a document that knows its lines. Not in the paper.
 
     Examples
     --------
@@ -109,6 +114,7 @@ class EntityFeatures:
     lines: bool = False
     elsewhere: bool = False
     message: bool = False
+    classes: bool = False
     _words: dict[str, _Word] = field(default_factory=dict, init=False, repr=False, compare=False)
     _contexts: dict[Any, tuple[str, ...]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
@@ -148,6 +154,8 @@ class EntityFeatures:
             add_elsewhere(tokens, document, lambda word: self._word(word).shape, pos=self.pos)
         if self.message:
             add_message(tokens, document)
+        if self.classes:
+            add_classes(tokens, document, self._contexts, remembered=_REMEMBERED)
         return tokens
 
     def extract_many(self, documents: Iterable[Document]) -> Iterator[list[Token]]:

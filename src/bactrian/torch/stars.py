@@ -24,6 +24,7 @@ from torch import Tensor
 
 from bactrian.torch.numbers import NodeNumbers
 from bactrian.torch.recording import Recording
+from bactrian.torch.star_kernel import can_update, update_stars
 from bactrian.torch.structure import Structure
 
 #: Range of a table (in nats) up to which messages are products in linear space.
@@ -95,6 +96,7 @@ class Stars:
         self.bias = torch.zeros(n_nodes, n_labels, dtype=torch.float64, device=device)
         self.swept = False
         self._change = torch.zeros((), dtype=dtype, device=device)
+        self._changes = torch.zeros(n_nodes, dtype=dtype, device=device)
         self._low_scores = torch.zeros(n_nodes, n_labels, dtype=dtype, device=device)
         self._star_log = torch.zeros(n_nodes, n_labels, dtype=dtype, device=device)
         self._star_belief = torch.zeros(n_nodes, n_labels, dtype=dtype, device=device)
@@ -230,6 +232,9 @@ class Stars:
 
     def _sweep(self, damping: float = 0.0) -> None:
         s = self.structure
+        if can_update(self._change.device, self.n_labels) and not self._wide and damping == 0.0:
+            self._sweep_in_kernels()
+            return
         self._change.zero_()
         for c in range(s.n_colours):
             nodes, links = slice(*s.colour_nodes[c : c + 2]), slice(*s.colour_links[c : c + 2])
@@ -248,6 +253,25 @@ class Stars:
                 self.multipliers[links] = new.lerp_(self.multipliers[links], damping)
             else:
                 torch.sub(new, incoming, out=self.multipliers[links])
+
+    def _sweep_in_kernels(self) -> None:
+        s = self.structure
+        for first, last in zip(s.colour_nodes, s.colour_nodes[1:], strict=False):
+            update_stars(
+                slice(first, last),
+                self.multipliers,
+                s.partner,
+                None if s.own_tables else s.kind,
+                s.pointer,
+                self._low_scores,
+                self._inverse_divisor,
+                self._oriented,
+                self._star_log,
+                self._star_belief,
+                self._changes,
+            )
+        if s.n_nodes:
+            torch.amax(self._changes, 0, out=self._change)
 
     def solve(self, *, tolerance: float, max_sweeps: int, damping: float = 0.0) -> tuple[StarValues, int, float]:
         """Sweep until no belief changes, and no edge disagrees with its nodes, by more than ``tolerance``; evaluate.

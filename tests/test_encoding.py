@@ -1,0 +1,132 @@
+"""Named features of tokens as rows, against counting by hand."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bactrian.estimators.encoding import GrowingVocabulary, Vocabulary, fit_vocabulary
+from bactrian.estimators.feature_names import Names
+from bactrian.model.inputs import BundledRows
+
+names = st.sampled_from(["a", "b", "c", "é", "字", ""])
+bundles = st.lists(names, max_size=4).map(tuple)
+tokens = st.one_of(
+    st.lists(st.one_of(names, bundles), max_size=5),
+    st.lists(names, max_size=3).map(tuple),
+    st.dictionaries(names, st.floats(-2.0, 2.0), max_size=3),
+)
+corpora = st.lists(st.lists(tokens, max_size=4), min_size=1, max_size=4)
+
+
+def counted(token: Any) -> Counter[str]:
+    """Value of each feature of a token."""
+    if isinstance(token, dict):
+        return Counter(token)
+    found: Counter[str] = Counter()
+    for entry in token:
+        found.update([entry] if isinstance(entry, str) else entry)
+    return found
+
+
+def carriers(corpus: list[list[Any]]) -> Counter[str]:
+    """Tokens that have each feature: on their own, and in each different bundle."""
+    found: Counter[str] = Counter()
+    for token in (token for sequence in corpus for token in sequence):
+        found.update({name for name in token if isinstance(name, str)})
+        for bundle in {entry for entry in token if isinstance(entry, tuple)}:
+            found.update(set(bundle))
+    return found
+
+
+def dense(inputs: Any) -> Any:
+    return (inputs.multiplied_out() if isinstance(inputs, BundledRows) else inputs).toarray()
+
+
+def expected(corpus: list[list[Any]], vocabulary: list[str]) -> Any:
+    values = [[counted(token)[name] for name in vocabulary] for sequence in corpus for token in sequence]
+    return np.array(values, dtype=float).reshape(sum(map(len, corpus)), len(vocabulary))
+
+
+@given(corpora, corpora, st.integers(1, 3))
+def test_rows_are_those_of_counting(corpus: list[list[Any]], others: list[list[Any]], least: int) -> None:
+    vocabulary, rows = fit_vocabulary(corpus, least)
+    assert vocabulary.names is not None
+    assert sorted(vocabulary.names) == sorted(name for name, n in carriers(corpus).items() if n >= least)
+    assert rows.lengths.tolist() == [len(sequence) for sequence in corpus]
+    np.testing.assert_allclose(dense(rows.inputs), expected(corpus, vocabulary.names))
+    encoded = vocabulary.encode(others)
+    assert encoded.lengths.tolist() == [len(sequence) for sequence in others]
+    np.testing.assert_allclose(dense(encoded.inputs), expected(others, vocabulary.names))
+
+
+@given(corpora, corpora)
+def test_batches_make_the_vocabulary_of_the_whole(first: list[list[Any]], second: list[list[Any]]) -> None:
+    growing = GrowingVocabulary()
+    growing.add(first)
+    growing.add(second)
+    found, whole = growing.vocabulary(2).names, fit_vocabulary([*first, *second], 2)[0].names
+    assert found is not None
+    assert whole is not None
+    assert set(found) == set(whole)
+
+
+texts = st.text(st.characters(exclude_categories=()), max_size=6)  # with zeros and halves of pairs
+
+
+@given(st.lists(texts, unique=True, max_size=40), st.lists(texts, max_size=40))
+def test_names_are_found_as_a_dictionary_finds_them(known: list[str], wanted: list[str]) -> None:
+    columns = {name: column for column, name in enumerate(known)}
+    wanted = [*wanted, *known, *(name + "\0" for name in known), *(name[1:] for name in known)]
+    assert Names(known).look_up(wanted).tolist() == [columns.get(name, -1) for name in wanted]
+
+
+def test_many_names_are_found() -> None:
+    rng = np.random.default_rng(0)
+    numbers = rng.permutation(60_000).tolist()
+    found = Names([f"n{number}" for number in numbers[:30_000]]).look_up([f"n{number}" for number in numbers])
+    np.testing.assert_array_equal(found[:30_000], np.arange(30_000))
+    np.testing.assert_array_equal(found[30_000:], -1)
+
+
+@pytest.mark.parametrize("repeated", ["a", "", "\0", "é"])
+def test_a_name_that_occurs_twice(repeated: str) -> None:
+    with pytest.raises(ValueError, match="occurs twice in the vocabulary"):
+        Vocabulary(["b", repeated, "c", repeated], 4)
+
+
+def test_equal_bundles_that_are_different_objects() -> None:
+    one, other = (tuple(name for name in "ab") for _ in range(2))
+    assert one is not other
+    vocabulary, rows = fit_vocabulary([[[one], [other]]], 2)
+    assert vocabulary.names == ["a", "b"]
+    assert isinstance(rows.inputs, BundledRows)
+    assert rows.inputs.bundles.shape[0] == 1  # they share one
+    np.testing.assert_array_equal(dense(vocabulary.encode([[[one, "b"], [other]]]).inputs), [[1, 2], [1, 1]])
+
+
+def test_names_may_be_strings_of_numpy() -> None:
+    vocabulary, _ = fit_vocabulary([[[np.str_("a")], ["b"]]], 1)
+    np.testing.assert_array_equal(dense(vocabulary.encode([[["a"], [np.str_("b"), np.str_("c")]]]).inputs), np.eye(2))
+
+
+@pytest.mark.parametrize("entry", [3, None, ["a"], b"a", 2.5])
+@pytest.mark.parametrize("how", ["fit", "encode"])
+def test_what_is_no_feature_is_named(entry: Any, how: str) -> None:
+    def encode(corpus: Any) -> None:
+        if how == "fit":
+            fit_vocabulary(corpus, 1)
+        else:
+            Vocabulary(["a", "b"], 2).encode(corpus)
+
+    with pytest.raises(TypeError, match=r"^X\[1\]\[2\]: features must be strings, or tuples of strings, found"):
+        encode([[["a"]], [["b"], [], ["a", ("b",), entry]]])
+    with pytest.raises(TypeError, match="a bundle holds strings alone, found another entry in"):
+        encode([[["a", ("b", entry)]]])
+    with pytest.raises(TypeError, match=r"^X\[0\]\[1\]: a token is a dict or a list of strings"):
+        encode([[["a"], 7]])
