@@ -39,7 +39,7 @@ from bactrian.parallel.communicator import Alone, Message, Signals, largest
 from problems import cpu_name, superpixel_like
 
 NODES = 300
-LENGTHS = (1_000, 10_000, 100_000, 1_000_000, 10_000_000)
+LENGTHS = (84, 500, 1_000, 10_000, 100_000, 1_000_000, 10_000_000)
 
 
 class Team:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -21,6 +22,9 @@ app = typer.Typer(help="Run the paper's experiments on your copy of their data."
 Data = Annotated[Path, typer.Option("--data", "-d", help="Folder with the data set; its layout is in the error.")]
 Output = Annotated[Path | None, typer.Option("--output", "-o", help="Write the table: .html or .json.")]
 Quick = Annotated[bool, typer.Option("--quick", help="A small part of the data, to see that it works.")]
+
+#: Without a terminal, how far it has come is told in lines, so often.
+_SECONDS_BETWEEN_LINES = 10.0
 
 
 def _example(name: str) -> str:
@@ -62,9 +66,15 @@ def _run(name: str, data: Path, output: Path | None, quick: bool, *, module: str
     run: Callable[..., Any] = experiment.run
     with progress_bar(name) as show, bad_input(ValueError, OSError, ImportError):
 
+        said = -_SECONDS_BETWEEN_LINES
+
         def progress(text: str) -> None:
+            nonlocal said
             if show is not None:
                 show(name, text, 0.0, None)
+            elif time.monotonic() - said >= _SECONDS_BETWEEN_LINES:
+                said = time.monotonic()
+                typer.echo(f"{name}: {text}", err=True)
 
         table = run(data, quick=quick, progress=progress, **options)
     _print(table)
