@@ -65,7 +65,6 @@ def _run(name: str, data: Path, output: Path | None, quick: bool, *, module: str
         raise BadInputError(f"{name} needs {problem.name}, which is not installed") from problem
     run: Callable[..., Any] = experiment.run
     with progress_bar(name) as show, bad_input(ValueError, OSError, ImportError):
-
         said = -_SECONDS_BETWEEN_LINES
 
         def progress(text: str) -> None:
