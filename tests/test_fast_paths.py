@@ -149,3 +149,24 @@ def test_logarithm() -> None:
     out = np.empty_like(x)
     logs(x, out)
     np.testing.assert_array_max_ulp(out, np.log(x), maxulp=4)
+
+
+@pytest.mark.parametrize("n_pairs", [1, 3, 7])
+def test_direction_is_that_of_the_dense_update_of_bfgs(n_pairs: int) -> None:
+    """H of the last three pairs by the textbook's recursion (Nocedal and Wright, 2006, Equation 6.17), as matrices."""
+    rng = np.random.default_rng(n_pairs)
+    n, memory = 6, Memory(3, 6)
+    curvature = np.diag(rng.uniform(0.5, 20.0, n))
+    pairs = []
+    for _ in range(n_pairs):
+        s = rng.normal(size=n)
+        pairs.append((s, curvature @ s))
+        memory.add(*pairs[-1])
+        memory.add(s, -s)  # of negative curvature: not taken
+    s, y = pairs[-1]
+    inverse = (s @ y) / (y @ y) * np.eye(n)
+    for s, y in pairs[-3:]:
+        left = np.eye(n) - np.outer(s, y) / (s @ y)
+        inverse = left @ inverse @ left.T + np.outer(s, s) / (s @ y)
+    gradient = rng.normal(size=n)
+    np.testing.assert_allclose(memory.direction(gradient), -inverse @ gradient, rtol=1e-10)

@@ -1,0 +1,79 @@
+"""Sweeps that would need tens of thousands leap to where their slowest mode leads; loose solves stop early."""
+
+import numpy as np
+import pytest
+
+from bactrian.clusters.packing import pack
+from bactrian.experiments.learners import BenchSettings, make_problem
+from bactrian.experiments.random_fields import Size
+from bactrian.kernels.tables import summarise
+from bactrian.kernels.threads import Workers
+from bactrian.objective import messages
+from bactrian.objective.dual import Dual
+from bactrian.objective.entropy import carve
+from bactrian.objective.prior import Prior
+from bactrian.solvers.lbfgs import Outcome, minimise
+
+
+def strong_field() -> Dual:
+    """A complete graph of six variables whose couplings leave one mode that shrinks by 1e-4 a sweep."""
+    packed = pack(make_problem(BenchSettings(), Size.parse("K6"), "shared", 2.0, 0).data)
+    return Dual(packed, carve(packed, "clusters"), Prior(10.0), Workers(1))
+
+
+WEIGHTS = np.array([0.7095, 5.1313])
+
+
+def test_leaps_do_what_tens_of_thousands_of_sweeps_do(monkeypatch):
+    leaping = strong_field()
+    found = leaping.evaluate(WEIGHTS, tolerance=1e-9, max_sweeps=1000)
+    assert found.residual <= 1e-9
+    assert found.sweeps < 1000
+    monkeypatch.setattr(messages, "_LEG", 10**9)
+    plain = strong_field()
+    assert plain.evaluate(WEIGHTS, tolerance=1e-9, max_sweeps=1000).residual > 1e-7
+    slowly = plain.evaluate(WEIGHTS, tolerance=1e-9, max_sweeps=300_000)
+    assert slowly.sweeps > 20_000
+    assert found.value == pytest.approx(slowly.value, rel=1e-10)
+    np.testing.assert_allclose(found.gradient, slowly.gradient, atol=1e-3)
+    np.testing.assert_allclose(leaping.hub_beliefs(), plain.hub_beliefs(), atol=1e-5)
+
+
+def test_sweeps_add_up_over_legs():
+    dual = strong_field()
+    assert dual.evaluate(WEIGHTS, tolerance=-1.0, max_sweeps=173).sweeps == 173
+    assert dual.evaluate(WEIGHTS, tolerance=-1.0, max_sweeps=0).sweeps == 0
+
+
+def test_forbidden_states_stay_forbidden_in_a_leap():
+    dual = strong_field()
+    dual.hub_bias[0] = -np.inf
+    found = dual.evaluate(WEIGHTS, tolerance=-1.0, max_sweeps=500)
+    assert np.isfinite([found.value, *found.gradient]).all()
+    assert dual.hub_beliefs()[0] == 0.0
+
+
+def test_a_relative_tolerance_counts_from_the_start():
+    scales = np.array([1.0, 30.0, 900.0])
+
+    def bowl(x):
+        return 0.5 * float(scales @ x**2), scales * x
+
+    start = np.ones(3)
+    loose = minimise(bowl, start, tolerance=1e-9, relative=0.1, max_iterations=100)
+    assert loose.outcome is Outcome.CONVERGED
+    assert loose.tolerance == pytest.approx(90.0)
+    assert 1e-9 < np.abs(loose.gradient).max() <= 90.0
+    sharp = minimise(bowl, start, tolerance=1e-9, max_iterations=100)
+    assert sharp.tolerance == 1e-9
+    assert np.abs(sharp.gradient).max() <= 1e-9
+    assert sharp.iterations > loose.iterations
+
+
+@pytest.mark.parametrize("which", ["violation", "residual"])
+def test_no_number_hides_one_that_is_not(which):
+    dual = strong_field()
+    dual.evaluate(WEIGHTS, max_sweeps=2)
+    getattr(dual.beliefs, which)[0] = np.nan
+    _, _, violation, residual = summarise(dual.data.weights, dual.beliefs)
+    assert np.isnan({"violation": violation, "residual": residual}[which])
