@@ -84,8 +84,8 @@ def test_node_weights_are_those_of_seven_scores_and_a_bias():
     weights = np.where(data.scores.active, 0.05 * rng.standard_normal(data.n_weights), 0.0)
     node, (table,) = data.split_weights(weights)
     inputs = np.concatenate([scores[0], np.ones((len(scores[0]), 1))], axis=1)
-    # 8 x 7 weights: a label's own score and the bias are ten times as large as inputs.
-    plain = np.concatenate([np.where(np.eye(7, dtype=bool), 10.0 * node[:7], node[7:14]), 10.0 * node[14:]])
+    # 8 x 7 weights: a label's own score and the bias are ten times as large as inputs, other labels' scores a tenth.
+    plain = np.concatenate([np.where(np.eye(7, dtype=bool), 10.0 * node[:7], 0.1 * node[7:14]), 10.0 * node[14:]])
     shared = GraphData(inputs, scored.train[0].adjacency.edges, n_labels=7, tables="symmetric")
     assert shared.n_weights == 56 + 28
     first = data.n_weights - 28
@@ -207,7 +207,7 @@ def test_held_out_images_have_out_of_fold_scores_whatever_is_learned_from():
         ):
             expected = (scores - mean) / scale
             found = data.scores.inputs.dense
-            np.testing.assert_allclose(found[:, 7:14], expected, rtol=1e-9, atol=1e-12)
+            np.testing.assert_allclose(found[:, 7:14], 0.1 * expected, rtol=1e-9, atol=1e-12)
             np.testing.assert_allclose(found[:, :7], 10.0 * expected, rtol=1e-9, atol=1e-12)
             assert (found[:, 14] == 10.0).all()
     with pytest.raises(ValueError, match="fold must be 'in-fold' or 'out-of-fold', found 'both'"):

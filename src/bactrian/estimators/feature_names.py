@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Executor
 from itertools import count, islice
 from typing import Any
 
@@ -14,6 +15,8 @@ from bactrian.kernels.names import fill_slots, find_names
 
 Ints = NDArray[np.int64]
 Bundle = tuple[str, ...]
+#: Waits for columns.
+Wait = Callable[[], Ints]
 
 #: Strings that are taken at a time, few enough to stay near the processor from one pass to the next.
 AT_ONCE = 8192
@@ -30,9 +33,9 @@ class Names:
         if not fill_slots(self._text, len(names), self._slots):
             raise ValueError("a feature name occurs twice in the vocabulary")
 
-    def look_up(self, names: Iterable[str]) -> Ints:
-        """Column of each name."""
-        found = [np.zeros(0, dtype=np.int64)]
+    def look_up(self, names: Iterable[str], pool: Executor) -> Wait:
+        """Column of each name, once it is waited for: found in the pool while the next names are put together."""
+        begun = []
         rest = iter(names)
         while some := list(islice(rest, AT_ONCE)):
             try:
@@ -40,9 +43,13 @@ class Names:
             except TypeError:
                 _check_strings(some)
                 raise
-            found.append(np.empty(len(some), dtype=np.int64))
-            find_names(wanted, self._text, self._slots, found[-1])
-        return np.concatenate(found)
+            begun.append(pool.submit(self._found, wanted, len(some)))
+        return lambda: np.concatenate([np.zeros(0, dtype=np.int64), *(one.result() for one in begun)])
+
+    def _found(self, wanted: NDArray[np.uint8], n_names: int) -> Ints:
+        columns = np.empty(n_names, dtype=np.int64)
+        find_names(wanted, self._text, self._slots, columns)
+        return columns
 
     def number(self, bundles: list[Bundle]) -> tuple[Ints, list[Bundle]]:
         """Number of each bundle in the order in which they came, and the bundle of each number.
@@ -58,11 +65,12 @@ class GrowingNames:
     def __init__(self) -> None:
         self.columns: dict[str, int] = defaultdict(count().__next__)
 
-    def look_up(self, names: Iterable[str]) -> Ints:
-        """Column of each name."""
+    def look_up(self, names: Iterable[str], pool: Executor) -> Wait:
+        """Column of each name; there is nothing to wait for."""
         names = list(names)
         _check_strings(names)
-        return np.fromiter(map(self.columns.__getitem__, names), np.int64, len(names))
+        columns = np.fromiter(map(self.columns.__getitem__, names), np.int64, len(names))
+        return lambda: columns
 
     def number(self, bundles: list[Bundle]) -> tuple[Ints, list[Bundle]]:
         """Number of each bundle in the order in which they came, and the bundle of each number."""

@@ -2,13 +2,15 @@
 
 Nearly all the time of encoding goes into visits to memory: to each string of each token and each different bundle, and
 to where the vocabulary has it. So tokens are taken some thousand strings at a time, which stay near the processor from
-one pass to the next; the passes have no line of Python for each string, and the look-ups are in compiled code.
+one pass to the next; the passes have no line of Python for each string, and the look-ups are in compiled code, on
+threads of their own.
 """
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from itertools import chain, compress, repeat
 from operator import is_
 from typing import Any
@@ -17,10 +19,13 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from bactrian.estimators.feature_names import AT_ONCE, Bundle, GrowingNames, Names, NoStringError
+from bactrian.estimators.feature_names import AT_ONCE, Bundle, GrowingNames, Names, NoStringError, Wait
 from bactrian.model.inputs import BundledRows
 
 Ints = NDArray[np.int64]
+
+#: Threads that look names up while the next ones are put together.
+_FINDERS = 2
 
 
 class NamedTokens:
@@ -29,22 +34,28 @@ class NamedTokens:
     def __init__(self, names: Names | GrowingNames, X: Any, what: str) -> None:
         self._n_tokens, self._sizes = array("q"), array("q")
         self._given: list[float] | None = None  # values, once there are dicts: all are 1 without
-        columns, bundled = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=bool)]
+        with ThreadPoolExecutor(_FINDERS) as pool:
+            self._encode(names, X, what, pool)
+
+    def _encode(self, names: Names | GrowingNames, X: Any, what: str, pool: Executor) -> None:
+        columns: list[Wait] = []
+        bundled = [np.zeros(0, dtype=bool)]
         bundles: list[Bundle] = []
         for entries in self._parts(X, what):
             bundled.append(_are_tuples(entries))
             bundles += _chosen(entries, bundled[-1])
             try:
-                columns.append(names.look_up(_chosen(entries, ~bundled[-1])))
+                columns.append(names.look_up(_chosen(entries, ~bundled[-1]), pool))
             except NoStringError as error:
                 raise TypeError(f"{_place(X, error.entry, what)}: {error}") from None
+        number, different = names.number(bundles)
+        self._n_bundles = len(different)
+        rows, in_bundles = _columns_of_bundles(names, different, pool)
         self._bundled: NDArray[np.bool_] = np.concatenate(bundled)
         token = np.repeat(np.arange(len(self._sizes)), self._sizes)
-        self._own = token[~self._bundled], np.concatenate(columns)
-        number, different = names.number(bundles)
+        self._own = token[~self._bundled], np.concatenate([np.zeros(0, dtype=np.int64), *(wait() for wait in columns)])
         self._use = token[self._bundled], number
-        self._n_bundles = len(different)
-        self._in_bundles = _columns_of_bundles(names, different)
+        self._in_bundles = rows, in_bundles()
 
     @property
     def lengths(self) -> Ints:
@@ -109,12 +120,12 @@ def _chosen(entries: list[Any], chosen: NDArray[np.bool_]) -> list[Any]:
     return list(compress(entries, chosen.tobytes()))
 
 
-def _columns_of_bundles(names: Names | GrowingNames, bundles: list[Bundle]) -> tuple[Ints, Ints]:
+def _columns_of_bundles(names: Names | GrowingNames, bundles: list[Bundle], pool: Executor) -> tuple[Ints, Wait]:
     """Bundle and column of every feature in a bundle."""
     sizes = np.fromiter(map(len, bundles), np.int64, len(bundles))
     rows = np.repeat(np.arange(sizes.size), sizes)
     try:
-        return rows, names.look_up(chain.from_iterable(bundles))
+        return rows, names.look_up(chain.from_iterable(bundles), pool)
     except NoStringError as error:
         bundle = next(bundle for bundle in bundles if any(entry is error.entry for entry in bundle))
         raise TypeError(f"a bundle holds strings alone, found another entry in {bundle[:3]!r}") from None
