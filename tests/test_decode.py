@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import bactrian as bt
 from bactrian.clusters.elimination import MemoryBudgetError
+from bactrian.inference import maximum
 from oracle import DenseModel, joint_scores, joint_states, most_probable, n_states
 from random_models import BETHE_SHAPES, EXPLICIT_SHAPES, TREE_SHAPES, Shape, dense_clusters, generative_problem
 
@@ -371,3 +372,29 @@ def test_toulbar2_agrees() -> None:
         assert bound.bound >= found.score - 1e-9
         if bound.optimal:
             assert bound.score == pytest.approx(found.score, abs=1e-8)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_clear_best_of_pairs_needs_no_lists_of_ties(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forests of pairs with unequal numbers of states, either end of an edge above the other."""
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("the general way was taken")
+
+    monkeypatch.setattr(maximum, "decode_trees", refuse)
+    rng = np.random.default_rng(seed)
+    cardinalities = rng.integers(1, 5, 7).tolist()
+    edges = [(v, int(rng.integers(0, v))) for v in range(1, 6)]  # the last variable is alone
+    edges = [edge if rng.random() < 0.5 else edge[::-1] for edge in edges]
+    tables = [rng.normal(size=n_states(cardinalities, edge)) for edge in edges]
+    if seed % 2:
+        for table in tables:
+            table[rng.random(table.size) < 0.2] = -np.inf
+    dense = table_model(cardinalities, edges, tables)
+    dense.cardinalities[6] = 1  # nothing tells its states apart
+    if joint_scores(dense, np.zeros(1)).max() == -np.inf:
+        pytest.skip("every state is forbidden")
+    best, score = first_best(dense, np.zeros(1))
+    found = bt.decode(model_of(dense), np.zeros(1), "exact", return_result=True)
+    assert found.assignment.tolist() == best.tolist()
+    assert found.score == pytest.approx(score, abs=1e-12)

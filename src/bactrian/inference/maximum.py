@@ -23,6 +23,7 @@ from bactrian.kernels.decoding import Found, dual_instances, max_product_instanc
 from bactrian.kernels.maximum import joint_score
 from bactrian.kernels.optima import decode_trees
 from bactrian.kernels.threads import Workers
+from bactrian.kernels.viterbi import decode_pairs
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -150,13 +151,17 @@ def _decode_forests(scores: FactorScores, workers: Workers) -> Assignments:
     multipliers = np.zeros(layout.n_link_states)
     tolerance = _tie_tolerances(scores)
     sizes = np.diff(layout.hub_offset)
-    workers.run(
-        lambda _, first, last: decode_trees(
-            layout, scores.entries, scores.hubs, multipliers, tolerance, layout.instance_hubs, cluster, stride, sizes,
-            states, feasible, layout.instance_is_tree, first, last,
-        ),
-        scores.data.blocks,
-    )  # fmt: skip
+
+    def decode(_: int, first: int, last: int) -> None:
+        decode_pairs(layout, scores.entries, scores.hubs, tolerance, states, feasible, first, last)
+        active = layout.instance_is_tree & ~feasible
+        if active[first:last].any():
+            decode_trees(
+                layout, scores.entries, scores.hubs, multipliers, tolerance, layout.instance_hubs, cluster, stride,
+                sizes, states, feasible, active, first, last,
+            )  # fmt: skip
+
+    workers.run(decode, scores.data.blocks)
     score = np.where(feasible, score_assignments(scores, states), -np.inf)
     return Assignments(states, score, score.copy(), np.ones(n, dtype=np.bool_), np.full(n, 2))
 
