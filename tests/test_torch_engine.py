@@ -1,5 +1,6 @@
 """The PyTorch engine against the CPU's: the same optimum, marginals and errors that help."""
 
+import gc
 import warnings
 
 import numpy as np
@@ -23,6 +24,7 @@ from bactrian.torch.dual import DeviceDual  # noqa: E402
 from bactrian.torch.inputs import _compressed  # noqa: E402
 from bactrian.torch.memory import explain_memory  # noqa: E402
 from bactrian.torch.numbers import node_numbers  # noqa: E402
+from bactrian.torch.recording import Recording  # noqa: E402
 from bactrian.torch.sparse_product import SparseProduct  # noqa: E402
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"))]
@@ -118,6 +120,48 @@ def test_value_gradient_and_violation_are_those_of_the_cpu(device, dtype, entrop
     tolerance = (1e-8 if exact else 1e-3) * np.abs(expected.gradient).max()
     np.testing.assert_allclose(found.gradient.cpu().numpy(), expected.gradient, atol=tolerance)
     assert found.violation < (1e-9 if exact else 1e-4)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_the_garbage_collector_waits_while_a_recording_is_made_cuda():
+    """An old recording that it destroyed meanwhile would spoil the new one."""
+    values, enabled = torch.ones(8, device="cuda"), []
+
+    def step() -> torch.Tensor:
+        enabled.append(gc.isenabled())
+        return values + 1.0
+
+    recording = Recording(step)
+    assert (recording() == 2.0).all()
+    assert (recording() == 2.0).all()
+    assert enabled == [True, False]  # a first run, and the recording
+    assert gc.isenabled()
+
+
+def noisy_grid(seed: int, side: int = 8) -> bt.GraphData:
+    """A grid of three labels in bands with noisy inputs: attraction is strong, plain relinearisations are many."""
+    index = np.arange(side * side).reshape(side, side)
+    pairs = [(index[:, :-1], index[:, 1:]), (index[:-1], index[1:])]
+    edges = np.concatenate([np.stack([a.ravel(), b.ravel()], axis=1) for a, b in pairs])
+    labels = np.arange(side * side) * 3 // (side * side)
+    inputs = np.eye(3)[labels] + np.random.default_rng(seed).normal(size=(side * side, 3))
+    return bt.GraphData(inputs, edges, n_labels=3, labels=labels, tables="symmetric")
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_extrapolated_linearisations_reach_the_fixed_point_in_fewer_steps(device, seed, dtype):
+    data = noisy_grid(seed)
+    options = {"prior_variance": 1.0, "tolerance": 1e-6 if dtype == "float64" else 1e-4}
+    judge = bt.learn(data, bt.Camel(tight=True), prior_variance=1.0)
+    plain = btt.learn(data, bt.Camel(tight=True), device=device, dtype=dtype, **options)
+    accelerated = btt.learn(data, "cccp", device=device, dtype=dtype, **options)
+    assert judge.converged
+    assert plain.converged
+    assert accelerated.converged
+    np.testing.assert_allclose(accelerated.weights, judge.weights, atol=1e-4 if dtype == "float64" else 1e-2)
+    assert len(accelerated.history) <= 0.5 * len(plain.history)
 
 
 @pytest.mark.parametrize("device", DEVICES)

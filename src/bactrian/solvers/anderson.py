@@ -23,7 +23,8 @@ _PATIENCE, _PROGRESS = 15, 0.25
 class Anderson:
     """Remembers the last residuals and images; falls back on plain steps where the residual grew.
 
-    Where it does not come down over many steps, as between two fixed points, steps are plain from then on.
+    Where it does not come down over many steps, as between two fixed points, steps are plain from then on. Vectors are
+    arrays, or tensors on a device.
 
     Parameters
     ----------
@@ -57,7 +58,7 @@ class Anderson:
         for i, row in enumerate(rows):
             weighted = importance * row
             for j in range(i + 1):
-                sums[i, j] = sums[j, i] = weighted @ rows[j]
+                sums[i, j] = sums[j, i] = float(weighted @ rows[j])
         self._add_up(sums.reshape(-1))
         grew, self._norm = sums[n, n] > self._norm, sums[n, n]
         better = self._norm <= _PROGRESS * self._best
@@ -72,8 +73,8 @@ class Anderson:
         if not mean > 0.0:
             return None
         gram.flat[:: n + 1] += _RIDGE * mean
-        coefficients = np.linalg.solve(gram, sums[:n, n])
-        out = image.copy()
-        for coefficient, difference in zip(coefficients.tolist(), self._images, strict=True):
+        first, *others = np.linalg.solve(gram, sums[:n, n]).tolist()
+        out: Floats = image - first * self._images[0]
+        for coefficient, difference in zip(others, self._images[1:], strict=True):
             out -= coefficient * difference
         return out

@@ -79,9 +79,7 @@ class GraphBeliefs(Sequence["OneGraph"]):
         for end, out in enumerate((self._rows, self._columns)):
             out[edges] = stars.multipliers[structure.links[:, end]].cpu().numpy()
         tables = stars.tables.cpu().numpy()
-        own = np.arange(edges.size)
-        of_type = np.searchsorted(np.array(structure.type_edges[1:]), own, side="right")
-        self._table[edges] = filled + (own if structure.own_tables else of_type)
+        self._table[edges] = filled + structure.table_of(torch.arange(edges.size)).numpy()
         self._tables.append(tables)
         return int(tables.shape[0])
 

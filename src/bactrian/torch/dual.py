@@ -7,7 +7,7 @@ memory and more time, and changes nothing but the order of additions.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import NamedTuple
 
@@ -17,12 +17,15 @@ from torch import Tensor
 
 from bactrian.model.graph_data import GraphData
 from bactrian.objective.prior import Prior
+from bactrian.torch.evaluation import StarValues, observed_counts
 from bactrian.torch.inputs import DeviceScores
 from bactrian.torch.memory import explain_memory, state_bytes
 from bactrian.torch.numbers import NodeNumbers, node_numbers
 from bactrian.torch.recording import Recording
-from bactrian.torch.stars import Stars, StarValues
+from bactrian.torch.stars import Stars
 from bactrian.torch.structure import build_structure
+
+Extrapolate = Callable[[Tensor, Tensor, Tensor], Tensor | None]
 
 
 class DeviceEvaluation(NamedTuple):
@@ -116,7 +119,7 @@ class DeviceMessages:
         self.has_saddle = bool((self.carving.hub < 0.0).any())
         self.is_forest = False  # not looked at: trees are swept like all else
         self._remembered: list[Tensor] | None = None
-        self._beliefs_before: Tensor | None = None
+        self.beliefs_before: Tensor | None = None
 
     def memory_of(self, part: Part) -> AbstractContextManager[None]:
         """Explains an out-of-memory error in work on a part."""
@@ -153,8 +156,8 @@ class DeviceMessages:
 
     def belief_change(self) -> float:
         """Largest change of a belief since this was last asked; NaN the first time."""
-        before, self._beliefs_before = self._beliefs_before, self.hub_beliefs()
-        return np.nan if before is None else float((self._beliefs_before - before).abs().max())
+        before, self.beliefs_before = self.beliefs_before, self.hub_beliefs()
+        return np.nan if before is None else float((self.beliefs_before - before).abs().max())
 
     def remember(self) -> None:
         """Keep a copy of all multipliers."""
@@ -189,7 +192,7 @@ class DeviceDual(DeviceMessages):
         for part, stars, scores in self.loaded():
             observed = labels[part.first_node + part.structure.nodes.cpu()].to(self.device)
             with self.memory_of(part):
-                total += scores.moments(*stars.observed_counts(observed))
+                total += scores.moments(*observed_counts(stars.structure, observed, self.graph_data.n_labels))
         return total
 
     def evaluate(
@@ -259,10 +262,15 @@ def make_parts(data: GraphData, chunk: int | None) -> list[Part]:
 
 
 class DeviceLinearisation:
-    """Keeps the bias of the nodes at minus the linearisation g = -r log b of their carved entropies."""
+    """Keeps the bias of the nodes at minus the linearisation g = -r log b of their carved entropies.
 
-    def __init__(self, dual: DeviceDual) -> None:
+    ``extrapolate`` is as in :class:`bactrian.objective.linearisation.Linearisation`; of use where all of the data is on
+    the device.
+    """
+
+    def __init__(self, dual: DeviceDual, extrapolate: Extrapolate | None = None) -> None:
         self.dual = dual
+        self._extrapolate = extrapolate if dual.resident else None
 
     def update(self, log_beliefs: Tensor | None = None) -> float:
         """Relinearise at the beliefs of the last evaluation, or at one (K,) for all nodes; returns the change of g."""
@@ -270,12 +278,24 @@ class DeviceLinearisation:
         for stars in self.dual.stars():
             log_belief = stars.node_log if log_beliefs is None else log_beliefs.to(stars.node_log.device)[None]
             bias = stars.numbers.linearised[:, None] * log_belief
-            difference = stars.bias - bias
+            moved = bias - stars.bias
             belief = stars.node_log.exp()
-            difference -= (belief * difference).sum(1, keepdim=True)
-            change = max(change, float(difference.abs_().max()))
-            stars.bias.copy_(bias)
+            moved -= (belief * moved).sum(1, keepdim=True)
+            change = max(change, float(moved.abs().max()))
+            further = None
+            if self._extrapolate is not None and log_beliefs is None:
+                further = self._extrapolate((stars.bias + moved).ravel(), moved.ravel(), belief.ravel())
+            stars.bias.copy_(bias if further is None else self._normalised(stars, further))
         return change
+
+    def _normalised(self, stars: Stars, further: Tensor) -> Tensor:
+        """The bias of the normalised beliefs that have this linearisation; they take the place of the last ones."""
+        number = stars.numbers.linearised[:, None]
+        used = number > 0.0
+        logs = torch.where(used, further.view_as(stars.bias) / torch.where(used, number, 1.0), stars.node_log)
+        logs = logs.log_softmax(1)
+        self.dual.beliefs_before = logs.exp()
+        return number * logs
 
 
 def empirical_log_beliefs(data: GraphData) -> Tensor:

@@ -17,6 +17,7 @@ from bactrian.solvers.solution import ConvergenceWarning
 from bactrian.torch.arguments import checked_chunk, checked_data, checked_device, checked_dtype
 from bactrian.torch.beliefs import GraphBeliefs
 from bactrian.torch.dual import DeviceMessages
+from bactrian.torch.evaluation import sum_by_graph
 from bactrian.torch.stars import FINEST, settle
 
 Floats = NDArray[np.float64]
@@ -107,7 +108,7 @@ def infer(
                 tame = method == "convex" and damping is None
                 values, made, left = settle(stars, tolerance, max_iterations, damping=damping or 0.0, tame=tame)
             graphs = slice(part.first_graph, part.first_graph + part.structure.n_graphs)
-            log_partition[graphs] = stars.sum_by_graph(values).cpu().numpy()
+            log_partition[graphs] = sum_by_graph(stars.structure, values).cpu().numpy()
             sweeps, residual = max(sweeps, made), max(residual, left)
             violation = max(violation, float(values.violation))
         beliefs = GraphBeliefs(messages)

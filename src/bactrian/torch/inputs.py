@@ -14,8 +14,8 @@ from torch import Tensor
 
 from bactrian.model.inputs import Inputs
 from bactrian.model.scores import StructuredScores, TiedTable
+from bactrian.torch.blocks import block_outer_product
 from bactrian.torch.sparse_product import SparseProduct
-from bactrian.torch.stars import block_outer_product
 from bactrian.torch.structure import Structure
 
 Ints = NDArray[np.int64]

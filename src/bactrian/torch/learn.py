@@ -14,6 +14,7 @@ from bactrian.learning.learn import _check_number, _checked_start
 from bactrian.learning.run import Settings
 from bactrian.model.graph_data import GraphData
 from bactrian.objective.prior import Prior
+from bactrian.solvers.anderson import Anderson
 from bactrian.solvers.solution import Callback, ConvergenceWarning, Solution
 from bactrian.torch.arguments import checked_chunk, checked_data, checked_device, checked_dtype
 from bactrian.torch.beliefs import take_multipliers, take_node_values
@@ -122,7 +123,7 @@ def _learn(
         run.record(result, inner)
         weights = cast(Any, result.weights)
         dual = dual_of(_entropy(camel), camel.consistency)
-    linearisation = DeviceLinearisation(dual)
+    linearisation = DeviceLinearisation(dual, None if camel.tight else cast(Any, Anderson().next))
     if not _resume(dual, settings) and camel.start == "empirical" and dual.carving.relinearises:
         linearisation.update(empirical_log_beliefs(data))
     inner = DeviceProfiled(dual, run)

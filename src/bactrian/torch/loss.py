@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from bactrian.torch.batch import GraphBatch
+from bactrian.torch.evaluation import edge_beliefs, observed_counts
 from bactrian.torch.numbers import node_numbers
 from bactrian.torch.stars import Stars, settle
 from bactrian.torch.structure import Structure
@@ -151,7 +152,7 @@ class CamelLoss(torch.nn.Module):
         _set_scores(stars, node_scores, tables)
         _, _, residual = settle(stars, self.tolerance, self.max_sweeps, tame=method == "convex")
         every = torch.arange(structure.n_edges, device=node_scores.device)
-        nodes, edges = torch.empty_like(stars.node_log), stars.edge_beliefs(every)
+        nodes, edges = torch.empty_like(stars.node_log), edge_beliefs(stars, every)
         nodes[structure.nodes] = stars.node_log.exp()
         in_order = torch.empty_like(edges)
         in_order[structure.edges] = edges
@@ -254,7 +255,7 @@ class _ProfiledDual(torch.autograd.Function):
             stars.bias.copy_(torch.where(due[:, None], slope, stars.bias))
             _set_scores(stars, node_scores, tables)
             values, _, _ = settle(stars, loss.tolerance, sweeps)
-        nodes, entries = stars.observed_counts(labels[s.nodes])
+        nodes, entries = observed_counts(s, labels[s.nodes], stars.n_labels)
         observed = (nodes * node_scores.detach()[s.nodes]).sum() + (entries * stars.tables).sum()
         by_node, by_entry = torch.empty_like(values.node_counts), torch.empty_like(values.table_counts)
         by_node[s.nodes] = values.node_counts - nodes

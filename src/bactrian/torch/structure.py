@@ -61,6 +61,13 @@ class Structure:
         """Number of colours."""
         return len(self.colour_nodes) - 1
 
+    def table_of(self, edges: Tensor) -> Tensor:
+        """Which table some edges have."""
+        if self.own_tables:
+            return edges
+        bounds = torch.tensor(self.type_edges[1:], device=edges.device)
+        return torch.searchsorted(bounds, edges, right=True)
+
     def to(self, device: Any) -> Structure:
         """The same on another device."""
         moved = {f.name: getattr(self, f.name) for f in fields(self)}
