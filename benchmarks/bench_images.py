@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -56,10 +57,10 @@ def show(name: str, fitted: Fitted, base: Fitted, note: str = "") -> None:
 
 
 def speed(scored: ScoredSplit, limits: Limits, prior: float | None, fold: str) -> None:
-    data = scored.training_graphs(fold)
+    data = scored.training_graphs(fold, has_prior=prior is not None)
     few = replace(limits, max_iterations=2, max_relinearisations=1)
     for row in ROWS:  # compile
-        fit(row, scored.training_graphs(fold, edge_features=row.edge_features), few, prior_variance=1.0)
+        fit(row, scored.training_graphs(fold, edges=row.edges), few, prior_variance=1.0)
     base = fit(ROW["piecewise"], data, limits, prior_variance=prior)
     show("piecewise", base, base)
     show("CAMEL(0)", fit(ROW["CAMEL(0)"], data, limits, prior_variance=prior), base)
@@ -81,8 +82,9 @@ def speed(scored: ScoredSplit, limits: Limits, prior: float | None, fold: str) -
 
 def accuracy(row: TableRow, scored: ScoredSplit, limits: Limits, prior: float | None, fold: str) -> list[float]:
     """Superpixel accuracy in test images with residual belief propagation and with matched inference."""
-    fitted = fit(row, scored.training_graphs(fold, edge_features=row.edge_features), limits, prior_variance=prior)
-    test = scored.test_graphs(fold, edge_features=row.edge_features)
+    options: dict[str, Any] = {"edges": row.edges, "has_prior": prior is not None}
+    fitted = fit(row, scored.training_graphs(fold, **options), limits, prior_variance=prior)
+    test = scored.test_graphs(fold, **options)
     found = [marginals(row, test, fitted.solution.weights, way)[0] for way in ("rbp", "matched")]
     return [100.0 * float((one.argmax(axis=1) == test.labels).mean()) for one in found]
 

@@ -2,16 +2,18 @@
 
 import numpy as np
 import pytest
+from scipy.stats import bootstrap
 
 from bactrian import infer, learn
 from bactrian.experiments.corel import FOLDS, ScoreSettings, graphs, score_split
 from bactrian.experiments.corel_data import CLASSES, CorelImages, corel_folder, draw_splits, read_corel
+from bactrian.experiments.paired import paired_difference
 from bactrian.experiments.table3 import NODE_ROW, Table3Settings, run_table3
 from bactrian.experiments.table3_choices import candidates_of, choose
 from bactrian.experiments.table3_figures import table3_figures
 from bactrian.experiments.table3_gallery import table3_gallery
 from bactrian.experiments.table3_learners import ROWS, Limits
-from bactrian.experiments.table3_text import HEADINGS, mean_and_deviation, plain_table, table3_rows
+from bactrian.experiments.table3_text import HEADINGS, mean_and_deviation, plain_table, table3_rows, worse_than_nodes
 from bactrian.model.graph_data import GraphData
 from bactrian.vision import ArrayCache, BoostingSettings
 from bactrian.vision.cache import checksum
@@ -72,7 +74,13 @@ def test_the_model_has_56_and_28_weights():
     assert data.n_graphs == 2
     _, tables = data.split_weights(np.arange(float(data.n_weights)))
     assert np.array_equal(tables[0], tables[0].T)
-    assert scored.training_graphs(edge_features=True).scores.active.sum() == 56 + 4 * 28
+    assert scored.training_graphs(edges="features").scores.active.sum() == 56 + 4 * 28
+    assert scored.training_graphs(has_prior=False).n_weights == 56 + 28
+    bare = scored.training_graphs(edges="none")
+    assert len(bare.edges) == 0
+    assert bare.n_weights == data.n_weights
+    with pytest.raises(ValueError, match="edges must be one of tables, features, none, found 'some'"):
+        scored.training_graphs(edges="some")
 
 
 def test_node_weights_are_those_of_seven_scores_and_a_bias():
@@ -89,8 +97,12 @@ def test_node_weights_are_those_of_seven_scores_and_a_bias():
     shared = GraphData(inputs, scored.train[0].adjacency.edges, n_labels=7, tables="symmetric")
     assert shared.n_weights == 56 + 28
     first = data.n_weights - 28
-    (expected,) = infer(shared, np.concatenate([plain.ravel(), weights[first:]]), "bp", tolerance=1e-10)
+    all_weights = np.concatenate([plain.ravel(), weights[first:]])
+    (expected,) = infer(shared, all_weights, "bp", tolerance=1e-10)
     found = infer(data, weights, "bp", tolerance=1e-10)[0]
+    # Without a prior inputs have their own size.
+    same = infer(graphs(scored.train, scores, has_prior=False), all_weights, "bp", tolerance=1e-10)[0]
+    np.testing.assert_allclose(same.variables, expected.variables, rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(found.variables, expected.variables, rtol=1e-6, atol=1e-9)
     assert np.array_equal(table, table.T)
 
@@ -121,7 +133,7 @@ def test_scores_are_taken_from_the_cache(tmp_path):
 
 def test_the_table_has_every_row_and_says_where_choices_come_from():
     corel = photographs(6)
-    names = ("piecewise", "CAMEL(0)", "CCCP")
+    names = ("node weights, no edges", "piecewise", "CAMEL(0)", "CCCP")
     settings = Table3Settings(
         scores=SMALL,
         n_drawn=6,
@@ -144,10 +156,15 @@ def test_the_table_has_every_row_and_says_where_choices_come_from():
     mean = 100.0 * np.mean([c.superpixel["rbp"] for c in cells])
     (shown,) = [row for row in rows if row[:2] == ("CCCP", "none")]
     assert shown[4].startswith(f"{mean:.1f} (")
-    assert shown[8] == "84.4 (0.6)"
+    assert shown[9] == "84.4 (0.6)"
+    alone = 100.0 * np.mean([c.superpixel["matched"] for c in table.cells if c.row == NODE_ROW])
+    matched = 100.0 * np.mean([c.superpixel["matched"] for c in cells])
+    assert shown[6].startswith(f"{matched - alone:+.2f} (")
+    called = "CCCP without a prior"
+    assert (called in worse_than_nodes(table).split(";")[0]) == (matched < alone)
     assert plain_table(HEADINGS, rows).count("\n") == len(rows) + 1
-    # On two splits: boosting rounds, kind of score, node factors of two rows without a prior, priors of all three rows.
-    assert sum("cross-validation over the 4 training images" in choice for choice in table.choices) == 2 * (2 + 2 + 3)
+    # On two splits: boosting rounds, kind of score, node factors of two rows without a prior, priors of all four rows.
+    assert sum("cross-validation over the 4 training images" in choice for choice in table.choices) == 2 * (2 + 2 + 4)
     assert all("training images" in choice for choice in table.choices if "cross-validation" in choice)
     gallery = table3_gallery(table, n_images=2)
     assert gallery.columns == ("image", "truth", NODE_ROW, *names)
@@ -212,6 +229,26 @@ def test_held_out_images_have_out_of_fold_scores_whatever_is_learned_from():
             assert (found[:, 14] == 10.0).all()
     with pytest.raises(ValueError, match="fold must be 'in-fold' or 'out-of-fold', found 'both'"):
         scored.training_graphs("both")
+
+
+def test_differences_are_those_of_the_accuracies_and_chance_is_that_of_whole_images():
+    rng = np.random.default_rng(3)
+    gained = rng.integers(-20, 25, 40)
+    equal = np.full(40, 100)
+    found = paired_difference([gained], [equal], [np.arange(40)])
+    assert found.mean == pytest.approx(gained.mean() / 100.0)
+    judge = bootstrap((gained / 100.0,), np.mean, n_resamples=20_000, method="percentile", random_state=1)
+    np.testing.assert_allclose((found.low, found.high), judge.confidence_interval, atol=0.003)
+    # The same images in a second split say nothing new; other images do.
+    twice = paired_difference([gained, gained], [equal, equal], [np.arange(40), np.arange(40)])
+    assert (twice.mean, twice.low, twice.high) == pytest.approx((found.mean, found.low, found.high))
+    more = paired_difference([gained, gained], [equal, equal], [np.arange(40), np.arange(40, 80)])
+    assert more.mean == pytest.approx(found.mean)
+    assert (more.high - more.low) / (found.high - found.low) == pytest.approx(2.0**-0.5, rel=0.1)
+    # Images count by their superpixels.
+    uneven = paired_difference([np.array([1, 0])], [np.array([10, 90])], [np.array([5, 2])])
+    assert uneven.mean == pytest.approx(0.01)
+    assert (uneven.low, uneven.high) == pytest.approx((0.0, 0.1))
 
 
 def test_mean_and_sample_deviation():

@@ -33,6 +33,8 @@ Follow = Callable[[str], None]
 
 #: Scores of the training images that a random field may learn from.
 FOLDS = ("in-fold", "out-of-fold")
+#: What edges have: a table that all share, tables weighted by features; or there are none.
+EDGES = ("tables", "features", "none")
 #: Size as inputs of a label's own score and bias, and of the scores of others: a prior of variance v on all weights
 #: is one of 100 v and v / 100 on what these do.
 _OWN, _OTHER = 10.0, 0.1
@@ -103,27 +105,35 @@ class ScoredSplit:
 
 
 def graphs(
-    images: Sequence[SegmentedImage], scores: Sequence[Floats], *, edge_features: bool = False, **options: Any
+    images: Sequence[SegmentedImage],
+    scores: Sequence[Floats],
+    *,
+    edges: str = "tables",
+    has_prior: bool = True,
+    **options: Any,
 ) -> GraphData:
     """Images as graphs: 7 node scores and a bias for each label (56 weights), a symmetric table (28 weights).
 
-    A label's own score and its bias are inputs at ten times their size, the scores of other labels at a tenth: a prior
-    of variance v on all weights is one of 100 v and v / 100 on what these do, and leaves the label's own score in
-    charge. The model is the same. With ``edge_features`` an edge's table is a sum of four, weighted by a constant,
-    boundary length and two contrasts.
+    Where the weights are to have a prior, a label's own score and its bias are inputs at ten times their size, the
+    scores of other labels at a tenth: a prior of variance v on all weights is one of 100 v and v / 100 on what these
+    do, and leaves the label's own score in charge. The model is the same. Without a prior sizes matter to nothing but
+    speed, and all are alike.
+
+    ``edges`` is one of :data:`EDGES`: with ``"features"`` an edge's table is a sum of four, weighted by a constant,
+    boundary length and two contrasts; with ``"none"`` there are no edges.
     """
+    if edges not in EDGES:
+        raise ValueError(f"edges must be one of {', '.join(EDGES)}, found {edges!r}")
     starts = np.cumsum([0, *(image.n_superpixels for image in images)])
-    edges = np.concatenate([image.adjacency.edges + start for image, start in zip(images, starts[:-1], strict=True)])
-    stacked, n_labels = np.concatenate(scores), len(CLASSES)
-    inputs = np.concatenate([_OWN * stacked, _OTHER * stacked, np.full((len(stacked), 1), _OWN)], axis=1)
-    own = np.eye(n_labels, dtype=bool)
-    in_use = np.concatenate([own, ~own, np.ones((1, n_labels), dtype=bool)])
-    features = np.concatenate([edge_inputs(image) for image in images]) if edge_features else None
+    pairs = np.concatenate([image.adjacency.edges + start for image, start in zip(images, starts[:-1], strict=True)])
+    features = np.concatenate([edge_inputs(image) for image in images]) if edges == "features" else None
+    n_labels = len(CLASSES)
+    inputs, in_use = _node_inputs(np.concatenate(scores), has_prior)
     n_tables = 1 if features is None else features.shape[1]
     labels = [image.labels for image in images]
     return GraphData(
         inputs,
-        edges,
+        pairs if edges != "none" else pairs[:0],
         n_labels=n_labels,
         labels=None if any(one is None for one in labels) else np.concatenate([x for x in labels if x is not None]),
         tables="symmetric",
@@ -132,6 +142,16 @@ def graphs(
         active=np.concatenate([in_use.ravel(), np.ones(n_tables * n_labels * (n_labels + 1) // 2, dtype=bool)]),
         **options,
     )
+
+
+def _node_inputs(scores: Floats, has_prior: bool) -> tuple[Floats, NDArray[np.bool_]]:
+    """Inputs of the nodes, and which of them (n_inputs, n_labels) a label uses."""
+    n, n_labels = scores.shape
+    if not has_prior:
+        return np.concatenate([scores, np.ones((n, 1))], axis=1), np.ones((n_labels + 1, n_labels), dtype=bool)
+    own = np.eye(n_labels, dtype=bool)
+    in_use = np.concatenate([own, ~own, np.ones((1, n_labels), dtype=bool)])
+    return np.concatenate([_OWN * scores, _OTHER * scores, np.full((n, 1), _OWN)], axis=1), in_use
 
 
 def edge_inputs(image: SegmentedImage) -> Floats:

@@ -8,14 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bactrian.experiments.corel import FOLDS, ScoredSplit, ScoreSettings, score_split
 from bactrian.experiments.corel_data import CorelImages, draw_splits
-from bactrian.experiments.table3_choices import Candidate, candidates_of, choose
+from bactrian.experiments.table3_choices import Candidate, candidates_of, choose, graph_options
 from bactrian.experiments.table3_learners import ROWS, Fitted, Limits, TableRow, fit, marginals
 from bactrian.model.graph_data import GraphData
 from bactrian.vision.cache import ArrayCache
@@ -68,6 +67,7 @@ class Cell:
     prior_variance: float | None
     superpixel: dict[str, float]  #: accuracy by inference, from 0 to 1
     pixel: dict[str, float]
+    right: dict[str, Integers] = field(repr=False)  #: superpixels of each test image with the right label
     node_factors: str = ""
     fold: str = ""
     seconds: float = np.nan
@@ -88,6 +88,8 @@ class Table3:
     cells: tuple[Cell, ...]
     choices: tuple[str, ...]
     seconds: float
+    test_images: tuple[Integers, ...]  #: of each split, their numbers
+    sizes: tuple[Integers, ...]  #: of each split, superpixels of the test images
     split: ScoredSplit  #: the first one
     predictions: dict[str, list[Floats]]  #: matched marginals of its test images by row, with a prior if there is one
 
@@ -108,16 +110,19 @@ def run_table3(corel: CorelImages, settings: Table3Settings, cache: ArrayCache, 
         f"{settings.n_drawn} of {len(corel.images)} images and {settings.n_splits} splits into "
         f"{settings.n_train} and {settings.n_drawn - settings.n_train}: drawn with seed {settings.seed}"
     ]
+    sizes: list[Integers] = []
     kept: tuple[ScoredSplit, dict[str, list[Floats]]] | None = None
     for number, split in enumerate(splits):
         say(f"split {number + 1}: features and node scores")
         scored = score_split(corel, split, settings.scores, cache, _prefixed(say, f"split {number + 1}: node scores, "))
         found, chosen, predictions = _run_split(number, scored, settings, say)
         cells += found
+        sizes.append(np.array([image.n_superpixels for image in scored.test]))
         choices += [f"split {number + 1}: {choice}" for choice in (*scored.choices, *chosen)]
         kept = kept or (scored, predictions)
     assert kept is not None
-    return Table3(settings, tuple(cells), tuple(choices), perf_counter() - began, *kept)
+    tests = tuple(split.test for split in splits)
+    return Table3(settings, tuple(cells), tuple(choices), perf_counter() - began, tests, tuple(sizes), *kept)
 
 
 def _prefixed(say: Follow, prefix: str) -> Follow:
@@ -128,8 +133,8 @@ def _run_split(
     number: int, scored: ScoredSplit, settings: Table3Settings, say: Follow
 ) -> tuple[list[Cell], list[str], dict[str, list[Floats]]]:
     alone = _accuracies([score.argmax(axis=1) for score in scored.test_scores], scored.test)
-    superpixel, pixel = (dict.fromkeys(INFERENCES, part) for part in alone)
-    cells = [Cell(NODE_ROW, number, None, superpixel, pixel)]
+    superpixel, pixel = (dict.fromkeys(INFERENCES, part) for part in alone[:2])
+    cells = [Cell(NODE_ROW, number, None, superpixel, pixel, dict.fromkeys(INFERENCES, alone[2]))]
     predictions = {NODE_ROW: [_softmax(score) for score in scored.test_scores]}
     rows = [row for row in ROWS if row.name in settings.rows]
     choices: list[str] = []
@@ -137,14 +142,14 @@ def _run_split(
         priors = settings.priors if with_prior else (None,)
         folds = settings.folds if with_prior else settings.folds[:1]
         # Four times as many weights of tables call for a prior.
-        shown = [row for row in rows if with_prior or not row.edge_features]
+        shown = [row for row in rows if with_prior or row.edges != "features"]
         ways = {row.name: candidates_of(row, priors, folds) for row in shown}
         chosen = {row.name: _choose(row, scored, settings, ways[row.name], choices, say) for row in shown}
         learned: dict[str, Floats] = {}
         for row in shown:
             candidate = chosen[row.choices_from or row.name]
             say(f"split {number + 1}: {row.name}, {candidate}")
-            options: dict[str, Any] = {"edge_features": row.edge_features, "node_factors": candidate.node_factors}
+            options = graph_options(row, candidate)
             fitted = fit(
                 row,
                 scored.training_graphs(candidate.fold, **options),
@@ -194,19 +199,20 @@ def _measure(
     images: list[SegmentedImage],
     n_threads: int | None,
 ) -> tuple[Cell, list[Floats]]:
-    superpixel, pixel, converged, found = {}, {}, {}, np.zeros((0, 0))
+    superpixel, pixel, right, converged, found = {}, {}, {}, {}, np.zeros((0, 0))
     ends, solution = test.node_pointer[1:-1], fitted.solution
     for inference in INFERENCES:
         if inference == "rbp" or not row.has_bethe_entropy:
             found, converged[inference] = marginals(row, test, solution.weights, inference, n_threads)
         parts = np.split(found.argmax(axis=1), ends)
-        superpixel[inference], pixel[inference] = _accuracies(parts, images)
+        superpixel[inference], pixel[inference], right[inference] = _accuracies(parts, images)
     cell = Cell(
         row=row.name,
         split=number,
         prior_variance=candidate.prior_variance,
         superpixel=superpixel,
         pixel=pixel,
+        right=right,
         node_factors=candidate.node_factors,
         fold=candidate.fold,
         seconds=fitted.seconds,
@@ -221,13 +227,13 @@ def _measure(
     return cell, np.split(found, ends)
 
 
-def _accuracies(predicted: Sequence[Integers], images: Sequence[SegmentedImage]) -> tuple[float, float]:
-    """Part of the superpixels and of the pixels with the right label."""
-    right, pixels = [], []
-    for labels, image in zip(predicted, images, strict=True):
-        right.append(labels == image.labels)
-        pixels.append(to_pixels(image.segments, labels) == image.pixel_labels)
-    return float(np.concatenate(right).mean()), float(np.mean(pixels))
+def _accuracies(predicted: Sequence[Integers], images: Sequence[SegmentedImage]) -> tuple[float, float, Integers]:
+    """Part of the superpixels and of the pixels with the right label, and the number of such superpixels by image."""
+    right = np.array([np.sum(labels == image.labels) for labels, image in zip(predicted, images, strict=True)])
+    pixels = [
+        to_pixels(image.segments, labels) == image.pixel_labels for labels, image in zip(predicted, images, strict=True)
+    ]
+    return float(right.sum() / sum(len(labels) for labels in predicted)), float(np.mean(pixels)), right
 
 
 def _softmax(scores: Floats) -> Floats:

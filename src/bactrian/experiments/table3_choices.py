@@ -39,6 +39,15 @@ class Candidate:
         return f"{self.fold} scores, {prior}, node factors {self.node_factors}"
 
 
+def graph_options(row: TableRow, candidate: Candidate) -> dict[str, Any]:
+    """Options of the graphs that a row learns from and is tried on."""
+    return {
+        "edges": row.edges,
+        "has_prior": candidate.prior_variance is not None,
+        "node_factors": candidate.node_factors,
+    }
+
+
 def candidates_of(row: TableRow, priors: Sequence[float | None], folds: Sequence[str]) -> list[Candidate]:
     """Every prior with every kind of scores and place for them; the strongest prior first."""
     ordered = sorted(priors, key=lambda prior: np.inf if prior is None else prior)
@@ -85,7 +94,7 @@ def _right(
     last: Candidate | None = None
     weights: Floats | None = None
     for c, candidate in enumerate(candidates):
-        options: dict[str, Any] = {"edge_features": row.edge_features, "node_factors": candidate.node_factors}
+        options = graph_options(row, candidate)
         train = scored.training_graphs(candidate.fold, rest, **options)
         test = scored.held_out_graphs(candidate.fold, held, **options)
         # Along a path of weaker and weaker priors the last weights are a good start.

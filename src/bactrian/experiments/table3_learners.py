@@ -34,7 +34,7 @@ class TableRow:
     node_factors: tuple[str, ...] = ("clusters",)  #: where node scores may sit; choices change what is learned
     paper: tuple[float, float] | None = None  #: accuracy in the paper and its standard deviation
     is_camel: bool = False
-    edge_features: bool = False  #: four tables, weighted by length and contrast of a boundary, instead of one
+    edges: str = "tables"  #: or "features": four tables, weighted by length and contrast of a boundary; or "none"
     effort: int = 1  #: multiplies the limit of iterations: relinearised learners solve many problems
 
     @property
@@ -46,6 +46,7 @@ class TableRow:
 # CAMEL(0) starts from nothing: its optimum is unique, and piecewise weights, which "camel0" starts from, run away
 # without a prior. LBP's rows do depend on the start.
 ROWS = (
+    TableRow("node weights, no edges", Camel(entropy="clusters"), edges="none"),
     TableRow("piecewise", "piecewise", node_factors=("clusters", "edges"), paper=(78.6, 1.3)),
     TableRow(
         "CAMEL(0)", Camel(entropy="clusters"), node_factors=("clusters", "edges"), paper=(82.9, 0.9), is_camel=True
@@ -63,11 +64,9 @@ ROWS = (
         choices_from="CAMEL(0)",
         node_factors=("clusters", "edges"),
         is_camel=True,
-        edge_features=True,
+        edges="features",
     ),
-    TableRow(
-        "convex, edge features", Camel(entropy="convex"), choices_from="convex", is_camel=True, edge_features=True
-    ),
+    TableRow("convex, edge features", Camel(entropy="convex"), choices_from="convex", is_camel=True, edges="features"),
 )
 
 
