@@ -717,6 +717,20 @@ def test_iteration_limit(limit: int, learner: Any) -> None:
     np.testing.assert_array_equal(solution.weights, expected)
 
 
+@pytest.mark.parametrize("method", ["camel0", "cccp"])
+def test_no_tolerance_among_instances_of_which_some_are_exact_at_once(method: str) -> None:
+    """One instance stands still to the last digit while messages on loops go on for ever; nothing is divided by 0."""
+    rng = np.random.default_rng(0)
+    data = []
+    for clusters in [[(0, 1), (1, 2), (0, 2)]] * 3 + [[(0, 1)]]:
+        graph = bt.ClusterGraph([2] * len({v for scope in clusters for v in scope}), clusters)
+        model = bt.LogLinearModel(graph, [rng.normal(size=(4, 3)) for _ in clusters])
+        data.append(bt.Instance(model, rng.integers(2, size=graph.n_variables)))
+    with pytest.warns(bt.ConvergenceWarning):
+        solution = bt.learn(data, method, tolerance=0.0, max_iterations=50, n_threads=1)
+    np.testing.assert_allclose(solution.weights, bt.learn(data, method, tolerance=1e-9).weights, atol=1e-3)
+
+
 @pytest.mark.parametrize("method", ["piecewise", "cccp", "exact"])
 def test_more_iterations_give_a_better_result(method: str) -> None:
     """The best so far: every further iteration of one convex problem lowers the objective."""

@@ -215,6 +215,19 @@ def test_double_loop_converges_where_bp_does_not_and_never_climbs(seed: int) -> 
     assert result.history[-1] == pytest.approx(result.free_energy)
 
 
+def test_double_loop_takes_no_notice_of_the_company() -> None:
+    """A model that needs many relinearisations must not keep another from converging."""
+    graph = bt.ClusterGraph([2, 2, 2], [(0, 1), (1, 2), (0, 2), (0,)])
+    agree, first = np.array([[1.0, 0.0], [0.0, 0.0], [0.0, 0.0], [1.0, 0.0]]), np.array([[0.0, 1.0], [0.0, 0.0]])
+    models = [bt.LogLinearModel(graph, [s * agree, s * agree, s * agree, first]) for s in (3.0, 0.5)]
+    alone = bt.infer(models[1], [1.0, 0.005], "double-loop")
+    with pytest.warns(bt.ConvergenceWarning, match="1 of 2 models"):
+        both = bt.infer(models, [1.0, 0.005], "double-loop", max_iterations=alone.iterations)
+    assert [result.converged for result in both] == [False, True]
+    assert both[1].history == alone.history
+    np.testing.assert_array_equal(np.array(both[1].variables), np.array(alone.variables))
+
+
 def test_fallback_finishes_what_rbp_does_not() -> None:
     easy, hard = frustrated_grid(0, strength=0.3), frustrated_grid(0)
     with pytest.warns(bt.ConvergenceWarning, match="1 of 2 models"):
@@ -405,6 +418,24 @@ def test_variables_in_no_cluster_count() -> None:
             assert result.log_partition == pytest.approx(np.log(6.0))
             assert result.variables[1] == pytest.approx(np.full(3, 1 / 3))
             assert result.variables[2].tolist() == [0.0, 0.0, 0.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    "edges", [[(0, 1, (0,))] * 3, [(0, 1, (0,)), (1, 2, (0,)), (0, 2, (0,))]], ids=["twice", "cycle"]
+)
+def test_messages_that_run_away_do_not_converge(edges: Any) -> None:
+    """Sepsets that count a variable too often feed its messages back: they grow past all bounds, never stand still."""
+    model = bt.LogLinearModel(
+        bt.ClusterGraph([2], [(0,)] * 3, edges), [np.array([[s], [0.0]]) for s in (1.0, 0.5, 0.1)]
+    )
+    with pytest.warns(bt.ConvergenceWarning, match="rbp did not converge: stopped at the limit"):
+        result = bt.infer(model, [1.0], "rbp")
+    assert result.residual > 1.0
+    beliefs = np.array(result.clusters)
+    assert result.violation == pytest.approx(max(np.abs(beliefs[i] - beliefs[j]).max() for i, j, _ in edges), abs=1e-9)
+    with pytest.warns(bt.ConvergenceWarning):
+        solution = bt.learn([bt.Instance(model, [0])], "lbp", prior_variance=1.0)
+    assert solution.status is bt.Status.UNRELIABLE
 
 
 # --- many models, warm starts, limits ---

@@ -21,6 +21,7 @@ import bactrian as bt
 from bactrian.clusters.layouts import projection_map
 from bactrian.clusters.packing import pack
 from bactrian.kernels.arithmetic import exp, logsumexp
+from bactrian.kernels.pairs import hub_belief
 from bactrian.kernels.sparse import rows_times_weights
 from bactrian.kernels.threads import Workers, balanced_blocks
 from bactrian.model.scores import Inputs, TiedTable
@@ -92,6 +93,17 @@ def random_rows(seed: int, shape: tuple[int, int]) -> Any:
     matrix[shape[0] // 2] = 0.0
     matrix[:, -1] = 0.0
     return sp.csr_array(matrix)
+
+
+def test_belief_of_a_hub_without_links() -> None:
+    """The numbers of its links are then scratch that nothing was written to, whatever the memory held before."""
+    scores = np.array([0.3, -1.0, 2.0])
+    for number in (1.0, 0.5):
+        hub_log, belief = np.zeros(3), np.zeros(3)
+        hub_belief(scores, 0, 3, 0, np.array([np.nan]), np.array([np.nan]), True, number, hub_log, belief)
+        expected = scores / number - scipy_logsumexp(scores / number)
+        np.testing.assert_allclose(hub_log, expected, rtol=1e-14)
+        np.testing.assert_allclose(belief, np.exp(expected), rtol=1e-14)
 
 
 @pytest.mark.parametrize("labels", [1, 2, 7])
@@ -806,6 +818,21 @@ def test_a_wrong_gradient_ends_as_stalled() -> None:
     wrong = minimise(lambda x: (function(x)[0], -function(x)[1]), np.ones(30), tolerance=1e-8, max_iterations=500)
     assert wrong.outcome is Outcome.STALLED
     np.testing.assert_allclose(wrong.x, 1.0, atol=1e-9)
+
+
+def test_small_steps_add_up_before_the_solver_gives_up() -> None:
+    """On a narrow valley far above 0 each step gains less than rounding may hide, but fifty of them gain more."""
+    function, _ = quadratic(condition=1e6)
+    high = minimise(lambda x: (function(x)[0] + 1e6, function(x)[1]), np.zeros(30), tolerance=1e-4, max_iterations=9999)
+    assert high.outcome is Outcome.STALLED
+    assert function(high.x)[0] < 5e-5  # 5e-11 of the objective
+
+
+def test_a_fresh_memory_gets_off_the_spot() -> None:
+    function, _ = quadratic(condition=1e5)
+    high = minimise(lambda x: (function(x)[0] + 1e6, function(x)[1]), np.zeros(30), tolerance=1e-3, max_iterations=9999)
+    assert high.outcome is Outcome.CONVERGED
+    assert np.abs(function(high.x)[1]).max() <= 1e-3
 
 
 def test_convergence_at_the_last_iteration_counts() -> None:

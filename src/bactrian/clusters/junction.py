@@ -40,7 +40,7 @@ class JunctionData:
         return _MarginalReader(self, cliques)
 
 
-def on_junction_trees(data: PackedData, *, memory_budget: int = 4 * 2**30) -> JunctionData:
+def on_junction_trees(data: PackedData) -> JunctionData:
     """Move every instance onto a junction tree, or raise MemoryBudgetError where its tables would not fit."""
     layout = data.layout
     graphs: list[ClusterGraph] = []
@@ -53,7 +53,7 @@ def on_junction_trees(data: PackedData, *, memory_budget: int = 4 * 2**30) -> Ju
         scopes = [*table_scopes, *hub_scopes]
         key = (tuple(cardinalities.tolist()), tuple(scopes))
         if key not in known:
-            tree = junction_tree(cardinalities, scopes, memory_budget=memory_budget)
+            tree = junction_tree(cardinalities, scopes)
             known[key] = ClusterGraph(cardinalities, tree.cliques, tree.edges), tree
         graph, tree = known[key]
         assignment = np.array(tree.assignment, dtype=np.int64)

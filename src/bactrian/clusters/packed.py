@@ -51,8 +51,8 @@ class Incidence:
 class PackedData:
     """All instances in flat arrays; see :class:`bactrian.kernels.layout.Layout` for the indices.
 
-    ``positions`` says for each instance where its clusters went, as in ``Structure.positions``; ``cluster_shapes`` are
-    the shapes of their tables. Both are lazy sequences, since nothing here is a Python object per cluster.
+    ``views`` says where the clusters of each instance went and what shapes their tables have, on demand, since nothing
+    here is a Python object per cluster.
     """
 
     layout: Layout

@@ -1,4 +1,4 @@
-"""Arguments of ``infer``, checked before any work."""
+"""Arguments of ``infer`` and ``decode``, checked before any work."""
 
 from __future__ import annotations
 
@@ -28,16 +28,27 @@ def packed(model: Any, evidence: Any) -> tuple[PackedData, list[Evidence]]:
         return pack_models([condition_tables(model, seen[0])]), list(seen)
     if isinstance(model, GraphData):
         sizes = np.diff(model.node_pointer)
-        given = _evidence_list(evidence, model.n_graphs)
+        given = evidence_list(evidence, model.n_graphs)
         seen = [
             checked_evidence(e, np.broadcast_to(model.n_labels, int(n)), f"evidence[{m}]")
             for m, (e, n) in enumerate(zip(given, sizes, strict=True))
         ]
         return pack(model, need_labels=False), list(seen)
-    if not isinstance(model, Sequence) or isinstance(model, str):
-        raise TypeError(f"model must be a LogLinearModel, a list of them or GraphData, found {type(model).__name__}")
+    check_list(model)
     if not model:
         raise ValueError("model is an empty list; inference needs at least one model")
+    given = evidence_list(evidence, len(model))
+    seen = [
+        checked_evidence(e, one.graph.cardinalities, f"evidence[{m}]")
+        for m, (e, one) in enumerate(zip(given, model, strict=True))
+    ]
+    return pack_models([condition_tables(one, e) for one, e in zip(model, seen, strict=True)]), list(seen)
+
+
+def check_list(model: Any) -> None:
+    """Raise an error unless ``model`` is a list of models that may share their weights."""
+    if not isinstance(model, Sequence) or isinstance(model, str):
+        raise TypeError(f"model must be a LogLinearModel, a list of them or GraphData, found {type(model).__name__}")
     for m, one in enumerate(model):
         if not isinstance(one, LogLinearModel):
             raise TypeError(f"model[{m}] must be a LogLinearModel, found {type(one).__name__}")
@@ -46,19 +57,14 @@ def packed(model: Any, evidence: Any) -> tuple[PackedData, list[Evidence]]:
                 f"model[{m}] has {one.n_weights} weights and model[0] {model[0].n_weights}; "
                 "all models share one vector of weights"
             )
-    given = _evidence_list(evidence, len(model))
-    seen = [
-        checked_evidence(e, one.graph.cardinalities, f"evidence[{m}]")
-        for m, (e, one) in enumerate(zip(given, model, strict=True))
-    ]
-    return pack_models([condition_tables(one, e) for one, e in zip(model, seen, strict=True)]), list(seen)
 
 
-def _evidence_list(evidence: Any, n_models: int) -> Sequence[Any]:
+def evidence_list(evidence: Any, n_models: int) -> Sequence[Any]:
+    """Evidence of each of several models, None where nothing was seen."""
     if evidence is None:
         return [None] * n_models
     if isinstance(evidence, Mapping) or not isinstance(evidence, Sequence):
-        raise TypeError("evidence for several models must be a list with a dict or None for each of them")
+        raise TypeError(f"evidence must be a list with one mapping per model, or None, found {type(evidence).__name__}")
     if len(evidence) != n_models:
         raise ValueError(f"evidence must have one entry per model: expected {n_models}, found {len(evidence)}")
     return evidence
@@ -73,7 +79,7 @@ def checked_weights(weights: ArrayLike, n_weights: int) -> Floats:
         raise ValueError(f"weights must have shape ({n_weights},), found {array.shape}")
     array = array.astype(np.float64)
     if not np.isfinite(array).all():
-        raise ValueError(f"weights[{int(np.argmin(np.isfinite(array)))}] is not finite")
+        raise ValueError(f"weights[{int(np.argmin(np.isfinite(array)))}] is not finite but NaN or infinite")
     return array
 
 

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from bactrian.clusters.packed import PackedData
 from bactrian.clusters.packing import pack, pack_models
+from bactrian.inference.arguments import check_list, checked_weights, evidence_list
 from bactrian.inference.evidence import checked_evidence, contradiction
 from bactrian.inference.factors import FactorScores, factor_scores
 from bactrian.inference.maximum import (
@@ -204,7 +205,7 @@ def decode(
     if isinstance(model, Sequence) and not len(model):
         return []
     data = _packed(model)
-    checked = _checked_weights(weights, data.n_weights)
+    checked = checked_weights(weights, data.n_weights)
     observed = _checked_all(data, [evidence] if single else evidence, single)
     workers = Workers(settings.n_threads)
     scores = factor_scores(data, checked, observed, workers)
@@ -299,39 +300,15 @@ def _packed(model: Any) -> PackedData:
         return pack_models([model])
     if isinstance(model, GraphData | PackedData):
         return pack(model, need_labels=False)
-    if not isinstance(model, Sequence):
-        raise TypeError(f"model must be a LogLinearModel, a list of them or GraphData, found {type(model).__name__}")
-    for m, entry in enumerate(model):
-        if not isinstance(entry, LogLinearModel):
-            raise TypeError(f"model[{m}] must be a LogLinearModel, found {type(entry).__name__}")
-        if entry.n_weights != model[0].n_weights:
-            raise ValueError(
-                f"model[{m}] has {entry.n_weights} weights and model[0] {model[0].n_weights}; "
-                "all models share one vector of weights"
-            )
+    check_list(model)
     return pack_models(model)
 
 
-def _checked_weights(weights: ArrayLike, n_weights: int) -> NDArray[np.float64]:
-    array = np.array(weights, dtype=np.float64)
-    if array.shape != (n_weights,):
-        raise ValueError(f"weights must have shape ({n_weights},), found {array.shape}")
-    if not np.isfinite(array).all():
-        raise ValueError("weights holds NaN or infinite values")
-    return array
-
-
 def _checked_all(data: PackedData, evidence: Any, single: bool) -> list[dict[int, int]]:
-    n = data.layout.n_instances
-    if evidence is None:
-        return [{} for _ in range(n)]
-    if isinstance(evidence, Mapping) or not isinstance(evidence, Sequence):
-        raise TypeError(f"evidence must be a list with one mapping per model, found {type(evidence).__name__}")
-    if len(evidence) != n:
-        raise ValueError(f"evidence must have one entry per model: expected {n}, found {len(evidence)}")
+    given = evidence_list(evidence, data.layout.n_instances)
     return [
         {}
         if seen is None
         else checked_evidence(seen, data.views.scopes(m)[0], "evidence" if single else f"evidence[{m}]")
-        for m, seen in enumerate(evidence)
+        for m, seen in enumerate(given)
     ]

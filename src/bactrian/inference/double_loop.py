@@ -74,14 +74,19 @@ def descend(problem: Problem, total: Floats, start: Floats, *, skipped: Bools | 
     values = np.zeros(layout.n_instances)
     inner = new_progress(problem, carving, damping=options.damping or 0.0)
     status: str | None = None
-    inner_tolerance = max(1e-3, options.tolerance)
+    tolerances = np.full(layout.n_instances, max(1e-3, options.tolerance))
     while (outer.status == RUNNING).any() and status is None:
         running = outer.status == RUNNING
         used = running[instance_of_state]
         slope = np.where(number > 0.0, number * np.where(number > 0.0, previous, 0.0), 0.0)
         np.copyto(messages.tables.hub_scores, base + slope, where=used)
-        inner.status[:] = np.where(running, RUNNING, CONVERGED)
-        _solve_inner(problem, messages, inner, inner_tolerance)
+        solved = np.zeros(layout.n_instances, dtype=np.bool_)
+        # An instance is solved as far as its own change deserves, whatever others it shares the call with.
+        for tolerance in np.unique(tolerances[running]).tolist():
+            inner.status[:] = np.where(running & (tolerances == tolerance), RUNNING, CONVERGED)
+            here = inner.status == RUNNING
+            _solve_inner(problem, messages, inner, tolerance)
+            solved |= here & (inner.status == CONVERGED)
         outer.updates[:] = inner.updates
         beliefs = np.where(np.isfinite(messages.beliefs.hub_log), messages.beliefs.hub_log, -np.inf)
         messages.pass_messages()
@@ -91,12 +96,10 @@ def descend(problem: Problem, total: Floats, start: Floats, *, skipped: Bools | 
             energies[m].append(-float(values[m]))
         outer.iterations[running] += 1
         outer.residual[running] = change[running]
-        solved = inner.status == CONVERGED
-        done = running & solved & (change <= options.tolerance) & (inner_tolerance <= options.tolerance)
+        done = running & solved & (change <= options.tolerance) & (tolerances <= options.tolerance)
         outer.status[done] = CONVERGED
         previous = np.where(used, beliefs, previous)
-        largest = float(change[running].max(initial=0.0))
-        inner_tolerance = max(min(inner_tolerance, _INNER_PART * largest), 0.1 * options.tolerance)
+        tolerances = np.maximum(np.minimum(tolerances, _power_of_ten(_INNER_PART * change)), 0.1 * options.tolerance)
         status = report(problem, outer, "double-loop", int(outer.iterations.max()))
     messages.beliefs.hub_log[:] = previous
     return Descent(messages, outer, status or "converged", values, [tuple(energy) for energy in energies])
@@ -112,6 +115,12 @@ def _first_beliefs(problem: Problem) -> Floats:
         return uniform
     earlier = np.concatenate([uniform[:0], *(result.messages.hub_log for result in start if result.messages)])
     return np.where(np.isfinite(earlier), earlier, uniform)
+
+
+def _power_of_ten(x: Floats) -> Floats:
+    """The next below, so that instances fall into few groups; 0 for 0."""
+    powers: Floats = 10.0 ** np.floor(np.log10(x, out=np.full_like(x, -np.inf), where=x > 0.0))
+    return powers
 
 
 def _solve_inner(problem: Problem, messages: Messages, inner: Progress, tolerance: float) -> None:

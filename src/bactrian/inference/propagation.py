@@ -158,7 +158,6 @@ def collect(
     *,
     log_partition: Floats | None = None,
     histories: list[tuple[float, ...]] | None = None,
-    carving: Carving | None = None,
 ) -> list[InferenceResult]:
     """Results of all instances from the beliefs of the last pass."""
     data, beliefs = problem.data, messages.beliefs
@@ -187,7 +186,7 @@ def collect(
                 residual=float(progress.residual[m]),
                 violation=float(beliefs.violation[m]),
                 free_energy=-float(values[m]),
-                counting_numbers=reported_numbers(data, messages.carving if carving is None else carving, m),
+                counting_numbers=reported_numbers(data, messages.carving, m),
                 history=() if histories is None else histories[m],
                 seconds=problem.seconds,
                 messages=warm_start_of(messages, m),

@@ -1,7 +1,7 @@
 """Decoding on factor graphs with loops: max-product, and a dual bound by sequential reweighted messages.
 
 Both work on hubs that are variables (:mod:`bactrian.inference.factors`), keep one multiplier per link state, and round
-to assignments by :func:`bactrian.kernels.maximum.assign_greedily` and :func:`~bactrian.kernels.maximum.climb`.
+to assignments by :func:`bactrian.kernels.climbing.assign_greedily` and :func:`~bactrian.kernels.climbing.climb`.
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 from numba import njit
@@ -11,50 +10,12 @@ from numpy.typing import NDArray
 
 from bactrian.kernels.arithmetic import exp, logsumexp
 from bactrian.kernels.layout import Layout
-from bactrian.kernels.stars import incoming_message
+from bactrian.kernels.scratch import Scratch
+from bactrian.kernels.stars import exp_message, incoming_message
 from bactrian.kernels.tables import LARGEST, SMALLEST, Numbers, Tables
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-
-
-class Scratch(NamedTuple):
-    """Work space for the instances of a block."""
-
-    scores: Floats  #: a table
-    small: Floats  #: a hub's states, as are the next two
-    product: Floats
-    belief: Floats
-    star: Floats  #: all messages around a hub
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def new_scratch(layout: Layout, first: int, last: int) -> Scratch:
-    """Space for any of the instances ``first:last``."""
-    table_offset, cluster_table = layout.table_offset, layout.cluster_table
-    hub_offset, hub_links = layout.hub_offset, layout.hub_links
-    table, states, star = 1, 1, 1
-    for cluster in range(layout.instance_clusters[first], layout.instance_clusters[last]):
-        t = cluster_table[cluster]
-        table = max(table, table_offset[t + 1] - table_offset[t])
-    for hub in range(layout.instance_hubs[first], layout.instance_hubs[last]):
-        size = hub_offset[hub + 1] - hub_offset[hub]
-        states = max(states, size)
-        star = max(star, size * (hub_links[hub + 1] - hub_links[hub]))
-    return Scratch(np.empty(table), np.empty(states), np.empty(states), np.empty(states), np.empty(star))
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def _exponentials(multipliers: Floats, start: int, size: int, scale: float, out: Floats) -> float:
-    """exp((d - top) * scale) into ``out``; returns top * scale."""
-    top = -np.inf
-    for k in range(size):
-        top = max(top, multipliers[start + k])
-    if top == -np.inf:
-        top = 0.0
-    for k in range(size):
-        out[k] = exp((multipliers[start + k] - top) * scale)
-    return top * scale
 
 
 @njit(cache=True, nogil=True, error_model="numpy")  # no fast math, which Numba hands down to the exponential
@@ -74,8 +35,8 @@ def _pair_messages(
     incoming: Floats,
 ) -> bool:
     """Both messages of a pair in linear space; False where the range demands log space."""
-    row_top = _exponentials(multipliers, row_offset, rows, scale, rows_message) + shift
-    column_top = _exponentials(multipliers, column_offset, columns, scale, columns_message) + shift
+    row_top = exp_message(multipliers, row_offset, rows, scale, rows_message) + shift
+    column_top = exp_message(multipliers, column_offset, columns, scale, columns_message) + shift
     for b in range(columns):
         to_columns[b] = 0.0
     low, high = np.inf, 0.0

@@ -14,6 +14,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from bactrian.kernels.layout import Ints, Layout
+from bactrian.kernels.scratch import largest_sizes
 
 Floats = NDArray[np.float64]
 Scratch = tuple[Floats, Floats, Floats, Floats]
@@ -22,14 +23,7 @@ Scratch = tuple[Floats, Floats, Floats, Floats]
 @njit(cache=True, nogil=True, error_model="numpy")
 def scratch(layout: Layout, first: int, last: int) -> Scratch:
     """Work space for instances ``first:last``: cluster scores, hub states, and twice the messages around a hub."""
-    table, states, star = 1, 1, 1
-    for cluster in range(layout.instance_clusters[first], layout.instance_clusters[last]):
-        t = layout.cluster_table[cluster]
-        table = max(table, layout.table_offset[t + 1] - layout.table_offset[t])
-    for hub in range(layout.instance_hubs[first], layout.instance_hubs[last]):
-        size = layout.hub_offset[hub + 1] - layout.hub_offset[hub]
-        states = max(states, size)
-        star = max(star, size * (layout.hub_links[hub + 1] - layout.hub_links[hub]))
+    table, states, star = largest_sizes(layout, first, last)
     star = max(star, states)
     return np.empty(table), np.empty(states), np.empty(star), np.empty(star)
 

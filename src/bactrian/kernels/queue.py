@@ -105,3 +105,14 @@ def sift_down(heap: Ints, place: Ints, priority: Floats, base: int, size: int, h
         position = child
     heap[base + position] = hub
     place[hub] = position
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def make_heap(heap: Ints, place: Ints, priority: Floats, base: int, stop: int) -> None:
+    """A heap of all hubs ``base:stop`` by their priorities."""
+    for hub in range(base, stop):
+        heap[hub] = hub
+        place[hub] = hub - base
+    size = stop - base
+    for position in range(size // 2 - 1, -1, -1):
+        sift_down(heap, place, priority, base, size, heap[base + position])

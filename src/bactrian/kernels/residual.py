@@ -24,16 +24,21 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from bactrian.kernels.flooding import Scratch, all_messages, log_belief, new_scratch
+from bactrian.kernels.flooding import all_messages, log_belief
 from bactrian.kernels.layout import Layout
 from bactrian.kernels.linear import Linear, load_instance, store_instance
-from bactrian.kernels.queue import FAR, ROUNDING, STALE, Queue, sift_down, sift_up
+from bactrian.kernels.queue import FAR, ROUNDING, STALE, Queue, make_heap, sift_down, sift_up
 from bactrian.kernels.residual_pairs import first_linear_pass, run_linear
 from bactrian.kernels.schedules import CONTRADICTION, CONVERGED, RUNNING, Progress
+from bactrian.kernels.scratch import Scratch, new_scratch
 from bactrian.kernels.stars import incoming_message
 from bactrian.kernels.tables import Numbers, Tables
 
 Floats = NDArray[np.float64]
+
+#: Multipliers go no further: those that would are running away, and past the range of floats they would look as if they
+#: stood still, at states that only seem impossible.
+_FURTHEST = 1e100
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -65,6 +70,8 @@ def _change_of_link(
             step = (new - old) * inverse
             low, high = min(low, step), max(high, step)
             new += damping * (old - new)
+            if not -_FURTHEST < new < _FURTHEST:
+                new, far = _FURTHEST if new > 0.0 else -_FURTHEST, True
         if commit:
             multipliers[offset + k] = new
     change = high - low if high > low else 0.0
@@ -101,11 +108,7 @@ def _first_pass(
             step = _change_of_link(multipliers, link_offset[link], states, incoming, belief, 0, kappa, 0.0, False)
             change = max(change, step)
         queue.priority[hub] = change
-        queue.heap[hub] = hub
-        queue.place[hub] = hub - base
-    size = stop - base
-    for position in range(size // 2 - 1, -1, -1):
-        sift_down(queue.heap, queue.place, queue.priority, base, size, queue.heap[base + position])
+    make_heap(queue.heap, queue.place, queue.priority, base, stop)
     return True
 
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from bactrian.kernels.arithmetic import FAST_MATH
 from bactrian.kernels.layout import Layout
 from bactrian.kernels.linear import Linear, hub_belief, pair_messages, to_column, to_row
-from bactrian.kernels.queue import FAR, ROUNDING, STALE, Queue, sift_down, sift_up
+from bactrian.kernels.queue import FAR, ROUNDING, STALE, Queue, make_heap, sift_down, sift_up
 from bactrian.kernels.schedules import CONVERGED, RUNNING
 from bactrian.kernels.tables import Tables
 
@@ -50,11 +50,7 @@ def first_linear_pass(
             step = _spread_of_ratio(belief, states, linear.incoming, linear.outgoing, link_offset[link], False)
             change = max(change, step)
         queue.priority[hub] = change
-        queue.heap[hub] = hub
-        queue.place[hub] = hub - base
-    size = stop - base
-    for position in range(size // 2 - 1, -1, -1):
-        sift_down(queue.heap, queue.place, queue.priority, base, size, queue.heap[base + position])
+    make_heap(queue.heap, queue.place, queue.priority, base, stop)
     return True
 
 

@@ -17,10 +17,11 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from bactrian.kernels.flooding import all_messages, new_scratch, update_all_hubs
+from bactrian.kernels.flooding import all_messages, update_all_hubs
 from bactrian.kernels.layout import Layout
 from bactrian.kernels.linear import Linear, load_instance, pair_messages, store_instance, update_hubs
 from bactrian.kernels.pairs import load_messages, new_linear, store_messages, sweep_linear
+from bactrian.kernels.scratch import new_scratch
 from bactrian.kernels.stars import sweep_hubs
 from bactrian.kernels.tables import Beliefs, Numbers, Tables
 

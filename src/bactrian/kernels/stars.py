@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 
 from bactrian.kernels.arithmetic import FAST_MATH, exp
 from bactrian.kernels.layout import Layout
+from bactrian.kernels.scratch import new_scratch
 from bactrian.kernels.tables import (
     LARGEST,
     SMALLEST,
@@ -47,8 +48,8 @@ Floats = NDArray[np.float64]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _exp_message(multipliers: Floats, start: int, size: int, scale: float, out: Floats) -> float:
-    """exp(d * scale - top) into ``out``; returns top."""
+def exp_message(multipliers: Floats, start: int, size: int, scale: float, out: Floats) -> float:
+    """exp((d - top) * scale) into ``out``; returns top * scale."""
     top = -np.inf
     for k in range(size):
         top = max(top, multipliers[start + k])
@@ -101,7 +102,7 @@ def pair_message(
 
     Takes plain arrays: reading a field of a named tuple inside a loop costs as much as the arithmetic.
     """
-    top = _exp_message(multipliers, other, rows if axis == 1 else columns, scale, small)
+    top = exp_message(multipliers, other, rows if axis == 1 else columns, scale, small)
     _pair_product(exp_entries, entries, rows, columns, axis, small, product)
     states = columns if axis == 1 else rows
     safe = True
@@ -303,20 +304,6 @@ def _update_constrained(
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _scratch(layout: Layout, first: int, last: int) -> tuple[Floats, Floats, Floats, Floats, Floats]:
-    """Work space for instances ``first:last``."""
-    table, states, star = 1, 1, 1
-    for cluster in range(layout.instance_clusters[first], layout.instance_clusters[last]):
-        t = layout.cluster_table[cluster]
-        table = max(table, layout.table_offset[t + 1] - layout.table_offset[t])
-    for hub in range(layout.instance_hubs[first], layout.instance_hubs[last]):
-        size = layout.hub_offset[hub + 1] - layout.hub_offset[hub]
-        states = max(states, size)
-        star = max(star, size * (layout.hub_links[hub + 1] - layout.hub_links[hub]))
-    return np.empty(table), np.empty(states), np.empty(states), np.empty(states), np.empty(star)
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
 def evaluate_instances(
     layout: Layout,
     tables: Tables,
@@ -341,7 +328,7 @@ def evaluate_instances(
     ``consistent`` the multipliers are fixed offsets of the clusters (``shares`` of the hubs' scores), and hubs stand
     for themselves. ``weights`` multiply the counts of an instance, not its value.
     """
-    scores, small, product, slack, incoming = _scratch(layout, first, last)
+    scores, small, product, slack, incoming = new_scratch(layout, first, last)
     for instance in range(first, last):
         if beliefs.done[instance]:
             continue

@@ -184,6 +184,8 @@ class Profiled:
 class Joint:
     """The paper's solver: L-BFGS over weights and multipliers together."""
 
+    failures = 0  # no value depends on whether messages converge
+
     def __init__(self, dual: Dual, run: Run) -> None:
         self.dual, self.run = dual, run
         run.listen_to(dual)
@@ -192,11 +194,6 @@ class Joint:
         size = self.objective.initial(np.zeros(n_weights)).size
         self.memory = SharedMemory(_MEMORY, size, n_weights, dual.communicator)
         self.sweeps = 0
-
-    @property
-    def failures(self) -> int:
-        """Evaluations at which message passing did not converge: none, no value depends on it."""
-        return 0
 
     @property
     def evaluations(self) -> int:
@@ -251,6 +248,7 @@ class Alternating:
 
     steps = 5
     sweeps_between = 2
+    failures = 0  # no value depends on whether messages converge
 
     def __init__(self, dual: Dual, run: Run) -> None:
         self.dual, self.run = dual, run
@@ -258,11 +256,6 @@ class Alternating:
         self.objective = JointObjective(dual)
         self.memory = make_memory(_MEMORY, dual.data.n_weights, dual.workers)
         self.sweeps = 0
-
-    @property
-    def failures(self) -> int:
-        """Evaluations at which message passing did not converge: none, no value depends on it."""
-        return 0
 
     @property
     def evaluations(self) -> int:

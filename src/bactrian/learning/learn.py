@@ -117,6 +117,7 @@ def learn(
     _check_number("tolerance", tolerance, least=0)
     _check_number("max_iterations", max_iterations, least=0, whole=True)
     _check_number("max_relinearisations", max_relinearisations, least=0, whole=True)
+    _check_number("seed", seed, least=0, whole=True)
     if max_seconds is not None:
         _check_number("max_seconds", max_seconds, least=0)
     prior = Prior(None if prior_variance is None else float(prior_variance), float(l1))

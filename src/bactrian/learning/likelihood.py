@@ -32,9 +32,10 @@ class Likelihood:
     Parameters
     ----------
     inference : {"exact", "lbp", "trw", "convex"}
-        Message passing on trees and junction trees elsewhere; residual belief propagation; tree-reweighted or convex
-        message passing. The last three run at every evaluation, warm-started, and where they do not converge at the
-        solution the status is ``UNRELIABLE``; the history counts such evaluations as ``failures``.
+        Message passing on trees and junction trees elsewhere; residual belief propagation (``"rbp"``, its name in
+        :func:`bactrian.infer`, is taken for ``"lbp"``); tree-reweighted or convex message passing.
+        The last three run at every evaluation, warm-started, and where they do not converge at the solution the status
+        is ``UNRELIABLE``; the history counts such evaluations as ``failures``.
     message_tolerance : float
         Change of a message (residual schedule) or marginal at which message passing stops; smaller where the
         tolerance on the gradient demands it.
@@ -47,6 +48,8 @@ class Likelihood:
     max_sweeps: int = 500
 
     def __post_init__(self) -> None:
+        if self.inference == "rbp":
+            object.__setattr__(self, "inference", "lbp")
         if self.inference not in ("exact", "lbp", "trw", "convex"):
             raise ValueError(f"inference must be 'exact', 'lbp', 'trw' or 'convex', found {self.inference!r}")
         if not self.message_tolerance > 0.0:

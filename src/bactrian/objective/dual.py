@@ -18,21 +18,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bactrian.clusters.packed import PackedData
-from bactrian.kernels.long_vectors import add_prior
 from bactrian.kernels.tables import summarise
 from bactrian.kernels.threads import Workers
-from bactrian.model.inputs import N_BLOCKS
 from bactrian.objective.entropy import Carving
 from bactrian.objective.messages import Messages
 from bactrian.objective.prior import Prior
+from bactrian.objective.weight_terms import WeightTerms
 from bactrian.parallel.communicator import Alone, Communicator, Message, combine, largest
 
 Floats = NDArray[np.float64]
 
 #: Star updates that oscillate even with this part of the old multipliers kept are given up.
 _MOST_DAMPING = 0.9
-#: Weights from which passes over them are worth several threads.
-_MANY_WEIGHTS = 100_000
 
 
 class Evaluation(NamedTuple):
@@ -75,7 +72,7 @@ class Dual(Messages):
         super().__init__(data, carving, workers, consistency=consistency)
         self.prior = prior
         self.communicator = communicator = communicator or Alone()
-        self.empirical, (self.observed_base,), flags = combine(
+        self.empirical, (observed_base,), flags = combine(
             communicator,
             data.empirical,
             (data.observed_base,),
@@ -86,10 +83,9 @@ class Dual(Messages):
             ),
         )
         self.relinearises, self.has_saddle, self.is_forest = bool(flags[0]), bool(flags[1]), not flags[2]
+        self._weight_terms = WeightTerms(self.empirical, observed_base, prior, workers)
         self._remembered: Floats | None = None
         self.message = Message(communicator, data.n_weights, 2, 2) if communicator.size > 1 else None
-        n_blocks = N_BLOCKS if data.n_weights >= _MANY_WEIGHTS else 1
-        self._weight_blocks = np.linspace(0, data.n_weights, n_blocks + 1).astype(np.int64)
 
     def evaluate(
         self,
@@ -119,16 +115,7 @@ class Dual(Messages):
             sums, maxima = message.combine(sums, maxima)
             expected = expected.copy()  # the next evaluation overwrites the message
         (value, sweeps), (violation, residual) = sums, maxima
-        precision = self.prior.precision
-        products = np.zeros((self._weight_blocks.size - 1, 2))
-        self.workers.run(
-            lambda b, first, last: add_prior(expected, weights, self.empirical, precision, first, last, products[b]),
-            self._weight_blocks,
-        )
-        linear, square = products.sum(axis=0)
-        # In this order: with huge scores the first three cancel, and what is left must not drown in their rounding.
-        value = value - float(linear) - self.observed_base
-        value += 0.5 * precision * float(square)
+        value = self._weight_terms.add(value, expected, weights)
         return Evaluation(value, expected, violation, int(sweeps), residual)
 
     def remember(self) -> None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from bactrian.clusters.packed import PackedData, TableReader
 from bactrian.kernels.apart import evaluate_apart, evaluate_given
 from bactrian.kernels.layout import Layout
-from bactrian.kernels.pairs import evaluate_pairwise
+from bactrian.kernels.pair_evaluation import evaluate_pairwise
 from bactrian.kernels.stars import evaluate_instances
 from bactrian.kernels.tables import Beliefs, Numbers, Tables, fill_scores, prepare_tables
 from bactrian.kernels.threads import Workers, balanced_blocks
@@ -160,7 +160,7 @@ class Messages:
     def _leap(self, multipliers: Floats, residual: Floats, tolerance: float) -> None:
         """Go on to the limit of the geometric series that a leg of sweeps since ``multipliers`` was part of."""
         layout, beliefs = self.data.layout, self.beliefs
-        slow = beliefs.residual > tolerance
+        slow = (beliefs.residual > tolerance) & (residual > 0.0)
         ratio = np.divide(beliefs.residual, residual, out=np.zeros_like(residual), where=slow)
         ratio = np.where(ratio < 1.0, np.minimum(ratio, _SLOWEST), 0.0)
         states = np.diff(layout.link_offset[layout.hub_links[layout.instance_hubs]])

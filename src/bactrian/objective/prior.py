@@ -41,13 +41,6 @@ class Prior:
         """The whole penalty on the weights."""
         return 0.5 * self.precision * float(weights @ weights) + self.l1 * float(np.abs(weights).sum())
 
-    def primal_penalty(self, gap: Floats) -> float:
-        """Penalty on f_hat - E[f] in the primal; infinite outside the box of L1 (or off zero without a prior)."""
-        excess = np.maximum(np.abs(gap) - self.l1, 0.0)
-        if self.variance is not None:
-            return 0.5 * self.variance * float(excess @ excess)
-        return 0.0 if not excess.any() else np.inf
-
 
 def pseudo_gradient(weights: Floats, gradient: Floats, l1: float | Floats) -> Floats:
     """Steepest-descent subgradient of smooth + l1 |w| (Andrew and Gao 2007); zero where |gradient| <= l1 at 0."""

@@ -24,6 +24,7 @@ from bactrian.objective.linearisation import Linearisation, pooled_counts, smoot
 from bactrian.objective.messages import Messages
 from bactrian.objective.prior import Prior
 from bactrian.objective.space import Buffers, FileSpace
+from bactrian.objective.weight_terms import WeightTerms
 from bactrian.parallel.communicator import Communicator, Message, anywhere, largest
 
 Floats = NDArray[np.float64]
@@ -77,7 +78,7 @@ class StreamedDual:
         communicator: Communicator,
         folder: Path | None = None,
     ) -> None:
-        self.data, self.prior, self.workers = data, prior, workers
+        self.data, self.workers = data, workers
         self.consistency, self.communicator = consistency, communicator
         buffers = Buffers(max(chunk.widest for chunk in data.chunks))
         self.parts = [
@@ -85,6 +86,7 @@ class StreamedDual:
             for chunk, file, part in data.opened()
         ]
         self.empirical = data.observed()[0]
+        self._weight_terms = WeightTerms(self.empirical, 0.0, prior, workers)  # chunks have no fixed scores
         self.message = Message(communicator, data.n_weights, 2, 2)
         flags = largest(
             communicator,
@@ -125,12 +127,7 @@ class StreamedDual:
             violation = max(violation, float(beliefs.violation.max(initial=0.0)))
             residual = max(residual, float(beliefs.residual.max(initial=0.0)))
         (value, sweeps), (violation, residual) = self.message.combine((value, sweeps), (violation, residual))
-        precision = self.prior.precision
-        expected -= self.empirical
-        value -= float(weights @ self.empirical)
-        value += 0.5 * precision * float(weights @ weights)
-        if precision > 0.0:
-            expected += precision * weights
+        value = self._weight_terms.add(value, expected, weights)
         return Evaluation(value, expected.copy(), violation, int(sweeps), residual)
 
     def remember(self) -> None:

@@ -29,7 +29,8 @@ _ARMIJO, _CURVATURE = 1e-4, 0.9
 _MAX_STEPS = 25
 #: Differences of the objective below this, relative to its size, are rounding.
 _NOISE = 5e-12
-#: Iterations without a lower value or a smaller gradient before the solver gives up.
+#: Iterations without a lower value or a smaller gradient before the memory is cleared, and again so many before the
+#: solver gives up.
 _PATIENCE = 50
 
 
@@ -208,8 +209,12 @@ def minimise(
         if norm <= tolerance:
             return Minimum(x, value, gradient, iteration, Outcome.CONVERGED, tolerance)
         better = value < best_value - _NOISE * max(1.0, abs(value)) or norm < 0.9 * best_norm
-        best_value, best_norm, idle = min(best_value, value), min(best_norm, norm), 0 if better else idle + 1
-        if idle >= _PATIENCE:
+        idle = 0 if better else idle + 1
+        if better:  # and only then: small steps in a row must add up
+            best_value, best_norm = min(best_value, value), min(best_norm, norm)
+        if idle == _PATIENCE:
+            memory.clear()  # pairs that are mostly rounding mislead, and steepest descent may get off the spot
+        if idle >= 2 * _PATIENCE:
             return Minimum(x, value, gradient, iteration, Outcome.STALLED, tolerance)
         if stop:
             return Minimum(x, value, gradient, iteration, Outcome.STOPPED, tolerance)

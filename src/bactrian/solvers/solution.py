@@ -85,7 +85,7 @@ class Solution:
 
     weights: Floats
     status: Status
-    history: tuple[Record, ...]
+    history: tuple[Record, ...] = field(repr=False)
     objective: float
     moment_gap: float
     violation: float
