@@ -647,14 +647,14 @@ def test_numbers_that_are_left_out(name: str) -> None:
         learn(**{name: None})
 
 
-@pytest.mark.parametrize("name", ["max_iterations", "max_relinearisations", "n_threads"])
+@pytest.mark.parametrize("name", ["max_iterations", "max_relinearisations", "n_threads", "seed"])
 @pytest.mark.parametrize("value", [1.5, "2", 2.0])
 def test_counts_that_are_no_integers(name: str, value: Any) -> None:
     with pytest.raises(TypeError, match=f"^{name} must be an integer"):
         learn(**{name: value})
 
 
-@pytest.mark.parametrize("name", ["tolerance", "max_iterations", "max_relinearisations", "max_seconds"])
+@pytest.mark.parametrize("name", ["tolerance", "max_iterations", "max_relinearisations", "max_seconds", "seed"])
 def test_limits_below_zero(name: str) -> None:
     with pytest.raises(ValueError, match=f"^{name} must be at least 0, found -1"):
         learn(**{name: -1})

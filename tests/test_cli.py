@@ -1,5 +1,6 @@
 """The command line as a user meets it: words, files and exit codes."""
 
+import itertools
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from typer.testing import CliRunner
 
 import bactrian
 from bactrian.cli import app, main
+from bactrian.cli.common import BadInputError, bad_input
 
 TINY = ["demo", "--train", "6", "--test", "12", "--announcements", "3", "--method", "piecewise"]
 
@@ -37,6 +39,27 @@ def test_help_of_demo_shows_an_example(capsys):
     code, out, _ = run(["demo", "--help"], capsys)
     assert code == 0
     assert "bactrian demo --method" in out
+
+
+def test_a_group_of_commands_alone_shows_its_help_and_no_empty_line(capsys):
+    code, out, err = run(["bench"], capsys)
+    assert code == 2
+    assert "learners" in out + err
+    assert "bactrian: \n" not in err
+
+
+@pytest.mark.parametrize("arguments", [["train"], ["pack"], ["demo"], ["bench", "learners"]])
+def test_help_loses_no_words_and_breaks_no_lines_early(arguments, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "100")
+    code, out, _ = run([*arguments, "--help"], capsys)
+    assert code == 0
+    assert "more in  of" not in out  # brackets are markup to rich
+    shown = out.split("Usage:")[1].split("╭")[0].splitlines()[2:]
+    paragraphs = "\n".join(line.strip() for line in shown).strip().split("\n\n")
+    for paragraph in paragraphs:
+        lines = paragraph.splitlines()
+        for line, following in itertools.pairwise(lines):
+            assert len(line) + 1 + len(following.split()[0]) > 98, paragraph
 
 
 def test_demo_prints_a_table_and_writes_the_report(tmp_path, monkeypatch, capsys):
@@ -95,6 +118,27 @@ def test_missing_extra_is_named(monkeypatch, capsys):
     code, _, err = run(TINY, capsys)
     assert code == 2
     assert "pip install 'bactrian[report]'" in err
+
+
+@pytest.mark.parametrize(
+    ("problem", "words"),
+    [
+        (ModuleNotFoundError("No module named 'skimage'", name="skimage"), "'skimage'; pip install 'bactrian[vision]'"),
+        (ImportError("mpirun needs mpi4py: pip install 'bactrian[mpi]'"), "needs mpi4py: pip install 'bactrian[mpi]'"),
+    ],
+)
+def test_the_extra_that_is_missing_is_the_one_named(problem, words):
+    with pytest.raises(BadInputError) as found, bad_input(ImportError):
+        raise problem
+    assert str(found.value).endswith(words)
+
+
+def test_training_without_the_extra_says_how_to_do_without(tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "bactrian.report", None)
+    (tmp_path / "train.conll").write_text("Ada B-PER\nspoke O\n")
+    code, _, err = run(["train", str(tmp_path / "train.conll"), "-o", str(tmp_path / "run")], capsys)
+    assert (code, err.count("\n")) == (2, 1)
+    assert "pip install 'bactrian[report]', or give --no-report\n" in err
 
 
 def test_interrupt_is_exit_code_130(tmp_path, monkeypatch, capsys):

@@ -7,9 +7,11 @@ import sys
 import numpy as np
 import pytest
 
+import bactrian as bt
 from bactrian.cli import main
 from bactrian.experiments.announcements import make_announcements
 from bactrian.experiments.paper_table import PaperTable
+from bactrian.learning.learn import METHODS
 from bactrian.text import SEMINAR_FIELDS, parse_seminar, read_columns, read_tagged, write_columns
 
 QUICK = ["--tolerance", "1e-2", "--no-report"]
@@ -136,6 +138,18 @@ method = {{ learner = "Camel", entropy = "clusters", start = "piecewise" }}
     assert {line.split()[-1][0] for line in out.splitlines() if line} <= set("OBIES")
 
 
+def test_a_run_without_a_prior_in_the_scheme_of_another_name(data, tmp_path, capsys):
+    arguments = ["--prior-variance", "inf", "--l1", "0.5", "--scheme", "BIO2", "-o", tmp_path / "run"]
+    code, _, err = run(["train", data / "train.conll", *QUICK, *arguments], capsys)
+    assert (code, err) == (0, "")
+    settings = json.loads((tmp_path / "run" / "settings.json").read_text())["settings"]
+    assert settings["options"]["prior_variance"] is None
+    assert settings["scheme"] == "BIO"
+    model = bt.LinearChainCRF.load(tmp_path / "run" / "model.safetensors")
+    assert model.prior_variance is None
+    assert (model.weights_ == 0.0).any()
+
+
 def test_stopping_short_is_exit_code_1_and_goes_on(data, tmp_path, capsys):
     path = tmp_path / "run"
     code, out, err = run(["train", data / "train.conll", *QUICK, "--max-iterations", "2", "-o", path], capsys)
@@ -164,6 +178,9 @@ def test_graphs(name, data, tmp_path, capsys):
     code, out, _ = run(["evaluate", path, data / name, "--json"], capsys)
     assert json.loads(out)["accuracy"] == np.mean(truth == guess) > 0.8
     assert all(0.5 <= p <= 1.0 for record in records for p in record["probabilities"])
+    code, _, err = run(["predict", path, "-"], capsys)
+    assert code == 2
+    assert "not from standard input" in err
 
 
 def test_empty_documents_single_words_and_other_alphabets(tmp_path, capsys):
@@ -216,7 +233,10 @@ def test_labels_that_mark_no_entities(data, tmp_path, capsys):
         (["train.conll", "--dev", "bad.conll"], "line 2"),
         (["train.conll", "--config", "bad.toml"], "bad.toml"),
         (["train.conll", "--config", "odd.toml"], "settings has no entry 'humps'"),
-        (["train.conll", "-o", "taken"], "exists already"),
+        (["train.conll", "-o", "taken"], "exists already; choose another name\n"),
+        (["train.conll", "--config", "none.toml"], "bactrian: none.toml: No such file"),
+        (["unmarked.conll"], "every token has the label O"),
+        (["letter.txt", "--format", "tagged", "--fields", "person"], "nothing is marked by the tags person"),
         (["--resume", "taken"], "is no run"),
         (["--resume", "taken", "--method", "cccp"], "leave out method"),
         (["bad.jsonl"], "line 1: nodes must be rows of numbers"),
@@ -230,6 +250,8 @@ def test_bad_input_is_one_line_and_exit_code_2(arguments, words, data, tmp_path,
     (tmp_path / "bad.conll").write_text("a O\nb O O\n")
     (tmp_path / "empty.conll").write_text("\n\n")
     (tmp_path / "untagged.conll").write_text("word\nword\n")
+    (tmp_path / "unmarked.conll").write_text("a O\nb O\n")
+    (tmp_path / "letter.txt").write_text("<speaker>Ada</speaker> speaks.\n")
     (tmp_path / "bad.toml").write_text("model = ")
     (tmp_path / "odd.toml").write_text("humps = 2")
     (tmp_path / "bad.jsonl").write_text('{"nodes": [[1], [1, 2]], "edges": []}\n')
@@ -334,6 +356,18 @@ def test_bad_input_of_the_others(arguments, words, trained, data, tmp_path, monk
     assert err.count("\n") == 1
 
 
+def test_a_pack_is_taken_for_no_run(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.conll").write_text("Ada B-PER\nspoke O\n")
+    assert run(["pack", "train.conll", "-o", "packed"], capsys)[0] == 0
+    for arguments in (["predict", "packed", "train.conll"], ["evaluate", "packed", "train.conll"], ["report", "packed"],
+                      ["train", "--resume", "packed"]):  # fmt: skip
+        code, out, err = run(arguments, capsys)
+        assert (code, out) == (2, "")
+        assert "packed is a pack" in err
+        assert "bactrian train packed" in err
+
+
 def test_a_damaged_model_is_refused(trained, data, tmp_path, capsys):
     path = tmp_path / "run"
     path.mkdir()
@@ -373,6 +407,13 @@ def test_help_shows_an_example(name, capsys):
     assert code == 0
     assert f"bactrian {name}" in out
     assert "Example" in out
+
+
+def test_help_names_every_learner(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "300")
+    _, out, _ = run(["train", "--help"], capsys)
+    words = {word.strip(",;:.") for word in out.split()}
+    assert set(METHODS) <= words
 
 
 # --- reproduce ---

@@ -131,6 +131,14 @@ def test_sparse_features_give_what_dense_ones_give():
         )
 
 
+@pytest.mark.parametrize("edge_features", [0, 2])
+def test_graphs_may_come_in_an_object_array(edge_features):
+    X, y = random_graphs(edge_features=edge_features)
+    boxed = np.array(X, dtype=object)
+    assert boxed.shape == (len(X), 3 if edge_features else 2)
+    np.testing.assert_array_equal(bt.GraphCRF().fit(boxed, y).weights_, bt.GraphCRF().fit(X, y).weights_)
+
+
 def test_full_tables_follow_the_direction_of_edges():
     """Reversing every edge must transpose the full table and change nothing else."""
     X, y = random_graphs()
@@ -307,6 +315,7 @@ def test_an_edge_given_twice_counts_twice():
         ([([[1.0]], [])], [[0, 1]], ValueError, r"y\[0\] must have one label per node"),
         ([([[1.0]], [])], [[0.5]], TypeError, r"y\[0\] must hold integer or string labels"),
         ([([[1.0]], []), ([[1.0]], [])], [["a"], [1]], TypeError, "mixes"),
+        ([([[1.0], [2.0]], [])], [["a", 1]], TypeError, r"y\[0\] must hold integer or string labels"),
         ([([[1.0], [2.0]], [(0, 1)], [[1.0], [2.0]])], [[0, 1]], ValueError, "one row per edge: expected 1, found 2"),
         (
             [([[1.0], [2.0]], [(0, 1)], [[1.0]]), ([[1.0], [2.0]], [(0, 1)])],
@@ -336,6 +345,11 @@ def test_bad_input_is_refused_by_name(X, y, error, message):
 def test_bad_settings_are_refused_by_name(settings, message):
     with pytest.raises(ValueError, match=message):
         bt.GraphCRF(**settings).fit([([[1.0], [2.0]], [(0, 1)])], [[0, 1]])
+
+
+def test_bad_sample_weights_are_called_by_their_name():
+    with pytest.raises(ValueError, match="sample_weight must be finite, none negative"):
+        bt.GraphCRF().fit([([[1.0], [2.0]], [(0, 1)])], [[0, 1]], sample_weight=[-1.0])
 
 
 def test_unknown_labels_in_known_are_refused():

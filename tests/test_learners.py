@@ -179,3 +179,14 @@ def test_a_solution_hands_on_where_it_stood(method: Any) -> None:
     assert second.converged
     assert second.evaluations <= 0.1 * first.evaluations
     np.testing.assert_allclose(second.weights, first.weights, atol=1e-4)
+
+
+def test_counting_numbers_are_public_and_bethes_are_cccp() -> None:
+    data = library_data(generative_problem(1, "loop", size=5, coupling=1.5))
+    ours = bt.learn(data, bt.Camel(entropy=bt.CountingNumbers(clusters=1.0, sepsets=1.0)), prior_variance=5.0)
+    np.testing.assert_allclose(ours.weights, bt.learn(data, "cccp", prior_variance=5.0).weights, atol=1e-4)
+
+
+def test_likelihood_takes_the_name_that_infer_has_for_residual_propagation() -> None:
+    assert bt.Likelihood(inference="rbp") == bt.Likelihood(inference="lbp")
+    assert bt.Likelihood(inference="rbp").name == "lbp"

@@ -79,3 +79,14 @@ def test_readme_has_examples():
 @pytest.mark.parametrize("number", range(len(readme_examples())))
 def test_readme_example_runs(number):
     exec(compile(readme_examples()[number], str(README), "exec"), {"__name__": "readme"})
+
+
+def test_what_a_session_prints_of_data_and_solutions():
+    graph = bactrian.ClusterGraph([2, 2], [(0, 1)])
+    model = bactrian.LogLinearModel(graph, [[[1.0], [0.0], [0.0], [1.0]]])
+    data = bactrian.Samples(model, [[0, 0], [1, 1], [0, 1]])
+    assert repr(data) == "Samples(LogLinearModel(2 variables, 1 clusters, 1 weights), 3 samples)"
+    assert repr(bactrian.Instance(model, [0, 1])) == "Instance(LogLinearModel(2 variables, 1 clusters, 1 weights))"
+    shown = repr(bactrian.learn(data))
+    assert "CONVERGED" in shown
+    assert "Record(" not in shown

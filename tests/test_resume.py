@@ -15,6 +15,7 @@ from bactrian.estimators.saving import ModelFileError
 from bactrian.experiments.announcements import make_announcements
 from bactrian.experiments.runs import RunFolder
 from bactrian.experiments.runs_checkpoints import Checkpoint, SegmentedLearning
+from bactrian.experiments.runs_comparison import compare_runs
 from bactrian.experiments.runs_models import FittedRun
 from bactrian.experiments.runs_settings import RunSettings, with_defaults
 from bactrian.experiments.runs_training import resume_run, start_run
@@ -254,3 +255,11 @@ def test_twenty_kills_at_random_moments(train_file, tmp_path):
     if path.exists():
         assert subprocess.run(command("train", "--resume", path), capture_output=True, timeout=600).returncode in (0, 1)
         np.testing.assert_allclose(weights_of(path), expected, rtol=0, atol=1e-6)
+
+
+def test_an_interrupted_run_says_so(train_file, tmp_path):
+    trained = start_run(tmp_path / "run", settings_for(train_file, method="piecewise"), lambda progress: True)
+    assert not trained.converged
+    assert trained.metrics["status_in_words"] == "interrupted"
+    (entry,) = compare_runs([FittedRun.load(trained.folder)]).entries
+    assert entry.training.status == "interrupted"

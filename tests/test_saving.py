@@ -2,6 +2,7 @@
 
 import json
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -147,6 +148,9 @@ def test_rewriting_without_a_change_loads(field, saved):
         (lambda d, h: d["params"].update(method={"learner": "Popen", "settings": {}}), "unknown kind 'learner'"),
         (lambda d, h: d["params"]["method"]["settings"].update(entropy="odd"), "settings of Camel make no sense"),
         (lambda d, h: d["params"]["method"]["settings"].update(odd=1), "settings of Camel make no sense"),
+        (lambda d, h: d["params"].update(edges={"items": [[1.5, 2]]}), "a dict that is none"),
+        (lambda d, h: d["params"].update(edges={"items": [[1]]}), "a dict that is none"),
+        (lambda d, h: d["params"].update(edges={"words": [1]}), "an array of strings that is none"),
         (lambda d, h: d["attributes"].update(status="FINE"), "no valid model"),
         (lambda d, h: d["attributes"].pop("tables"), "no valid model"),
         (lambda d, h: d["attributes"].update(tables="potts"), "weights, which do not fit its tables"),
@@ -203,8 +207,33 @@ def test_unusual_values(tmp_path):
     np.testing.assert_equal(found.params, values)
     assert found.arrays["z"].dtype == np.float64
     with pytest.raises(ValueError, match="only integers and floats"):
-        write_model(path, SavedModel("Thing", {"a": np.array(["x"])}, {}, {}))
+        write_model(path, SavedModel("Thing", {"a": np.array([1j])}, {}, {}))
     assert read_model(path, "Thing").params["e"] == values["e"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"class_weight": {0: 1.0, 1: 5.0}},
+        {"class_weight": {np.int64(0): 1.0, np.int64(1): 5.0}},
+        {"class_weight": {"no": 1.0, "yes": 2.0}, "labels": np.array(["no", "yes", "peut-être"])},
+        {"method": bt.Camel(entropy=bt.CountingNumbers(clusters=1.0, sepsets=0.5))},
+        {"method": bt.Camel(entropy=bt.CountingNumbers(clusters=np.ones(5), sepsets=np.full(4, 0.5)))},
+    ],
+)
+def test_parameters_of_every_documented_kind_are_kept(tmp_path, options):
+    graphs = [(np.random.default_rng(m).normal(size=(3, 2)), [(0, 1), (1, 2)]) for m in range(4)]
+    labels = [(inputs[:, 0] > 0).astype(int) for inputs, _ in graphs]
+    if "labels" in options:
+        labels = [np.array(["no", "yes"])[states] for states in labels]
+    model = bt.GraphCRF(**options).fit(graphs, labels)
+    model.save(tmp_path / "model")
+    loaded = bt.GraphCRF.load(tmp_path / "model")
+    for name, value in options.items():
+        assert repr(loaded.get_params()[name]) == repr(value).replace("np.int64(0)", "0").replace("np.int64(1)", "1")
+    for one, other in zip(model.predict_marginals(graphs), loaded.predict_marginals(graphs), strict=True):
+        np.testing.assert_array_equal(one, other)
+    np.testing.assert_array_equal(loaded.fit(graphs, labels).weights_, model.weights_)
 
 
 # --- fuzzing ---
@@ -261,3 +290,18 @@ def test_fuzzed_files_never_load_as_another_model(field, saved):
 @pytest.mark.slow
 def test_many_fuzzed_files_never_load_as_another_model(field, saved):
     assert fuzz(field, saved, 1, 5_000) > 4_000
+
+
+def test_paths_that_cannot_be_written_are_named_as_they_were_given(field, tmp_path, monkeypatch):
+    with pytest.raises(IsADirectoryError, match="cannot be written: it is a folder"):
+        field.save(tmp_path)
+
+    def denied(self, mode):
+        raise PermissionError(13, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "open", denied)
+    with pytest.raises(PermissionError) as problem:
+        field.save(tmp_path / "field.safetensors")
+    assert problem.value.filename == str(tmp_path / "field.safetensors")
+    monkeypatch.undo()
+    assert os.listdir(tmp_path) == []

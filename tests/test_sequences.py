@@ -112,6 +112,40 @@ def test_compat_restricts_weights_to_what_was_seen(tmp_path: Any) -> None:
     assert set(crf.predict_marginals(X[:1])[0][0]) == set(crf.classes_)
 
 
+@pytest.mark.parametrize("possible", [False, True])
+@pytest.mark.parametrize("min_freq", [0, 3, 5.5])
+def test_compat_prunes_features_as_crfsuite_does(tmp_path: Any, min_freq: float, possible: bool) -> None:
+    X, y = corpus(50, seed=1)
+    crf = CRF(
+        c2=0.1, min_freq=min_freq, all_possible_states=possible, all_possible_transitions=possible, epsilon=1e-7
+    ).fit(X, y)
+    trainer = pycrfsuite.Trainer(verbose=False)
+    for sequence, labels in zip(X, y, strict=True):
+        trainer.append(sequence, labels)
+    trainer.set_params({"c1": 0.0, "c2": 0.1, "epsilon": 1e-9, "delta": 1e-12, "period": 50, "max_iterations": 5000,
+                        "feature.minfreq": min_freq, "feature.possible_states": possible,
+                        "feature.possible_transitions": possible})  # fmt: skip
+    path = str(tmp_path / "model")
+    trainer.train(path)
+    tagger = pycrfsuite.Tagger()
+    tagger.open(path)
+    theirs = tagger.info()
+    assert set(crf.state_features_) == set(theirs.state_features)
+    assert {pair for pair, weight in crf.transition_features_.items() if weight != 0.0} == set(theirs.transitions)
+    for key, weight in theirs.state_features.items():
+        assert crf.state_features_[key] == pytest.approx(weight, abs=5e-3)
+
+
+def test_compat_takes_every_parameter_of_lbfgs() -> None:
+    X, y = corpus(5)
+    names = {"num_memories": 6, "period": 10, "delta": 1e-5, "linesearch": "MoreThuente", "max_linesearch": 20}
+    crf = CRF(algorithm="lbfgs", c1=0.1, c2=0.1, max_iterations=100, min_freq=None, **names)  # type: ignore[arg-type]
+    assert crf.fit(X, y).predict(X) == CRF(c1=0.1, c2=0.1, max_iterations=100).fit(X, y).predict(X)
+    assert {name: clone(crf).get_params()[name] for name in names} == names
+    with pytest.raises(ValueError, match="min_freq must be a finite number of at least 0, found -1"):
+        CRF(min_freq=-1).fit(X, y)
+
+
 def test_compat_is_cloned_and_refuses_other_algorithms() -> None:
     crf = clone(CRF(c2=0.3, max_iterations=7))
     assert crf.get_params()["c2"] == 0.3
@@ -459,5 +493,55 @@ def test_bad_parameters() -> None:
         ValueError, match="decoding must be one of exact, max-product, max-marginals, dual, found 'rbp'"
     ):
         bt.SkipChainCRF(decoding="rbp").fit(X, y)
+    with pytest.raises(ValueError, match=r"inference must be one of exact, bp, .* found 'magic'"):
+        bt.SkipChainCRF(inference="magic").fit(X, y)
+    with pytest.raises(ValueError, match=r"transition_tables must be one of full, .* found 'round'"):
+        bt.LinearChainCRF(transition_tables="round").fit(X, y)
+    with pytest.raises(ValueError, match=r"skip_tables must be one of full, .* found 'round'"):
+        bt.SkipChainCRF(skip_tables="round").fit(X, y)
+    with pytest.raises(ValueError, match=r"sample_weight must have shape \(3,\), found \(1,\)"):
+        bt.LinearChainCRF().fit(X, y, sample_weight=[1.0])
     with pytest.raises(NotFittedError):
         bt.SkipChainCRF().predict(X)
+
+
+def test_bad_input_of_a_fitted_model() -> None:
+    X, y = corpus(3)
+    model = bt.LinearChainCRF().fit(X, y)
+    for use in (model.predict, model.predict_marginals, lambda X: model.score(X, y)):
+        for wrong in (None, 3, (sequence for sequence in X)):
+            with pytest.raises(TypeError, match="X must be a list of sequences, found"):
+                use(wrong)
+    with pytest.raises(TypeError, match="y must be a list of label sequences, found NoneType"):
+        model.score(X, None)
+    with pytest.raises(ValueError, match="y must have one label sequence per sequence of X: 3, found 2"):
+        model.score(X, y[:2])
+    with pytest.raises(ValueError, match=r"y\[1\] must have one label per token"):
+        model.score(X, [y[0], [*y[1], "O"], y[2]])
+
+
+@pytest.mark.parametrize("node_factors", ["edges", "clusters"])
+@pytest.mark.parametrize("method", ["camel0", "cccp", "convex", "trw", "exact", bt.Camel(entropy="convex")])
+def test_matched_inference_of_skip_chains_is_the_learners(method: Any, node_factors: str) -> None:
+    X, y = corpus(4)
+    model = bt.SkipChainCRF(
+        method=method, node_factors=node_factors, tolerance=1e-7, inference="matched", inference_tolerance=1e-9
+    ).fit(X, y)
+    beliefs = model.solution_.beliefs
+    for m, nodes in enumerate(model.predict_marginals(X)):
+        # The variables' clusters come first, one a token.
+        np.testing.assert_allclose(nodes, [beliefs[m][t] for t in range(len(X[m]))], atol=1e-5)
+
+
+def test_a_warm_start_refuses_what_the_last_fit_was_without() -> None:
+    X, y = corpus(6)
+    features = [np.ones((len(sequence) - 1, 1)) for sequence in X]
+    model = bt.LinearChainCRF(warm_start=True).fit(X, y)
+    with pytest.raises(ValueError, match="the last fit was without transition_features="):
+        model.fit(X, y, transition_features=features)
+    with pytest.raises(ValueError, match="tied in other ways than in the last fit"):
+        model.set_params(transition_tables="potts").fit(X, y)
+    model = bt.LinearChainCRF(warm_start=True).fit(X, y, transition_features=features)
+    with pytest.raises(ValueError, match="the last fit was with transition_features="):
+        model.fit(X, y)
+    assert model.fit(X, y, transition_features=features).solution_.converged

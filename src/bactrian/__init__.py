@@ -11,6 +11,7 @@ __all__ = [
     "Camel",
     "ClusterGraph",
     "ConvergenceWarning",
+    "CountingNumbers",
     "Decoding",
     "Diagnosis",
     "Finding",
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
     from bactrian.learning.scaling import UnifiedScaling
     from bactrian.model.graph_data import GraphData
     from bactrian.model.loglinear import Instance, LogLinearModel, Samples
+    from bactrian.objective.entropy import CountingNumbers
     from bactrian.solvers.solution import ConvergenceWarning, Progress, Solution, Status
 else:
     # Hidden from type checkers, for which every unknown attribute would otherwise exist.
@@ -70,6 +72,7 @@ else:
         "Camel": "bactrian.learning.camel",
         "ClusterGraph": "bactrian.clusters.graph",
         "ConvergenceWarning": "bactrian.solvers.solution",
+        "CountingNumbers": "bactrian.objective.entropy",
         "Decoding": "bactrian.inference.decode",
         "Diagnosis": "bactrian.learning.diagnostics",
         "Finding": "bactrian.learning.diagnostics",

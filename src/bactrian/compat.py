@@ -10,6 +10,11 @@ from typing import Any, Self
 
 import numpy as np
 
+from bactrian.clusters.packing import pack
+from bactrian.estimators.encoding import Rows
+from bactrian.estimators.labels import Labels
+from bactrian.estimators.sequence_base import Ints
+from bactrian.estimators.sequence_data import SequenceEdges
 from bactrian.estimators.sequences import LinearChainCRF
 from bactrian.solvers.solution import Callback
 
@@ -23,8 +28,9 @@ class CRF(LinearChainCRF):
     ----------
     algorithm : {"lbfgs"}
         The only one here; with ``c1`` it is OWL-QN, as in CRFsuite.
-    min_freq : int
-        Features that occur on fewer tokens are dropped.
+    min_freq : float
+        Features (of a token and its label, or of two successive labels) whose values sum to less in training have no
+        weight, even with ``all_possible_states`` or ``all_possible_transitions``. 0 or None for no such limit.
     all_possible_states, all_possible_transitions : bool
         Whether features get weights for labels with which they never occur in training.
     c1, c2 : float
@@ -35,6 +41,8 @@ class CRF(LinearChainCRF):
         Accuracy: the largest gradient component per sequence at which training stops.
     n_threads : int, optional
         One a core by default.
+    num_memories, period, delta, linesearch, max_linesearch
+        Of CRFsuite's optimiser: accepted for compatibility and without effect; ``epsilon`` says when training stops.
     keep_tempfiles, verbose, model_filename
         Accepted for compatibility and without effect; use ``save`` and ``load``.
 
@@ -53,7 +61,7 @@ class CRF(LinearChainCRF):
         self,
         algorithm: str = "lbfgs",
         *,
-        min_freq: int = 1,
+        min_freq: float | None = 0.0,
         all_possible_states: bool = False,
         all_possible_transitions: bool = False,
         c1: float = 0.0,
@@ -61,6 +69,11 @@ class CRF(LinearChainCRF):
         max_iterations: int | None = None,
         epsilon: float = 1e-5,
         n_threads: int | None = None,
+        num_memories: int | None = None,
+        period: int | None = None,
+        delta: float | None = None,
+        linesearch: str | None = None,
+        max_linesearch: int | None = None,
         keep_tempfiles: bool | None = None,
         verbose: bool = False,
         model_filename: str | None = None,
@@ -74,6 +87,11 @@ class CRF(LinearChainCRF):
         self.max_iterations = max_iterations  # type: ignore[assignment]  # None means no limit here
         self.epsilon = epsilon
         self.n_threads = n_threads
+        self.num_memories = num_memories
+        self.period = period
+        self.delta = delta
+        self.linesearch = linesearch
+        self.max_linesearch = max_linesearch
         self.keep_tempfiles = keep_tempfiles
         self.verbose = verbose
         self.model_filename = model_filename
@@ -88,7 +106,7 @@ class CRF(LinearChainCRF):
         self.max_seconds = None
         self.seed = 0
         self.transition_tables = "full"
-        self.min_frequency = self.min_freq
+        self.min_frequency = 1
         self.labels = None
         self.class_weight = None
         self.node_factors = "edges"
@@ -100,12 +118,22 @@ class CRF(LinearChainCRF):
             raise ValueError(
                 f"algorithm must be 'lbfgs', found {self.algorithm!r}; the others are not implemented here"
             )
-        for name in ("c1", "c2"):
+        for name in ("c1", "c2", "min_freq"):
             value = getattr(self, name)
+            if value is None and name == "min_freq":
+                continue
             if not isinstance(value, int | float) or not 0.0 <= value < np.inf:
                 raise ValueError(f"{name} must be a finite number of at least 0, found {value!r}")
         self._set_learner()
         return super().fit(X, y, **more)
+
+    def _active(self, rows: dict[str, Rows], edges: SequenceEdges, labels: Labels, codes: Ints) -> Any:
+        """Weights that CRFsuite would have: it counts values, signs and all, and prunes after it has added features."""
+        if not self.min_freq:
+            return super()._active(rows, edges, labels, codes)
+        seen = pack(self._graphs(rows, edges, labels, {"labels": codes})).empirical
+        assert seen is not None
+        return seen >= self.min_freq
 
     def _learn(self, data: Any, *, callback: Callback | None = None, start: Any = None) -> None:
         limit = self.max_iterations

@@ -16,7 +16,7 @@ from rich.markup import escape
 
 from bactrian import __version__
 from bactrian.cli import bench, demo, evaluate, infer, pack, predict, report, reproduce, train
-from bactrian.cli.common import BadInputError
+from bactrian.cli.common import BadInputError, in_paragraphs
 
 app = typer.Typer(
     name="bactrian",
@@ -27,13 +27,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("demo", epilog=demo.EXAMPLES)(demo.run)
-app.command("train", epilog=train.EXAMPLES)(train.run)
-app.command("pack", epilog=pack.EXAMPLES)(pack.run)
-app.command("predict", epilog=predict.EXAMPLES)(predict.run)
-app.command("evaluate", epilog=evaluate.EXAMPLES)(evaluate.run)
-app.command("report", epilog=report.EXAMPLES)(report.run)
-app.command("infer", epilog=infer.EXAMPLES)(infer.run)
+for _command in (demo, train, pack, predict, evaluate, report, infer):
+    _name = _command.__name__.rpartition(".")[2]
+    app.command(_name, help=in_paragraphs(_command.run), epilog=_command.EXAMPLES)(_command.run)
 app.add_typer(reproduce.app, name="reproduce")
 app.add_typer(bench.app, name="bench")
 
@@ -47,7 +43,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         code = app(args=None if arguments is None else list(arguments), prog_name="bactrian", standalone_mode=False)
     except _UsageError as problem:
-        errors.print(f"bactrian: {escape(' '.join(problem.format_message().split()))}")
+        # There is no message where a group of commands was named alone: its help has been shown.
+        if message := " ".join(problem.format_message().split()):
+            errors.print(f"bactrian: {escape(message)}")
         code = 2
     except BadInputError as problem:
         errors.print(f"bactrian: {escape(str(problem))}")

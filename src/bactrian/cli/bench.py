@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from bactrian.cli.common import BadInputError, Show, bad_input, progress_bar
+from bactrian.cli.common import BadInputError, Show, bad_input, in_paragraphs, progress_bar
 
 if TYPE_CHECKING:
     from bactrian.experiments.learners import BenchSettings, Follow
@@ -34,7 +34,6 @@ _HEADS = {
 _WIDE = 150
 
 
-@app.command("learners", epilog=EXAMPLES)
 def learners(
     sizes: Annotated[
         str, typer.Option(metavar="LIST", help="Grids (3x4, with three labels 3x4:3) and complete graphs (K6).")
@@ -78,6 +77,9 @@ def learners(
     _print(console, result)
     for path in paths:
         console.print(f"Written: {escape(str(path))}", soft_wrap=True, highlight=False)
+
+
+app.command("learners", help=in_paragraphs(learners), epilog=EXAMPLES)(learners)
 
 
 def _measure(settings: BenchSettings, follow: Follow | None, quick: bool) -> BenchResult:

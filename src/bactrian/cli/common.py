@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import inspect
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -21,14 +22,23 @@ def bad_input(*kinds: type[Exception], prefix: str = "") -> Iterator[None]:
     try:
         yield
     except kinds as problem:
-        hint = "; pip install 'bactrian[report]'" if isinstance(problem, ImportError) else ""
-        raise BadInputError(prefix + " ".join(_words(problem).split()) + hint) from problem
+        raise BadInputError(prefix + " ".join(_words(problem).split())) from problem
 
 
 def _words(problem: Exception) -> str:
     if isinstance(problem, MemoryError):
         return f"out of memory: {problem}"
+    if isinstance(problem, OSError) and problem.filename is not None and problem.strerror:
+        return f"{problem.filename}: {problem.strerror}"
+    if isinstance(problem, ImportError) and "pip install" not in str(problem):
+        extra = "vision" if problem.name is not None and problem.name.startswith("skimage") else "report"
+        return f"{problem}; pip install 'bactrian[{extra}]'"
     return str(problem)
+
+
+def in_paragraphs(command: Callable[..., None]) -> str:
+    """The docstring of a command as help: lines are joined within paragraphs, for a terminal of any width."""
+    return "\n\n".join(" ".join(part.split()) for part in inspect.cleandoc(command.__doc__ or "").split("\n\n"))
 
 
 class Show(Protocol):

@@ -59,6 +59,13 @@ def positive(value: float | None) -> float | None:
     return value
 
 
+def variance(value: float | None) -> float | None:
+    """A number above 0, or infinity, where one is given."""
+    if value is not None and not value > 0.0:
+        raise typer.BadParameter(f"expected a positive number, or inf, found {value}")
+    return value
+
+
 def share(value: float | None) -> float | None:
     """A number from 0 to below 1, where one is given."""
     if value is not None and not 0.0 <= value < 1.0:

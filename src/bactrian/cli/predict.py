@@ -27,7 +27,7 @@ _COLUMN_SUFFIXES = (".conll", ".bio", ".iob", ".bioes", ".tsv", ".col", ".column
 
 def run(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder of bactrian train.")],
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="What to tag; - is standard input.")],
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="What to tag; - is standard input, for text.")],
     form: Annotated[
         str | None,
         typer.Option(

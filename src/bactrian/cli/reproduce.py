@@ -19,7 +19,9 @@ from bactrian.cli.common import BadInputError, bad_input, progress_bar
 
 app = typer.Typer(help="Run the paper's experiments on your copy of their data.", no_args_is_help=True)
 
-Data = Annotated[Path, typer.Option("--data", "-d", help="Folder with the data set; its layout is in the error.")]
+Data = Annotated[
+    Path, typer.Option("--data", "-d", help="Folder with the data set; what it must hold is said if it does not.")
+]
 Output = Annotated[Path | None, typer.Option("--output", "-o", help="Write the table: .html or .json.")]
 Quick = Annotated[bool, typer.Option("--quick", help="A small part of the data, to see that it works.")]
 

@@ -16,7 +16,7 @@ Columns = Annotated[str | None, typer.Option(metavar="LIST", help="Names of the 
 Fields = Annotated[str | None, typer.Option(metavar="LIST", help="Names of the inline tags, such as speaker,location.")]
 Encoding = Annotated[str | None, typer.Option(help="Of text files; utf-8.")]
 Features = Annotated[
-    str | None, typer.Option(metavar="NAME", help="conll or seminars; more in [features] of the TOML file.")
+    str | None, typer.Option(metavar="NAME", help="conll or seminars; the TOML file's table features has more.")
 ]
 Scheme = Annotated[str | None, typer.Option(help="Label scheme of the model: BIO, BIOES, IOB1 or IO.")]
 Model = Annotated[str | None, typer.Option(help="chain, skip-chain or graph.")]

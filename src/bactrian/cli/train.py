@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 
 from bactrian.cli.common import BadInputError, Show, bad_input, progress_bar
-from bactrian.cli.options import positive
+from bactrian.cli.options import positive, variance
 from bactrian.cli.scores import print_scores
 from bactrian.cli.settings import (
     Columns,
@@ -38,6 +38,12 @@ if TYPE_CHECKING:
 EXAMPLES = (
     "Examples:  bactrian train train.conll --dev dev.conll -o ner  ·  "
     "bactrian train train.conll --model skip-chain --method cccp -o skips  ·  bactrian train --resume ner"
+)
+
+_METHODS = (
+    "The learner: exact (the default of chains), cccp (that of skip chains), cccp-empirical, camel0, piecewise, lbp, "
+    "trw, convex, pseudolikelihood, piecewise-pseudolikelihood, ups or pseudo-moments; graphs have CAMEL with a convex "
+    "entropy by default."
 )
 
 _WIDE = 120  #: columns from which progress is shown in full words
@@ -67,8 +73,10 @@ def run(
     ] = None,
     scheme: Scheme = None,
     model: Model = None,
-    method: Annotated[str | None, typer.Option("--method", "-m", metavar="NAME", help="The learner.")] = None,
-    prior_variance: Annotated[float | None, typer.Option(callback=positive, help="Of the Gaussian prior.")] = None,
+    method: Annotated[str | None, typer.Option("--method", "-m", metavar="NAME", help=_METHODS)] = None,
+    prior_variance: Annotated[
+        float | None, typer.Option(callback=variance, help="Of the Gaussian prior, 10 by default; inf for no prior.")
+    ] = None,
     l1: Annotated[float | None, typer.Option("--l1", help="Coefficient of an L1 penalty.")] = None,
     tolerance: Annotated[float | None, typer.Option(callback=positive, help="At which learning stops.")] = None,
     min_frequency: MinFrequency = None,
@@ -138,10 +146,11 @@ def _trained(path: Path, values: dict[str, Any] | None, limits: dict[str, Any], 
             settings, _ = RunFolder(path).read_settings()
         else:
             if ranks.rank == 0:
-                check_free(path, f"choose another name, or go on with it: --resume {path}")
+                go_on = f", or go on with it: --resume {path}" if RunFolder(path).settings.is_file() else ""
+                check_free(path, f"choose another name{go_on}")
             settings = RunSettings.of(with_defaults(values))
         if settings.report:
-            import bactrian.report  # noqa: F401  (missing, it must be said before any work)
+            _check_report()
         given = {name: value for name, value in limits.items() if value is not None}
         with _interruptible(show, {**settings.options, **given}) as follow:
             try:
@@ -185,6 +194,15 @@ def _finish(trained: TrainedRun) -> None:
 
 
 # --- settings ---
+
+
+def _check_report() -> None:
+    """Whether a report could be written: what is missing must be said before any work."""
+    try:
+        import bactrian.report  # noqa: F401
+    except ImportError as problem:
+        words = f"{problem}, which the report needs: pip install 'bactrian[report]', or give --no-report"
+        raise ImportError(words) from problem
 
 
 def _check_resume(given: dict[str, Any], other: Any) -> None:

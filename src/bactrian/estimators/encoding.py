@@ -14,7 +14,7 @@ A feature that is given twice counts twice.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -107,10 +107,15 @@ def _tokens_with(carried: Any) -> Ints:
     return counts
 
 
+def check_sequences(X: Any, what: str) -> None:
+    """Refuse what is no list of sequences."""
+    if isinstance(X, str | bytes | Mapping) or not isinstance(X, Collection):
+        raise TypeError(f"{what} must be a list of sequences, found {type(X).__name__}")
+
+
 def is_matrices(X: Any, what: str) -> bool:
     """Whether the sequences are matrices; an error where they are nothing that has tokens."""
-    if isinstance(X, str | bytes | Mapping) or not isinstance(X, Iterable):
-        raise TypeError(f"{what} must be a list of sequences, found {type(X).__name__}")
+    check_sequences(X, what)
     if isinstance(X, np.ndarray) and X.dtype != object:
         raise TypeError(f"{what} must be a list with one matrix per sequence, found a single array of shape {X.shape}")
     for sequence in X:

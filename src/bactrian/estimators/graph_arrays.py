@@ -115,7 +115,9 @@ def stack_graphs(
     graphs = checked_list(X, "X", "(node_features, edges) or (node_features, edges, edge_features)")
     nodes, edges, edge_rows = [], [], []
     for i, graph in enumerate(graphs):
-        if not isinstance(graph, tuple | list) or len(graph) not in (2, 3):
+        # An object array of tuples of equal length comes apart into rows that are arrays themselves.
+        is_row = isinstance(graph, np.ndarray) and graph.dtype == object and graph.ndim == 1
+        if not (isinstance(graph, tuple | list) or is_row) or len(graph) not in (2, 3):
             raise TypeError(
                 f"X[{i}] must be (node_features, edges) or (node_features, edges, edge_features), found "
                 + (f"{len(graph)} parts" if isinstance(graph, tuple | list) else type(graph).__name__)
@@ -173,6 +175,8 @@ def checked_labels(y: Any, shapes: list[tuple[int, ...]], name: str = "y") -> ND
             continue
         if array.shape != shape:
             raise ValueError(f"{name}[{i}] must have one label per node: expected shape {shape}, found {array.shape}")
+        if array.dtype.kind == "U" and not isinstance(labels, np.ndarray):
+            array = np.asarray(labels, dtype=object)  # or NumPy would have made strings of numbers among them
         parts.append(_plain_labels(array.ravel(), f"{name}[{i}]"))
     if len({part.dtype.kind for part in parts}) > 1:
         raise TypeError(f"{name} mixes integer and string labels")

@@ -19,7 +19,7 @@ from bactrian.learning.camel import Camel
 from bactrian.learning.diagnostics import Diagnosis, diagnose
 from bactrian.learning.matching import matched_inference
 from bactrian.model.domain import real_numbers
-from bactrian.model.graph_data import GraphData
+from bactrian.model.graph_data import GraphData, checked_weights
 from bactrian.solvers.solution import Callback
 
 Floats = NDArray[np.float64]
@@ -84,7 +84,8 @@ class GraphEstimator(LearnedEstimator):
         tyings = self._tyings()
         codes = codes_of(labels, classes, "y")
         data = self._data(
-            stacked, classes, tyings, self.node_factors, labels=codes, weights=sample_weight,
+            stacked, classes, tyings, self.node_factors, labels=codes,
+            weights=checked_weights(sample_weight, len(stacked.shapes), "sample_weight"),
             class_weight=self._label_weights(classes),
         )  # fmt: skip
         if before is not None and (before != (classes.tolist(), tyings, self.node_factors)):

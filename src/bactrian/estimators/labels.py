@@ -38,16 +38,8 @@ class Labels:
     def encode(self, y: Any, lengths: Ints) -> Ints:
         """Codes of the labels of all sequences, stacked."""
         code = {label: k for k, label in enumerate(self.classes.tolist())}
-        sequences = _sequences(y)
-        if len(sequences) != lengths.size:
-            raise ValueError(
-                f"y must have one label sequence per sequence of X: {lengths.size}, found {len(sequences)}"
-            )
         codes: list[int] = []
-        for m, labels in enumerate(sequences):
-            plain = _plain(labels, m)
-            if len(plain) != lengths[m]:
-                raise ValueError(f"y[{m}] must have one label per token: expected {lengths[m]}, found {len(plain)}")
+        for m, plain in enumerate(listed_labels(y, lengths.tolist())):
             try:
                 codes.extend([code[label] for label in plain])
             except KeyError as error:
@@ -91,6 +83,18 @@ def checked_class_weight(class_weight: Any, labels: Labels) -> Any:
         if label not in known:
             raise ValueError(f"class_weight names the label {label!r}; the labels are {labels._list()}")
     return np.array([float(class_weight.get(label, 1.0)) for label in known])
+
+
+def listed_labels(y: Any, lengths: Sequence[int]) -> list[list[Any]]:
+    """Labels of every sequence as Python objects, one for each of its tokens."""
+    sequences = _sequences(y)
+    if len(sequences) != len(lengths):
+        raise ValueError(f"y must have one label sequence per sequence of X: {len(lengths)}, found {len(sequences)}")
+    listed = [_plain(labels, m) for m, labels in enumerate(sequences)]
+    for m, labels in enumerate(listed):
+        if len(labels) != lengths[m]:
+            raise ValueError(f"y[{m}] must have one label per token: expected {lengths[m]}, found {len(labels)}")
+    return listed
 
 
 def _sequences(y: Any) -> Sequence[Any]:

@@ -25,6 +25,7 @@ from safetensors import SafetensorError
 import bactrian
 from bactrian.learning.learn import METHODS
 from bactrian.model.files import atomic_file
+from bactrian.objective.entropy import CountingNumbers
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -36,8 +37,12 @@ _LARGEST_HEADER = 100_000_000  # that of safetensors itself
 _DTYPES = ("F64", "I64", "U8")
 #: Lists of more strings than this are kept as arrays: vocabularies would outgrow the header.
 _MANY_STRINGS = 1_000
-#: Classes that a file may name: those of the library's own learners, which are data classes of plain settings.
-_LEARNERS: dict[str, Any] = {type(learner).__name__: type(learner) for learner in METHODS.values()}
+#: Classes that a file may name: those of the library's own learners, which are data classes of plain settings, and
+#: the counting numbers that such a setting may be.
+_LEARNERS: dict[str, Any] = {
+    **{type(learner).__name__: type(learner) for learner in METHODS.values()},
+    CountingNumbers.__name__: CountingNumbers,
+}
 
 
 class ModelFileError(ValueError):
@@ -58,8 +63,9 @@ class SavedModel:
 def write_model(path: str | os.PathLike[str], model: SavedModel) -> None:
     """Write a model to ``path``, replacing what is there in one step.
 
-    Parameters and attributes may be None, booleans, numbers, strings, lists, tuples, dicts with string keys, arrays
-    and the library's learners; arrays are kept as float64 or int64, and long lists of strings as arrays of bytes.
+    Parameters and attributes may be None, booleans, numbers, strings, lists, tuples, dicts with keys that are strings
+    or integers, arrays and the library's learners; arrays are kept as float64 or int64 (flat ones of strings as lists),
+    and long lists of strings as arrays of bytes.
 
     Raises
     ------
@@ -216,6 +222,12 @@ def _encoded(value: Any, name: str, arrays: Arrays) -> Any:
         return {"tuple": [_encoded(entry, f"{name}.{i}", arrays) for i, entry in enumerate(value)]}
     if isinstance(value, dict) and all(isinstance(key, str) for key in value):
         return {"dict": {key: _encoded(entry, f"{name}.{key}", arrays) for key, entry in value.items()}}
+    if isinstance(value, dict) and all(_is_key(key) for key in value):
+        keys = [key.item() if isinstance(key, np.integer) else key for key in value]
+        entries = [_encoded(entry, f"{name}.{i}", arrays) for i, entry in enumerate(value.values())]
+        return {"items": [list(pair) for pair in zip(keys, entries, strict=True)]}
+    if isinstance(value, np.ndarray) and value.dtype.kind == "U" and value.ndim == 1:
+        return {"words": _encoded(value.tolist(), name, arrays)}
     if isinstance(value, np.ndarray):
         arrays[name] = _plain_array(value, name)
         return {"array": name}
@@ -224,6 +236,10 @@ def _encoded(value: Any, name: str, arrays: Arrays) -> Any:
         encoded = {key: _encoded(entry, f"{name}.{key}", arrays) for key, entry in settings.items()}
         return {"learner": type(value).__name__, "settings": encoded}
     raise ValueError(f"{name} is a {type(value).__name__}, which cannot be saved")
+
+
+def _is_key(key: Any) -> bool:
+    return isinstance(key, str | int | np.integer) and not isinstance(key, bool)
 
 
 def _encoded_strings(strings: list[str], name: str, arrays: Arrays) -> Any:
@@ -262,6 +278,15 @@ def _decoded(value: Any, arrays: Arrays) -> Any:
         return tuple(_decoded(entry, arrays) for entry in content)
     if kind == "dict" and isinstance(content, dict):
         return {key: _decoded(entry, arrays) for key, entry in content.items()}
+    if kind == "items" and isinstance(content, list):
+        if not all(isinstance(pair, list) and len(pair) == 2 and _is_key(pair[0]) for pair in content):
+            raise ModelFileError("the metadata holds a dict that is none")
+        return {key: _decoded(entry, arrays) for key, entry in content}
+    if kind == "words":
+        words = _decoded(content, arrays)
+        if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+            raise ModelFileError("the metadata holds an array of strings that is none")
+        return np.array(words, dtype=np.str_)
     if kind == "strings":
         return _decoded_strings(content, arrays)
     if kind == "array" and isinstance(content, str) and content in arrays:

@@ -78,7 +78,7 @@ def tags_of(entities: Iterable[Span], length: int, scheme: str = "BIO", *, stric
     >>> tags_of([("PER", 0, 2), ("LOC", 3, 4), ("LOC", 4, 5)], 5, "BIOES")
     ['B-PER', 'E-PER', 'O', 'S-LOC', 'S-LOC']
     """
-    return _tags(sorted(entities, key=lambda entity: entity[1:]), length, _scheme(scheme, "scheme"), (), strict)
+    return _tags(sorted(entities, key=lambda entity: entity[1:]), length, checked_scheme(scheme, "scheme"), (), strict)
 
 
 def convert(
@@ -113,7 +113,7 @@ def convert(
     >>> convert(["I-PER", "I-PER"], "IOB1", "BIOES", sentence_starts=[0, 1])
     ['S-PER', 'S-PER']
     """
-    target = _scheme(target, "target")
+    target = checked_scheme(target, "target")
     parts = split_tags(tags, source, "tags")
     borders = checked_starts(sentence_starts, len(parts), "sentence_starts")
     return _tags(joined(parts, borders), len(parts), target, borders, strict)
@@ -152,7 +152,7 @@ def split_tags(tags: Sequence[str], scheme: str | None, name: str) -> list[tuple
     if isinstance(tags, str) or not isinstance(tags, Iterable):
         raise TypeError(f"{name} must be a sequence of tags, found {tags!r}")
     known = {"O": ("O", "")}
-    prefixes = "BIES" if scheme is None else SCHEMES[_scheme(scheme, "scheme")]
+    prefixes = "BIES" if scheme is None else SCHEMES[checked_scheme(scheme, "scheme")]
     parts = []
     for position, tag in enumerate(tags):
         pair = known.get(tag) if isinstance(tag, str) else None
@@ -203,7 +203,8 @@ def _starts_anew(before: str, kind_before: str, prefix: str, kind: str) -> bool:
     return prefix in "OBS" or before in "ES" or kind != kind_before
 
 
-def _scheme(scheme: str, name: str) -> str:
+def checked_scheme(scheme: str, name: str) -> str:
+    """The scheme by its own name, where it was called by another; an error calls the argument ``name``."""
     known = _ALIASES.get(scheme, scheme) if isinstance(scheme, str) else None
     if known not in SCHEMES:
         raise ValueError(f"{name} must be one of {', '.join(SCHEMES)}, found {scheme!r}")

@@ -11,9 +11,9 @@ from sklearn.utils.validation import check_is_fitted
 
 from bactrian.clusters.packing import pack
 from bactrian.estimators.base import LearnedEstimator
-from bactrian.estimators.encoding import Rows, Vocabulary, fit_vocabulary
+from bactrian.estimators.encoding import Rows, Vocabulary, check_sequences, fit_vocabulary
 from bactrian.estimators.entities import entity_scores, guess_scheme
-from bactrian.estimators.labels import Labels, checked_class_weight
+from bactrian.estimators.labels import Labels, checked_class_weight, listed_labels
 from bactrian.estimators.saving import Arrays
 from bactrian.estimators.sequence_data import (
     SKIP,
@@ -24,8 +24,9 @@ from bactrian.estimators.sequence_data import (
     with_constant,
 )
 from bactrian.inference.graph_marginals import GraphMarginals
-from bactrian.model.graph_data import GraphData
+from bactrian.model.graph_data import GraphData, checked_weights
 from bactrian.model.inputs import BundledRows
+from bactrian.model.scores import TYINGS
 from bactrian.solvers.solution import Callback
 
 Floats = NDArray[np.float64]
@@ -69,6 +70,10 @@ class SequenceCRF(LearnedEstimator):
         again = self.warm_start and hasattr(self, "weights_")
         if again:
             labels, vocabularies = self._labels, self._vocabularies
+            for name in ("transition_features", "skip_features"):
+                if (given.get(name) is None) == (name in vocabularies):
+                    there = "with" if name in vocabularies else "without"
+                    raise ValueError(f"warm_start: the last fit was {there} {name}=, and this one must be too")
             rows = {name: vocabularies[name].encode(given[name], name) for name in vocabularies if name != "X"}
             rows["X"] = vocabularies["X"].encode(X)
         else:
@@ -85,9 +90,12 @@ class SequenceCRF(LearnedEstimator):
         edges = sequence_edges(
             rows["X"].lengths, given.get("breaks"), self._skips(X, rows["X"].lengths, given["skips"])
         )
-        settings: dict[str, Any] = {"labels": codes, "weights": sample_weight, "class_weight": weights}
+        settings: dict[str, Any] = {"labels": codes, "class_weight": weights}
+        settings["weights"] = checked_weights(sample_weight, rows["X"].lengths.size, "sample_weight")
         settings["active"] = self._active(rows, edges, labels, codes)
         data = self._graphs(rows, edges, labels, settings)
+        if again and data.n_weights != self.weights_.size:
+            raise ValueError("warm_start: the tables are tied in other ways than in the last fit")
         self._learn(data, callback=callback, start=self.weights_ if again else None)
         self._labels, self._vocabularies = labels, vocabularies
         return self
@@ -102,6 +110,9 @@ class SequenceCRF(LearnedEstimator):
             isinstance(self.min_frequency, int | np.integer) and self.min_frequency >= 1
         ):
             raise ValueError(f"min_frequency must be an integer of at least 1, found {self.min_frequency!r}")
+        for kind, tying in zip(_EDGE_KINDS, self._tables(), strict=False):
+            if tying not in TYINGS:
+                raise ValueError(f"{kind}_tables must be one of {', '.join(TYINGS)}, found {tying!r}")
 
     def _active(self, rows: dict[str, Rows], edges: SequenceEdges, labels: Labels, codes: Ints) -> Any:
         """Weights whose feature was seen with their label, where only these are wanted."""
@@ -161,6 +172,7 @@ class SequenceCRF(LearnedEstimator):
 
     def _predict(self, X: Any, given: dict[str, Any], partial: Any) -> list[Any]:
         check_is_fitted(self, "weights_")
+        check_sequences(X, "X")
         if len(X) == 0:
             return []
         if not _any_tokens(X):
@@ -170,6 +182,7 @@ class SequenceCRF(LearnedEstimator):
         return [self._labels.decode(codes) for codes in self._labels_of(data, evidence)]
 
     def _predict_marginals(self, X: Any, given: dict[str, Any], partial: Any, edges: bool) -> Any:
+        check_sequences(X, "X")
         if len(X) == 0 or not _any_tokens(X):
             empty = [np.zeros((0, len(self.classes_))) for _ in X]
             return (empty, [_no_edges(len(self.classes_)) for _ in X]) if edges else empty
@@ -192,7 +205,7 @@ class SequenceCRF(LearnedEstimator):
 
     def _score(self, X: Any, y: Any, given: dict[str, Any]) -> float:
         predicted = self._predict(X, given, None)
-        true = [list(labels) for labels in y]
+        true = listed_labels(y, [len(labels) for labels in predicted])
         tags = {label for labels in true for label in labels} | set(self._labels.classes.tolist())
         scheme = guess_scheme(tags)
         if scheme is None:

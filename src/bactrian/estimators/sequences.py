@@ -7,10 +7,13 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from bactrian.clusters.elimination import MemoryBudgetError
 from bactrian.estimators.sequence_base import SequenceCRF
 from bactrian.estimators.sequence_data import SKIP, checked_skips, ruled_skips
 from bactrian.inference.decode import METHODS, decode
 from bactrian.inference.graph_marginals import GraphMarginals, graph_marginals
+from bactrian.inference.infer import METHODS as INFERENCE
+from bactrian.learning.matching import matched_inference
 from bactrian.model.graph_data import GraphData
 from bactrian.solvers.solution import Callback
 
@@ -180,7 +183,8 @@ class SkipChainCRF(SequenceCRF):
     skip_tables : {"symmetric", "full", "diagonal", "potts"}
         How the table of skip edges is tied; rows of a full one belong to the earlier token.
     inference : str
-        Method of :func:`bactrian.infer` for predictions.
+        Method of :func:`bactrian.infer` for predictions, or ``"matched"``: the entropy that the learner used
+        (:func:`bactrian.learning.matching.matched_inference`).
     inference_tolerance : float
         Its tolerance.
     decoding : {"max-marginals", "max-product", "dual", "exact"}
@@ -341,6 +345,8 @@ all_possible_transitions, warm_start
         super()._check_params()
         if self.decoding not in METHODS:
             raise ValueError(f"decoding must be one of {', '.join(METHODS)}, found {self.decoding!r}")
+        if self.inference not in (*INFERENCE, "matched"):
+            raise ValueError(f"inference must be one of {', '.join(INFERENCE)}, matched, found {self.inference!r}")
 
     def _skips(self, X: Any, lengths: Ints, skips: Any) -> list[Ints] | None:
         if skips is not None:
@@ -356,15 +362,15 @@ all_possible_transitions, warm_start
         return np.split(np.argmax(nodes, axis=1), data.node_pointer[1:-1])
 
     def _marginals_of(self, data: GraphData, evidence: Any, edges: bool) -> GraphMarginals:
-        return graph_marginals(
-            data,
-            self.weights_,
-            self.inference,
-            evidence,
-            edges=edges,
-            tolerance=self.inference_tolerance,
-            n_threads=self.n_threads,
-        )
+        matched = self.inference == "matched"
+        method, options = matched_inference(self.method) if matched else (self.inference, {})
+        options = {"tolerance": self.inference_tolerance, "n_threads": self.n_threads, "seed": self.seed, **options}
+        try:
+            return graph_marginals(data, self.weights_, method, evidence, edges=edges, **options)
+        except MemoryBudgetError:
+            if not matched:
+                raise
+            return graph_marginals(data, self.weights_, "rbp", evidence, edges=edges, **options)
 
 
 def _given(skips: Any, breaks: Any, transition_features: Any, skip_features: Any) -> dict[str, Any]:

@@ -25,9 +25,10 @@ from typing import Any
 import numpy as np
 
 import bactrian
+from bactrian.clusters.packed_folder import PackedFolder
 from bactrian.experiments.runs_settings import RunSettings
 from bactrian.model.files import atomic_file
-from bactrian.solvers.solution import Progress, Record
+from bactrian.solvers.solution import Progress, Record, Status
 
 FORMAT = "bactrian-run"
 FORMAT_VERSION = 1
@@ -75,7 +76,10 @@ class RunFolder:
         check_free(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
-        draft.mkdir()
+        try:
+            draft.mkdir()
+        except OSError as problem:  # the draft's name means nothing to whoever named the path
+            raise ValueError(f"{path} cannot be made: {problem.strerror}") from None
         try:
             RunFolder(draft).write_settings(settings, checksums)
             if path.is_dir():
@@ -134,6 +138,19 @@ class RunFolder:
         except (TypeError, ValueError) as error:
             raise ValueError(f"{self.settings}: {error}") from None
 
+    def check_learned(self) -> None:
+        """Refuse a pack, which has settings and a model as runs have, but one with weights of 0.
+
+        Raises
+        ------
+        ValueError
+            For a pack; it says what to do with it.
+        """
+        if PackedFolder.is_one(self.path):
+            raise ValueError(
+                f"{self.path} is a pack, from which a run is still to be learned: bactrian train {self.path}"
+            )
+
     def read_metrics(self) -> dict[str, Any]:
         """What ``metrics.json`` holds.
 
@@ -186,6 +203,11 @@ def check_free(path: Path, advice: str = "choose another name") -> None:
     there = next(parent for parent in path.absolute().parents if parent.exists())
     if not there.is_dir() or not os.access(there, os.W_OK):
         raise ValueError(f"{path} cannot be made in {there}")
+
+
+def in_words(status: Status) -> str:
+    """How training ended, for whoever typed the command: only an interrupt makes the callback of a run stop it."""
+    return "interrupted" if status is Status.STOPPED else str(status)
 
 
 def write_json(path: Path, values: Any) -> None:

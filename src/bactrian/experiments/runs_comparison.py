@@ -15,6 +15,7 @@ from bactrian.estimators.skips import skip_edges
 from bactrian.experiments.calibration import reliability
 from bactrian.experiments.comparison import Comparison, Curve, Entry, LabelTable, Metric, Training
 from bactrian.experiments.exhibits import Confusion, NamedWeight, TaggedText, Tagging, strongest_weights
+from bactrian.experiments.runs import in_words
 from bactrian.experiments.runs_data import RunData, checksum, read_data
 from bactrian.experiments.runs_models import FittedRun, graph_scores, text_scores
 from bactrian.solvers.solution import Status
@@ -163,7 +164,7 @@ def _training(run: FittedRun) -> Training:
         return float("nan") if value is None else float(value)
 
     return Training(
-        status=str(status),
+        status=in_words(status),
         converged=status is Status.CONVERGED,
         seconds=number("seconds"),
         outer_iterations=len(records),

@@ -34,8 +34,10 @@ class RunData:
     scheme: str | None = None  #: of the tags, where they mark entities
 
 
-def read_data(paths: Sequence[str], settings: RunSettings, labels: Iterable[Any] = ()) -> RunData:
+def read_data(paths: Sequence[str], settings: RunSettings, labels: Iterable[Any] | None = None) -> RunData:
     """Labelled data of files, all in memory; ``labels`` are those of a model, which the files may lack.
+
+    Without such labels a model is to be learned, which takes files that mark something.
 
     Raises
     ------
@@ -45,7 +47,10 @@ def read_data(paths: Sequence[str], settings: RunSettings, labels: Iterable[Any]
     if not settings.is_text:
         graphs = _labelled_graphs(paths)
         return RunData([graph.inputs for graph in graphs], [graph.labels for graph in graphs], {}, [])
-    documents, scheme = _in_model_scheme(_labelled_documents(paths, settings), settings.scheme, labels)
+    labelled = _labelled_documents(paths, settings)
+    if labels is None:
+        _check_marks(paths, settings, labelled)
+    documents, scheme = _in_model_scheme(labelled, settings.scheme, () if labels is None else labels)
     return text_data(documents, settings.extractor(), scheme)
 
 
@@ -76,6 +81,17 @@ def _labelled_documents(paths: Sequence[str], settings: RunSettings) -> list[Doc
     if bare is not None:
         raise ValueError(f"{named}: document {bare.name!r} has no tags; one of the columns must be called tag")
     return [document if document.tags is not None else document.replace(tags=()) for document in documents]
+
+
+def _check_marks(paths: Sequence[str], settings: RunSettings, documents: Iterable[Document]) -> None:
+    """Refuse to learn from texts that mark nothing: the model could say nothing but O."""
+    if any(tag != "O" for document in documents for tag in document.tags or ()):
+        return
+    named = ", ".join(paths)
+    if settings.input.format == "tagged":
+        fields = ", ".join(settings.input.fields)
+        raise ValueError(f"{named}: nothing is marked by the tags {fields}; name those of your texts with --fields")
+    raise ValueError(f"{named}: every token has the label O, so there is nothing to learn")
 
 
 def _in_model_scheme(
@@ -140,6 +156,8 @@ def read_documents(path: Path, settings: InputSettings, form: str | None = None)
 
 def read_graph_file(path: Path) -> Iterator[LabelledGraph]:
     """Graphs of a file, labelled or not."""
+    if str(path) == "-":
+        raise ValueError("graphs are read from .npz or .jsonl files, not from standard input")
     if not path.is_file():
         raise ValueError(f"{path}: there is no such file")
     return read_graphs(path)

@@ -51,6 +51,7 @@ class FittedRun:
         ValueError
             For a folder that is no run, a run that was never trained, and a damaged file.
         """
+        folder.check_learned()
         settings, _ = folder.read_settings()
         if not folder.model.is_file():
             raise ValueError(

@@ -7,6 +7,7 @@ Nothing in them is ever executed: functions are named, and only the library's ow
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 
 from bactrian.estimators.base import LearnedEstimator
 from bactrian.estimators.graph_crf import GraphCRF
-from bactrian.estimators.schemes import SCHEMES
+from bactrian.estimators.schemes import checked_scheme
 from bactrian.estimators.sequences import LinearChainCRF, SkipChainCRF
 from bactrian.estimators.skips import RULES
 from bactrian.experiments.runs_checkpoints import EVERY
@@ -127,8 +128,10 @@ class RunSettings:
         object.__setattr__(self, "train", tuple(self.train))
         if not self.train:
             raise ValueError("train must name at least one file to learn from")
-        _check_choice(self.scheme, SCHEMES, "scheme")
+        object.__setattr__(self, "scheme", checked_scheme(self.scheme, "scheme"))
         _check_choice(self.model, MODELS, "model")
+        if self.options.get("prior_variance") == math.inf:  # neither options nor TOML have a word for None
+            object.__setattr__(self, "options", {**self.options, "prior_variance": None})
         graphs = self.input.format == "graphs"
         if graphs != (self.model == "graph"):
             raise ValueError(f"model {self.model!r} does not go with data in the format {self.input.format!r}")

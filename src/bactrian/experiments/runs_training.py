@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bactrian.clusters.packed_folder import PackedFolder
-from bactrian.experiments.runs import RunFolder, write_json
+from bactrian.experiments.runs import RunFolder, in_words, write_json
 from bactrian.experiments.runs_checkpoints import Checkpoint, SegmentedLearning
 from bactrian.experiments.runs_comparison import Evaluation, evaluate_run, learner_name
 from bactrian.experiments.runs_data import RunData, check_data, checksum, read_data
@@ -71,6 +71,7 @@ def resume_run(
     """
     communicator = communicator or Alone()
     folder = RunFolder(path)
+    folder.check_learned()
     settings, checksums = folder.read_settings()
     if folder.metrics.is_file() and not folder.checkpoint.is_file() and folder.model.is_file():
         metrics = folder.read_metrics()
@@ -167,7 +168,7 @@ def _train(
 def _training_metrics(solution: Solution, method: Any, trace: list[Progress]) -> dict[str, Any]:
     return {
         "status": solution.status.name,
-        "status_in_words": str(solution.status),
+        "status_in_words": in_words(solution.status),
         "method": learner_name(method, solution.method),
         "objective": solution.objective,
         "moment_gap": solution.moment_gap,

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from bactrian.estimators.entities import Scores, entity_scores, token_scores
 from bactrian.estimators.sequences import LinearChainCRF, SkipChainCRF
-from bactrian.solvers.solution import Callback, Solution
+from bactrian.solvers.solution import Solution
 from bactrian.text.documents import Document
 from bactrian.text.features import EntityFeatures, Token
 
@@ -114,14 +114,12 @@ def make_tagger(row: Row, settings: TaggerSettings) -> LinearChainCRF | SkipChai
     return SkipChainCRF(skips=settings.skips, skip_tables=settings.skip_tables, decoding=settings.decoding, **common)
 
 
-def train_and_score(
-    row: Row, settings: TaggerSettings, train: Corpus, test: Corpus, callback: Callback | None = None
-) -> Trained:
+def train_and_score(row: Row, settings: TaggerSettings, train: Corpus, test: Corpus) -> Trained:
     """Train on one corpus, tag the other and score it."""
     tagger = make_tagger(row, settings)
     began = time.perf_counter()
     with peak_memory() as memory:
-        tagger.fit(train.tokens, train.tags, breaks=train.breaks, callback=callback)
+        tagger.fit(train.tokens, train.tags, breaks=train.breaks)
     seconds = time.perf_counter() - began
     predicted = tagger.predict(test.tokens, breaks=test.breaks)
     return Trained(

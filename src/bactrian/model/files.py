@@ -20,9 +20,15 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     path = Path(path)
     if not path.parent.is_dir():
         raise FileNotFoundError(f"{path} cannot be written: there is no folder {path.parent}")
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} cannot be written: it is a folder")
     draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
     try:
-        with draft.open("xb") as stream:
+        stream = draft.open("xb")
+    except OSError as problem:  # the draft's name means nothing to whoever named the path
+        raise type(problem)(problem.errno, problem.strerror, str(path)) from None
+    try:
+        with stream:
             yield stream
             stream.flush()
             os.fsync(stream.fileno())

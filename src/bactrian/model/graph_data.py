@@ -88,7 +88,7 @@ class GraphData:
         self.edge_types = _checked_codes(edge_types, n_edges, len(self.tables), "edge_types")[order]
         rows_of_type = self._checked_edge_inputs(edge_inputs)
         self.labels = None if labels is None else _checked_codes(labels, n_nodes, self.n_labels, "labels")
-        self.weights = _checked_weights(weights, self.n_graphs, "weights")
+        self.weights = checked_weights(weights, self.n_graphs, "weights")
         if class_weight is not None:
             self.weights = self.weights * self._label_weights(class_weight)
         self.table_of_edge, self.n_shared_tables = _numbered_tables(self.edge_types, rows_of_type)
@@ -121,7 +121,7 @@ class GraphData:
             counts = np.bincount(self.labels, minlength=self.n_labels)
             per_label = self.n_nodes / (self.n_labels * np.maximum(counts, 1))
         else:
-            per_label = _checked_weights(class_weight, self.n_labels, "class_weight")
+            per_label = checked_weights(class_weight, self.n_labels, "class_weight")
         total = np.concatenate([[0.0], np.cumsum(per_label[self.labels])])[self.node_pointer]
         sizes = np.diff(self.node_pointer)
         return np.where(sizes > 0, np.diff(total) / np.maximum(sizes, 1), 1.0)
@@ -277,7 +277,8 @@ def _checked_codes(codes: ArrayLike | None, length: int, n_codes: int, name: str
     return array.astype(np.int64)
 
 
-def _checked_weights(weights: ArrayLike | None, length: int, name: str) -> NDArray[np.float64]:
+def checked_weights(weights: ArrayLike | None, length: int, name: str) -> NDArray[np.float64]:
+    """Weights of instances or labels, 1 where none are given; ``name`` is what an error calls them."""
     if weights is None:
         return np.ones(length)
     array = real_numbers(weights, name)

@@ -70,6 +70,9 @@ class Instance:
             raise ValueError(f"y must be flat, one state per variable, found shape {self.y.shape}")
         self.weight = _checked_weight(weight, "weight")
 
+    def __repr__(self) -> str:
+        return f"Instance({self.model!r})"
+
 
 class Samples:
     """Generative training data: many draws ``X`` of shape (n_samples, n_variables) from one model.
@@ -98,6 +101,9 @@ class Samples:
                 _checked_weight(float(weight), f"sample_weight[{m}]")
             if not self.sample_weight.any():
                 raise ValueError("sample_weight is zero for every sample; at least one must count")
+
+    def __repr__(self) -> str:
+        return f"Samples({self.model!r}, {self.X.shape[0]} samples)"
 
 
 def _checked_list(entries: Any, name: str) -> list[Any]:

@@ -57,8 +57,8 @@ def write_bench(folder: Path, result: BenchResult) -> list[Path]:
     return [folder / name for name in files]
 
 
-def markdown(result: BenchResult, images: str = "") -> str:
-    """The page: tables and plots, whose files lie under ``images``."""
+def markdown(result: BenchResult) -> str:
+    """The page: tables and plots, whose files lie beside it."""
     lines = ["# Learners on random fields", "", _about(result.settings), ""]
     for family in dict.fromkeys(row.family for row in result.rows):
         rows = [row for row in result.rows if row.family == family]
@@ -67,9 +67,9 @@ def markdown(result: BenchResult, images: str = "") -> str:
     refusals = sorted({f"- `{row.learner}`: {row.status}" for row in result.rows if row.refused})
     if refusals:
         lines += ["Refused:", "", *refusals, ""]
-    lines += [f"![{METRICS[metric]}]({images}{name}.svg)\n" for metric, (name, _) in PLOTS.items()]
+    lines += [f"![{METRICS[metric]}]({name}.svg)\n" for metric, (name, _) in PLOTS.items()]
     if result.rank:
-        lines += ["## Rank of the moment constraints", "", f"![Rank]({images}rank.svg)", ""]
+        lines += ["## Rank of the moment constraints", "", "![Rank](rank.svg)", ""]
         lines += [*(f"- {sentence}" for sentence in rank_reading(result.rank)), ""]
     if result.speed:
         lines += ["## Ratios of times", "", *_table(*speed_table(result.speed))]

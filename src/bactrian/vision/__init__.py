@@ -7,6 +7,7 @@ from bactrian.vision.cache import ArrayCache
 from bactrian.vision.classifiers import BoostedClassifiers, BoostingSettings
 from bactrian.vision.features import SegmentedImage, segment_image, superpixel_features
 from bactrian.vision.node_scores import NodeScores, node_scores
+from bactrian.vision.pictures import class_colours, label_picture, segmentation_figure, uncertainty, uncertainty_figure
 from bactrian.vision.regions import RegionAdjacency, majority_labels, region_adjacency, to_pixels
 from bactrian.vision.superpixels import superpixels
 from bactrian.vision.textons import TextonVocabulary
@@ -19,11 +20,16 @@ __all__ = [
     "RegionAdjacency",
     "SegmentedImage",
     "TextonVocabulary",
+    "class_colours",
+    "label_picture",
     "majority_labels",
     "node_scores",
     "region_adjacency",
     "segment_image",
+    "segmentation_figure",
     "superpixel_features",
     "superpixels",
     "to_pixels",
+    "uncertainty",
+    "uncertainty_figure",
 ]
