@@ -75,7 +75,7 @@ class Limits:
     """When learning stops."""
 
     tolerance: float = 1e-4
-    max_iterations: int = 500  #: quasi-Newton steps of one training run
+    max_iterations: int = 1000  #: quasi-Newton steps of one training run
     max_relinearisations: int = 400
     max_seconds: float | None = 5.0  #: of one training run; where it strikes, the table says so
     n_threads: int | None = None
