@@ -349,7 +349,18 @@ def test_label_out_of_range(variable: int, state: int) -> None:
         bt.Instance(model(), y)
 
 
-@pytest.mark.parametrize("dtype", [float, bool, str, object, complex])
+def test_boolean_states_are_0_and_1() -> None:
+    states = [[True, False, True], [False, False, True]]
+    samples = bt.Samples(model(), states)
+    assert samples.X.tolist() == [[1, 0, 1], [0, 0, 1]]
+    assert bt.Instance(model(), states[0]).y.tolist() == [1, 0, 1]
+    found = [bt.infer(model(), [0.3, -0.2], "exact", {2: state}).log_partition for state in (True, 1, np.True_)]
+    assert found[0] == found[1] == found[2]
+    with pytest.raises(TypeError, match="evidence names variable True; variables are integers"):
+        bt.infer(model(), [0.3, -0.2], "exact", {True: 1})
+
+
+@pytest.mark.parametrize("dtype", [float, str, object, complex])
 def test_states_of_a_wrong_dtype(dtype: Any) -> None:
     with pytest.raises(TypeError, match="X must hold integer states, found dtype"):
         bt.Samples(model(), np.array(X).astype(dtype))
@@ -468,7 +479,11 @@ def test_ragged_labels() -> None:
         graph_data(labels=[[0, 1, 2], [2, 0]])
 
 
-@pytest.mark.parametrize("dtype", [float, bool, str, object])
+def test_boolean_labels_are_0_and_1() -> None:
+    assert graph_data(labels=[True, False, True, True, False]).labels.tolist() == [1, 0, 1, 1, 0]
+
+
+@pytest.mark.parametrize("dtype", [float, str, object])
 def test_labels_of_a_wrong_dtype(dtype: Any) -> None:
     with pytest.raises(TypeError, match="labels must be integers"):
         graph_data(labels=np.zeros(5).astype(dtype))

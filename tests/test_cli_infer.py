@@ -186,6 +186,20 @@ def test_stopping_short_is_exit_code_1_with_the_result_written(folder, capsys):
     assert Path("out.MPE").exists()
 
 
+@pytest.mark.parametrize("task", ["MAR", "PR", "MPE"])
+def test_the_memory_budget_is_that_of_clique_tables(task, folder, capsys, monkeypatch):
+    """A model without loops has none, as the help says; a loop's must fit, to the byte."""
+    exact = ["-m", "exact", "--task", task, "--memory-budget"]
+    assert run(["tree.uai", *exact, "1"], capsys)[0] == 0
+    needed = 8 * (2 * 3 * 2 + 2 * 2 * 2)  # of {0, 1, 2} and {0, 2, 3}
+    assert run(["loop.uai", *exact, needed], capsys)[0] == 0
+    code, _, err = run(["loop.uai", *exact, needed - 1], capsys)
+    assert code == 2
+    assert f"--memory-budget: the best junction tree found has width 2 and clique tables of {needed} bytes" in err
+    monkeypatch.setenv("COLUMNS", "400")
+    assert "models without loops need none" in " ".join(run(["--help"], capsys)[1].split())
+
+
 def test_options_reach_the_method(folder, capsys):
     arguments = ["hard.uai", "-m", "bp", "--max-iterations", "60", "--fallback", "double-loop", "--tolerance", "1e-5"]
     code, out, _ = run([*arguments, "--damping", "0.1", "--threads", "1", "--seed", "3", "--max-seconds", "60"], capsys)
@@ -239,7 +253,10 @@ def test_contradictory_evidence_has_no_best_assignment(method, folder, capsys):
         (["tree.uai", "-e", "none.evid"], "none.evid: No such file"),
         (["tree.uai", "-e", "far.evid"], "far.evid, line 1: state of variable 1: expected an integer"),
         (["tree.uai", "-e", "tree.uai"], "tree.uai, line 1: number of observations"),
-        (["hard.uai", "-m", "exact", "--memory-budget", "100"], "width 5 and clique tables of"),
+        (
+            ["hard.uai", "-m", "exact", "--memory-budget", "100"],
+            "--memory-budget: the best junction tree found has width 5",
+        ),
         (["tree.uai", "--memory-budget", "lots"], "expected bytes such as 4GiB"),
         (["tree.uai", "--memory-budget", "0"], "expected bytes such as 4GiB"),
         (["tree.uai", "-o", "missing/out.MAR"], "--output: cannot write missing/out.MAR: there is no folder missing"),

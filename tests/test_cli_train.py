@@ -221,15 +221,22 @@ def test_labels_that_mark_no_entities(data, tmp_path, capsys):
         (["bad.conll"], "line 2: expected 2 columns (word, tag), found 3"),
         (["empty.conll"], "there are no tokens"),
         (["untagged.conll"], "has no tags"),
-        (["train.conll", "--pos"], "no column 'pos'"),
-        (["train.conll", "--method", "dromedary"], "options.method must be one of piecewise"),
-        (["train.conll", "--model", "camel"], "model must be one of chain, skip-chain, graph, found 'camel'"),
+        (["train.conll", "--pos"], "there is no column 'pos'; train with --columns that name it, or with --no-pos"),
+        (["train.conll", "--method", "dromedary"], "bactrian: --method must be one of piecewise"),
+        (
+            ["train.conll", "--model", "camel"],
+            "bactrian: --model must be one of chain, skip-chain, graph, found 'camel'",
+        ),
         (["train.conll", "--model", "graph"], "does not go with data in the format 'columns'"),
-        (["train.conll", "--scheme", "BOI"], "scheme must be one of"),
-        (["train.conll", "--features", "humps"], "features must be one of conll, seminars"),
+        (["train.conll", "--scheme", "BOI"], "bactrian: --scheme must be one of"),
+        (["train.conll", "--features", "humps"], "bactrian: --features must be one of conll, seminars"),
         (["train.conll", "--prior-variance", "0"], "expected a positive number"),
-        (["train.conll", "--l1", "-1"], "options.l1 must be at least 0"),
-        (["train.conll", "--encoding", "utf-9"], "encoding is unknown"),
+        (["train.conll", "--l1", "-1"], "bactrian: --l1 must be at least 0, found -1"),
+        (["train.conll", "--encoding", "utf-9"], "bactrian: --encoding is unknown: 'utf-9'"),
+        (["latin.conll"], "line 1: not utf-8: "),
+        (["latin.conll"], "(encoding=, or --encoding)"),
+        (["train.conll", "--config", "method.toml"], "bactrian: options.method must be one of piecewise"),
+        (["train.conll", "--format", "rows"], "bactrian: --format must be one of columns"),
         (["train.conll", "--dev", "bad.conll"], "line 2"),
         (["train.conll", "--config", "bad.toml"], "bad.toml"),
         (["train.conll", "--config", "odd.toml"], "settings has no entry 'humps'"),
@@ -241,7 +248,8 @@ def test_labels_that_mark_no_entities(data, tmp_path, capsys):
         (["--resume", "taken", "--method", "cccp"], "leave out method"),
         (["bad.jsonl"], "line 1: nodes must be rows of numbers"),
         (["bad.npz"], "no readable .npz file"),
-        (["odd.jsonl"], "X[0]: edges[0] = (0, 7)"),
+        (["odd.jsonl"], "odd.jsonl, line 2: edges[0] = (0, 7)"),
+        (["wide.npz"], "wide.npz, graph 1: edges[0] = (0, 9)"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(arguments, words, data, tmp_path, monkeypatch, capsys):
@@ -255,7 +263,10 @@ def test_bad_input_is_one_line_and_exit_code_2(arguments, words, data, tmp_path,
     (tmp_path / "bad.toml").write_text("model = ")
     (tmp_path / "odd.toml").write_text("humps = 2")
     (tmp_path / "bad.jsonl").write_text('{"nodes": [[1], [1, 2]], "edges": []}\n')
-    (tmp_path / "odd.jsonl").write_text('{"nodes": [[1]], "edges": [[0, 7]], "labels": [1]}\n')
+    (tmp_path / "odd.jsonl").write_text('\n{"nodes": [[1]], "edges": [[0, 7]], "labels": [1]}\n')
+    np.savez(tmp_path / "wide.npz", node_features=[[1.0], [2.0]], edges=[[0, 9]], labels=[0, 1])
+    (tmp_path / "latin.conll").write_bytes(b"caf\xe9 B-X\n")
+    (tmp_path / "method.toml").write_text('options.method = "dromedary"')
     (tmp_path / "bad.npz").write_text("zip?")
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "thesis.tex").write_text("do not lose")
@@ -337,7 +348,8 @@ def test_a_model_with_parts_of_speech_refuses_raw_text(data, tmp_path, capsys):
     ("arguments", "words"),
     [
         (["predict", "RUN", "nothing.txt"], "no such file"),
-        (["predict", "RUN", "bytes.txt"], "not utf-8"),
+        (["predict", "RUN", "bytes.txt"], "give its encoding with --encoding"),
+        (["predict", "RUN", "raw.txt", "--encoding", "utf-9"], "bactrian: --encoding is unknown: 'utf-9'"),
         (["predict", "RUN", "raw.txt", "--to", "smoke"], "--to must be one of"),
         (["predict", "RUN", "raw.txt", "--input", "smoke"], "--input must be one of"),
         (["predict", ".", "raw.txt"], "is no run"),
@@ -354,6 +366,47 @@ def test_bad_input_of_the_others(arguments, words, trained, data, tmp_path, monk
     assert code == 2
     assert words in err
     assert err.count("\n") == 1
+
+
+def test_texts_in_another_encoding_than_those_of_training(trained, data, tmp_path, capsys):
+    text = "Zo\u00eb met Ren\u00e9 in Rome .\n"
+    (tmp_path / "utf-8.txt").write_bytes(text.encode())
+    (tmp_path / "latin.txt").write_bytes(text.encode("latin-1"))
+    expected = json.loads(run(["predict", trained, tmp_path / "utf-8.txt"], capsys)[1])
+    found = json.loads(run(["predict", trained, tmp_path / "latin.txt", "--encoding", "latin-1"], capsys)[1])
+    assert found["text"] == expected["text"] == text
+    assert found["entities"] == expected["entities"]
+    columns = tmp_path / "latin.conll"
+    columns.write_bytes((data / "test.conll").read_bytes() + b"\nZo\xeb O\n")
+    assert run(["evaluate", trained, columns, "--encoding", "latin-1"], capsys)[0] == 0
+    assert run(["evaluate", trained, columns], capsys)[0] == 2
+
+
+def test_graphs_that_do_not_fit_the_model_are_named_by_file_and_line(data, tmp_path, capsys):
+    path = tmp_path / "run"
+    assert run(["train", data / "graphs.jsonl", *QUICK, "-o", path], capsys)[0] == 0
+    lines = (data / "graphs.jsonl").read_text().splitlines()
+    record = json.loads(lines[1])
+    record["nodes"] = [[*features, 1.0] for features in record["nodes"]]
+    bad = tmp_path / "bad.jsonl"
+    bad.write_text("\n".join([lines[0], "", json.dumps(record), *lines[2:]]) + "\n")
+    width = len(record["nodes"][0])
+    for command in (["predict", path, bad], ["evaluate", path, bad], ["train", bad, *QUICK, "-o", tmp_path / "other"]):
+        code, out, err = run(command, capsys)
+        assert (code, out) == (2, "")
+        assert f"bad.jsonl, line 3: node_features has {width} features, expected {width - 1}" in err
+    code, _, err = run(["predict", path, bad, "--encoding", "latin-1"], capsys)
+    assert code == 2
+    assert "--encoding is for texts" in err
+
+
+def test_boolean_labels_of_graphs_come_back(tmp_path, capsys):
+    graph = {"nodes": [[0.0], [1.0], [0.1]], "edges": [[0, 1]], "labels": [False, True, False]}
+    (tmp_path / "graphs.jsonl").write_text(json.dumps(graph) + "\n")
+    assert run(["train", tmp_path / "graphs.jsonl", *QUICK, "-o", tmp_path / "run"], capsys)[0] == 0
+    code, out, _ = run(["predict", tmp_path / "run", tmp_path / "graphs.jsonl"], capsys)
+    assert code == 0
+    assert {type(label) for label in json.loads(out)["labels"]} == {bool}
 
 
 def test_a_pack_is_taken_for_no_run(tmp_path, monkeypatch, capsys):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV
 
@@ -313,9 +314,9 @@ def test_an_edge_given_twice_counts_twice():
         ([([[1.0]], []), ([[1.0, 2.0]], [])], [[0], [1]], ValueError, r"X\[1\]: node_features has 2 features"),
         ([([[1.0]], [])], [[0], [1]], ValueError, "one array per graph: expected 1, found 2"),
         ([([[1.0]], [])], [[0, 1]], ValueError, r"y\[0\] must have one label per node"),
-        ([([[1.0]], [])], [[0.5]], TypeError, r"y\[0\] must hold integer or string labels"),
+        ([([[1.0]], [])], [[0.5]], TypeError, r"y\[0\] must hold integer, boolean or string labels"),
         ([([[1.0]], []), ([[1.0]], [])], [["a"], [1]], TypeError, "mixes"),
-        ([([[1.0], [2.0]], [])], [["a", 1]], TypeError, r"y\[0\] must hold integer or string labels"),
+        ([([[1.0], [2.0]], [])], [["a", 1]], TypeError, r"y\[0\] must hold integer, boolean or string labels"),
         ([([[1.0], [2.0]], [(0, 1)], [[1.0], [2.0]])], [[0, 1]], ValueError, "one row per edge: expected 1, found 2"),
         (
             [([[1.0], [2.0]], [(0, 1)], [[1.0]]), ([[1.0], [2.0]], [(0, 1)])],
@@ -360,3 +361,43 @@ def test_unknown_labels_in_known_are_refused():
     crf = bt.GraphCRF(labels=[0, 1, 2]).fit(X, y)
     with pytest.raises(ValueError, match="known holds label"):
         crf.predict(X, known=[labels + 9 for labels in y])
+
+
+def test_no_graphs_have_no_labels():
+    """As lists of sequences do; bad arguments are refused all the same."""
+    X, y = random_graphs(4)
+    crf = bt.GraphCRF().fit(X, y)
+    for nothing in ([], (), np.zeros(0)):
+        assert crf.predict(nothing) == []
+        assert crf.predict_marginals(nothing) == []
+    assert crf.predict_marginals([], [], edges=True) == ([], [])
+    with pytest.raises(ValueError, match="known must have one array per graph: expected 0, found 1"):
+        crf.predict([], [[0]])
+    with pytest.raises(TypeError, match="X must be a list of"):
+        crf.predict({})
+    with pytest.raises(NotFittedError):
+        bt.GraphCRF().predict([])
+
+
+def test_boolean_labels_come_back_as_booleans(tmp_path):
+    X, y = random_graphs(6)
+    y = [labels > 0 for labels in y]
+    crf = bt.GraphCRF(class_weight={True: 2.0}, labels=np.array([False, True])).fit(X, y)
+    as_integers = bt.GraphCRF(class_weight={1: 2.0}).fit(X, [labels.astype(int) for labels in y])
+    np.testing.assert_array_equal(crf.weights_, as_integers.weights_)
+    crf.save(tmp_path / "model")
+    loaded = bt.GraphCRF.load(tmp_path / "model")
+    assert loaded.class_weight == {True: 2.0}
+    assert loaded.labels.dtype == bool
+    for model in (crf, loaded):
+        assert model.classes_.dtype == bool
+        for ours, theirs in zip(model.predict(X), as_integers.predict(X), strict=True):
+            assert ours.dtype == bool
+            np.testing.assert_array_equal(ours, theirs == 1)
+        assert model.score(X, y) == as_integers.score(X, [labels.astype(int) for labels in y])
+    known = [np.where(np.arange(labels.size) == 0, labels, -1) for labels in y]
+    for found, labels in zip(crf.predict_marginals(X, known), y, strict=True):
+        assert found[0, int(labels[0])] == 1.0
+    assert all(np.array_equal(*pair) for pair in zip(crf.predict(X, y), y, strict=True))
+    with pytest.raises(TypeError, match="y mixes labels of several kinds: booleans and integers"):
+        crf.fit(X[:2], [y[0], y[1].astype(int)])

@@ -154,6 +154,14 @@ def test_bad_input_is_refused_by_name(X, y, settings, message):
         bt.GridCRF(**settings).fit(X, y)
 
 
+def test_no_grids_have_no_labels_and_boolean_ones_come_back():
+    X, y = pictures()
+    crf = bt.GridCRF().fit(X, [labels > 0 for labels in y])
+    assert crf.predict([]) == crf.predict_marginals([]) == []
+    assert crf.predict_marginals([], edges=True) == ([], [])
+    assert [found.dtype for found in crf.predict(X)] == [np.dtype(bool)] * len(X)
+
+
 @pytest.mark.slow
 def test_the_tutorial_runs():
     """The cells of the tutorial, in order; it asserts itself that neighbours help."""

@@ -2,11 +2,13 @@
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV
 
 import bactrian as bt
+from bactrian.estimators.table_sizes import check_tables_fit
 from bactrian.inference.draw import draw_by_gibbs
 from oracle import (
     DenseModel,
@@ -239,8 +241,8 @@ def test_warm_start_keeps_states_and_refuses_another_structure():
     field = bt.MarkovRandomField(EDGES, warm_start=True).fit(X)
     field.fit(X[:, :] * 0)
     assert field.cardinalities_.tolist() == [2, 3, 2, 3]
-    for change in ({"edges": EDGES[:2]}, {"tables": "potts"}, {"cardinalities": 4}):
-        with pytest.raises(ValueError, match="warm_start: edges, tables or the numbers of states differ"):
+    for change in ({"edges": EDGES[:2]}, {"tables": "potts"}, {"cardinalities": 4}, {"node_factors": "edges"}):
+        with pytest.raises(ValueError, match="warm_start: edges, tables, node_factors or the numbers of states"):
             clone_fitted(field).set_params(**change).fit(X)
 
 
@@ -350,6 +352,13 @@ def test_feature_names():
         ([[0, 1], [0]], ValueError, "rows have different lengths"),
         (np.zeros((0, 2), dtype=int), ValueError, "at least one sample"),
         (np.zeros((2, 0), dtype=int), ValueError, "at least one sample and one variable"),
+        (None, TypeError, r"X must be an array \(n_samples, n_variables\) of integer states, found a NoneType"),
+        ("0 1", TypeError, "integer states, found a str"),
+        ({"a": [0, 1]}, TypeError, "integer states, found a dict"),
+        (sp.csr_array(np.eye(2, dtype=int)), TypeError, r"found a sparse csr_array; give X.toarray\(\)"),
+        ([[0, 10**9], [1, 2]], ValueError, "variable 1 would have 1000000001 states, .* the data holds 2 of them"),
+        ([[0, 2**63 - 1], [1, 2]], ValueError, "variable 1 would have 9223372036854775808 states"),
+        (np.array([[0, 2**64 - 1]], dtype=np.uint64), ValueError, "X holds 18446744073709551615, which is no state"),
     ],
 )
 def test_bad_training_data(X, error, message):
@@ -393,6 +402,10 @@ def test_missing_states_have_no_score(fields):
         ({"cardinalities": [2, 3]}, ValueError, "cardinalities must have one entry per variable"),
         ({"cardinalities": 2}, ValueError, "X.* is no state of variable"),
         ({"cardinalities": 2.5}, TypeError, "cardinalities must be integers"),
+        ({"cardinalities": [2, 10**9, 10**9, 3]}, ValueError, "variable 1 has 1000000000 states, the most of all"),
+        ({"cardinalities": 10**18, "tables": "potts"}, ValueError, "variable 0 has 1000000000000000000 states"),
+        ({"cardinalities": 10**10, "tables": "shared"}, ValueError, r"this machine has .* GiB.* leave it out"),
+        ({"node_factors": "first-edge"}, ValueError, "node_factors must be one of 'clusters', 'edges'"),
         ({"method": "guess"}, ValueError, "unknown method 'guess'"),
         ({"inference": "guess"}, ValueError, "inference must be one of"),
         ({"prior_variance": -1.0}, ValueError, "prior_variance"),
@@ -420,3 +433,139 @@ def test_degenerate_shapes():
     constant = bt.MarkovRandomField().fit([[0, 1], [0, 0]])
     assert constant.sample(4)[:, 0].tolist() == [0] * 4
     assert constant.predict([[-1, -1]]).shape == (1, 2)
+
+
+# --- sizes ---
+
+
+def test_an_identifier_is_refused_by_its_name():
+    table = Frame(np.array([[0, 7_000_123_456], [1, 7_000_999_999]]), ["sold", "customer"])
+    with pytest.raises(ValueError, match=r"variable 1 \('customer'\) would have 7001000000 states.* np.unique"):
+        bt.MarkovRandomField().fit(table)
+
+
+def test_many_states_are_learned_where_their_tables_fit():
+    X = np.array([[0, 50_000], [1, 0], [1, 3]])
+    field = bt.MarkovRandomField(method="piecewise", tolerance=1e-3).fit(X)
+    assert field.cardinalities_.tolist() == [2, 50_001]
+    given = bt.MarkovRandomField(edges=[], method="piecewise", cardinalities=[2, 1_500_000], tolerance=1e-3).fit(X)
+    assert given.weights_.size == 1_500_002
+
+
+@pytest.mark.parametrize("tables", ["full", "shared", "potts"])
+def test_tables_are_measured_against_memory(tables):
+    """100 x 100 pairs on two edges: 20,300 entries of 80 bytes, and their weights of 200."""
+    sizes, edges = np.array([100, 100, 100]), np.array([[0, 1], [1, 2]])
+    weights = {"full": 20_300, "shared": 10_100, "potts": 301}[tables]
+    needed = 80 * 20_300 + 200 * weights
+    check_tables_fit(tables, sizes, edges, None, needed)
+    with pytest.raises(ValueError, match="3 variables and 2 edges have 20300 entries"):
+        check_tables_fit(tables, sizes, edges, None, needed - 1)
+
+
+# --- where the variables' tables sit ---
+
+
+@pytest.mark.parametrize("tables", ["full", "shared", "potts"])
+def test_absorbed_tables_give_the_same_distribution(tables):
+    """An isolated variable among them, and edges of variables with different degrees."""
+    sizes = (3, 3, 3, 3, 3) if tables == "shared" else (2, 3, 2, 3, 2)
+    X = coupled_samples(cardinalities=sizes)
+    options = {"edges": EDGES, "tables": tables, "cardinalities": sizes, "method": "exact", "tolerance": 1e-9}
+    own = bt.MarkovRandomField(**options).fit(X)
+    absorbed = bt.MarkovRandomField(node_factors="edges", **options).fit(X)
+    assert absorbed.model_.graph.clusters[: 1 + len(EDGES)] == ((4,), *EDGES)
+    np.testing.assert_allclose(absorbed.weights_, own.weights_, atol=1e-6)
+    model = dense(absorbed)
+    expected = joint_distribution(model, absorbed.weights_)
+    np.testing.assert_allclose(np.exp(absorbed.score_samples(joint_states(sizes))), np.ravel(expected), atol=1e-10)
+    found = bt.infer(absorbed.model_, absorbed.weights_, "exact")
+    np.testing.assert_allclose(found.log_partition, log_partition(model, absorbed.weights_), rtol=1e-12)
+
+
+@pytest.mark.parametrize("method", ["piecewise", "camel0"])
+@pytest.mark.parametrize("node_factors", ["clusters", "edges"])
+def test_tables_sit_where_those_of_graphs_do(method, node_factors):
+    """Every sample as a graph of its own, with no input but a constant."""
+    X = coupled_samples(rows=12, cardinalities=(3, 3, 3, 3))
+    field = bt.MarkovRandomField(
+        EDGES, tables="shared", method=method, prior_variance=1.0, tolerance=1e-9, node_factors=node_factors
+    ).fit(X)
+    edges = np.concatenate([np.array(EDGES) + 4 * m for m in range(12)])
+    graphs = bt.GraphData(
+        np.ones((48, 1)), edges, n_labels=3, labels=X.ravel(), tables="full", node_counts=[4] * 12,
+        node_factors=node_factors,
+    )  # fmt: skip
+    expected = bt.learn(graphs, method, prior_variance=1.0, tolerance=1e-9)
+    np.testing.assert_allclose(field.weights_, expected.weights, atol=1e-6)
+
+
+# --- matched inference and callbacks ---
+
+
+@pytest.mark.parametrize(
+    ("method", "expected"), [("camel0", "convex"), (bt.Camel(entropy="trw"), "trw"), ("cccp", "rbp")]
+)
+def test_matched_inference_gives_the_beliefs_of_the_learner(tmp_path, method, expected):
+    """Whether or not exact inference would fit."""
+    X = coupled_samples()
+    field = bt.MarkovRandomField(EDGES, method=method, inference="matched", tolerance=1e-9).fit(X)
+    assert field.inference_method_ == expected
+    field.save(tmp_path / "field")
+    for model in (field, bt.MarkovRandomField.load(tmp_path / "field").set_params(method="piecewise")):
+        for v, table in enumerate(model.marginals()):
+            np.testing.assert_allclose(table, field.solution_.beliefs[0][v], atol=1e-5)
+    matched = field.log_partition_
+    assert field.set_params(inference="rbp").inference_method_ == "exact"  # which fits, and is no part of the above
+    assert abs(matched - field.log_partition_) > 1e-6
+
+
+def test_exact_learners_are_matched_by_exact_inference_where_it_fits():
+    field = bt.MarkovRandomField(EDGES, method="exact", inference="matched").fit(coupled_samples())
+    assert field.inference_method_ == "exact"
+    assert field.set_params(memory_budget=8).inference_method_ == "rbp"
+
+
+def test_a_callback_sees_progress_and_stops_learning():
+    seen = []
+
+    def callback(progress):
+        seen.append(progress.iteration)
+        return len(seen) == 2
+
+    with pytest.warns(bt.ConvergenceWarning):
+        field = bt.MarkovRandomField(EDGES, tolerance=1e-12).fit(coupled_samples(), callback=callback)
+    assert len(seen) == 2
+    assert not field.solution_.converged
+
+
+# --- learners that some fields cannot have ---
+
+
+def test_pseudo_moments_need_tables_of_their_own_and_no_prior():
+    X = coupled_samples()
+    options = {"edges": EDGES, "method": "pseudo-moments", "prior_variance": None}
+    assert bt.MarkovRandomField(**options).fit(np.concatenate([X, joint_grid()])).solution_.converged
+    for change in ({"prior_variance": 1.0}, {"l1": 0.1}, {"tables": "potts"}, {"node_factors": "edges"}):
+        with pytest.raises(ValueError, match=r"pseudo-moments (has no prior|needs weights of its own)"):
+            bt.MarkovRandomField(**{**options, **change}).fit(X)
+
+
+def test_scaling_cannot_learn_edges():
+    X = coupled_samples()
+    with pytest.raises(ValueError, match="ups learns the tables of variables and takes all others as they are"):
+        bt.MarkovRandomField(EDGES, method="ups", prior_variance=None).fit(X)
+
+
+def joint_grid():
+    return np.stack(np.meshgrid(*map(np.arange, (2, 3, 2, 3)), indexing="ij"), axis=-1).reshape(-1, 4)
+
+
+def test_boolean_states_are_0_and_1():
+    X = coupled_samples(cardinalities=(2, 2, 2, 2))
+    expected = bt.MarkovRandomField(EDGES).fit(X)
+    field = bt.MarkovRandomField(EDGES).fit(X.astype(bool))
+    np.testing.assert_array_equal(field.weights_, expected.weights_)
+    np.testing.assert_array_equal(field.score_samples(X.astype(bool)), expected.score_samples(X))
+    np.testing.assert_array_equal(field.marginals({0: True})[1], expected.marginals({0: 1})[1])
+    assert field.predict([[True, False, True, True]]).tolist() == [[1, 0, 1, 1]]

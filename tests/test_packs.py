@@ -33,6 +33,8 @@ METHODS = {
     "folded": bt.Camel(fold=True),
     "convex": bt.Camel(entropy="convex"),
     "trw": bt.Camel(entropy="trw"),
+    "convex likelihood": "convex",
+    "trw likelihood": bt.Likelihood(inference="trw"),
 }
 
 
@@ -75,6 +77,7 @@ def test_a_folder_teaches_what_memory_does(method: object, tmp_path: Path) -> No
     streamed = bt.learn(packed(tmp_path), method, **options)
     whole = bt.learn(graphs(0, 11), method, **options)
     assert streamed.converged
+    assert streamed.method == whole.method
     assert streamed.objective == pytest.approx(whole.objective, rel=1e-8)
     np.testing.assert_allclose(streamed.weights, whole.weights, atol=1e-6)
     assert streamed.violation == pytest.approx(whole.violation, abs=1e-6)

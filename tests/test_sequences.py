@@ -146,6 +146,14 @@ def test_compat_takes_every_parameter_of_lbfgs() -> None:
         CRF(min_freq=-1).fit(X, y)
 
 
+def test_compat_warns_that_no_file_is_written(tmp_path: Any) -> None:
+    X, y = corpus(3)
+    crf = CRF(max_iterations=100, model_filename=str(tmp_path / "model"))
+    with pytest.warns(UserWarning, match=r"model_filename='.*model' has no effect: .* use save and load"):
+        crf.fit(X, y)
+    assert not (tmp_path / "model").exists()
+
+
 def test_compat_is_cloned_and_refuses_other_algorithms() -> None:
     crf = clone(CRF(c2=0.3, max_iterations=7))
     assert crf.get_params()["c2"] == 0.3
@@ -472,8 +480,8 @@ def test_top_features_name_the_largest_weights() -> None:
         ([[{"f": float("nan")}]], [["A"]], TypeError, "must be a finite number"),
         ([[["f"]]], [["A", "B"]], ValueError, r"y\[0\] must have one label per token: expected 1, found 2"),
         ([[["f"]]], [["A"], ["B"]], ValueError, "one label sequence per sequence of X"),
-        ([[["f"]]], [[1.5]], TypeError, r"y\[0\]\[0\] must be a string or an integer"),
-        ([[["f"], ["g"]]], [["A", 1]], TypeError, "all strings or all integers"),
+        ([[["f"]]], [[1.5]], TypeError, r"y\[0\]\[0\] must be a string, an integer or a boolean"),
+        ([[["f"], ["g"]]], [["A", 1]], TypeError, "all strings, all integers or all booleans"),
         ([np.ones((2, 3)), np.ones((2, 4))], [[0, 1], [0, 1]], ValueError, r"X\[1\] must have 3 columns"),
         (np.ones((2, 3)), [[0, 1]], TypeError, "one matrix per sequence"),
     ],
@@ -545,3 +553,26 @@ def test_a_warm_start_refuses_what_the_last_fit_was_without() -> None:
     with pytest.raises(ValueError, match="the last fit was with transition_features="):
         model.fit(X, y)
     assert model.fit(X, y, transition_features=features).solution_.converged
+
+
+def test_boolean_labels_come_back_as_booleans(tmp_path: Any) -> None:
+    X = [[["a"], ["b"]], [["b"], ["b"], ["a"]]]
+    y = [[True, False], [False, False, True]]
+    model = bt.LinearChainCRF(class_weight={True: 2.0}).fit(X, [np.array(labels) for labels in y])
+    assert model.classes_.dtype == bool
+    assert model.predict(X) == y
+    assert all(type(label) is bool for labels in model.predict(X) for label in labels)
+    assert model.score(X, y) == 1.0
+    model.save(tmp_path / "model")
+    loaded = bt.LinearChainCRF.load(tmp_path / "model")
+    assert loaded.class_weight == {True: 2.0}
+    assert all(type(label) is bool for labels in loaded.predict(X) for label in labels)
+    assert model.predict_marginals(X)[0].shape == (2, 2)
+    known = bt.LinearChainCRF(labels=[True, False]).fit(X, y).predict_marginals(X, partial=[[None, True], None])
+    assert known[0][1].tolist() == [0.0, 1.0]
+    integers = bt.LinearChainCRF(class_weight={1: 2.0}).fit(X, [[int(label) for label in labels] for labels in y])
+    np.testing.assert_array_equal(model.weights_, integers.weights_)
+    with pytest.raises(TypeError, match="all strings, all integers or all booleans, found booleans and integers"):
+        bt.LinearChainCRF().fit(X, [[True, False], [2, 3, 4]])
+    with pytest.raises(TypeError, match=r"y\[0\]\[0\] must be a string, an integer or a boolean, found 0.5"):
+        bt.LinearChainCRF().fit(X, [[0.5, False], [2, 3, 4]])

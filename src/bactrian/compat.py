@@ -6,6 +6,7 @@ working, on several cores, and the estimator is a :class:`bactrian.LinearChainCR
 
 from __future__ import annotations
 
+import warnings
 from typing import Any, Self
 
 import numpy as np
@@ -43,8 +44,10 @@ class CRF(LinearChainCRF):
         One a core by default.
     num_memories, period, delta, linesearch, max_linesearch
         Of CRFsuite's optimiser: accepted for compatibility and without effect; ``epsilon`` says when training stops.
-    keep_tempfiles, verbose, model_filename
-        Accepted for compatibility and without effect; use ``save`` and ``load``.
+    keep_tempfiles, verbose
+        Accepted for compatibility and without effect.
+    model_filename : str, optional
+        Without effect, of which ``fit`` warns: no file is written; use ``save`` and ``load``.
 
     Examples
     --------
@@ -124,6 +127,12 @@ class CRF(LinearChainCRF):
                 continue
             if not isinstance(value, int | float) or not 0.0 <= value < np.inf:
                 raise ValueError(f"{name} must be a finite number of at least 0, found {value!r}")
+        if self.model_filename is not None:
+            warnings.warn(
+                f"model_filename={self.model_filename!r} has no effect: no file is written; use save and load",
+                UserWarning,
+                stacklevel=2,
+            )
         self._set_learner()
         return super().fit(X, y, **more)
 

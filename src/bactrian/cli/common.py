@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -23,6 +24,18 @@ def bad_input(*kinds: type[Exception], prefix: str = "") -> Iterator[None]:
         yield
     except kinds as problem:
         raise BadInputError(prefix + " ".join(_words(problem).split())) from problem
+
+
+@contextmanager
+def as_options(given: Collection[str]) -> Iterator[None]:
+    """Let a ValueError that opens with the name of a setting name the option, where it was given as one."""
+    try:
+        yield
+    except ValueError as problem:
+        found = re.match(r"(?:(?:options|input|features)\.)?(\w+)(?=[ :])", str(problem))
+        if found is None or found[1] not in given:
+            raise
+        raise ValueError(f"--{found[1].removeprefix('n_').replace('_', '-')}{str(problem)[found.end() :]}") from problem
 
 
 def _words(problem: Exception) -> str:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from bactrian.cli.common import bad_input
+from bactrian.cli.common import as_options, bad_input
 from bactrian.cli.scores import print_scores
 
 EXAMPLES = "Examples:  bactrian evaluate ner test.conll  ·  bactrian evaluate ner test.conll --json"
@@ -18,14 +18,15 @@ def run(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder of bactrian train.")],
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Labelled data like that of training.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    encoding: Annotated[str | None, typer.Option(help="Of the texts; that of training otherwise.")] = None,
 ) -> None:
     """Precision, recall and F1 of entities as conlleval counts them, and of tokens; accuracy for graphs."""
-    with bad_input(ValueError, OSError):
+    with bad_input(ValueError, TypeError, OSError), as_options(("encoding",)):
         from bactrian.experiments.runs import RunFolder
         from bactrian.experiments.runs_comparison import evaluate_run
         from bactrian.experiments.runs_models import FittedRun
 
-        fitted = FittedRun.load(RunFolder(folder))
+        fitted = FittedRun.load(RunFolder(folder)).with_encoding(encoding)
         scores = evaluate_run(fitted, [str(path) for path in files]).scores
     if as_json:
         typer.echo(json.dumps(scores))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bactrian.cli.common import BadInputError, bad_input, progress_bar
+from bactrian.cli.common import BadInputError, as_options, bad_input, progress_bar
 from bactrian.cli.options import Fallback, Method, Task, bytes_of, positive, share
 from bactrian.cli.summary import decoding_lines, inference_lines
 
@@ -52,7 +52,12 @@ def run(
     max_iterations: Annotated[int, typer.Option(min=1, help="Most sweeps over the model.")] = 1000,
     max_seconds: Annotated[float | None, typer.Option(callback=positive, help="Limit of message passing.")] = None,
     memory_budget: Annotated[
-        int, typer.Option(parser=bytes_of, metavar="BYTES", help="Most that clique tables of exact may take.")
+        int,
+        typer.Option(
+            parser=bytes_of,
+            metavar="BYTES",
+            help="Most that the clique tables of exact may take; models without loops need none.",
+        ),
     ] = "4GiB",  # type: ignore[assignment]
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of trw, mean-field and gibbs; 0 by default.")] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads; one a core by default.")] = None,
@@ -77,7 +82,7 @@ def run(
     about = f"{model}: " if evidence is None else f"{model} with {evidence}: "
     given = {option: value for option, value in (options | more).items() if value is not None}
     began = time.perf_counter()
-    with bad_input(ValueError, MemoryError, prefix=about), warnings.catch_warnings():
+    with bad_input(ValueError, MemoryError, prefix=about), as_options(("memory_budget",)), warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # the summary says where a method stopped short
         outcome = _run(read, name, seen, wanted, given)
     seconds = time.perf_counter() - began

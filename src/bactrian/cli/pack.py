@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from bactrian.cli.common import bad_input, progress_bar
+from bactrian.cli.common import as_options, bad_input, progress_bar
 from bactrian.cli.settings import (
     Columns,
     Config,
@@ -19,6 +19,7 @@ from bactrian.cli.settings import (
     Model,
     Scheme,
     listed,
+    options_among,
     settings_from,
 )
 
@@ -59,7 +60,8 @@ def run(
         "features": {"preset": features, "pos": pos},
         "options": {"min_frequency": min_frequency},
     }
-    with bad_input(ValueError, TypeError, OSError, MemoryError), progress_bar("packing") as show:
+    kinds = (ValueError, TypeError, OSError, MemoryError)
+    with bad_input(*kinds), as_options(options_among(given)), progress_bar("packing") as show:
         from bactrian.experiments.runs_packs import write_pack
         from bactrian.experiments.runs_settings import RunSettings, with_defaults
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bactrian.cli.common import BadInputError, bad_input
+from bactrian.cli.common import BadInputError, as_options, bad_input
 
 if TYPE_CHECKING:
     from bactrian.experiments.runs_models import FittedRun
@@ -43,18 +43,21 @@ def run(
     ] = None,
     probabilities: Annotated[bool, typer.Option("--probabilities", "-p", help="Say how probable each is.")] = False,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="A file; standard output otherwise.")] = None,
+    encoding: Annotated[str | None, typer.Option(help="Of the texts; that of training otherwise.")] = None,
 ) -> None:
     """Tag raw text with offsets, files of columns, or graphs.
 
     Documents are read, tagged and written as they come. JSON has a line a document: its name, its text, and the
     entities with type, start and stop in characters. Graphs come out as JSON lines with the labels of the nodes.
     """
-    with bad_input(ValueError, OSError):
+    with bad_input(ValueError, TypeError, OSError), as_options(("encoding",)):
         from bactrian.experiments.runs import RunFolder
         from bactrian.experiments.runs_data import TEXT_FORMATS
         from bactrian.experiments.runs_models import FittedRun
 
-        fitted = FittedRun.load(RunFolder(folder))
+        fitted = FittedRun.load(RunFolder(folder)).with_encoding(encoding)
+        if encoding is not None and not fitted.settings.is_text:
+            raise BadInputError("--encoding is for texts; files of graphs are always UTF-8")
         for value, choices, option in ((form, TEXT_FORMATS, "--input"), (to, _OUTPUTS, "--to")):
             if value is not None and value not in choices:
                 raise BadInputError(f"{option} must be one of {', '.join(choices)}, found {value!r}")

@@ -29,6 +29,17 @@ def listed(text: str | None) -> list[str] | None:
     return None if text is None else [part.strip() for part in text.split(",") if part.strip()]
 
 
+def options_among(given: dict[str, Any]) -> set[str]:
+    """Names of the settings that options gave, those of tables as well; files are named by themselves."""
+    plain = {name: value for name, value in given.items() if name not in ("train", "dev", "test")}
+    names = {name for name, value in plain.items() if value is not None and not isinstance(value, dict)}
+    for name, table in given.items():
+        if isinstance(table, dict):
+            names |= {key for key, value in table.items() if value is not None}
+            names |= {name} if table.get("preset") is not None else set()
+    return names
+
+
 def settings_from(given: dict[str, Any], config: Path | None) -> tuple[dict[str, Any], Path]:
     """Those of the TOML file, overruled by what was given; and the folder of the run.
 

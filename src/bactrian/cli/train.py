@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from bactrian.cli.common import BadInputError, Show, bad_input, progress_bar
+from bactrian.cli.common import BadInputError, Show, as_options, bad_input, progress_bar
 from bactrian.cli.options import positive, variance
 from bactrian.cli.scores import print_scores
 from bactrian.cli.settings import (
@@ -27,6 +27,7 @@ from bactrian.cli.settings import (
     Model,
     Scheme,
     listed,
+    options_among,
     settings_from,
 )
 
@@ -123,21 +124,24 @@ def run(
         ranks = launched()
     if resume is not None:
         _check_resume(given, output or config)
-        trained = _trained(resume, None, limits, ranks)
+        trained = _trained(resume, None, limits, ranks, options_among(limits))
     else:
         with bad_input(ValueError, OSError):
             values, folder = settings_from(given, config)
-        trained = _trained(output or folder, values, limits, ranks)
+        trained = _trained(output or folder, values, limits, ranks, options_among(given))
     if ranks.rank == 0:
         _finish(trained)
     elif not trained.converged:
         raise typer.Exit(1)
 
 
-def _trained(path: Path, values: dict[str, Any] | None, limits: dict[str, Any], ranks: Communicator) -> TrainedRun:
-    """Train, or go on, with a progress bar, until done or interrupted."""
+def _trained(
+    path: Path, values: dict[str, Any] | None, limits: dict[str, Any], ranks: Communicator, options: set[str]
+) -> TrainedRun:
+    """Train, or go on, with a progress bar, until done or interrupted; ``options`` gave these settings."""
     progress = progress_bar("reading") if ranks.rank == 0 else nullcontext()
-    with bad_input(ValueError, TypeError, OSError, MemoryError, ImportError), progress as show:
+    kinds = (ValueError, TypeError, OSError, MemoryError, ImportError)
+    with bad_input(*kinds), as_options(options), progress as show:
         from bactrian.experiments.runs import RunFolder, check_free
         from bactrian.experiments.runs_settings import RunSettings, with_defaults
         from bactrian.experiments.runs_training import resume_run, start_run

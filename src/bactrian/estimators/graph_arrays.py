@@ -164,7 +164,7 @@ def stack_graphs(
 
 
 def checked_labels(y: Any, shapes: list[tuple[int, ...]], name: str = "y") -> NDArray[Any]:
-    """Labels of all nodes, stacked and flat: int64, or strings. ``shapes``: of each graph's array."""
+    """Labels of all nodes, stacked and flat: int64, booleans or strings. ``shapes``: of each graph's array."""
     given = checked_list(y, name, "label arrays")
     if len(given) != len(shapes):
         raise ValueError(f"{name} must have one array per graph: expected {len(shapes)}, found {len(given)}")
@@ -178,25 +178,29 @@ def checked_labels(y: Any, shapes: list[tuple[int, ...]], name: str = "y") -> ND
         if array.dtype.kind == "U" and not isinstance(labels, np.ndarray):
             array = np.asarray(labels, dtype=object)  # or NumPy would have made strings of numbers among them
         parts.append(_plain_labels(array.ravel(), f"{name}[{i}]"))
-    if len({part.dtype.kind for part in parts}) > 1:
-        raise TypeError(f"{name} mixes integer and string labels")
+    kinds = {part.dtype.kind for part in parts}
+    if len(kinds) > 1:
+        words = {"i": "integers", "b": "booleans", "U": "strings"}
+        raise TypeError(f"{name} mixes labels of several kinds: {' and '.join(words[kind] for kind in sorted(kinds))}")
     return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
 
 
 def _plain_labels(array: NDArray[Any], name: str) -> NDArray[Any]:
-    if array.dtype.kind in "iub":
+    if array.dtype.kind in "iu":
         return array.astype(np.int64)
-    if array.dtype.kind == "U":
+    if array.dtype.kind in "Ub":
         return array
     if array.dtype.kind == "O" and all(isinstance(label, str) for label in array.tolist()):
         return array.astype(str)
-    raise TypeError(f"{name} must hold integer or string labels, found dtype {array.dtype}")
+    raise TypeError(f"{name} must hold integer, boolean or string labels, found dtype {array.dtype}")
 
 
 def codes_of(labels: NDArray[Any], classes: NDArray[Any], name: str) -> Ints:
-    """Position of each label among the sorted ``classes``."""
+    """Position of each label among the sorted ``classes``; False and True are 0 and 1, as in Python."""
+    if {labels.dtype.kind, classes.dtype.kind} == {"b", "i"}:
+        labels, classes = labels.astype(np.int64), classes.astype(np.int64)
     if labels.size and labels.dtype.kind != classes.dtype.kind:
-        raise TypeError(f"{name} must hold labels such as {classes[0]!r}, found {labels[0]!r}")
+        raise TypeError(f"{name} must hold labels such as {classes[0].item()!r}, found {labels[0].item()!r}")
     place = np.minimum(np.searchsorted(classes, labels), classes.size - 1).astype(np.int64)
     unknown = classes[place] != labels
     if unknown.any():

@@ -69,7 +69,7 @@ class GraphEstimator(LearnedEstimator):
         Parameters
         ----------
         X, y
-            Graphs, and the labels of their nodes: integers or strings.
+            Graphs, and the labels of their nodes: integers, booleans or strings.
         sample_weight : (n_graphs,), optional
             Weight of each graph's term of the log-likelihood.
         callback : callable, optional
@@ -197,6 +197,16 @@ class GraphEstimator(LearnedEstimator):
             for a, b, first in zip(bounds[:-1], bounds[1:], stacked.node_pointer[:-1], strict=True)
         ]
 
+    def _nothing(self, X: Any, known: Any) -> bool:
+        """Whether there are no graphs to predict; such lists come from filters and batches, and are no mistake."""
+        check_is_fitted(self, "weights_")
+        if not isinstance(X, list | tuple | np.ndarray) or len(X) > 0:
+            return False
+        self._check_params()
+        if known is not None and len(known) > 0:
+            raise ValueError(f"known must have one array per graph: expected 0, found {len(known)}")
+        return True
+
     def predict_marginals(self, X: Any, known: Any = None, *, edges: bool = False) -> Any:
         """Probability of every label at every node, by ``inference``.
 
@@ -206,6 +216,7 @@ class GraphEstimator(LearnedEstimator):
             Graphs.
         known : list of label arrays, optional
             Labels that are known already, as in ``y``; -1 (for string labels an empty string) where they are not.
+            Where labels are booleans, 0 and 1 stand for them beside -1.
         edges : bool
             Ask for the edges' marginals too.
 
@@ -213,8 +224,11 @@ class GraphEstimator(LearnedEstimator):
         -------
         list of arrays
             For each graph the shape of its nodes, then (n_classes,), in the order of ``classes_``. With ``edges`` a
-            pair of lists, the second with arrays (n_edges, n_classes, n_classes) in the order of the edges.
+            pair of lists, the second with arrays (n_edges, n_classes, n_classes) in the order of the edges. Lists are
+            empty where X is.
         """
+        if self._nothing(X, known):
+            return ([], []) if edges else []
         stacked, found = self._marginals(X, known, edges, TOLERANCE)
         nodes = [
             part.reshape(*shape, -1) if part.size else np.zeros((*shape, self.classes_.size))
@@ -225,7 +239,12 @@ class GraphEstimator(LearnedEstimator):
         return nodes, np.split(found.edges, stacked.edge_pointer[1:-1])
 
     def predict(self, X: Any, known: Any = None) -> list[NDArray[Any]]:
-        """The most probable label of every node, each by its own marginal; ``known`` as in predict_marginals."""
+        """The most probable label of every node, each by its own marginal; ``known`` as in predict_marginals.
+
+        A list with an array for each graph, in the shape of its nodes and with the dtype of ``classes_``.
+        """
+        if self._nothing(X, known):
+            return []
         stacked, found = self._marginals(X, known)
         labels = self.classes_[found.nodes.argmax(axis=1)]
         parts = np.split(labels, stacked.node_pointer[1:-1])
@@ -272,9 +291,9 @@ class GraphEstimator(LearnedEstimator):
     # --- files ---
 
     def _contents(self) -> tuple[dict[str, Any], Arrays]:
-        strings = self.classes_.dtype.kind == "U"
+        numbers = self.classes_.dtype.kind == "i"
         attributes = {
-            "classes": self.classes_.tolist() if strings else None,
+            "classes": None if numbers else self.classes_.tolist(),
             "tyings": list(self.tyings_),
             "node_factors": self.node_factors_,
             "fitted_method": self.method_,
@@ -282,7 +301,7 @@ class GraphEstimator(LearnedEstimator):
             "n_features": self.n_features_in_,
             "n_edge_features": self.n_edge_features_,
         }
-        return attributes, {} if strings else {"classes": self.classes_}
+        return attributes, {"classes": self.classes_} if numbers else {}
 
     def _restore(self, attributes: dict[str, Any], arrays: Arrays) -> None:
         names = attributes["classes"]

@@ -17,7 +17,7 @@ class GraphCRF(GraphEstimator):
 
     X is a list of ``(node_features, edges)`` or ``(node_features, edges, edge_features)``: node features (n_nodes, d),
     dense or sparse; edges (n_edges, 2), node numbers from 0; edge features (n_edges, e), dense or sparse. Graphs may
-    differ in size and may have no edges. y is a list of arrays of n_nodes labels, integers or strings.
+    differ in size and may have no edges. y is a list of arrays of n_nodes labels: integers, booleans or strings.
 
     Parameters
     ----------

@@ -23,7 +23,7 @@ class GridCRF(GraphEstimator):
 
     log p(y | x) = sum_i w[y_i] . x_i + sum_(i,j) t[y_i, y_j] - log Z(x) over the nodes i of a grid and its pairs of
     neighbours (i, j). X is a list of arrays (h, w, d), features of every node, or (h, w) for a single one; y is a list
-    of (h, w) arrays of labels, integers or strings. Grids may differ in size.
+    of (h, w) arrays of labels: integers, booleans or strings. Grids may differ in size.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Labels of sequences: strings or integers outside, codes 0 to K - 1 inside."""
+"""Labels of sequences: strings, integers or booleans outside, codes 0 to K - 1 inside."""
 
 from __future__ import annotations
 
@@ -10,6 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
+
+
+#: Kinds of labels, in words, and the dtype of an array of them. In Python booleans are integers, so they come first.
+_KINDS: dict[Any, tuple[str, Any]] = {
+    str: ("strings", object),
+    bool | np.bool_: ("booleans", np.bool_),
+    int | np.integer: ("integers", np.int64),
+}
 
 
 @dataclass(frozen=True)
@@ -109,20 +117,20 @@ def _plain(labels: Any, m: int) -> list[Any]:
         raise TypeError(f"y[{m}] must be a list of labels, found {labels!r}")
     plain: list[Any] = labels.tolist() if isinstance(labels, np.ndarray) else list(labels)
     for t, label in enumerate(plain):
-        if isinstance(label, np.integer):
-            plain[t] = int(label)
-        elif not isinstance(label, str | int) or isinstance(label, bool):
-            raise TypeError(f"y[{m}][{t}] must be a string or an integer, found {label!r}")
+        if isinstance(label, np.integer | np.bool_):
+            plain[t] = label.item()
+        elif not isinstance(label, str | int):
+            raise TypeError(f"y[{m}][{t}] must be a string, an integer or a boolean, found {label!r}")
     return plain
 
 
 def _as_array(labels: Iterable[Any]) -> NDArray[Any]:
     listed = list(labels)
-    kinds = {isinstance(label, str) for label in listed}
-    if len(kinds) > 1:
-        raise TypeError("labels must be all strings or all integers, found both")
     for label in listed:
-        if isinstance(label, bool) or not isinstance(label, str | int | np.integer):
-            raise TypeError(f"labels must be strings or integers, found {label!r}")
-    ordered = sorted(listed)
-    return np.array(ordered, dtype=object if kinds == {True} else np.int64)
+        if not isinstance(label, str | int | np.integer | np.bool_):
+            raise TypeError(f"labels must be strings, integers or booleans, found {label!r}")
+    kinds = {next(kind for kind in _KINDS if isinstance(label, kind)) for label in listed}
+    if len(kinds) > 1:
+        found = " and ".join(words for kind, (words, _) in _KINDS.items() if kind in kinds)
+        raise TypeError(f"labels must be all strings, all integers or all booleans, found {found}")
+    return np.array(sorted(listed), dtype=_KINDS[kinds.pop()][1])

@@ -11,9 +11,10 @@ from bactrian.estimators.pairwise import checked_edges, n_weights_of, pairwise_m
 from bactrian.estimators.pairwise_field import PairwiseField
 from bactrian.estimators.sample_tables import checked_cardinalities, checked_table, column_names, seen_cardinalities
 from bactrian.estimators.saving import Arrays
-from bactrian.inference.infer import METHODS
+from bactrian.estimators.table_sizes import check_seen_states, check_tables_fit
 from bactrian.model.domain import Domain
 from bactrian.model.loglinear import Samples
+from bactrian.solvers.solution import Callback
 
 Ints = NDArray[np.int64]
 
@@ -21,8 +22,8 @@ Ints = NDArray[np.int64]
 class MarkovRandomField(PairwiseField):
     """A pairwise Markov random field, learned from complete samples.
 
-    log p(x) = sum_v s_v(x_v) + sum_(u,v) t_uv(x_u, x_v) - log Z, with tables s and t of weights. Every variable's table
-    is a cluster of its own (counting number 1 in clusters-only entropies).
+    log p(x) = sum_v s_v(x_v) + sum_(u,v) t_uv(x_u, x_v) - log Z, with tables s and t of weights. By default every
+    variable's table is a cluster of its own (counting number 1 in clusters-only entropies); see ``node_factors``.
 
     Parameters
     ----------
@@ -34,7 +35,10 @@ class MarkovRandomField(PairwiseField):
         A table per variable and per edge; one table for all variables and one for all edges (which then need equally
         many states); or a table per variable and a single weight for agreement on any edge.
     method : str or learner
-        Any learner of :func:`bactrian.learn`.
+        Any learner of :func:`bactrian.learn`, but for two that are refused with the reason where they cannot work:
+        ``"pseudo-moments"`` is a closed form for tables that share no weights, without a prior: it needs
+        ``tables="full"``, ``node_factors="clusters"``, ``prior_variance=None`` and ``l1=0``. ``"ups"`` scales tables of
+        variables, those of the edges being fixed, so that it cannot learn a field with edges.
     prior_variance, l1, tolerance, max_iterations, max_seconds, n_threads
         See :func:`bactrian.learn`.
     seed : int
@@ -46,9 +50,15 @@ class MarkovRandomField(PairwiseField):
         shared tables). Give them where later data may hold states that the training data does not, as in
         cross-validation.
     inference : str
-        Method of :func:`bactrian.infer` where exact inference does not fit ``memory_budget``.
+        Method of :func:`bactrian.infer` where exact inference does not fit ``memory_budget``. Or ``"matched"``: always
+        the entropy that the learner used (:func:`bactrian.learning.matching.matched_inference`), since weights fit
+        the entropy under which they were learned; completions and draws do not depend on it.
     memory_budget : int
-        Bytes that the tables of a junction tree may take. Without cycles inference is always exact.
+        Bytes that the tables of a junction tree may take. Without cycles inference is exact whatever it is.
+    node_factors : {"clusters", "edges"}
+        Whether the variables' tables are clusters of their own (the default), whose entropy counts, or are absorbed
+        into the incident edges in equal parts (a variable without edges keeps its own). Piecewise training and CAMEL(0)
+        depend on it; CCCP and the likelihoods do not.
 
     Attributes
     ----------
@@ -57,13 +67,15 @@ class MarkovRandomField(PairwiseField):
     solution_ : Solution
         Status and history of learning.
     model_ : LogLinearModel
-        The model, for use with :func:`bactrian.infer` and others: a cluster per variable, then one per edge.
+        The model, for use with :func:`bactrian.infer` and others: a cluster per variable (with
+        ``node_factors="edges"`` per variable without edges), then one per edge.
     edges_, cardinalities_, tables_
         The edges, the numbers of states, and how the tables are tied.
     n_features_in_ : int
         Number of variables.
     inference_method_ : str
-        ``"exact"`` where that fits the memory budget, else ``inference``: how marginals and log Z are computed.
+        How marginals and log Z are computed: ``"exact"`` where that fits the memory budget, else ``inference``; the
+        learner's own method where ``inference="matched"``.
     log_partition_ : float
         log Z, exact or approximated according to ``inference_method_``; computed when first asked for.
 
@@ -98,6 +110,7 @@ class MarkovRandomField(PairwiseField):
         cardinalities: Any = None,
         inference: str = "rbp",
         memory_budget: int = 2**28,
+        node_factors: str = "clusters",
     ) -> None:
         self.edges = edges
         self.shape = shape
@@ -114,46 +127,64 @@ class MarkovRandomField(PairwiseField):
         self.cardinalities = cardinalities
         self.inference = inference
         self.memory_budget = memory_budget
+        self.node_factors = node_factors
 
     # --- learning ---
 
-    def fit(self, X: ArrayLike, y: object = None, sample_weight: ArrayLike | None = None) -> Self:
-        """Learn the weights from samples X, shape (n_samples, n_variables) of ints; ``y`` is ignored.
+    def fit(
+        self,
+        X: ArrayLike,
+        y: object = None,
+        sample_weight: ArrayLike | None = None,
+        *,
+        callback: Callback | None = None,
+    ) -> Self:
+        """Learn the weights.
 
-        ``sample_weight`` multiplies each sample's term of the log-likelihood.
+        Parameters
+        ----------
+        X : (n_samples, n_variables) ints
+            States from 0; booleans are 0 and 1.
+        y
+            Ignored.
+        sample_weight : (n_samples,), optional
+            Weight of each sample's term of the log-likelihood.
+        callback : callable, optional
+            Sees a :class:`Progress` after every iteration; returning True stops learning.
         """
-        states = checked_table(X)
+        states, names = checked_table(X), column_names(X)
         if states.shape[0] == 0 or states.shape[1] == 0:
             raise ValueError(f"X must have at least one sample and one variable, found shape {states.shape}")
-        if self.inference not in METHODS:
-            raise ValueError(f"inference must be one of {', '.join(map(repr, METHODS))}, found {self.inference!r}")
+        self._check_inference()
         again = self.warm_start and hasattr(self, "weights_")
-        cardinalities = self._numbers_of_states(states, again)
+        cardinalities = self._numbers_of_states(states, again, names)
         edges = checked_edges(self.edges, self.shape, states.shape[1])
-        model = pairwise_model(self.tables, cardinalities, edges)
+        check_tables_fit(self.tables, cardinalities, edges, names)
+        model = pairwise_model(self.tables, cardinalities, edges, self.node_factors)
         samples = Samples(model, states, sample_weight)
         if again and not (
             np.array_equal(cardinalities, self.cardinalities_)
             and np.array_equal(edges, self.edges_)
-            and self.tables == self.tables_
+            and (self.tables, self.node_factors) == (self.tables_, self.node_factors_)
         ):
             raise ValueError(
-                "warm_start: edges, tables or the numbers of states differ from those of the last fit; "
+                "warm_start: edges, tables, node_factors or the numbers of states differ from those of the last fit; "
                 "give cardinalities= where later data may hold further states"
             )
-        self._learn(samples, start=self.weights_ if again else None)
+        self._learn(samples, callback=callback, start=self.weights_ if again else None)
         self._keep(self.tables, model, edges)
-        names = column_names(X)
+        self.method_, self.node_factors_ = self.method, self.node_factors
         if names is not None:
             self.feature_names_in_ = names
         elif hasattr(self, "feature_names_in_"):
             del self.feature_names_in_
         return self
 
-    def _numbers_of_states(self, states: Ints, again: bool) -> Ints:
+    def _numbers_of_states(self, states: Ints, again: bool, names: Any) -> Ints:
         n = states.shape[1]
         if self.cardinalities is not None:
             return checked_cardinalities(self.cardinalities, n)
+        check_seen_states(states, names)
         seen = seen_cardinalities(states)
         if self.tables == "shared":
             seen = np.full(n, seen.max())
@@ -166,7 +197,9 @@ class MarkovRandomField(PairwiseField):
     def _contents(self) -> tuple[dict[str, Any], Arrays]:
         names = getattr(self, "feature_names_in_", None)
         attributes = {
-            "tables": self.tables_,  # the parameter may have changed since
+            "tables": self.tables_,  # parameters may have changed since
+            "node_factors": self.node_factors_,
+            "fitted_method": self.method_,
             "feature_names": None if names is None else names.tolist(),
         }
         return attributes, {"edges": self.edges_, "cardinalities": self.cardinalities_}
@@ -179,7 +212,8 @@ class MarkovRandomField(PairwiseField):
         tables = attributes["tables"]
         if n_weights_of(tables, cardinalities, edges) != self.weights_.size:  # before any table is made
             raise ValueError(f"it has {self.weights_.size} weights, which do not fit its tables")
-        self._keep(tables, pairwise_model(tables, cardinalities, edges), edges)
+        self.method_, self.node_factors_ = attributes["fitted_method"], attributes["node_factors"]
+        self._keep(tables, pairwise_model(tables, cardinalities, edges, self.node_factors_), edges)
         names = attributes["feature_names"]
         if names is not None:
             self.feature_names_in_ = np.array(names, dtype=object)

@@ -13,9 +13,13 @@ from bactrian.clusters.graph import ClusterGraph
 from bactrian.model.domain import rectangular
 from bactrian.model.loglinear import LogLinearModel
 
+Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 TABLES = ("full", "shared", "potts")
+
+#: Where the tables of variables may sit.
+NODE_FACTORS = ("clusters", "edges")
 
 
 def checked_edges(edges: Any, shape: Any, n_variables: int) -> Ints:
@@ -67,48 +71,92 @@ def n_weights_of(tables: str, cardinalities: Ints, edges: Ints) -> int:
     return int(cardinalities.sum() + per_edge)
 
 
-def pairwise_model(tables: Any, cardinalities: Ints, edges: Ints) -> LogLinearModel:
+def pairwise_model(tables: Any, cardinalities: Ints, edges: Ints, node_factors: Any = "clusters") -> LogLinearModel:
     """A model with one singleton cluster per variable, then one pair per edge, every table of indicator features.
 
     ``tables``: ``"full"``, a table for every variable and edge; ``"shared"``, one for all variables and one for all
     edges, rows for the first variable of an edge; ``"potts"``, a table for every variable and one weight for agreement
-    on any edge. Weights are in that order: variables, then edges; tables in C order.
+    on any edge. Weights are in that order: variables, then edges; tables in C order. With ``node_factors="edges"``
+    the variables' tables are absorbed into the incident edges in equal parts, and only variables without edges have
+    singleton clusters, which come first; the weights, and the distribution at given weights, are the same.
     """
-    if tables not in TABLES:
-        raise ValueError(f"tables must be one of {', '.join(map(repr, TABLES))}, found {tables!r}")
+    _check_kinds(tables, cardinalities, node_factors)
+    n_weights = n_weights_of(tables, cardinalities, edges)
+    starts, pair_starts = _columns(tables, cardinalities, edges)
+    sizes = cardinalities.tolist()
+    pairs = [(a, b) for a, b in edges.tolist()]
+    alone = [v for v in range(len(sizes)) if node_factors == "clusters"]
+    parts = [0.0] * len(sizes)  # of a variable's table, in every incident edge
+    if node_factors == "edges":
+        degrees = np.bincount(edges.ravel(), minlength=len(sizes)).tolist()
+        alone = [v for v, degree in enumerate(degrees) if degree == 0]
+        parts = [1.0 / degree if degree else 0.0 for degree in degrees]
+    known: dict[tuple[Any, ...], sp.csr_array] = {}  # equal tables are one object, which is packed once
+    features: list[sp.csr_array] = []
+    for v in alone:
+        key: tuple[Any, ...] = (sizes[v], starts[v])
+        if key not in known:
+            known[key] = _indicators(sizes[v], starts[v], n_weights)
+        features.append(known[key])
+    for (a, b), start in zip(pairs, pair_starts, strict=True):
+        absorbed = tuple((starts[v], parts[v]) if parts[v] else None for v in (a, b))
+        key = (sizes[a], sizes[b], start, absorbed)
+        if key not in known:
+            known[key] = _pair_features(tables, (sizes[a], sizes[b]), start, absorbed, n_weights)
+        features.append(known[key])
+    return LogLinearModel(ClusterGraph(cardinalities, [*((v,) for v in alone), *pairs]), features)
+
+
+def _check_kinds(tables: Any, cardinalities: Ints, node_factors: Any) -> None:
+    for name, value, choices in (("tables", tables, TABLES), ("node_factors", node_factors, NODE_FACTORS)):
+        if value not in choices:
+            raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, found {value!r}")
     if tables == "shared" and (cardinalities != cardinalities[0]).any():
         v = int(np.argmax(cardinalities != cardinalities[0]))
         raise ValueError(
             f"tables='shared' needs variables with equally many states: variable 0 has {cardinalities[0]}, "
             f"variable {v} has {cardinalities[v]}"
         )
-    n_weights = n_weights_of(tables, cardinalities, edges)
-    sizes = cardinalities.tolist()
-    pairs = edges.tolist()
-    features: list[sp.csr_array] = []
+
+
+def _columns(tables: str, cardinalities: Ints, edges: Ints) -> tuple[list[int], list[int]]:
+    """First weight of the table of every variable, and of every edge."""
     if tables == "shared":
-        k = sizes[0]
-        features = [_indicators(k, 0, n_weights)] * len(sizes)
-        if pairs:
-            features += [_indicators(k * k, k, n_weights)] * len(pairs)
-    else:
-        column = 0
-        for k in sizes:
-            features.append(_indicators(k, column, n_weights))
-            column += k
-        if tables == "full":
-            for a, b in pairs:
-                features.append(_indicators(sizes[a] * sizes[b], column, n_weights))
-                column += sizes[a] * sizes[b]
-        else:
-            agreements: dict[tuple[int, int], sp.csr_array] = {}
-            for a, b in pairs:
-                key = sizes[a], sizes[b]
-                if key not in agreements:
-                    agreements[key] = _agreement(*key, n_weights)
-                features.append(agreements[key])
-    clusters: list[tuple[int, ...]] = [(v,) for v in range(len(sizes))]
-    return LogLinearModel(ClusterGraph(cardinalities, clusters + [(a, b) for a, b in pairs]), features)
+        return [0] * cardinalities.size, [int(cardinalities[0])] * len(edges)
+    ends = np.cumsum(cardinalities)
+    starts = [0, *ends[:-1].tolist()]
+    if tables == "potts":
+        return starts, [int(ends[-1])] * len(edges)
+    return starts, [int(end) for end in ends[-1] + np.cumsum([0, *cardinalities[edges].prod(axis=1)])[:-1]]
+
+
+def split_tables(tables: str, cardinalities: Ints, edges: Ints, weights: Floats) -> tuple[list[Floats], list[Floats]]:
+    """Log-potentials: a table for every variable and, apart from those, one for every edge."""
+    starts, pair_starts = _columns(tables, cardinalities, edges)
+    sizes = cardinalities.tolist()
+    variables = [weights[start : start + k].copy() for k, start in zip(sizes, starts, strict=True)]
+    if tables == "potts":
+        return variables, [weights[-1] * np.eye(sizes[a], sizes[b]) for a, b in edges.tolist()]
+    pairs = [
+        weights[start : start + sizes[a] * sizes[b]].reshape(sizes[a], sizes[b]).copy()
+        for (a, b), start in zip(edges.tolist(), pair_starts, strict=True)
+    ]
+    return variables, pairs
+
+
+def _pair_features(
+    tables: str, shape: tuple[int, int], start: int, absorbed: tuple[tuple[int, float] | None, ...], n_weights: int
+) -> sp.csr_array:
+    """Features of an edge, and parts of its variables' own, each given by first weight and part."""
+    rows, columns = shape
+    features = _agreement(*shape, n_weights) if tables == "potts" else _indicators(rows * columns, start, n_weights)
+    states = np.repeat(np.arange(rows), columns), np.tile(np.arange(columns), rows)
+    for own, given in zip(states, absorbed, strict=True):
+        if given is not None:
+            first, part = given
+            entries = np.full(own.size, part), first + own, np.arange(own.size + 1)
+            features = sp.csr_array(features + sp.csr_array(entries, shape=features.shape))
+    return features
 
 
 def _indicators(states: int, column: int, n_weights: int) -> sp.csr_array:

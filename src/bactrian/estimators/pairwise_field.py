@@ -12,11 +12,12 @@ from sklearn.utils.validation import check_is_fitted
 
 from bactrian.clusters.elimination import MemoryBudgetError, junction_tree
 from bactrian.estimators.base import LearnedEstimator
-from bactrian.estimators.pairwise import is_forest
+from bactrian.estimators.pairwise import is_forest, split_tables
 from bactrian.estimators.sample_tables import checked_table, column_names, evidence_of, incomplete_rows
 from bactrian.inference.decode import decode
 from bactrian.inference.draw import draw_by_gibbs, draw_exactly
-from bactrian.inference.infer import infer
+from bactrian.inference.infer import METHODS, infer
+from bactrian.learning.matching import matched_inference
 from bactrian.model.loglinear import LogLinearModel, Samples
 
 Floats = NDArray[np.float64]
@@ -29,6 +30,8 @@ class PairwiseField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  # sc
     inference: str
     memory_budget: int
     tables_: str
+    method_: Any
+    node_factors_: str
     model_: LogLinearModel
     edges_: Ints
     cardinalities_: Ints
@@ -48,13 +51,32 @@ class PairwiseField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  # sc
 
     # --- the joint distribution ---
 
+    def _check_inference(self) -> None:
+        choices = ("matched", *METHODS)
+        if self.inference not in choices:
+            raise ValueError(f"inference must be one of {', '.join(map(repr, choices))}, found {self.inference!r}")
+
     @property
     def inference_method_(self) -> str:
         """How marginals and log Z are computed."""
+        return self._method_and_options()[0]
+
+    def _method_and_options(self) -> tuple[str, dict[str, Any]]:
         check_is_fitted(self, "weights_")
+        self._check_inference()
+        if self.inference != "matched":
+            return ("exact" if self._fits_exactly else self.inference), {}
+        method, options = matched_inference(self.method_)
+        if method == "exact" and not self._fits_exactly:
+            return "rbp", {}
+        return method, options
+
+    @property
+    def _fits_exactly(self) -> bool:
+        """Whether exact inference fits the memory budget."""
         if self._fits is None or self._fits[0] != self.memory_budget:
             self._fits = self.memory_budget, self._exact_fits()
-        return "exact" if self._fits[1] else self.inference
+        return self._fits[1]
 
     def _exact_fits(self) -> bool:
         if is_forest(self.n_features_in_, self.edges_):
@@ -68,7 +90,7 @@ class PairwiseField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  # sc
     @property
     def log_partition_(self) -> float:
         """log Z, or its approximation."""
-        key = self.inference_method_, self.memory_budget, self.seed
+        key = self.inference, self.inference_method_, self.memory_budget, self.seed
         if self._partition is None or self._partition[0] != key:
             value = self._infer([None])[0].log_partition
             if value is None:
@@ -81,15 +103,7 @@ class PairwiseField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  # sc
     def log_potentials(self) -> tuple[list[Floats], list[Floats]]:
         """Tables of log-potentials: one per variable, shape (states,), and one per edge of ``edges_``."""
         check_is_fitted(self, "weights_")
-        known: dict[int, Floats] = {}  # by the features' identity: shared tables are computed once
-        tables: list[Floats] = []
-        graph = self.model_.graph
-        for scope, features in zip(graph.clusters, self.model_.features, strict=True):
-            assert features is not None
-            if id(features) not in known:
-                known[id(features)] = np.asarray(features @ self.weights_)
-            tables.append(known[id(features)].reshape(graph.shape(scope)).copy())
-        return tables[: graph.n_variables], tables[graph.n_variables :]
+        return split_tables(self.tables_, self.cardinalities_, self.edges_, self.weights_)
 
     def score_samples(self, X: ArrayLike) -> Floats:
         """Log-probability of each sample; where ``inference_method_`` is not exact, log Z is its approximation."""
@@ -156,10 +170,10 @@ class PairwiseField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  # sc
     def predict(self, X: ArrayLike) -> Ints:
         """Samples with the missing states (-1) filled in: the most probable completion of each.
 
-        Exact where inference is, otherwise by max-product. Observed states stay as they are.
+        Exact where that fits ``memory_budget``, otherwise by max-product. Observed states stay as they are.
         """
         states = self._checked_states(X, missing=True)
-        method = "exact" if self.inference_method_ == "exact" else "max-product"
+        method = "exact" if self._fits_exactly else "max-product"
         for rows, patterns, which in incomplete_rows(states.copy(), len(self.model_.graph.clusters)):
             found = decode(
                 [self.model_] * len(patterns),
@@ -178,14 +192,16 @@ class PairwiseField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  # sc
         return max(1, self.memory_budget)
 
     def _infer(self, evidence: list[Any]) -> list[Any]:
+        method, options = self._method_and_options()
         return infer(
             [self.model_] * len(evidence),
             self.weights_,
-            self.inference_method_,
+            method,
             evidence,
             memory_budget=self._budget,
             n_threads=self.n_threads,
             seed=self.seed,
+            **options,
         )
 
     def _checked_states(self, X: ArrayLike, missing: bool = False) -> Ints:

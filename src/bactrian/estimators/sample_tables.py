@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from bactrian.model.domain import Domain, rectangular
@@ -16,12 +18,17 @@ _CLUSTERS_AT_ONCE = 100_000
 
 
 def checked_table(X: Any) -> Ints:
-    """X as a new (n_samples, n_variables) array of ints, or an error."""
+    """X as a new (n_samples, n_variables) array of ints, booleans as 0 and 1, or an error."""
+    if X is None or isinstance(X, str | bytes | Mapping | set) or sp.issparse(X):
+        kind = f"sparse {type(X).__name__}; give X.toarray()" if sp.issparse(X) else type(X).__name__
+        raise TypeError(f"X must be an array (n_samples, n_variables) of integer states, found a {kind}")
     states = rectangular(X, "X")
     if states.ndim != 2:
         raise ValueError(f"X must have shape (n_samples, n_variables), found {states.shape}")
-    if states.dtype.kind not in "iu":
+    if states.dtype.kind not in "biu":
         raise TypeError(f"X must hold integer states, found dtype {states.dtype}")
+    if states.dtype.kind == "u" and states.size and int(states.max()) > np.iinfo(np.int64).max:
+        raise ValueError(f"X holds {states.max()}, which is no state: states are small integers from 0")
     return states.astype(np.int64)
 
 

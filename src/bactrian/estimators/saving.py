@@ -64,8 +64,8 @@ def write_model(path: str | os.PathLike[str], model: SavedModel) -> None:
     """Write a model to ``path``, replacing what is there in one step.
 
     Parameters and attributes may be None, booleans, numbers, strings, lists, tuples, dicts with keys that are strings
-    or integers, arrays and the library's learners; arrays are kept as float64 or int64 (flat ones of strings as lists),
-    and long lists of strings as arrays of bytes.
+    integers or booleans, arrays and the library's learners; arrays are kept as float64 or int64 (flat ones of strings
+    or booleans as lists), and long lists of strings as arrays of bytes.
 
     Raises
     ------
@@ -223,11 +223,13 @@ def _encoded(value: Any, name: str, arrays: Arrays) -> Any:
     if isinstance(value, dict) and all(isinstance(key, str) for key in value):
         return {"dict": {key: _encoded(entry, f"{name}.{key}", arrays) for key, entry in value.items()}}
     if isinstance(value, dict) and all(_is_key(key) for key in value):
-        keys = [key.item() if isinstance(key, np.integer) else key for key in value]
+        keys = [key.item() if isinstance(key, np.integer | np.bool_) else key for key in value]
         entries = [_encoded(entry, f"{name}.{i}", arrays) for i, entry in enumerate(value.values())]
         return {"items": [list(pair) for pair in zip(keys, entries, strict=True)]}
     if isinstance(value, np.ndarray) and value.dtype.kind == "U" and value.ndim == 1:
         return {"words": _encoded(value.tolist(), name, arrays)}
+    if isinstance(value, np.ndarray) and value.dtype.kind == "b" and value.ndim == 1:
+        return {"flags": value.tolist()}
     if isinstance(value, np.ndarray):
         arrays[name] = _plain_array(value, name)
         return {"array": name}
@@ -239,7 +241,7 @@ def _encoded(value: Any, name: str, arrays: Arrays) -> Any:
 
 
 def _is_key(key: Any) -> bool:
-    return isinstance(key, str | int | np.integer) and not isinstance(key, bool)
+    return isinstance(key, str | int | np.integer | np.bool_)
 
 
 def _encoded_strings(strings: list[str], name: str, arrays: Arrays) -> Any:
@@ -287,6 +289,8 @@ def _decoded(value: Any, arrays: Arrays) -> Any:
         if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
             raise ModelFileError("the metadata holds an array of strings that is none")
         return np.array(words, dtype=np.str_)
+    if kind == "flags" and isinstance(content, list) and all(isinstance(flag, bool) for flag in content):
+        return np.array(content, dtype=np.bool_)
     if kind == "strings":
         return _decoded_strings(content, arrays)
     if kind == "array" and isinstance(content, str) and content in arrays:

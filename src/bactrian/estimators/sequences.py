@@ -122,7 +122,7 @@ class LinearChainCRF(SequenceCRF):
             A sequence is a list of tokens, each a dict of features or a list of strings (bundles allowed), or a matrix
             with a row per token; see :mod:`bactrian.estimators.encoding`.
         y : list of label sequences
-            Strings or integers.
+            Strings, integers or booleans.
         breaks : list of positions, optional
             For each sequence, where a new sentence begins: no transition leads there.
         transition_features : list, optional

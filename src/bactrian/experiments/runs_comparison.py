@@ -17,6 +17,7 @@ from bactrian.experiments.comparison import Comparison, Curve, Entry, LabelTable
 from bactrian.experiments.exhibits import Confusion, NamedWeight, TaggedText, Tagging, strongest_weights
 from bactrian.experiments.runs import in_words
 from bactrian.experiments.runs_data import RunData, checksum, read_data
+from bactrian.experiments.runs_graphs import places_of
 from bactrian.experiments.runs_models import FittedRun, graph_scores, text_scores
 from bactrian.solvers.solution import Status
 from bactrian.text.documents import joined_text
@@ -56,7 +57,8 @@ def evaluate_run(run: FittedRun, paths: Sequence[str]) -> Evaluation:
             raise ValueError(f"{path}: there is no such file")
     data = read_data(paths, settings, run.classes)
     estimator: Any = model
-    marginals = [np.asarray(table) for table in estimator.predict_marginals(data.X, **data.given)]
+    with places_of(data.places):
+        marginals = [np.asarray(table) for table in estimator.predict_marginals(data.X, **data.given)]
     if settings.is_text:
         predicted = [list(tags) for tags in estimator.predict(data.X, **data.given)]
         return Evaluation(data, predicted, marginals, text_scores(data.y, predicted, data))

@@ -32,6 +32,7 @@ class RunData:
     given: dict[str, Any]
     documents: list[Document]  #: none for graphs
     scheme: str | None = None  #: of the tags, where they mark entities
+    places: tuple[str, ...] = ()  #: of graphs: file and line of each
 
 
 def read_data(paths: Sequence[str], settings: RunSettings, labels: Iterable[Any] | None = None) -> RunData:
@@ -46,7 +47,8 @@ def read_data(paths: Sequence[str], settings: RunSettings, labels: Iterable[Any]
     """
     if not settings.is_text:
         graphs = _labelled_graphs(paths)
-        return RunData([graph.inputs for graph in graphs], [graph.labels for graph in graphs], {}, [])
+        places = tuple(graph.place for graph in graphs)
+        return RunData([graph.inputs for graph in graphs], [graph.labels for graph in graphs], {}, [], places=places)
     labelled = _labelled_documents(paths, settings)
     if labels is None:
         _check_marks(paths, settings, labelled)
@@ -80,7 +82,15 @@ def _labelled_documents(paths: Sequence[str], settings: RunSettings) -> list[Doc
     bare = next((document for document in documents if document.tags is None and len(document)), None)
     if bare is not None:
         raise ValueError(f"{named}: document {bare.name!r} has no tags; one of the columns must be called tag")
+    for document in documents:
+        check_columns(document, settings.extractor(), named)
     return [document if document.tags is not None else document.replace(tags=()) for document in documents]
+
+
+def check_columns(document: Document, extractor: EntityFeatures, place: str) -> None:
+    """Refuse a document to learn from or score on that lacks what the features are made from."""
+    if extractor.pos and document.pos is None and len(document):
+        raise ValueError(f"{place}: there is no column 'pos'; train with --columns that name it, or with --no-pos")
 
 
 def _check_marks(paths: Sequence[str], settings: RunSettings, documents: Iterable[Document]) -> None:
@@ -201,7 +211,7 @@ def _decoded(content: bytes, encoding: str, where: str) -> str:
     try:
         return content.decode(encoding)
     except UnicodeDecodeError as error:
-        raise ValueError(f"{where}: not {encoding}: {error}") from None
+        raise ValueError(f"{where}: not {encoding}: {error}; give its encoding with --encoding") from None
 
 
 def batches(

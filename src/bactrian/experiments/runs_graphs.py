@@ -6,7 +6,7 @@
 ``nodes``           a list of features for each node: ``[[0.2, 1.0], [0.9, 0.0]]``
 ``edges``           pairs of node numbers from 0: ``[[0, 1]]``
 ``edge_features``   a list of features for each edge; optional, but for all graphs or none
-``labels``          a label for each node, all integers or all strings; not needed for predictions
+``labels``          a label for each node, all integers, all strings or all booleans; not needed for predictions
 ``name``            what to call the graph; optional
 ==================  =========================================================================================
 
@@ -18,15 +18,17 @@
 ``edges``           (n_edges, 2) integers, node numbers that start from 0 *in each graph*
 ``edge_counts``     (n_graphs,) integers, edges of each graph; left out for a single graph
 ``edge_features``   (n_edges, n_edge_features) floats, optional
-``labels``          (n_nodes,) integers or strings, not needed for predictions
+``labels``          (n_nodes,) integers, strings or booleans, not needed for predictions
 ==================  =========================================================================================
 """
 
 from __future__ import annotations
 
 import json
+import re
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,6 +49,7 @@ class LabelledGraph:
     edges: NDArray[np.int64]
     edge_features: NDArray[np.float64] | None
     labels: NDArray[Any] | None
+    place: str  #: file and line, or number within the file
 
     @property
     def inputs(self) -> tuple[Any, ...]:
@@ -54,6 +57,18 @@ class LabelledGraph:
         if self.edge_features is None:
             return self.node_features, self.edges
         return self.node_features, self.edges, self.edge_features
+
+
+@contextmanager
+def places_of(places: Sequence[str]) -> Iterator[None]:
+    """Let errors of an estimator that open with X[i] or y[i] name the place of that graph instead."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        found = re.match(r"[Xy]\[(\d+)\][: ]*", str(error))
+        if found is None or int(found[1]) >= len(places):
+            raise
+        raise ValueError(f"{places[int(found[1])]}: {str(error)[found.end() :]}") from error
 
 
 def read_graphs(path: Path, *, need_labels: bool = False) -> Iterator[LabelledGraph]:
@@ -102,6 +117,7 @@ def _graph_of(record: Any, where: str, name: str, need_labels: bool) -> Labelled
         edges=edges,
         edge_features=None if features is None else _matrix(features, f"{where}: edge_features"),
         labels=None if labels is None else _labels(labels, len(nodes), f"{where}: labels"),
+        place=where,
     )
 
 
@@ -139,6 +155,7 @@ def _from_arrays(path: Path, need_labels: bool) -> Iterator[LabelledGraph]:
             edges=edges[edge:edge_end],
             edge_features=None if rows is None else rows[edge:edge_end],
             labels=None if checked is None else checked[first:node_end],
+            place=f"{path}, graph {m + 1}",
         )
 
 
@@ -169,8 +186,8 @@ def _pairs(values: Any, where: str) -> NDArray[np.int64]:
 def _labels(values: Any, n_nodes: int, where: str) -> NDArray[Any]:
     array = np.asarray(values) if isinstance(values, np.ndarray | list) else np.zeros(())
     kinds = {type(value) for value in values} if isinstance(values, list) else {int}
-    if array.shape != (n_nodes,) or (n_nodes and (array.dtype.kind not in "iuU" or len(kinds) > 1)):
-        raise ValueError(f"{where} must be {n_nodes} integers or {n_nodes} strings, one a node")
+    if array.shape != (n_nodes,) or (n_nodes and (array.dtype.kind not in "iuUb" or len(kinds) > 1)):
+        raise ValueError(f"{where} must be {n_nodes} integers, strings or booleans, all of one kind, one a node")
     return array
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from bactrian.estimators.entities import entity_scores, token_scores
 from bactrian.estimators.schemes import convert
 from bactrian.experiments.runs import RunFolder
 from bactrian.experiments.runs_data import RunData, batches, breaks_of
-from bactrian.experiments.runs_graphs import LabelledGraph
+from bactrian.experiments.runs_graphs import LabelledGraph, places_of
 from bactrian.experiments.runs_settings import MODELS, RunSettings
 from bactrian.text.documents import Document
 from bactrian.text.features import EntityFeatures
@@ -60,6 +60,12 @@ class FittedRun:
         estimator = MODELS[settings.model].load(folder.model)
         return FittedRun(folder, settings, estimator, settings.extractor() if settings.is_text else None)
 
+    def with_encoding(self, encoding: str | None) -> FittedRun:
+        """The same run for texts in another encoding, where one is given."""
+        if encoding is None:
+            return self
+        return replace(self, settings=replace(self.settings, input=replace(self.settings.input, encoding=encoding)))
+
     @property
     def classes(self) -> list[Any]:
         """The labels."""
@@ -88,7 +94,8 @@ class FittedRun:
     ) -> Iterator[tuple[LabelledGraph, Labelled]]:
         """Label graphs as they come, some thousand nodes at a time."""
         for batch in batches(graphs, lambda graph: len(graph.node_features), _TOGETHER, 64):
-            tables = self.estimator.predict_marginals([graph.inputs for graph in batch])
+            with places_of([graph.place for graph in batch]):
+                tables = self.estimator.predict_marginals([graph.inputs for graph in batch])
             for graph, table in zip(batch, tables, strict=True):
                 yield graph, _most_probable(table, self.classes, probabilities)
 

@@ -20,8 +20,8 @@ from bactrian.estimators.encoding import GrowingVocabulary
 from bactrian.estimators.labels import Labels
 from bactrian.estimators.schemes import convert, guess_scheme
 from bactrian.experiments.runs import RunFolder, check_free
-from bactrian.experiments.runs_data import batches, breaks_of, read_documents
-from bactrian.experiments.runs_graphs import LabelledGraph, read_graphs
+from bactrian.experiments.runs_data import batches, breaks_of, check_columns, read_documents
+from bactrian.experiments.runs_graphs import LabelledGraph, places_of, read_graphs
 from bactrian.experiments.runs_settings import MODELS, RunSettings
 from bactrian.model.graph_data import GraphData
 from bactrian.solvers.solution import Solution, Status
@@ -110,11 +110,14 @@ def _encoded(estimator: Any, X: list[Any], y: list[Any], **given: Any) -> GraphD
 
 
 def _text_parts(settings: RunSettings, estimator: Any, chunk: int) -> Iterator[GraphData]:
+    extractor = settings.extractor()
+
     def documents() -> Iterator[Document]:
         for path in settings.train:
             for document in read_documents(Path(path), settings.input):
                 if document.tags is None and len(document):
                     raise ValueError(f"{path}: document {document.name!r} has no tags; a column must be called tag")
+                check_columns(document, extractor, path)
                 if len(document):
                     yield document
 
@@ -129,7 +132,6 @@ def _text_parts(settings: RunSettings, estimator: Any, chunk: int) -> Iterator[G
             return list(plain)
         return list(convert(plain, None, scheme, sentence_starts=document.sentence_starts))
 
-    extractor = settings.extractor()
     growing, classes = GrowingVocabulary(), set[str]()
     for batch in batches(documents(), len, chunk):
         growing.add(list(extractor.extract_many(batch)))
@@ -162,7 +164,9 @@ def _graph_parts(settings: RunSettings, estimator: Any, chunk: int) -> Iterator[
 
     def parts() -> Iterator[GraphData]:
         for batch in batches(graphs(), lambda graph: len(graph.node_features), chunk):
-            yield _encoded(estimator, [graph.inputs for graph in batch], [graph.labels for graph in batch])
+            with places_of([graph.place for graph in batch]):
+                part = _encoded(estimator, [graph.inputs for graph in batch], [graph.labels for graph in batch])
+            yield part
         estimator.set_params(warm_start=False, labels=None)
 
     return parts()

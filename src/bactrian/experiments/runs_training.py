@@ -13,6 +13,7 @@ from bactrian.experiments.runs import RunFolder, in_words, write_json
 from bactrian.experiments.runs_checkpoints import Checkpoint, SegmentedLearning
 from bactrian.experiments.runs_comparison import Evaluation, evaluate_run, learner_name
 from bactrian.experiments.runs_data import RunData, check_data, checksum, read_data
+from bactrian.experiments.runs_graphs import places_of
 from bactrian.experiments.runs_models import FittedRun
 from bactrian.experiments.runs_packs import estimator_of_pack, is_pack
 from bactrian.experiments.runs_settings import RunSettings
@@ -142,7 +143,8 @@ def _train(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # the status says it
         if isinstance(data, RunData):
-            estimator.fit(data.X, data.y, **data.given, callback=observe)
+            with places_of(data.places):
+                estimator.fit(data.X, data.y, **data.given, callback=observe)
         else:
             estimator._learn(PackedFolder.open(data), callback=observe)
     del estimator._learning

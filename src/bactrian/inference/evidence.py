@@ -46,6 +46,7 @@ def checked_evidence(evidence: Any, cardinalities: Any, name: str) -> dict[int, 
     checked = {}
     for variable, state in evidence.items():
         v = _checked_index(variable, len(cardinalities), f"{name} names variable", "variables")
+        state = int(state) if isinstance(state, bool | np.bool_) else state  # states may be booleans, variables not
         checked[v] = _checked_index(state, int(cardinalities[v]), f"{name}[{v}] is", f"states of variable {v}")
     return checked
 

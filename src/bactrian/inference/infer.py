@@ -103,7 +103,8 @@ def infer(
     start : result or list of results, optional
         Earlier results on the same graphs, whose messages to start from.
     memory_budget : int
-        Bytes that the clique tables of one junction tree may take.
+        Bytes that the clique tables of one junction tree may take, at 8 an entry. The model's own tables do not count,
+        and models without loops are solved on these, whatever the budget.
     n_threads : int, optional
         Threads over models; one a core by default. The result does not depend on it.
     seed : int

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -70,8 +71,8 @@ def learn(
     Parameters
     ----------
     data : Samples, list of Instance, GraphData, or PackedFolder
-        Generative samples, conditional instances, structured graphs, or these in files (for learners of the CAMEL
-        family, a chunk at a time).
+        Generative samples, conditional instances, structured graphs, or these in files, a chunk at a time (for
+        learners of the CAMEL family, ``"trw"`` and ``"convex"``, and on chains and trees ``"exact"``).
     method : str or learner
         ``"piecewise"``, ``"camel0"``, ``"cccp"``, ``"cccp-empirical"`` (shorthand for settings of :class:`Camel`),
         ``"exact"``, ``"lbp"``, ``"trw"``, ``"convex"`` (shorthand for :class:`Likelihood`),
@@ -129,8 +130,11 @@ def learn(
     if isinstance(packed, PackedFolder) and not isinstance(learner, Camel | Likelihood):
         raise ValueError(
             f"{learner.name} does not learn from a folder of packed data; choose a learner of the CAMEL family, such "
-            "as 'cccp', 'camel0', 'piecewise' or Camel(entropy='convex'), or 'exact' for chains and trees"
+            "as 'cccp', 'camel0' or 'piecewise', or 'convex' or 'trw', or 'exact' for chains and trees"
         )
+    name = learner.name
+    if isinstance(packed, PackedFolder) and isinstance(learner, Likelihood) and learner.inference in _CONCAVE:
+        learner = Camel(entropy=learner.inference)
     settings = Settings(
         prior=prior,
         tolerance=float(tolerance),
@@ -143,13 +147,18 @@ def learn(
         state=start.state if isinstance(start, Solution) else None,
         communicator=communicator,
     )
-    _check_ranks(packed, learner.name, communicator)
+    _check_ranks(packed, name, communicator)
     with single_threaded_blas():
         solution = learner.learn(packed, settings, workers)
+    if learner.name != name:
+        solution = replace(solution, method=name)
     if not solution.converged:
         warnings.warn(f"{solution.method}: {solution.status}", ConvergenceWarning, stacklevel=2)
     return solution
 
+
+#: Likelihoods with concave entropies, of which CAMEL with the same entropy has the one optimum, a chunk at a time too.
+_CONCAVE = ("trw", "convex")
 
 #: Learners whose solution is no sum over instances.
 _UNDIVIDED = ("ups", "pseudo-moments")

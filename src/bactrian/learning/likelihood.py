@@ -72,7 +72,7 @@ class Likelihood:
 
     def _streamed(self, data: PackedFolder, settings: Settings, workers: Workers) -> Solution:
         """Exact learning of trees and chains in files."""
-        advice = "choose a learner of the CAMEL family, such as 'cccp', 'camel0' or Camel(entropy='convex')"
+        advice = "choose a learner of the CAMEL family, such as 'cccp' or 'camel0', or 'convex' or 'trw'"
         if self.inference != "exact":
             raise ValueError(f"{self.name} does not learn from a folder of packed data; {advice}")
         run = Run(settings, data, self.name)

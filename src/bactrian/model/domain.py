@@ -52,8 +52,9 @@ class Domain:
         return variables
 
     def checked_states(self, states: object, name: str) -> NDArray[np.int64]:
-        """Rows of states, shape (..., n_variables), or an error that calls them ``name``."""
+        """Rows of states, shape (..., n_variables), or an error that calls them ``name``; booleans are 0 and 1."""
         array = rectangular(states, name)
+        array = array.astype(np.int64) if array.dtype.kind == "b" else array
         if array.dtype.kind not in "iu" and array.size:
             raise TypeError(f"{name} must hold integer states, found dtype {array.dtype}")
         if array.shape[-1:] != (self.n_variables,):

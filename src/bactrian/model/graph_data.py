@@ -33,7 +33,7 @@ class GraphData:
     n_labels : int
         Number of labels.
     labels : (n_nodes,) ints, optional
-        True labels; needed to learn.
+        True labels, from 0; booleans are 0 and 1. Needed to learn.
     tables : str or sequence of str
         How each edge type's table is tied: ``full``, ``symmetric``, ``diagonal`` or ``potts``.
     edge_types : (n_edges,) ints, optional
@@ -87,7 +87,10 @@ class GraphData:
         self.tables: tuple[TiedTable, ...] = _checked_tables(tables, self.n_labels)
         self.edge_types = _checked_codes(edge_types, n_edges, len(self.tables), "edge_types")[order]
         rows_of_type = self._checked_edge_inputs(edge_inputs)
-        self.labels = None if labels is None else _checked_codes(labels, n_nodes, self.n_labels, "labels")
+        codes = rectangular(labels, "labels") if labels is not None else None
+        if codes is not None and codes.dtype.kind == "b":
+            codes = codes.astype(np.int64)
+        self.labels = None if codes is None else _checked_codes(codes, n_nodes, self.n_labels, "labels")
         self.weights = checked_weights(weights, self.n_graphs, "weights")
         if class_weight is not None:
             self.weights = self.weights * self._label_weights(class_weight)

@@ -202,7 +202,8 @@ def _cells(line: bytes, separator: str | None, encoding: str, path: Path, line_n
         text = line.decode(encoding)
     except UnicodeDecodeError as error:
         raise ValueError(
-            f"{path}, line {line_number}: not {encoding}: {error}; encoding= names that of the file"
+            f"{path}, line {line_number}: not {encoding}: {error}; "
+            "give the encoding of the file (encoding=, or --encoding)"
         ) from None
     text = text.rstrip("\r\n")
     # Only blanks and tabs: other spaces of Unicode may be part of a word.
