@@ -285,6 +285,32 @@ def test_ties_on_trees_are_broken_lexicographically(seed: int, n: int, states: i
     assert bt.decode(model_of(dense), [0.0]).tolist() == most_probable(dense, np.zeros(1)).tolist()
 
 
+@pytest.mark.parametrize("method", ["max-product", "dual"])
+def test_ties_of_a_frustrated_triangle_go_to_the_first(method: str) -> None:
+    # From 010, which scores as much, two variables have to move at once.
+    dense = table_model([2, 2, 2], [(0, 1), (1, 2), (0, 2)], [-np.eye(2).ravel()] * 3)
+    assert bt.decode(model_of(dense), [0.0], method).tolist() == [0, 0, 1]
+
+
+@pytest.mark.parametrize("method", ["max-product", "dual"])
+@pytest.mark.parametrize("seed", range(40))
+def test_no_pair_of_variables_leads_to_an_earlier_tie(method: str, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    n, states = int(rng.integers(3, 6)), int(rng.integers(2, 4))
+    clusters = [(i, (i + 1) % n) for i in range(n)] + [(2, 0, 1)] * (seed % 2)
+    values = [0.0, 1.0, -np.inf] if seed % 4 == 0 else [0.0, 1.0]
+    tables = [rng.choice(values, size=states ** len(cluster)) for cluster in clusters]
+    tables = [np.where(np.arange(t.size) == 0, 0.0, t) for t in tables]  # all zeros are allowed
+    dense = table_model([states] * n, clusters, tables)
+    found = bt.decode(model_of(dense), [0.0], method, return_result=True)
+    scores = joint_scores(dense, np.zeros(1))
+    assert found.score == score_of(dense, np.zeros(1), found.assignment)
+    for other in joint_states(dense.cardinalities)[scores >= found.score]:
+        moved = set(np.flatnonzero(other != found.assignment).tolist())
+        joined = len(moved) == 1 or (len(moved) == 2 and any(moved <= set(cluster) for cluster in clusters))
+        assert not (joined and other.tolist() < found.assignment.tolist())
+
+
 @pytest.mark.parametrize("scores", ["random", "agree", "differ", "free"])
 def test_long_chains(scores: str) -> None:
     rng = np.random.default_rng(1)

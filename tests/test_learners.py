@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 import warnings
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,7 +12,12 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 import bactrian as bt
-from oracle import largest_change, maximum_likelihood
+from bactrian.clusters.packing import pack
+from bactrian.learning.inner import InnerResult
+from bactrian.learning.run import Run, Settings
+from bactrian.objective.prior import Prior
+from bactrian.solvers.solution import Status
+from oracle import largest_change, maximum_likelihood, negative_log_likelihood
 from random_models import conditional_problem, generative_problem, ising_problem, loop_clusters
 from test_identities import library_data
 
@@ -190,3 +197,84 @@ def test_counting_numbers_are_public_and_bethes_are_cccp() -> None:
 def test_likelihood_takes_the_name_that_infer_has_for_residual_propagation() -> None:
     assert bt.Likelihood(inference="rbp") == bt.Likelihood(inference="lbp")
     assert bt.Likelihood(inference="rbp").name == "lbp"
+
+
+def disagreement(solution: Any, clusters: list[tuple[int, ...]], instance: int) -> float:
+    """Largest difference between two clusters' marginals of a variable that they share."""
+    tables = [np.asarray(table) for table in solution.beliefs[instance]]
+    found: dict[int, list[Any]] = {}
+    for cluster, table in zip(clusters, tables[: len(clusters)], strict=True):
+        for axis, variable in enumerate(cluster):
+            others = tuple(i for i in range(len(cluster)) if i != axis)
+            found.setdefault(variable, []).append(table.reshape([3] * len(cluster)).sum(axis=others))
+    return max(float(np.abs(a - b).max()) for marginals in found.values() for a in marginals for b in marginals)
+
+
+@pytest.mark.parametrize("weight", [0.0, 1e-6])
+@pytest.mark.parametrize("forbidden", [False, True])
+def test_joint_solver_lets_no_light_instance_disagree(weight: float, forbidden: bool) -> None:
+    # The gradient in its multipliers is scaled by its weight: next to nothing, however much its clusters disagree.
+    rng = np.random.default_rng(1)
+    clusters = loop_clusters(3)
+
+    def instance(weight: float) -> bt.Instance:
+        features = [2.0 * rng.normal(size=(9, 3)) for _ in clusters]
+        base = np.zeros((3, 9))
+        if forbidden:
+            base[0, :3] = -np.inf
+        model = bt.LogLinearModel(bt.ClusterGraph([3, 3, 3], clusters), features, list(base))
+        return bt.Instance(model, rng.integers(1, 3, size=3), weight)
+
+    data = [instance(1.0) for _ in range(4)] + [instance(weight)]
+    ours = bt.learn(data, bt.Camel(solver="joint"), prior_variance=10.0)
+    assert ours.converged
+    assert ours.violation < 1e-5
+    for m in range(len(data)):
+        assert disagreement(ours, clusters, m) < 1e-5
+    np.testing.assert_allclose(ours.weights, bt.learn(data, "cccp", prior_variance=10.0).weights, atol=1e-4)
+
+
+@pytest.mark.parametrize("method", ["exact", "cccp"])
+def test_a_start_at_enormous_scores_leaves_no_trace(method: str) -> None:
+    # Constants of 1e11 in the messages would cost all but five digits of the scores at the solution.
+    problem = conditional_problem(3, "tree", size=4, instances=4)
+    start = 1e11 * np.random.default_rng(0).normal(size=5)
+    solution = bt.learn(library_data(problem), method, prior_variance=0.1, start=start)
+    assert solution.converged
+    np.testing.assert_allclose(solution.weights, maximum_likelihood(problem.data, 0.1), atol=1e-4)
+    assert solution.objective == pytest.approx(
+        negative_log_likelihood(problem.data, solution.weights, 0.1)[0], rel=1e-9
+    )
+    for tables in solution.beliefs:
+        for table in tables:
+            assert np.sum(table) == pytest.approx(1.0, abs=1e-9)
+
+
+class Stuck:
+    """An inner solver that never finds a step."""
+
+    sweeps = evaluations = failures = 0
+
+    def __init__(self, belief_change: float, seconds: float) -> None:
+        self.dual = SimpleNamespace(relinearises=True, belief_change=lambda: belief_change)
+        self.seconds = seconds
+
+    def solve(self, weights: Any, **_: Any) -> InnerResult:
+        time.sleep(self.seconds)
+        return InnerResult(weights, 1.0, 1.0, 0.0, 0, Status.STALLED)
+
+    def refine(self, weights: Any, belief_change: float) -> None:
+        pass
+
+    def objective_changed(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(("belief_change", "seconds"), [(0.0, 0.0), (0.5, 0.02)])
+def test_relinearisations_without_a_step_end(belief_change: float, seconds: float) -> None:
+    settings = Settings(Prior(1.0), 1e-6, 1000, 1000, 0.1 if seconds else 60.0, 0, None, None)
+    run = Run(settings, pack(library_data(generative_problem(0, "tree"))), "stuck")
+    linearisation = SimpleNamespace(update=lambda: 0.0)
+    _, status = bt.Camel().relinearise(run, Stuck(belief_change, seconds), linearisation, np.zeros(2))  # type: ignore[arg-type]
+    assert status is (Status.TIME_LIMIT if seconds else Status.STALLED)
+    assert len(run.records) < 20

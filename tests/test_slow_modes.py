@@ -70,6 +70,18 @@ def test_a_relative_tolerance_counts_from_the_start():
     assert sharp.iterations > loose.iterations
 
 
+def test_small_gains_of_a_large_objective_add_up():
+    # Each step gains less than 1e-11 of the objective, and yet the gradient goes on falling.
+    scales = np.logspace(-6, 0, 30)
+
+    def valley(x):
+        return 1e5 + 0.5 * float(scales @ x**2), scales * x
+
+    found = minimise(valley, np.ones(30), tolerance=1e-6, max_iterations=5000)
+    assert found.outcome is Outcome.CONVERGED
+    assert np.abs(found.gradient).max() <= 1e-6
+
+
 @pytest.mark.parametrize("which", ["violation", "residual"])
 def test_no_number_hides_one_that_is_not(which):
     dual = strong_field()

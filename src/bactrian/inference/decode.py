@@ -164,7 +164,7 @@ def decode(
     damping : float, default 0.3
         Share of the old message that max-product keeps, from 0 to below 1.
     memory_budget : int, default 4 GiB
-        Bytes that the clique tables of a junction tree may take.
+        Bytes that the clique tables of a junction tree may take, at 8 an entry; models without loops need none.
     n_threads : int, optional
         Threads over models; one a core by default. The result does not depend on it.
 
@@ -173,7 +173,7 @@ def decode(
     array of ints, or Decoding
         One state per variable; a list of them for several models. Variables in no cluster are in state 0, and ties go
         to the first state: across assignments for ``"exact"``, and for ``"max-product"`` and ``"dual"`` on forests;
-        variable by variable elsewhere.
+        elsewhere as far as single variables and pairs of them lead there at no cost.
 
     Raises
     ------

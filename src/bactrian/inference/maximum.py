@@ -20,6 +20,7 @@ from bactrian.inference.factors import FactorScores
 from bactrian.kernels.blocks import Blocks, build_blocks
 from bactrian.kernels.climbing import Scores
 from bactrian.kernels.decoding import Found, dual_instances, max_product_instances
+from bactrian.kernels.lowering import lower_instances
 from bactrian.kernels.maximum import joint_score
 from bactrian.kernels.optima import decode_trees
 from bactrian.kernels.threads import Workers
@@ -88,7 +89,9 @@ def decode_max_product(
     other, and climbing.
     """
     run = _max_product(scores, tolerance, max_iterations, damping)
-    return _decode_loopy(scores, workers, run, memory_budget)
+    found = _decode_loopy(scores, workers, run, memory_budget)
+    _lower(scores, workers, found)
+    return found
 
 
 def decode_dual(
@@ -116,6 +119,7 @@ def decode_dual(
         second = _max_product(scores, 1e-6, min(max_iterations, _SECOND_SWEEPS), 0.3)
         workers.run(lambda _, first, last: second(again, unsettled, first, last), scores.data.blocks)
         np.minimum(found.bound, again.bound, out=found.bound)
+    _lower(scores, workers, found)
     return found
 
 
@@ -124,9 +128,8 @@ def find_allowed(scores: FactorScores, workers: Workers, many: bool) -> Assignme
 
     Raises the error for contradictory evidence where there is proof that an instance has none.
     """
-    found = decode_max_product(
-        scores, workers, tolerance=1e-6, max_iterations=100, damping=0.3, memory_budget=_RESCUE_BUDGET
-    )
+    run = _max_product(scores, tolerance=1e-6, max_iterations=100, damping=0.3)
+    found = _decode_loopy(scores, workers, run, _RESCUE_BUDGET)
     for m in np.flatnonzero(found.bound == -np.inf):
         raise contradiction(int(m), many)
     return found
@@ -211,6 +214,22 @@ def _decode_loopy(scores: FactorScores, workers: Workers, run: Run, memory_budge
     return Assignments(
         found.states, found.score, np.maximum(found.bound, found.score), found.converged, found.iterations
     )
+
+
+def _lower(scores: FactorScores, workers: Workers, found: Assignments) -> None:
+    """Among assignments that tie, go to those that come first where single variables and pairs of them lead there."""
+    active = ~scores.layout.instance_is_tree & (found.score > -np.inf)
+    if not active.any():
+        return
+    tolerance = _tie_tolerances(scores)
+    parts = Scores(scores.entries, scores.hubs, scores.strides)
+    workers.run(
+        lambda _, first, last: lower_instances(scores.layout, parts, found.states, active, tolerance, first, last),
+        scores.data.blocks,
+    )
+    for m in np.flatnonzero(active).tolist():
+        found.score[m] = _score(scores, found.states, m)
+    np.maximum(found.bound, found.score, out=found.bound)
 
 
 def _try_cliques(scores: FactorScores, found: Found, chosen: Flags, workers: Workers, memory_budget: int) -> None:

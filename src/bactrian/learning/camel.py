@@ -45,6 +45,8 @@ _LOOSE_GAP, _START_ITERATIONS = 1e-2, 50
 #: Largest change of a weight between relinearisations, and estimated distance still to go, at which, with a prior,
 #: learning may stop.
 _WEIGHT_TOLERANCE = 1e-4
+#: Relinearisations in a row that moved nothing, and after which the solver found no step either, before it gives up.
+_MOST_IDLE = 10
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,8 @@ class Camel:
         conditional training: marginals pooled over the data per kind of sepset, smoothed).
     solver : "profiled", "joint" or "alternating"
         Block updates of the multipliers inside an optimiser over the weights; the paper's joint L-BFGS over weights and
-        multipliers; or a few steps of one and the other in turn.
+        multipliers, and block updates where clusters then still disagree by more than the tolerance; or a few steps of
+        one and the other in turn.
     share : float
         Part of each linearised sepset entropy that the first cluster of an edge (the cluster, on a Bethe graph) takes;
         the second (the hub) takes the rest. Changes nothing but the path.
@@ -180,6 +183,8 @@ class Camel:
         triplets = find_triplets(run.data, tables, self.tighten)
         if not anywhere(run.settings.communicator, any(triplets))[0]:
             return run.finish(bethe, weights, status)
+        if run.is_over():
+            return run.finish(bethe, weights, run.interrupted or status)
         data = tighten(run.data, triplets)
         kept = np.maximum(data.total, 0.0)
         carving = Carving(np.ones(data.packed.layout.n_clusters), kept, kept - data.total)
@@ -254,6 +259,7 @@ class Camel:
         capped = loose and self.solver != "joint"
         limit = run.settings.max_relinearisations if dual.relinearises else 0
         last_weight_change = np.inf
+        idle = 0
         for outer in range(limit + 1):
             first = loose and outer == 0
             result = inner.solve(
@@ -278,6 +284,11 @@ class Camel:
             if run.iterations_left <= 0 or outer == limit:
                 run.record(result, inner, belief_change, weight_change)
                 return weights, run.interrupted or Status.ITERATION_LIMIT
+            stuck = result.status is Status.STALLED and result.iterations == 0
+            idle = idle + 1 if stuck and belief_change <= run.settings.tolerance else 0
+            if idle == _MOST_IDLE:
+                run.record(result, inner, belief_change, weight_change)
+                return weights, Status.STALLED
             inner.refine(weights, belief_change)
             change = linearisation.update()
             inner.objective_changed()

@@ -26,6 +26,9 @@ _SHARPEST = 1e-13
 #: Trials in one line search, and relative decrease of the objective, at which messages are made more accurate.
 _MANY_TRIALS, _LITTLE_GAIN = 5, 1e-12
 
+#: Sweeps at a time where the joint solver's clusters disagree, and how often in vain.
+_SWEEPS, _MOST_FAILURES = 1000, 3
+
 
 @dataclass(frozen=True)
 class InnerResult:
@@ -182,7 +185,11 @@ class Profiled:
 
 
 class Joint:
-    """The paper's solver: L-BFGS over weights and multipliers together."""
+    """The paper's solver: L-BFGS over weights and multipliers together.
+
+    The gradient in the multipliers of an instance is its clusters' disagreement times its weight. Where that hides what
+    instances of little weight, or of none, still disagree about, star updates of all multipliers see to it.
+    """
 
     failures = 0  # no value depends on whether messages converge
 
@@ -203,31 +210,47 @@ class Joint:
     def solve(self, weights: Floats, *, tolerance: float, relative: float = 0.0, max_iterations: int) -> InnerResult:
         """See :class:`InnerSolver`."""
         run, objective = self.run, self.objective
-        start = objective.initial(weights)
-        l1 = np.zeros(start.size)
-        l1[: weights.size] = run.settings.prior.l1
+        l1 = np.concatenate([np.full(weights.size, run.settings.prior.l1), np.zeros(objective.n_free)])
 
         def after_step(step: Step) -> bool:
             assert objective.last is not None
             current = objective.split(step.x)[0]
             return run.after_step(current, step.value, step.gradient_norm, objective.last.violation)
 
-        minimum = minimise(
-            objective.value_and_gradient,
-            start,
-            tolerance=tolerance,
-            relative=relative,
-            max_iterations=max_iterations,
-            l1=l1,
-            memory=self.memory,
-            callback=after_step,
-        )
-        objective.value_and_gradient(minimum.x)
-        assert objective.last is not None
-        weights = objective.split(minimum.x)[0].copy()
-        gap = np.abs(pseudo_gradient(weights, objective.last.gradient, run.settings.prior.l1)).max(initial=0.0)
-        status = run.status_of(minimum.outcome)
-        return InnerResult(weights, minimum.value, float(gap), objective.last.violation, minimum.iterations, status)
+        iterations = failed = 0
+        while True:
+            minimum = minimise(
+                objective.value_and_gradient,
+                objective.initial(weights),
+                tolerance=tolerance,
+                relative=relative,
+                max_iterations=max_iterations - iterations,
+                l1=l1,
+                memory=self.memory,
+                callback=after_step,
+            )
+            objective.value_and_gradient(minimum.x)
+            assert objective.last is not None
+            weights, tolerance, relative = objective.split(minimum.x)[0].copy(), minimum.tolerance, 0.0
+            iterations += minimum.iterations
+            after, agreed = self._agree(weights, objective.last, max(run.accuracy, tolerance / run.gap_scale))
+            gap = float(np.abs(pseudo_gradient(weights, after.gradient, l1[: weights.size])).max(initial=0.0))
+            status = run.status_of(minimum.outcome)
+            if status is Status.CONVERGED and not (agreed and gap <= tolerance):
+                failed += not agreed
+                if not run.is_over() and failed < _MOST_FAILURES:
+                    continue
+                status = run.interrupted or Status.UNRELIABLE
+            value = after.value + run.settings.prior.l1 * float(np.abs(weights).sum())
+            return InnerResult(weights, value, gap, after.violation, iterations, status)
+
+    def _agree(self, weights: Floats, evaluation: Evaluation, allowed: float) -> tuple[Evaluation, bool]:
+        """Star updates where clusters disagree by more than allowed; the evaluation, and whether they agree now."""
+        if evaluation.violation <= allowed or self.run.is_over():
+            return evaluation, evaluation.violation <= allowed
+        after = self.dual.evaluate(weights, tolerance=allowed, max_sweeps=_SWEEPS)
+        self.sweeps += after.sweeps
+        return after, after.residual <= allowed
 
     def refine(self, weights: Floats, belief_change: float) -> None:
         """See :class:`InnerSolver`; the joint solve is as tight as it is."""
@@ -297,7 +320,7 @@ class Alternating:
             consistent = after.residual <= run.accuracy
             done = gap <= tolerance and consistent
             outcome = minimum.outcome
-            if done or iterations >= max_iterations or run.interrupted is not None:
+            if done or iterations >= max_iterations or run.is_over():
                 status = Status.CONVERGED if done else run.interrupted or run.status_of(outcome)
                 if status is Status.CONVERGED and not done:
                     status = Status.ITERATION_LIMIT

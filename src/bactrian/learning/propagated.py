@@ -44,6 +44,7 @@ class PropagatedObjective:
     def forget(self) -> None:
         """Forget the best point."""
         self._best_value = np.inf
+        self.dual.remove_levels()
 
     def value_and_gradient(self, weights: Floats) -> tuple[float, Floats]:
         """Value and gradient after passing messages at ``weights``."""

@@ -83,8 +83,8 @@ class Run:
 
     @property
     def iterations_left(self) -> int:
-        """Quasi-Newton iterations still allowed."""
-        return 0 if self.interrupted is not None else self.settings.max_iterations - self._iterations
+        """Quasi-Newton iterations still allowed: none where the run must stop."""
+        return 0 if self.is_over() else self.settings.max_iterations - self._iterations
 
     def initial_weights(self) -> Floats:
         """Zero, or the start that the user gave."""
@@ -105,15 +105,23 @@ class Run:
             answer = settings.callback(progress)
             if isinstance(answer, bool | np.bool_) and answer:
                 self.signals.stop = True
+        self._heed_signals()
+        if self.interrupted is None and self.iterations_left <= 0:
+            self.interrupted = Status.ITERATION_LIMIT
+        return self.interrupted is not None
+
+    def is_over(self) -> bool:
+        """Whether the run must stop; asks the clock, for solvers work between iterations as well."""
+        self._heed_signals()
+        return self.interrupted is not None
+
+    def _heed_signals(self) -> None:
         # Clocks and callbacks differ from rank to rank: what stops one stops all, once all have heard of it.
-        stopped, late = self.signals.own() if settings.communicator.size == 1 else self.signals.seen
+        stopped, late = self.signals.own() if self.settings.communicator.size == 1 else self.signals.seen
         if stopped:
             self.interrupted = Status.STOPPED
         elif late and self.interrupted is None:
             self.interrupted = Status.TIME_LIMIT
-        if self.interrupted is None and self.iterations_left <= 0:
-            self.interrupted = Status.ITERATION_LIMIT
-        return self.interrupted is not None
 
     def listen_to(self, dual: Any) -> None:
         """Learn what other ranks want from the messages of a dual's evaluations; :meth:`after_step` needs it."""

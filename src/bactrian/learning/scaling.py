@@ -70,7 +70,7 @@ class UnifiedScaling:
         weights = np.zeros(data.n_weights)
         evaluation = dual.evaluate(weights)
         headway = _Headway(can_damp=not prescribed.all())
-        status = None if run.iterations_left > 0 else Status.ITERATION_LIMIT
+        status = None if run.iterations_left > 0 else run.interrupted or Status.ITERATION_LIMIT
         sweeps = 0
         while status is None:
             change = scale_hubs(

@@ -190,13 +190,23 @@ class JointObjective:
         self._free = np.flatnonzero(~first.repeat(sizes))
         self._tied = np.flatnonzero(first.repeat(sizes))
         self._hub_state = data.hub_state_of_link_state
+        self._impossible = np.zeros(self._free.size, dtype=bool)
         self._gradient = np.empty(data.n_weights + self._free.size)
         if not self._tied.size:
             dual.beliefs = dual.beliefs._replace(disagreement=self._gradient[data.n_weights :])
 
     def initial(self, weights: Floats) -> Floats:
-        """x from weights and the dual's current multipliers."""
-        return np.concatenate([weights, self.dual.multipliers[self._free]])
+        """x from weights and the dual's current multipliers; those that forbid a state go on to do so, as 0 in x."""
+        x = np.concatenate([weights, self.dual.multipliers[self._free]])
+        free = self.split(x)[1]
+        self._impossible = free == -np.inf
+        free[self._impossible] = 0.0
+        return x
+
+    @property
+    def n_free(self) -> int:
+        """Number of free multipliers."""
+        return self._free.size
 
     def split(self, x: Floats) -> tuple[Floats, Floats]:
         """Weights and free multipliers."""
@@ -206,6 +216,8 @@ class JointObjective:
         """D and its gradient over (w, free d)."""
         dual = self.dual
         weights, free = self.split(x)
+        if self._impossible.any():
+            free = np.where(self._impossible, -np.inf, free)
         if not self._tied.size:
             dual.multipliers = free
         else:
@@ -224,6 +236,7 @@ class JointObjective:
         self._gradient[: weights.size] = self.last.gradient
         if self._tied.size:
             self._gradient[weights.size :] = dual.beliefs.disagreement[self._free]
+        self._gradient[weights.size :][self._impossible] = 0.0
         return self.last.value, self._gradient.copy()
 
 
@@ -249,12 +262,15 @@ class ProfiledObjective:
         self.converged = True
         self.last: Evaluation | None = None
         self._is_saddle = dual.has_saddle and tree_sweeps > max_sweeps
-        self._keeps = dual.consistency and not (tree_sweeps < max_sweeps and dual.is_forest)
+        self._is_exact = tree_sweeps < max_sweeps and dual.is_forest
+        self._keeps = dual.consistency and not self._is_exact
         self._best_value = np.inf
 
     def forget(self) -> None:
         """Forget the best point, since the objective has changed."""
         self._best_value = np.inf
+        if not self._is_exact:
+            self.dual.remove_levels()
 
     def value_and_gradient(self, weights: Floats) -> tuple[float, Floats]:
         """Profiled D and its gradient (by the envelope theorem, that of D at the optimal multipliers)."""

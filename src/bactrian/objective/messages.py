@@ -29,6 +29,8 @@ Floats = NDArray[np.float64]
 _MOST_UNROLLED, _WORTH_COMPILING = 20, 20_000
 #: Sweeps in a leg, after two of which slow modes are extrapolated, and the slowest decrease in a leg that is believed.
 _LEG, _SLOWEST = 50, 0.995
+#: Multipliers above which their level is removed: it takes digits from what they say.
+_LARGE = 1e6
 #: Table entries below which a block is not worth handing to a thread.
 _LEAST_ENTRIES = 2_000.0
 
@@ -73,6 +75,7 @@ class Messages:
         self._states = _equal_states(layout, carving)
         self._plan = Plan(*map(space.keep, make_plan(layout))) if self._states else None
         self._is_convex = consistency and bool((carving.hub >= 0.0).all())
+        self._is_forest = bool(layout.instance_is_tree.all())
         self._none_skipped = np.zeros(layout.n_instances, dtype=np.bool_)
         self.tables = Tables(
             space.scratch(layout.n_entries),
@@ -128,6 +131,20 @@ class Messages:
         # A hub that keeps its scores to itself may have forbidden states: no share of -inf is 0, not NaN.
         self.multipliers[:] = np.multiply(shares, scores, out=np.zeros_like(scores), where=shares > 0.0)
 
+    def remove_levels(self) -> None:
+        """Where multipliers are large, take from those of each link their largest.
+
+        A constant on a link changes neither beliefs nor D, and so sweeps carry it along for ever: one from weights
+        that the solver left long ago would leave rounding of its own size in the scores.
+        """
+        layout, multipliers = self.data.layout, self.multipliers
+        largest = max(multipliers.max(initial=0.0), -multipliers.min(initial=0.0))
+        if not self.consistency or largest <= _LARGE:
+            return
+        top = np.maximum.reduceat(multipliers, layout.link_offset[:-1])
+        level = np.where(np.isfinite(top), top, 0.0)
+        multipliers -= np.repeat(level, np.diff(layout.link_offset))
+
     def pass_messages(
         self, *, tolerance: float = 0.0, max_sweeps: int = 0, tree_sweeps: int = 1 << 30, damping: float = 0.0
     ) -> None:
@@ -141,6 +158,8 @@ class Messages:
         mend a leap that went astray.
         """
         beliefs = self.beliefs
+        if self.consistency and self._is_forest and 0 < tree_sweeps < max_sweeps:
+            self.multipliers[:] = 0.0  # two sweeps need no start, and levels of an earlier one would cost digits
         leg = max_sweeps if damping > 0.0 or tree_sweeps < max_sweeps or not self._is_convex else _LEG
         done: int | NDArray[np.int64] = 0
         before: tuple[Floats, Floats] | None = None

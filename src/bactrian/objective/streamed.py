@@ -142,6 +142,11 @@ class StreamedDual:
             for part in self.loaded():
                 part.messages.multipliers[:] = part.remembered
 
+    def remove_levels(self) -> None:
+        """See :class:`Messages`."""
+        for part in self.loaded():
+            part.messages.remove_levels()
+
     def belief_change(self) -> float:
         """See :class:`Dual`."""
         change = 0.0

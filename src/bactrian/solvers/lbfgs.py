@@ -29,6 +29,8 @@ _ARMIJO, _CURVATURE = 1e-4, 0.9
 _MAX_STEPS = 25
 #: Differences of the objective below this, relative to its size, are rounding.
 _NOISE = 5e-12
+#: Least decrease, relative to the objective, that counts as progress: rounding makes no such steps in a row.
+_PROGRESS = 1e-13
 #: Iterations without a lower value or a smaller gradient before the memory is cleared, and again so many before the
 #: solver gives up.
 _PATIENCE = 50
@@ -208,7 +210,7 @@ def minimise(
         stop = iteration > 0 and callback is not None and callback(Step(iteration, x, value, norm))
         if norm <= tolerance:
             return Minimum(x, value, gradient, iteration, Outcome.CONVERGED, tolerance)
-        better = value < best_value - _NOISE * max(1.0, abs(value)) or norm < 0.9 * best_norm
+        better = value < best_value - _PROGRESS * max(1.0, abs(value)) or norm < 0.9 * best_norm
         idle = 0 if better else idle + 1
         if better:  # and only then: small steps in a row must add up
             best_value, best_norm = min(best_value, value), min(best_norm, norm)

@@ -167,6 +167,9 @@ class DeviceMessages:
             for kept, stars in zip(self._remembered, self.stars(), strict=True):
                 kept.copy_(stars.multipliers)
 
+    def remove_levels(self) -> None:
+        """Nothing to do: messages on the device are normalised as they are read."""
+
     def recall(self) -> None:
         """Take up the multipliers that were last remembered, if any were."""
         if self._remembered is not None:
