@@ -66,6 +66,7 @@ ROWS = (
         is_camel=True,
         edges="features",
     ),
+    TableRow("CCCP, edge features", "cccp", choices_from="CCCP", is_camel=True, edges="features", effort=4),
     TableRow("convex, edge features", Camel(entropy="convex"), choices_from="convex", is_camel=True, edges="features"),
 )
 
