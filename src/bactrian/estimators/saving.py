@@ -63,7 +63,7 @@ class SavedModel:
 def write_model(path: str | os.PathLike[str], model: SavedModel) -> None:
     """Write a model to ``path``, replacing what is there in one step.
 
-    Parameters and attributes may be None, booleans, numbers, strings, lists, tuples, dicts with keys that are strings
+    Parameters and attributes may be None, booleans, numbers, strings, lists, tuples, dicts with keys that are strings,
     integers or booleans, arrays and the library's learners; arrays are kept as float64 or int64 (flat ones of strings
     or booleans as lists), and long lists of strings as arrays of bytes.
 
