@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from bactrian.experiments.cost_measurements import SHAPES, Measured, Shape, errors, fitted, measure
-from bactrian.experiments.cost_model import (
+from cost_measurements import SHAPES, Measured, Shape, errors, fitted, measure
+from cost_model import (
     MEMORY_TERMS,
     TIME_TERMS,
     CostModel,

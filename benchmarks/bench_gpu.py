@@ -26,12 +26,12 @@ import torch
 
 import bactrian as bt
 import bactrian.torch
-from bactrian.clusters.packing import pack
-from bactrian.kernels.threads import Workers
-from bactrian.objective.dual import Dual
-from bactrian.objective.entropy import carve
-from bactrian.objective.prior import Prior
-from bactrian.torch.dual import DeviceDual
+from bactrian.camel.dual import Dual
+from bactrian.camel.entropy import carve
+from bactrian.camel.prior import Prior
+from bactrian.engines.numba.threads import Workers
+from bactrian.engines.torch.dual import DeviceDual
+from bactrian.graphs.packing import pack
 from problems import cpu_name, superpixel_like
 
 warnings.simplefilter("ignore", bt.ConvergenceWarning)
@@ -165,7 +165,7 @@ def training(
         on_device = options.pop("engine", "torch") == "torch"
         begun = time.perf_counter()
         if on_device:
-            solution = bactrian.torch.learn(data, device=device, **options)
+            solution = bactrian.engines.torch.learn(data, device=device, **options)
         else:
             solution = bt.learn(data, n_threads=2, **options)
         total = time.perf_counter() - begun
@@ -182,7 +182,7 @@ def training(
         }
         if on_device:
             row["accuracy on the training data"] = float((solution.beliefs.nodes.argmax(1) == data.labels).mean())
-            marginals = bactrian.torch.infer(fresh, solution.weights, "bp", device=device, tolerance=1e-4)
+            marginals = bactrian.engines.torch.infer(fresh, solution.weights, "bp", device=device, tolerance=1e-4)
             predictions[name] = marginals.predict()
             row["fresh data: seconds"] = marginals.seconds
             row["fresh data: nodes below 0.9"] = float((marginals.nodes.max(1) < 0.9).mean())

@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from bactrian.experiments.corel import FOLDS, ScoredSplit, ScoreSettings, score_split
-from bactrian.experiments.corel_data import CorelImages, corel_folder, draw_splits, read_corel
-from bactrian.experiments.table3_learners import ROWS, Fitted, Limits, TableRow, fit, marginals
-from bactrian.model.graph_data import GraphData
+from bactrian.experiments.table3.corel import FOLDS, ScoredSplit, ScoreSettings, score_split
+from bactrian.experiments.table3.corel_data import CorelImages, corel_folder, draw_splits, read_corel
+from bactrian.experiments.table3.learners import ROWS, Fitted, Limits, TableRow, fit, marginals
+from bactrian.graphs.graph_data import GraphData
 from bactrian.vision import ArrayCache
 from bactrian.vision.classifiers import KINDS
 

@@ -18,11 +18,11 @@ from pathlib import Path
 import numpy as np
 
 import bactrian as bt
-from bactrian.clusters.packing import pack
-from bactrian.kernels.threads import Workers, single_threaded_blas
-from bactrian.objective.dual import Dual, JointObjective
-from bactrian.objective.entropy import carve
-from bactrian.objective.prior import Prior
+from bactrian.camel.dual import Dual, JointObjective
+from bactrian.camel.entropy import carve
+from bactrian.camel.prior import Prior
+from bactrian.engines.numba.threads import Workers, single_threaded_blas
+from bactrian.graphs.packing import pack
 from numpy_dual import NumpyDual
 from problems import superpixel_like
 

@@ -30,11 +30,11 @@ from typing import Any
 import numpy as np
 
 import bactrian as bt
-from bactrian.clusters.packing import pack
-from bactrian.kernels.threads import Workers
-from bactrian.objective.dual import Dual
-from bactrian.objective.entropy import carve
-from bactrian.objective.prior import Prior
+from bactrian.camel.dual import Dual
+from bactrian.camel.entropy import carve
+from bactrian.camel.prior import Prior
+from bactrian.engines.numba.threads import Workers
+from bactrian.graphs.packing import pack
 from bactrian.parallel.communicator import Alone, Message, Signals, largest
 from problems import cpu_name, superpixel_like
 

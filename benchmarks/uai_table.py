@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 import bactrian as bt
-from bactrian.clusters.elimination import MemoryBudgetError, junction_tree
+from bactrian.graphs.elimination import MemoryBudgetError, junction_tree
 from bactrian.inference.uai import read_evidence, read_log_partition, read_marginals, read_model
 from bactrian.inference.uai_model import to_model
 

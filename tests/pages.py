@@ -4,9 +4,9 @@ from html.parser import HTMLParser
 
 import numpy as np
 
-from bactrian.experiments.calibration import reliability
-from bactrian.experiments.comparison import Comparison, Curve, Entry, LabelTable, Metric, Training
-from bactrian.experiments.exhibits import (
+from bactrian.runs.calibration import reliability
+from bactrian.runs.comparison import Comparison, Curve, Entry, LabelTable, Metric, Training
+from bactrian.runs.exhibits import (
     Confusion,
     Gallery,
     NamedWeight,

@@ -12,7 +12,7 @@ import pytest
 import scipy.sparse as sp
 
 import bactrian as bt
-from bactrian.objective.entropy import CountingNumbers
+from bactrian.camel.entropy import CountingNumbers
 
 NAN, INF = np.nan, np.inf
 CLUSTERS = [(0, 1), (1, 2)]

@@ -8,12 +8,12 @@ import pytest
 
 import bactrian as bt
 from bactrian.cli import main
-from bactrian.experiments.learners import METRICS, BenchSettings, bench_learners, run_learners
-from bactrian.experiments.learners_summary import summarise
-from bactrian.experiments.random_fields import Size, random_field
-from bactrian.experiments.rank import rank_reading, run_rank
-from bactrian.experiments.speed import run_speed, summarise_speed
-from bactrian.learning.learn import METHODS
+from bactrian.experiments.bench.learners import METRICS, BenchSettings, bench_learners, run_learners
+from bactrian.experiments.bench.random_fields import Size, random_field
+from bactrian.experiments.bench.rank_argument import rank_reading, run_rank
+from bactrian.experiments.bench.speed import run_speed, summarise_speed
+from bactrian.experiments.bench.summary import summarise
+from bactrian.learners.learn import METHODS
 
 TINY = BenchSettings(sizes=("2x2:3", "K4"), strengths=(0.25,), n_seeds=2, n_samples=300, max_seconds=5.0)
 

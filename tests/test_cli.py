@@ -145,7 +145,7 @@ def test_interrupt_is_exit_code_130(tmp_path, monkeypatch, capsys):
     def interrupted(settings, on_step):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("bactrian.experiments.digits.run_digits", interrupted)
+    monkeypatch.setattr("bactrian.experiments.digits.task.run_digits", interrupted)
     code, _, err = run([*TINY, "-o", str(tmp_path)], capsys)
     assert code == 130
     assert "interrupted" in err

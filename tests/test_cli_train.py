@@ -9,9 +9,9 @@ import pytest
 
 import bactrian as bt
 from bactrian.cli import main
-from bactrian.experiments.announcements import make_announcements
+from bactrian.experiments.announcements.generator import make_announcements
 from bactrian.experiments.paper_table import PaperTable
-from bactrian.learning.learn import METHODS
+from bactrian.learners.learn import METHODS
 from bactrian.text import SEMINAR_FIELDS, parse_seminar, read_columns, read_tagged, write_columns
 
 QUICK = ["--tolerance", "1e-2", "--no-report"]
@@ -483,9 +483,9 @@ def test_reproduce_prints_and_writes_the_table(tmp_path, monkeypatch, capsys):
         progress("begun")
         return TABLE
 
-    module = type(sys)("bactrian.experiments.table1")
+    module = type(sys)("bactrian.experiments.table1.table")
     module.run = experiment
-    monkeypatch.setitem(sys.modules, "bactrian.experiments.table1", module)
+    monkeypatch.setitem(sys.modules, "bactrian.experiments.table1.table", module)
     for suffix in ("json", "html"):
         path = tmp_path / f"table.{suffix}"
         code, out, _ = run(["reproduce", "table1", "--data", tmp_path, "--quick", "-o", path], capsys)
@@ -502,9 +502,9 @@ def test_reproduce_says_what_is_wrong_with_the_data(tmp_path, monkeypatch, capsy
     def experiment(data, *, quick, progress):
         raise ValueError(f"{data} has no eng.train")
 
-    module = type(sys)("bactrian.experiments.table1")
+    module = type(sys)("bactrian.experiments.table1.table")
     module.run = experiment
-    monkeypatch.setitem(sys.modules, "bactrian.experiments.table1", module)
+    monkeypatch.setitem(sys.modules, "bactrian.experiments.table1.table", module)
     code, _, err = run(["reproduce", "table1", "--data", tmp_path], capsys)
     assert code == 2
     assert "has no eng.train" in err
@@ -514,7 +514,7 @@ def test_reproduce_says_what_is_wrong_with_the_data(tmp_path, monkeypatch, capsy
 
 
 def test_forged_settings_are_refused_or_harmless(trained, data, tmp_path):
-    from bactrian.experiments.runs import RunFolder
+    from bactrian.runs.folders import RunFolder
 
     content = json.loads((trained / "settings.json").read_text())
     rng = np.random.default_rng(0)

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bactrian.experiments.cost_measurements import GRAPH, SHAPES, Shape, errors, fitted, measure, random_graphs
-from bactrian.experiments.cost_model import (
+from cost_measurements import GRAPH, SHAPES, Shape, errors, fitted, measure, random_graphs
+from cost_model import (
     MEMORY_TERMS,
     TIME_TERMS,
     CostModel,

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import bactrian as bt
-from bactrian.clusters.elimination import MemoryBudgetError
+from bactrian.graphs.elimination import MemoryBudgetError
 from bactrian.inference import maximum
 from oracle import DenseModel, joint_scores, joint_states, most_probable, n_states
 from random_models import BETHE_SHAPES, EXPLICIT_SHAPES, TREE_SHAPES, Shape, dense_clusters, generative_problem

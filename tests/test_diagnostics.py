@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import bactrian as bt
-from bactrian.clusters.builders import grid_edges
-from bactrian.learning.unseen import unseen_weights
+from bactrian.graphs.builders import grid_edges
+from bactrian.learners.unseen import unseen_weights
 
 
 def ising(coupling, side=6, field=0.0, seed=0, n_labels=2):

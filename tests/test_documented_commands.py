@@ -113,7 +113,7 @@ def test_the_code_of_the_readme(tmp_path, monkeypatch, capsys):
 
 
 def test_the_readme_names_learners_that_exist():
-    from bactrian.learning.learn import METHODS
+    from bactrian.learners.learn import METHODS
 
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     table = text[text.index("| `method` |") :].split("\n\n")[0]

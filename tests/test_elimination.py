@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bactrian.clusters.elimination import ORDERS, JunctionTree, MemoryBudgetError, junction_tree
+from bactrian.graphs.elimination import ORDERS, JunctionTree, MemoryBudgetError, junction_tree
 
 Scopes = Sequence[tuple[int, ...]]
 

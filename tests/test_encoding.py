@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from bactrian.estimators.encoding import GrowingVocabulary, Vocabulary, fit_vocabulary
 from bactrian.estimators.feature_names import Names
-from bactrian.model.inputs import BundledRows
+from bactrian.graphs.inputs import BundledRows
 
 names = st.sampled_from(["a", "b", "c", "é", "字", ""])
 bundles = st.lists(names, max_size=4).map(tuple)

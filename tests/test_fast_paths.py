@@ -10,16 +10,16 @@ import scipy.sparse as sp
 from numba import njit
 
 import bactrian as bt
-from bactrian.clusters.packing import pack
-from bactrian.kernels.arithmetic import log
-from bactrian.kernels.threads import Workers
-from bactrian.learning.long_memory import LongMemory
-from bactrian.model import inputs
-from bactrian.model.inputs import BundledRows, Inputs
-from bactrian.objective import messages
-from bactrian.objective.dual import Dual
-from bactrian.objective.entropy import Carving, carve, total_numbers
-from bactrian.objective.prior import Prior
+from bactrian.camel import messages
+from bactrian.camel.dual import Dual
+from bactrian.camel.entropy import Carving, carve, total_numbers
+from bactrian.camel.long_memory import LongMemory
+from bactrian.camel.prior import Prior
+from bactrian.engines.numba.arithmetic import log
+from bactrian.engines.numba.threads import Workers
+from bactrian.graphs import inputs
+from bactrian.graphs.inputs import BundledRows, Inputs
+from bactrian.graphs.packing import pack
 from bactrian.solvers.lbfgs import Memory
 
 Array = np.ndarray[Any, Any]

@@ -11,8 +11,8 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV
 
 import bactrian as bt
-from bactrian.learning.camel import Camel
-from bactrian.learning.matching import matched_inference
+from bactrian.camel.camel import Camel
+from bactrian.learners.matched import matched_inference
 
 TRIANGLE = [(0, 1), (1, 2), (0, 2)]
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import bactrian as bt
-from bactrian.clusters.builders import grid_edges as four_connected
 from bactrian.estimators.grid_crf import grid_edges
+from bactrian.graphs.builders import grid_edges as four_connected
 
 
 def pictures(n=3, seed=0, shape=(6, 7), noise=0.8):

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import bactrian as bt
-from bactrian.clusters.elimination import MemoryBudgetError
-from bactrian.objective.entropy import CountingNumbers
+from bactrian.camel.entropy import CountingNumbers
+from bactrian.graphs.elimination import MemoryBudgetError
 from oracle import (
     Array,
     DenseModel,

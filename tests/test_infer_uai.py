@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import bactrian as bt
-from bactrian.clusters.elimination import MemoryBudgetError
+from bactrian.graphs.elimination import MemoryBudgetError
 from bactrian.inference.uai import read_evidence, read_log_partition, read_marginals, read_model
 
 QUICK = [

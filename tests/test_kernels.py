@@ -18,17 +18,17 @@ from scipy.special import logsumexp as scipy_logsumexp
 from sklearn.linear_model import LogisticRegression
 
 import bactrian as bt
-from bactrian.clusters.layouts import projection_map
-from bactrian.clusters.packing import pack
-from bactrian.kernels.arithmetic import exp, logsumexp
-from bactrian.kernels.pairs import hub_belief
-from bactrian.kernels.sparse import rows_times_weights
-from bactrian.kernels.threads import Workers, balanced_blocks
-from bactrian.model.scores import Inputs, TiedTable
-from bactrian.objective.dual import Dual, JointObjective, ProfiledObjective
-from bactrian.objective.entropy import Carving, CountingNumbers, carve, total_numbers
-from bactrian.objective.linearisation import Linearisation
-from bactrian.objective.prior import Prior
+from bactrian.camel.dual import Dual, JointObjective, ProfiledObjective
+from bactrian.camel.entropy import Carving, CountingNumbers, carve, total_numbers
+from bactrian.camel.linearisation import Linearisation
+from bactrian.camel.prior import Prior
+from bactrian.engines.numba.arithmetic import exp, logsumexp
+from bactrian.engines.numba.pairs import hub_belief
+from bactrian.engines.numba.sparse import rows_times_weights
+from bactrian.engines.numba.threads import Workers, balanced_blocks
+from bactrian.graphs.layouts import projection_map
+from bactrian.graphs.packing import pack
+from bactrian.graphs.scores import Inputs, TiedTable
 from bactrian.solvers.lbfgs import Memory, Outcome, minimise
 from oracle import DenseModel, log_partition, sub_index, variable_marginals
 from random_models import dense_clusters, loop_clusters, random_features, tree_clusters

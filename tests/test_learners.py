@@ -12,10 +12,10 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 import bactrian as bt
-from bactrian.clusters.packing import pack
-from bactrian.learning.inner import InnerResult
-from bactrian.learning.run import Run, Settings
-from bactrian.objective.prior import Prior
+from bactrian.camel.inner import InnerResult
+from bactrian.camel.prior import Prior
+from bactrian.camel.run import Run, Settings
+from bactrian.graphs.packing import pack
 from bactrian.solvers.solution import Status
 from oracle import largest_change, maximum_likelihood, negative_log_likelihood
 from random_models import conditional_problem, generative_problem, ising_problem, loop_clusters

@@ -20,14 +20,14 @@ import pytest
 
 import bactrian as bt
 import ranks
-from bactrian.clusters.packing import pack
-from bactrian.experiments.runs_checkpoints import SegmentedLearning
-from bactrian.kernels.threads import Workers
-from bactrian.objective.dual import Dual
-from bactrian.objective.entropy import carve
-from bactrian.objective.prior import Prior
+from bactrian.camel.dual import Dual
+from bactrian.camel.entropy import carve
+from bactrian.camel.prior import Prior
+from bactrian.engines.numba.threads import Workers
+from bactrian.graphs.packing import pack
 from bactrian.parallel.communicator import Alone, Message, Signals, anywhere, combine, largest, total
 from bactrian.parallel.launched import launched
+from bactrian.runs.checkpoints import SegmentedLearning
 from oracle import largest_change
 from ranks import BY_HAND, LEARNERS, ThreadRank, together
 

@@ -11,16 +11,6 @@ from hypothesis import strategies as st
 from PIL import Image
 from sklearn.metrics import confusion_matrix
 
-from bactrian.experiments.comparison import Comparison, Entry, LabelTable, Metric
-from bactrian.experiments.exhibits import (
-    Confusion,
-    Gallery,
-    Picture,
-    Sheet,
-    TaggedText,
-    Tagging,
-    strongest_weights,
-)
 from bactrian.report import (
     EdgeTableSection,
     GallerySection,
@@ -37,6 +27,16 @@ from bactrian.report import (
 )
 from bactrian.report.axes import Axis
 from bactrian.report.charts import Series, line_chart
+from bactrian.runs.comparison import Comparison, Entry, LabelTable, Metric
+from bactrian.runs.exhibits import (
+    Confusion,
+    Gallery,
+    Picture,
+    Sheet,
+    TaggedText,
+    Tagging,
+    strongest_weights,
+)
 from pages import LABELS, METRICS, NASTY, Page, made_up, tagged_text
 
 

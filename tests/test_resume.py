@@ -12,13 +12,13 @@ import pytest
 
 import bactrian as bt
 from bactrian.estimators.saving import ModelFileError
-from bactrian.experiments.announcements import make_announcements
-from bactrian.experiments.runs import RunFolder
-from bactrian.experiments.runs_checkpoints import Checkpoint, SegmentedLearning
-from bactrian.experiments.runs_comparison import compare_runs
-from bactrian.experiments.runs_models import FittedRun
-from bactrian.experiments.runs_settings import RunSettings, with_defaults
-from bactrian.experiments.runs_training import resume_run, start_run
+from bactrian.experiments.announcements.generator import make_announcements
+from bactrian.runs.checkpoints import Checkpoint, SegmentedLearning
+from bactrian.runs.compare import compare_runs
+from bactrian.runs.folders import RunFolder
+from bactrian.runs.models import FittedRun
+from bactrian.runs.settings import RunSettings, with_defaults
+from bactrian.runs.training import resume_run, start_run
 from bactrian.text import parse_seminar, write_columns
 
 

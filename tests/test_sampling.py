@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import bactrian as bt
-from bactrian.kernels.random import draw, new_states, uniform
+from bactrian.engines.numba.random import draw, new_states, uniform
 from oracle import DenseModel, cluster_marginals, n_states, variable_marginals
 from random_models import BETHE_SHAPES, EXPLICIT_SHAPES, generative_problem
 

@@ -3,15 +3,15 @@
 import numpy as np
 import pytest
 
-from bactrian.clusters.packing import pack
-from bactrian.experiments.learners import BenchSettings, make_problem
-from bactrian.experiments.random_fields import Size
-from bactrian.kernels.tables import summarise
-from bactrian.kernels.threads import Workers
-from bactrian.objective import messages
-from bactrian.objective.dual import Dual
-from bactrian.objective.entropy import carve
-from bactrian.objective.prior import Prior
+from bactrian.camel import messages
+from bactrian.camel.dual import Dual
+from bactrian.camel.entropy import carve
+from bactrian.camel.prior import Prior
+from bactrian.engines.numba.tables import summarise
+from bactrian.engines.numba.threads import Workers
+from bactrian.experiments.bench.learners import BenchSettings, make_problem
+from bactrian.experiments.bench.random_fields import Size
+from bactrian.graphs.packing import pack
 from bactrian.solvers.lbfgs import Outcome, minimise
 
 

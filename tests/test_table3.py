@@ -5,16 +5,16 @@ import pytest
 from scipy.stats import bootstrap
 
 from bactrian import infer, learn
-from bactrian.experiments.corel import FOLDS, ScoreSettings, graphs, score_split
-from bactrian.experiments.corel_data import CLASSES, CorelImages, corel_folder, draw_splits, read_corel
-from bactrian.experiments.paired import paired_difference
-from bactrian.experiments.table3 import NODE_ROW, Table3Settings, run_table3
-from bactrian.experiments.table3_choices import candidates_of, choose
-from bactrian.experiments.table3_figures import table3_figures
-from bactrian.experiments.table3_gallery import table3_gallery
-from bactrian.experiments.table3_learners import ROWS, Limits
-from bactrian.experiments.table3_text import HEADINGS, mean_and_deviation, plain_table, table3_rows, worse_than_nodes
-from bactrian.model.graph_data import GraphData
+from bactrian.experiments.table3.choices import candidates_of, choose
+from bactrian.experiments.table3.corel import FOLDS, ScoreSettings, graphs, score_split
+from bactrian.experiments.table3.corel_data import CLASSES, CorelImages, corel_folder, draw_splits, read_corel
+from bactrian.experiments.table3.differences import paired_difference
+from bactrian.experiments.table3.figures import table3_figures
+from bactrian.experiments.table3.gallery import table3_gallery
+from bactrian.experiments.table3.learners import ROWS, Limits
+from bactrian.experiments.table3.table import NODE_ROW, Table3Settings, run_table3
+from bactrian.experiments.table3.text import HEADINGS, mean_and_deviation, plain_table, table3_rows, worse_than_nodes
+from bactrian.graphs.graph_data import GraphData
 from bactrian.vision import ArrayCache, BoostingSettings
 from bactrian.vision.cache import checksum
 from bactrian.vision.node_scores import image_folds

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from bactrian.experiments import table1, table2
-from bactrian.experiments.announcements import make_announcements
+from bactrian.experiments.announcements.generator import make_announcements
 from bactrian.experiments.paper_table import PaperTable
 from bactrian.experiments.tagging import Corpus, Row, peak_memory, percent, train_and_score
-from bactrian.model.scores import StructuredScores
+from bactrian.graphs.scores import StructuredScores
 from bactrian.text.seminars import parse_seminar
 
 NAMES = {"B-PER": ["Ada", "Bo", "Cleo"], "B-LOC": ["Rome", "Ulm", "Oslo"]}

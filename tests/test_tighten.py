@@ -9,8 +9,8 @@ import pytest
 
 import bactrian as bt
 import oracle
-from bactrian.clusters.packing import pack_models
-from bactrian.clusters.triplets import tighten
+from bactrian.graphs.packing import pack_models
+from bactrian.graphs.triplets import tighten
 from bactrian.solvers.anderson import Anderson
 from oracle import Array, DenseModel, Observed, Scope
 

@@ -11,21 +11,21 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip insta
 
 import bactrian as bt  # noqa: E402
 import bactrian.torch as btt  # noqa: E402
-from bactrian.clusters.packing import pack  # noqa: E402
-from bactrian.inference.reweighting import convex_numbers  # noqa: E402
-from bactrian.kernels.colouring import greedy_colours  # noqa: E402
-from bactrian.kernels.threads import Workers  # noqa: E402
-from bactrian.model.inputs import BundledRows  # noqa: E402
-from bactrian.objective.dual import Dual  # noqa: E402
-from bactrian.objective.entropy import carve, total_numbers  # noqa: E402
-from bactrian.objective.prior import Prior  # noqa: E402
-from bactrian.torch import stars  # noqa: E402
-from bactrian.torch.dual import DeviceDual  # noqa: E402
-from bactrian.torch.inputs import _compressed  # noqa: E402
-from bactrian.torch.memory import explain_memory  # noqa: E402
-from bactrian.torch.numbers import node_numbers  # noqa: E402
-from bactrian.torch.recording import Recording  # noqa: E402
-from bactrian.torch.sparse_product import SparseProduct  # noqa: E402
+from bactrian.camel.concave_entropies import convex_numbers  # noqa: E402
+from bactrian.camel.dual import Dual  # noqa: E402
+from bactrian.camel.entropy import carve, total_numbers  # noqa: E402
+from bactrian.camel.prior import Prior  # noqa: E402
+from bactrian.engines.numba.colouring import greedy_colours  # noqa: E402
+from bactrian.engines.numba.threads import Workers  # noqa: E402
+from bactrian.engines.torch import stars  # noqa: E402
+from bactrian.engines.torch.dual import DeviceDual  # noqa: E402
+from bactrian.engines.torch.inputs import _compressed  # noqa: E402
+from bactrian.engines.torch.memory import explain_memory  # noqa: E402
+from bactrian.engines.torch.numbers import node_numbers  # noqa: E402
+from bactrian.engines.torch.recording import Recording  # noqa: E402
+from bactrian.engines.torch.sparse_product import SparseProduct  # noqa: E402
+from bactrian.graphs.inputs import BundledRows  # noqa: E402
+from bactrian.graphs.packing import pack  # noqa: E402
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"))]
 METHODS = ["piecewise", "camel0", "cccp", "cccp-empirical", "convex"]
@@ -359,7 +359,7 @@ def test_too_little_memory_names_the_size_and_the_remedy(monkeypatch):
     def full(*_args, **_options):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr("bactrian.torch.stars.Stars.sweep", full)
+    monkeypatch.setattr("bactrian.engines.torch.stars.Stars.sweep", full)
     with pytest.raises(
         btt.DeviceMemoryError, match=r"8 graphs at once take about .* KiB on cpu; give chunk= .*chunk=2"
     ):

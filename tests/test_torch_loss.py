@@ -8,12 +8,12 @@ import pytest
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'bactrian[torch]'")
 
 import bactrian as bt  # noqa: E402
-from bactrian.clusters.packing import pack  # noqa: E402
-from bactrian.inference.reweighting import convex_numbers  # noqa: E402
-from bactrian.kernels.threads import Workers  # noqa: E402
-from bactrian.objective.dual import Dual  # noqa: E402
-from bactrian.objective.entropy import carve  # noqa: E402
-from bactrian.objective.prior import Prior  # noqa: E402
+from bactrian.camel.concave_entropies import convex_numbers  # noqa: E402
+from bactrian.camel.dual import Dual  # noqa: E402
+from bactrian.camel.entropy import carve  # noqa: E402
+from bactrian.camel.prior import Prior  # noqa: E402
+from bactrian.engines.numba.threads import Workers  # noqa: E402
+from bactrian.graphs.packing import pack  # noqa: E402
 from bactrian.torch import CamelLoss, GraphBatch  # noqa: E402
 
 #: Two loops, a pendant node and a lonely one; then a triangle.

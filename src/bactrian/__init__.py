@@ -45,63 +45,63 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from bactrian.clusters.builders import chain_graph, grid_graph, junction_tree_graph, skip_chain_graph
-    from bactrian.clusters.graph import ClusterGraph
-    from bactrian.clusters.packed_folder import PackedFolder
+    from bactrian.camel.camel import Camel
+    from bactrian.camel.entropy import CountingNumbers
+    from bactrian.engines.files.packed_folder import PackedFolder
     from bactrian.estimators.graph_crf import GraphCRF
     from bactrian.estimators.grid_crf import GridCRF
     from bactrian.estimators.markov_random_field import MarkovRandomField
     from bactrian.estimators.sequences import LinearChainCRF, SkipChainCRF
+    from bactrian.graphs.builders import chain_graph, grid_graph, junction_tree_graph, skip_chain_graph
+    from bactrian.graphs.graph import ClusterGraph
+    from bactrian.graphs.graph_data import GraphData
+    from bactrian.graphs.loglinear import Instance, LogLinearModel, Samples
     from bactrian.inference.decode import Decoding, decode
     from bactrian.inference.infer import infer
     from bactrian.inference.result import InferenceResult
-    from bactrian.learning.camel import Camel
-    from bactrian.learning.diagnostics import Diagnosis, Finding, diagnose
-    from bactrian.learning.learn import learn
-    from bactrian.learning.likelihood import Likelihood
-    from bactrian.learning.moments import PseudoMoments
-    from bactrian.learning.pseudolikelihood import PseudoLikelihood
-    from bactrian.learning.scaling import UnifiedScaling
-    from bactrian.model.graph_data import GraphData
-    from bactrian.model.loglinear import Instance, LogLinearModel, Samples
-    from bactrian.objective.entropy import CountingNumbers
+    from bactrian.learners.diagnostics import Diagnosis, Finding, diagnose
+    from bactrian.learners.learn import learn
+    from bactrian.learners.likelihood import Likelihood
+    from bactrian.learners.pseudo_moments import PseudoMoments
+    from bactrian.learners.pseudolikelihood import PseudoLikelihood
+    from bactrian.learners.unified_scaling import UnifiedScaling
     from bactrian.solvers.solution import ConvergenceWarning, Progress, Solution, Status
 else:
     # Hidden from type checkers, for which every unknown attribute would otherwise exist.
     _MODULES = {
-        "Camel": "bactrian.learning.camel",
-        "ClusterGraph": "bactrian.clusters.graph",
+        "Camel": "bactrian.camel.camel",
+        "ClusterGraph": "bactrian.graphs.graph",
         "ConvergenceWarning": "bactrian.solvers.solution",
-        "CountingNumbers": "bactrian.objective.entropy",
+        "CountingNumbers": "bactrian.camel.entropy",
         "Decoding": "bactrian.inference.decode",
-        "Diagnosis": "bactrian.learning.diagnostics",
-        "Finding": "bactrian.learning.diagnostics",
+        "Diagnosis": "bactrian.learners.diagnostics",
+        "Finding": "bactrian.learners.diagnostics",
         "GraphCRF": "bactrian.estimators.graph_crf",
-        "GraphData": "bactrian.model.graph_data",
+        "GraphData": "bactrian.graphs.graph_data",
         "GridCRF": "bactrian.estimators.grid_crf",
         "InferenceResult": "bactrian.inference.result",
-        "Instance": "bactrian.model.loglinear",
-        "Likelihood": "bactrian.learning.likelihood",
+        "Instance": "bactrian.graphs.loglinear",
+        "Likelihood": "bactrian.learners.likelihood",
         "LinearChainCRF": "bactrian.estimators.sequences",
-        "LogLinearModel": "bactrian.model.loglinear",
+        "LogLinearModel": "bactrian.graphs.loglinear",
         "MarkovRandomField": "bactrian.estimators.markov_random_field",
-        "PackedFolder": "bactrian.clusters.packed_folder",
+        "PackedFolder": "bactrian.engines.files.packed_folder",
         "Progress": "bactrian.solvers.solution",
-        "PseudoLikelihood": "bactrian.learning.pseudolikelihood",
-        "PseudoMoments": "bactrian.learning.moments",
-        "Samples": "bactrian.model.loglinear",
+        "PseudoLikelihood": "bactrian.learners.pseudolikelihood",
+        "PseudoMoments": "bactrian.learners.pseudo_moments",
+        "Samples": "bactrian.graphs.loglinear",
         "SkipChainCRF": "bactrian.estimators.sequences",
         "Solution": "bactrian.solvers.solution",
         "Status": "bactrian.solvers.solution",
-        "UnifiedScaling": "bactrian.learning.scaling",
-        "chain_graph": "bactrian.clusters.builders",
+        "UnifiedScaling": "bactrian.learners.unified_scaling",
+        "chain_graph": "bactrian.graphs.builders",
         "decode": "bactrian.inference.decode",
-        "diagnose": "bactrian.learning.diagnostics",
-        "grid_graph": "bactrian.clusters.builders",
+        "diagnose": "bactrian.learners.diagnostics",
+        "grid_graph": "bactrian.graphs.builders",
         "infer": "bactrian.inference.infer",
-        "junction_tree_graph": "bactrian.clusters.builders",
-        "learn": "bactrian.learning.learn",
-        "skip_chain_graph": "bactrian.clusters.builders",
+        "junction_tree_graph": "bactrian.graphs.builders",
+        "learn": "bactrian.learners.learn",
+        "skip_chain_graph": "bactrian.graphs.builders",
     }
 
     def __getattr__(name):

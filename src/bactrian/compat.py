@@ -11,12 +11,12 @@ from typing import Any, Self
 
 import numpy as np
 
-from bactrian.clusters.packing import pack
 from bactrian.estimators.encoding import Rows
 from bactrian.estimators.labels import Labels
 from bactrian.estimators.sequence_base import Ints
 from bactrian.estimators.sequence_data import SequenceEdges
 from bactrian.estimators.sequences import LinearChainCRF
+from bactrian.graphs.packing import pack
 from bactrian.solvers.solution import Callback
 
 __all__ = ["CRF"]

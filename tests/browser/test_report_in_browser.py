@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from bactrian.experiments.digits import DigitsSettings, run_digits
+from bactrian.experiments.digits.task import DigitsSettings, run_digits
 from bactrian.report import Report, TextSection, report_of, write_report
 from browser import finding
 from pages import made_up, tagged_text

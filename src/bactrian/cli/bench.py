@@ -15,8 +15,8 @@ from rich.table import Table
 from bactrian.cli.common import BadInputError, Show, bad_input, in_paragraphs, progress_bar
 
 if TYPE_CHECKING:
-    from bactrian.experiments.learners import BenchSettings, Follow
-    from bactrian.report.bench import BenchResult
+    from bactrian.experiments.bench.files import BenchResult
+    from bactrian.experiments.bench.learners import BenchSettings, Follow
 
 app = typer.Typer(help="Measure learners on this machine.", no_args_is_help=True)
 
@@ -57,8 +57,8 @@ def learners(
     with bad_input(ValueError, ImportError):
         import matplotlib  # noqa: F401  (missing, it must be said before any work)
 
-        from bactrian.experiments.learners import BenchSettings
-        from bactrian.report.bench import write_bench
+        from bactrian.experiments.bench.files import write_bench
+        from bactrian.experiments.bench.learners import BenchSettings
 
         chosen = ("3x3", "K5") if quick else tuple(part.strip() for part in sizes.split(","))
         settings = BenchSettings(
@@ -83,10 +83,10 @@ app.command("learners", help=in_paragraphs(learners), epilog=EXAMPLES)(learners)
 
 
 def _measure(settings: BenchSettings, follow: Follow | None, quick: bool) -> BenchResult:
-    from bactrian.experiments.learners import run_learners
-    from bactrian.experiments.rank import run_rank
-    from bactrian.experiments.speed import run_speed
-    from bactrian.report.bench import BenchResult
+    from bactrian.experiments.bench.files import BenchResult
+    from bactrian.experiments.bench.learners import run_learners
+    from bactrian.experiments.bench.rank_argument import run_rank
+    from bactrian.experiments.bench.speed import run_speed
 
     rows = run_learners(settings, follow)
     rank = run_rank(1 if quick else settings.n_seeds, settings.n_samples, follow)
@@ -120,10 +120,10 @@ def _check_folder(output: Path) -> None:
 
 
 def _print(console: Console, result: BenchResult) -> None:
-    from bactrian.experiments.learners import METRICS
-    from bactrian.experiments.learners_summary import summarise
-    from bactrian.experiments.rank import rank_reading
-    from bactrian.report.bench import cell, speed_table
+    from bactrian.experiments.bench.files import cell, speed_table
+    from bactrian.experiments.bench.learners import METRICS
+    from bactrian.experiments.bench.rank_argument import rank_reading
+    from bactrian.experiments.bench.summary import summarise
 
     order = list(dict.fromkeys(row.learner for row in result.rows))
     for family in dict.fromkeys(row.family for row in result.rows):

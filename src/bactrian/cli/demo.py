@@ -19,8 +19,8 @@ from rich.table import Table
 from bactrian.cli.common import BadInputError, bad_input, progress_bar
 
 if TYPE_CHECKING:
-    from bactrian.experiments.comparison import Comparison, Entry
-    from bactrian.experiments.digits import Step
+    from bactrian.experiments.digits.task import Step
+    from bactrian.runs.comparison import Comparison, Entry
 
 EXAMPLES = "Examples:  bactrian demo  ·  bactrian demo --method piecewise --method cccp --noise 0.7 -o noisy.html"
 
@@ -48,9 +48,9 @@ def run(
     a minute or two, most of it compilation; later it takes half a minute.
     """
     with bad_input(ValueError, ImportError):
-        from bactrian.experiments import announcements_task as text
-        from bactrian.experiments.digits import LEARNERS, DigitsSettings, run_digits
-        from bactrian.kernels.threads import available_cores
+        from bactrian.engines.numba.threads import available_cores
+        from bactrian.experiments.announcements import task as text
+        from bactrian.experiments.digits.task import LEARNERS, DigitsSettings, run_digits
         from bactrian.report import report_of, write_report
 
         settings = DigitsSettings(

@@ -22,9 +22,9 @@ def run(
 ) -> None:
     """Precision, recall and F1 of entities as conlleval counts them, and of tokens; accuracy for graphs."""
     with bad_input(ValueError, TypeError, OSError), as_options(("encoding",)):
-        from bactrian.experiments.runs import RunFolder
-        from bactrian.experiments.runs_comparison import evaluate_run
-        from bactrian.experiments.runs_models import FittedRun
+        from bactrian.runs.compare import evaluate_run
+        from bactrian.runs.folders import RunFolder
+        from bactrian.runs.models import FittedRun
 
         fitted = FittedRun.load(RunFolder(folder)).with_encoding(encoding)
         scores = evaluate_run(fitted, [str(path) for path in files]).scores

@@ -62,8 +62,8 @@ def run(
     }
     kinds = (ValueError, TypeError, OSError, MemoryError)
     with bad_input(*kinds), as_options(options_among(given)), progress_bar("packing") as show:
-        from bactrian.experiments.runs_packs import write_pack
-        from bactrian.experiments.runs_settings import RunSettings, with_defaults
+        from bactrian.runs.packs import write_pack
+        from bactrian.runs.settings import RunSettings, with_defaults
 
         values, _ = settings_from(given, config)
 

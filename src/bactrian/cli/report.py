@@ -23,10 +23,10 @@ def run(
     Each run is scored on the test (or dev) file it was given, where that is still the same.
     """
     with bad_input(ValueError, OSError, ImportError):
-        from bactrian.experiments.runs import RunFolder
-        from bactrian.experiments.runs_comparison import compare_runs
-        from bactrian.experiments.runs_models import FittedRun
         from bactrian.report import report_of, write_report
+        from bactrian.runs.compare import compare_runs
+        from bactrian.runs.folders import RunFolder
+        from bactrian.runs.models import FittedRun
 
         if len({path.resolve() for path in folders}) < len(folders):
             raise BadInputError("the same run is named twice")

@@ -53,16 +53,16 @@ def table3(
     cache: Annotated[Path | None, typer.Option(help="Folder that keeps features for the next time.")] = None,
 ) -> None:
     """Images as superpixels: Corel, three random splits."""
-    _run("table3", data, output, quick, module="table3_paper", cache=cache)
+    _run("table3", data, output, quick, module="paper", cache=cache)
 
 
-def _run(name: str, data: Path, output: Path | None, quick: bool, *, module: str | None = None, **options: Any) -> None:
+def _run(name: str, data: Path, output: Path | None, quick: bool, *, module: str = "table", **options: Any) -> None:
     if not data.is_dir():
         raise BadInputError(f"--data: {data} is not a folder")
     if output is not None and (output.suffix not in (".html", ".json") or not output.absolute().parent.is_dir()):
         raise BadInputError(f"--output: {output} must be a .html or .json file in a folder that exists")
     try:
-        experiment = import_module(f"bactrian.experiments.{module or name}")
+        experiment = import_module(f"bactrian.experiments.{name}.{module}")
     except ModuleNotFoundError as problem:
         raise BadInputError(f"{name} needs {problem.name}, which is not installed") from problem
     run: Callable[..., Any] = experiment.run

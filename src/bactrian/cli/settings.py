@@ -77,7 +77,7 @@ def settings_from(given: dict[str, Any], config: Path | None) -> tuple[dict[str,
 
 
 def _of_pack(values: dict[str, Any]) -> dict[str, Any]:
-    from bactrian.experiments.runs_packs import is_pack, settings_of_pack
+    from bactrian.runs.packs import is_pack, settings_of_pack
 
     train = values["train"]
     paths = [train] if isinstance(train, str) else list(train)

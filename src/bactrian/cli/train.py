@@ -32,8 +32,8 @@ from bactrian.cli.settings import (
 )
 
 if TYPE_CHECKING:
-    from bactrian.experiments.runs_training import Follow, TrainedRun
     from bactrian.parallel.communicator import Communicator
+    from bactrian.runs.training import Follow, TrainedRun
     from bactrian.solvers.solution import Progress
 
 EXAMPLES = (
@@ -142,9 +142,9 @@ def _trained(
     progress = progress_bar("reading") if ranks.rank == 0 else nullcontext()
     kinds = (ValueError, TypeError, OSError, MemoryError, ImportError)
     with bad_input(*kinds), as_options(options), progress as show:
-        from bactrian.experiments.runs import RunFolder, check_free
-        from bactrian.experiments.runs_settings import RunSettings, with_defaults
-        from bactrian.experiments.runs_training import resume_run, start_run
+        from bactrian.runs.folders import RunFolder, check_free
+        from bactrian.runs.settings import RunSettings, with_defaults
+        from bactrian.runs.training import resume_run, start_run
 
         if values is None:
             settings, _ = RunFolder(path).read_settings()
@@ -170,8 +170,8 @@ def _trained(
 
 def _finish(trained: TrainedRun) -> None:
     """Say how it went, and write the report."""
-    from bactrian.experiments.runs_comparison import compare_runs
-    from bactrian.experiments.runs_models import FittedRun
+    from bactrian.runs.compare import compare_runs
+    from bactrian.runs.models import FittedRun
 
     folder, metrics = trained.folder, trained.metrics
     run = FittedRun.load(folder)

@@ -12,7 +12,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from bactrian.estimators.saving import Arrays, ModelFileError, SavedModel, read_model, write_model
-from bactrian.learning.learn import learn
+from bactrian.learners.learn import learn
 from bactrian.solvers.solution import Callback, Solution, Status
 
 Floats = NDArray[np.float64]

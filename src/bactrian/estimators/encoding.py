@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from bactrian.estimators.feature_names import GrowingNames, Names
 from bactrian.estimators.named_features import NamedTokens
-from bactrian.model.inputs import BundledRows
+from bactrian.graphs.inputs import BundledRows
 
 Ints = NDArray[np.int64]
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bactrian.kernels.names import fill_slots, find_names
+from bactrian.engines.numba.names import fill_slots, find_names
 
 Ints = NDArray[np.int64]
 Bundle = tuple[str, ...]

@@ -11,7 +11,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from bactrian.model.domain import real_numbers, rectangular
+from bactrian.graphs.domain import real_numbers, rectangular
 
 Ints = NDArray[np.int64]
 

@@ -9,17 +9,17 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_is_fitted
 
-from bactrian.clusters.elimination import MemoryBudgetError
+from bactrian.camel.camel import Camel
 from bactrian.estimators.base import LearnedEstimator
 from bactrian.estimators.graph_arrays import StackedGraphs, checked_labels, codes_of
 from bactrian.estimators.saving import Arrays
+from bactrian.graphs.domain import real_numbers
+from bactrian.graphs.elimination import MemoryBudgetError
+from bactrian.graphs.graph_data import GraphData, checked_weights
 from bactrian.inference.graph_marginals import GraphMarginals, graph_marginals
 from bactrian.inference.infer import METHODS
-from bactrian.learning.camel import Camel
-from bactrian.learning.diagnostics import Diagnosis, diagnose
-from bactrian.learning.matching import matched_inference
-from bactrian.model.domain import real_numbers
-from bactrian.model.graph_data import GraphData, checked_weights
+from bactrian.learners.diagnostics import Diagnosis, diagnose
+from bactrian.learners.matched import matched_inference
 from bactrian.solvers.solution import Callback
 
 Floats = NDArray[np.float64]

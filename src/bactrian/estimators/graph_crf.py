@@ -44,7 +44,7 @@ class GraphCRF(GraphEstimator):
     class_weight : "balanced", dict or sequence, optional
         Weight of each class; a graph counts as the mean weight of its nodes' labels, beside ``sample_weight``.
     inference : str
-        ``"matched"``: the entropy that the learner used (:func:`bactrian.learning.matching.matched_inference`), since
+        ``"matched"``: the entropy that the learner used (:func:`bactrian.learners.matched.matched_inference`), since
         weights fit the entropy under which they were learned; or any method of :func:`bactrian.infer`. Weights of
         CAMEL(0), convex and tree-reweighted learners are too strong for belief propagation: on noisy grids matched
         marginals had half its log-loss or less, at an accuracy from 0.02 below (CAMEL(0)) to 0.05 above (convex).

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from bactrian.estimators.graph_arrays import StackedGraphs, checked_list, pointer, stack_rows
 from bactrian.estimators.graph_common import CONVEX, GraphEstimator
-from bactrian.model.domain import real_numbers
+from bactrian.graphs.domain import real_numbers
 
 Ints = NDArray[np.int64]
 

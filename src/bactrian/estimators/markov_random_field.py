@@ -12,8 +12,8 @@ from bactrian.estimators.pairwise_field import PairwiseField
 from bactrian.estimators.sample_tables import checked_cardinalities, checked_table, column_names, seen_cardinalities
 from bactrian.estimators.saving import Arrays
 from bactrian.estimators.table_sizes import check_seen_states, check_tables_fit
-from bactrian.model.domain import Domain
-from bactrian.model.loglinear import Samples
+from bactrian.graphs.domain import Domain
+from bactrian.graphs.loglinear import Samples
 from bactrian.solvers.solution import Callback
 
 Ints = NDArray[np.int64]
@@ -51,7 +51,7 @@ class MarkovRandomField(PairwiseField):
         cross-validation.
     inference : str
         Method of :func:`bactrian.infer` where exact inference does not fit ``memory_budget``. Or ``"matched"``: always
-        the entropy that the learner used (:func:`bactrian.learning.matching.matched_inference`), since weights fit
+        the entropy that the learner used (:func:`bactrian.learners.matched.matched_inference`), since weights fit
         the entropy under which they were learned; completions and draws do not depend on it.
     memory_budget : int
         Bytes that the tables of a junction tree may take. Without cycles inference is exact whatever it is.

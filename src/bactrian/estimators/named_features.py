@@ -20,7 +20,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from bactrian.estimators.feature_names import AT_ONCE, Bundle, GrowingNames, Names, NoStringError, Wait
-from bactrian.model.inputs import BundledRows
+from bactrian.graphs.inputs import BundledRows
 
 Ints = NDArray[np.int64]
 

@@ -8,10 +8,10 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from bactrian.clusters.builders import grid_edges
-from bactrian.clusters.graph import ClusterGraph
-from bactrian.model.domain import rectangular
-from bactrian.model.loglinear import LogLinearModel
+from bactrian.graphs.builders import grid_edges
+from bactrian.graphs.domain import rectangular
+from bactrian.graphs.graph import ClusterGraph
+from bactrian.graphs.loglinear import LogLinearModel
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

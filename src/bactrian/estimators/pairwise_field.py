@@ -10,15 +10,15 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import DensityMixin
 from sklearn.utils.validation import check_is_fitted
 
-from bactrian.clusters.elimination import MemoryBudgetError, junction_tree
 from bactrian.estimators.base import LearnedEstimator
 from bactrian.estimators.pairwise import is_forest, split_tables
 from bactrian.estimators.sample_tables import checked_table, column_names, evidence_of, incomplete_rows
+from bactrian.graphs.elimination import MemoryBudgetError, junction_tree
+from bactrian.graphs.loglinear import LogLinearModel, Samples
 from bactrian.inference.decode import decode
 from bactrian.inference.draw import draw_by_gibbs, draw_exactly
 from bactrian.inference.infer import METHODS, infer
-from bactrian.learning.matching import matched_inference
-from bactrian.model.loglinear import LogLinearModel, Samples
+from bactrian.learners.matched import matched_inference
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

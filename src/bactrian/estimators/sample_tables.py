@@ -9,7 +9,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from bactrian.model.domain import Domain, rectangular
+from bactrian.graphs.domain import Domain, rectangular
 
 Ints = NDArray[np.int64]
 

@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 
 import bactrian
-from bactrian.learning.learn import METHODS
-from bactrian.model.files import atomic_file
-from bactrian.objective.entropy import CountingNumbers
+from bactrian.camel.entropy import CountingNumbers
+from bactrian.files import atomic_file
+from bactrian.learners.learn import METHODS
 
 Arrays = dict[str, NDArray[Any]]
 

@@ -9,10 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
-from bactrian.clusters.packing import pack
 from bactrian.estimators.base import LearnedEstimator
 from bactrian.estimators.encoding import Rows, Vocabulary, check_sequences, fit_vocabulary
-from bactrian.estimators.entities import entity_scores, guess_scheme
 from bactrian.estimators.labels import Labels, checked_class_weight, listed_labels
 from bactrian.estimators.saving import Arrays
 from bactrian.estimators.sequence_data import (
@@ -23,11 +21,13 @@ from bactrian.estimators.sequence_data import (
     sequence_edges,
     with_constant,
 )
+from bactrian.graphs.graph_data import GraphData, checked_weights
+from bactrian.graphs.inputs import BundledRows
+from bactrian.graphs.packing import pack
+from bactrian.graphs.scores import TYINGS
 from bactrian.inference.graph_marginals import GraphMarginals
-from bactrian.model.graph_data import GraphData, checked_weights
-from bactrian.model.inputs import BundledRows
-from bactrian.model.scores import TYINGS
 from bactrian.solvers.solution import Callback
+from bactrian.text.entities import entity_scores, guess_scheme
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

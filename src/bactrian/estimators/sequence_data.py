@@ -11,8 +11,8 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
 from bactrian.estimators.encoding import Rows
-from bactrian.estimators.skips import SkipRule, skip_edges
-from bactrian.model.domain import rectangular
+from bactrian.graphs.domain import rectangular
+from bactrian.text.skips import SkipRule, skip_edges
 
 Ints = NDArray[np.int64]
 

@@ -7,14 +7,14 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from bactrian.clusters.elimination import MemoryBudgetError
 from bactrian.estimators.sequence_base import SequenceCRF
 from bactrian.estimators.sequence_data import SKIP, checked_skips, ruled_skips
+from bactrian.graphs.elimination import MemoryBudgetError
+from bactrian.graphs.graph_data import GraphData
 from bactrian.inference.decode import METHODS, decode
 from bactrian.inference.graph_marginals import GraphMarginals, graph_marginals
 from bactrian.inference.infer import METHODS as INFERENCE
-from bactrian.learning.matching import matched_inference
-from bactrian.model.graph_data import GraphData
+from bactrian.learners.matched import matched_inference
 from bactrian.solvers.solution import Callback
 
 Floats = NDArray[np.float64]
@@ -184,7 +184,7 @@ class SkipChainCRF(SequenceCRF):
         How the table of skip edges is tied; rows of a full one belong to the earlier token.
     inference : str
         Method of :func:`bactrian.infer` for predictions, or ``"matched"``: the entropy that the learner used
-        (:func:`bactrian.learning.matching.matched_inference`).
+        (:func:`bactrian.learners.matched.matched_inference`).
     inference_tolerance : float
         Its tolerance.
     decoding : {"max-marginals", "max-product", "dual", "exact"}

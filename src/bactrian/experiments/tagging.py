@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bactrian.estimators.entities import Scores, entity_scores, token_scores
 from bactrian.estimators.sequences import LinearChainCRF, SkipChainCRF
 from bactrian.solvers.solution import Solution
 from bactrian.text.documents import Document
+from bactrian.text.entities import Scores, entity_scores, token_scores
 from bactrian.text.features import EntityFeatures, Token
 
 Positions = NDArray[np.int64]

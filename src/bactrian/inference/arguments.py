@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from bactrian.clusters.packed import PackedData
-from bactrian.clusters.packing import pack, pack_models
+from bactrian.camel.entropy import CountingNumbers
+from bactrian.graphs.graph_data import GraphData
+from bactrian.graphs.loglinear import LogLinearModel
+from bactrian.graphs.packed import PackedData
+from bactrian.graphs.packing import pack, pack_models
 from bactrian.inference.evidence import Evidence, checked_evidence, condition_tables
 from bactrian.inference.problem import Options
 from bactrian.inference.result import InferenceResult
-from bactrian.model.graph_data import GraphData
-from bactrian.model.loglinear import LogLinearModel
-from bactrian.objective.entropy import CountingNumbers
 
 Floats = NDArray[np.float64]
 

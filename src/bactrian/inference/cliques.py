@@ -13,13 +13,13 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from bactrian.clusters.elimination import JunctionTree, junction_tree
-from bactrian.clusters.graph import ClusterGraph
-from bactrian.clusters.layouts import TablePlan, build_layout
-from bactrian.clusters.packed import instance_blocks
+from bactrian.engines.numba.first_optimum import add_table
+from bactrian.engines.numba.layout import Layout
+from bactrian.graphs.elimination import JunctionTree, junction_tree
+from bactrian.graphs.graph import ClusterGraph
+from bactrian.graphs.layouts import TablePlan, build_layout
+from bactrian.graphs.packed import instance_blocks
 from bactrian.inference.factors import FactorScores
-from bactrian.kernels.layout import Layout
-from bactrian.kernels.optima import add_table
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

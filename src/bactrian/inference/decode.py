@@ -10,8 +10,11 @@ from typing import Any, Literal, overload
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from bactrian.clusters.packed import PackedData
-from bactrian.clusters.packing import pack, pack_models
+from bactrian.engines.numba.threads import Workers
+from bactrian.graphs.graph_data import GraphData
+from bactrian.graphs.loglinear import LogLinearModel
+from bactrian.graphs.packed import PackedData
+from bactrian.graphs.packing import pack, pack_models
 from bactrian.inference.arguments import check_list, checked_weights, evidence_list
 from bactrian.inference.evidence import checked_evidence, contradiction
 from bactrian.inference.factors import FactorScores, factor_scores
@@ -22,9 +25,6 @@ from bactrian.inference.maximum import (
     decode_max_product,
     score_assignments,
 )
-from bactrian.kernels.threads import Workers
-from bactrian.model.graph_data import GraphData
-from bactrian.model.loglinear import LogLinearModel
 from bactrian.solvers.solution import ConvergenceWarning
 
 Ints = NDArray[np.int64]

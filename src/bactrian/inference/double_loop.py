@@ -20,12 +20,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from bactrian.camel.entropy import Carving, total_numbers
+from bactrian.camel.messages import Messages
+from bactrian.engines.numba.schedules import CONVERGED, RUNNING, Progress
 from bactrian.inference.problem import Problem, check_contradictions, new_progress, report
 from bactrian.inference.propagation import collect, sequential
 from bactrian.inference.result import InferenceResult
-from bactrian.kernels.schedules import CONVERGED, RUNNING, Progress
-from bactrian.objective.entropy import Carving, total_numbers
-from bactrian.objective.messages import Messages
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]

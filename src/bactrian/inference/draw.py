@@ -11,17 +11,17 @@ import time
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from bactrian.clusters.elimination import JunctionTree, junction_tree
-from bactrian.clusters.graph import ClusterGraph
+from bactrian.engines.numba.blocks import build_blocks
+from bactrian.engines.numba.threads import Workers
+from bactrian.graphs.elimination import JunctionTree, junction_tree
+from bactrian.graphs.graph import ClusterGraph
+from bactrian.graphs.loglinear import LogLinearModel
 from bactrian.inference.arguments import checked_weights, packed
 from bactrian.inference.evidence import hub_bias
 from bactrian.inference.factors import factor_scores
 from bactrian.inference.gibbs import LARGEST_PAIR, Chains
 from bactrian.inference.infer import infer
 from bactrian.inference.problem import Options, Problem
-from bactrian.kernels.blocks import build_blocks
-from bactrian.kernels.threads import Workers
-from bactrian.model.loglinear import LogLinearModel
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -38,7 +38,7 @@ def draw_exactly(
 ) -> Ints:
     """Independent draws, shape (n_samples, n_variables), down a junction tree; MemoryBudgetError where it is too big.
 
-    >>> from bactrian.clusters.graph import ClusterGraph
+    >>> from bactrian.graphs.graph import ClusterGraph
     >>> model = LogLinearModel(ClusterGraph([2, 2], [(0, 1)]), [[[1.0], [0.0], [0.0], [1.0]]])
     >>> draws = draw_exactly(model, [100.0], 5)
     >>> (draws[:, 0] == draws[:, 1]).all()

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bactrian.clusters.graph import ClusterGraph
-from bactrian.clusters.packed import PackedData
-from bactrian.clusters.packing import ModelViews
-from bactrian.model.loglinear import LogLinearModel
+from bactrian.graphs.graph import ClusterGraph
+from bactrian.graphs.loglinear import LogLinearModel
+from bactrian.graphs.packed import PackedData
+from bactrian.graphs.packing import is_bethe
 
 Floats = NDArray[np.float64]
 Evidence = Mapping[int, int]
@@ -29,12 +29,6 @@ def contradiction(instance: int, many: bool) -> ValueError:
     return ValueError(
         f"{which}the evidence contradicts the model: no joint state that agrees with it has positive probability"
     )
-
-
-def is_bethe(data: PackedData, instance: int) -> bool:
-    """Whether the hubs of an instance are its variables."""
-    views = data.views
-    return not isinstance(views, ModelViews) or views.graphs[instance].is_bethe
 
 
 def checked_evidence(evidence: Any, cardinalities: Any, name: str) -> dict[int, int]:

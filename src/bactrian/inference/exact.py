@@ -9,16 +9,17 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from bactrian.clusters.packed import TableReader
-from bactrian.inference.evidence import contradiction, is_bethe
+from bactrian.camel.entropy import total_numbers
+from bactrian.engines.numba.junction import calibrate
+from bactrian.engines.numba.layout import Layout
+from bactrian.engines.numba.schedules import CONVERGED
+from bactrian.graphs.packed import TableReader
+from bactrian.graphs.packing import is_bethe
+from bactrian.inference.evidence import contradiction
 from bactrian.inference.junction_plan import Elimination, Eliminator
 from bactrian.inference.problem import Problem, check_contradictions, new_progress
 from bactrian.inference.propagation import BeliefReader, sequential
 from bactrian.inference.result import InferenceResult, views_of
-from bactrian.kernels.junction import calibrate
-from bactrian.kernels.layout import Layout
-from bactrian.kernels.schedules import CONVERGED
-from bactrian.objective.entropy import total_numbers
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -14,14 +14,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from bactrian.clusters.graph import ClusterGraph
-from bactrian.clusters.layouts import TablePlan, build_layout, pack_layout
-from bactrian.clusters.packed import PackedData, TableReader
-from bactrian.clusters.packing import ModelViews
+from bactrian.engines.numba.layout import Layout
+from bactrian.engines.numba.threads import Workers
+from bactrian.graphs.graph import ClusterGraph
+from bactrian.graphs.layouts import TablePlan, build_layout, pack_layout
+from bactrian.graphs.packed import PackedData, TableReader
+from bactrian.graphs.packing import ModelViews
+from bactrian.graphs.scores import ScoreMap
 from bactrian.inference.evidence import Evidence, hub_bias
-from bactrian.kernels.layout import Layout
-from bactrian.kernels.threads import Workers
-from bactrian.model.scores import ScoreMap
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -42,20 +42,20 @@ class _MovedScores:
         self.n_weights = inner.n_weights
 
     def scores(self, weights: Floats, log_entries: Floats, hub_scores: Floats, workers: Workers) -> None:
-        """See :class:`bactrian.model.scores.ScoreMap`."""
+        """See :class:`bactrian.graphs.scores.ScoreMap`."""
         old = np.empty(self._n_old_states)
         self._inner.scores(weights, log_entries, old, workers)
         hub_scores[:] = 0.0
         hub_scores[self._moved[0]] = old[self._moved[1]]
 
     def moments(self, counts: Floats, hub_counts: Floats, workers: Workers, out: Floats | None = None) -> Floats:
-        """See :class:`bactrian.model.scores.ScoreMap`."""
+        """See :class:`bactrian.graphs.scores.ScoreMap`."""
         old = np.zeros(self._n_old_states)
         old[self._moved[1]] = hub_counts[self._moved[0]]
         return self._inner.moments(counts, old, workers, out)
 
     def base_score(self, counts: Floats, hub_counts: Floats) -> float:
-        """See :class:`bactrian.model.scores.ScoreMap`."""
+        """See :class:`bactrian.graphs.scores.ScoreMap`."""
         old = np.zeros(self._n_old_states)
         old[self._moved[1]] = hub_counts[self._moved[0]]
         return self._inner.base_score(counts, old)

@@ -13,16 +13,16 @@ from math import isqrt
 import numpy as np
 from numpy.typing import NDArray
 
-from bactrian.clusters.packed import InstanceBeliefs, TableReader
+from bactrian.engines.numba.assignments import Scores
+from bactrian.engines.numba.blocks import Blocks, build_blocks
+from bactrian.engines.numba.gibbs import Draws, run_chain, start_chain
+from bactrian.engines.numba.layout import Layout
+from bactrian.engines.numba.random import Words, new_states
+from bactrian.graphs.packed import InstanceBeliefs, TableReader
 from bactrian.inference.factors import FactorScores, FactorTables, factor_scores
 from bactrian.inference.maximum import find_allowed
 from bactrian.inference.problem import Problem
 from bactrian.inference.result import InferenceResult, VariableMarginals
-from bactrian.kernels.blocks import Blocks, build_blocks
-from bactrian.kernels.climbing import Scores
-from bactrian.kernels.gibbs import Draws, run_chain, start_chain
-from bactrian.kernels.layout import Layout
-from bactrian.kernels.random import Words, new_states
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from bactrian.graphs.graph_data import GraphData
 from bactrian.inference.infer import infer
 from bactrian.inference.result import InferenceResult, VariableMarginals
-from bactrian.model.graph_data import GraphData
 
 Floats = NDArray[np.float64]
 

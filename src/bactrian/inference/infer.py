@@ -11,6 +11,11 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import ArrayLike
 
+from bactrian.camel.concave_entropies import convex_numbers, given_numbers, tree_reweighted
+from bactrian.camel.entropy import CountingNumbers
+from bactrian.engines.numba.threads import Workers
+from bactrian.graphs.graph_data import GraphData
+from bactrian.graphs.loglinear import LogLinearModel
 from bactrian.inference.arguments import check_options, checked_start, checked_weights, packed
 from bactrian.inference.double_loop import double_loop
 from bactrian.inference.evidence import hub_bias
@@ -18,12 +23,7 @@ from bactrian.inference.exact import exact
 from bactrian.inference.problem import Options, Problem, warn_unconverged
 from bactrian.inference.propagation import propagate
 from bactrian.inference.result import Callback, InferenceResult
-from bactrian.inference.reweighting import convex_numbers, given_numbers, tree_reweighted
 from bactrian.inference.tightening import check_tighten, tightened
-from bactrian.kernels.threads import Workers
-from bactrian.model.graph_data import GraphData
-from bactrian.model.loglinear import LogLinearModel
-from bactrian.objective.entropy import CountingNumbers
 
 
 @overload

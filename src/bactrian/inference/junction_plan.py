@@ -1,4 +1,4 @@
-"""From scopes and evidence to the index arrays of a junction tree (:class:`bactrian.kernels.views.TreePlan`).
+"""From scopes and evidence to the index arrays of a junction tree (:class:`.table_views.TreePlan`).
 
 Variables are ranked in the reverse of the order in which they first appear on the way from the roots, and every table
 has its axes in that order. What a clique does not share with its parent then comes first, and the sepset's table is a
@@ -15,8 +15,8 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
-from bactrian.clusters.elimination import JunctionTree, junction_tree
-from bactrian.kernels.views import TreePlan
+from bactrian.engines.numba.table_views import TreePlan
+from bactrian.graphs.elimination import JunctionTree, junction_tree
 
 Ints = NDArray[np.int64]
 Scope = tuple[int, ...]

@@ -13,18 +13,18 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from bactrian.clusters.elimination import MemoryBudgetError
+from bactrian.engines.numba.assignments import Scores
+from bactrian.engines.numba.blocks import Blocks, build_blocks
+from bactrian.engines.numba.decoding import Found, dual_instances, max_product_instances
+from bactrian.engines.numba.first_optimum import decode_trees
+from bactrian.engines.numba.maximum import joint_score
+from bactrian.engines.numba.threads import Workers
+from bactrian.engines.numba.ties import lower_instances
+from bactrian.engines.numba.viterbi import decode_pairs
+from bactrian.graphs.elimination import MemoryBudgetError
 from bactrian.inference.cliques import Cliques, build_cliques, grouped, plan_cliques
 from bactrian.inference.evidence import contradiction
 from bactrian.inference.factors import FactorScores
-from bactrian.kernels.blocks import Blocks, build_blocks
-from bactrian.kernels.climbing import Scores
-from bactrian.kernels.decoding import Found, dual_instances, max_product_instances
-from bactrian.kernels.lowering import lower_instances
-from bactrian.kernels.maximum import joint_score
-from bactrian.kernels.optima import decode_trees
-from bactrian.kernels.threads import Workers
-from bactrian.kernels.viterbi import decode_pairs
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -64,7 +64,7 @@ class Assignments:
 def decode_exactly(scores: FactorScores, workers: Workers, memory_budget: int) -> Assignments:
     """Max-product on the factor graph where it is a forest, on junction trees elsewhere; ties lexicographically first.
 
-    Raises :class:`~bactrian.clusters.elimination.MemoryBudgetError` where a junction tree would not fit.
+    Raises :class:`~bactrian.graphs.elimination.MemoryBudgetError` where a junction tree would not fit.
     """
     loopy = np.flatnonzero(~scores.layout.instance_is_tree)
     plans = plan_cliques(scores, loopy, memory_budget)

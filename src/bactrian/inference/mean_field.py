@@ -12,14 +12,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from bactrian.clusters.packed import InstanceBeliefs, TableReader
+from bactrian.engines.numba.layout import Layout
+from bactrian.engines.numba.mean_field import ascend_instances
+from bactrian.engines.numba.threads import Workers
+from bactrian.graphs.packed import InstanceBeliefs, TableReader
 from bactrian.inference.factors import FactorScores, FactorTables, factor_scores
 from bactrian.inference.maximum import find_allowed
 from bactrian.inference.problem import Problem
 from bactrian.inference.result import InferenceResult, VariableMarginals
-from bactrian.kernels.layout import Layout
-from bactrian.kernels.mean_field import ascend_instances
-from bactrian.kernels.threads import Workers
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from bactrian.clusters.packed import PackedData
+from bactrian.camel.entropy import Carving, CountingNumbers, total_numbers
+from bactrian.camel.messages import Messages
+from bactrian.engines.numba.schedules import CONTRADICTION, CONVERGED, RUNNING, Progress
+from bactrian.engines.numba.threads import Workers
+from bactrian.graphs.packed import PackedData
 from bactrian.inference.evidence import Evidence, contradiction
 from bactrian.inference.result import Callback, InferenceProgress, InferenceResult, WarmStart
-from bactrian.kernels.schedules import CONTRADICTION, CONVERGED, RUNNING, Progress
-from bactrian.kernels.threads import Workers
-from bactrian.objective.entropy import Carving, CountingNumbers, total_numbers
-from bactrian.objective.messages import Messages
 from bactrian.solvers.solution import ConvergenceWarning
 
 Floats = NDArray[np.float64]

@@ -2,7 +2,7 @@
 
 With Bethe's counting numbers the star update is belief propagation (Yedidia, Freeman and Weiss, IEEE Trans. Inf. Theory
 51(7), 2005), run in parallel, sequentially, or by residual (Elidan, McGraw and Koller, UAI 2006). Other numbers give
-tree-reweighted and convex message passing; see :mod:`bactrian.inference.reweighting`. At a fixed point the value of the
+tree-reweighted and convex message passing; see :mod:`.concave_entropies`. At a fixed point the value of the
 dual is minus the free energy, the approximation of log Z.
 """
 
@@ -11,17 +11,17 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from bactrian.camel.concave_entropies import reported_numbers
+from bactrian.camel.entropy import Carving, total_numbers
+from bactrian.camel.messages import Messages, MessageTables
+from bactrian.engines.numba.linear import Linear
+from bactrian.engines.numba.queue import Queue, contractions
+from bactrian.engines.numba.residual import run_residual
+from bactrian.engines.numba.schedules import CONVERGED, RUNNING, Progress, record_sweeps, run_parallel, run_sequential
 from bactrian.inference.evidence import contradiction
 from bactrian.inference.problem import Advance, Problem, new_progress, run_rounds, warm_start_of
 from bactrian.inference.rescue import free_energy, mend_hubs
 from bactrian.inference.result import InferenceResult, views_of
-from bactrian.inference.reweighting import reported_numbers
-from bactrian.kernels.linear import Linear
-from bactrian.kernels.queue import Queue, contractions
-from bactrian.kernels.residual import run_residual
-from bactrian.kernels.schedules import CONVERGED, RUNNING, Progress, record_sweeps, run_parallel, run_sequential
-from bactrian.objective.entropy import Carving, total_numbers
-from bactrian.objective.messages import Messages, MessageTables
 
 Floats = NDArray[np.float64]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from bactrian.objective.messages import Messages, MessageTables
+from bactrian.camel.messages import Messages, MessageTables
 
 Floats = NDArray[np.float64]
 

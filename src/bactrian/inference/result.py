@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bactrian.clusters.packed import InstanceBeliefs, PackedData, TableReader
-from bactrian.inference.evidence import is_bethe
-from bactrian.objective.entropy import CountingNumbers
+from bactrian.camel.entropy import CountingNumbers
+from bactrian.graphs.packed import InstanceBeliefs, PackedData, TableReader
+from bactrian.graphs.packing import is_bethe
 
 Floats = NDArray[np.float64]
 

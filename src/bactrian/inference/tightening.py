@@ -1,7 +1,7 @@
 """Inference on a tighter polytope: triplets added where the Bethe solution's cycles do not close.
 
 Sontag & Jaakkola (NIPS 2007); Sontag, Meltzer, Globerson, Jaakkola & Weiss (UAI 2008). The method that the caller chose
-is run first, cycles are searched in its beliefs (:mod:`bactrian.clusters.cycles`), and the free energy with the
+is run first, cycles are searched in its beliefs (:mod:`bactrian.graphs.cycles`), and the free energy with the
 triplets is minimised by the double loop, which needs no luck to converge, from the beliefs found before.
 """
 
@@ -13,15 +13,16 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from bactrian.clusters.cycles import find_triplets
-from bactrian.clusters.packed import PackedData, TableReader
-from bactrian.clusters.triplets import tighten
+from bactrian.engines.numba.schedules import CONVERGED
+from bactrian.graphs.cycles import find_triplets
+from bactrian.graphs.packed import PackedData, TableReader
+from bactrian.graphs.packing import require_bethe
+from bactrian.graphs.triplets import tighten
 from bactrian.inference.double_loop import descend
-from bactrian.inference.evidence import contradiction, is_bethe
+from bactrian.inference.evidence import contradiction
 from bactrian.inference.problem import Problem
 from bactrian.inference.propagation import BeliefReader
 from bactrian.inference.result import InferenceResult, views_of
-from bactrian.kernels.schedules import CONVERGED
 
 Floats = NDArray[np.float64]
 
@@ -39,13 +40,6 @@ def check_tighten(tighten: object, method: str) -> None:
         raise ValueError(
             f"tighten is for {', '.join(map(repr, TIGHTENED))}; {method!r} has no Bethe polytope to refine"
         )
-
-
-def require_bethe(data: PackedData) -> None:
-    """Raise an error where an instance has explicit edges."""
-    for m in range(data.layout.n_instances):
-        if not is_bethe(data, m):
-            raise ValueError(f"tighten needs edges='bethe'; the graph of model {m} has explicit edges")
 
 
 def tightened(problem: Problem, method: Callable[[Problem], list[InferenceResult]], most: int) -> list[InferenceResult]:

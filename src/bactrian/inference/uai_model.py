@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from bactrian.clusters.graph import ClusterGraph
+from bactrian.graphs.graph import ClusterGraph
+from bactrian.graphs.loglinear import LogLinearModel
 from bactrian.inference.uai import UaiModel
-from bactrian.model.loglinear import LogLinearModel
 
 
 def to_model(model: UaiModel) -> LogLinearModel:

@@ -1,5 +1,6 @@
 """Reports: a run, or a comparison of learners, as one self-contained HTML page."""
 
+from bactrian.files import write_atomically
 from bactrian.report.content import (
     CalibrationSection,
     ConfusionSection,
@@ -16,7 +17,6 @@ from bactrian.report.content import (
     report_of,
     sections_of,
 )
-from bactrian.report.files import write_atomically
 from bactrian.report.page import render_report, write_report
 
 __all__ = [

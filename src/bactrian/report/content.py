@@ -1,7 +1,7 @@
 """What a report holds: a title and sections, as plain data.
 
 A run or a comparison supplies the sections it has something to put into; :func:`report_of` picks them for a
-:class:`~bactrian.experiments.comparison.Comparison`. Mappings go from the names of learners to what each has to show. A
+:class:`~bactrian.runs.comparison.Comparison`. Mappings go from the names of learners to what each has to show. A
 learner has one colour, and one switch, throughout a page.
 """
 
@@ -13,9 +13,9 @@ from typing import TypeVar
 
 import numpy as np
 
-from bactrian.experiments.calibration import Reliability
-from bactrian.experiments.comparison import Comparison, Entry, LabelTable, Metric, Training
-from bactrian.experiments.exhibits import Confusion, Gallery, NamedWeight, TaggedText
+from bactrian.runs.calibration import Reliability
+from bactrian.runs.comparison import Comparison, Entry, LabelTable, Metric, Training
+from bactrian.runs.exhibits import Confusion, Gallery, NamedWeight, TaggedText
 
 T = TypeVar("T")
 

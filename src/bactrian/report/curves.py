@@ -8,9 +8,9 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
-from bactrian.experiments.calibration import Reliability
-from bactrian.experiments.comparison import Curve, Training
 from bactrian.report.charts import Series, line_chart
+from bactrian.runs.calibration import Reliability
+from bactrian.runs.comparison import Curve, Training
 
 Floats = NDArray[np.float64]
 

@@ -8,7 +8,7 @@ import io
 import numpy as np
 from numpy.typing import NDArray
 
-from bactrian.experiments.exhibits import Picture
+from bactrian.runs.exhibits import Picture
 
 
 def data_address(picture: Picture) -> str:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bactrian.experiments.comparison import LabelTable
-from bactrian.experiments.exhibits import Confusion
+from bactrian.runs.comparison import LabelTable
+from bactrian.runs.exhibits import Confusion
 
 _MOST_NUMBERS = 14  #: labels beyond which cells are too small for numbers
 

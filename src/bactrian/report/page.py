@@ -9,11 +9,11 @@ import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from bactrian import __version__
-from bactrian.experiments.comparison import Comparison
+from bactrian.files import write_atomically
 from bactrian.report.content import Report, report_of
-from bactrian.report.files import write_atomically
 from bactrian.report.images import data_address
 from bactrian.report.views import learners_of, view_of
+from bactrian.runs.comparison import Comparison
 
 
 def write_report(report: Report | Comparison, path: str | Path) -> Path:

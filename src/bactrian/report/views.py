@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from bactrian.experiments.comparison import Entry, Metric
-from bactrian.experiments.exhibits import TaggedText
 from bactrian.report import content
 from bactrian.report.curves import convergence_charts, reliability_diagram
 from bactrian.report.matrices import confusion_matrix, table_limit, table_matrix
 from bactrian.report.passages import arcs_of, entity_of, lay_out, lines_of, n_wrong
+from bactrian.runs.comparison import Entry, Metric
+from bactrian.runs.exhibits import TaggedText
 
 Numbers = Mapping[str, int]
 #: A number written out, with or without a standard deviation: set like one, and never broken at a hyphen.

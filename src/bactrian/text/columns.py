@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bactrian.model.files import atomic_file
+from bactrian.files import atomic_file
 from bactrian.text.documents import Document
 
 DOCUMENT_START = "-DOCSTART-"

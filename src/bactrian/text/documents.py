@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from bactrian.estimators.schemes import convert, spans, tags_of
+from bactrian.text.schemes import convert, spans, tags_of
 
 Positions = NDArray[np.int64]
 

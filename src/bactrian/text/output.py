@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from bactrian.estimators.schemes import spans
-from bactrian.model.files import atomic_file
+from bactrian.files import atomic_file
 from bactrian.text.columns import column_lines
 from bactrian.text.documents import Document, joined_text
+from bactrian.text.schemes import spans
 from bactrian.text.tagged import write_tagged
 
 

@@ -1,0 +1,310 @@
+"""CAMEL: learning as constrained approximate maximum entropy (Ganapathi, Vickrey, Duchi and Koller, UAI 2008).
+
+The frame is entropy x constraints x prior. Each inner problem is the convex dual D of
+:mod:`bactrian.camel.dual`; where the entropy is not concave (Bethe's), the part that was carved out is linearised
+at the last beliefs and the problem solved again (Section 3 of the paper; Yuille 2002) until the beliefs no longer move.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bactrian.camel.concave_entropies import convex_numbers, tree_reweighted
+from bactrian.camel.dual import Dual
+from bactrian.camel.entropy import Carving, CountingNumbers, carve, total_numbers
+from bactrian.camel.inner import InnerSolver, make_inner
+from bactrian.camel.linearisation import Linearisation
+from bactrian.camel.messages import MessageTables
+from bactrian.camel.run import Run, Settings
+from bactrian.camel.streamed import StreamedDual, StreamedLinearisation, make_dual
+from bactrian.engines.files.packed_folder import PackedFolder
+from bactrian.engines.numba.threads import Workers
+from bactrian.graphs.cycles import find_triplets
+from bactrian.graphs.packed import PackedData
+from bactrian.graphs.packing import require_bethe
+from bactrian.graphs.triplets import tighten
+from bactrian.parallel.communicator import anywhere
+from bactrian.solvers.anderson import Anderson
+from bactrian.solvers.lbfgs import largest
+from bactrian.solvers.solution import Solution, Status, WarmState
+
+Floats = NDArray[np.float64]
+
+_ENTROPIES = ("bethe", "clusters", "trw", "convex")
+
+#: Quasi-Newton steps in each inner solve but the last ones; tighter solves early on are wasted on a linearisation that
+#: is about to change.
+_LOOSE_ITERATIONS = 10
+#: Part of the gap that a relinearisation opened at which its solve stops.
+_LOOSE_REDUCTION = 0.003
+#: Gap per instance at which a first solve stops, and iterations that piecewise training gets as a mere start.
+_LOOSE_GAP, _START_ITERATIONS = 1e-2, 50
+#: Largest change of a weight between relinearisations, and estimated distance still to go, at which, with a prior,
+#: learning may stop.
+_WEIGHT_TOLERANCE = 1e-4
+#: Relinearisations in a row that moved nothing, and after which the solver found no step either, before it gives up.
+_MOST_IDLE = 10
+
+
+@dataclass(frozen=True)
+class Camel:
+    """A learner in the frame of the paper.
+
+    Parameters
+    ----------
+    entropy : "bethe", "clusters", "trw", "convex" or CountingNumbers
+        Bethe's entropy is relinearised; clusters-only drops the sepset entropies; tree-reweighted and convex entropies
+        are concave and solved directly.
+    fold : bool
+        Carve better (Section 3, "fold in"): keep the provably concave part of the entropy, hub numbers down to
+        ``max(1 - d, -sum 1/|cluster|)``, and linearise only the rest. Same fixed points, fewer relinearisations.
+    consistency : bool
+        Whether clusters must agree on their sepsets.
+    start : "zero", "piecewise" or "empirical"
+        Start from g = 0, from the weights of piecewise training, or with g at the empirical distribution (in
+        conditional training: marginals pooled over the data per kind of sepset, smoothed).
+    solver : "profiled", "joint" or "alternating"
+        Block updates of the multipliers inside an optimiser over the weights; the paper's joint L-BFGS over weights and
+        multipliers, and block updates where clusters then still disagree by more than the tolerance; or a few steps of
+        one and the other in turn.
+    share : float
+        Part of each linearised sepset entropy that the first cluster of an edge (the cluster, on a Bethe graph) takes;
+        the second (the hub) takes the rest. Changes nothing but the path.
+    tight : bool
+        Solve every inner problem to tolerance and relinearise at its beliefs, as the paper does: then the primal
+        objective never falls between relinearisations. Otherwise inner problems are solved as far as is worth while
+        and the linearisation is extrapolated (:mod:`bactrian.solvers.anderson`); fixed points are the same.
+    tighten : int
+        Once Bethe's solution is found, add at most so many triplets of variables per instance, on the cycles that
+        correct it most (:mod:`bactrian.graphs.cycles`), and go on with Kikuchi's entropy of
+        triplets, pairs and variables. Give at least the number of independent cycles (twice that for grids).
+
+    Examples
+    --------
+    ``"piecewise"``, ``"camel0"``, ``"cccp"`` and ``"cccp-empirical"`` are short for
+
+    >>> Camel(entropy="clusters", consistency=False).name
+    'piecewise'
+    >>> Camel(entropy="clusters", start="piecewise").name
+    'camel0'
+    >>> Camel(entropy="bethe").name
+    'cccp'
+    >>> Camel(entropy="bethe", start="empirical").name
+    'cccp-empirical'
+    """
+
+    entropy: str | CountingNumbers = "bethe"
+    consistency: bool = True
+    start: str = "zero"
+    solver: str = "profiled"
+    share: float = 0.0
+    tight: bool = False
+    fold: bool = False
+    tighten: int = 0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.entropy, CountingNumbers) and self.entropy not in _ENTROPIES:
+            raise ValueError(
+                f"entropy must be one of {', '.join(_ENTROPIES)} or CountingNumbers, found {self.entropy!r}"
+            )
+        if self.fold and self.entropy != "bethe":
+            raise ValueError("fold carves Bethe's entropy; use it with entropy='bethe'")
+        if isinstance(self.tighten, bool) or not isinstance(self.tighten, int | np.integer):
+            raise TypeError(f"tighten must be a number of triplets, found {self.tighten!r}")
+        if self.tighten < 0:
+            raise ValueError(f"tighten must be at least 0, found {self.tighten}")
+        if self.tighten and self.entropy != "bethe":
+            raise ValueError("tighten refines Bethe's polytope and entropy; use it with entropy='bethe'")
+        if self.start not in ("zero", "piecewise", "empirical"):
+            raise ValueError(f"start must be 'zero', 'piecewise' or 'empirical', found {self.start!r}")
+        if self.solver not in ("profiled", "joint", "alternating"):
+            raise ValueError(f"solver must be 'profiled', 'joint' or 'alternating', found {self.solver!r}")
+        if not 0.0 <= self.share <= 1.0:
+            raise ValueError(f"share must be between 0 and 1, found {self.share}")
+        if not self.consistency and self.entropy != "clusters":
+            raise ValueError("without consistency the sepset entropies have no meaning; use entropy='clusters'")
+
+    @property
+    def name(self) -> str:
+        """The shorthand of this learner, or its settings."""
+        for name, method in SHORTHAND.items():
+            if (self.entropy, self.consistency, self.start) == (method.entropy, method.consistency, method.start):
+                name = f"{name}, folded" if self.fold else name
+                return f"{name}, tightened" if self.tighten else name
+        return repr(self)
+
+    def learn(self, data: PackedData | PackedFolder, settings: Settings, workers: Workers) -> Solution:
+        """Fit the weights of packed data."""
+        carving = None
+        if isinstance(data, PackedFolder):
+            self._check_streams()
+        else:
+            if self.tighten:
+                require_bethe(data)
+            carving = self._carving(data, settings.seed)  # what is wrong with its numbers is said before any work
+        run = Run(settings, data, self.name)
+        weights = run.initial_weights()
+        if self.start == "piecewise" and self.consistency and settings.start is None:
+            weights = self._piecewise_weights(run, workers, weights)
+        dual = make_dual(
+            data,
+            lambda part: self._carving(part, settings.seed) if carving is None else carving,
+            settings.prior,
+            workers,
+            consistency=self.consistency,
+            communicator=settings.communicator,
+        )
+        resumed = self._resume(dual, settings)
+        linearisation = self._linearisation(dual)
+        if not resumed and self.start == "empirical" and dual.relinearises:
+            linearisation.start_at_observed(settings.communicator)
+        inner = make_inner(self.solver if self.consistency else "profiled", dual, run)
+        weights, status = self.relinearise(run, inner, linearisation, weights)
+        if self.tighten and run.iterations_left > 0:
+            return self._tightened(run, inner, weights, status)
+        return run.finish(inner, weights, status)
+
+    def _check_streams(self) -> None:
+        """Refuse what needs all of the data in memory."""
+        wanted = Camel(self.entropy, self.consistency, self.start, tight=self.tight, fold=self.fold)
+        if self != wanted:
+            raise ValueError(
+                "from a folder of packed data only the profiled solver learns, without share= and tighten=; "
+                "learn from data in memory, or leave these out"
+            )
+
+    def _tightened(self, run: Run, bethe: InnerSolver, weights: Floats, status: Status) -> Solution:
+        """Go on from Bethe's solution with triplets on its worst cycles."""
+        bethe.evaluate(weights)
+        tables = MessageTables(bethe.dual)
+        triplets = find_triplets(run.data, tables, self.tighten)
+        if not anywhere(run.settings.communicator, any(triplets))[0]:
+            return run.finish(bethe, weights, status)
+        if run.is_over():
+            return run.finish(bethe, weights, run.interrupted or status)
+        data = tighten(run.data, triplets)
+        kept = np.maximum(data.total, 0.0)
+        carving = Carving(np.ones(data.packed.layout.n_clusters), kept, kept - data.total)
+        dual = Dual(
+            data.packed, carving, run.settings.prior, bethe.dual.workers, communicator=run.settings.communicator
+        )
+        linearisation = self._in_memory(dual)
+        linearisation.update(data.start(bethe.dual.beliefs.hub_log, tables))
+        inner = make_inner(self.solver, dual, run)
+        weights, status = self.relinearise(run, inner, linearisation, weights)
+        return run.finish(inner, weights, status, data)
+
+    def _resume(self, dual: Dual | StreamedDual, settings: Settings) -> bool:
+        """Take up the multipliers and linearisation of an earlier solution on data of the same layout."""
+        state = settings.state
+        if state is None or not self.consistency:
+            return False
+        if isinstance(dual, StreamedDual):
+            return dual.take_up(state)
+        if not isinstance(state, WarmState) or state.multipliers.size != dual.multipliers.size:
+            return False
+        dual.multipliers[:] = state.multipliers
+        if dual.relinearises:
+            dual.hub_bias[:] = state.linearisation
+        return True
+
+    def _linearisation(self, dual: Dual | StreamedDual) -> Linearisation | StreamedLinearisation:
+        if isinstance(dual, StreamedDual):
+            return StreamedLinearisation(dual)
+        return self._in_memory(dual)
+
+    def _in_memory(self, dual: Dual) -> Linearisation:
+        extrapolate = None if self.tight else Anderson(dual.communicator.add_up).next
+        return Linearisation(dual, self.share, extrapolate)
+
+    def _carving(self, data: PackedData, seed: int) -> Carving:
+        if self.entropy == "trw":
+            return tree_reweighted(data, seed)
+        if self.entropy == "convex":
+            return convex_numbers(data)
+        if not self.fold:
+            return carve(data, self.entropy)
+        kept, whole = convex_numbers(data), total_numbers(data)
+        return Carving(kept.cluster, kept.hub, kept.hub - whole.hub)
+
+    def _piecewise_weights(self, run: Run, workers: Workers, weights: Floats) -> Floats:
+        dual = make_dual(
+            run.data,
+            lambda part: carve(part, "clusters"),
+            run.settings.prior,
+            workers,
+            consistency=False,
+            communicator=run.settings.communicator,
+        )
+        inner = make_inner("profiled", dual, run)
+        # Only a start: the problem with consistency is convex, so its solution does not depend on it.
+        result = inner.solve(
+            weights,
+            tolerance=max(run.gap_tolerance, _LOOSE_GAP * run.gap_scale),
+            max_iterations=min(_START_ITERATIONS, run.iterations_left),
+        )
+        run.record(result, inner)
+        return result.weights
+
+    def relinearise(
+        self, run: Run, inner: InnerSolver, linearisation: Linearisation | StreamedLinearisation, weights: Floats
+    ) -> tuple[Floats, Status]:
+        """Inner solves until the beliefs stand still; takes arrays of any type that the inner solver does."""
+        dual = inner.dual
+        loose = dual.relinearises and not self.tight
+        # A few joint steps leave clusters that disagree, and a linearisation at such beliefs can run away.
+        capped = loose and self.solver != "joint"
+        limit = run.settings.max_relinearisations if dual.relinearises else 0
+        last_weight_change = np.inf
+        idle = 0
+        for outer in range(limit + 1):
+            first = loose and outer == 0
+            result = inner.solve(
+                weights,
+                tolerance=max(run.gap_tolerance, _LOOSE_GAP * run.gap_scale) if first else run.gap_tolerance,
+                relative=_LOOSE_REDUCTION if loose and not first else 0.0,
+                max_iterations=min(_LOOSE_ITERATIONS, run.iterations_left) if capped else run.iterations_left,
+            )
+            weight_change = largest(result.weights - weights)
+            weights, gap = result.weights, result.gap
+            if not dual.relinearises:
+                run.record(result, inner)
+                return weights, result.status
+            belief_change = dual.belief_change()
+            settled = belief_change <= run.settings.tolerance and gap <= run.gap_tolerance
+            distance = max(weight_change, _remaining(weight_change, last_weight_change))
+            last_weight_change = weight_change
+            if settled and (run.settings.prior.is_flat or distance <= _WEIGHT_TOLERANCE):
+                run.record(result, inner, belief_change, weight_change)
+                reliable = result.status is not Status.UNRELIABLE
+                return weights, Status.CONVERGED if reliable else Status.UNRELIABLE
+            if run.iterations_left <= 0 or outer == limit:
+                run.record(result, inner, belief_change, weight_change)
+                return weights, run.interrupted or Status.ITERATION_LIMIT
+            stuck = result.status is Status.STALLED and result.iterations == 0
+            idle = idle + 1 if stuck and belief_change <= run.settings.tolerance else 0
+            if idle == _MOST_IDLE:
+                run.record(result, inner, belief_change, weight_change)
+                return weights, Status.STALLED
+            inner.refine(weights, belief_change)
+            change = linearisation.update()
+            inner.objective_changed()
+            run.record(result, inner, belief_change, weight_change, change)
+        raise AssertionError("the loop returns at its limit")
+
+
+def _remaining(change: float, last: float) -> float:
+    """Distance still to go where changes shrink by a constant factor."""
+    ratio = min(change / last, 0.999) if 0.0 < last < np.inf else 0.0
+    return change * ratio / (1.0 - ratio)
+
+
+SHORTHAND = {
+    "piecewise": Camel(entropy="clusters", consistency=False),
+    "camel0": Camel(entropy="clusters", start="piecewise"),
+    "cccp": Camel(entropy="bethe"),
+    "cccp-empirical": Camel(entropy="bethe", start="empirical"),
+}

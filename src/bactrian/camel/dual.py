@@ -1,0 +1,300 @@
+"""The dual D(w, delta): evaluation, the joint objective over (w, delta) and the profiled one over w alone.
+
+For data with weights M_m and a carving of the entropy,
+
+    D(w, d) = sum_m M_m [ sum_a kappa_a log sum exp((theta_a + d.h_a - g_a) / kappa_a) + hubs ] - w.f_hat
+              + |w|^2 / 2 sigma^2
+    dD/dw = E[f] - f_hat + w / sigma^2          dD/dd = E[h]
+
+The linearisation g lives on the hubs (``hub_bias`` = -g): any share of it on the clusters is a shift of the multipliers
+and changes neither weights nor beliefs once the clusters agree.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bactrian.camel.entropy import Carving
+from bactrian.camel.messages import Messages
+from bactrian.camel.prior import Prior
+from bactrian.camel.weight_terms import WeightTerms
+from bactrian.engines.numba.tables import summarise
+from bactrian.engines.numba.threads import Workers
+from bactrian.graphs.packed import PackedData
+from bactrian.parallel.communicator import Alone, Communicator, Message, combine, largest
+
+Floats = NDArray[np.float64]
+
+#: Star updates that oscillate even with this part of the old multipliers kept are given up.
+_MOST_DAMPING = 0.9
+
+
+class Evaluation(NamedTuple):
+    """Value and gradient at some weights and multipliers."""
+
+    value: float  #: D with the Gaussian prior, without the L1 term
+    gradient: Floats  #: (n_weights,) of the same
+    violation: float  #: largest disagreement between a link's cluster and its hub
+    sweeps: int  #: sweeps over instances, summed
+    residual: float  #: largest change of a marginal in the last sweep
+
+
+class Dual(Messages):
+    """D for a data set, an entropy and a prior.
+
+    With several ranks the data is this rank's part of it, and D, its gradient and every decision are those of the
+    whole: each rank must make the same calls.
+
+    Attributes
+    ----------
+    relinearises, has_saddle, is_forest : bool
+        Whether, in any part of the data, some entropy is linearised; some hub's number is negative, so that the star
+        update solves for a saddle of D; and, in all parts, no instance has a loop.
+    message : Message, optional
+        What an evaluation sends; None on a single rank.
+    """
+
+    def __init__(
+        self,
+        data: PackedData,
+        carving: Carving,
+        prior: Prior,
+        workers: Workers,
+        *,
+        consistency: bool = True,
+        communicator: Communicator | None = None,
+    ) -> None:
+        if data.empirical is None:
+            raise ValueError("the data has no labels; the dual needs observed moments")
+        super().__init__(data, carving, workers, consistency=consistency)
+        self.prior = prior
+        self.communicator = communicator = communicator or Alone()
+        self.empirical, (observed_base,), flags = combine(
+            communicator,
+            data.empirical,
+            (data.observed_base,),
+            (
+                float(carving.relinearises),
+                float((carving.hub < 0.0).any()),
+                float(not data.layout.instance_is_tree.all()),
+            ),
+        )
+        self.relinearises, self.has_saddle, self.is_forest = bool(flags[0]), bool(flags[1]), not flags[2]
+        self._weight_terms = WeightTerms(self.empirical, observed_base, prior, workers)
+        self._remembered: Floats | None = None
+        self.message = Message(communicator, data.n_weights, 2, 2) if communicator.size > 1 else None
+
+    def evaluate(
+        self,
+        weights: Floats,
+        *,
+        tolerance: float = 0.0,
+        max_sweeps: int = 0,
+        tree_sweeps: int = 1 << 30,
+        damping: float = 0.0,
+        residual: float = 0.0,
+        sweeps: float = 0.0,
+    ) -> Evaluation:
+        """Value and gradient in w after sweeping the multipliers to ``tolerance`` (not at all: ``max_sweeps`` = 0).
+
+        ``residual`` and ``sweeps`` are those of messages which were passed elsewhere before.
+        """
+        data, beliefs = self.data, self.beliefs
+        self.set_weights(weights)
+        self.pass_messages(tolerance=tolerance, max_sweeps=max_sweeps, tree_sweeps=tree_sweeps, damping=damping)
+        message = self.message
+        place = None if message is None else message.vector
+        expected = data.scores.moments(beliefs.counts, beliefs.hub_count, self.workers, place)
+        value, own_sweeps, violation, own_residual = summarise(data.weights, beliefs)
+        sums: tuple[float, ...] = value, own_sweeps + sweeps
+        maxima: tuple[float, ...] = violation, max(own_residual, residual)
+        if message is not None:
+            sums, maxima = message.combine(sums, maxima)
+            expected = expected.copy()  # the next evaluation overwrites the message
+        (value, sweeps), (violation, residual) = sums, maxima
+        value = self._weight_terms.add(value, expected, weights)
+        return Evaluation(value, expected, violation, int(sweeps), residual)
+
+    def remember(self) -> None:
+        """Keep a copy of the multipliers."""
+        if self._remembered is None:
+            self._remembered = self.multipliers.copy()
+        else:
+            self._remembered[:] = self.multipliers
+
+    def recall(self) -> None:
+        """Take up the multipliers that were last remembered, if any were."""
+        if self._remembered is not None:
+            self.multipliers[:] = self._remembered
+
+    def belief_change(self) -> float:
+        """Largest change of a hub's belief since this was last asked; NaN the first time."""
+        before, self.beliefs_before = self.beliefs_before, self.hub_beliefs()
+        if before is None:
+            return np.nan
+        return largest(self.communicator, float(np.abs(self.beliefs_before - before).max(initial=0.0)))[0]
+
+    def largest_violation(self) -> float:
+        """Largest disagreement over edges and sepset states at the last evaluation.
+
+        Clusters are compared with the hub's own belief, or with each other where the hub is only a sepset.
+        """
+        data, layout = self.data, self.data.layout
+        violation = float(self.beliefs.violation.max(initial=0.0))
+        if data.hub_virtual.any():
+            marginal, reference = self.beliefs.link_marginal, self.hub_beliefs()
+            is_first = np.zeros(layout.n_links, dtype=bool)
+            is_first[layout.hub_links[:-1][data.hub_virtual]] = True
+            first_states = np.flatnonzero(is_first.repeat(np.diff(layout.link_offset)))
+            hub_state = data.hub_state_of_link_state
+            reference[hub_state[first_states]] = marginal[first_states]
+            violation = float(np.abs(marginal - reference[hub_state]).max(initial=0.0))
+        return largest(self.communicator, violation)[0]
+
+    def largest_score(self, weights: Floats) -> float:
+        """Largest absolute score that ``weights`` alone give to a table's entry or a hub's state."""
+        found = 0.0
+        for part in (0, 1):
+            with_weights, without = (self._scores_at(w)[part] for w in (weights, np.zeros_like(weights)))
+            usable = np.isfinite(without)
+            found = max(found, float(np.abs(with_weights[usable] - without[usable]).max(initial=0.0)))
+        return largest(self.communicator, found)[0]
+
+    def _scores_at(self, weights: Floats) -> tuple[Floats, Floats]:
+        entries, hubs = np.empty_like(self.tables.log_entries), np.empty_like(self.tables.hub_scores)
+        self.data.scores.scores(weights, entries, hubs, self.workers)
+        return entries, hubs
+
+
+class JointObjective:
+    """D over x = (w, d), for the joint solver of the paper.
+
+    Each link's multipliers are free, but the first link of a hub without an entropy of its own (kappa_v = 0) is
+    eliminated: its multipliers are what is left of the hub's score. Needs kappa_v >= 0.
+    """
+
+    def __init__(self, dual: Dual) -> None:
+        if dual.has_saddle:
+            raise ValueError("the joint solver needs counting numbers of hubs that are not negative; use 'profiled'")
+        self.dual = dual
+        self.evaluations = 0
+        self.last: Evaluation | None = None
+        data, layout = dual.data, dual.data.layout
+        first = np.zeros(layout.n_links, dtype=bool)
+        linked = data.degrees > 0
+        first[layout.hub_links[:-1][linked]] = dual.carving.hub[linked] == 0.0
+        sizes = np.diff(layout.link_offset)
+        self._free = np.flatnonzero(~first.repeat(sizes))
+        self._tied = np.flatnonzero(first.repeat(sizes))
+        self._hub_state = data.hub_state_of_link_state
+        self._impossible = np.zeros(self._free.size, dtype=bool)
+        self._gradient = np.empty(data.n_weights + self._free.size)
+        if not self._tied.size:
+            dual.beliefs = dual.beliefs._replace(disagreement=self._gradient[data.n_weights :])
+
+    def initial(self, weights: Floats) -> Floats:
+        """x from weights and the dual's current multipliers; those that forbid a state go on to do so, as 0 in x."""
+        x = np.concatenate([weights, self.dual.multipliers[self._free]])
+        free = self.split(x)[1]
+        self._impossible = free == -np.inf
+        free[self._impossible] = 0.0
+        return x
+
+    @property
+    def n_free(self) -> int:
+        """Number of free multipliers."""
+        return self._free.size
+
+    def split(self, x: Floats) -> tuple[Floats, Floats]:
+        """Weights and free multipliers."""
+        return x[: self.dual.data.n_weights], x[self.dual.data.n_weights :]
+
+    def value_and_gradient(self, x: Floats) -> tuple[float, Floats]:
+        """D and its gradient over (w, free d)."""
+        dual = self.dual
+        weights, free = self.split(x)
+        if self._impossible.any():
+            free = np.where(self._impossible, -np.inf, free)
+        if not self._tied.size:
+            dual.multipliers = free
+        else:
+            dual.multipliers[self._free] = free
+            dual.set_weights(weights)
+            states = self._hub_state[self._tied]
+            possible = dual.multipliers[self._tied] != -np.inf
+            dual.multipliers[self._tied] = 0.0
+            sums = np.bincount(self._hub_state, weights=dual.multipliers, minlength=dual.hub_bias.size)[states]
+            # A state that other clusters of the hub forbid stays forbidden to the first as well.
+            left = np.full(states.size, -np.inf)
+            np.subtract(dual.tables.hub_scores[states], sums, out=left, where=possible & np.isfinite(sums))
+            dual.multipliers[self._tied] = left
+        self.last = dual.evaluate(weights)
+        self.evaluations += 1
+        self._gradient[: weights.size] = self.last.gradient
+        if self._tied.size:
+            self._gradient[weights.size :] = dual.beliefs.disagreement[self._free]
+        self._gradient[weights.size :][self._impossible] = 0.0
+        return self.last.value, self._gradient.copy()
+
+
+class ProfiledObjective:
+    """D minimised over the multipliers by star updates, as a function of w alone.
+
+    Multipliers are warm-started. A trial point that turned out worse than the best so far leaves multipliers fitted to
+    the wrong weights, so those of the best point are restored first. ``accuracy`` is the largest change of a marginal
+    that a sweep may still make.
+
+    Where some hub's number is negative the star update solves for a saddle of D: before convergence D is no bound, so
+    sweeps go on to ``accuracy``, damped where they oscillate. Evaluations that do not get there are ``failures``.
+    """
+
+    def __init__(self, dual: Any, *, accuracy: float, max_sweeps: int = 1000, tree_sweeps: int = 1 << 30) -> None:
+        self.dual = dual  # a Dual, or one that streams
+        self.accuracy = accuracy
+        self.max_sweeps = max_sweeps if dual.consistency else 0
+        self.tree_sweeps = tree_sweeps
+        self.damping = 0.0
+        self.evaluations = 0
+        self.failures = 0
+        self.converged = True
+        self.last: Evaluation | None = None
+        self._is_saddle = dual.has_saddle and tree_sweeps > max_sweeps
+        self._is_exact = tree_sweeps < max_sweeps and dual.is_forest
+        self._keeps = dual.consistency and not self._is_exact
+        self._best_value = np.inf
+
+    def forget(self) -> None:
+        """Forget the best point, since the objective has changed."""
+        self._best_value = np.inf
+        if not self._is_exact:
+            self.dual.remove_levels()
+
+    def value_and_gradient(self, weights: Floats) -> tuple[float, Floats]:
+        """Profiled D and its gradient (by the envelope theorem, that of D at the optimal multipliers)."""
+        dual = self.dual
+        if self.last is not None and self.last.value > self._best_value:
+            dual.recall()
+        self.last = self._evaluate(weights)
+        while self._is_saddle and not self.converged and self.damping < _MOST_DAMPING:
+            self.damping = 0.5 + 0.5 * self.damping
+            self.last = self._evaluate(weights)
+        self.failures += self._is_saddle and not self.converged
+        if self.last.value <= self._best_value and self._keeps:
+            self._best_value = self.last.value
+            dual.remember()
+        return self.last.value, self.last.gradient
+
+    def _evaluate(self, weights: Floats) -> Evaluation:
+        self.evaluations += 1
+        evaluation: Evaluation = self.dual.evaluate(
+            weights,
+            tolerance=self.accuracy,
+            max_sweeps=self.max_sweeps,
+            tree_sweeps=self.tree_sweeps,
+            damping=self.damping,
+        )
+        self.converged = evaluation.residual <= self.accuracy
+        return evaluation

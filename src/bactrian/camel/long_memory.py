@@ -1,0 +1,76 @@
+"""The memory of L-BFGS for millions of weights: single precision, few passes, several threads."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bactrian.engines.numba.long_vectors import combine_rows, dot_rows, store_pair
+from bactrian.engines.numba.threads import Workers
+from bactrian.solvers.lbfgs import Memory
+
+Floats = NDArray[np.float64]
+
+#: Weights from which the passes over memory outweigh all else.
+_LONG = 100_000
+#: Pairs that are then remembered: each costs two passes.
+_LONG_SIZE = 7
+_N_BLOCKS = 16
+
+
+def make_memory(size: int, dimension: int, workers: Workers) -> Memory:
+    """The memory for problems of that size."""
+    return Memory(size, dimension) if dimension < _LONG else LongMemory(min(size, _LONG_SIZE), dimension, workers)
+
+
+class LongMemory(Memory):
+    """Pairs (s, y) kept in single precision; each iteration reads them twice, for inner products and the direction.
+
+    The inner products are those of the rounded pairs, so that the two loops stay consistent with what is stored, and
+    sums are in double precision. Blocks are fixed: results do not depend on the number of threads.
+    """
+
+    def __init__(self, size: int, dimension: int, workers: Workers) -> None:
+        super().__init__(size, 0)
+        self._rows = np.zeros((2 * self._slots, dimension), dtype=np.float32)
+        self._workers = workers
+        self._blocks = np.linspace(0, dimension, _N_BLOCKS + 1).astype(np.int64)
+        self._pending = -1  # slot whose inner products are not yet known
+
+    def clear(self) -> None:
+        """See :class:`Memory`."""
+        super().clear()
+        self._pending = -1
+
+    def add(self, s: Floats, y: Floats) -> None:
+        """See :class:`Memory`."""
+        slot = self._free_slot()
+        sums = np.zeros((_N_BLOCKS, 3))
+        self._workers.run(
+            lambda b, first, last: store_pair(s, y, self._rows, slot, self._slots + slot, first, last, sums[b]),
+            self._blocks,
+        )
+        if self._remember(slot, *sums.sum(axis=0).tolist()):
+            self._pending = slot
+
+    def direction(self, gradient: Floats) -> Floats:
+        """See :class:`Memory`."""
+        if not self._order:
+            return super().direction(gradient)
+        newest = self._order[-1]
+        sums = np.zeros((_N_BLOCKS, 2 * self._slots, 3))
+        self._workers.run(
+            lambda b, first, last: dot_rows(self._rows, gradient, newest, self._slots + newest, first, last, sums[b]),
+            self._blocks,
+        )
+        products = sums.sum(axis=0)
+        if self._pending == newest:
+            self._know(newest, products[:, 1:])
+            self._pending = -1
+        coefficients, scale = self._two_loops(products[:, 0])
+        out = np.empty_like(gradient)
+        self._workers.run(
+            lambda _, first, last: combine_rows(coefficients, self._rows, -scale, gradient, first, last, out),
+            self._blocks,
+        )
+        return out

@@ -1,0 +1,322 @@
+"""Messages on packed data: scores, multipliers and beliefs, and the sweeps that relate them.
+
+Learning and inference both work on this object; the dual adds observed moments and a prior to it.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bactrian.camel.entropy import Carving
+from bactrian.camel.space import Space
+from bactrian.engines.numba.apart import evaluate_apart, evaluate_given
+from bactrian.engines.numba.layout import Layout
+from bactrian.engines.numba.pair_evaluation import evaluate_pairwise
+from bactrian.engines.numba.stars import evaluate_instances
+from bactrian.engines.numba.tables import Beliefs, Numbers, Tables, fill_scores, prepare_tables
+from bactrian.engines.numba.threads import Workers, balanced_blocks
+from bactrian.engines.numba.uniform import Plan, make_plan, sweep_uniform
+from bactrian.graphs.inputs import N_BLOCKS
+from bactrian.graphs.packed import PackedData, TableReader
+
+Floats = NDArray[np.float64]
+
+
+#: States up to which loops are unrolled, and states of links from which that is worth the seconds of compiling.
+_MOST_UNROLLED, _WORTH_COMPILING = 20, 20_000
+#: Sweeps in a leg, after two of which slow modes are extrapolated, and the slowest decrease in a leg that is believed.
+_LEG, _SLOWEST = 50, 0.995
+#: Multipliers above which their level is removed: it takes digits from what they say.
+_LARGE = 1e6
+#: Table entries below which a block is not worth handing to a thread.
+_LEAST_ENTRIES = 2_000.0
+
+
+class Messages:
+    """Scores, multipliers and beliefs of a data set under given counting numbers.
+
+    Parameters
+    ----------
+    consistency : bool
+        Whether clusters must agree on their sepsets. Without it the multipliers stay fixed: the scores of hubs that
+        have no number of their own are spread over their clusters (``link_share``).
+
+    Attributes
+    ----------
+    multipliers : (n_link_states,)
+        delta, in log space.
+    hub_bias : (n_hub_states,)
+        Added to the scores of hubs: minus the linearisation; -inf forbids a state.
+    beliefs_before : (n_hub_states,) or None
+        Beliefs of hubs from which a change is counted.
+    tables, beliefs
+        Scores at the last weights, and beliefs at the last pass; see :mod:`bactrian.engines.numba.stars`.
+    """
+
+    def __init__(
+        self,
+        data: PackedData,
+        carving: Carving,
+        workers: Workers,
+        *,
+        consistency: bool = True,
+        space: Space | None = None,
+    ) -> None:
+        layout = data.layout
+        space = space or Space()
+        self.data, self.carving, self.workers = data, carving, workers
+        self.consistency = consistency
+        self.multipliers = space.zeros(layout.n_link_states)
+        self.hub_bias = space.zeros(layout.n_hub_states)
+        self.beliefs_before: Floats | None = None
+        self._states = _equal_states(layout, carving)
+        self._plan = Plan(*map(space.keep, make_plan(layout))) if self._states else None
+        self._is_convex = consistency and bool((carving.hub >= 0.0).all())
+        self._is_forest = bool(layout.instance_is_tree.all())
+        self._none_skipped = np.zeros(layout.n_instances, dtype=np.bool_)
+        self.tables = Tables(
+            space.scratch(layout.n_entries),
+            space.scratch(layout.n_entries),
+            space.scratch(layout.n_entries if self._states else 0),
+            space.scratch(layout.n_tables),
+            np.empty(layout.n_tables, dtype=np.bool_),
+            space.scratch(layout.n_hub_states),
+            np.zeros(1, dtype=np.bool_),
+        )
+        table_number = np.ones(layout.n_tables)
+        table_number[layout.cluster_table[::-1]] = carving.cluster[::-1]
+        self.numbers = Numbers(carving.cluster, carving.hub, space.keep(table_number))
+        self.beliefs = Beliefs(
+            space.zeros(layout.n_hub_states),
+            space.scratch(layout.n_link_states),
+            space.scratch(layout.n_hub_states),
+            space.scratch(layout.n_link_states),
+            space.scratch(layout.n_entries),
+            np.zeros(layout.n_instances),
+            np.zeros(layout.n_instances),
+            np.zeros(layout.n_instances),
+            np.zeros(layout.n_instances, dtype=np.int64),
+            np.zeros(layout.n_instances, dtype=np.bool_),
+        )
+        is_pair = (layout.cluster_rows > 0) & (table_number[layout.cluster_table] == carving.cluster)
+        others = np.concatenate([[0], np.cumsum(~is_pair)])
+        self._pairwise = np.diff(others[layout.instance_clusters]) == 0
+        shared_entries = int(layout.table_offset[layout.table_shared])
+        absorbed = (carving.hub == 0.0)[layout.link_hub] & (not consistency)
+        self._shares = space.keep(np.where(absorbed, data.link_share, 0.0))
+        self._block_counts = np.zeros((data.blocks.size - 1, shared_entries))
+        self._table_blocks = balanced_blocks(np.diff(layout.table_offset).astype(float), N_BLOCKS, _LEAST_ENTRIES)
+
+    def set_weights(self, weights: Floats) -> None:
+        """Compute all scores at ``weights``."""
+        layout, tables = self.data.layout, self.tables
+        self.data.scores.scores(weights, tables.log_entries, tables.hub_scores, self.workers)
+        np.add(tables.hub_scores, self.hub_bias, out=tables.hub_scores)
+        lowest = min(tables.log_entries.min(initial=0.0), tables.hub_scores.min(initial=0.0))
+        tables.constrained[0] = lowest == -np.inf
+        self.workers.run(
+            lambda _, first, last: prepare_tables(layout, tables, self.numbers, first, last), self._table_blocks
+        )
+        if not self.consistency and (self._plan is None or tables.constrained[0]):
+            self.spread_scores()
+
+    def spread_scores(self) -> None:
+        """Multipliers of clusters that need not agree: shares of their hubs' scores."""
+        layout, tables = self.data.layout, self.tables
+        shares = np.repeat(self._shares, np.diff(layout.link_offset))
+        scores = tables.hub_scores[self.data.hub_state_of_link_state]
+        # A hub that keeps its scores to itself may have forbidden states: no share of -inf is 0, not NaN.
+        self.multipliers[:] = np.multiply(shares, scores, out=np.zeros_like(scores), where=shares > 0.0)
+
+    def remove_levels(self) -> None:
+        """Where multipliers are large, take from those of each link their largest.
+
+        A constant on a link changes neither beliefs nor D, and so sweeps carry it along for ever: one from weights
+        that the solver left long ago would leave rounding of its own size in the scores.
+        """
+        layout, multipliers = self.data.layout, self.multipliers
+        largest = max(multipliers.max(initial=0.0), -multipliers.min(initial=0.0))
+        if not self.consistency or largest <= _LARGE:
+            return
+        top = np.maximum.reduceat(multipliers, layout.link_offset[:-1])
+        level = np.where(np.isfinite(top), top, 0.0)
+        multipliers -= np.repeat(level, np.diff(layout.link_offset))
+
+    def pass_messages(
+        self, *, tolerance: float = 0.0, max_sweeps: int = 0, tree_sweeps: int = 1 << 30, damping: float = 0.0
+    ) -> None:
+        """Sweep the multipliers of every instance to ``tolerance``, then compute beliefs, counts and values.
+
+        With ``max_sweeps`` = 0 the multipliers stay as they are. ``tree_sweeps`` limits the sweeps on trees, where two
+        sweeps of belief propagation are exact.
+
+        Where many sweeps are not enough, one slow mode is left, which shrinks by a constant factor: from two legs of
+        sweeps the multipliers leap to where it leads. D is convex in them where no hub's number is negative, so sweeps
+        mend a leap that went astray.
+        """
+        beliefs = self.beliefs
+        if self.consistency and self._is_forest and 0 < tree_sweeps < max_sweeps:
+            self.multipliers[:] = 0.0  # two sweeps need no start, and levels of an earlier one would cost digits
+        leg = max_sweeps if damping > 0.0 or tree_sweeps < max_sweeps or not self._is_convex else _LEG
+        done: int | NDArray[np.int64] = 0
+        before: tuple[Floats, Floats] | None = None
+        while True:
+            self._sweep(tolerance, min(leg, max_sweeps), tree_sweeps, damping)
+            max_sweeps -= leg
+            if max_sweeps <= 0 or beliefs.residual.max(initial=0.0) <= tolerance:
+                break
+            done = done + beliefs.sweeps
+            if before is None:
+                before = self.multipliers.copy(), beliefs.residual.copy()
+            else:
+                self._leap(*before, tolerance)
+                before = None
+        np.add(beliefs.sweeps, done, out=beliefs.sweeps)
+
+    def _leap(self, multipliers: Floats, residual: Floats, tolerance: float) -> None:
+        """Go on to the limit of the geometric series that a leg of sweeps since ``multipliers`` was part of."""
+        layout, beliefs = self.data.layout, self.beliefs
+        slow = (beliefs.residual > tolerance) & (residual > 0.0)
+        ratio = np.divide(beliefs.residual, residual, out=np.zeros_like(residual), where=slow)
+        ratio = np.where(ratio < 1.0, np.minimum(ratio, _SLOWEST), 0.0)
+        states = np.diff(layout.link_offset[layout.hub_links[layout.instance_hubs]])
+        factor = np.repeat(ratio / (1.0 - ratio), states)
+        free = np.isfinite(self.multipliers) & np.isfinite(multipliers)
+        step = np.subtract(self.multipliers, multipliers, out=np.zeros_like(multipliers), where=free)
+        self.multipliers += factor * step
+
+    def _sweep(self, tolerance: float, max_sweeps: int, tree_sweeps: int, damping: float) -> None:
+        """Sweeps of every instance, beliefs, counts and values."""
+        data, layout, beliefs = self.data, self.data.layout, self.beliefs
+        self._block_counts[:] = 0.0
+        uniform = self._plan is not None and damping == 0.0 and not self.tables.constrained[0]
+
+        def block(b: int, first: int, last: int) -> None:
+            common = (layout, self.tables, self.numbers, self.multipliers, beliefs, data.weights, self._shares)
+            counts = self._block_counts[b]
+            beliefs.done[first:last] = False
+            if uniform:
+                if self._evaluate_uniform(counts, first, last, tolerance, max_sweeps, tree_sweeps):
+                    return
+                if not self.consistency:
+                    self.spread_scores()
+            elif (
+                damping == 0.0
+                and self._pairwise[first:last].any()
+                and evaluate_pairwise(
+                    *common, counts, self._pairwise, first, last, tolerance, max_sweeps, tree_sweeps, self.consistency
+                )
+            ):
+                return
+            evaluate_instances(
+                *common, counts, first, last, tolerance, max_sweeps, tree_sweeps, damping, self.consistency
+            )
+
+        self.workers.run(block, data.blocks)
+        if self._block_counts.size:
+            beliefs.counts[: self._block_counts.shape[1]] = self._block_counts.sum(axis=0)
+
+    def _evaluate_uniform(
+        self, counts: Floats, first: int, last: int, tolerance: float, max_sweeps: int, tree_sweeps: int
+    ) -> bool:
+        """The fastest path; whether all instances could take it."""
+        data, layout, beliefs, tables = self.data, self.data.layout, self.beliefs, self.tables
+        assert self._plan is not None
+        if self.consistency and max_sweeps == 0:
+            done: bool = evaluate_given(
+                layout, tables, self.numbers, self.multipliers, beliefs, data.weights, self._shares, counts, first,
+                last, self._states,
+            )  # fmt: skip
+        elif self.consistency:
+            done = sweep_uniform(
+                layout, self._plan, tables, self.numbers, self.multipliers, beliefs, data.weights, counts,
+                self._none_skipped, first, last, tolerance, max_sweeps, tree_sweeps, self._states,
+            )  # fmt: skip
+        else:
+            done = evaluate_apart(
+                layout, tables, self.numbers, beliefs, data.weights, self._shares, counts, first, last, self._states
+            )
+        return done
+
+    def sweep_running(self, running: NDArray[np.bool_], first: int, last: int, tolerance: float, sweeps: int) -> bool:
+        """Up to so many sweeps of the instances of a block that are running, where the fastest path applies.
+
+        Returns whether it did; residuals, sweeps and ``done`` of the instances are in ``beliefs``. Without damping.
+        """
+        if self._plan is None or self.tables.constrained[0]:
+            return False
+        counts = np.zeros(self._block_counts.shape[1])
+        sweep_uniform(
+            self.data.layout, self._plan, self.tables, self.numbers, self.multipliers, self.beliefs, self.data.weights,
+            counts, ~running, first, last, tolerance, sweeps, 1 << 30, self._states,
+        )  # fmt: skip
+        return True
+
+    def hub_beliefs(self) -> Floats:
+        """(n_hub_states,) beliefs of hubs at the last pass."""
+        return np.exp(self.beliefs.hub_log)
+
+
+def _equal_states(layout: Layout, carving: Carving) -> tuple[int, ...]:
+    """A tuple as long as the number of states where the fastest path applies and pays for its compilation, else ()."""
+    if layout.n_link_states < _WORTH_COMPILING or not (carving.cluster == 1.0).all():
+        return ()
+    states = int(layout.hub_offset[1])
+    sizes = np.diff(layout.hub_offset)
+    if not 2 <= states <= _MOST_UNROLLED or (sizes != states).any() or (layout.cluster_rows != states).any():
+        return ()
+    if (carving.hub + np.diff(layout.hub_links) <= 0.0).any():
+        return ()
+    return (0,) * states
+
+
+class MessageTables(TableReader):
+    """Belief tables of clusters and hubs at the last pass; copies what it needs."""
+
+    def __init__(self, messages: Messages) -> None:
+        self._layout = messages.data.layout
+        tables = messages.tables
+        if not messages.consistency:
+            messages.spread_scores()
+        self._tables = tables._replace(log_entries=tables.log_entries.copy())
+        self._numbers = messages.numbers
+        self._multipliers = messages.multipliers.copy()
+        self._hub_beliefs = messages.hub_beliefs()
+
+    def cluster(self, index: int) -> Floats:
+        """Belief table of a table cluster."""
+        layout = self._layout
+        table = layout.cluster_table[index]
+        scores = np.empty(int(layout.table_offset[table + 1] - layout.table_offset[table]))
+        fill_scores(layout, self._tables, self._numbers, self._multipliers, index, -1, scores)
+        beliefs: Floats = np.exp(scores - scores.max())
+        beliefs /= beliefs.sum()
+        return beliefs
+
+    def hub(self, index: int) -> Floats:
+        """Belief of a hub."""
+        return self._hub_beliefs[self._layout.hub_offset[index] : self._layout.hub_offset[index + 1]].copy()
+
+    def hubs(self, first: int, last: int) -> Floats:
+        """See :class:`TableReader`."""
+        start, stop = self._layout.hub_offset[[first, last]]
+        return self._hub_beliefs[start:stop].reshape(last - first, -1).copy()
+
+    def pairs(self, first: int, last: int) -> Floats:
+        """See :class:`TableReader`."""
+        layout = self._layout
+        tables = layout.cluster_table[first:last]
+        size = int(layout.table_offset[1])
+        states = math.isqrt(size)
+        ends = layout.cluster_link[2 * np.arange(first, last)[:, None] + [0, 1]]
+        messages = self._multipliers[layout.link_offset[ends][:, :, None] + np.arange(states)]
+        scores: Floats = self._tables.log_entries.reshape(-1, states, states)[tables]
+        scores = scores + messages[:, 0, :, None] + messages[:, 1, None, :]
+        scores = scores.reshape(-1, size) / self._numbers.cluster[first:last, None]
+        scores -= scores.max(axis=1, keepdims=True)
+        np.exp(scores, out=scores)
+        scores /= scores.sum(axis=1, keepdims=True)
+        return scores

@@ -1,0 +1,246 @@
+"""One run of a learner: its settings, limits, progress and result."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NoReturn
+from weakref import ref
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bactrian.camel.messages import MessageTables
+from bactrian.camel.prior import Prior, pseudo_gradient
+from bactrian.camel.streamed import StreamedDual
+from bactrian.engines.files.packed_folder import PackedFolder
+from bactrian.graphs.junction import JunctionData
+from bactrian.graphs.packed import BeliefTables, PackedData
+from bactrian.graphs.triplets import TightenedData
+from bactrian.parallel.communicator import Alone, Communicator, Message, Signals, total
+from bactrian.solvers.lbfgs import Outcome
+from bactrian.solvers.solution import Callback, Progress, Record, Solution, Status, WarmState
+
+if TYPE_CHECKING:
+    from bactrian.camel.inner import InnerResult, InnerSolver
+
+Floats = NDArray[np.float64]
+
+#: Weights are wanted to this multiple of the tolerance on beliefs.
+_WEIGHTS_PER_BELIEF = 100.0
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Options of :func:`bactrian.learn` that every learner shares."""
+
+    prior: Prior
+    tolerance: float
+    max_iterations: int
+    max_relinearisations: int
+    max_seconds: float
+    seed: int
+    callback: Callback | None
+    start: Floats | None
+    state: Any = None
+    communicator: Communicator = field(default_factory=Alone)
+
+
+class Run:
+    """Counts work against the limits, reports progress and keeps the history."""
+
+    def __init__(self, settings: Settings, data: PackedData | PackedFolder, name: str) -> None:
+        self.settings, self.name = settings, name
+        self.data: Any = data
+        self.gap_scale = max(1.0, total(settings.communicator, data.total_weight))
+        self.gap_tolerance = settings.tolerance * self.gap_scale
+        if settings.prior.precision > 0.0:
+            # The prior's curvature bounds the distance to the optimum by gap / precision.
+            weight_tolerance = _WEIGHTS_PER_BELIEF * settings.tolerance
+            self.gap_tolerance = min(
+                self.gap_tolerance, max(settings.tolerance, weight_tolerance * settings.prior.precision)
+            )
+        self.accuracy = settings.tolerance
+        #: Accuracy of messages at which the gradient is right to the gap tolerance, where it is no partial derivative.
+        self.gradient_accuracy = max(1e-13, min(self.accuracy, 0.01 * self.gap_tolerance / self.gap_scale))
+        self.interrupted: Status | None = None
+        self.records: list[Record] = []
+        self._begun = time.perf_counter()
+        self.signals = Signals(self._begun + settings.max_seconds)
+        self._iterations = 0
+        #: Whose work is counted in the next two; weakly, for it knows this run, and the data would outlive both.
+        self._inner: ref[InnerSolver] | None = None
+        self._evaluations = 0
+        self._sweeps = 0
+        self._failures = 0
+        self._path: list[Floats] = []
+
+    @property
+    def seconds(self) -> float:
+        """Since the run began."""
+        return time.perf_counter() - self._begun
+
+    @property
+    def iterations_left(self) -> int:
+        """Quasi-Newton iterations still allowed: none where the run must stop."""
+        return 0 if self.is_over() else self.settings.max_iterations - self._iterations
+
+    def initial_weights(self) -> Floats:
+        """Zero, or the start that the user gave."""
+        if self.settings.start is None:
+            return np.zeros(self.data.n_weights)
+        return self.settings.start.copy()
+
+    def after_step(self, weights: Floats, objective: float, gap: float, violation: float) -> bool:
+        """Count an iteration, call back; True where the run must stop."""
+        self._iterations += 1
+        if self._iterations & (self._iterations - 1) == 0:
+            self._path = [*self._path[-1:], weights.copy()]
+        settings = self.settings
+        if settings.callback is not None:
+            progress = Progress(
+                len(self.records), self._iterations, objective, gap, violation, self.seconds, weights.copy()
+            )
+            answer = settings.callback(progress)
+            if isinstance(answer, bool | np.bool_) and answer:
+                self.signals.stop = True
+        self._heed_signals()
+        if self.interrupted is None and self.iterations_left <= 0:
+            self.interrupted = Status.ITERATION_LIMIT
+        return self.interrupted is not None
+
+    def is_over(self) -> bool:
+        """Whether the run must stop; asks the clock, for solvers work between iterations as well."""
+        self._heed_signals()
+        return self.interrupted is not None
+
+    def _heed_signals(self) -> None:
+        # Clocks and callbacks differ from rank to rank: what stops one stops all, once all have heard of it.
+        stopped, late = self.signals.own() if self.settings.communicator.size == 1 else self.signals.seen
+        if stopped:
+            self.interrupted = Status.STOPPED
+        elif late and self.interrupted is None:
+            self.interrupted = Status.TIME_LIMIT
+
+    def listen_to(self, dual: Any) -> None:
+        """Learn what other ranks want from the messages of a dual's evaluations; :meth:`after_step` needs it."""
+        message: Message | None = dual.message
+        if message is not None:
+            message.signals = self.signals
+
+    def status_of(self, outcome: Outcome) -> Status:
+        """Status of a solve that ended with ``outcome``."""
+        if self.interrupted is not None and outcome is not Outcome.CONVERGED:
+            return self.interrupted
+        return {
+            Outcome.CONVERGED: Status.CONVERGED,
+            Outcome.LIMIT: Status.ITERATION_LIMIT,
+            Outcome.STOPPED: Status.STOPPED,
+            Outcome.STALLED: Status.STALLED,
+        }[outcome]
+
+    def record(
+        self,
+        result: InnerResult,
+        inner: InnerSolver,
+        belief_change: float = np.nan,
+        weight_change: float = np.nan,
+        linearisation_change: float = np.nan,
+    ) -> None:
+        """Add an outer iteration to the history."""
+        if self._inner is None or self._inner() is not inner:
+            self._inner, self._evaluations, self._sweeps, self._failures = ref(inner), 0, 0, 0
+        self.records.append(
+            Record(
+                outer=len(self.records),
+                objective=result.objective,
+                moment_gap=result.gap,
+                violation=result.violation,
+                iterations=result.iterations,
+                evaluations=inner.evaluations - self._evaluations,
+                sweeps=inner.sweeps - self._sweeps,
+                failures=inner.failures - self._failures,
+                seconds=self.seconds,
+                belief_change=belief_change,
+                weight_change=weight_change,
+                linearisation_change=linearisation_change,
+            )
+        )
+        self._evaluations, self._sweeps, self._failures = inner.evaluations, inner.sweeps, inner.failures
+
+    def finish(
+        self,
+        inner: InnerSolver,
+        weights: Floats,
+        status: Status,
+        junction: JunctionData | TightenedData | None = None,
+    ) -> Solution:
+        """The solution at ``weights``."""
+        dual = inner.dual
+        settings = self.settings
+        evaluation = inner.evaluate(weights)
+        slope = pseudo_gradient(weights, evaluation.gradient, settings.prior.l1)
+        gap = float(np.abs(slope).max(initial=0.0))
+        objective = evaluation.value + settings.prior.l1 * float(np.abs(weights).sum())
+        tables: Sequence[Sequence[Floats]]
+        state: Any
+        if isinstance(dual, StreamedDual):
+            tables, state = NoBeliefs("learning from a folder of packed data"), dual
+        else:
+            reader = MessageTables(dual)
+            tables = BeliefTables(dual.data, reader)
+            if junction is not None:
+                tables = BeliefTables(junction.original, junction.reader(reader))
+            state = WarmState(dual.multipliers.copy(), dual.hub_bias.copy())
+        violation = dual.largest_violation()
+        if (
+            status is Status.CONVERGED
+            and settings.prior.is_flat
+            and self._is_unbounded(inner, weights, evaluation.value)
+        ):
+            status = Status.UNBOUNDED
+        return Solution(
+            weights=weights,
+            status=status,
+            history=tuple(self.records),
+            objective=objective,
+            moment_gap=gap,
+            violation=violation,
+            beliefs=tables,
+            method=self.name,
+            seconds=self.seconds,
+            evaluations=sum(record.evaluations for record in self.records),
+            state=state,
+        )
+
+    def _is_unbounded(self, inner: InnerSolver, weights: Floats, value: float) -> bool:
+        """Whether the objective stays flat far out along the last leg of the path, though scores change along it.
+
+        At a finite optimum the objective curves upwards along every direction that changes the scores within a cluster;
+        it can be flat only where the probabilities of the states that lose score are already next to nothing.
+        """
+        leg = weights - self._path[0] if self._path else np.zeros_like(weights)
+        length = float(np.abs(leg).max(initial=0.0))
+        if length < 1e-3:
+            return False
+        leg = np.where(np.abs(leg) >= 0.1 * length, (5.0 / length) * leg, 0.0)
+        further = inner.evaluate(weights + leg)
+        moved = inner.dual.largest_score(leg)
+        return bool(moved > 1.0 and further.value <= value + 1e-6 * self.gap_scale)
+
+
+class NoBeliefs(Sequence[Sequence[Floats]]):
+    """In place of belief tables; says what to do instead."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    def _refuse(self) -> NoReturn:
+        raise ValueError(f"{self._what} has no cluster beliefs; call bactrian.infer at solution.weights")
+
+    def __len__(self) -> int:
+        self._refuse()
+
+    def __getitem__(self, instance):  # type: ignore[no-untyped-def]
+        self._refuse()

@@ -1,1 +1,0 @@
-"""Cluster graphs and the builders that make them."""

@@ -1,0 +1,1 @@
+"""Packed data in files, for data beyond the memory."""

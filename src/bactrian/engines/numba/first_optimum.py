@@ -1,0 +1,256 @@
+"""The lexicographically first best assignment of a forest of hubs and clusters.
+
+Two sweeps of max-product on a forest leave in every cluster its max-marginals: a state of a cluster belongs to some
+best assignment exactly where its max-marginal attains the maximum. Those *tight* states form a tree of constraints
+whose solutions are the best assignments. Once every tight state has support in the neighbouring clusters (arc
+consistency, Mackworth, Artificial Intelligence 8(1), 1977) each of them extends to a solution (Freuder, J. ACM 29(1),
+1982), so variables can be fixed one after the other, each to its first tight state, without ever backing up. States
+only ever leave the lists, so where the best assignment is unique the work is one scan of the tables.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from bactrian.engines.numba.layout import Ints, Layout
+from bactrian.engines.numba.maximum import Scratch, fill_sums, first_best, scratch, update_star
+
+Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+
+
+class Tight(NamedTuple):
+    """Tight states of an instance's clusters, and hubs whose states may have lost their support."""
+
+    listed: Ints  #: tight states, cluster after cluster
+    begin: Ints  #: where a cluster's begin
+    left: Ints  #: how many a cluster has left
+    support: Ints  #: how many of them support each link state
+    queue: Ints  #: hubs to look at, in a ring
+    queued: Flags  #: whether a hub is in the queue
+    ends: Ints  #: the two ends of the ring
+    dead: Flags  #: scratch over the states of a hub
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def decode_trees(
+    layout: Layout,
+    entries: Floats,
+    hub_scores: Floats,
+    multipliers: Floats,
+    tolerance: Floats,
+    instance_variables: Ints,
+    variable_cluster: Ints,
+    variable_stride: Ints,
+    variable_states: Ints,
+    states: Ints,
+    feasible: Flags,
+    active: Flags,
+    first: int,
+    last: int,
+) -> None:
+    """Best assignments of the active instances among ``first:last``, all of them forests; ``multipliers`` start at 0.
+
+    Variable v of an instance is read off state k of cluster ``variable_cluster[v]`` as ``k // variable_stride[v] %
+    variable_states[v]``, or off hub h where that cluster is ``-1 - h``. Scores within ``tolerance[m]`` of the maximum
+    count as ties. ``feasible[m]`` is False where every joint state is forbidden.
+    """
+    work = scratch(layout, first, last)
+    for m in range(first, last):
+        if not active[m]:
+            continue
+        feasible[m] = _propagate(layout, entries, hub_scores, multipliers, m, work)
+        if not feasible[m]:
+            continue
+        tight = _tight_states(layout, entries, multipliers, tolerance[m], m, work)
+        for local in range(tight.left.size):
+            feasible[m] = feasible[m] and tight.left[local] > 0
+        if not feasible[m]:
+            continue
+        hubs = layout.instance_hubs[m], layout.instance_hubs[m + 1]
+        for hub in range(hubs[0], hubs[1]):
+            _enqueue(tight, hub - hubs[0], hubs[1] - hubs[0])
+        _make_consistent(layout, tight, m)
+        for variable in range(instance_variables[m], instance_variables[m + 1]):
+            cluster = variable_cluster[variable]
+            if cluster < 0:
+                hub = -1 - cluster
+                start, stop = layout.hub_offset[hub], layout.hub_offset[hub + 1]
+                states[variable] = first_best(hub_scores[start:stop], stop - start)
+                continue
+            stride, size = variable_stride[variable], variable_states[variable]
+            local = cluster - layout.instance_clusters[m]
+            listed, begin, count = tight.listed, tight.begin[local], tight.left[local]
+            state = size
+            for i in range(begin, begin + count):
+                state = min(state, listed[i] // stride % size)
+            states[variable] = state
+            kept = begin
+            for i in range(begin, begin + count):
+                if listed[i] // stride % size == state:
+                    listed[kept] = listed[i]
+                    kept += 1
+                else:
+                    _withdraw(layout, tight, m, cluster, listed[i])
+            tight.left[local] = kept - begin
+            _make_consistent(layout, tight, m)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _propagate(
+    layout: Layout,
+    entries: Floats,
+    hub_scores: Floats,
+    multipliers: Floats,
+    m: int,
+    work: Scratch,
+) -> bool:
+    """Collect and distribute; False where every joint state is forbidden."""
+    first, last = layout.instance_hubs[m], layout.instance_hubs[m + 1]
+    for sweep in range(2):
+        for step in range(last - first):
+            hub = layout.hub_order[last - 1 - step if sweep == 0 else first + step]
+            if layout.hub_links[hub] == layout.hub_links[hub + 1]:
+                start = layout.hub_offset[hub]
+                top = -np.inf
+                for k in range(start, layout.hub_offset[hub + 1]):
+                    top = max(top, hub_scores[k])
+                if top == -np.inf:
+                    return False
+            elif update_star(layout, entries, hub_scores, multipliers, hub, 0.0, work) < 0.0:
+                return False
+    return True
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _tight_states(layout: Layout, entries: Floats, multipliers: Floats, slack: float, m: int, work: Scratch) -> Tight:
+    """Lists of tight states, and for each link state the number of tight states that support it.
+
+    A list is empty where a cluster forbids all its states.
+    """
+    clusters = layout.instance_clusters[m], layout.instance_clusters[m + 1]
+    hubs = layout.instance_hubs[m], layout.instance_hubs[m + 1]
+    links = layout.hub_links[hubs[0]], layout.hub_links[hubs[1]]
+    begin = np.zeros(clusters[1] - clusters[0], np.int64)
+    count = np.zeros(clusters[1] - clusters[0], np.int64)
+    listed = np.empty(max(16, 2 * begin.size), np.int64)
+    support = np.zeros(layout.link_offset[links[1]] - layout.link_offset[links[0]], np.int64)
+    sums = work[0]
+    used = 0
+    for cluster in range(clusters[0], clusters[1]):
+        size = fill_sums(layout, entries, multipliers, cluster, -1, sums)
+        top = -np.inf
+        for k in range(size):
+            top = max(top, sums[k])
+        begin[cluster - clusters[0]] = used
+        for k in range(size):
+            if sums[k] != -np.inf and sums[k] >= top - slack:
+                if used == listed.size:
+                    larger = np.empty(2 * used, np.int64)
+                    for i in range(used):
+                        larger[i] = listed[i]
+                    listed = larger
+                listed[used] = k
+                used += 1
+                for position in range(layout.cluster_links[cluster], layout.cluster_links[cluster + 1]):
+                    link = layout.cluster_link[position]
+                    x = layout.projection[layout.link_projection[link] + k]
+                    support[layout.link_offset[link] - layout.link_offset[links[0]] + x] += 1
+        count[cluster - clusters[0]] = used - begin[cluster - clusters[0]]
+    n_hubs = hubs[1] - hubs[0]
+    return Tight(
+        listed, begin, count, support,
+        np.zeros(n_hubs + 1, np.int64), np.zeros(n_hubs, np.bool_), np.zeros(2, np.int64),
+        np.zeros(work[1].size, np.bool_),
+    )  # fmt: skip
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _enqueue(tight: Tight, hub: int, n_hubs: int) -> None:
+    if not tight.queued[hub]:
+        tight.queued[hub] = True
+        tight.queue[tight.ends[1]] = hub
+        tight.ends[1] = (tight.ends[1] + 1) % (n_hubs + 1)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _withdraw(layout: Layout, tight: Tight, m: int, cluster: int, state: int) -> None:
+    """Take a tight state's support from its link states; hubs that lose the last of a state are queued."""
+    support = tight.support
+    first_hub = layout.instance_hubs[m]
+    base = layout.link_offset[layout.hub_links[first_hub]]
+    for position in range(layout.cluster_links[cluster], layout.cluster_links[cluster + 1]):
+        link = layout.cluster_link[position]
+        x = layout.link_offset[link] - base + layout.projection[layout.link_projection[link] + state]
+        support[x] -= 1
+        if support[x] == 0:
+            _enqueue(tight, layout.link_hub[link] - first_hub, layout.instance_hubs[m + 1] - first_hub)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _make_consistent(layout: Layout, tight: Tight, m: int) -> None:
+    """Drop tight states that some neighbouring cluster does not support, until none is left."""
+    listed, begin, left, support, queue, queued, ends, dead = tight
+    first_hub = layout.instance_hubs[m]
+    n_hubs = layout.instance_hubs[m + 1] - first_hub
+    base = layout.link_offset[layout.hub_links[first_hub]]
+    while ends[0] != ends[1]:
+        hub = queue[ends[0]] + first_hub
+        ends[0] = (ends[0] + 1) % (n_hubs + 1)
+        queued[hub - first_hub] = False
+        first, last = layout.hub_links[hub], layout.hub_links[hub + 1]
+        size = layout.hub_offset[hub + 1] - layout.hub_offset[hub]
+        for x in range(size):
+            dead[x] = False
+            for link in range(first, last):
+                dead[x] = dead[x] or support[layout.link_offset[link] - base + x] == 0
+        for link in range(first, last):
+            broken = False
+            for x in range(size):
+                broken = broken or (dead[x] and support[layout.link_offset[link] - base + x] > 0)
+            if not broken:
+                continue
+            cluster = layout.link_cluster[link]
+            local = cluster - layout.instance_clusters[m]
+            projection = layout.link_projection[link]
+            kept = begin[local]
+            for i in range(begin[local], begin[local] + left[local]):
+                if dead[layout.projection[projection + listed[i]]]:
+                    _withdraw(layout, tight, m, cluster, listed[i])
+                else:
+                    listed[kept] = listed[i]
+                    kept += 1
+            left[local] = kept - begin[local]
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def add_table(target: Floats, sizes: Ints, strides: Ints, source: Floats, start: int) -> None:
+    """Add a factor to a clique's table in C order: ``source[start + sum of strides x state]`` to each joint state.
+
+    ``sizes`` are those of the clique's axes; a stride of 0 marks a variable that the factor does not have.
+    """
+    axes = sizes.size
+    run, last = 1, axes
+    while last > 0 and strides[last - 1] == 0:
+        last -= 1
+        run *= sizes[last]
+    state = np.zeros(max(last, 1), np.int64)
+    place, k = start, 0
+    while k < target.size:
+        score = source[place]
+        for i in range(k, k + run):
+            target[i] += score
+        k += run
+        axis = last - 1
+        while axis >= 0:
+            state[axis] += 1
+            place += strides[axis]
+            if state[axis] < sizes[axis]:
+                break
+            place -= strides[axis] * sizes[axis]
+            state[axis] = 0
+            axis -= 1

@@ -1,0 +1,184 @@
+"""Blocked Gibbs sampling on factor graphs.
+
+A block (:mod:`.blocks`) is sampled jointly: messages are collected towards the roots of its forest
+(forward filtering), and states drawn from the roots outward (backward sampling).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from bactrian.engines.numba.arithmetic import exp, logsumexp
+from bactrian.engines.numba.assignments import Scores
+from bactrian.engines.numba.blocks import Blocks, conditional_start
+from bactrian.engines.numba.layout import Ints, Layout
+from bactrian.engines.numba.maximum import joint_score
+from bactrian.engines.numba.random import Words, draw, uniform
+
+Floats = NDArray[np.float64]
+Work = tuple[Floats, Floats, Floats]
+
+
+class Draws(NamedTuple):
+    """Sums over the sweeps kept, of one chain."""
+
+    mean: Floats  #: (n_hub_states,) sum of conditional marginals
+    batch: Floats  #: (n_hub_states,) the same over the batch under way
+    batch_sum: Floats  #: (n_hub_states,) sum over batches of batch means
+    batch_square: Floats  #: (n_hub_states,) sum of their squares
+    halves: Ints  #: (2, n_hub_states) counts of sampled states in the two halves of the chain
+    clusters: Ints  #: (total size of the clusters,) counts of sampled states of clusters
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _entry(scores: Scores, index: int, floor: float) -> float:
+    return max(scores.entries[index], floor)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _filter_block(
+    layout: Layout, scores: Scores, blocks: Blocks, number: int, states: Ints, floor: float, local: Floats,
+    messages: Floats, small: Floats,
+) -> None:  # fmt: skip
+    """Collect towards the roots: scores of variables in ``local``, of pairs on the parent's side in ``messages``."""
+    first, last = blocks.bounds[number], blocks.bounds[number + 1]
+    for i in range(first, last):
+        hub = blocks.order[i]
+        start = layout.hub_offset[hub]
+        size = layout.hub_offset[hub + 1] - start
+        for x in range(size):
+            local[start + x] = scores.hubs[start + x]
+        for link in range(layout.hub_links[hub], layout.hub_links[hub + 1]):
+            if not blocks.inside[link]:
+                index = conditional_start(layout, scores.strides, states, link, -1)
+                for x in range(size):
+                    local[start + x] += _entry(scores, index + scores.strides[link] * x, floor)
+    for i in range(last - 1, first - 1, -1):
+        hub = blocks.order[i]
+        up, down = blocks.up_link[hub], blocks.down_link[hub]
+        if up < 0:
+            continue
+        start = layout.hub_offset[hub]
+        size = layout.hub_offset[hub + 1] - start
+        parent = layout.hub_offset[layout.link_hub[down]]
+        told = layout.link_offset[down]
+        index = conditional_start(layout, scores.strides, states, up, down)
+        for y in range(layout.link_offset[down + 1] - told):
+            for x in range(size):
+                place = index + scores.strides[up] * x + scores.strides[down] * y
+                small[x] = local[start + x] + _entry(scores, place, floor)
+            messages[told + y] = logsumexp(small, 0, size)
+            local[parent + y] += messages[told + y]
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _sample_block(
+    layout: Layout, scores: Scores, blocks: Blocks, number: int, states: Ints, floor: float, local: Floats,
+    messages: Floats, small: Floats, marginals: Floats, keep: bool, random: Words,
+) -> None:  # fmt: skip
+    """Draw a block from the roots outward, after :func:`_filter_block`.
+
+    With ``keep`` the marginals of its variables given the other blocks are left in ``marginals``.
+    """
+    for i in range(blocks.bounds[number], blocks.bounds[number + 1]):
+        hub = blocks.order[i]
+        up, down = blocks.up_link[hub], blocks.down_link[hub]
+        start = layout.hub_offset[hub]
+        size = layout.hub_offset[hub + 1] - start
+        if up < 0:
+            normaliser = logsumexp(local, start, start + size)
+            for x in range(size):
+                small[x] = exp(local[start + x] - normaliser)
+                marginals[start + x] = small[x]
+            states[hub] = draw(small, 0, size, random)
+            continue
+        parent = layout.link_hub[down]
+        told = layout.link_offset[down]
+        index = conditional_start(layout, scores.strides, states, up, down)
+        if keep:
+            for x in range(size):
+                marginals[start + x] = 0.0
+            for y in range(layout.link_offset[down + 1] - told):
+                mass = marginals[layout.hub_offset[parent] + y]
+                if mass > 0.0:
+                    for x in range(size):
+                        place = index + scores.strides[up] * x + scores.strides[down] * y
+                        score = local[start + x] + _entry(scores, place, floor)
+                        marginals[start + x] += mass * exp(score - messages[told + y])
+        y = states[parent]
+        for x in range(size):
+            place = index + scores.strides[up] * x + scores.strides[down] * y
+            small[x] = exp(local[start + x] + _entry(scores, place, floor) - messages[told + y])
+        states[hub] = draw(small, 0, size, random)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _sweep(
+    layout: Layout, scores: Scores, blocks: Blocks, m: int, states: Ints, floor: float, work: Work,
+    marginals: Floats, keep: bool, random: Words,
+) -> None:  # fmt: skip
+    for number in range(blocks.instance_blocks[m], blocks.instance_blocks[m + 1]):
+        _filter_block(layout, scores, blocks, number, states, floor, work[0], work[1], work[2])
+        _sample_block(layout, scores, blocks, number, states, floor, work[0], work[1], work[2], marginals, keep, random)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def start_chain(
+    layout: Layout, scores: Scores, blocks: Blocks, m: int, states: Ints, work: Work, marginals: Floats,
+    random: Words, max_sweeps: int,
+) -> bool:  # fmt: skip
+    """Random states, then sweeps with forbidden entries as growing finite penalties, until the states are allowed."""
+    for hub in range(layout.instance_hubs[m], layout.instance_hubs[m + 1]):
+        start = layout.hub_offset[hub]
+        allowed = 0
+        for k in range(start, layout.hub_offset[hub + 1]):
+            allowed += scores.hubs[k] != -np.inf
+        left = int(uniform(random) * allowed)
+        for k in range(start, layout.hub_offset[hub + 1]):
+            if scores.hubs[k] != -np.inf:
+                if left == 0:
+                    states[hub] = k - start
+                left -= 1
+    for sweep in range(max_sweeps):
+        if joint_score(layout, scores.entries, scores.hubs, scores.strides, states, m) > -np.inf:
+            return True
+        _sweep(layout, scores, blocks, m, states, -5.0 * (sweep + 1), work, marginals, False, random)
+    return bool(joint_score(layout, scores.entries, scores.hubs, scores.strides, states, m) > -np.inf)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def run_chain(
+    layout: Layout, scores: Scores, blocks: Blocks, m: int, states: Ints, work: Work, marginals: Floats,
+    random: Words, cluster_start: Ints, draws: Draws, burn_in: int, thinning: int, n_samples: int, batch: int,
+) -> None:  # fmt: skip
+    """``burn_in`` sweeps, then ``n_samples`` kept, one in ``thinning``; batches of ``batch`` kept sweeps."""
+    first, last = layout.hub_offset[layout.instance_hubs[m]], layout.hub_offset[layout.instance_hubs[m + 1]]
+    for _ in range(burn_in):
+        _sweep(layout, scores, blocks, m, states, -np.inf, work, marginals, False, random)
+    half = n_samples // 2
+    for sample in range(n_samples):
+        for skipped in range(thinning):
+            _sweep(layout, scores, blocks, m, states, -np.inf, work, marginals, skipped == thinning - 1, random)
+        for k in range(first, last):
+            draws.mean[k] += marginals[k]
+            draws.batch[k] += marginals[k]
+        if (sample + 1) % batch == 0:
+            for k in range(first, last):
+                value = draws.batch[k] / batch
+                draws.batch_sum[k] += value
+                draws.batch_square[k] += value * value
+                draws.batch[k] = 0.0
+        part = 0 if sample < half else 1
+        if part == 0 or sample >= n_samples - half:
+            for hub in range(layout.instance_hubs[m], layout.instance_hubs[m + 1]):
+                draws.halves[part, layout.hub_offset[hub] + states[hub]] += 1
+        for cluster in range(layout.instance_clusters[m], layout.instance_clusters[m + 1]):
+            index = cluster_start[cluster]
+            for position in range(layout.cluster_links[cluster], layout.cluster_links[cluster + 1]):
+                link = layout.cluster_link[position]
+                index += scores.strides[link] * states[layout.link_hub[link]]
+            draws.clusters[index] += 1

@@ -1,0 +1,248 @@
+"""Star updates of pairwise instances in linear space: the fast path behind :mod:`bactrian.engines.numba.stars`.
+
+Where all clusters of an instance are pairs between two hubs, all scores are finite and tables have a moderate range, a
+link's multipliers are held as u = exp(d / kappa - s) with one logarithmic scale s a link. A message is then a product
+of a table's exponential with a vector, a new multiplier a division, and the only transcendental functions left are K
+logarithms and exponentials a hub:
+
+    m_l = E'u,    b = (exp(theta_v) prod_l m_l^kappa_l)^(1 / (kappa_v + sum kappa_l)),    u_l = b / m_l
+
+Every step is checked against the range of floating point; where it could lose digits the functions return False and
+the caller starts over in log space.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from bactrian.engines.numba.arithmetic import FAST_MATH, exp
+from bactrian.engines.numba.layout import Layout
+from bactrian.engines.numba.tables import LARGEST, SMALLEST, Numbers, Tables
+
+Floats = NDArray[np.float64]
+
+
+class Linear(NamedTuple):
+    """Linear multipliers of one instance, and scratch."""
+
+    message: Floats  #: u, by link state counted from the instance's first
+    scale: Floats  #: s, by link counted from the instance's first
+    product: Floats  #: m of the links around a hub
+    belief: Floats  #: b of a hub
+    kappa: Floats  #: numbers of the links around a hub
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def new_linear(layout: Layout, first: int, last: int) -> Linear:
+    """Space for any of the instances ``first:last``."""
+    states, links, star, belief = 1, 1, 1, 1
+    for instance in range(first, last):
+        hubs = layout.instance_hubs[instance], layout.instance_hubs[instance + 1]
+        begin, end = layout.hub_links[hubs[0]], layout.hub_links[hubs[1]]
+        links = max(links, end - begin)
+        states = max(states, layout.link_offset[end] - layout.link_offset[begin])
+        for hub in range(hubs[0], hubs[1]):
+            size = layout.hub_offset[hub + 1] - layout.hub_offset[hub]
+            belief = max(belief, size)
+            star = max(star, size * (layout.hub_links[hub + 1] - layout.hub_links[hub]))
+    return Linear(np.empty(states), np.empty(links), np.empty(star), np.empty(belief), np.empty(star))
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def load_messages(
+    layout: Layout, tables: Tables, numbers: Numbers, multipliers: Floats, instance: int, linear: Linear
+) -> bool:
+    """Fill the linear multipliers of a pairwise instance; False where the range demands log space."""
+    cluster_table, link_offset = layout.cluster_table, layout.link_offset
+    cluster_number, narrow = numbers.cluster, tables.narrow
+    for cluster in range(layout.instance_clusters[instance], layout.instance_clusters[instance + 1]):
+        if not narrow[cluster_table[cluster]]:
+            return False
+    begin, end = layout.instance_hubs[instance], layout.instance_hubs[instance + 1]
+    hub_scores = tables.hub_scores
+    for k in range(layout.hub_offset[begin], layout.hub_offset[end]):
+        if hub_scores[k] == -np.inf:
+            return False
+    link_cluster, message, scale = layout.link_cluster, linear.message, linear.scale
+    begin, end = layout.hub_links[begin], layout.hub_links[end]
+    base = link_offset[begin]
+    for link in range(begin, end):
+        start, stop = link_offset[link], link_offset[link + 1]
+        inverse = 1.0 / cluster_number[link_cluster[link]]
+        top = -np.inf
+        for k in range(start, stop):
+            top = max(top, multipliers[k])
+        if not -np.inf < top < np.inf:
+            return False
+        scale[link - begin] = top * inverse
+        for k in range(start, stop):
+            message[k - base] = (multipliers[k] - top) * inverse
+    for k in range(link_offset[end] - base):  # one long loop, which vectorises
+        message[k] = exp(message[k])
+    return True
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def store_messages(layout: Layout, numbers: Numbers, multipliers: Floats, instance: int, linear: Linear) -> None:
+    """Write the linear multipliers of an instance back as logarithms."""
+    link_offset, link_cluster, cluster_number = layout.link_offset, layout.link_cluster, numbers.cluster
+    message, scale = linear.message, linear.scale
+    begin = layout.hub_links[layout.instance_hubs[instance]]
+    end = layout.hub_links[layout.instance_hubs[instance + 1]]
+    base = link_offset[begin]
+    for link in range(begin, end):
+        kappa = cluster_number[link_cluster[link]]
+        for k in range(link_offset[link], link_offset[link + 1]):
+            multipliers[k] = kappa * (math.log(message[k - base]) + scale[link - begin])
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST_MATH)
+def pair_product(
+    entries: Floats, start: int, rows: int, columns: int, axis: int, message: Floats, at: int, out: Floats, to: int
+) -> float:
+    """Marginal of a table on ``axis``, the other axis weighted by ``message[at:]``; returns the smallest entry.
+
+    -1 where an entry is too large.
+    """
+    low, high = np.inf, 0.0
+    if axis == 1:
+        for b in range(columns):
+            out[to + b] = 0.0
+        for a in range(rows):
+            weight = message[at + a]
+            row = start + a * columns
+            for b in range(columns):
+                out[to + b] += weight * entries[row + b]
+        for b in range(columns):
+            low, high = min(low, out[to + b]), max(high, out[to + b])
+    else:
+        for a in range(rows):
+            row = start + a * columns
+            total = 0.0
+            for b in range(columns):
+                total += entries[row + b] * message[at + b]
+            out[to + a] = total
+            low, high = min(low, total), max(high, total)
+    return low if high < LARGEST else -1.0
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def hub_belief(
+    hub_scores: Floats,
+    start: int,
+    states: int,
+    degree: int,
+    product: Floats,
+    kappas: Floats,
+    uniform: bool,
+    divisor: float,
+    hub_log: Floats,
+    belief: Floats,
+) -> None:
+    """log b and b of a hub from the products of its links; ``kappas`` holds the numbers of the links."""
+    inverse = 1.0 / divisor
+    uniform = uniform and degree > 0  # without links the numbers are whatever the scratch held, perhaps NaN
+    for k in range(states):
+        together = 1.0
+        if uniform:
+            for j in range(degree):
+                together *= product[j * states + k]
+        if uniform and SMALLEST < together < LARGEST:
+            total = kappas[0] * math.log(together)
+        else:
+            total = 0.0
+            for j in range(degree):
+                total += kappas[j] * math.log(product[j * states + k])
+        hub_log[start + k] = (hub_scores[start + k] + total) * inverse
+    top = -np.inf
+    for k in range(states):
+        top = max(top, hub_log[start + k])
+    total = 0.0
+    for k in range(states):
+        belief[k] = exp(hub_log[start + k] - top)
+        total += belief[k]
+    normaliser = top + math.log(total)
+    inverse = 1.0 / total
+    for k in range(states):
+        hub_log[start + k] -= normaliser
+        belief[k] *= inverse
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def divide(message: Floats, at: int, product: Floats, start: int, belief: Floats, states: int) -> float:
+    """u = b / m for one link; returns the largest change of the cluster's marginal on the hub."""
+    total = 0.0
+    for k in range(states):
+        total += message[at + k] * product[start + k]
+    inverse = 1.0 / total
+    change = 0.0
+    for k in range(states):
+        old = message[at + k] * product[start + k] * inverse
+        change = max(change, abs(old - belief[k]))
+        message[at + k] = belief[k] / product[start + k]
+    return change
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def sweep_linear(
+    layout: Layout,
+    tables: Tables,
+    numbers: Numbers,
+    hub_log: Floats,
+    instance: int,
+    backward: bool,
+    linear: Linear,
+) -> float:
+    """Star updates of an instance's hubs in turn; returns the largest change of a marginal.
+
+    NaN where log space is needed. Arrays are taken out of their named tuples before the loops: inside them each access
+    would cost as much as the arithmetic.
+    """
+    hub_order, hub_offset, hub_links = layout.hub_order, layout.hub_offset, layout.hub_links
+    link_cluster, link_offset = layout.link_cluster, layout.link_offset
+    link_partner, link_axis = layout.link_partner, layout.link_axis
+    cluster_table, table_offset = layout.cluster_table, layout.table_offset
+    exp_entries, shift, hub_scores = tables.exp_entries, tables.shift, tables.hub_scores
+    hub_number, cluster_number = numbers.hub, numbers.cluster
+    message, scale, product, belief = linear.message, linear.scale, linear.product, linear.belief
+    kappas = linear.kappa
+    begin, end = layout.instance_hubs[instance], layout.instance_hubs[instance + 1]
+    first_link = hub_links[begin]
+    base = link_offset[first_link]
+    change = 0.0
+    for position in range(end - begin):
+        hub = hub_order[end - 1 - position if backward else begin + position]
+        start = hub_offset[hub]
+        states = hub_offset[hub + 1] - start
+        first, last = hub_links[hub], hub_links[hub + 1]
+        divisor = hub_number[hub]
+        uniform = True
+        for link in range(first, last):
+            cluster = link_cluster[link]
+            kappa = cluster_number[cluster]
+            table = cluster_table[cluster]
+            partner = link_partner[link]
+            at = link_offset[partner]
+            others = link_offset[partner + 1] - at
+            axis = link_axis[link]
+            rows, columns = (others, states) if axis == 1 else (states, others)
+            low = pair_product(
+                exp_entries, table_offset[table], rows, columns, axis, message, at - base, product,
+                (link - first) * states,
+            )  # fmt: skip
+            if not low > SMALLEST:
+                return np.nan
+            scale[link - first_link] = -scale[partner - first_link] - shift[table]
+            divisor += kappa
+            kappas[link - first] = kappa
+            uniform = uniform and kappa == kappas[0]
+        hub_belief(hub_scores, start, states, last - first, product, kappas, uniform, divisor, hub_log, belief)
+        for link in range(first, last):
+            step = divide(message, link_offset[link] - base, product, (link - first) * states, belief, states)
+            change = max(change, step)
+    return change

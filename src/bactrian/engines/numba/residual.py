@@ -1,0 +1,238 @@
+"""Residual belief propagation: the star that is furthest from its fixed point is updated next.
+
+Elidan, McGraw and Koller (UAI 2006) keep messages in a priority queue ordered by their residual, the change that an
+update would make. Here the queue holds hubs, and an update of hub v computes those of its incoming messages that are
+out of date, its belief and all of its multipliers. Computing every residual ahead would cost several messages for each
+one that is used, so, after a first pass in which residuals are exact, the queue holds upper bounds (Sutton and
+McCallum, *Improved dynamic schedules for belief propagation*, UAI 2007): in the norm
+
+    |x| = max x - min x        (the range of a log-message; a constant changes nothing)
+
+a change of a cluster's multipliers changes its messages to other hubs by no more than itself, so the changes that a hub
+has not yet seen are added up. When the largest bound falls below the tolerance, no message would change by more.
+
+For a pair the bound is sharper: a message is a contraction of the multipliers, by the factor tanh(R / 4) where R is the
+range of the table's cross-differences theta(a,c) + theta(b,d) - theta(a,d) - theta(b,c) (Ihler, Fisher and Willsky,
+JMLR 6, 2005, whose measure of a table's strength this is).
+
+The queue is in :mod:`.queue`; :mod:`.residual_pairs` does the same in linear space.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from bactrian.engines.numba.flooding import all_messages, log_belief
+from bactrian.engines.numba.layout import Layout
+from bactrian.engines.numba.linear import Linear, load_instance, store_instance
+from bactrian.engines.numba.queue import FAR, ROUNDING, STALE, Queue, make_heap, sift_down, sift_up
+from bactrian.engines.numba.residual_pairs import first_linear_pass, run_linear
+from bactrian.engines.numba.schedules import CONTRADICTION, CONVERGED, RUNNING, Progress
+from bactrian.engines.numba.scratch import Scratch, new_scratch
+from bactrian.engines.numba.stars import incoming_message
+from bactrian.engines.numba.tables import Numbers, Tables
+
+Floats = NDArray[np.float64]
+
+#: Multipliers go no further: those that would are running away, and past the range of floats they would look as if they
+#: stood still, at states that only seem impossible.
+_FURTHEST = 1e100
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _change_of_link(
+    multipliers: Floats,
+    offset: int,
+    states: int,
+    incoming: Floats,
+    log_hub: Floats,
+    start: int,
+    kappa: float,
+    damping: float,
+    commit: bool,
+) -> float:
+    """Range of the change of a link's multipliers over kappa, before damping; makes the change where ``commit``."""
+    low, high = np.inf, -np.inf
+    far = False
+    inverse = 1.0 / kappa
+    for k in range(states):
+        message = incoming[offset + k]
+        if message == -np.inf:
+            if commit:
+                multipliers[offset + k] = 0.0
+            continue
+        old, new = multipliers[offset + k], kappa * (log_hub[start + k] - message)
+        if new == -np.inf or old == -np.inf:
+            far = far or new != old
+        else:
+            step = (new - old) * inverse
+            low, high = min(low, step), max(high, step)
+            new += damping * (old - new)
+            if not -_FURTHEST < new < _FURTHEST:
+                new, far = _FURTHEST if new > 0.0 else -_FURTHEST, True
+        if commit:
+            multipliers[offset + k] = new
+    change = high - low if high > low else 0.0
+    return max(change, FAR) if far else change
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _first_pass(
+    layout: Layout,
+    tables: Tables,
+    numbers: Numbers,
+    multipliers: Floats,
+    queue: Queue,
+    instance: int,
+    scratch: Scratch,
+) -> bool:
+    """All messages, exact residuals, and a heap of all hubs; False where a hub has no possible state."""
+    base, stop = layout.instance_hubs[instance], layout.instance_hubs[instance + 1]
+    hub_offset, hub_links, link_offset = layout.hub_offset, layout.hub_links, layout.link_offset
+    link_cluster, cluster_number = layout.link_cluster, numbers.cluster
+    incoming, belief = queue.incoming, scratch.belief
+    all_messages(layout, tables, numbers, multipliers, instance, incoming, scratch)
+    for hub in range(base, stop):
+        first, last, states = hub_links[hub], hub_links[hub + 1], hub_offset[hub + 1] - hub_offset[hub]
+        if not log_belief(
+            tables.hub_scores, hub_offset[hub], states, numbers.hub[hub], link_cluster, cluster_number, link_offset,
+            first, last, incoming, belief, 0,
+        ):  # fmt: skip
+            return False
+        change = 0.0
+        for link in range(first, last):
+            queue.pending[link] = 0.0
+            kappa = cluster_number[link_cluster[link]]
+            step = _change_of_link(multipliers, link_offset[link], states, incoming, belief, 0, kappa, 0.0, False)
+            change = max(change, step)
+        queue.priority[hub] = change
+    make_heap(queue.heap, queue.place, queue.priority, base, stop)
+    return True
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _run_instance(
+    layout: Layout,
+    tables: Tables,
+    numbers: Numbers,
+    multipliers: Floats,
+    hub_log: Floats,
+    queue: Queue,
+    instance: int,
+    damping: float,
+    tolerance: float,
+    limit: float,
+    scratch: Scratch,
+) -> tuple[int, int]:
+    """Update the hubs of an instance by priority; returns its status and the number of messages computed."""
+    hub_offset, hub_links, link_offset = layout.hub_offset, layout.hub_links, layout.link_offset
+    link_cluster, link_hub, cluster_table = layout.link_cluster, layout.link_hub, layout.cluster_table
+    cluster_links, cluster_link = layout.cluster_links, layout.cluster_link
+    hub_scores, hub_number, cluster_number = tables.hub_scores, numbers.hub, numbers.cluster
+    incoming, pending, contraction = queue.incoming, queue.pending, queue.contraction
+    heap, place, priority = queue.heap, queue.place, queue.priority
+    scores, small, product = scratch.scores, scratch.small, scratch.product
+    base, stop = layout.instance_hubs[instance], layout.instance_hubs[instance + 1]
+    updates = 0
+    while stop > base and updates < limit:
+        hub = heap[base]
+        if priority[hub] <= tolerance:
+            return CONVERGED, updates
+        start, states = hub_offset[hub], hub_offset[hub + 1] - hub_offset[hub]
+        first, last = hub_links[hub], hub_links[hub + 1]
+        stale = STALE * tolerance / max(1, last - first)
+        left = 0.0
+        for link in range(first, last):
+            if pending[link] > stale:
+                incoming_message(
+                    layout, tables, numbers, multipliers, link, scores, small, product, incoming, link_offset[link]
+                )
+                pending[link] = 0.0
+                updates += 1
+            left += pending[link]
+        if not log_belief(
+            hub_scores, start, states, hub_number[hub], link_cluster, cluster_number, link_offset, first, last,
+            incoming, hub_log, start,
+        ):  # fmt: skip
+            return CONTRADICTION, updates
+        undone = 0.0
+        for link in range(first, last):
+            cluster = link_cluster[link]
+            change = _change_of_link(
+                multipliers, link_offset[link], states, incoming, hub_log, start, cluster_number[cluster], damping, True
+            )
+            undone = max(undone, damping * change)
+            change *= (1.0 - damping) * contraction[cluster_table[cluster]]
+            if change > ROUNDING:
+                for position in range(cluster_links[cluster], cluster_links[cluster + 1]):
+                    other = cluster_link[position]
+                    if other != link:
+                        pending[other] += change
+                        priority[link_hub[other]] += change
+                        sift_up(heap, place, priority, base, link_hub[other])
+        priority[hub] = left + undone
+        sift_down(heap, place, priority, base, stop - base, hub)
+    return CONVERGED if stop == base else RUNNING, updates
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def run_residual(
+    layout: Layout,
+    tables: Tables,
+    numbers: Numbers,
+    multipliers: Floats,
+    hub_log: Floats,
+    queue: Queue,
+    linear: Linear,
+    progress: Progress,
+    first: int,
+    last: int,
+    tolerance: float,
+    max_updates: float,
+) -> None:
+    """Update hubs by priority, each running instance up to ``max_updates`` messages per link."""
+    scratch = new_scratch(layout, first, last)
+    for instance in range(first, last):
+        if progress.status[instance] != RUNNING:
+            continue
+        base, stop = layout.instance_hubs[instance], layout.instance_hubs[instance + 1]
+        n_links = layout.hub_links[stop] - layout.hub_links[base]
+        limit = max_updates * n_links
+        damping = progress.damping[instance]
+        updates, more, status = 0, 0, RUNNING
+        if not queue.started[instance] and damping == 0.0:
+            linear.in_use[instance] = load_instance(layout, tables, numbers, multipliers, linear, instance)
+            if linear.in_use[instance]:
+                queue.started[instance] = True
+                updates = n_links
+                if not first_linear_pass(layout, tables, linear, queue, instance, scratch.belief):
+                    status = -1
+        if linear.in_use[instance]:
+            if status == RUNNING:
+                status, more = run_linear(
+                    layout, tables, linear, queue, instance, tolerance, limit - updates, scratch.belief
+                )
+                updates += more
+            if status < 0:
+                linear.in_use[instance], queue.started[instance] = False, False
+            else:
+                store_instance(layout, linear, multipliers, instance)
+        if not linear.in_use[instance]:
+            status = RUNNING
+            if not queue.started[instance]:
+                queue.started[instance] = True
+                updates += n_links
+                if not _first_pass(layout, tables, numbers, multipliers, queue, instance, scratch):
+                    status = CONTRADICTION
+            if status == RUNNING:
+                status, more = _run_instance(
+                    layout, tables, numbers, multipliers, hub_log, queue, instance, damping, tolerance,
+                    limit - updates, scratch,
+                )  # fmt: skip
+                updates += more
+        progress.status[instance] = status
+        progress.updates[instance] += updates
+        progress.iterations[instance] = (progress.updates[instance] + n_links - 1) // max(1, n_links)
+        progress.residual[instance] = queue.priority[queue.heap[base]] if stop > base else 0.0

@@ -1,0 +1,62 @@
+"""Products of sparse input rows with label weights, one block of rows or columns a call.
+
+``inputs`` has shape (n_rows, n_inputs) and ``weights`` (n_inputs, n_labels); the product of input features and
+label tables is never materialised. Accumulators are float64 throughout.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from bactrian.engines.numba.arithmetic import FAST_MATH
+from bactrian.engines.numba.vectors import add_scaled, fill
+
+Floats = NDArray[np.float64]
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST_MATH)
+def rows_times_weights(
+    pointer: NDArray[np.int64],
+    index: NDArray[np.int32],
+    value: Floats,
+    weights: Floats,
+    out: Floats,
+    first: int,
+    last: int,
+) -> None:
+    """``out[first:last] = inputs[first:last] @ weights`` for row-compressed inputs.
+
+    With column-compressed inputs in place of row-compressed ones and ``weights`` an array over rows, the same loop
+    accumulates the transposed product for inputs ``first:last``.
+    """
+    labels = weights.shape[1]
+    for row in range(first, last):
+        for k in range(labels):
+            out[row, k] = 0.0
+        for position in range(pointer[row], pointer[row + 1]):
+            x = value[position]
+            source = index[position]
+            for k in range(labels):
+                out[row, k] += x * weights[source, k]
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def rows_times_states(
+    pointer: NDArray[np.int64],
+    index: NDArray[np.int32],
+    value: Floats,
+    weights: Floats,
+    out: Floats,
+    first: int,
+    last: int,
+    states: tuple[int, ...],
+) -> None:
+    """The same on flat arrays, with as many labels as the tuple ``states`` is long: known when compiled, so faster."""
+    labels = len(states)
+    for row in range(first, last):
+        to = row * labels
+        fill(out, to, 0.0, states)
+        for position in range(pointer[row], pointer[row + 1]):
+            add_scaled(out, to, weights, np.int64(index[position]) * labels, value[position], states)

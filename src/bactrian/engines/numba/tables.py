@@ -1,0 +1,259 @@
+"""Tables of scores and beliefs, and clusters of any shape in log space."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from bactrian.engines.numba.arithmetic import exp, logsumexp
+from bactrian.engines.numba.layout import Layout
+
+Floats = NDArray[np.float64]
+
+#: A product of a narrow table (range up to exp(300)) and a message is exact to rounding inside these bounds.
+SMALLEST, LARGEST = 1e-200, 1e200
+_WIDEST = 300.0
+
+
+class Tables(NamedTuple):
+    """Scores of an evaluation: tables and hubs in log space, and the tables' exponentials."""
+
+    log_entries: Floats  #: (n_entries,) theta_a
+    exp_entries: Floats  #: (n_entries,) exp(theta_a / kappa - shift)
+    exp_transposed: Floats  #: the same of (K, K) tables with rows and columns exchanged; empty where not wanted
+    shift: Floats  #: (T,) largest theta_a / kappa
+    narrow: NDArray[np.bool_]  #: (T,) exp_entries can be trusted
+    hub_scores: Floats  #: (n_hub_states,) theta_v, the linearisation already subtracted
+    constrained: NDArray[np.bool_]  #: (1,) some score is -inf
+
+
+class Numbers(NamedTuple):
+    """Counting numbers of the concave part."""
+
+    cluster: Floats  #: (C,) kappa_a > 0
+    hub: Floats  #: (H,) kappa_v
+    table: Floats  #: (T,) the kappa with which a table's exponential was taken
+
+
+class Beliefs(NamedTuple):
+    """What an evaluation leaves behind."""
+
+    hub_log: Floats  #: (n_hub_states,) log beliefs of hubs
+    link_marginal: Floats  #: (n_link_states,) marginal of the link's cluster on its hub
+    hub_count: Floats  #: (n_hub_states,) expected hub states, weighted by instance: the derivative of D by hub scores
+    disagreement: Floats  #: (n_link_states,) weighted E[h]: the link's marginal less its hub's, the derivative by d
+    counts: Floats  #: (n_entries,) expected table entries of the unshared tables, weighted by instance
+    value: Floats  #: (M,) D of an instance, without weights
+    violation: Floats  #: (M,) largest disagreement between a link's marginal and its hub
+    residual: Floats  #: (M,) largest change of a marginal in the last sweep
+    sweeps: NDArray[np.int64]  #: (M,) sweeps made
+    done: NDArray[np.bool_]  #: (M,) the fast path for pairs did the work of this pass
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def prepare_tables(layout: Layout, tables: Tables, numbers: Numbers, first: int, last: int) -> None:
+    """Exponentials of tables ``first:last``, shifted so that the largest is 1."""
+    for t in range(first, last):
+        start, stop = layout.table_offset[t], layout.table_offset[t + 1]
+        scale = 1.0 / numbers.table[t]
+        top, bottom = -np.inf, np.inf
+        for k in range(start, stop):
+            score = tables.log_entries[k]
+            top = max(top, score)
+            if score != -np.inf:
+                bottom = min(bottom, score)
+        if top == -np.inf:
+            top, bottom = 0.0, 0.0
+        tables.shift[t] = top * scale
+        tables.narrow[t] = (top - bottom) * scale < _WIDEST
+        for k in range(start, stop):
+            tables.exp_entries[k] = exp((tables.log_entries[k] - top) * scale)
+        if tables.exp_transposed.size:
+            size = int(math.sqrt(stop - start))
+            for a in range(size):
+                for b in range(size):
+                    tables.exp_transposed[start + b * size + a] = tables.exp_entries[start + a * size + b]
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def fill_scores(
+    layout: Layout, tables: Tables, numbers: Numbers, multipliers: Floats, cluster: int, skipped: int, out: Floats
+) -> int:
+    """(theta + sum of multipliers but those of link ``skipped``) / kappa of a cluster; returns the table's size."""
+    table = layout.cluster_table[cluster]
+    start = layout.table_offset[table]
+    size = layout.table_offset[table + 1] - start
+    log_entries, states, link_offset = tables.log_entries, layout.projection, layout.link_offset
+    for k in range(size):
+        out[k] = log_entries[start + k]
+    for position in range(layout.cluster_links[cluster], layout.cluster_links[cluster + 1]):
+        link = layout.cluster_link[position]
+        if link != skipped:
+            projection = layout.link_projection[link]
+            offset = link_offset[link]
+            for k in range(size):
+                out[k] += multipliers[offset + states[projection + k]]
+    scale = 1.0 / numbers.cluster[cluster]
+    for k in range(size):
+        out[k] *= scale
+    return size
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def project_logsumexp(
+    layout: Layout, link: int, scores: Floats, size: int, tops: Floats, out: Floats, start: int
+) -> None:
+    """Log-sum-exp of a cluster's scores onto the states of a link's hub."""
+    states = layout.link_offset[link + 1] - layout.link_offset[link]
+    projection = layout.link_projection[link]
+    for k in range(states):
+        tops[k] = -np.inf
+        out[start + k] = 0.0
+    hub_state = layout.projection
+    for k in range(size):
+        state = hub_state[projection + k]
+        tops[state] = max(tops[state], scores[k])
+    for k in range(size):
+        if scores[k] != -np.inf:
+            state = hub_state[projection + k]
+            out[start + state] += exp(scores[k] - tops[state])
+    for k in range(states):
+        out[start + k] = tops[k] + math.log(out[start + k]) if tops[k] != -np.inf else -np.inf
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def evaluate_cluster(
+    layout: Layout,
+    tables: Tables,
+    numbers: Numbers,
+    multipliers: Floats,
+    beliefs: Beliefs,
+    cluster: int,
+    weight: float,
+    counts: Floats,
+    scores: Floats,
+) -> float:
+    """log Z of any cluster in log space, with its links' marginals and counts."""
+    size = fill_scores(layout, tables, numbers, multipliers, cluster, -1, scores)
+    normaliser = logsumexp(scores, 0, size)
+    for position in range(layout.cluster_links[cluster], layout.cluster_links[cluster + 1]):
+        link = layout.cluster_link[position]
+        for k in range(layout.link_offset[link], layout.link_offset[link + 1]):
+            beliefs.link_marginal[k] = 0.0
+    if normaliser == -np.inf:
+        return normaliser
+    for k in range(size):
+        scores[k] = exp(scores[k] - normaliser)
+    for position in range(layout.cluster_links[cluster], layout.cluster_links[cluster + 1]):
+        link = layout.cluster_link[position]
+        projection = layout.link_projection[link]
+        offset = layout.link_offset[link]
+        marginal, states = beliefs.link_marginal, layout.projection
+        for k in range(size):
+            marginal[offset + states[projection + k]] += scores[k]
+    start = layout.table_offset[layout.cluster_table[cluster]]
+    for k in range(size):
+        counts[start + k] += weight * scores[k]
+    return normaliser
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def clear_counts(layout: Layout, counts: Floats, instance: int) -> None:
+    """Set the counts of an instance's own tables to zero."""
+    first, last = layout.instance_tables[instance], layout.instance_tables[instance + 1]
+    for k in range(layout.table_offset[first], layout.table_offset[last]):
+        counts[k] = 0.0
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def evaluate_hubs(
+    layout: Layout,
+    tables: Tables,
+    numbers: Numbers,
+    multipliers: Floats,
+    beliefs: Beliefs,
+    instance: int,
+    weight: float,
+    shares: Floats,
+    consistent: bool,
+    swept: bool,
+    slack: Floats,
+) -> float:
+    """Beliefs of an instance's hubs from the multipliers, and their part of D; needs the links' marginals.
+
+    A hub with kappa = 0 has no belief of its own: after a sweep it keeps that of its star update, else it takes the
+    marginal of its first link.
+    """
+    hub_offset, hub_links, link_offset = layout.hub_offset, layout.hub_links, layout.link_offset
+    link_marginal, hub_log, hub_count = beliefs.link_marginal, beliefs.hub_log, beliefs.hub_count
+    hub_scores, hub_number, disagreement = tables.hub_scores, numbers.hub, beliefs.disagreement
+    constrained = tables.constrained[0]
+    value = 0.0
+    violation = 0.0
+    for hub in range(layout.instance_hubs[instance], layout.instance_hubs[instance + 1]):
+        start = hub_offset[hub]
+        states = hub_offset[hub + 1] - start
+        first, last = hub_links[hub], hub_links[hub + 1]
+        kappa = hub_number[hub]
+        for k in range(states):
+            slack[k] = hub_scores[start + k]
+        if consistent:
+            for link in range(first, last):
+                offset = link_offset[link]
+                for k in range(states):
+                    if multipliers[offset + k] != -np.inf:
+                        slack[k] -= multipliers[offset + k]
+                    if constrained and link_marginal[offset + k] == 0.0:
+                        slack[k] = -np.inf
+        if kappa != 0.0:
+            for k in range(states):
+                hub_log[start + k] = slack[k] / kappa if slack[k] != -np.inf else -np.inf
+            normaliser = logsumexp(hub_log, start, start + states)
+            value += kappa * normaliser
+            for k in range(states):
+                hub_log[start + k] -= normaliser
+        elif first < last:
+            offset = link_offset[first]
+            for k in range(states):
+                marginal = link_marginal[offset + k]
+                if consistent and marginal > 0.0 and slack[k] != -np.inf:
+                    value += marginal * slack[k]
+                if not swept:
+                    hub_log[start + k] = math.log(max(marginal, 1e-300))
+        for k in range(states):
+            slack[k] = exp(hub_log[start + k])
+            hub_count[start + k] = weight * slack[k] if kappa != 0.0 else 0.0
+        for link in range(first, last):
+            offset = link_offset[link]
+            share = shares[link]
+            if consistent:
+                share = 1.0 if kappa == 0.0 and link == first else 0.0
+            for k in range(states):
+                marginal = link_marginal[offset + k]
+                violation = max(violation, abs(marginal - slack[k]))
+                hub_count[start + k] += weight * share * marginal
+                reference = slack[k] if kappa != 0.0 else link_marginal[link_offset[first] + k]
+                disagreement[offset + k] = weight * (marginal - reference)
+    beliefs.violation[instance] = violation
+    return value
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def summarise(weights: Floats, beliefs: Beliefs) -> tuple[float, float, float, float]:
+    """Weighted sum of the instances' values, their sweeps, and the largest violation and residual, NaN if any is."""
+    value, sweeps, violation, residual = 0.0, 0.0, 0.0, 0.0
+    for instance in range(weights.size):
+        value += weights[instance] * beliefs.value[instance]
+        sweeps += beliefs.sweeps[instance]
+        violation = _larger(violation, beliefs.violation[instance])
+        residual = _larger(residual, beliefs.residual[instance])
+    return value, sweeps, violation, residual
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _larger(a: float, b: float) -> float:
+    return a if a >= b or math.isnan(a) else b

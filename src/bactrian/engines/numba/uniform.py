@@ -1,0 +1,316 @@
+"""Star updates where all clusters are pairs with number 1 and all hubs have equally many states: the fastest path.
+
+Like :mod:`.pairs`, in linear space, but the number of states K is the length of a tuple and so known to
+the compiler, which unrolls the loops over states (a version for each K is compiled on first use and kept on disk).
+
+With u_l = exp(d_l - s_l), one logarithmic scale s a link, and E a table's exponential shifted by its largest score,
+
+    m_l = E'u,    b = (exp(theta_v) prod_l m_l)^(1 / (kappa_v + degree)) / sum,    u_l = b / m_l,    s_l = -s_l' - shift
+
+so that after the last update of either of its ends a pair's Z is exactly 1 with scales that cancel: pairs add nothing
+to D. A hub adds theta_v - sum_l d_l - kappa_v log b, which is the same for each of its states: the first is taken.
+
+Every product is checked against the range of floating point; an instance that leaves it is not ``done``.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from bactrian.engines.numba.arithmetic import exp, log
+from bactrian.engines.numba.layout import Layout
+from bactrian.engines.numba.tables import Beliefs, Numbers, Tables
+from bactrian.engines.numba.vectors import (
+    add_outer,
+    copy_scaled,
+    distance,
+    divide_out,
+    largest,
+    multiply_by,
+    multiply_matrix,
+    normalise,
+    shift_by,
+    smallest,
+    widen,
+)
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+#: Its length is the number of states.
+States = tuple[int, ...]
+
+#: Flags under which the exponential and the logarithm keep their digits.
+CAREFUL = {"contract", "nsz"}
+_LEAST, _MOST = 1e-280, 1e280
+_WIDEST = 600.0
+
+
+class Plan(NamedTuple):
+    """Index arrays of the sweeps, made once from a layout."""
+
+    link_start: Ints  #: (L,) first entry of the table of a link's cluster
+    link_table: Ints  #: (L,) table of a link's cluster
+    hub_rank: Ints  #: (H,) place of a hub in the order of a forward sweep
+
+
+def make_plan(layout: Layout) -> Plan:
+    """The plan of a layout."""
+    table = layout.cluster_table[layout.link_cluster]
+    rank = np.empty(layout.n_hubs, dtype=np.int64)
+    rank[layout.hub_order] = np.arange(layout.n_hubs)
+    return Plan(layout.table_offset[table], table, rank)
+
+
+class Scratch(NamedTuple):
+    """Space for one instance, links and hubs counted from its first."""
+
+    message: Floats  #: u
+    scale: Floats  #: s
+    psi: Floats  #: exp(theta_v - its largest)
+    belief: Floats  #: b
+    product: Floats  #: m of the links around a hub
+    low: Floats  #: (K,) least entries of all products so far
+    high: Floats  #: (K,) greatest entries
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def new_scratch(layout: Layout, first: int, last: int, k: int) -> Scratch:
+    """Space for any of the instances ``first:last``."""
+    hubs, links, star = 1, 1, 1
+    for instance in range(first, last):
+        begin, end = layout.instance_hubs[instance], layout.instance_hubs[instance + 1]
+        hubs = max(hubs, end - begin)
+        links = max(links, layout.hub_links[end] - layout.hub_links[begin])
+        for hub in range(begin, end):
+            star = max(star, layout.hub_links[hub + 1] - layout.hub_links[hub])
+    return Scratch(
+        np.empty(links * k), np.empty(links), np.empty(hubs * k), np.empty(hubs * k), np.empty(star * k), np.ones(k),
+        np.ones(k),
+    )  # fmt: skip
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=CAREFUL)
+def exponentials(logs: Floats, start: int, rows: int, out: Floats, tops: Floats, states: States) -> bool:
+    """exp(logs - largest) row by row, and the largest; False where a row is not finite or too wide."""
+    k = len(states)
+    widest = 0.0
+    for row in range(rows):
+        at = start + row * k
+        top = largest(logs, at, states)
+        widest = max(widest, top - smallest(logs, at, states))
+        tops[row] = top
+        shift_by(out, row * k, logs, at, -top, states)
+    if not widest < _WIDEST:  # infinite or NaN, where some score is infinite
+        return False
+    for i in range(rows * k):  # one long loop, which vectorises
+        out[i] = exp(out[i])
+    return True
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=CAREFUL)
+def _root(belief: Floats, at: int, divisor: float, states: States) -> None:
+    """belief^(1 / divisor)."""
+    k = len(states)
+    if divisor == 2.0:
+        for j in range(k):
+            belief[at + j] = math.sqrt(belief[at + j])
+    elif divisor == 4.0:
+        for j in range(k):
+            belief[at + j] = math.sqrt(math.sqrt(belief[at + j]))
+    else:
+        inverse = 1.0 / divisor
+        for j in range(k):
+            belief[at + j] = exp(log(belief[at + j]) * inverse)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _sweep(
+    layout: Layout, plan: Plan, tables: Tables, numbers: Numbers, instance: int, backward: bool, scratch: Scratch,
+    states: States,
+) -> float:  # fmt: skip
+    """Star updates of an instance's hubs in turn; the largest change of a marginal, NaN where log space is needed."""
+    k = len(states)
+    hub_order, hub_links = layout.hub_order, layout.hub_links
+    link_partner, link_axis = layout.link_partner, layout.link_axis
+    link_start, link_table, shift = plan.link_start, plan.link_table, tables.shift
+    entries, transposed, hub_number = tables.exp_entries, tables.exp_transposed, numbers.hub
+    message, scale, psi, belief, product, low, high = scratch
+    begin, end = layout.instance_hubs[instance], layout.instance_hubs[instance + 1]
+    first_link = hub_links[begin]
+    low[:], high[:] = 1.0, 1.0
+    change = 0.0
+    for position in range(end - begin):
+        hub = hub_order[end - 1 - position if backward else begin + position]
+        to = (hub - begin) * k
+        first, last = hub_links[hub], hub_links[hub + 1]
+        copy_scaled(belief, to, psi, to, 1.0, states)
+        for link in range(first, last):
+            partner = link_partner[link] - first_link
+            of = (link - first) * k
+            if link_axis[link] == 1:
+                multiply_matrix(entries, link_start[link], message, partner * k, product, of, states)
+            else:
+                multiply_matrix(transposed, link_start[link], message, partner * k, product, of, states)
+            multiply_by(belief, to, product, of, states)
+            widen(low, 0, high, 0, product, of, states)
+            scale[link - first_link] = -scale[partner] - shift[link_table[link]]
+        widen(low, 0, high, 0, belief, to, states)
+        divisor = hub_number[hub] + (last - first)
+        if divisor != 1.0:
+            _root(belief, to, divisor, states)
+        normalise(belief, to, states)
+        for link in range(first, last):
+            at = (link - first_link) * k
+            change = max(change, divide_out(message, at, product, (link - first) * k, belief, to, states))
+    # Checked once: what has left the range of floating point stays outside it.
+    if not (smallest(low, 0, states) > _LEAST and largest(high, 0, states) < _MOST):
+        return np.nan
+    return change
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def set_outer(counts: Floats, entries: Floats, start: int, message: Floats, row: int, column: int, weight: float,
+              states: States) -> None:  # fmt: skip
+    """Counts of a table of one pair: weight times its entries times both messages."""
+    k = len(states)
+    for a in range(k):
+        copy_scaled(counts, start + a * k, message, column, weight * message[row + a], states)
+        multiply_by(counts, start + a * k, entries, start + a * k, states)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _finish(
+    layout: Layout, plan: Plan, tables: Tables, numbers: Numbers, beliefs: Beliefs, instance: int, backward: bool,
+    weight: float, outer: Floats, scratch: Scratch, states: States,
+) -> None:  # fmt: skip
+    """D, counts and violation of an instance after a sweep; ``outer`` sums u u' of shared tables, without E."""
+    k = len(states)
+    hub_links, link_hub = layout.hub_links, layout.link_hub
+    cluster_table, cluster_link = layout.cluster_table, layout.cluster_link
+    entries, transposed = tables.exp_entries, tables.exp_transposed
+    hub_number = numbers.hub
+    hub_count, own_counts, n_shared = beliefs.hub_count, beliefs.counts, layout.table_shared
+    table_offset, hub_rank = layout.table_offset, plan.hub_rank
+    message, belief, product = scratch.message, scratch.belief, scratch.product
+    begin, end = layout.instance_hubs[instance], layout.instance_hubs[instance + 1]
+    first_link = hub_links[begin]
+    for i in range((end - begin) * k):
+        hub_count[begin * k + i] = weight * belief[i]
+    violation = 0.0
+    for cluster in range(layout.instance_clusters[instance], layout.instance_clusters[instance + 1]):
+        table = cluster_table[cluster]
+        start = table_offset[table]
+        row_link, column_link = cluster_link[2 * cluster], cluster_link[2 * cluster + 1]
+        row, column = (row_link - first_link) * k, (column_link - first_link) * k
+        # The end that was updated last has its hub's belief as marginal; the other may still disagree.
+        row_last = (hub_rank[link_hub[row_link]] < hub_rank[link_hub[column_link]]) == backward
+        if row_last:
+            multiply_matrix(entries, start, message, row, product, 0, states)
+            other, at = column_link, column
+        else:
+            multiply_matrix(transposed, start, message, column, product, 0, states)
+            other, at = row_link, row
+        hub = link_hub[other]
+        multiply_by(product, 0, message, at, states)
+        violation = max(violation, distance(product, 0, belief, (hub - begin) * k, states))
+        if hub_number[hub] == 0.0 and other == hub_links[hub]:
+            copy_scaled(hub_count, hub * k, product, 0, weight, states)
+        if table < n_shared:
+            add_outer(outer, start, message, row, message, column, weight, states)
+        else:
+            set_outer(own_counts, entries, start, message, row, column, weight, states)
+    beliefs.violation[instance] = violation
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=CAREFUL)
+def _store(
+    layout: Layout, tables: Tables, numbers: Numbers, multipliers: Floats, beliefs: Beliefs, instance: int,
+    scratch: Scratch, states: States,
+) -> None:  # fmt: skip
+    """Logarithms of beliefs and of messages, and from these D."""
+    k = len(states)
+    begin, end = layout.instance_hubs[instance], layout.instance_hubs[instance + 1]
+    hub_links, hub_scores, hub_number = layout.hub_links, tables.hub_scores, numbers.hub
+    hub_log, belief, message, scale = beliefs.hub_log, scratch.belief, scratch.message, scratch.scale
+    for i in range((end - begin) * k):
+        hub_log[begin * k + i] = log(belief[i])
+    first, last = hub_links[begin], hub_links[end]
+    for i in range((last - first) * k):
+        message[i] = log(message[i])
+    for link in range(first, last):
+        shift_by(multipliers, link * k, message, (link - first) * k, scale[link - first], states)
+    value = 0.0
+    for hub in range(begin, end):
+        value += hub_scores[hub * k] - hub_number[hub] * hub_log[hub * k]
+    for link in range(first, last):
+        value -= multipliers[link * k]
+    beliefs.value[instance] = value
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def is_narrow(layout: Layout, tables: Tables, instance: int) -> bool:
+    """Whether all tables of an instance fit into the range of floating point."""
+    cluster_table, narrow = layout.cluster_table, tables.narrow
+    for cluster in range(layout.instance_clusters[instance], layout.instance_clusters[instance + 1]):
+        if not narrow[cluster_table[cluster]]:
+            return False
+    return True
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def sweep_uniform(
+    layout: Layout, plan: Plan, tables: Tables, numbers: Numbers, multipliers: Floats, beliefs: Beliefs,
+    weights: Floats, shared_counts: Floats, skipped: NDArray[np.bool_], first: int, last: int, tolerance: float,
+    max_sweeps: int, tree_sweeps: int, states: States,
+) -> bool:  # fmt: skip
+    """Sweep instances ``first:last`` and evaluate D there; sets ``beliefs.done`` and returns whether all were done.
+
+    The messages of a tree that needs but ``tree_sweeps`` sweeps start from scratch. Instances that are ``skipped`` stay
+    as they are.
+    """
+    k = len(states)
+    scratch = new_scratch(layout, first, last, k)
+    outer = np.zeros(shared_counts.size)
+    tops = np.empty(scratch.psi.size // k)
+    all_done = True
+    for instance in range(first, last):
+        if skipped[instance]:
+            continue
+        beliefs.done[instance] = False
+        begin, end = layout.instance_hubs[instance], layout.instance_hubs[instance + 1]
+        first_link, last_link = layout.hub_links[begin], layout.hub_links[end]
+        from_scratch = layout.instance_is_tree[instance] and tree_sweeps < max_sweeps
+        fast = is_narrow(layout, tables, instance)
+        fast = fast and exponentials(tables.hub_scores, begin * k, end - begin, scratch.psi, tops, states)
+        if from_scratch:
+            scratch.message[: (last_link - first_link) * k] = 1.0
+            scratch.scale[: last_link - first_link] = 0.0
+        else:
+            fast = fast and exponentials(
+                multipliers, first_link * k, last_link - first_link, scratch.message, scratch.scale, states
+            )
+        limit = tree_sweeps if from_scratch else max_sweeps
+        sweeps = 0
+        residual = np.inf
+        while fast and sweeps < limit and residual > tolerance:
+            residual = _sweep(layout, plan, tables, numbers, instance, sweeps % 2 == 0, scratch, states)
+            sweeps += 1
+            fast = not math.isnan(residual)
+        if not fast:
+            all_done = False
+            continue
+        _finish(
+            layout, plan, tables, numbers, beliefs, instance, sweeps % 2 == 1, weights[instance], outer, scratch, states
+        )
+        _store(layout, tables, numbers, multipliers, beliefs, instance, scratch, states)
+        beliefs.sweeps[instance] = sweeps
+        beliefs.residual[instance] = residual
+        beliefs.done[instance] = True
+    for i in range(outer.size):
+        shared_counts[i] += outer[i] * tables.exp_entries[i]
+    return all_done

@@ -1,0 +1,129 @@
+"""Marginals on the device: belief propagation and its convex relative, in parallel over the nodes of a colour."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+
+from bactrian.engines.torch.arguments import checked_chunk, checked_data, checked_device, checked_dtype
+from bactrian.engines.torch.beliefs import GraphBeliefs
+from bactrian.engines.torch.dual import DeviceMessages
+from bactrian.engines.torch.evaluation import sum_by_graph
+from bactrian.engines.torch.stars import FINEST, settle
+from bactrian.graphs.domain import real_numbers
+from bactrian.graphs.graph_data import GraphData
+from bactrian.learners.learn import _check_number
+from bactrian.solvers.solution import ConvergenceWarning
+
+Floats = NDArray[np.float64]
+
+METHODS = {"bp": "total", "convex": "convex"}
+
+
+@dataclass(frozen=True)
+class GraphMarginals:
+    """Marginals of all graphs of a data set, in the order of the data."""
+
+    nodes: Floats = field(repr=False)  #: (n_nodes, n_labels)
+    log_partition: Floats = field(repr=False)  #: (n_graphs,) the method's approximation
+    converged: bool
+    iterations: int  #: sweeps made
+    residual: float  #: larger of the last change of a belief and the disagreement left
+    violation: float  #: largest disagreement between an edge and its node
+    method: str
+    seconds: float
+    beliefs: GraphBeliefs = field(repr=False)  #: ``beliefs[m][i]``: nodes of graph m, then its edges
+
+    def edges(self, chosen: ArrayLike | None = None) -> Floats:
+        """(n, n_labels, n_labels) belief tables of all edges, or of some, in the order of ``data.edges``."""
+        every = np.arange(self.beliefs.edge_pointer[-1])
+        return self.beliefs.edge_tables(every if chosen is None else np.asarray(chosen, dtype=np.int64))
+
+    def predict(self) -> NDArray[np.int64]:
+        """The most probable label of each node."""
+        labels: NDArray[np.int64] = self.nodes.argmax(axis=1)
+        return labels
+
+
+def infer(
+    data: GraphData,
+    weights: ArrayLike,
+    method: str = "bp",
+    *,
+    device: str | torch.device = "cuda",
+    dtype: str | torch.dtype = "float64",
+    chunk: int | None = None,
+    tolerance: float = 1e-8,
+    max_iterations: int = 1000,
+    damping: float | None = None,
+) -> GraphMarginals:
+    """Marginals of pairwise graphs at given weights.
+
+    Parameters
+    ----------
+    data : GraphData
+        Graphs; labels are not needed.
+    weights : (n_weights,)
+        Weights of the features.
+    method : {"bp", "convex"}
+        Loopy belief propagation, or message passing with the concave entropy of :func:`bactrian.infer`.
+    device, dtype, chunk
+        As in :func:`bactrian.engines.torch.learn`.
+    tolerance : float
+        Largest change of a belief, and largest disagreement between an edge and its nodes, at which sweeps stop.
+    max_iterations : int
+        Sweeps at most. Graphs that have not converged by then give a :class:`bactrian.ConvergenceWarning`.
+    damping : float, optional
+        Part of the old messages that an update keeps, in log space, from 0 to below 1. By default none; ``"convex"``
+        damps where its updates oscillate.
+
+    Returns
+    -------
+    GraphMarginals
+    """
+    began = time.perf_counter()
+    checked_data(data, need_labels=False)
+    if method not in METHODS:
+        raise ValueError(f"method must be one of {', '.join(map(repr, METHODS))} on this engine, found {method!r}")
+    _check_number("tolerance", tolerance, least=0)
+    _check_number("max_iterations", max_iterations, least=1, whole=True)
+    if damping is not None and not 0.0 <= damping < 1.0:
+        raise ValueError(f"damping must be at least 0 and below 1, found {damping}")
+    array = real_numbers(weights, "weights")
+    if array.shape != (data.n_weights,) or not np.isfinite(array).all():
+        raise ValueError(f"weights must be {data.n_weights} finite numbers, found shape {array.shape}")
+    options = {"device": checked_device(device), "dtype": checked_dtype(dtype), "chunk": checked_chunk(chunk)}
+    with torch.no_grad():
+        messages = DeviceMessages(data, METHODS[method], **options)
+        on_device = torch.from_numpy(array).to(options["device"])
+        log_partition, sweeps, residual, violation = np.zeros(data.n_graphs), 0, 0.0, 0.0
+        for part, stars, scores in messages.loaded():
+            with messages.memory_of(part):
+                stars.set_scores(*scores.scores(on_device))
+                tame = method == "convex" and damping is None
+                values, made, left = settle(stars, tolerance, max_iterations, damping=damping or 0.0, tame=tame)
+            graphs = slice(part.first_graph, part.first_graph + part.structure.n_graphs)
+            log_partition[graphs] = sum_by_graph(stars.structure, values).cpu().numpy()
+            sweeps, residual = max(sweeps, made), max(residual, left)
+            violation = max(violation, float(values.violation))
+        beliefs = GraphBeliefs(messages)
+    converged = residual <= max(tolerance, FINEST[messages.dtype])
+    if not converged:
+        message = f"{method} did not converge in {sweeps} sweeps: residual {residual:.1e}"
+        warnings.warn(message, ConvergenceWarning, stacklevel=2)
+    return GraphMarginals(
+        nodes=beliefs.nodes,
+        log_partition=log_partition,
+        converged=converged,
+        iterations=sweeps,
+        residual=residual,
+        violation=violation,
+        method=method,
+        seconds=time.perf_counter() - began,
+        beliefs=beliefs,
+    )

@@ -1,0 +1,168 @@
+"""From weights to scores and back on the device: the linear maps of :mod:`bactrian.graphs.scores` with tensors."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from bactrian.engines.torch.blocks import block_outer_product
+from bactrian.engines.torch.sparse_product import SparseProduct
+from bactrian.engines.torch.structure import Structure
+from bactrian.graphs.inputs import Inputs
+from bactrian.graphs.scores import StructuredScores, TiedTable
+
+Ints = NDArray[np.int64]
+
+
+class DeviceRows:
+    """Input rows, dense, sparse or bundled, multiplied from both sides: the one place where inputs meet weights.
+
+    Sparse rows are kept in both orders, since a transposed product of compressed rows would need atomic additions.
+    """
+
+    def __init__(self, inputs: Inputs, chosen: Ints) -> None:
+        self.n_inputs = inputs.shape[1]
+        self.bundles: DeviceRows | None = None
+        self._products: tuple[SparseProduct, SparseProduct] | None = None
+        if inputs.dense is not None:
+            self._rows = torch.from_numpy(inputs.dense[chosen])
+            self._columns = None
+            return
+        pointer, indices, values = inputs._rows
+        bundles = inputs._bundles
+        width = self.n_inputs
+        if bundles is not None:
+            width += bundles.shape[0]
+            self.bundles = DeviceRows(bundles, np.arange(bundles.shape[0]))
+        matrix = sp.csr_array((values, indices, pointer), shape=(inputs.shape[0], width))[chosen]
+        self._rows = _compressed(matrix)
+        self._columns = _compressed(sp.csr_array(matrix.T))
+        self._products = SparseProduct(self._rows), SparseProduct(self._columns)
+
+    def to(self, device: Any) -> DeviceRows:
+        """The same on another device."""
+        moved = copy.copy(self)
+        moved.bundles = None if self.bundles is None else self.bundles.to(device)
+        moved._rows = self._rows.to(device)
+        if self._columns is not None:
+            moved._columns = self._columns.to(device)
+            moved._products = SparseProduct(moved._rows), SparseProduct(moved._columns)
+        return moved
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all matrices."""
+        own = _bytes(self._rows) + (0 if self._columns is None else _bytes(self._columns))
+        return own + (0 if self.bundles is None else self.bundles.nbytes)
+
+    def times(self, weights: Tensor) -> Tensor:
+        """``rows @ weights``."""
+        if self.bundles is not None:
+            weights = torch.cat([weights, self.bundles.times(weights)])
+        product: Tensor = self._rows @ weights if self._products is None else self._products[0].times(weights)
+        return product
+
+    def transposed_times(self, values: Tensor) -> Tensor:
+        """``rows.T @ values``."""
+        if self._products is None:
+            return block_outer_product(self._rows, values)
+        product = self._products[1].times(values)
+        if self.bundles is not None:
+            own, bundled = product[: self.n_inputs], product[self.n_inputs :]
+            product = own + self.bundles.transposed_times(bundled)
+        return product
+
+
+class DeviceScores:
+    """Node scores X W and tied edge tables of a set of graphs, in the order of their structure.
+
+    Where some type has edge inputs every edge has a table of its own, those of types without inputs a copy.
+    """
+
+    def __init__(self, scores: StructuredScores, structure: Structure, first_node: int, before: Ints) -> None:
+        """``before``: how many edges of each type come before those of the structure."""
+        self.n_labels = scores.n_labels
+        self.bounds = [int(bound) for bound in scores.bounds]
+        self.n_tied = [kind.table.n_tied for kind in scores.types]
+        self.rows = DeviceRows(scores.inputs, first_node + structure.nodes.numpy())
+        self.type_edges, self.own_tables = structure.type_edges, structure.own_tables
+        counts = np.diff(self.type_edges)
+        self.edge_rows = [
+            None if kind.inputs is None else DeviceRows(kind.inputs, before[t] + np.arange(counts[t]))
+            for t, kind in enumerate(scores.types)
+        ]
+        self.expansions = torch.from_numpy(np.stack([_expansion(kind.table) for kind in scores.types]))
+        self.inactive = None if scores.active is None else torch.from_numpy(~scores.active)
+
+    def to(self, device: Any) -> DeviceScores:
+        """The same on another device."""
+        moved = copy.copy(self)
+        moved.rows = self.rows.to(device)
+        moved.edge_rows = [None if rows is None else rows.to(device) for rows in self.edge_rows]
+        moved.expansions = self.expansions.to(device)
+        moved.inactive = None if self.inactive is None else self.inactive.to(device)
+        return moved
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all matrices."""
+        return self.rows.nbytes + sum(rows.nbytes for rows in self.edge_rows if rows is not None)
+
+    def scores(self, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """Scores of nodes (N, K), and of tables (T, K, K), or (E, K, K) where edges have their own."""
+        k = self.n_labels
+        nodes = self.rows.times(weights[: self.bounds[1]].view(-1, k))
+        tables = []
+        for t, rows in enumerate(self.edge_rows):
+            tied = weights[self.bounds[t + 1] : self.bounds[t + 2]].view(-1, self.n_tied[t])
+            expanded = tied @ self.expansions[t, : self.n_tied[t]]
+            if rows is not None:
+                expanded = rows.times(expanded)
+            elif self.own_tables:
+                expanded = expanded.expand(self.type_edges[t + 1] - self.type_edges[t], -1)
+            tables.append(expanded)
+        return nodes, torch.cat(tables).view(-1, k, k)
+
+    def moments(self, node_counts: Tensor, table_counts: Tensor) -> Tensor:
+        """The transpose of :meth:`scores`."""
+        parts = [self.rows.transposed_times(node_counts).reshape(-1)]
+        counts = table_counts.flatten(1)
+        for t, rows in enumerate(self.edge_rows):
+            of_type = counts[slice(*self.type_edges[t : t + 2])] if self.own_tables else counts[t : t + 1]
+            entries = of_type.sum(0, keepdim=True) if rows is None else rows.transposed_times(of_type)
+            parts.append((entries @ self.expansions[t, : self.n_tied[t]].T).reshape(-1))
+        moments = torch.cat(parts)
+        return moments if self.inactive is None else moments.masked_fill_(self.inactive, 0.0)
+
+
+def _expansion(table: TiedTable) -> NDArray[np.float64]:
+    """(K^2, K^2) indicator of the entries that a tied weight fills, in as many rows as there may be weights."""
+    flat = table.index.ravel()
+    indicator = np.zeros((flat.size, flat.size))
+    used = np.flatnonzero(flat >= 0)
+    indicator[flat[used], used] = 1.0
+    return indicator
+
+
+def _compressed(matrix: sp.csr_array) -> Tensor:
+    index = np.int32 if max(matrix.nnz, *matrix.shape) < 2**31 else np.int64
+    parts = (torch.from_numpy(np.ascontiguousarray(a, dtype=index)) for a in (matrix.indptr, matrix.indices))
+    values = torch.from_numpy(np.ascontiguousarray(matrix.data, dtype=np.float64))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
+        warnings.filterwarnings("ignore", message="Sparse invariant checks are implicitly disabled")
+        return torch.sparse_csr_tensor(*parts, values, size=matrix.shape, check_invariants=False)
+
+
+def _bytes(tensor: Tensor) -> int:
+    if tensor.layout is torch.strided:
+        return int(tensor.numel() * tensor.element_size())
+    parts = tensor.crow_indices(), tensor.col_indices(), tensor.values()
+    return sum(part.numel() * part.element_size() for part in parts)

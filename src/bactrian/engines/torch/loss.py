@@ -1,0 +1,273 @@
+"""CAMEL as a loss on top of any network: scores in, a convex dual out, exact gradients back.
+
+A network gives scores theta of nodes' labels and of edges' tables. The loss is the dual D of
+:mod:`bactrian.camel.dual` minimised over the multipliers, less the scores of the observed labels:
+
+    loss(theta) = min_d D(theta, d) - theta . observed,      d loss / d theta = beliefs - observed
+
+by the envelope theorem: at the optimal multipliers only the explicit dependence on theta counts, so that nothing is
+differentiated through the message passing. With Bethe's entropy, the part of it that is not concave is linearised, and
+relinearised at the last beliefs on a schedule (the concave-convex procedure, one step of it at a time).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bactrian.engines.torch.batch import GraphBatch
+from bactrian.engines.torch.evaluation import edge_beliefs, observed_counts
+from bactrian.engines.torch.numbers import node_numbers
+from bactrian.engines.torch.stars import Stars, settle
+from bactrian.engines.torch.structure import Structure
+
+#: Entropy and consistency of each method.
+METHODS = {
+    "piecewise": ("clusters", False),
+    "camel0": ("clusters", True),
+    "convex": ("convex", True),
+    "cccp": ("bethe", True),
+}
+INFERENCE = {"bp": "total", "convex": "convex", "camel0": "clusters"}
+
+
+@dataclass
+class InstanceState:
+    """What the loss keeps of one instance between visits, in the order of the batch."""
+
+    multipliers: Tensor  #: (E, 2, K)
+    bias: Tensor  #: (N, K) minus the linearisation
+    log_beliefs: Tensor  #: (N, K) at the last visit
+    visits: int = 0  #: since the last relinearisation
+
+
+@dataclass(frozen=True)
+class Marginals:
+    """Marginals of a batch."""
+
+    nodes: Tensor  #: (N, K)
+    edges: Tensor  #: (E, K, K)
+    converged: bool
+
+
+class CamelLoss(torch.nn.Module):
+    """Loss of pairwise graphs whose scores come from a network.
+
+    Parameters
+    ----------
+    method : {"piecewise", "camel0", "convex", "cccp"}
+        As in :func:`bactrian.learn`.
+    node_factors : {"clusters", "edges"}
+        Whether node scores are clusters of their own or absorbed into the incident edges; see
+        :class:`bactrian.GraphData`.
+    relinearise_every : int
+        ``"cccp"`` only: visits of an instance between relinearisations. :meth:`relinearise` asks for one at the next.
+    relinearisations : int
+        ``"cccp"`` only: relinearisations in a row where one is due, each with the messages solved again. Many, at every
+        visit, keep the beliefs at a fixed point of belief propagation; few leave them behind the network.
+    reduction : {"mean", "sum"}
+        Over the graphs of a batch.
+    tolerance, max_sweeps
+        Largest change of a belief at which message passing stops, and sweeps of it at most. A loss that stopped short
+        is still a bound from above, with a gradient that is off by about ``tolerance``, except for ``"convex"``.
+
+    Multipliers, beliefs and linearisation belong to an instance and are kept between visits under its id, detached, on
+    its device and in float64: message passing starts where it stopped. Without ``instances`` every call starts anew,
+    which for ``"cccp"`` leaves the entropy linearised at uniform beliefs, the same as ``"camel0"`` but for a constant.
+    """
+
+    def __init__(
+        self,
+        method: str = "cccp",
+        *,
+        node_factors: str = "clusters",
+        relinearise_every: int = 1,
+        relinearisations: int = 5,
+        reduction: str = "mean",
+        tolerance: float = 1e-6,
+        max_sweeps: int = 200,
+    ) -> None:
+        super().__init__()
+        if method not in METHODS:
+            raise ValueError(f"method must be one of {', '.join(METHODS)}, found {method!r}")
+        if node_factors not in ("clusters", "edges"):
+            raise ValueError(f"node_factors must be 'clusters' or 'edges', found {node_factors!r}")
+        if reduction not in ("mean", "sum"):
+            raise ValueError(f"reduction must be 'mean' or 'sum', found {reduction!r}")
+        if min(relinearise_every, relinearisations, max_sweeps) < 1:
+            raise ValueError("relinearise_every, relinearisations and max_sweeps must be at least 1")
+        self.method, self.node_factors, self.reduction = method, node_factors, reduction
+        self.relinearise_every, self.relinearisations = relinearise_every, relinearisations
+        self.tolerance, self.max_sweeps = tolerance, max_sweeps
+        self._states: dict[Any, InstanceState] = {}
+
+    def forward(
+        self,
+        node_scores: Tensor,
+        edge_scores: Tensor,
+        graphs: GraphBatch,
+        labels: Tensor,
+        instances: Any = None,
+    ) -> Tensor:
+        """The loss of a batch.
+
+        Parameters
+        ----------
+        node_scores : (N, K)
+            Scores of the labels of all nodes of the batch, graph after graph.
+        edge_scores : (K, K), (T, K, K) or (E, K, K)
+            One table for all edges, one a type, or one an edge; rows belong to an edge's first node.
+        graphs : GraphBatch
+            The graphs of the batch.
+        labels : (N,) ints
+            Observed labels.
+        instances : sequence of hashables, optional
+            An id for each graph of the batch, under which its multipliers are kept.
+        """
+        tables, own = graphs.checked_scores(node_scores, edge_scores)
+        graphs.check_labels(labels, node_scores.shape[1])
+        ids = self._checked_ids(instances, graphs)
+        stars = self._stars(graphs.structure(node_scores.device, own_tables=own), node_scores.shape[1])
+        due = None
+        if ids is not None and self.method != "piecewise":
+            due = self._recall(stars, ids, graphs)
+        loss: Tensor = _ProfiledDual.apply(node_scores, tables, stars, labels, due, self)
+        if ids is not None and self.method != "piecewise":
+            self._keep(stars, ids, graphs)
+        return loss / graphs.n_graphs if self.reduction == "mean" else loss
+
+    @torch.no_grad()
+    def marginals(
+        self, node_scores: Tensor, edge_scores: Tensor, graphs: GraphBatch, *, method: str = "bp"
+    ) -> Marginals:
+        """Marginals of a batch at test time: ``"bp"``, ``"convex"``, or ``"camel0"``, the training entropy's own."""
+        if method not in INFERENCE:
+            raise ValueError(f"method must be one of {', '.join(INFERENCE)}, found {method!r}")
+        tables, own = graphs.checked_scores(node_scores, edge_scores)
+        structure = graphs.structure(node_scores.device, own_tables=own)
+        stars = self._stars(structure, node_scores.shape[1], entropy=INFERENCE[method], consistency=True)
+        _set_scores(stars, node_scores, tables)
+        _, _, residual = settle(stars, self.tolerance, self.max_sweeps, tame=method == "convex")
+        every = torch.arange(structure.n_edges, device=node_scores.device)
+        nodes, edges = torch.empty_like(stars.node_log), edge_beliefs(stars, every)
+        nodes[structure.nodes] = stars.node_log.exp()
+        in_order = torch.empty_like(edges)
+        in_order[structure.edges] = edges
+        return Marginals(nodes.to(node_scores), in_order.to(node_scores), residual <= self.tolerance)
+
+    def relinearise(self) -> None:
+        """Linearise the entropies of all instances visited so far at their last beliefs."""
+        for state in self._states.values():
+            state.visits = self.relinearise_every
+
+    def forget(self) -> None:
+        """Drop all that is kept of instances."""
+        self._states.clear()
+
+    def _stars(
+        self, structure: Structure, n_labels: int, *, entropy: str | None = None, consistency: bool | None = None
+    ) -> Stars:
+        chosen = METHODS[self.method]
+        numbers = node_numbers(structure.degree, entropy or chosen[0], own=self.node_factors == "clusters")
+        stars = Stars(structure, numbers, n_labels, consistency=chosen[1] if consistency is None else consistency)
+        stars.records = False  # they live for one call: too short for a recording to pay
+        return stars
+
+    def _checked_ids(self, instances: Any, graphs: GraphBatch) -> list[Any] | None:
+        if instances is None:
+            return None
+        ids = instances.tolist() if isinstance(instances, Tensor) else list(instances)
+        if len(ids) != graphs.n_graphs or len(set(ids)) != len(ids):
+            raise ValueError(f"instances must be {graphs.n_graphs} different ids, one a graph, found {len(ids)}")
+        return ids
+
+    def _recall(self, stars: Stars, ids: list[Any], graphs: GraphBatch) -> Tensor:
+        """Put what is kept of the instances into a batch's state; returns (N,) whether a node is relinearised."""
+        s = stars.structure
+        multipliers = stars.multipliers.new_zeros(s.n_edges, 2, stars.n_labels)
+        bias = torch.zeros_like(stars.bias)
+        number = torch.empty_like(stars.numbers.linearised)
+        number[s.nodes] = stars.numbers.linearised
+        due = torch.zeros_like(number, dtype=torch.bool)
+        for m, name in enumerate(ids):
+            state = self._states.get(name)
+            if state is None:
+                continue
+            nodes, edges = graphs.nodes_of(m), graphs.edges_of(m)
+            if state.bias.shape != bias[nodes].shape or state.multipliers.shape != multipliers[edges].shape:
+                raise ValueError(f"instances[{m}] = {name!r} was seen before with another graph")
+            if self.method == "cccp" and state.visits >= self.relinearise_every:
+                state.bias = number[nodes][:, None] * state.log_beliefs.to(number.device)
+                state.visits = 0
+                due[nodes] = True
+            multipliers[edges] = state.multipliers.to(multipliers)
+            bias[nodes] = state.bias.to(bias)
+        stars.multipliers[s.links] = multipliers[s.edges]
+        stars.bias.copy_(bias[s.nodes])
+        return due[s.nodes]
+
+    def _keep(self, stars: Stars, ids: list[Any], graphs: GraphBatch) -> None:
+        s = stars.structure
+        multipliers = stars.multipliers.new_empty(s.n_edges, 2, stars.n_labels)
+        multipliers[s.edges] = stars.multipliers[s.links]
+        bias, log_beliefs = torch.empty_like(stars.bias), torch.empty_like(stars.bias)
+        bias[s.nodes], log_beliefs[s.nodes] = stars.bias, stars.node_log
+        for m, name in enumerate(ids):
+            nodes, edges = graphs.nodes_of(m), graphs.edges_of(m)
+            visits = self._states[name].visits + 1 if name in self._states else 1
+            self._states[name] = InstanceState(
+                multipliers[edges].clone(), bias[nodes].clone(), log_beliefs[nodes].clone(), visits
+            )
+
+
+def _set_scores(stars: Stars, node_scores: Tensor, tables: Tensor) -> None:
+    s = stars.structure
+    inside = tables.detach().to(torch.float64)
+    stars.set_scores(
+        node_scores.detach().to(torch.float64)[s.nodes] + stars.bias, inside[s.edges] if s.own_tables else inside
+    )
+
+
+class _ProfiledDual(torch.autograd.Function):
+    """D at its optimal multipliers less the observed scores, as a function of node scores and tables."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        node_scores: Tensor,
+        tables: Tensor,
+        stars: Stars,
+        labels: Tensor,
+        due: Tensor | None,
+        loss: CamelLoss,
+    ) -> Tensor:
+        s = stars.structure
+        _set_scores(stars, node_scores, tables)
+        sweeps = loss.max_sweeps if stars.consistency else 0
+        values, _, _ = settle(stars, loss.tolerance, sweeps, tame=loss.method == "convex")
+        for _ in range(loss.relinearisations - 1):
+            if due is None or not bool(due.any()):
+                break
+            slope = stars.numbers.linearised[:, None] * stars.node_log
+            stars.bias.copy_(torch.where(due[:, None], slope, stars.bias))
+            _set_scores(stars, node_scores, tables)
+            values, _, _ = settle(stars, loss.tolerance, sweeps)
+        nodes, entries = observed_counts(s, labels[s.nodes], stars.n_labels)
+        observed = (nodes * node_scores.detach()[s.nodes]).sum() + (entries * stars.tables).sum()
+        by_node, by_entry = torch.empty_like(values.node_counts), torch.empty_like(values.table_counts)
+        by_node[s.nodes] = values.node_counts - nodes
+        if s.own_tables:
+            by_entry[s.edges] = values.table_counts - entries
+        else:
+            by_entry = values.table_counts - entries
+        ctx.save_for_backward(by_node.to(node_scores.dtype), by_entry.to(tables.dtype))
+        return (values.value - observed).to(node_scores.dtype)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, Tensor, None, None, None, None]:
+        by_node, by_entry = ctx.saved_tensors
+        return upstream * by_node, upstream * by_entry, None, None, None, None

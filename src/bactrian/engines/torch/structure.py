@@ -1,0 +1,140 @@
+"""The graph as index tensors: nodes sorted by colour, links sorted by node.
+
+No edge joins two nodes of one colour, so the star updates of a colour's nodes touch different multipliers and may be
+made all at once: colour after colour is an exact sequential sweep in another order (see
+:mod:`bactrian.engines.numba.stars`). An edge has two links, one to the node of its table's rows and one to that of its
+columns. Inside the engine nodes are numbered colour by colour and links node by node, so that whatever a colour needs
+is one contiguous slice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from bactrian.engines.numba.colouring import greedy_colours
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Structure:
+    """Nodes, links and edges of a set of graphs; ``N`` nodes, ``E`` edges, ``2E`` links."""
+
+    nodes: Tensor  #: (N,) number of a node among those given, by its number inside
+    pointer: Tensor  #: (N + 1,) links of a node
+    link_node: Tensor  #: (2E,) node of a link
+    partner: Tensor  #: (2E,) the other link of the edge
+    kind: Tensor  #: (2E,) which of the oriented tables a link's message is multiplied with
+    edges: Tensor  #: (E,) number of an edge among those given, by its number inside (sorted by type)
+    links: Tensor  #: (E, 2) row link and column link of an edge
+    node_weight: Tensor  #: (N,) weight of the graph in the objective
+    edge_weight: Tensor  #: (E,)
+    node_graph: Tensor  #: (N,) graph of a node
+    edge_graph: Tensor  #: (E,)
+    degree: Tensor  #: (N,)
+    first_link: Tensor  #: (N,) first link of a node; 0 where it has none
+    colour_nodes: tuple[int, ...]  #: bounds of the colours' nodes
+    colour_links: tuple[int, ...]  #: bounds of the colours' links
+    type_edges: tuple[int, ...]  #: bounds of the types' edges
+    own_tables: bool  #: every edge has a table of its own, instead of one a type
+    symmetric: bool  #: all tables are symmetric
+    n_graphs: int
+
+    @property
+    def n_nodes(self) -> int:
+        """Number of nodes."""
+        return self.colour_nodes[-1]
+
+    @property
+    def n_edges(self) -> int:
+        """Number of edges."""
+        return self.colour_links[-1] // 2
+
+    @property
+    def n_colours(self) -> int:
+        """Number of colours."""
+        return len(self.colour_nodes) - 1
+
+    def table_of(self, edges: Tensor) -> Tensor:
+        """Which table some edges have."""
+        if self.own_tables:
+            return edges
+        bounds = torch.tensor(self.type_edges[1:], device=edges.device)
+        return torch.searchsorted(bounds, edges, right=True)
+
+    def to(self, device: Any) -> Structure:
+        """The same on another device."""
+        moved = {f.name: getattr(self, f.name) for f in fields(self)}
+        tensors = {name: value.to(device) for name, value in moved.items() if isinstance(value, Tensor)}
+        return replace(self, **tensors)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the index tensors."""
+        values = [getattr(self, f.name) for f in fields(self)]
+        return sum(value.numel() * value.element_size() for value in values if isinstance(value, Tensor))
+
+
+def build_structure(
+    edges: Ints,
+    edge_types: Ints,
+    node_counts: Ints,
+    weights: NDArray[np.float64],
+    *,
+    n_types: int,
+    own_tables: bool = False,
+    symmetric: bool = False,
+) -> Structure:
+    """Structure, on the CPU, of graphs given as stacked nodes and ``edges`` (E, 2).
+
+    ``symmetric`` promises that all tables are, so that a link's message does not depend on which end it is.
+    """
+    n_nodes = int(node_counts.sum())
+    ends = edges.ravel()
+    pointer = _pointer(np.bincount(ends, minlength=n_nodes))
+    by_node = np.argsort(ends, kind="stable")
+    colours = greedy_colours(pointer, ends[by_node ^ 1])
+    nodes = np.argsort(colours, kind="stable")
+    inside = np.empty_like(nodes)
+    inside[nodes] = np.arange(n_nodes)
+    # Ends are numbered 2 e + axis, links in the order of their nodes inside.
+    order = np.argsort(inside[ends], kind="stable")
+    link_of_end = np.empty_like(order)
+    link_of_end[order] = np.arange(order.size)
+    degree = np.diff(pointer)[nodes]
+    link_pointer = _pointer(degree)
+    colour_nodes = _pointer(np.bincount(colours))
+    edge_order = np.argsort(edge_types, kind="stable")
+    graph = np.repeat(np.arange(node_counts.size), node_counts)
+    edge_graph = graph[edges[edge_order, 0]]
+    return Structure(
+        nodes=torch.from_numpy(nodes),
+        pointer=torch.from_numpy(link_pointer),
+        link_node=torch.from_numpy(inside[ends[order]]),
+        partner=torch.from_numpy(link_of_end[order ^ 1]),
+        kind=torch.from_numpy(edge_types[order // 2] if symmetric else 2 * edge_types[order // 2] + order % 2),
+        edges=torch.from_numpy(edge_order),
+        links=torch.from_numpy(link_of_end.reshape(-1, 2)[edge_order]),
+        node_weight=torch.from_numpy(weights[graph[nodes]]),
+        edge_weight=torch.from_numpy(weights[edge_graph]),
+        node_graph=torch.from_numpy(graph[nodes]),
+        edge_graph=torch.from_numpy(edge_graph),
+        degree=torch.from_numpy(degree),
+        first_link=torch.from_numpy(np.where(degree > 0, link_pointer[:-1], 0)),
+        colour_nodes=tuple(colour_nodes.tolist()),
+        colour_links=tuple(link_pointer[colour_nodes].tolist()),
+        type_edges=tuple(_pointer(np.bincount(edge_types, minlength=n_types)).tolist()),
+        own_tables=own_tables,
+        symmetric=symmetric,
+        n_graphs=int(node_counts.size),
+    )
+
+
+def _pointer(counts: Ints) -> Ints:
+    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)

@@ -1,0 +1,1 @@
+"""Made-up announcements tagged: the second task of ``bactrian demo``."""

@@ -1,0 +1,259 @@
+"""Who speaks where and when: a skip chain tags made-up announcements, the second task of ``bactrian demo``.
+
+Learners differ only in how they find the weights; all take the most probable label of each token by the marginals of
+belief propagation. Nothing in the test announcements but cue words and ways to write times has been seen in training.
+"""
+
+from __future__ import annotations
+
+import signal
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bactrian.estimators.sequences import SkipChainCRF
+from bactrian.experiments.announcements.generator import make_announcements
+from bactrian.experiments.digits.task import Step
+from bactrian.learners.learn import METHODS
+from bactrian.runs.calibration import log_loss, reliability
+from bactrian.runs.comparison import Comparison, Entry, LabelTable, Metric, Training
+from bactrian.runs.exhibits import Confusion, NamedWeight, TaggedText, Tagging
+from bactrian.solvers.solution import ConvergenceWarning, Progress
+from bactrian.text.documents import Document
+from bactrian.text.entities import entity_scores
+from bactrian.text.features import EntityFeatures
+from bactrian.text.seminars import parse_seminar
+from bactrian.text.skips import skip_edges
+
+Floats = NDArray[np.float64]
+
+CHAIN = "chain"
+
+LEARNERS = {
+    "piecewise": "every edge trained as if it stood alone",
+    "camel0": "edge entropies only, neighbouring edges must agree",
+    "cccp": "Bethe entropy, a sequence of convex problems",
+    "lbp": "likelihood by belief propagation",
+}
+
+METRICS = (
+    Metric("f1", "entity F1", ".1%", True, "harmonic mean of precision and recall of whole entities, all fields"),
+    Metric("speaker", "speaker F1", ".1%", True, "entity F1 of speakers alone"),
+    Metric("location", "place F1", ".1%", True, "entity F1 of places alone"),
+    Metric("log_loss", "log loss", ".3f", False, "mean of −log of the probability of the true label, in nats a token"),
+    Metric("ece", "ECE", ".3f", False, "expected calibration error of the marginals, in ten bins"),
+)
+
+_FEATURES = EntityFeatures(ngrams=4, window=4, reach=2, pos=False, lowercase=True, lines=True)
+_SUMMARY = (
+    "Announcements of seminars, made up by a generator, in which a conditional random field looks for the speaker, the "
+    "place and the times. The test announcements come from other layouts, with names and buildings that are not in the "
+    "training ones, so nothing can be remembered; and they name other people, places and times too. The chain links "
+    "neighbouring words alone. All other learners fit a skip chain, which also links each capitalised word to its next "
+    "occurrence."
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnnouncementsSettings:
+    """What the experiment does; the defaults are those of ``bactrian demo``."""
+
+    learners: tuple[str, ...] = tuple(LEARNERS)
+    n_train: int = 80
+    n_test: int = 80
+    n_shown: int = 8  #: test announcements that the report shows
+    seed: int = 0
+    prior_variance: float = 10.0
+    tolerance: float = 1e-3
+    max_seconds: float | None = 30.0  #: limit of each learner; None for none
+    n_threads: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in self.learners:
+            if name not in METHODS:
+                raise ValueError(f"unknown learner {name!r}; choose from {', '.join(METHODS)}")
+        if len(set(self.learners)) < len(self.learners):
+            raise ValueError(f"learners must be different, found {', '.join(self.learners)}")
+        for field, least in (("n_train", 1), ("n_test", 1), ("n_shown", 0), ("seed", 0)):
+            if not getattr(self, field) >= least:
+                raise ValueError(f"{field} must be at least {least}, found {getattr(self, field)}")
+
+
+@dataclass(frozen=True, eq=False)
+class _Texts:
+    """Announcements as documents, features and labels."""
+
+    documents: list[Document]
+    features: list[Any]
+    labels: list[list[str]]
+
+    @staticmethod
+    def of(n: int, seed: int, split: str) -> _Texts:
+        made = make_announcements(n, seed=seed, split=split)
+        documents = [parse_seminar(announcement.tagged) for announcement in made]
+        features = [_FEATURES.extract(document) for document in documents]
+        return _Texts(documents, features, [list(document.tags or ()) for document in documents])
+
+
+def run_announcements(
+    settings: AnnouncementsSettings | None = None, on_step: Callable[[Step], None] | None = None
+) -> Comparison:
+    """Train every learner on the same announcements, tag the test announcements, and compare."""
+    settings = settings or AnnouncementsSettings()
+    notify = on_step or (lambda step: None)
+    names = (CHAIN, *settings.learners)
+    train, test = (_Texts.of(n, settings.seed, split) for n, split in _sizes(settings))
+    notify(Step("compiling", 0, len(names)))
+    _warm_up(names, train, settings)
+    entries, marginals = [], {}
+    for number, name in enumerate(names, start=1):
+        step = Step(name, number, len(names))
+        notify(step)
+        trace: list[Progress] = []
+        model = _fit(name, train, settings, _follower(step, trace, notify))
+        marginals[name] = [np.asarray(table) for table in model.predict_marginals(test.features)]
+        entries.append(_entry(name, model, trace, test, marginals[name]))
+    classes = tuple(str(label) for label in model.classes_)
+    return Comparison(
+        title="Who speaks where and when",
+        summary=_SUMMARY,
+        metrics=METRICS,
+        entries=tuple(entries),
+        facts=_facts(settings, train, test),
+        texts=_shown(test.documents[: settings.n_shown], marginals, classes),
+    )
+
+
+def compile_kernels(settings: AnnouncementsSettings) -> None:
+    """Compile all that :func:`run_announcements` will need, into Numba's cache, in a process beside the working one."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is for the other process, which ends this one
+    _warm_up((CHAIN, *settings.learners), _Texts.of(settings.n_train, settings.seed, "train"), settings)
+
+
+def _sizes(settings: AnnouncementsSettings) -> tuple[tuple[int, str], tuple[int, str]]:
+    return (settings.n_train, "train"), (settings.n_test, "test")
+
+
+def _follower(step: Step, trace: list[Progress], notify: Callable[[Step], None]) -> Callable[[Progress], None]:
+    def follow(progress: Progress) -> None:
+        trace.append(progress)
+        notify(replace(step, progress=progress))
+
+    return follow
+
+
+def _fit(
+    name: str, train: _Texts, settings: AnnouncementsSettings, callback: Callable[[Progress], None] | None = None
+) -> SkipChainCRF:
+    chain = name == CHAIN
+    # A skip chain without skips is the chain; one class for both keeps features, inference and tables the same.
+    model = SkipChainCRF(
+        skips=_no_skips if chain else "nearest",
+        method="exact" if chain else name,
+        inference="bp",
+        prior_variance=settings.prior_variance,
+        tolerance=settings.tolerance,
+        max_seconds=settings.max_seconds,
+        n_threads=settings.n_threads,
+        seed=settings.seed,
+    )
+    return model.fit(train.features, train.labels, callback=callback)
+
+
+def _no_skips(words: Sequence[str]) -> NDArray[np.int64]:
+    return np.zeros((0, 2), dtype=np.int64)
+
+
+def _warm_up(names: Sequence[str], train: _Texts, settings: AnnouncementsSettings) -> None:
+    """Let every learner begin on all of the data, so that nobody's seconds contain compilation."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        for name in names:
+            short = replace(settings, max_seconds=None, tolerance=10.0)
+            _fit(name, train, short).predict_marginals(train.features[:1])
+
+
+def _entry(name: str, model: SkipChainCRF, trace: list[Progress], test: _Texts, tables: list[Floats]) -> Entry:
+    classes = [str(label) for label in model.classes_]
+    position = {label: k for k, label in enumerate(classes)}
+    every = np.concatenate(tables)
+    predicted = [[classes[k] for k in table.argmax(axis=1)] for table in tables]
+    scores = entity_scores(test.labels, predicted)
+    truth = [label for labels in test.labels for label in labels]
+    known = np.array([position.get(label, -1) for label in truth], dtype=np.int64)
+    seen = known >= 0
+    calibration = reliability(every, known)
+    top = model.top_features(15)
+    edges = [LabelTable("transitions", _table(model.transition_features_, classes), tuple(classes), tuple(classes))]
+    if name != CHAIN:
+        edges.append(LabelTable("skip edges", np.asarray(model.skip_table_), tuple(classes), tuple(classes)))
+    return Entry(
+        name=name,
+        description="no skip edges; maximum likelihood" if name == CHAIN else LEARNERS.get(name, ""),
+        metrics={
+            "f1": scores.micro_f1,
+            "log_loss": log_loss(every[seen], known[seen]),
+            "ece": calibration.error,
+            **{field: scores.types[field].f1 for field in ("speaker", "location") if field in scores.types},
+        },
+        training=Training.of(model.solution_, trace),
+        reliability=calibration,
+        tables=tuple(edges),
+        confusion=Confusion.of(
+            truth, [label for labels in predicted for label in labels], sorted({*truth, *classes}, key=_outside_first)
+        ),
+        weights=tuple(NamedWeight(str(feature), str(label), value) for feature, label, value in top),
+    )
+
+
+def _table(pairs: dict[tuple[Any, Any], float], classes: Sequence[str]) -> Floats:
+    return np.array([[pairs[a, b] for b in classes] for a in classes])
+
+
+def _outside_first(label: str) -> tuple[bool, str, str]:
+    return label != "O", label[2:], label
+
+
+def _shown(
+    documents: Sequence[Document], marginals: dict[str, list[Floats]], classes: tuple[str, ...]
+) -> tuple[TaggedText, ...]:
+    texts = []
+    for number, document in enumerate(documents):
+        predictions = {
+            name: Tagging(tuple(classes[k] for k in tables[number].argmax(axis=1)), tables[number])
+            for name, tables in marginals.items()
+        }
+        text, starts, stops = document.text or "", document.starts, document.stops
+        assert starts is not None  # an announcement has a text
+        assert stops is not None
+        ends = [*starts[1:].tolist(), len(text)]
+        gaps = tuple(text[stop:start] for stop, start in zip(stops.tolist(), ends, strict=True))
+        texts.append(
+            TaggedText(
+                title=f"Announcement {number + 1}",
+                tokens=tuple(document.words),
+                truth=tuple(document.tags or ()),
+                predictions=predictions,
+                label_names=classes,
+                gaps=gaps,
+                skips=tuple((int(a), int(b)) for a, b in skip_edges(document.words)),
+            )
+        )
+    return tuple(texts)
+
+
+def _facts(settings: AnnouncementsSettings, train: _Texts, test: _Texts) -> dict[str, str]:
+    def size(texts: _Texts) -> str:
+        return f"{len(texts.documents)} announcements, {sum(map(len, texts.labels)):,} tokens"
+
+    return {
+        "training": size(train),
+        "test": size(test),
+        "prior variance": f"{settings.prior_variance:g}",
+        "tolerance": f"{settings.tolerance:g}",
+        "seed": str(settings.seed),
+    }

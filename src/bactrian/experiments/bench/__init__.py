@@ -1,0 +1,1 @@
+"""``bactrian bench``: learners on random fields, speed, and the rank argument."""

@@ -1,0 +1,231 @@
+"""Learners side by side on seeded random fields where everything can be known exactly: ``bactrian bench learners``.
+
+A random field is drawn, samples are drawn from it, and each learner fits its weights to them. Four distances tell how
+well: the exact log-likelihood of held-out samples; the learner's own beliefs against the exact marginals of the true
+field, and against the exact marginals at the weights it found; and its weights against those of exact maximum
+likelihood with the same prior.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bactrian.camel.camel import Camel
+from bactrian.experiments.bench.random_fields import RandomField, Size, joint_features, random_field
+from bactrian.graphs.loglinear import Instance, LogLinearModel, Samples
+from bactrian.inference.infer import infer
+from bactrian.learners.learn import METHODS, Learner, learn
+from bactrian.solvers.solution import ConvergenceWarning, Solution
+
+Floats = NDArray[np.float64]
+
+#: What is measured, by the names of the fields of :class:`Row`, with a heading.
+METRICS = {
+    "log_likelihood": "held-out log-likelihood",
+    "loss": "loss to exact ML",
+    "error_to_truth": "marginal error to truth",
+    "error_to_weights": "marginal error at own weights",
+    "weight_error": "weight error",
+    "seconds": "seconds",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchSettings:
+    """Which fields are drawn, and how much data from each."""
+
+    sizes: tuple[str, ...] = ("3x3", "4x4", "3x3:3", "K6", "K8")
+    strengths: tuple[float, ...] = (0.25, 0.5, 1.0, 2.0)
+    n_seeds: int = 5
+    n_samples: int = 500
+    n_held_out: int = 2000
+    prior_variance: float = 10.0
+    max_seconds: float = 2.0  #: limit of one training run
+
+    def __post_init__(self) -> None:
+        if not self.sizes or not self.strengths:
+            raise ValueError("sizes and strengths must name at least one each")
+        for size in self.sizes:
+            Size.parse(size)
+        for strength in self.strengths:
+            if not 0.0 <= strength < np.inf:
+                raise ValueError(f"strengths must be finite and not negative, found {strength}")
+        for name in ("n_seeds", "n_samples", "n_held_out"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, found {getattr(self, name)}")
+        if not 0.0 < self.prior_variance < np.inf:
+            raise ValueError(f"prior_variance must be positive and finite, found {self.prior_variance}")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One learner on one field. Numbers are NaN where the learner refused or has none."""
+
+    size: str
+    family: str
+    sharing: str  #: ``shared`` or ``unshared``
+    strength: float
+    seed: int
+    learner: str
+    status: str  #: the name of the solution's status in lower case, or ``refused: `` and the reason
+    converged: bool
+    prior: bool  #: False where the learner takes no prior and was run without
+    log_likelihood: float = np.nan  #: exact, of held-out samples, in nats a sample
+    loss: float = np.nan  #: what it lacks of the exact learner's log-likelihood
+    error_to_truth: float = np.nan  #: total variation, mean over clusters
+    error_to_weights: float = np.nan
+    weight_error: float = np.nan  #: root mean square over weights that can be told from the data
+    seconds: float = np.nan
+
+    @property
+    def refused(self) -> bool:
+        """Whether the learner does not take such a model."""
+        return self.status.startswith("refused")
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """A field with training data and exact answers."""
+
+    size: Size
+    sharing: str
+    strength: float
+    seed: int
+    field: RandomField
+    data: Samples
+    held_out: Floats  #: mean features of held-out samples, (n_weights,)
+    marginals: Sequence[Floats]
+
+
+Follow = Callable[[str, str, int, int], None]
+
+
+def bench_learners() -> dict[str, Learner]:
+    """Every learner that :func:`bactrian.learn` knows by name, the folded CCCP and the concave entropies as CAMEL."""
+    return {
+        **METHODS,
+        "cccp, folded": Camel(fold=True),
+        "trw as CAMEL": Camel(entropy="trw"),
+        "convex as CAMEL": Camel(entropy="convex"),
+    }
+
+
+def problems(settings: BenchSettings) -> Iterable[Problem]:
+    """Every size, sharing, strength and seed in turn; the numbers drawn depend on these alone."""
+    for name in settings.sizes:
+        size = Size.parse(name)
+        for sharing in ("unshared", "shared"):
+            for strength in settings.strengths:
+                for seed in range(settings.n_seeds):
+                    yield make_problem(settings, size, sharing, strength, seed)
+
+
+def make_problem(settings: BenchSettings, size: Size, sharing: str, strength: float, seed: int) -> Problem:
+    """One field and its samples."""
+    rng = np.random.default_rng([seed, size.n_variables, size.n_labels, size.height, sharing == "shared"])
+    field = random_field(size, sharing == "shared", strength, rng)
+    data = Samples(field.model, field.sample(settings.n_samples, rng))
+    held_out = joint_features(field.model, field.sample(settings.n_held_out, rng)).mean(axis=0)
+    return Problem(size, sharing, strength, seed, field, data, held_out, exact_marginals(field.model, field.weights)[0])
+
+
+def run_learners(settings: BenchSettings, follow: Follow | None = None) -> list[Row]:
+    """Every learner on every field."""
+    rows: list[Row] = []
+    learners = bench_learners()
+    total = len(settings.sizes) * 2 * len(settings.strengths) * settings.n_seeds
+    for number, problem in enumerate(problems(settings)):
+        if not number:  # compiled code is loaded, and missing code compiled, outside the times
+            for name, learner in learners.items():
+                run_one(problem, name, learner, settings, None)
+        reference: Solution | None = None
+        for name in sorted(learners, key=lambda name: name != "exact"):  # the others are measured against it
+            if follow is not None:
+                follow(name, f"{problem.size.name} {problem.sharing} strength {problem.strength:g}", number, total)
+            row, solution = run_one(problem, name, learners[name], settings, reference)
+            reference = solution if name == "exact" else reference
+            rows.append(row)
+    order = {name: k for k, name in enumerate(learners)}
+    return sorted(rows, key=lambda row: (settings.sizes.index(row.size), row.sharing, row.strength, order[row.learner]))
+
+
+def run_one(
+    problem: Problem, name: str, learner: Learner, settings: BenchSettings, reference: Solution | None
+) -> tuple[Row, Solution | None]:
+    """One learner on one field, without the prior where it refuses to run with it."""
+    reasons = []
+    for prior in (settings.prior_variance, None):
+        began = perf_counter()
+        try:
+            solution = quiet_learn(problem.data, learner, prior_variance=prior, max_seconds=settings.max_seconds)
+        except (ValueError, TypeError) as problem_found:
+            reasons.append(" ".join(str(problem_found).split()))
+            continue
+        seconds = perf_counter() - began
+        numbers = _measure(problem, solution, reference or solution)
+        return _row(problem, name, solution, prior is not None, seconds=seconds, **numbers), solution
+    return _row(problem, name, f"refused: {reasons[-1]}", False), None
+
+
+def quiet_learn(data: Samples | list[Instance], learner: str | Learner, **options: float | None) -> Solution:
+    """Learn on one thread; the status says where it stopped short."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        return learn(data, learner, n_threads=1, **options)  # type: ignore[arg-type]
+
+
+def exact_marginals(model: LogLinearModel, weights: Floats) -> tuple[list[Floats], float]:
+    """Exact marginals of the given clusters and the log partition function."""
+    result = infer(model, weights, method="exact", n_threads=1)
+    assert result.log_partition is not None
+    return [result.clusters[i] for i in range(len(model.features))], result.log_partition
+
+
+def _measure(problem: Problem, solution: Solution, reference: Solution) -> dict[str, float]:
+    at_weights, log_partition = exact_marginals(problem.field.model, solution.weights)
+    log_likelihood = float(problem.held_out @ solution.weights) - log_partition
+    best = float(problem.held_out @ reference.weights) - exact_marginals(problem.field.model, reference.weights)[1]
+    projection = problem.field.identifiable
+    difference = projection @ (solution.weights - reference.weights)
+    try:
+        beliefs = [solution.beliefs[0][i] for i in range(len(at_weights))]
+    except ValueError:  # a learner without beliefs
+        own = truth = np.nan
+    else:
+        own, truth = (_distance(beliefs, tables) for tables in (at_weights, problem.marginals))
+    return {
+        "log_likelihood": log_likelihood,
+        "loss": best - log_likelihood,
+        "error_to_truth": truth,
+        "error_to_weights": own,
+        "weight_error": float(np.sqrt(difference @ difference / np.trace(projection))),
+    }
+
+
+def _distance(first: Sequence[Floats], second: Sequence[Floats]) -> float:
+    """Total variation between tables, mean over clusters."""
+    return float(np.mean([0.5 * np.abs(a - b).sum() for a, b in zip(first, second, strict=True)]))
+
+
+def _row(problem: Problem, name: str, outcome: Solution | str, prior: bool, **numbers: float) -> Row:
+    status = outcome if isinstance(outcome, str) else outcome.status.name.lower().replace("_", " ")
+    converged = not isinstance(outcome, str) and outcome.converged
+    size = problem.size
+    return Row(
+        size.name,
+        size.family,
+        problem.sharing,
+        problem.strength,
+        problem.seed,
+        name,
+        status,
+        converged,
+        prior,
+        **numbers,
+    )

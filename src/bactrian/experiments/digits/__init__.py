@@ -1,0 +1,1 @@
+"""Noisy digits restored: the first task of ``bactrian demo``."""

@@ -1,0 +1,107 @@
+"""Choices made for Table 3 by cross-validation over the training images of a split, never on its test images.
+
+A random field is fitted to part of the training images and tried on the others. These are given their out-of-fold node
+scores, since that is how test images look to it, whatever scores it learns from.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bactrian.experiments.table3.corel import ScoredSplit
+from bactrian.experiments.table3.learners import Limits, TableRow, fit, marginals
+from bactrian.vision.node_scores import image_folds
+
+Floats = NDArray[np.float64]
+Follow = Callable[[str], None]
+
+#: Of a run in cross-validation: tolerance times that of the table, quasi-Newton steps and seconds at most. Labels
+#: change little beyond, and there are many runs.
+_LOOSER, _ITERATIONS, _SECONDS = 30.0, 60, 2.0
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """What may be chosen of a row."""
+
+    prior_variance: float | None
+    node_factors: str
+    fold: str = "in-fold"  #: scores of the training images that the field learns from
+
+    def __str__(self) -> str:
+        prior = "no prior" if self.prior_variance is None else f"prior variance {self.prior_variance:g}"
+        return f"{self.fold} scores, {prior}, node factors {self.node_factors}"
+
+
+def graph_options(row: TableRow, candidate: Candidate) -> dict[str, Any]:
+    """Options of the graphs that a row learns from and is tried on."""
+    return {
+        "edges": row.edges,
+        "has_prior": candidate.prior_variance is not None,
+        "node_factors": candidate.node_factors,
+    }
+
+
+def candidates_of(row: TableRow, priors: Sequence[float | None], folds: Sequence[str]) -> list[Candidate]:
+    """Every prior with every kind of scores and place for them; the strongest prior first."""
+    ordered = sorted(priors, key=lambda prior: np.inf if prior is None else prior)
+    return [Candidate(prior, place, fold) for fold, place, prior in itertools.product(folds, row.node_factors, ordered)]
+
+
+def choose(
+    row: TableRow,
+    scored: ScoredSplit,
+    candidates: Sequence[Candidate],
+    *,
+    limits: Limits,
+    n_folds: int,
+    seed: int,
+    say: Follow,
+) -> tuple[Candidate, str]:
+    """The candidate with the highest held-out accuracy under matched inference, the first of equals; and why."""
+    if len(candidates) == 1:
+        return candidates[0], f"{row.name}: {candidates[0]}, set beforehand"
+    seconds = _SECONDS if limits.max_seconds is None else min(_SECONDS, limits.max_seconds)
+    rough = replace(
+        limits,
+        tolerance=_LOOSER * limits.tolerance,
+        max_iterations=min(limits.max_iterations, _ITERATIONS),
+        max_seconds=seconds,
+    )
+    right = np.zeros((len(candidates), len(scored.train)))
+    for number, held in enumerate(image_folds(len(scored.train), n_folds, seed)):
+        say(f"{row.name}: cross-validation of {len(candidates)} candidates, fold {number + 1} of {n_folds}")
+        right[:, held] = _right(row, scored, candidates, held, rough)
+    accuracies = 100.0 * right.sum(axis=1) / sum(image.n_superpixels for image in scored.train)
+    best = int(accuracies.argmax())
+    compared = "; ".join(f"{one}: {accuracy:.1f} %" for one, accuracy in zip(candidates, accuracies, strict=True))
+    why = f"highest accuracy, {n_folds}-fold cross-validation over the {len(scored.train)} training images ({compared})"
+    return candidates[best], f"{row.name}: {candidates[best]}: {why}"
+
+
+def _right(
+    row: TableRow, scored: ScoredSplit, candidates: Sequence[Candidate], held: NDArray[np.int64], limits: Limits
+) -> Floats:
+    """Superpixels that each candidate labels rightly, (n_candidates, held-out images)."""
+    rest = np.setdiff1d(np.arange(len(scored.train)), held)
+    right = np.zeros((len(candidates), len(held)))
+    last: Candidate | None = None
+    weights: Floats | None = None
+    for c, candidate in enumerate(candidates):
+        options = graph_options(row, candidate)
+        train = scored.training_graphs(candidate.fold, rest, **options)
+        test = scored.held_out_graphs(candidate.fold, held, **options)
+        # Along a path of weaker and weaker priors the last weights are a good start.
+        same = last is not None and replace(last, prior_variance=candidate.prior_variance) == candidate
+        start = weights if same else None
+        weights = fit(row, train, limits, prior_variance=candidate.prior_variance, start=start).solution.weights
+        found, _ = marginals(row, test, weights, "matched", limits.n_threads)
+        right[c] = np.add.reduceat(found.argmax(axis=1) == test.labels, test.node_pointer[:-1], dtype=np.float64)
+        last = candidate
+    return right

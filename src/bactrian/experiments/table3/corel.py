@@ -1,0 +1,305 @@
+"""Corel images made ready for learning: superpixels, features, node scores, and graphs with 56 + 28 weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bactrian.experiments.table3.corel_data import CLASSES, CorelImages, Split
+from bactrian.graphs.graph_data import GraphData
+from bactrian.vision.appearance import appearance
+from bactrian.vision.cache import ArrayCache, Arrays
+from bactrian.vision.classifiers import KINDS, BoostingSettings
+from bactrian.vision.context import adjacency_means
+from bactrian.vision.features import (
+    SegmentedImage,
+    context_windows,
+    look_alikes,
+    segment_image,
+    superpixel_features,
+)
+from bactrian.vision.node_scores import NodeScores, node_scores, with_opinions
+from bactrian.vision.superpixels import superpixels
+from bactrian.vision.textons import TextonVocabulary
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+Follow = Callable[[str], None]
+
+#: Scores of the training images that a random field may learn from.
+FOLDS = ("in-fold", "out-of-fold")
+#: What edges have: a table that all share, tables weighted by features; or there are none.
+EDGES = ("tables", "features", "none")
+#: Size as inputs of a label's own score and bias, and of the scores of others: a prior of variance v on all weights
+#: is one of 100 v and v / 100 on what these do.
+_OWN, _OTHER = 10.0, 0.1
+#: Changes of the code that change features or scores raise it, so that caches do not go stale.
+_VERSION = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoreSettings:
+    """How superpixels are made, described and scored."""
+
+    superpixels: str = "slic"
+    n_superpixels: int = 300
+    n_textons: int = 64
+    n_colours: int = 32
+    n_structures: int = 100
+    context: bool = True  #: whether features tell of a superpixel's surroundings
+    boosting: tuple[BoostingSettings, ...] = (BoostingSettings(),)
+    stages: int = 1  #: 2: a second stage that sees the first one's opinions of the surroundings
+    n_folds: int = 4
+    kind: str = "chosen"  #: that with the least out-of-fold loss; or boosted, linear, or blend
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.kind not in (*KINDS, "chosen"):
+            raise ValueError(f"kind must be one of {', '.join(KINDS)} or chosen, found {self.kind!r}")
+        if self.stages not in (1, 2):
+            raise ValueError(f"stages must be 1 or 2, found {self.stages}")
+
+
+@dataclass(frozen=True, eq=False)
+class ScoredSplit:
+    """A split with node scores, log-odds, of all its images; lists have an array (n, n_labels) an image."""
+
+    train: list[SegmentedImage]
+    test: list[SegmentedImage]
+    in_fold: list[Floats]  #: of the training images, by classifiers that saw them
+    out_of_fold: list[Floats]  #: of the training images, by classifiers that did not: what test images look like
+    test_scores: list[Floats]
+    choices: tuple[str, ...]  #: what was chosen, by what, on which images
+
+    def training_graphs(self, fold: str = "in-fold", images: Integers | None = None, **options: Any) -> GraphData:
+        """Training images, all or those at the positions ``images``, with in-fold or out-of-fold scores."""
+        return self._graphs(self.train, self._learned(fold), fold, images, **options)
+
+    def held_out_graphs(self, fold: str, images: Integers, **options: Any) -> GraphData:
+        """Training images that a field did not learn from: with out-of-fold scores, whatever it learned from."""
+        return self._graphs(self.train, self.out_of_fold, fold, images, **options)
+
+    def test_graphs(self, fold: str = "in-fold", **options: Any) -> GraphData:
+        """The test images for a field that learned from in-fold or out-of-fold scores."""
+        return self._graphs(self.test, self.test_scores, fold, None, **options)
+
+    def _learned(self, fold: str) -> list[Floats]:
+        if fold not in FOLDS:
+            raise ValueError(f"fold must be {' or '.join(map(repr, FOLDS))}, found {fold!r}")
+        return self.in_fold if fold == "in-fold" else self.out_of_fold
+
+    def _graphs(
+        self, of: list[SegmentedImage], scores: list[Floats], fold: str, images: Integers | None, **options: Any
+    ) -> GraphData:
+        # Log-odds are mostly far below 0: unless they are standardised, always as those that are learned from, they are
+        # all but collinear with the bias, and learning is slow.
+        learned = np.concatenate(self._learned(fold))
+        mean, scale = learned.mean(axis=0), np.maximum(learned.std(axis=0), 1e-6)
+        numbers = range(len(of)) if images is None else images
+        return graphs([of[i] for i in numbers], [(scores[i] - mean) / scale for i in numbers], **options)
+
+
+def graphs(
+    images: Sequence[SegmentedImage],
+    scores: Sequence[Floats],
+    *,
+    edges: str = "tables",
+    has_prior: bool = True,
+    **options: Any,
+) -> GraphData:
+    """Images as graphs: 7 node scores and a bias for each label (56 weights), a symmetric table (28 weights).
+
+    Where the weights are to have a prior, a label's own score and its bias are inputs at ten times their size, the
+    scores of other labels at a tenth: a prior of variance v on all weights is one of 100 v and v / 100 on what these
+    do, and leaves the label's own score in charge. The model is the same. Without a prior sizes matter to nothing but
+    speed, and all are alike.
+
+    ``edges`` is one of :data:`EDGES`: with ``"features"`` an edge's table is a sum of four, weighted by a constant,
+    boundary length and two contrasts; with ``"none"`` there are no edges.
+    """
+    if edges not in EDGES:
+        raise ValueError(f"edges must be one of {', '.join(EDGES)}, found {edges!r}")
+    starts = np.cumsum([0, *(image.n_superpixels for image in images)])
+    pairs = np.concatenate([image.adjacency.edges + start for image, start in zip(images, starts[:-1], strict=True)])
+    features = np.concatenate([edge_inputs(image) for image in images]) if edges == "features" else None
+    n_labels = len(CLASSES)
+    inputs, in_use = _node_inputs(np.concatenate(scores), has_prior)
+    n_tables = 1 if features is None else features.shape[1]
+    labels = [image.labels for image in images]
+    return GraphData(
+        inputs,
+        pairs if edges != "none" else pairs[:0],
+        n_labels=n_labels,
+        labels=None if any(one is None for one in labels) else np.concatenate([x for x in labels if x is not None]),
+        tables="symmetric",
+        edge_inputs=features,
+        node_counts=np.diff(starts),
+        active=np.concatenate([in_use.ravel(), np.ones(n_tables * n_labels * (n_labels + 1) // 2, dtype=bool)]),
+        **options,
+    )
+
+
+def _node_inputs(scores: Floats, has_prior: bool) -> tuple[Floats, NDArray[np.bool_]]:
+    """Inputs of the nodes, and which of them (n_inputs, n_labels) a label uses."""
+    n, n_labels = scores.shape
+    if not has_prior:
+        return np.concatenate([scores, np.ones((n, 1))], axis=1), np.ones((n_labels + 1, n_labels), dtype=bool)
+    own = np.eye(n_labels, dtype=bool)
+    in_use = np.concatenate([own, ~own, np.ones((1, n_labels), dtype=bool)])
+    return np.concatenate([_OWN * scores, _OTHER * scores, np.full((n, 1), _OWN)], axis=1), in_use
+
+
+def edge_inputs(image: SegmentedImage) -> Floats:
+    """A constant, the logarithm of the boundary's length, and likeness along it and of the mean colours."""
+    around = image.adjacency
+    columns = (
+        np.ones(len(around.edges)),
+        np.log(np.maximum(around.boundary_length, 1.0) / 10.0),
+        np.exp(-around.contrast / 5.0),
+        np.exp(-around.mean_contrast / 10.0),
+    )
+    return np.stack(columns, axis=1)
+
+
+def segment_all(
+    corel: CorelImages, numbers: Integers, settings: ScoreSettings, cache: ArrayCache
+) -> list[SegmentedImage]:
+    """Superpixels of the images with these numbers."""
+
+    def make() -> dict[str, NDArray[Any]]:
+        options: dict[str, Any] = {
+            "method": settings.superpixels,
+            "n_superpixels": settings.n_superpixels,
+            "seed": settings.seed,
+        }
+        return {"segments": np.stack([superpixels(corel.images[i], **options) for i in numbers]).astype(np.int32)}
+
+    key = [_VERSION, corel.checksum, numbers.tolist(), settings.superpixels, settings.n_superpixels, settings.seed]
+    segments = cache.get("superpixels", key, make)["segments"]
+    return [
+        segment_image(corel.images[i], corel.labels[i], n_labels=len(CLASSES), segments=found)
+        for i, found in zip(numbers, segments, strict=True)
+    ]
+
+
+def score_split(
+    corel: CorelImages,
+    split: Split,
+    settings: ScoreSettings,
+    cache: ArrayCache,
+    follow: Follow | None = None,
+) -> ScoredSplit:
+    """Superpixels, features and node scores of one split; nothing is learned or chosen from its test images."""
+    train, test = (segment_all(corel, numbers, settings, cache) for numbers in (split.train, split.test))
+
+    stored = _scores(
+        train, test, [_VERSION, corel.checksum, split.train.tolist(), split.test.tolist()], settings, cache, follow
+    )
+    losses = dict(zip(KINDS, stored["losses"].tolist(), strict=True))
+    kind = min(losses, key=lambda one: losses[one]) if settings.kind == "chosen" else settings.kind
+    return ScoredSplit(
+        train=train,
+        test=test,
+        in_fold=_split(stored[f"in-fold {kind}"], train),
+        out_of_fold=_split(stored[f"out-of-fold {kind}"], train),
+        test_scores=_split(stored[f"other {kind}"], test),
+        choices=_choices(stored, settings, kind, len(train)),
+    )
+
+
+def _scores(
+    train: list[SegmentedImage],
+    test: list[SegmentedImage],
+    key: list[Any],
+    settings: ScoreSettings,
+    cache: ArrayCache,
+    follow: Follow | None,
+) -> Arrays:
+    """Scores of the last stage, each stage from the cache where it is there."""
+    first: Arrays | None = None
+    for stage in range(1, settings.stages + 1):
+        kept = {name: value for name, value in asdict(settings).items() if name != "kind"}
+        made = partial(_stage, train, test, first, settings, follow)
+        first = cache.get("scores", [*key, {**kept, "stages": stage}], made)
+    assert first is not None
+    return first
+
+
+def _stage(
+    train: list[SegmentedImage],
+    test: list[SegmentedImage],
+    first: Arrays | None,
+    settings: ScoreSettings,
+    follow: Follow | None,
+) -> Arrays:
+    """Scores from features and, in a second stage, from the ``first`` one's opinions."""
+    vocabulary = TextonVocabulary.learn(
+        [image.image for image in train],
+        n_textons=settings.n_textons,
+        n_colours=settings.n_colours,
+        n_structures=settings.n_structures,
+        seed=settings.seed,
+    )
+    everything = [*train, *test]
+    features = [superpixel_features(image, vocabulary, context=settings.context) for image in everything]
+    if first is not None:
+        opinions = _split(np.concatenate([first["out-of-fold blend"], first["other blend"]]), everything)
+        features = [
+            with_opinions(own, opinion, _windows(image, vocabulary))
+            for own, opinion, image in zip(features, opinions, everything, strict=True)
+        ]
+    scores = node_scores(
+        features[: len(train)],
+        [image.labels for image in train if image.labels is not None],
+        features[len(train) :],
+        n_labels=len(CLASSES),
+        candidates=settings.boosting,
+        n_folds=settings.n_folds,
+        seed=settings.seed + (first is not None),
+        follow=follow,
+    )
+    return _arrays(scores)
+
+
+def _arrays(scores: NodeScores) -> Arrays:
+    arrays: Arrays = {}
+    for kind in KINDS:
+        arrays[f"in-fold {kind}"] = np.concatenate(scores.in_fold[kind])
+        arrays[f"out-of-fold {kind}"] = np.concatenate(scores.out_of_fold[kind])
+        arrays[f"other {kind}"] = np.concatenate(scores.other[kind])
+    arrays["losses"] = np.array([scores.kind_losses[kind] for kind in KINDS])
+    arrays["accuracies"] = np.array([scores.accuracies[kind] for kind in KINDS])
+    arrays["rounds"] = np.array(scores.rounds)
+    arrays["settings"] = np.array(str(scores.settings))
+    return arrays
+
+
+def _windows(image: SegmentedImage, vocabulary: TextonVocabulary) -> list[Floats]:
+    around = image.adjacency
+    own = appearance(image.image, image.segments, vocabulary)
+    neighbours = adjacency_means(np.eye(image.n_superpixels), around.edges, around.boundary_length)
+    return [neighbours, look_alikes(image, own), *context_windows(image, own).values()]
+
+
+def _split(stacked: Floats, images: Sequence[SegmentedImage]) -> list[Floats]:
+    return np.split(stacked, np.cumsum([image.n_superpixels for image in images])[:-1])
+
+
+def _choices(stored: dict[str, NDArray[Any]], settings: ScoreSettings, kind: str, n_train: int) -> tuple[str, ...]:
+    where = f"{settings.n_folds}-fold cross-validation over the {n_train} training images"
+    rounds = ", ".join(str(int(r)) for r in stored["rounds"])
+    compared = "; ".join(
+        f"{one}: loss {loss:.3f}, accuracy {100.0 * accuracy:.1f} %"
+        for one, loss, accuracy in zip(KINDS, stored["losses"], stored["accuracies"], strict=True)
+    )
+    source = f"least out-of-fold loss, {where}" if settings.kind == "chosen" else "set beforehand"
+    return (
+        f"textons, colours and structures: k-means on the {n_train} training images",
+        f"boosting rounds of the seven classifiers {rounds} ({stored['settings']}): least out-of-fold loss, {where}",
+        f"kind of score {kind}: {source} ({compared})",
+    )

@@ -1,0 +1,1 @@
+"""Cluster graphs, log-linear models, data sets, and their packing into arrays."""

@@ -1,0 +1,235 @@
+"""Cluster graphs: clusters of variables, tied together by sepsets.
+
+Running intersection is not demanded; every sepset must lie in the scopes of both clusters it joins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from bactrian.graphs.domain import Domain
+
+Ints = NDArray[np.int64]
+Edge = tuple[int, int, tuple[int, ...]]
+
+
+class ClusterGraph(Domain):
+    """Clusters over discrete variables and the edges along which they must agree.
+
+    Parameters
+    ----------
+    cardinalities : sequence of int
+        Number of states of each variable, at least 1.
+    clusters : sequence of tuples of int
+        Scope of each cluster.
+    edges : "bethe" or sequence of (i, j, sepset)
+        ``"bethe"``: one hub per variable, linked to every other cluster that contains it. The first singleton cluster
+        given for a variable is its hub; where there is none a featureless hub is appended after the given clusters.
+        Otherwise explicit edges between clusters ``i`` and ``j`` with a tuple of variables on which they must agree.
+
+    Attributes
+    ----------
+    clusters : tuple of tuples
+        The clusters given.
+    all_clusters : tuple of tuples
+        The clusters given, then the hubs appended.
+    edges : tuple of (i, j, sepset)
+        All edges; on a Bethe graph (cluster, hub, (variable,)).
+
+    Examples
+    --------
+    >>> graph = ClusterGraph([2, 2, 2], [(0, 1), (1, 2), (0, 2)])
+    >>> graph.all_clusters
+    ((0, 1), (1, 2), (0, 2), (0,), (1,), (2,))
+    >>> graph.edges[:2]
+    ((0, 3, (0,)), (2, 3, (0,)))
+    """
+
+    def __init__(
+        self,
+        cardinalities: Sequence[int] | NDArray[np.integer],
+        clusters: Iterable[Sequence[int]],
+        edges: str | Iterable[tuple[int, int, Sequence[int]]] = "bethe",
+    ) -> None:
+        super().__init__(cardinalities, clusters)
+        if isinstance(edges, str):
+            if edges != "bethe":
+                raise ValueError(f"edges must be 'bethe' or a list of (i, j, sepset), found {edges!r}")
+            self.is_bethe = True
+            self.hub_of_variable, appended = self._find_hubs()
+            self.all_clusters = self.clusters + tuple((v,) for v in appended)
+            self.edges = self._bethe_edges()
+        elif not isinstance(edges, Iterable):
+            raise TypeError(f"edges must be 'bethe' or a list of (i, j, sepset), found {type(edges).__name__}")
+        else:
+            self.is_bethe = False
+            self.all_clusters = self.clusters
+            self.edges = tuple(self._checked_edge(e, edge) for e, edge in enumerate(edges))
+
+    def __repr__(self) -> str:
+        kind = "Bethe" if self.is_bethe else "explicit"
+        return (
+            f"ClusterGraph({self.n_variables} variables, {len(self.clusters)} clusters, {len(self.edges)} {kind} edges)"
+        )
+
+    def _find_hubs(self) -> tuple[Ints, list[int]]:
+        hubs = np.full(self.n_variables, -1, dtype=np.int64)
+        for i, scope in enumerate(self.clusters):
+            if len(scope) == 1 and hubs[scope[0]] < 0:
+                hubs[scope[0]] = i
+        appended = np.flatnonzero(hubs < 0)
+        hubs[appended] = len(self.clusters) + np.arange(appended.size)
+        return hubs, appended.tolist()
+
+    def _bethe_edges(self) -> tuple[Edge, ...]:
+        around: list[list[Edge]] = [[] for _ in range(self.n_variables)]
+        for i, scope in enumerate(self.clusters):
+            for v in scope:
+                hub = int(self.hub_of_variable[v])
+                if hub != i:
+                    around[v].append((i, hub, (v,)))
+        return tuple(edge for edges in around for edge in edges)
+
+    def _checked_edge(self, e: int, edge: tuple[int, int, Sequence[int]]) -> Edge:
+        name = f"edges[{e}]"
+        if not (isinstance(edge, tuple | list) and len(edge) == 3):
+            raise ValueError(f"{name} must be (i, j, sepset), found {edge!r}")
+        i, j, sepset = edge
+        for end in (i, j):
+            if not (isinstance(end, int | np.integer) and 0 <= end < len(self.clusters)):
+                raise ValueError(f"{name} names cluster {end!r}; clusters are 0 to {len(self.clusters) - 1}")
+        if i == j:
+            raise ValueError(f"{name} joins cluster {i} to itself")
+        scope = self.checked_scope(sepset, f"the sepset of {name}")
+        for end in (i, j):
+            outside = sorted(set(scope) - set(self.clusters[end]))
+            if outside:
+                raise ValueError(
+                    f"the sepset of {name} holds variable {outside[0]}, which is not in the scope "
+                    f"{self.clusters[end]} of cluster {end}"
+                )
+        return int(i), int(j), scope
+
+    @cached_property
+    def structure(self) -> Structure:
+        """The graph as hubs, links and table clusters."""
+        return _build_structure(self)
+
+
+@dataclass(frozen=True)
+class Structure:
+    """One graph in the form of :class:`bactrian.engines.numba.layout.Layout`, before packing.
+
+    ``positions[i]`` says where cluster ``i`` of ``all_clusters`` went: table cluster ``p``, or hub ``-1 - p``.
+    """
+
+    hub_scopes: tuple[tuple[int, ...], ...]
+    hub_cluster: Ints  #: (H,) index in all_clusters, or -1 for the sepset of an explicit edge
+    hub_given: NDArray[np.bool_]  #: (H,) the hub is a singleton cluster that the user gave
+    hub_sizes: Ints
+    hub_links: Ints
+    link_hub: Ints
+    link_cluster: Ints  #: (L,) table cluster
+    link_edge: Ints  #: (L,) index in graph.edges
+    link_projection: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]  #: (shape, axes) of each link
+    cluster_given: Ints  #: (C,) index in graph.clusters of each table cluster
+    cluster_sizes: Ints
+    cluster_rows: Ints
+    cluster_links: Ints
+    cluster_link: Ints
+    positions: Ints
+    table_strides: sp.csr_array  #: (C, n_variables): times a joint state, the state of each table cluster
+    hub_strides: sp.csr_array
+
+
+def _build_structure(graph: ClusterGraph) -> Structure:
+    positions = np.empty(len(graph.all_clusters), dtype=np.int64)
+    if graph.is_bethe:
+        hub_cluster = graph.hub_of_variable
+        hub_scopes: tuple[tuple[int, ...], ...] = tuple((v,) for v in range(graph.n_variables))
+        positions[hub_cluster] = -1 - np.arange(hub_cluster.size)
+        table_clusters = np.setdiff1d(np.arange(len(graph.clusters)), hub_cluster)
+        ends: list[tuple[int, int, int, tuple[int, ...]]] = [
+            (i, v, e, (v,)) for e, (i, _, (v,)) in enumerate(graph.edges)
+        ]
+    else:
+        covered = {v for scope in graph.clusters for v in scope}
+        free = [v for v in range(graph.n_variables) if v not in covered]
+        hub_scopes = tuple(sepset for _, _, sepset in graph.edges) + tuple((v,) for v in free)
+        hub_cluster = np.full(len(hub_scopes), -1, dtype=np.int64)
+        table_clusters = np.arange(len(graph.clusters))
+        ends = [(end, e, e, sepset) for e, (i, j, sepset) in enumerate(graph.edges) for end in (i, j)]
+    positions[table_clusters] = np.arange(table_clusters.size)
+    scopes = [graph.clusters[i] for i in table_clusters]
+
+    link_cluster = np.array([positions[end] for end, _, _, _ in ends], dtype=np.int64)
+    link_hub = np.array([hub for _, hub, _, _ in ends], dtype=np.int64)
+    projections = tuple(
+        (graph.shape(graph.clusters[end]), tuple(graph.clusters[end].index(v) for v in sepset))
+        for end, _, _, sepset in ends
+    )
+    first_axis = np.array([axes[0] for _, axes in projections], dtype=np.int64)
+    cluster_link = np.lexsort((first_axis, link_cluster)).astype(np.int64)
+    degrees = np.bincount(link_cluster, minlength=len(scopes))
+    return Structure(
+        hub_scopes=hub_scopes,
+        hub_cluster=hub_cluster,
+        hub_given=(hub_cluster >= 0) & (hub_cluster < len(graph.clusters)),
+        hub_sizes=np.array([graph.size(scope) for scope in hub_scopes], dtype=np.int64),
+        hub_links=_pointer(np.bincount(link_hub, minlength=len(hub_scopes))),
+        link_hub=link_hub,
+        link_cluster=link_cluster,
+        link_edge=np.array([e for _, _, e, _ in ends], dtype=np.int64),
+        link_projection=projections,
+        cluster_given=table_clusters,
+        cluster_sizes=np.array([graph.size(scope) for scope in scopes], dtype=np.int64),
+        cluster_rows=_pair_rows(graph, scopes, degrees, cluster_link, projections),
+        cluster_links=_pointer(degrees),
+        cluster_link=cluster_link,
+        positions=positions,
+        table_strides=_strides(graph, scopes),
+        hub_strides=_strides(graph, hub_scopes),
+    )
+
+
+def _pair_rows(
+    graph: ClusterGraph,
+    scopes: Sequence[tuple[int, ...]],
+    degrees: Ints,
+    cluster_link: Ints,
+    projections: Sequence[tuple[tuple[int, ...], tuple[int, ...]]],
+) -> Ints:
+    """Rows of the table where a cluster is a pair with one link for each of its variables, else 0."""
+    rows = np.zeros(len(scopes), dtype=np.int64)
+    start = 0
+    for c, scope in enumerate(scopes):
+        links = cluster_link[start : start + degrees[c]]
+        start += int(degrees[c])
+        if len(scope) == 2 and [projections[link][1] for link in links] == [(0,), (1,)]:
+            rows[c] = graph.cardinalities[scope[0]]
+    return rows
+
+
+def _pointer(counts: Ints) -> Ints:
+    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+
+
+def _strides(graph: ClusterGraph, scopes: Sequence[tuple[int, ...]]) -> sp.csr_array:
+    rows: list[int] = []
+    columns: list[int] = []
+    values: list[int] = []
+    for row, scope in enumerate(scopes):
+        stride = 1
+        for v in reversed(scope):
+            rows.append(row)
+            columns.append(v)
+            values.append(stride)
+            stride *= int(graph.cardinalities[v])
+    shape = (len(scopes), graph.n_variables)
+    return sp.csr_array((np.array(values, dtype=np.int64), (rows, columns)), shape=shape)

@@ -1,0 +1,299 @@
+"""Packed data: thousands of labelled graphs as a handful of arrays.
+
+Every node has one of ``n_labels`` labels and a row of input features; every edge has a type whose label table is
+tied in one way. Nothing per node or edge is ever a Python object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import ArrayLike, NDArray
+
+from bactrian.graphs.domain import real_numbers, rectangular
+from bactrian.graphs.inputs import BundledRows, Inputs
+from bactrian.graphs.scores import TYINGS, EdgeType, StructuredScores, TiedTable
+
+#: Where node scores may sit.
+NODE_FACTORS = ("clusters", "edges", "first-edge")
+
+
+class GraphData:
+    """Labelled graphs with node inputs, typed edges and tied tables.
+
+    Parameters
+    ----------
+    inputs : array, scipy.sparse or BundledRows, (n_nodes, n_inputs)
+        Input features of nodes; all graphs stacked.
+    edges : (n_edges, 2) ints
+        Node numbers in the stacked order. Direction matters for ``full`` tables: rows belong to the first node.
+    n_labels : int
+        Number of labels.
+    labels : (n_nodes,) ints, optional
+        True labels, from 0; booleans are 0 and 1. Needed to learn.
+    tables : str or sequence of str
+        How each edge type's table is tied: ``full``, ``symmetric``, ``diagonal`` or ``potts``.
+    edge_types : (n_edges,) ints, optional
+        Type of each edge; all 0 where left out.
+    edge_inputs : array or scipy.sparse, (n_edges, n_edge_inputs), or dict of these by edge type, optional
+        Input features of edges. An edge's table is then a sum of its type's tables weighted by its inputs. A dict gives
+        inputs to the edges of some types, a row for each of the type's edges in their order; others share one table.
+    node_counts : sequence of ints, optional
+        Nodes of each graph; one graph where left out.
+    node_factors : {"clusters", "edges", "first-edge"}
+        Whether node scores are clusters of their own (counting number 1 in clusters-only entropies) or absorbed into
+        the incident edges, in equal parts or wholly into the first of them (number 0; a node without edges keeps its
+        own). Piecewise training depends on all three, CAMEL(0) on whether they are clusters; CCCP does not.
+    weights : (n_graphs,) floats, optional
+        Weight of each graph's term of the log-likelihood.
+    class_weight : "balanced" or (n_labels,) floats, optional
+        Weight of each label. A joint likelihood does not split over nodes, so a graph counts, beside ``weights``, as
+        the mean weight of its nodes' labels. "balanced" weights a label by n_nodes / (n_labels * its count).
+    active : (n_weights,) bools, optional
+        The weights that are learned; learning leaves the others at 0. All where left out.
+    """
+
+    def __init__(
+        self,
+        inputs: Any,
+        edges: ArrayLike,
+        *,
+        n_labels: int,
+        labels: ArrayLike | None = None,
+        tables: str | Sequence[str] = "symmetric",
+        edge_types: ArrayLike | None = None,
+        edge_inputs: Any = None,
+        node_counts: ArrayLike | None = None,
+        node_factors: str = "clusters",
+        weights: ArrayLike | None = None,
+        class_weight: str | ArrayLike | None = None,
+        active: ArrayLike | None = None,
+    ) -> None:
+        if isinstance(n_labels, bool) or not (isinstance(n_labels, int | np.integer) and n_labels >= 1):
+            raise ValueError(f"n_labels must be an integer of at least 1, found {n_labels!r}")
+        if node_factors not in NODE_FACTORS:
+            raise ValueError(f"node_factors must be one of {', '.join(NODE_FACTORS)}, found {node_factors!r}")
+        self.n_labels = int(n_labels)
+        self.node_factors = node_factors
+        node_rows = _checked_rows(inputs, "inputs")
+        n_nodes = int(node_rows.shape[0])
+        self.node_pointer = _checked_pointer(node_counts, n_nodes)
+        self.edges, order = self._checked_edges(edges, n_nodes)
+        n_edges = self.edges.shape[0]
+        self.edge_order: NDArray[np.int64] = order
+        self.tables: tuple[TiedTable, ...] = _checked_tables(tables, self.n_labels)
+        self.edge_types = _checked_codes(edge_types, n_edges, len(self.tables), "edge_types")[order]
+        rows_of_type = self._checked_edge_inputs(edge_inputs)
+        codes = rectangular(labels, "labels") if labels is not None else None
+        if codes is not None and codes.dtype.kind == "b":
+            codes = codes.astype(np.int64)
+        self.labels = None if codes is None else _checked_codes(codes, n_nodes, self.n_labels, "labels")
+        self.weights = checked_weights(weights, self.n_graphs, "weights")
+        if class_weight is not None:
+            self.weights = self.weights * self._label_weights(class_weight)
+        self.table_of_edge, self.n_shared_tables = _numbered_tables(self.edge_types, rows_of_type)
+        self.scores = StructuredScores(Inputs(node_rows), self.n_labels, self._types(rows_of_type))
+        if active is not None:
+            self.scores.active = _checked_active(active, self.n_weights)
+
+    @property
+    def n_graphs(self) -> int:
+        """Number of graphs."""
+        return int(self.node_pointer.size - 1)
+
+    @property
+    def n_nodes(self) -> int:
+        """Number of nodes of all graphs."""
+        return int(self.node_pointer[-1])
+
+    @property
+    def n_weights(self) -> int:
+        """Number of weights."""
+        return self.scores.n_weights
+
+    def _label_weights(self, class_weight: str | ArrayLike) -> NDArray[np.float64]:
+        """Mean label weight of each graph; 1 for a graph without nodes."""
+        if self.labels is None:
+            raise ValueError("class_weight needs labels=")
+        if isinstance(class_weight, str):
+            if class_weight != "balanced":
+                raise ValueError(f"class_weight must be 'balanced' or one weight per label, found {class_weight!r}")
+            counts = np.bincount(self.labels, minlength=self.n_labels)
+            per_label = self.n_nodes / (self.n_labels * np.maximum(counts, 1))
+        else:
+            per_label = checked_weights(class_weight, self.n_labels, "class_weight")
+        total = np.concatenate([[0.0], np.cumsum(per_label[self.labels])])[self.node_pointer]
+        sizes = np.diff(self.node_pointer)
+        return np.where(sizes > 0, np.diff(total) / np.maximum(sizes, 1), 1.0)
+
+    def split_weights(self, weights: ArrayLike) -> tuple[NDArray[np.float64], list[NDArray[np.float64]]]:
+        """Node weights (n_inputs, n_labels), and per edge type its table (n_labels, n_labels).
+
+        Of a type with edge inputs the tables have shape (n_edge_inputs, n_labels, n_labels).
+        """
+        node, tied = self.scores.split(np.asarray(weights, dtype=np.float64))
+        square = (self.n_labels, self.n_labels)
+        tables = []
+        for kind, part in zip(self.scores.types, tied, strict=True):
+            expanded = kind.table.expand(part).reshape(-1, *square)
+            tables.append(expanded[0] if kind.inputs is None else expanded)
+        return node, tables
+
+    def _checked_edge_inputs(self, edge_inputs: Any) -> list[Any]:
+        """Input rows of each type's edges, in the order of ``self.edges``; None for types without."""
+        n_types, order = len(self.tables), self.edge_order
+        if edge_inputs is None:
+            return [None] * n_types
+        if not isinstance(edge_inputs, Mapping):
+            rows = _checked_rows(edge_inputs, "edge_inputs")
+            if rows.shape[0] != order.size:
+                raise ValueError(
+                    f"edge_inputs must have one row per edge: expected {order.size}, found {rows.shape[0]}"
+                )
+            sorted_rows = rows[order]
+            return [sorted_rows[np.flatnonzero(self.edge_types == t)] for t in range(n_types)]
+        found: list[Any] = [None] * n_types
+        for t, given in edge_inputs.items():
+            if t not in range(n_types):
+                raise ValueError(f"edge_inputs names edge type {t!r}; the types are 0 to {n_types - 1}")
+            rows = _checked_rows(given, f"edge_inputs[{t}]")
+            places = order[self.edge_types == t]  # in the caller's order of edges
+            if rows.shape[0] != places.size:
+                raise ValueError(
+                    f"edge_inputs[{t}] must have one row per edge of type {t}: expected {places.size}, "
+                    f"found {rows.shape[0]}"
+                )
+            rank = np.empty(places.size, dtype=np.int64)
+            rank[np.argsort(places, kind="stable")] = np.arange(places.size)
+            found[t] = rows[rank]
+        return found
+
+    def _types(self, rows_of_type: Sequence[Any]) -> tuple[EdgeType, ...]:
+        types = []
+        shared = 0
+        for t, (table, rows) in enumerate(zip(self.tables, rows_of_type, strict=True)):
+            if rows is None:
+                types.append(EdgeType(table, None, np.array([shared])))
+                shared += 1
+            else:
+                types.append(EdgeType(table, Inputs(rows), self.table_of_edge[self.edge_types == t]))
+        return tuple(types)
+
+    def _checked_edges(self, edges: ArrayLike, n_nodes: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Edges sorted by graph, and the order that sorts them."""
+        array = rectangular(edges, "edges")
+        if array.size == 0:
+            array = np.zeros((0, 2), dtype=np.int64)
+        if array.ndim != 2 or array.shape[1] != 2:
+            raise ValueError(f"edges must have shape (n_edges, 2), found {array.shape}")
+        if array.dtype.kind not in "iu":
+            raise TypeError(f"edges must hold integer node numbers, found dtype {array.dtype}")
+        array = array.astype(np.int64)
+        wrong = ((array < 0) | (array >= n_nodes)).any(axis=1)
+        if wrong.any():
+            e = int(np.argmax(wrong))
+            raise ValueError(f"edges[{e}] = {tuple(array[e].tolist())} names a node outside 0 to {n_nodes - 1}")
+        if (array[:, 0] == array[:, 1]).any():
+            e = int(np.argmax(array[:, 0] == array[:, 1]))
+            raise ValueError(f"edges[{e}] joins node {array[e, 0]} to itself")
+        graph = np.searchsorted(self.node_pointer, array, side="right") - 1
+        if (graph[:, 0] != graph[:, 1]).any():
+            e = int(np.argmax(graph[:, 0] != graph[:, 1]))
+            raise ValueError(f"edges[{e}] = {tuple(array[e].tolist())} joins nodes of two graphs")
+        order = np.argsort(graph[:, 0], kind="stable")
+        return array[order], order
+
+
+def _numbered_tables(edge_types: NDArray[np.int64], rows_of_type: Sequence[Any]) -> tuple[NDArray[np.int64], int]:
+    """The table of each edge, and how many are shared: these come first, then the edges' own in the edges' order."""
+    has_own = np.array([rows is not None for rows in rows_of_type])
+    n_shared = int((~has_own).sum())
+    number = np.cumsum(~has_own)[edge_types] - 1
+    own = has_own[edge_types]
+    number[own] = n_shared + np.arange(int(own.sum()))
+    return number, n_shared
+
+
+def _checked_tables(tables: Any, n_labels: int) -> tuple[TiedTable, ...]:
+    names = (tables,) if isinstance(tables, str) else tuple(tables) if isinstance(tables, Iterable) else ()
+    if not names:
+        raise ValueError(f"tables must name how at least one edge type is tied, found {tables!r}")
+    for t, name in enumerate(names):
+        if name not in TYINGS:
+            label = "tables" if isinstance(tables, str) else f"tables[{t}]"
+            raise ValueError(f"{label} must be one of {', '.join(TYINGS)}, found {name!r}")
+    return tuple(TiedTable.make(name, n_labels) for name in names)
+
+
+def _checked_rows(matrix: Any, name: str) -> Any:
+    if isinstance(matrix, BundledRows):
+        parts = {part: _checked_rows(getattr(matrix, part), f"{name}.{part}") for part in ("own", "use", "bundles")}
+        return BundledRows(**parts)
+    if sp.issparse(matrix):
+        if matrix.dtype.kind not in "biuf":
+            raise TypeError(f"{name} must hold real numbers, found dtype {matrix.dtype}")
+        if matrix.ndim != 2:
+            raise ValueError(f"{name} must be a matrix, found shape {matrix.shape}")
+        rows: Any = sp.csr_array(matrix, dtype=np.float64)
+        rows.sum_duplicates()
+        finite = np.isfinite(rows.data).all()
+    else:
+        rows = real_numbers(matrix, name)
+        if rows.ndim != 2:
+            raise ValueError(f"{name} must be a matrix, found shape {rows.shape}")
+        finite = np.isfinite(rows).all()
+    if not finite:
+        raise ValueError(f"{name} holds NaN or infinite values; features must be finite")
+    return rows
+
+
+def _checked_pointer(node_counts: ArrayLike | None, n_nodes: int) -> NDArray[np.int64]:
+    if n_nodes == 0:
+        raise ValueError("inputs has no rows; the data needs at least one node")
+    if node_counts is None:
+        return np.array([0, n_nodes], dtype=np.int64)
+    counts = rectangular(node_counts, "node_counts")
+    if counts.ndim != 1 or counts.dtype.kind not in "iu" or (counts < 0).any():
+        raise ValueError("node_counts must be a flat sequence of integers, none negative")
+    if counts.sum() != n_nodes:
+        raise ValueError(f"node_counts must add up to the {n_nodes} rows of inputs, found {int(counts.sum())}")
+    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+
+
+def _checked_codes(codes: ArrayLike | None, length: int, n_codes: int, name: str) -> NDArray[np.int64]:
+    if codes is None:
+        return np.zeros(length, dtype=np.int64)
+    array = rectangular(codes, name)
+    if array.size == 0 and length == 0:
+        return np.zeros(0, dtype=np.int64)
+    if array.shape != (length,):
+        raise ValueError(f"{name} must have shape ({length},), found {array.shape}")
+    if array.dtype.kind not in "iu":
+        raise TypeError(f"{name} must be integers, found dtype {array.dtype}")
+    wrong = (array < 0) | (array >= n_codes)
+    if wrong.any():
+        position = int(np.argmax(wrong))
+        raise ValueError(f"{name}[{position}] = {array[position]} is outside 0 to {n_codes - 1}")
+    return array.astype(np.int64)
+
+
+def checked_weights(weights: ArrayLike | None, length: int, name: str) -> NDArray[np.float64]:
+    """Weights of instances or labels, 1 where none are given; ``name`` is what an error calls them."""
+    if weights is None:
+        return np.ones(length)
+    array = real_numbers(weights, name)
+    if array.shape != (length,):
+        raise ValueError(f"{name} must have shape ({length},), found {array.shape}")
+    if not (np.isfinite(array).all() and (array >= 0.0).all() and array.any()):
+        raise ValueError(f"{name} must be finite, none negative and not all zero")
+    return array
+
+
+def _checked_active(active: ArrayLike, n_weights: int) -> NDArray[np.bool_]:
+    array = rectangular(active, "active")
+    if array.shape != (n_weights,) or array.dtype != np.bool_:
+        raise ValueError(f"active must be {n_weights} booleans, found shape {array.shape} of {array.dtype}")
+    return array

@@ -1,0 +1,181 @@
+"""Input rows: the features of nodes or edges, before labels come in.
+
+Rows come dense, sparse, or in two stages (:class:`BundledRows`), where many rows share whole bundles of features.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from bactrian.engines.numba.sparse import rows_times_states, rows_times_weights
+from bactrian.engines.numba.threads import Workers, balanced_blocks
+
+Floats = NDArray[np.float64]
+Compressed = tuple[NDArray[np.int64], NDArray[np.int32], Floats]
+
+#: Blocks for threads: fixed, so that results do not depend on the number of threads.
+N_BLOCKS = 32
+#: Entries below which a block is not worth handing to a thread.
+_LEAST = 2_000.0
+#: Arrays of compressed rows or columns.
+_PARTS = ("indptr", "indices", "data")
+
+#: Labels up to which a version of the product is compiled for their number, and products from which that pays.
+_MOST_UNROLLED, _WORTH_COMPILING = 20, 100_000
+
+
+@dataclass(frozen=True)
+class BundledRows:
+    """Input rows X = own + use @ bundles, of shape (n_rows, n_inputs), never multiplied out.
+
+    Where many rows share a large part (all features that depend on a word alone, say), that part is a bundle: it is
+    multiplied by the weights once, not once a row.
+    """
+
+    own: sp.csr_array  #: (n_rows, n_inputs) what belongs to a row alone
+    use: sp.csr_array  #: (n_rows, n_bundles) how often a row uses each bundle
+    bundles: sp.csr_array  #: (n_bundles, n_inputs)
+
+    def __post_init__(self) -> None:
+        if self.own.shape[0] != self.use.shape[0] or self.own.shape[1] != self.bundles.shape[1]:
+            raise ValueError(f"own has shape {self.own.shape}, which fits neither use nor bundles")
+        if self.use.shape[1] != self.bundles.shape[0]:
+            raise ValueError(f"use names {self.use.shape[1]} bundles, found {self.bundles.shape[0]}")
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(n_rows, n_inputs)."""
+        return int(self.own.shape[0]), int(self.own.shape[1])
+
+    def multiplied_out(self) -> sp.csr_array:
+        """The rows as one sparse matrix."""
+        return sp.csr_array(self.own + self.use @ self.bundles)
+
+
+class Inputs:
+    """Input rows (n_rows, n_inputs), dense, sparse or bundled, multiplied from both sides on several threads.
+
+    Bundled rows are the product [own, use] @ [I; bundles]: ``times`` multiplies the weights by the second factor first,
+    ``transposed_times`` last.
+    """
+
+    def __init__(self, matrix: Any) -> None:
+        self.shape = (int(matrix.shape[0]), int(matrix.shape[1]))
+        self.dense: Floats | None = None
+        self._bundles: Inputs | None = None
+        if isinstance(matrix, BundledRows):
+            self._bundles = Inputs(matrix.bundles)
+            matrix = sp.csr_array(sp.hstack([matrix.own, matrix.use], format="csr"))
+        if sp.issparse(matrix):
+            self._rows = (matrix.indptr.astype(np.int64), matrix.indices.astype(np.int32), matrix.data)
+            self._n_columns = int(matrix.shape[1])
+            self._row_blocks = balanced_blocks(np.diff(self._rows[0]) + 1.0, N_BLOCKS, _LEAST)
+        else:
+            self.dense = np.ascontiguousarray(matrix, dtype=np.float64)
+            self._row_blocks = balanced_blocks(np.full(self.shape[0], self.shape[1] + 1.0), N_BLOCKS, _LEAST)
+
+    @cached_property
+    def _columns(self) -> Compressed:
+        """The rows compressed by columns, which learning needs and prediction does not."""
+        pointer, index, value = self._rows
+        columns = sp.csc_array(sp.csr_array((value, index, pointer), shape=(self.shape[0], self._n_columns)))
+        return columns.indptr.astype(np.int64), columns.indices.astype(np.int32), columns.data
+
+    @cached_property
+    def _column_blocks(self) -> NDArray[np.int64]:
+        return balanced_blocks(np.diff(self._columns[0]) + 1.0, N_BLOCKS, _LEAST)
+
+    def description(self) -> dict[str, Any]:
+        """What is not in :meth:`arrays`, as JSON has it."""
+        bundles = None if self._bundles is None else self._bundles.description()
+        return {"shape": list(self.shape), "dense": self.dense is not None, "bundles": bundles}
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Everything that multiplying takes, from which :meth:`of_arrays` makes the same inputs again."""
+        if self.dense is not None:
+            return {"dense": self.dense, "row_blocks": self._row_blocks}
+        arrays: dict[str, NDArray[Any]] = {"row_blocks": self._row_blocks, "column_blocks": self._column_blocks}
+        for side, compressed in (("rows", self._rows), ("columns", self._columns)):
+            arrays |= {f"{side}.{name}": part for name, part in zip(_PARTS, compressed, strict=True)}
+        if self._bundles is not None:
+            arrays |= {f"bundles.{name}": array for name, array in self._bundles.arrays().items()}
+        return arrays
+
+    @classmethod
+    def of_arrays(cls, description: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Inputs:
+        """The inputs that :meth:`description` and :meth:`arrays` describe; the arrays are used as they are."""
+        inputs = cls.__new__(cls)
+        inputs.shape = (int(description["shape"][0]), int(description["shape"][1]))
+        inputs.dense = arrays["dense"] if description["dense"] else None
+        inputs._row_blocks = arrays["row_blocks"]
+        inputs._bundles = None
+        if inputs.dense is None:
+            inputs._column_blocks = arrays["column_blocks"]
+            rows, columns = ([arrays[f"{side}.{name}"] for name in _PARTS] for side in ("rows", "columns"))
+            inputs._rows = (rows[0], rows[1], rows[2])
+            inputs._columns = (columns[0], columns[1], columns[2])
+        if description["bundles"] is not None:
+            inner = {
+                name.removeprefix("bundles."): part for name, part in arrays.items() if name.startswith("bundles.")
+            }
+            inputs._bundles = cls.of_arrays(description["bundles"], inner)
+        return inputs
+
+    def times(self, weights: Floats, out: Floats, workers: Workers) -> None:
+        """``out = rows @ weights``."""
+        dense = self.dense
+        if dense is not None:
+            workers.run(
+                lambda _, first, last: np.matmul(dense[first:last], weights, out=out[first:last]), self._row_blocks
+            )
+            return
+        if self._bundles is not None:
+            extended = np.empty((self.shape[1] + self._bundles.shape[0], weights.shape[1]))
+            extended[: self.shape[1]] = weights
+            self._bundles.times(weights, extended[self.shape[1] :], workers)
+            weights = extended
+        self._multiply(self._rows, self._row_blocks, weights, out, workers)
+
+    def transposed_times(self, values: Floats, out: Floats, workers: Workers) -> None:
+        """``out = rows.T @ values``."""
+        dense = self.dense
+        if dense is not None:
+            parts = np.empty((self._row_blocks.size - 1, *out.shape))
+            workers.run(
+                lambda b, first, last: np.matmul(dense[first:last].T, values[first:last], out=parts[b]),
+                self._row_blocks,
+            )
+            np.sum(parts, axis=0, out=out)
+            return
+        if self._bundles is None:
+            self._multiply(self._columns, self._column_blocks, values, out, workers)
+            return
+        extended = np.empty((self.shape[1] + self._bundles.shape[0], values.shape[1]))
+        self._multiply(self._columns, self._column_blocks, values, extended, workers)
+        self._bundles.transposed_times(extended[self.shape[1] :], out, workers)
+        out += extended[: self.shape[1]]
+
+    @staticmethod
+    def _multiply(
+        compressed: Compressed,
+        blocks: NDArray[np.int64],
+        right: Floats,
+        out: Floats,
+        workers: Workers,
+    ) -> None:
+        right = np.ascontiguousarray(right)
+        labels = right.shape[1]
+        if 2 <= labels <= _MOST_UNROLLED and compressed[1].size * labels >= _WORTH_COMPILING:
+            flat, flat_out = right.ravel(), out.reshape(-1)
+            states = (0,) * labels
+            workers.run(
+                lambda _, first, last: rows_times_states(*compressed, flat, flat_out, first, last, states), blocks
+            )
+            return
+        workers.run(lambda _, first, last: rows_times_weights(*compressed, right, out, first, last), blocks)

@@ -1,0 +1,185 @@
+"""Log-linear models by hand: features per (cluster, state), with data for them.
+
+The score of a cluster's state is ``features[i][state] @ weights + base_scores[i][state]``; weights are shared freely
+within and between clusters, since every feature matrix has the same columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import ArrayLike, NDArray
+
+from bactrian.graphs.domain import Domain, real_numbers, rectangular
+
+
+class LogLinearModel:
+    """A cluster graph with features.
+
+    Parameters
+    ----------
+    graph : ClusterGraph
+        Variables, clusters and how they are tied together.
+    features : sequence
+        One entry per cluster given to the graph: an array or ``scipy.sparse`` matrix of shape (states of the cluster,
+        n_weights), or None for a cluster without features. Clusters given the *same object* share one table.
+    base_scores : sequence, optional
+        One entry per cluster: fixed log-potentials, one per state (any shape of that size), or None. ``-inf`` forbids
+        a state.
+    """
+
+    def __init__(self, graph: Domain, features: Sequence[Any], base_scores: Sequence[Any] | None = None) -> None:
+        if not isinstance(graph, Domain):
+            raise TypeError(f"graph must be a ClusterGraph, found {type(graph).__name__}")
+        # Lists keep every entry alive while equal ones are told apart by their identity.
+        features = _checked_list(features, "features")
+        base_scores = None if base_scores is None else _checked_list(base_scores, "base_scores")
+        self.graph = graph
+        n_clusters = len(graph.clusters)
+        if len(features) != n_clusters:
+            raise ValueError(f"features must have one entry per cluster: expected {n_clusters}, found {len(features)}")
+        if base_scores is not None and len(base_scores) != n_clusters:
+            raise ValueError(
+                f"base_scores must have one entry per cluster: expected {n_clusters}, found {len(base_scores)}"
+            )
+        self.features, self.n_weights = _checked_features(graph, features)
+        self.base_scores = _checked_base_scores(graph, base_scores)
+
+    def __repr__(self) -> str:
+        return (
+            f"LogLinearModel({self.graph.n_variables} variables, {len(self.graph.clusters)} clusters, "
+            f"{self.n_weights} weights)"
+        )
+
+
+class Instance:
+    """One conditional training example: its own model and the true state of every variable.
+
+    ``weight`` multiplies its term of the log-likelihood.
+    """
+
+    def __init__(self, model: LogLinearModel, y: ArrayLike, weight: float = 1.0) -> None:
+        if not isinstance(model, LogLinearModel):
+            raise TypeError(f"model must be a LogLinearModel, found {type(model).__name__}")
+        self.model = model
+        self.y = model.graph.checked_states(y, "y")
+        if self.y.ndim != 1:
+            raise ValueError(f"y must be flat, one state per variable, found shape {self.y.shape}")
+        self.weight = _checked_weight(weight, "weight")
+
+    def __repr__(self) -> str:
+        return f"Instance({self.model!r})"
+
+
+class Samples:
+    """Generative training data: many draws ``X`` of shape (n_samples, n_variables) from one model.
+
+    ``sample_weight`` multiplies each draw's term of the log-likelihood.
+    """
+
+    def __init__(self, model: LogLinearModel, X: ArrayLike, sample_weight: ArrayLike | None = None) -> None:
+        if not isinstance(model, LogLinearModel):
+            raise TypeError(f"model must be a LogLinearModel, found {type(model).__name__}")
+        self.model = model
+        self.X = model.graph.checked_states(X, "X")
+        if self.X.ndim != 2:
+            raise ValueError(f"X must have shape (n_samples, n_variables), found {self.X.shape}")
+        if self.X.shape[0] == 0:
+            raise ValueError("X holds no samples; learning needs at least one")
+        if sample_weight is None:
+            self.sample_weight = np.ones(self.X.shape[0])
+        else:
+            self.sample_weight = real_numbers(sample_weight, "sample_weight")
+            if self.sample_weight.shape != (self.X.shape[0],):
+                raise ValueError(
+                    f"sample_weight must have shape ({self.X.shape[0]},), found {self.sample_weight.shape}"
+                )
+            for m, weight in enumerate(self.sample_weight):
+                _checked_weight(float(weight), f"sample_weight[{m}]")
+            if not self.sample_weight.any():
+                raise ValueError("sample_weight is zero for every sample; at least one must count")
+
+    def __repr__(self) -> str:
+        return f"Samples({self.model!r}, {self.X.shape[0]} samples)"
+
+
+def _checked_list(entries: Any, name: str) -> list[Any]:
+    if isinstance(entries, str) or sp.issparse(entries) or not isinstance(entries, Iterable):
+        raise TypeError(f"{name} must be a sequence with one entry per cluster, found {type(entries).__name__}")
+    return list(entries)
+
+
+def _checked_weight(weight: float, name: str) -> float:
+    if not isinstance(weight, int | float | np.integer | np.floating):
+        raise TypeError(f"{name} must be a number, found {type(weight).__name__}")
+    if not (np.isfinite(weight) and weight >= 0.0):
+        raise ValueError(f"{name} must be finite and not negative, found {weight}")
+    return float(weight)
+
+
+def _checked_features(graph: Domain, features: Sequence[Any]) -> tuple[tuple[sp.csr_array | None, ...], int]:
+    """Row-compressed features, equal objects converted once, and the number of weights."""
+    converted: dict[int, sp.csr_array] = {}
+    n_weights: int | None = None
+    checked: list[sp.csr_array | None] = []
+    for i, entry in enumerate(features):
+        if entry is None:
+            checked.append(None)
+            continue
+        if id(entry) not in converted:
+            converted[id(entry)] = _checked_matrix(entry, f"features[{i}]")
+        matrix = converted[id(entry)]
+        states = graph.size(graph.clusters[i])
+        if n_weights is None:
+            n_weights = matrix.shape[1]
+        if matrix.shape != (states, n_weights):
+            raise ValueError(
+                f"features[{i}] must have shape (states of cluster {i}, n_weights) = ({states}, {n_weights}), "
+                f"found {matrix.shape}"
+            )
+        checked.append(matrix)
+    if n_weights is None:
+        raise ValueError("features hold no matrix, so the number of weights is unknown; give at least one")
+    return tuple(checked), n_weights
+
+
+def _checked_matrix(entry: Any, name: str) -> sp.csr_array:
+    if not sp.issparse(entry):
+        entry = rectangular(entry, name)
+    if entry.ndim != 2:
+        raise ValueError(f"{name} must be a matrix (states, n_weights), found shape {entry.shape}")
+    if entry.dtype.kind not in "biuf":
+        raise TypeError(f"{name} must hold numbers, found dtype {entry.dtype}")
+    matrix = sp.csr_array(entry, dtype=np.float64)
+    matrix.sum_duplicates()
+    if not np.isfinite(matrix.data).all():
+        raise ValueError(f"{name} holds NaN or infinite values; features must be finite")
+    return matrix
+
+
+def _checked_base_scores(graph: Domain, base_scores: Sequence[Any] | None) -> tuple[NDArray[np.float64] | None, ...]:
+    if base_scores is None:
+        return (None,) * len(graph.clusters)
+    converted: dict[int, NDArray[np.float64]] = {}
+    checked: list[NDArray[np.float64] | None] = []
+    for i, entry in enumerate(base_scores):
+        if entry is None:
+            checked.append(None)
+            continue
+        if id(entry) not in converted:
+            converted[id(entry)] = real_numbers(entry, f"base_scores[{i}]").ravel()
+        scores = converted[id(entry)]
+        states = graph.size(graph.clusters[i])
+        if scores.size != states:
+            raise ValueError(
+                f"base_scores[{i}] must have one score per state of cluster {i}: {states}, found {scores.size}"
+            )
+        if np.isnan(scores).any() or (scores == np.inf).any():
+            raise ValueError(f"base_scores[{i}] holds NaN or +inf; scores are finite, or -inf for a forbidden state")
+        if (scores == -np.inf).all():
+            raise ValueError(f"base_scores[{i}] forbids every state of cluster {i}")
+        checked.append(scores)
+    return tuple(checked)

@@ -1,0 +1,197 @@
+"""Packed data: what learners and inference methods work on, whichever way the data came."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bactrian.engines.numba.layout import Layout
+from bactrian.engines.numba.threads import Workers, balanced_blocks
+from bactrian.graphs.inputs import N_BLOCKS
+from bactrian.graphs.scores import ScoreMap
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+#: States of links below which a block of instances is not worth handing to a thread.
+_LEAST_WORK = 200.0
+
+Scopes = tuple[Ints, list[tuple[int, ...]], list[tuple[int, ...]]]
+
+
+@dataclass(frozen=True)
+class Observations:
+    """Observed states of all variables: R rows, in each the variables of instance after instance.
+
+    Generative data is one instance with a row a sample, conditional data one row with many instances.
+    """
+
+    states: Ints  #: (R, V)
+    weights: Floats  #: (R, M) weight of an instance's part of a row
+
+
+@dataclass(frozen=True)
+class Incidence:
+    """Which variables are in which factors; a factor is a table cluster c, or hub h under the number C + h.
+
+    The state of a factor is the sum of stride times state over its variables. Sepsets of explicit edges and featureless
+    hubs of variables that table clusters cover are left out: they have no scores.
+    """
+
+    cardinalities: Ints  #: (V,) of the variables of instance after instance
+    instance: Ints  #: (V,) instance of each variable
+    factor: Ints  #: (n_incidences,)
+    variable: Ints  #: (n_incidences,)
+    stride: Ints  #: (n_incidences,)
+
+
+@dataclass(frozen=True)
+class PackedData:
+    """All instances in flat arrays; see :class:`bactrian.engines.numba.layout.Layout` for the indices.
+
+    ``views`` says where the clusters of each instance went and what shapes their tables have, on demand, since nothing
+    here is a Python object per cluster.
+    """
+
+    layout: Layout
+    scores: ScoreMap
+    weights: Floats  #: (M,) weight of each instance in the objective; n_samples for generative data
+    blocks: Ints  #: bounds of the blocks of instances that threads take
+    hub_given: NDArray[np.bool_]  #: (H,) the hub has a singleton cluster of its own
+    hub_virtual: NDArray[np.bool_]  #: (H,) the hub is the sepset of an explicit edge
+    hub_kind: Ints  #: (H,) kind of sepset: hubs of one kind are pooled for an empirical start
+    link_share: Floats  #: (L,) the part of its hub's score that a cluster takes where scores are absorbed
+    cluster_index: Ints  #: (C,) index of the cluster among those of its instance
+    hub_index: Ints  #: (H,) index of the hub's cluster among those of its instance, or -1
+    link_edge: Ints  #: (L,) index of the link's edge among those of its instance
+    views: InstanceViews
+    empirical: Floats | None  #: (n_weights,) weighted sum of observed features; None without labels
+    hub_truth: Floats | None  #: (n_hub_states,) weighted counts of observed hub states
+    observed_base: float = 0.0  #: weighted sum of the fixed scores of observed states
+    generative: bool = False  #: the one instance stands for many samples
+    observations: Observations | None = None  #: the observed states themselves; None without labels
+
+    def observed(self, entries: Floats, hub_states: Floats, observations: Observations | None = None) -> PackedData:
+        """The same data with weighted counts of the observed table entries and hub states."""
+        return replace(
+            self,
+            empirical=self.scores.moments(entries, hub_states, Workers(1)),
+            observed_base=self.scores.base_score(entries, hub_states),
+            hub_truth=hub_states,
+            observations=observations,
+        )
+
+    @property
+    def n_weights(self) -> int:
+        """Number of weights."""
+        return self.scores.n_weights
+
+    @property
+    def total_weight(self) -> float:
+        """Sum of the instances' weights."""
+        return float(self.weights.sum())
+
+    @property
+    def degrees(self) -> Ints:
+        """(H,) number of links of each hub."""
+        return np.diff(self.layout.hub_links)
+
+    @property
+    def hub_of_state(self) -> Ints:
+        """(n_hub_states,) hub of each hub state."""
+        return np.repeat(np.arange(self.layout.n_hubs), np.diff(self.layout.hub_offset))
+
+    @property
+    def hub_state_of_link_state(self) -> Ints:
+        """(n_link_states,) hub state of each link state."""
+        layout = self.layout
+        sizes = np.diff(layout.link_offset)
+        within = np.arange(layout.n_link_states) - np.repeat(layout.link_offset[:-1], sizes)
+        return np.repeat(layout.hub_offset[layout.link_hub], sizes) + within
+
+
+class InstanceViews:
+    """Shapes and places of the clusters of each instance, produced on demand."""
+
+    def n_clusters(self, instance: int) -> int:
+        """Number of clusters of an instance, appended hubs included."""
+        raise NotImplementedError
+
+    def locate(self, instance: int, cluster: int) -> tuple[int, tuple[int, ...]]:
+        """Place of a cluster, ``p`` for table cluster p of the packed data or ``-1 - h`` for hub h, and its shape."""
+        raise NotImplementedError
+
+    def scopes(self, instance: int) -> Scopes:
+        """Cardinalities of an instance's variables, scopes of its table clusters and of its hubs."""
+        raise NotImplementedError
+
+    def incidence(self) -> Incidence:
+        """Variables and factors of all instances, in flat arrays."""
+        raise NotImplementedError
+
+
+class BeliefTables(Sequence["InstanceBeliefs"]):
+    """``beliefs[m][i]``: the table of cluster ``i`` of instance ``m``, computed when asked for."""
+
+    def __init__(self, data: PackedData, tables: TableReader) -> None:
+        self._data = data
+        self._tables = tables
+
+    def __len__(self) -> int:
+        return self._data.layout.n_instances
+
+    def __getitem__(self, instance):  # type: ignore[no-untyped-def]
+        if isinstance(instance, slice):
+            return [self[m] for m in range(*instance.indices(len(self)))]
+        return InstanceBeliefs(self._data, self._tables, range(len(self))[instance])
+
+
+class InstanceBeliefs(Sequence[Floats]):
+    """Belief tables of one instance."""
+
+    def __init__(self, data: PackedData, tables: TableReader, instance: int) -> None:
+        self._data = data
+        self._tables = tables
+        self._instance = instance
+
+    def __len__(self) -> int:
+        return self._data.views.n_clusters(self._instance)
+
+    def __getitem__(self, cluster):  # type: ignore[no-untyped-def]
+        if isinstance(cluster, slice):
+            return [self[i] for i in range(*cluster.indices(len(self)))]
+        place, shape = self._data.views.locate(self._instance, range(len(self))[cluster])
+        flat = self._tables.cluster(place) if place >= 0 else self._tables.hub(-1 - place)
+        return flat.reshape(shape)
+
+    def __iter__(self) -> Iterator[Floats]:
+        return (self[i] for i in range(len(self)))
+
+
+class TableReader:
+    """Gives the flat belief table of a packed cluster or hub."""
+
+    def cluster(self, index: int) -> Floats:
+        """Belief table of table cluster ``index``."""
+        raise NotImplementedError
+
+    def hub(self, index: int) -> Floats:
+        """Belief of hub ``index``."""
+        raise NotImplementedError
+
+    def hubs(self, first: int, last: int) -> Floats:
+        """Beliefs of hubs ``first`` to ``last``, which have equally many states: (last - first, states)."""
+        return np.stack([self.hub(index) for index in range(first, last)])
+
+    def pairs(self, first: int, last: int) -> Floats:
+        """Belief tables of pairs ``first`` to ``last`` of equally many states: (last - first, states * states)."""
+        return np.stack([self.cluster(index) for index in range(first, last)])
+
+
+def instance_blocks(layout: Layout) -> Ints:
+    """Blocks of instances of about equal work."""
+    work = np.concatenate([[0], np.cumsum(np.diff(layout.link_offset))])[layout.hub_links]
+    per_instance = np.diff(work[layout.instance_hubs]) + np.diff(layout.instance_clusters) + 1.0
+    return balanced_blocks(per_instance, N_BLOCKS, _LEAST_WORK)

@@ -1,0 +1,194 @@
+"""From weights to scores and from beliefs to moments: the two linear maps of a log-linear model.
+
+``scores`` computes theta = F w for every table entry and hub state; ``moments`` its transpose, E[f] = F' p. The two
+implementations are the two routes by which data arrives: a sparse F given entry by entry, and the structured route
+(input features x tied label tables), which never builds F.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from bactrian.engines.numba.threads import Workers
+from bactrian.graphs.inputs import Inputs
+
+Floats = NDArray[np.float64]
+
+#: How a label table may be tied.
+TYINGS = ("full", "symmetric", "diagonal", "potts")
+
+
+class ScoreMap(Protocol):
+    """The linear map F of a packed data set."""
+
+    n_weights: int
+
+    def scores(self, weights: Floats, log_entries: Floats, hub_scores: Floats, workers: Workers) -> None:
+        """Fill the scores of table entries and hub states."""
+
+    def moments(self, counts: Floats, hub_counts: Floats, workers: Workers, out: Floats | None = None) -> Floats:
+        """F' applied to weighted beliefs, shape (n_weights,); in ``out``, where it is given."""
+
+    def base_score(self, counts: Floats, hub_counts: Floats) -> float:
+        """Weighted sum of the fixed scores, those that no weight multiplies."""
+
+
+class SparseScores:
+    """F given as a sparse matrix over table entries followed by hub states, with fixed base scores."""
+
+    def __init__(self, matrix: sp.csr_array, base: Floats) -> None:
+        self.matrix = matrix
+        self.base = base
+        self._inputs = Inputs(matrix)
+        self.n_weights = int(matrix.shape[1])
+
+    def scores(self, weights: Floats, log_entries: Floats, hub_scores: Floats, workers: Workers) -> None:
+        """See :class:`ScoreMap`."""
+        both = np.empty(self.base.size)
+        self._inputs.times(weights[:, None], both[:, None], workers)
+        cut = log_entries.size
+        np.add(both[:cut], self.base[:cut], out=log_entries)
+        np.add(both[cut:], self.base[cut:], out=hub_scores)
+
+    def moments(self, counts: Floats, hub_counts: Floats, workers: Workers, out: Floats | None = None) -> Floats:
+        """See :class:`ScoreMap`."""
+        out = np.empty(self.n_weights) if out is None else out
+        self._inputs.transposed_times(np.concatenate([counts, hub_counts])[:, None], out[:, None], workers)
+        return out
+
+    def base_score(self, counts: Floats, hub_counts: Floats) -> float:
+        """See :class:`ScoreMap`."""
+        both = np.concatenate([counts, hub_counts])
+        used = both != 0.0
+        return float(both[used] @ self.base[used])
+
+
+@dataclass(frozen=True)
+class TiedTable:
+    """A label table (n_labels, n_labels) whose entries share weights.
+
+    ``index[a, b]`` is the weight of entry (a, b), or -1 for an entry fixed at 0: ``full`` has one weight an entry,
+    ``symmetric`` one an unordered pair, ``diagonal`` one a label for agreement on it, ``potts`` a single one for
+    agreement.
+    """
+
+    tying: str
+    index: NDArray[np.int64]
+    n_tied: int
+
+    @staticmethod
+    def make(tying: str, n_labels: int) -> TiedTable:
+        """The tying by its name."""
+        square = (n_labels, n_labels)
+        if tying == "full":
+            index = np.arange(n_labels * n_labels, dtype=np.int64).reshape(square)
+        elif tying == "symmetric":
+            index = np.zeros(square, dtype=np.int64)
+            upper = np.triu_indices(n_labels)
+            index[upper] = np.arange(upper[0].size)
+            index = np.maximum(index, index.T)
+        elif tying == "diagonal":
+            index = np.where(np.eye(n_labels, dtype=bool), np.arange(n_labels), -1).astype(np.int64)
+        elif tying == "potts":
+            index = np.where(np.eye(n_labels, dtype=bool), 0, -1).astype(np.int64)
+        else:
+            raise ValueError(f"tying must be one of {', '.join(TYINGS)}, found {tying!r}")
+        return TiedTable(tying, index, int(index.max()) + 1)
+
+    def expand(self, tied: Floats) -> Floats:
+        """Tied weights (..., n_tied) to tables (..., n_labels * n_labels)."""
+        padded = np.concatenate([tied, np.zeros((*tied.shape[:-1], 1))], axis=-1)
+        return padded[..., self.index.ravel()]
+
+    def reduce(self, counts: Floats) -> Floats:
+        """The transpose of :meth:`expand`."""
+        flat = self.index.ravel()
+        indicator = np.zeros((flat.size, self.n_tied))
+        used = np.flatnonzero(flat >= 0)
+        indicator[used, flat[used]] = 1.0
+        product: Floats = counts @ indicator
+        return product
+
+
+@dataclass(frozen=True)
+class EdgeType:
+    """Edges of one type: how their tables are tied, their inputs, and where their tables are.
+
+    Without inputs all edges of the type share one table, and ``rows`` holds its number alone; with inputs every edge
+    has a table of its own, the sum of the type's tables weighted by the edge's inputs.
+    """
+
+    table: TiedTable
+    inputs: Inputs | None
+    rows: NDArray[np.int64]  #: numbers of the tables: one, or one per edge of the type
+
+    @property
+    def n_inputs(self) -> int:
+        """Number of tables that the type's weights make up."""
+        return 1 if self.inputs is None else self.inputs.shape[1]
+
+
+class StructuredScores:
+    """Node scores X W and edge tables tied per type, with or without edge inputs.
+
+    Weights are ordered as the node weights (n_inputs, n_labels), then for each edge type its tied table weights
+    (n_edge_inputs, n_tied), each in C order. ``active`` marks the weights that are learned: moments of the others are
+    0, so that neither a gradient nor a prior moves them from 0.
+    """
+
+    def __init__(
+        self, inputs: Inputs, n_labels: int, types: tuple[EdgeType, ...], active: NDArray[np.bool_] | None = None
+    ) -> None:
+        self.active = active
+        self.inputs = inputs
+        self.n_labels = n_labels
+        self.types = types
+        sizes = [inputs.shape[1] * n_labels] + [kind.n_inputs * kind.table.n_tied for kind in types]
+        self.bounds = np.concatenate([[0], np.cumsum(sizes)]).astype(int)
+        self.n_weights = int(self.bounds[-1])
+
+    def split(self, weights: Floats) -> tuple[Floats, list[Floats]]:
+        """Node weights (n_inputs, n_labels) and tied table weights (n_edge_inputs or 1, n_tied) per type."""
+        node = weights[: self.bounds[1]].reshape(-1, self.n_labels)
+        tied = [
+            weights[self.bounds[t + 1] : self.bounds[t + 2]].reshape(-1, kind.table.n_tied)
+            for t, kind in enumerate(self.types)
+        ]
+        return node, tied
+
+    def scores(self, weights: Floats, log_entries: Floats, hub_scores: Floats, workers: Workers) -> None:
+        """See :class:`ScoreMap`."""
+        node, tied = self.split(weights)
+        self.inputs.times(node, hub_scores.reshape(-1, self.n_labels), workers)
+        entries = log_entries.reshape(-1, self.n_labels**2)
+        for kind, part in zip(self.types, tied, strict=True):
+            product = part
+            if kind.inputs is not None:
+                product = np.empty((kind.inputs.shape[0], kind.table.n_tied))
+                kind.inputs.times(part, product, workers)
+            entries[kind.rows] = kind.table.expand(product)
+
+    def moments(self, counts: Floats, hub_counts: Floats, workers: Workers, out: Floats | None = None) -> Floats:
+        """See :class:`ScoreMap`."""
+        out = np.empty(self.n_weights) if out is None else out
+        node, tied = self.split(out)
+        self.inputs.transposed_times(hub_counts.reshape(-1, self.n_labels), node, workers)
+        entries = counts.reshape(-1, self.n_labels**2)
+        for kind, part in zip(self.types, tied, strict=True):
+            reduced = kind.table.reduce(entries[kind.rows])
+            if kind.inputs is None:
+                part[:] = reduced
+            else:
+                kind.inputs.transposed_times(reduced, part, workers)
+        if self.active is not None:
+            out[~self.active] = 0.0
+        return out
+
+    def base_score(self, counts: Floats, hub_counts: Floats) -> float:
+        """See :class:`ScoreMap`; there are no fixed scores on this route."""
+        return 0.0

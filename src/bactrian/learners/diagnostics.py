@@ -1,0 +1,341 @@
+"""Signs that a learned model, or inference at its weights, is not to be trusted.
+
+With Bethe's entropy four things go wrong, most of all on dense graphs with strong couplings: belief propagation does
+not converge at the learned weights, or has several fixed points, or leaves the one that was learned because that is
+unstable; and then the moments under inference are not those of the data, for some moments belong to no stable fixed
+point of belief propagation at all (Heinemann and Globerson, UAI 2011). A fifth has nothing to do with loops: without a
+prior, weights of label pairs that never occur run away.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from bactrian.camel.concave_entropies import convex_numbers, given_numbers, tree_reweighted
+from bactrian.camel.dual import Dual
+from bactrian.camel.entropy import Carving, CountingNumbers, total_numbers
+from bactrian.camel.prior import Prior, pseudo_gradient
+from bactrian.engines.numba.schedules import CONVERGED
+from bactrian.engines.numba.threads import Workers
+from bactrian.graphs.packed import PackedData
+from bactrian.graphs.packing import pack
+from bactrian.inference.problem import Options, Problem, new_progress, run_rounds
+from bactrian.inference.propagation import SCHEDULES
+from bactrian.learners.unseen import unseen_weights
+from bactrian.solvers.solution import Solution
+
+Floats = NDArray[np.float64]
+
+#: Marginals that differ by more than this belong to different fixed points.
+_APART = 0.05
+#: A moment gap, as part of the clusters (or nodes) that the moment counts, that is worth a word.
+_GAP = 0.02
+#: Accuracy of message passing here, and sweeps at most.
+_TOLERANCE, _SWEEPS = 1e-4, 300
+_CONCAVE_ADVICE = "learn with method='camel0' or 'convex' and predict with matched inference, whose optimum is unique"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One sign of trouble."""
+
+    name: str  #: "not-converged", "several-fixed-points", "unstable", "moments-unattained", "unseen", "stopped-short"
+    severity: str  #: "warning", or "serious" where predictions are likely to suffer
+    message: str  #: what was seen
+    advice: str  #: what to do about it
+    figures: dict[str, float]  #: the numbers behind it
+
+    def __str__(self) -> str:
+        return f"{self.severity}: {self.message}; {self.advice}"
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What :func:`diagnose` found; empty where all is well."""
+
+    findings: tuple[Finding, ...]
+    figures: dict[str, float]  #: everything that was measured
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the findings."""
+        return tuple(finding.name for finding in self.findings)
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.findings)) or "no findings"
+
+
+def diagnose(
+    data: Any,
+    solution: Solution | ArrayLike,
+    *,
+    inference: str = "rbp",
+    counting_numbers: CountingNumbers | str | None = None,
+    prior_variance: float | None = 10.0,
+    l1: float = 0.0,
+    restarts: int = 4,
+    seed: int = 0,
+    n_threads: int | None = None,
+    label_names: list[str] | None = None,
+) -> Diagnosis:
+    """Run inference at the learned weights from several starts, and compare its moments with those of the data.
+
+    Parameters
+    ----------
+    data : Samples, list of Instance, or GraphData
+        The data that the weights were learned from.
+    solution : Solution or array
+        The result of learning, or weights alone.
+    inference : {"rbp", "bp", "trw", "convex"}
+        How predictions are made; ``counting_numbers`` as in :func:`bactrian.infer`.
+    prior_variance, l1
+        The prior of learning.
+    restarts : int
+        Further starts of belief propagation: messages that favour one state everywhere, and random ones.
+    seed, n_threads
+        See :func:`bactrian.infer`.
+    label_names : list of str, optional
+        What messages call the labels of a GraphData.
+
+    Returns
+    -------
+    Diagnosis
+
+    Examples
+    --------
+    >>> import bactrian as bt
+    >>> graph = bt.ClusterGraph([2, 2], [(0, 1)])
+    >>> model = bt.LogLinearModel(graph, [[[1.0, 0.0], [0.0, 0.0], [0.0, 1.0], [1.0, 0.0]]])
+    >>> samples = bt.Samples(model, [[0, 0], [1, 1], [0, 1]])
+    >>> print(diagnose(samples, [3.0, -9.0], prior_variance=None))
+    serious: ...
+    """
+    if inference not in ("rbp", "bp", "trw", "convex"):
+        raise ValueError(f"inference must be 'rbp', 'bp', 'trw' or 'convex', found {inference!r}")
+    if isinstance(restarts, bool) or not (isinstance(restarts, int | np.integer) and restarts >= 0):
+        raise ValueError(f"restarts must be an integer of at least 0, found {restarts!r}")
+    packed = pack(data)
+    weights = np.asarray(solution.weights if isinstance(solution, Solution) else solution, dtype=np.float64)
+    if weights.shape != (packed.n_weights,):
+        raise ValueError(f"solution must have {packed.n_weights} weights, found shape {weights.shape}")
+    prior = Prior(prior_variance, l1)
+    probe = _Probe(packed, _numbers(packed, inference, counting_numbers, seed), prior, weights, inference, n_threads)
+    findings: list[Finding] = []
+    figures: dict[str, float] = {}
+    if isinstance(solution, Solution) and not solution.converged:
+        findings.append(_stopped_short(solution))
+    _look_at_inference(probe, solution, restarts, seed, findings, figures)
+    _look_at_moments(probe, findings, figures)
+    if prior.is_flat:
+        _look_at_unseen(data, packed, weights, label_names, findings, figures)
+    return Diagnosis(tuple(findings), figures)
+
+
+def _numbers(data: PackedData, inference: str, given: CountingNumbers | str | None, seed: int) -> Carving:
+    if inference == "trw":
+        return tree_reweighted(data, seed)
+    if inference == "convex":
+        return convex_numbers(data) if given is None else given_numbers(data, given)
+    return total_numbers(data)
+
+
+class _Probe:
+    """Message passing at fixed weights from any start."""
+
+    def __init__(
+        self, data: PackedData, carving: Carving, prior: Prior, weights: Floats, inference: str, n_threads: int | None
+    ) -> None:
+        self.workers = Workers(n_threads)
+        self.dual = Dual(data, carving, prior, self.workers)
+        self.weights, self.data, self.prior = weights, data, prior
+        self.bethe = inference in ("bp", "rbp")
+        self.schedule = "residual" if inference == "rbp" else "sequential"
+
+    def run(self, start: Floats | None) -> tuple[Floats, NDArray[np.bool_]]:
+        """Beliefs of all hub states, and which instances converged."""
+        dual = self.dual
+        dual.multipliers[:] = 0.0 if start is None else start
+        dual.set_weights(self.weights)
+        problem = Problem(
+            data=self.data,
+            weights=self.weights,
+            evidence=[{}] * self.data.layout.n_instances,
+            bias=dual.hub_bias,
+            many=True,
+            workers=self.workers,
+            options=Options(tolerance=_TOLERANCE, max_iterations=_SWEEPS),
+            began=time.perf_counter(),
+        )
+        progress = new_progress(problem, dual.carving)
+        advance = SCHEDULES[self.schedule](problem, dual, progress, _TOLERANCE)
+        run_rounds(problem, progress, advance, self.schedule, tame=not self.bethe)
+        dual.pass_messages()
+        return dual.hub_beliefs(), progress.status == CONVERGED
+
+    def per_instance(self, difference: Floats) -> Floats:
+        """Largest entry of each instance, of something per hub state."""
+        layout = self.data.layout
+        bounds = layout.hub_offset[layout.instance_hubs]
+        return np.array([difference[a:b].max(initial=0.0) for a, b in itertools.pairwise(bounds.tolist())])
+
+
+def _look_at_inference(
+    probe: _Probe,
+    solution: Any,
+    restarts: int,
+    seed: int,
+    findings: list[Finding],
+    figures: dict[str, float],
+) -> None:
+    n = probe.data.layout.n_instances
+    looped = bool((~probe.data.layout.instance_is_tree).any())
+    if probe.bethe and looped:
+        _look_at_stability(probe, solution, seed, findings, figures)
+        _look_for_others(probe, restarts, seed, findings, figures)
+    _, converged = probe.run(None)  # last, so that its beliefs are those that the moments are taken from
+    failed = int((~converged).sum())
+    figures["not_converged"] = failed / n
+    if failed:
+        findings.insert(
+            0,
+            Finding(
+                "not-converged",
+                "serious",
+                f"inference does not converge at the learned weights on {failed} of {n} instances",
+                f"{_CONCAVE_ADVICE}, or use a smaller prior_variance" if probe.bethe else "raise max_iterations",
+                {"part": failed / n},
+            ),
+        )
+
+
+def _look_at_stability(
+    probe: _Probe, solution: Any, seed: int, findings: list[Finding], figures: dict[str, float]
+) -> None:
+    """Whether belief propagation stays at the learned messages, nudged a little."""
+    state = solution.state if isinstance(solution, Solution) else None
+    if state is None or state.multipliers.size != probe.dual.multipliers.size:
+        return
+    probe.dual.multipliers[:] = state.multipliers
+    probe.dual.set_weights(probe.weights)
+    probe.dual.pass_messages()
+    if float(probe.dual.beliefs.violation.max(initial=0.0)) > _APART:
+        return  # no fixed point was learned: the messages belong to another entropy, or to none
+    learned = probe.dual.hub_beliefs()
+    nudge = np.random.default_rng(seed).normal(scale=1e-2, size=state.multipliers.size)
+    beliefs, _ = probe.run(np.where(np.isfinite(state.multipliers), state.multipliers + nudge, state.multipliers))
+    moved = probe.per_instance(np.abs(beliefs - learned))
+    figures["moved"] = float(moved.max(initial=0.0))
+    left = int((moved > _APART).sum())
+    if left:
+        findings.append(
+            Finding(
+                "unstable",
+                "serious",
+                f"belief propagation leaves the fixed point that was learned on {left} of {moved.size} instances "
+                f"(a marginal moves by up to {moved.max():.2f})",
+                _CONCAVE_ADVICE,
+                {"part": left / moved.size, "largest": float(moved.max())},
+            )
+        )
+
+
+def _look_for_others(
+    probe: _Probe, restarts: int, seed: int, findings: list[Finding], figures: dict[str, float]
+) -> None:
+    """Whether other starts lead to other fixed points."""
+    reference, converged = probe.run(None)
+    rng = np.random.default_rng(seed)
+    apart = np.zeros(probe.data.layout.n_instances)
+    for r in range(restarts):
+        beliefs, also = probe.run(_start(probe.data, r, rng))
+        distance = probe.per_instance(np.abs(beliefs - reference))
+        apart = np.maximum(apart, np.where(converged & also, distance, 0.0))
+    figures["apart"] = float(apart.max(initial=0.0))
+    several = int((apart > _APART).sum())
+    if several:
+        findings.append(
+            Finding(
+                "several-fixed-points",
+                "serious",
+                f"belief propagation has several fixed points at the learned weights on {several} of {apart.size} "
+                f"instances (marginals from different starts differ by up to {apart.max():.2f})",
+                _CONCAVE_ADVICE,
+                {"part": several / apart.size, "largest": float(apart.max())},
+            )
+        )
+
+
+def _start(data: PackedData, number: int, rng: np.random.Generator) -> Floats:
+    """Messages that favour one state everywhere, state after state; every third start is random."""
+    layout = data.layout
+    noise = rng.normal(size=layout.n_link_states)
+    if number % 3 == 2:
+        return 3.0 * noise
+    sizes = np.diff(layout.link_offset)
+    within = np.arange(layout.n_link_states) - np.repeat(layout.link_offset[:-1], sizes)
+    favoured = (number - number // 3) % np.repeat(sizes, sizes)
+    return np.where(within == favoured, 5.0, 0.0) + 0.1 * noise
+
+
+def _look_at_moments(probe: _Probe, findings: list[Finding], figures: dict[str, float]) -> None:
+    """Compare E[f] under inference from the usual start with the data, in parts of what each moment counts."""
+    dual, data = probe.dual, probe.data
+    expected = data.scores.moments(dual.beliefs.counts, dual.beliefs.hub_count, probe.workers)
+    gradient = expected - dual.empirical + probe.prior.precision * probe.weights
+    gap = np.abs(pseudo_gradient(probe.weights, gradient, probe.prior.l1))
+    scale = np.maximum(np.abs(dual.empirical), np.abs(expected)).max(initial=1.0)
+    worst = float(gap.max(initial=0.0) / scale)
+    figures["moment_gap"] = worst
+    if worst > _GAP:
+        findings.append(
+            Finding(
+                "moments-unattained",
+                "serious" if worst > 5 * _GAP else "warning",
+                f"moments under inference at the learned weights differ from those of the data by {100 * worst:.0f} % "
+                "of the largest",
+                f"learning did not match its moments, or inference is not that of learning: {_CONCAVE_ADVICE}",
+                {"gap": worst},
+            )
+        )
+
+
+def _look_at_unseen(
+    data: Any,
+    packed: PackedData,
+    weights: Floats,
+    label_names: list[str] | None,
+    findings: list[Finding],
+    figures: dict[str, float],
+) -> None:
+    unseen, names = unseen_weights(data, packed, label_names)
+    figures["unseen"] = float(unseen.size)
+    if unseen.size:
+        lowest = float(weights[unseen].min())
+        listed = ", ".join(names[:5]) + (" and others" if len(names) > 5 else "")
+        findings.append(
+            Finding(
+                "unseen",
+                "warning",
+                f"{unseen.size} weights belong to combinations that never occur in the data"
+                + (f" (label pairs {listed})" if listed else "")
+                + f" and there is no prior, so they drift towards minus infinity: the lowest is {lowest:.1f}",
+                "add a prior (prior_variance=10.0, say), or tie the tables more",
+                {"weights": float(unseen.size), "lowest": lowest},
+            )
+        )
+
+
+def _stopped_short(solution: Solution) -> Finding:
+    return Finding(
+        "stopped-short",
+        "warning",
+        f"learning {solution.status} with a moment gap of {solution.moment_gap:.1e}",
+        "raise its limits, or go on from the solution with start=",
+        {"moment_gap": solution.moment_gap},
+    )

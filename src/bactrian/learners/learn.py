@@ -1,0 +1,227 @@
+"""One entry point for all learners."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from bactrian.camel.camel import SHORTHAND, Camel
+from bactrian.camel.prior import Prior
+from bactrian.camel.run import Settings
+from bactrian.engines.files.packed_folder import PackedFolder
+from bactrian.engines.numba.threads import Workers, single_threaded_blas
+from bactrian.graphs.domain import real_numbers
+from bactrian.graphs.graph_data import GraphData
+from bactrian.graphs.loglinear import Instance, Samples
+from bactrian.graphs.packed import PackedData
+from bactrian.graphs.packing import pack
+from bactrian.learners.likelihood import Likelihood
+from bactrian.learners.pseudo_moments import PseudoMoments
+from bactrian.learners.pseudolikelihood import PseudoLikelihood
+from bactrian.learners.unified_scaling import UnifiedScaling
+from bactrian.parallel.communicator import Alone, Communicator, largest
+from bactrian.solvers.solution import Callback, ConvergenceWarning, Solution
+
+
+class Learner(Protocol):
+    """A configured learner, such as :class:`Camel` or :class:`Likelihood`."""
+
+    @property
+    def name(self) -> str:
+        """How the learner calls itself in results and warnings."""
+
+    def learn(self, data: Any, settings: Settings, workers: Workers) -> Solution:
+        """Fit the weights of packed data."""
+
+
+METHODS: dict[str, Learner] = {
+    **SHORTHAND,
+    **{name: Likelihood(inference=name) for name in ("exact", "lbp", "trw", "convex")},
+    **{learner.name: learner for learner in (PseudoLikelihood(), PseudoLikelihood(piecewise=True))},
+    **{learner.name: learner for learner in (UnifiedScaling(), PseudoMoments())},
+}
+
+
+def learn(
+    data: Samples | Sequence[Instance] | GraphData | PackedFolder,
+    method: str | Learner = "cccp",
+    *,
+    prior_variance: float | None = 10.0,
+    l1: float = 0.0,
+    tolerance: float = 1e-6,
+    max_iterations: int = 10_000,
+    max_relinearisations: int = 1_000,
+    max_seconds: float | None = None,
+    n_threads: int | None = None,
+    seed: int = 0,
+    callback: Callback | None = None,
+    start: ArrayLike | Solution | None = None,
+    communicator: Communicator | None = None,
+) -> Solution:
+    """Learn the weights of a log-linear Markov or conditional random field.
+
+    The objective is the sum over instances (or samples) of log-likelihood terms, exact or approximated by the method,
+    minus ``|w|^2 / (2 prior_variance)`` and ``l1 |w|_1``.
+
+    Parameters
+    ----------
+    data : Samples, list of Instance, GraphData, or PackedFolder
+        Generative samples, conditional instances, structured graphs, or these in files, a chunk at a time (for
+        learners of the CAMEL family, ``"trw"`` and ``"convex"``, and on chains and trees ``"exact"``).
+    method : str or learner
+        ``"piecewise"``, ``"camel0"``, ``"cccp"``, ``"cccp-empirical"`` (shorthand for settings of :class:`Camel`),
+        ``"exact"``, ``"lbp"``, ``"trw"``, ``"convex"`` (shorthand for :class:`Likelihood`),
+        ``"pseudolikelihood"``, ``"piecewise-pseudolikelihood"`` (:class:`PseudoLikelihood`),
+        ``"ups"`` (:class:`UnifiedScaling`), ``"pseudo-moments"`` (:class:`PseudoMoments`), or a configured object.
+    prior_variance : float or None
+        Variance of the Gaussian prior; None for none.
+    l1 : float
+        Coefficient of an L1 penalty; with ``prior_variance`` an elastic net.
+    tolerance : float
+        Largest change of a belief between relinearisations, largest moment gap per instance, and largest change of a
+        marginal in message passing, at which learning stops.
+    max_iterations, max_relinearisations, max_seconds
+        Limits; the best result so far is returned with a status and a :class:`ConvergenceWarning`.
+    n_threads : int, optional
+        Threads over instances; one a core by default. The result does not depend on it.
+    seed : int
+        Seed for learners that draw random numbers; none of the present ones does.
+    callback : callable, optional
+        Called with a :class:`Progress` after every iteration; return True to stop.
+    start : array or Solution, optional
+        Weights to start from; a solution on the same data also hands on its messages and linearisation.
+    communicator : Communicator, optional
+        Joins processes that each call this function with their own part of the instances and otherwise the same
+        arguments (:mod:`bactrian.parallel`). All get the weights for the whole, and the beliefs of their part.
+
+    Returns
+    -------
+    Solution
+
+    Examples
+    --------
+    >>> import bactrian as bt
+    >>> graph = bt.ClusterGraph([2, 2], [(0, 1)])
+    >>> model = bt.LogLinearModel(graph, [[[1.0], [0.0], [0.0], [1.0]]])
+    >>> bt.learn(bt.Samples(model, [[0, 0], [1, 1], [0, 1]]), prior_variance=None).weights.round(3)
+    array([0.693])
+    """
+    learner = _checked_method(method)
+    if prior_variance is not None:
+        _check_number("prior_variance", prior_variance)
+    _check_number("l1", l1)
+    _check_number("tolerance", tolerance, least=0)
+    _check_number("max_iterations", max_iterations, least=0, whole=True)
+    _check_number("max_relinearisations", max_relinearisations, least=0, whole=True)
+    _check_number("seed", seed, least=0, whole=True)
+    if max_seconds is not None:
+        _check_number("max_seconds", max_seconds, least=0)
+    prior = Prior(None if prior_variance is None else float(prior_variance), float(l1))
+    if callback is not None and not callable(callback):
+        raise TypeError(f"callback must be callable, found {type(callback).__name__}")
+    workers = Workers(n_threads)
+    communicator = communicator or Alone()
+    packed = _own_part(data, communicator)
+    if isinstance(packed, PackedFolder) and not isinstance(learner, Camel | Likelihood):
+        raise ValueError(
+            f"{learner.name} does not learn from a folder of packed data; choose a learner of the CAMEL family, such "
+            "as 'cccp', 'camel0' or 'piecewise', or 'convex' or 'trw', or 'exact' for chains and trees"
+        )
+    name = learner.name
+    if isinstance(packed, PackedFolder) and isinstance(learner, Likelihood) and learner.inference in _CONCAVE:
+        learner = Camel(entropy=learner.inference)
+    settings = Settings(
+        prior=prior,
+        tolerance=float(tolerance),
+        max_iterations=int(max_iterations),
+        max_relinearisations=int(max_relinearisations),
+        max_seconds=np.inf if max_seconds is None else float(max_seconds),
+        seed=seed,
+        callback=callback,
+        start=_checked_start(start, packed.n_weights),
+        state=start.state if isinstance(start, Solution) else None,
+        communicator=communicator,
+    )
+    _check_ranks(packed, name, communicator)
+    with single_threaded_blas():
+        solution = learner.learn(packed, settings, workers)
+    if learner.name != name:
+        solution = replace(solution, method=name)
+    if not solution.converged:
+        warnings.warn(f"{solution.method}: {solution.status}", ConvergenceWarning, stacklevel=2)
+    return solution
+
+
+#: Likelihoods with concave entropies, of which CAMEL with the same entropy has the one optimum, a chunk at a time too.
+_CONCAVE = ("trw", "convex")
+
+#: Learners whose solution is no sum over instances.
+_UNDIVIDED = ("ups", "pseudo-moments")
+
+
+def _own_part(data: Any, communicator: Communicator) -> PackedData | PackedFolder:
+    """The data of this rank, packed; where one rank's is no good all ranks refuse, or they would wait for it."""
+    refusal = None
+    try:
+        packed = data.share(communicator.rank, communicator.size) if isinstance(data, PackedFolder) else pack(data)
+    except Exception as problem:
+        if communicator.size == 1:
+            raise
+        refusal = problem
+    (refusing,) = largest(communicator, 0.0 if refusal is None else communicator.rank + 1.0)
+    if refusal is not None:
+        raise refusal
+    if refusing:
+        raise ValueError(
+            f"rank {refusing - 1:.0f} cannot learn from its data, and says why; every rank needs at least one instance"
+        )
+    return packed
+
+
+def _check_ranks(data: PackedData | PackedFolder, method: str, communicator: Communicator) -> None:
+    """Refuse learners and parts of data that ranks cannot share."""
+    if communicator.size == 1:
+        return
+    if method in _UNDIVIDED:
+        raise ValueError(f"{method} runs on one rank; choose a CAMEL, likelihood or pseudo-likelihood learner")
+    most, least = largest(communicator, float(data.n_weights), -float(data.n_weights))
+    if most != -least:
+        raise ValueError(f"all ranks must have data of one model; found {-least:.0f} to {most:.0f} weights")
+
+
+def _check_number(name: str, value: Any, *, least: float = -np.inf, whole: bool = False) -> None:
+    if not isinstance(value, int | np.integer if whole else int | float | np.integer | np.floating):
+        raise TypeError(f"{name} must be {'an integer' if whole else 'a number'}, found {value!r}")
+    # Written so that NaN fails it; other limits on the prior are its own.
+    if least > -np.inf and not value >= least:
+        raise ValueError(f"{name} must be at least {least}, found {value}")
+
+
+def _checked_method(method: Any) -> Learner:
+    if isinstance(method, str):
+        if method not in METHODS:
+            raise ValueError(f"unknown method {method!r}; choose from {', '.join(METHODS)}")
+        return METHODS[method]
+    if isinstance(method, type) or not hasattr(method, "learn"):
+        raise TypeError(f"method must be a name or a learner such as Camel(...), found {type(method).__name__}")
+    learner: Learner = method
+    return learner
+
+
+def _checked_start(start: ArrayLike | Solution | None, n_weights: int) -> NDArray[np.float64] | None:
+    if start is None:
+        return None
+    weights = real_numbers(start.weights if isinstance(start, Solution) else start, "start")
+    if weights.shape != (n_weights,):
+        raise ValueError(f"start must have shape ({n_weights},), found {weights.shape}")
+    if not np.isfinite(weights).all():
+        raise ValueError("start holds NaN or infinite weights")
+    return weights
+
+
+__all__ = ["METHODS", "Camel", "Learner", "learn"]

@@ -1,0 +1,120 @@
+"""Maximum (conditional) likelihood, with exact inference or with message passing inside.
+
+``exact``: on an acyclic Bethe graph two sweeps of belief propagation are exact (forward-backward, on a chain); other
+models are rewritten on a junction tree of their clusters, where the same two sweeps are exact. ``lbp``, ``trw`` and
+``convex`` replace log Z and the marginals by those of message passing; see :mod:`bactrian.learners.propagated`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from bactrian.camel.concave_entropies import convex_numbers, tree_reweighted
+from bactrian.camel.dual import Dual, ProfiledObjective
+from bactrian.camel.entropy import total_numbers
+from bactrian.camel.inner import Profiled
+from bactrian.camel.run import Run, Settings
+from bactrian.camel.streamed import make_dual
+from bactrian.engines.files.packed_folder import PackedFolder
+from bactrian.engines.numba.threads import Workers
+from bactrian.graphs.junction import on_junction_trees
+from bactrian.graphs.packed import PackedData
+from bactrian.learners.propagated import PropagatedObjective
+from bactrian.solvers.solution import Solution
+
+
+@dataclass(frozen=True)
+class Likelihood:
+    """Maximum likelihood; ``inference`` says how the partition function and marginals are computed.
+
+    Parameters
+    ----------
+    inference : {"exact", "lbp", "trw", "convex"}
+        Message passing on trees and junction trees elsewhere; residual belief propagation (``"rbp"``, its name in
+        :func:`bactrian.infer`, is taken for ``"lbp"``); tree-reweighted or convex message passing.
+        The last three run at every evaluation, warm-started, and where they do not converge at the solution the status
+        is ``UNRELIABLE``; the history counts such evaluations as ``failures``.
+    message_tolerance : float
+        Change of a message (residual schedule) or marginal at which message passing stops; smaller where the
+        tolerance on the gradient demands it.
+    max_sweeps : int
+        Sweeps of message passing in one evaluation at most.
+    """
+
+    inference: str = "exact"
+    message_tolerance: float = 1e-8
+    max_sweeps: int = 500
+
+    def __post_init__(self) -> None:
+        if self.inference == "rbp":
+            object.__setattr__(self, "inference", "lbp")
+        if self.inference not in ("exact", "lbp", "trw", "convex"):
+            raise ValueError(f"inference must be 'exact', 'lbp', 'trw' or 'convex', found {self.inference!r}")
+        if not self.message_tolerance > 0.0:
+            raise ValueError(f"message_tolerance must be positive, found {self.message_tolerance}")
+        if self.max_sweeps < 1:
+            raise ValueError(f"max_sweeps must be at least 1, found {self.max_sweeps}")
+
+    @property
+    def name(self) -> str:
+        """The shorthand of this learner."""
+        return self.inference
+
+    def learn(self, data: PackedData | PackedFolder, settings: Settings, workers: Workers) -> Solution:
+        """Fit the weights of packed data."""
+        if isinstance(data, PackedFolder):
+            return self._streamed(data, settings, workers)
+        return (
+            self._exact(data, settings, workers) if self.inference == "exact" else self._loopy(data, settings, workers)
+        )
+
+    def _streamed(self, data: PackedFolder, settings: Settings, workers: Workers) -> Solution:
+        """Exact learning of trees and chains in files."""
+        advice = "choose a learner of the CAMEL family, such as 'cccp' or 'camel0', or 'convex' or 'trw'"
+        if self.inference != "exact":
+            raise ValueError(f"{self.name} does not learn from a folder of packed data; {advice}")
+        run = Run(settings, data, self.name)
+        dual = make_dual(data, total_numbers, settings.prior, workers, communicator=settings.communicator)
+        if not dual.is_forest:
+            raise ValueError(f"exact does not learn graphs with loops from a folder of packed data; {advice}")
+        inner = Profiled(dual, run, ProfiledObjective(dual, accuracy=run.accuracy, tree_sweeps=2))
+        result = inner.solve(run.initial_weights(), tolerance=run.gap_tolerance, max_iterations=run.iterations_left)
+        run.record(result, inner)
+        return run.finish(inner, result.weights, result.status)
+
+    def _exact(self, data: PackedData, settings: Settings, workers: Workers) -> Solution:
+        # A cluster without links shares its variables with others unbeknown to the messages.
+        has_links = (np.diff(data.layout.cluster_links) > 0).all()
+        is_tree = data.layout.instance_is_tree.all() and has_links and not data.hub_virtual.any()
+        junction = None if is_tree else on_junction_trees(data)
+        exact = data if junction is None else junction.packed
+        run = Run(settings, exact, self.name)
+        dual = Dual(exact, total_numbers(exact), settings.prior, workers, communicator=settings.communicator)
+        objective = ProfiledObjective(dual, accuracy=run.accuracy, tree_sweeps=2)
+        inner = Profiled(dual, run, objective)
+        result = inner.solve(run.initial_weights(), tolerance=run.gap_tolerance, max_iterations=run.iterations_left)
+        run.record(result, inner)
+        return run.finish(inner, result.weights, result.status, junction)
+
+    def _loopy(self, data: PackedData, settings: Settings, workers: Workers) -> Solution:
+        run = Run(settings, data, self.name)
+        carving = {
+            "lbp": lambda: total_numbers(data),
+            "trw": lambda: tree_reweighted(data, settings.seed),
+            "convex": lambda: convex_numbers(data),
+        }[self.inference]()
+        dual = Dual(data, carving, settings.prior, workers, communicator=settings.communicator)
+        bethe = self.inference == "lbp"
+        objective = PropagatedObjective(
+            dual,
+            schedule="residual" if bethe else "sequential",
+            accuracy=min(self.message_tolerance, run.gradient_accuracy),
+            max_sweeps=self.max_sweeps,
+            tame=not bethe,
+        )
+        inner = Profiled(dual, run, objective)
+        result = inner.solve(run.initial_weights(), tolerance=run.gap_tolerance, max_iterations=run.iterations_left)
+        run.record(result, inner)
+        return run.finish(inner, result.weights, result.status)

@@ -1,1 +1,0 @@
-"""Learners: CAMEL and the likelihood methods it is compared with."""

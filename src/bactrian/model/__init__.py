@@ -1,1 +1,0 @@
-"""Variables, shared log-linear features, instances and data sets."""

@@ -1,1 +1,0 @@
-"""Entropies, constraints, priors, the dual and its linearisation."""

@@ -1,0 +1,1 @@
+"""Runs of ``bactrian train``: settings, data, checkpoints, folders, packs and comparisons."""

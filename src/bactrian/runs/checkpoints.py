@@ -1,0 +1,273 @@
+"""Learning that can be interrupted: in segments, each a pure function of the checkpoint that it starts from.
+
+A segment is so many iterations. At its end weights, multipliers and linearisation are saved, and the next segment
+starts from these alone: what a quasi-Newton method remembers of its past is dropped. So a run that is killed and goes
+on from its last checkpoint repeats exactly what an undisturbed run would have done, down to the last bit and whatever
+the tolerance, at the cost of a few iterations a segment.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bactrian.camel.camel import Camel
+from bactrian.engines.files.packed_folder import PackedFolder
+from bactrian.estimators.saving import ModelFileError, SavedModel, read_model, write_model
+from bactrian.graphs.packing import pack
+from bactrian.learners.learn import METHODS, learn
+from bactrian.parallel.communicator import Alone, Communicator, anywhere, total
+from bactrian.solvers.solution import Callback, ConvergenceWarning, Progress, Record, Solution, Status, WarmState
+
+Floats = NDArray[np.float64]
+
+#: Iterations of a segment. The first few of each are spent on learning the curvature anew.
+EVERY = 100
+
+_CLASS, _CHUNK = "Checkpoint", "ChunkState"
+
+
+@dataclass(frozen=True, eq=False)
+class Checkpoint:
+    """Where learning goes on from, and what came before."""
+
+    weights: Floats
+    state: Any  #: a WarmState, what has ``states()`` of chunks, or None
+    iterations: int
+    seconds: float
+    evaluations: int
+    history: tuple[Record, ...]
+
+    def write(self, path: Path, communicator: Communicator | None = None) -> None:
+        """Write to ``path``, replacing what is there in one step.
+
+        States of chunks go into a folder beside it, each written by the rank that has the chunk; a checkpoint that
+        names the folder appears when all ranks are done, and only then are older folders removed.
+        """
+        communicator = communicator or Alone()
+        arrays, states = {"weights": self.weights}, None
+        if isinstance(self.state, WarmState):
+            arrays |= {"multipliers": self.state.multipliers, "linearisation": self.state.linearisation}
+        elif self.state is not None:
+            states = f"states-{self.iterations}"
+            ChunkStates(path.parent / states).write(self.state)
+        attributes = {
+            "iterations": self.iterations,
+            "seconds": self.seconds,
+            "evaluations": self.evaluations,
+            "history": [dataclasses.asdict(record) for record in self.history],
+            "states": states,
+        }
+        total(communicator, 0.0)  # all ranks have written theirs
+        if communicator.rank == 0:
+            write_model(path, SavedModel(_CLASS, {}, attributes, arrays))
+            for folder in path.parent.glob("states-*"):
+                if folder.name != states:
+                    shutil.rmtree(folder)
+
+    @staticmethod
+    def read(path: Path) -> Checkpoint:
+        """Read what :meth:`write` wrote.
+
+        Raises
+        ------
+        ModelFileError
+            Where the file is damaged or foreign.
+        """
+        saved = read_model(path, _CLASS)
+        arrays, attributes = saved.arrays, saved.attributes
+        try:
+            state: Any = None
+            if "multipliers" in arrays:
+                state = WarmState(arrays["multipliers"].copy(), arrays["linearisation"].copy())
+            elif attributes.get("states") is not None:
+                state = ChunkStates(path.parent / Path(str(attributes["states"])).name)
+            return Checkpoint(
+                weights=arrays["weights"].copy(),
+                state=state,
+                iterations=int(attributes["iterations"]),
+                seconds=float(attributes["seconds"]),
+                evaluations=int(attributes["evaluations"]),
+                history=tuple(Record(**record) for record in attributes["history"]),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise ModelFileError(f"{path}: the file describes no valid checkpoint: {error}") from None
+
+    @staticmethod
+    def remove(path: Path) -> None:
+        """Remove a checkpoint with all that belongs to it."""
+        path.unlink(missing_ok=True)
+        for folder in path.parent.glob("states-*"):
+            shutil.rmtree(folder)
+
+
+@dataclass(frozen=True)
+class ChunkStates:
+    """Multipliers and linearisations of chunks, a file for each, whichever rank has it."""
+
+    folder: Path
+
+    def write(self, state: Any) -> None:
+        """Write the states of the chunks that this rank has."""
+        self.folder.mkdir(exist_ok=True)
+        for name, multipliers, bias in state.states():
+            arrays = {"multipliers": np.array(multipliers), "linearisation": np.array(bias)}
+            write_model(self.folder / name, SavedModel(_CHUNK, {}, {}, arrays))
+
+    def states(self) -> Iterator[tuple[str, Floats, Floats]]:
+        """Name, multipliers and linearisation of every chunk."""
+        for file in sorted(self.folder.glob("*.safetensors")):
+            arrays = read_model(file, _CHUNK).arrays
+            yield file.name, arrays["multipliers"], arrays["linearisation"]
+
+
+class SegmentedLearning:
+    """Stands in for :func:`bactrian.learn`, with a checkpoint after every segment.
+
+    Parameters
+    ----------
+    every
+        Iterations of a segment; 0 for a single segment without checkpoints.
+    save
+        Called with each checkpoint.
+    start
+        The checkpoint to go on from; None begins anew.
+    communicator
+        Joins the ranks that learn together.
+    """
+
+    def __init__(
+        self,
+        *,
+        every: int = EVERY,
+        save: Callable[[Checkpoint], None],
+        start: Checkpoint | None = None,
+        communicator: Communicator | None = None,
+    ) -> None:
+        self.every, self.save, self.start = every, save, start
+        self.communicator = communicator
+
+    def __call__(
+        self,
+        data: Any,
+        method: Any,
+        *,
+        max_iterations: int,
+        max_seconds: float | None = None,
+        callback: Callback | None = None,
+        start: Any = None,
+        **options: Any,
+    ) -> Solution:
+        """Learn; arguments and result are those of :func:`bactrian.learn`.
+
+        ``max_iterations`` counts those before the checkpoint too, ``max_seconds`` only those of this call.
+        """
+        began = time.perf_counter()
+        data = data if isinstance(data, PackedFolder) else pack(data)
+        uses_state = isinstance(METHODS.get(method) if isinstance(method, str) else method, Camel)
+        at = self.start
+        while True:
+            segment = _Segment(self.every, at, callback)
+            left = None if max_seconds is None else max(0.0, max_seconds - (time.perf_counter() - began))
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ConvergenceWarning)
+                solution = learn(
+                    data,
+                    method,
+                    max_iterations=max(0, max_iterations - segment.before.iterations),
+                    max_seconds=left,
+                    callback=segment.follow,
+                    start=start if at is None else _solution_at(at),
+                    communicator=self.communicator,
+                    **options,
+                )
+            at = segment.after(solution)
+            if not uses_state:
+                at = dataclasses.replace(at, state=None)
+            late = max_seconds is not None and time.perf_counter() - began >= max_seconds
+            # Clocks and callbacks differ from rank to rank, but all must go on, or none.
+            stopped, late = anywhere(self.communicator or Alone(), segment.stopped, late)
+            # A segment that was cut short, yet ended at the very same step, is done all the same.
+            if segment.cut and not stopped and solution.status is not Status.CONVERGED:
+                limit = _limit_reached(at, max_iterations, late)
+                if limit is None:
+                    self.save(at)
+                    continue
+                solution = dataclasses.replace(solution, status=limit)
+            if solution.status in (Status.TIME_LIMIT, Status.ITERATION_LIMIT):
+                self.save(at)  # a limit is no accident: whoever raises it goes on from here
+            if not solution.converged:
+                warnings.warn(f"{solution.method}: {solution.status}", ConvergenceWarning, stacklevel=2)
+            return dataclasses.replace(solution, history=at.history, seconds=at.seconds, evaluations=at.evaluations)
+
+
+class _Segment:
+    """Counts the iterations of one segment and says when it ends."""
+
+    def __init__(self, every: int, start: Checkpoint | None, callback: Callback | None) -> None:
+        self.before = start or Checkpoint(np.zeros(0), None, 0, 0.0, 0, ())
+        self.every, self.callback = every, callback
+        self.iterations = 0
+        self.cut = self.stopped = False
+
+    def follow(self, progress: Progress) -> bool:
+        """Pass progress on, counted from the beginning of the run."""
+        self.iterations = progress.iteration
+        self.cut = self.every > 0 and progress.iteration >= self.every
+        if self.callback is not None:
+            shifted = dataclasses.replace(
+                progress,
+                outer=progress.outer + len(self.before.history),
+                iteration=progress.iteration + self.before.iterations,
+                seconds=progress.seconds + self.before.seconds,
+            )
+            answer = self.callback(shifted)
+            self.stopped |= isinstance(answer, bool | np.bool_) and bool(answer)  # ranks go on until all know of it
+        return self.cut or self.stopped
+
+    def after(self, solution: Solution) -> Checkpoint:
+        """The checkpoint at the end of the segment."""
+        before = self.before
+        outer = len(before.history)
+        records = tuple(
+            dataclasses.replace(record, outer=record.outer + outer, seconds=record.seconds + before.seconds)
+            for record in solution.history
+        )
+        return Checkpoint(
+            weights=solution.weights,
+            state=solution.state,
+            iterations=before.iterations + self.iterations,
+            seconds=before.seconds + solution.seconds,
+            evaluations=before.evaluations + solution.evaluations,
+            history=before.history + records,
+        )
+
+
+def _limit_reached(at: Checkpoint, max_iterations: int, late: bool) -> Status | None:
+    """Which limit ends a run at the end of a segment, if any."""
+    if at.iterations >= max_iterations:
+        return Status.ITERATION_LIMIT
+    return Status.TIME_LIMIT if late else None
+
+
+def _solution_at(checkpoint: Checkpoint) -> Solution:
+    """A checkpoint in the form that ``learn(start=...)`` takes."""
+    return Solution(
+        weights=checkpoint.weights,
+        status=Status.STOPPED,
+        history=(),
+        objective=np.nan,
+        moment_gap=np.nan,
+        violation=np.nan,
+        beliefs=(),
+        state=checkpoint.state,
+    )

@@ -1,0 +1,270 @@
+"""Runs as a comparison, for the report: scores, curves, tables, confusions, weights and some texts."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bactrian.runs.calibration import reliability
+from bactrian.runs.comparison import Comparison, Curve, Entry, LabelTable, Metric, Training
+from bactrian.runs.data import RunData, checksum, read_data
+from bactrian.runs.exhibits import Confusion, NamedWeight, TaggedText, Tagging, strongest_weights
+from bactrian.runs.folders import in_words
+from bactrian.runs.graph_files import places_of
+from bactrian.runs.models import FittedRun, graph_scores, text_scores
+from bactrian.solvers.solution import Status
+from bactrian.text.documents import joined_text
+from bactrian.text.skips import skip_edges
+
+Floats = NDArray[np.float64]
+
+_METRICS = {
+    "f1": Metric("f1", "entity F1", ".1%", True, "harmonic mean of precision and recall of whole entities, all types"),
+    "macro_f1": Metric("macro_f1", "macro F1", ".1%", True, "mean entity F1 of the types"),
+    "accuracy": Metric("accuracy", "accuracy", ".1%", True, "part of the labels that are right"),
+    "ece": Metric("ece", "ECE", ".3f", False, "expected calibration error of the marginals"),
+}
+_LARGEST_TABLE = 40  #: labels, beyond which a heat map or a confusion matrix tells nothing
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """What a run makes of labelled data."""
+
+    data: RunData
+    predicted: list[list[Any]]
+    marginals: list[Floats]
+    scores: dict[str, Any]
+
+
+def evaluate_run(run: FittedRun, paths: Sequence[str]) -> Evaluation:
+    """Label files whose labels are known, and score it.
+
+    Raises
+    ------
+    ValueError
+        For files that cannot be read or lack what the model needs.
+    """
+    settings, model = run.settings, run.estimator
+    for path in paths:
+        if not Path(path).exists():
+            raise ValueError(f"{path}: there is no such file")
+    data = read_data(paths, settings, run.classes)
+    estimator: Any = model
+    with places_of(data.places):
+        marginals = [np.asarray(table) for table in estimator.predict_marginals(data.X, **data.given)]
+    if settings.is_text:
+        predicted = [list(tags) for tags in estimator.predict(data.X, **data.given)]
+        return Evaluation(data, predicted, marginals, text_scores(data.y, predicted, data))
+    classes = run.classes
+    predicted = [[classes[k] for k in table.argmax(axis=1)] if table.size else [] for table in marginals]
+    return Evaluation(data, predicted, marginals, graph_scores(data.y, predicted))
+
+
+def compare_runs(
+    runs: Sequence[FittedRun], *, known: Mapping[str, Evaluation] | None = None, n_texts: int = 8
+) -> Comparison:
+    """Runs side by side; each is scored on its test file, or its dev file, where that is still as it was.
+
+    ``known`` are evaluations of a single run that need not be made again, by path.
+    """
+    names = _names(runs)
+    entries, evaluations = [], []
+    for name, run in zip(names, runs, strict=True):
+        evaluation = _evaluation(run, known or {})
+        evaluations.append(evaluation)
+        entries.append(_entry(name, run, evaluation))
+    used = [metric for key, metric in _METRICS.items() if any(key in entry.metrics for entry in entries)]
+    return Comparison(
+        title=f"Run {names[0]}" if len(runs) == 1 else "Runs side by side",
+        summary="" if any(evaluations) else "No file was named to test on, so there are no scores.",
+        metrics=tuple(used),
+        entries=tuple(entries),
+        facts=_facts(runs[0]) if len(runs) == 1 else {},
+        texts=_texts(names, runs, evaluations, n_texts),
+    )
+
+
+def learner_name(method: Any, name: str) -> str:
+    """What to call a learner: its own name, or where that is all of its settings, those that are not the usual."""
+    if not dataclasses.is_dataclass(method) or name != repr(method):
+        return name
+    entries = [(entry.name, getattr(method, entry.name), entry.default) for entry in dataclasses.fields(method)]
+    changed = ", ".join(f"{key}={value!r}" for key, value, usual in entries if value != usual)
+    return f"{type(method).__name__}({changed})"
+
+
+def _names(runs: Sequence[FittedRun]) -> list[str]:
+    names = [run.folder.path.resolve().name for run in runs]
+    return names if len(set(names)) == len(names) else [str(run.folder.path) for run in runs]
+
+
+def _evaluation(run: FittedRun, known: Mapping[str, Evaluation]) -> Evaluation | None:
+    path = run.settings.test or run.settings.dev
+    if path is not None and path in known:
+        return known[path]
+    _, checksums = run.folder.read_settings()
+    if path is None or not Path(path).exists() or checksum(Path(path)) != checksums.get(path):
+        return None
+    return evaluate_run(run, [path])
+
+
+def _entry(name: str, run: FittedRun, evaluation: Evaluation | None) -> Entry:
+    solution = run.estimator.solution_
+    description = f"{run.settings.model}, {learner_name(run.estimator.method, solution.method)}"
+    if evaluation is None:
+        stored = run.folder.read_metrics()
+        scores = stored.get("test") or stored.get("dev") or {}
+        return Entry(name, description, _flat(scores), _training(run), tables=_tables(run), weights=_weights(run))
+    classes = run.classes
+    position = {label: k for k, label in enumerate(classes)}
+    truth = [label for labels in evaluation.data.y for label in np.asarray(labels).tolist()]
+    guess = [label for labels in evaluation.predicted for label in labels]
+    known = np.array([position.get(label, -1) for label in truth], dtype=np.int64)
+    table = np.concatenate(evaluation.marginals) if evaluation.marginals else np.zeros((0, len(classes)))
+    calibration = reliability(table, known) if known.size else None
+    labels = sorted({*map(str, truth), *map(str, classes)}, key=_outside_first)
+    metrics = _flat(evaluation.scores)
+    if calibration is not None:
+        metrics["ece"] = calibration.error
+    return Entry(
+        name=name,
+        description=description,
+        metrics=metrics,
+        training=_training(run),
+        reliability=calibration,
+        tables=_tables(run),
+        confusion=Confusion.of(map(str, truth), map(str, guess), labels) if len(labels) <= _LARGEST_TABLE else None,
+        weights=_weights(run),
+    )
+
+
+def _flat(scores: dict[str, Any]) -> dict[str, float]:
+    flat = {}
+    if "accuracy" in scores:
+        flat["accuracy"] = float(scores["accuracy"])
+    if "entities" in scores:
+        flat["f1"] = float(scores["entities"]["micro"]["f1"])
+        flat["macro_f1"] = float(scores["entities"]["macro"]["f1"])
+    return flat
+
+
+def _training(run: FittedRun) -> Training:
+    """The course of training, from the files of the run."""
+    trace, records = run.folder.read_history()
+    metrics = run.folder.read_metrics()
+    status = Status[metrics["status"]]
+
+    def number(key: str) -> float:
+        value = metrics.get(key)
+        return float("nan") if value is None else float(value)
+
+    return Training(
+        status=in_words(status),
+        converged=status is Status.CONVERGED,
+        seconds=number("seconds"),
+        outer_iterations=len(records),
+        violation=number("violation"),
+        moment_gap=number("moment_gap"),
+        iterations=Curve.of(trace),
+        history=Curve.of(records),
+    )
+
+
+def _tables(run: FittedRun) -> tuple[LabelTable, ...]:
+    names = tuple(map(str, run.classes))
+    if len(names) > _LARGEST_TABLE:
+        return ()
+    model: Any = run.estimator
+    if run.settings.model == "graph":
+        return tuple(
+            LabelTable("edges" if table.ndim == 2 else "edges, all together", table.reshape(-1, *table.shape[-2:])[-1],
+                       names, names)
+            for table in model.weight_tables()[1]
+        )  # fmt: skip
+    pairs = model.transition_features_
+    tables = [
+        LabelTable("transitions", np.array([[pairs[a, b] for b in run.classes] for a in run.classes]), names, names)
+    ]
+    if run.settings.model == "skip-chain":
+        tables.append(LabelTable("skip edges", np.asarray(model.skip_table_), names, names))
+    return tuple(tables)
+
+
+def _weights(run: FittedRun) -> tuple[NamedWeight, ...]:
+    model: Any = run.estimator
+    if run.settings.is_text:
+        return tuple(NamedWeight(str(f), str(label), value) for f, label, value in model.top_features(20))
+    table = model.weight_tables()[0]
+    features = [f"feature {i}" for i in range(len(table))]
+    if model.intercepts_[0]:
+        features[-1] = "intercept"
+    return strongest_weights(table, features, [str(label) for label in run.classes])
+
+
+def _facts(run: FittedRun) -> dict[str, str]:
+    settings, metrics = run.settings, run.folder.read_metrics()
+    options = {name: value for name, value in settings.options.items() if name != "method"}
+    facts = {"model": settings.model, "learner": str(metrics["method"]), "learned from": ", ".join(settings.train)}
+    scored = settings.test or settings.dev
+    if scored is not None:
+        facts["scored on"] = scored
+    facts["weights"] = f"{metrics['weights']:,}"
+    facts |= {name.replace("_", " "): str(value) for name, value in options.items()}
+    if settings.is_text:
+        facts["features"] = ", ".join(f"{name} {value}" for name, value in settings.features.items())
+    return facts
+
+
+def _texts(
+    names: Sequence[str], runs: Sequence[FittedRun], evaluations: Sequence[Evaluation | None], n_texts: int
+) -> tuple[TaggedText, ...]:
+    """The first documents of the file that the first run was scored on, with what every run of the same makes of it."""
+    first = next((number for number, evaluation in enumerate(evaluations) if evaluation is not None), None)
+    if first is None or not runs[first].settings.is_text:
+        return ()
+    base = evaluations[first]
+    assert base is not None
+    classes = runs[first].classes
+    same = [
+        (name, evaluation)
+        for name, run, evaluation in zip(names, runs, evaluations, strict=True)
+        if evaluation is not None and run.classes == classes and evaluation.data.y == base.data.y
+    ]
+    texts = []
+    shown = [number for number, document in enumerate(base.data.documents) if len(document)]
+    for number in shown[:n_texts]:
+        document = base.data.documents[number]
+        joined = joined_text(document)
+        text, starts, stops = joined.text or "", np.asarray(joined.starts), np.asarray(joined.stops)
+        ends = [*starts[1:].tolist(), len(text)]
+        texts.append(
+            TaggedText(
+                title=document.name or f"Document {number + 1}",
+                tokens=tuple(document.words),
+                truth=tuple(base.data.y[number]),
+                predictions={
+                    name: Tagging(tuple(found.predicted[number]), found.marginals[number]) for name, found in same
+                },
+                label_names=tuple(map(str, classes)),
+                gaps=tuple(text[stop:start] for stop, start in zip(stops.tolist(), ends, strict=True)),
+                skips=_skips(runs[first], document.words),
+            )
+        )
+    return tuple(texts)
+
+
+def _skips(run: FittedRun, words: Sequence[str]) -> tuple[tuple[int, int], ...]:
+    if run.settings.model != "skip-chain" or run.settings.options.get("skips", "nearest") != "nearest":
+        return ()
+    return tuple((int(a), int(b)) for a, b in skip_edges(words))
+
+
+def _outside_first(label: str) -> tuple[bool, str, str]:
+    return label != "O", label[2:], label

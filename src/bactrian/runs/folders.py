@@ -1,0 +1,239 @@
+"""Run folders: what ``bactrian train`` leaves behind, and ``predict``, ``evaluate`` and ``report`` take up.
+
+==========================  ==========================================================================================
+``settings.json``           all that was asked for, and checksums of the data
+``model.safetensors``       the fitted model
+``history.jsonl``           a line for every iteration, and one for every outer iteration
+``metrics.json``            how training ended, and scores on the dev and test files; written last
+``report.html``             the same to look at
+``checkpoint.safetensors``  while training, or after it stopped short: where it goes on
+==========================  ==========================================================================================
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import bactrian
+from bactrian.engines.files.packed_folder import PackedFolder
+from bactrian.files import atomic_file
+from bactrian.runs.settings import RunSettings
+from bactrian.solvers.solution import Progress, Record, Status
+
+FORMAT = "bactrian-run"
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """A folder with the files of one run."""
+
+    path: Path
+
+    @property
+    def settings(self) -> Path:
+        """What was asked for."""
+        return self.path / "settings.json"
+
+    @property
+    def model(self) -> Path:
+        """The fitted model."""
+        return self.path / "model.safetensors"
+
+    @property
+    def history(self) -> Path:
+        """The course of training."""
+        return self.path / "history.jsonl"
+
+    @property
+    def metrics(self) -> Path:
+        """How training ended, and scores."""
+        return self.path / "metrics.json"
+
+    @property
+    def report(self) -> Path:
+        """The page."""
+        return self.path / "report.html"
+
+    @property
+    def checkpoint(self) -> Path:
+        """Where training goes on."""
+        return self.path / "checkpoint.safetensors"
+
+    @staticmethod
+    def create(path: Path, settings: RunSettings, checksums: Mapping[str, str]) -> RunFolder:
+        """Make the folder with its settings in it, in one step."""
+        check_free(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
+        try:
+            draft.mkdir()
+        except OSError as problem:  # the draft's name means nothing to whoever named the path
+            raise ValueError(f"{path} cannot be made: {problem.strerror}") from None
+        try:
+            RunFolder(draft).write_settings(settings, checksums)
+            if path.is_dir():
+                path.rmdir()  # empty, and some systems rename onto no folder
+            draft.rename(path)
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+        return RunFolder(path)
+
+    def write_settings(self, settings: RunSettings, checksums: Mapping[str, str]) -> None:
+        """Write ``settings.json``."""
+        document = {
+            "format": FORMAT,
+            "format_version": FORMAT_VERSION,
+            "library_version": bactrian.__version__,
+            "settings": settings.as_dict(),
+            "checksums": dict(checksums),
+        }
+        write_json(self.settings, document)
+
+    def discard(self) -> None:
+        """Take back a run that never began."""
+        for path in (self.settings, self.history, self.checkpoint):
+            path.unlink(missing_ok=True)
+        self.path.rmdir()
+
+    def tidy(self) -> None:
+        """Remove the drafts of files that a killed process left behind."""
+        for draft in self.path.glob(".*.part"):
+            shutil.rmtree(draft) if draft.is_dir() else draft.unlink(missing_ok=True)
+
+    def read_settings(self) -> tuple[RunSettings, dict[str, str]]:
+        """Settings, and checksums of the data by path.
+
+        Raises
+        ------
+        ValueError
+            For a folder that is no run, or was made by a newer release.
+        """
+        if not self.settings.is_file():
+            raise ValueError(f"{self.path} is no run: it has no {self.settings.name}")
+        document = read_json(self.settings)
+        version = document.get("format_version")
+        if document.get("format") != FORMAT or not isinstance(version, int):
+            raise ValueError(f"{self.settings} was not written by bactrian train")
+        if version > FORMAT_VERSION:
+            raise ValueError(
+                f"{self.settings} has format version {version}, written by bactrian "
+                f"{document.get('library_version')}; this release reads versions up to {FORMAT_VERSION}"
+            )
+        values, checksums = document.get("settings"), document.get("checksums")
+        if not isinstance(values, dict) or not isinstance(checksums, dict):
+            raise ValueError(f"{self.settings} lacks settings or checksums")
+        try:
+            return RunSettings.of(values), checksums
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{self.settings}: {error}") from None
+
+    def check_learned(self) -> None:
+        """Refuse a pack, which has settings and a model as runs have, but one with weights of 0.
+
+        Raises
+        ------
+        ValueError
+            For a pack; it says what to do with it.
+        """
+        if PackedFolder.is_one(self.path):
+            raise ValueError(
+                f"{self.path} is a pack, from which a run is still to be learned: bactrian train {self.path}"
+            )
+
+    def read_metrics(self) -> dict[str, Any]:
+        """What ``metrics.json`` holds.
+
+        Raises
+        ------
+        ValueError
+            Where training has not ended yet.
+        """
+        if not self.metrics.is_file():
+            hint = f"; go on with: bactrian train --resume {self.path}" if self.settings.is_file() else ""
+            raise ValueError(f"{self.path} holds no finished training{hint}")
+        return read_json(self.metrics)
+
+    def write_history(self, trace: Iterable[Progress], records: Iterable[Record]) -> None:
+        """Write the iterations and outer iterations, one a line, in one step."""
+        with atomic_file(self.history) as stream:
+            for progress in trace:
+                values = {key: _finite(value) for key, value in vars(progress).items() if key != "weights"}
+                stream.write(json.dumps({"kind": "iteration", **values}).encode() + b"\n")
+            for record in records:
+                values = {key: _finite(value) for key, value in vars(record).items()}
+                stream.write(json.dumps({"kind": "outer", **values}).encode() + b"\n")
+
+    def read_history(self, last_iteration: int | None = None) -> tuple[list[Progress], list[Record]]:
+        """The iterations, up to one of them, and the outer iterations."""
+        trace: list[Progress] = []
+        records: list[Record] = []
+        if not self.history.is_file():
+            return trace, records
+        try:
+            for line in self.history.read_text(encoding="utf-8").splitlines():
+                values: dict[str, Any] = {
+                    key: np.nan if value is None else value for key, value in json.loads(line).items()
+                }
+                if values.pop("kind") == "outer":
+                    records.append(Record(**values))
+                elif last_iteration is None or values["iteration"] <= last_iteration:
+                    trace.append(Progress(**values, weights=np.zeros(0)))
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise ValueError(f"{self.history} is damaged: {error}") from None
+        return trace, records
+
+
+def check_free(path: Path, advice: str = "choose another name") -> None:
+    """Refuse a folder that holds something already, or that cannot be made."""
+    if path.is_dir() and not any(path.iterdir()):
+        return
+    if path.exists():
+        raise ValueError(f"{path} exists already; {advice}")
+    there = next(parent for parent in path.absolute().parents if parent.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        raise ValueError(f"{path} cannot be made in {there}")
+
+
+def in_words(status: Status) -> str:
+    """How training ended, for whoever typed the command: only an interrupt makes the callback of a run stop it."""
+    return "interrupted" if status is Status.STOPPED else str(status)
+
+
+def write_json(path: Path, values: Any) -> None:
+    """Write JSON to a file in one step; numbers that are not finite become null."""
+    with atomic_file(path) as stream:
+        stream.write(json.dumps(_finite(values), indent=2, allow_nan=False, ensure_ascii=False).encode() + b"\n")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object; errors name the file."""
+    try:
+        values = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is no valid JSON: {error}") from None
+    if not isinstance(values, dict):
+        raise ValueError(f"{path} must hold a JSON object")
+    return values
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _finite(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(entry) for entry in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float) and not np.isfinite(value):
+        return None
+    return dataclasses.asdict(value) if dataclasses.is_dataclass(value) and not isinstance(value, type) else value

@@ -1,0 +1,149 @@
+"""A finished run as something that labels texts or graphs, and is scored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bactrian.estimators.base import LearnedEstimator
+from bactrian.runs.data import RunData, batches, breaks_of
+from bactrian.runs.folders import RunFolder
+from bactrian.runs.graph_files import LabelledGraph, places_of
+from bactrian.runs.settings import MODELS, RunSettings
+from bactrian.text.documents import Document
+from bactrian.text.entities import entity_scores, token_scores
+from bactrian.text.features import EntityFeatures
+from bactrian.text.schemes import convert
+
+Floats = NDArray[np.float64]
+
+#: Documents are labelled together up to so many tokens, graphs up to so many nodes.
+_TOGETHER = 20_000
+
+
+@dataclass(frozen=True, eq=False)
+class Labelled:
+    """Labels of one document or graph, and the probability of each, where asked for."""
+
+    labels: list[Any]
+    probabilities: Floats | None
+
+
+@dataclass(frozen=True, eq=False)
+class FittedRun:
+    """The model of a run with all that is needed to use it."""
+
+    folder: RunFolder
+    settings: RunSettings
+    estimator: LearnedEstimator
+    extractor: EntityFeatures | None  #: None for graphs
+
+    @staticmethod
+    def load(folder: RunFolder) -> FittedRun:
+        """Read settings and model.
+
+        Raises
+        ------
+        ValueError
+            For a folder that is no run, a run that was never trained, and a damaged file.
+        """
+        folder.check_learned()
+        settings, _ = folder.read_settings()
+        if not folder.model.is_file():
+            raise ValueError(
+                f"{folder.path} has no model yet; training goes on with: bactrian train --resume {folder.path}"
+            )
+        estimator = MODELS[settings.model].load(folder.model)
+        return FittedRun(folder, settings, estimator, settings.extractor() if settings.is_text else None)
+
+    def with_encoding(self, encoding: str | None) -> FittedRun:
+        """The same run for texts in another encoding, where one is given."""
+        if encoding is None:
+            return self
+        return replace(self, settings=replace(self.settings, input=replace(self.settings.input, encoding=encoding)))
+
+    @property
+    def classes(self) -> list[Any]:
+        """The labels."""
+        listed: list[Any] = self.estimator.classes_.tolist()
+        return listed
+
+    def check_columns(self, document: Document, place: str) -> None:
+        """Refuse a document that lacks what the features were made from, in words that help."""
+        if self.extractor is not None and self.extractor.pos and document.pos is None:
+            raise ValueError(
+                f"{place}: the model was trained with parts of speech, which this has none of; give a file of columns "
+                "with one called pos, or train without --pos to tag raw text"
+            )
+        if self.extractor is not None and self.extractor.lines and document.line_starts is None and len(document):
+            raise ValueError(f"{place}: the model was trained with features of lines, which files of columns lack")
+
+    def label_documents(
+        self, documents: Iterable[Document], *, probabilities: bool = False, together: int = 64
+    ) -> Iterator[tuple[Document, Labelled]]:
+        """Tag documents as they come, at most ``together`` and some thousand tokens at a time."""
+        for batch in batches(documents, len, _TOGETHER, together):
+            yield from zip(batch, self._tagged(batch, probabilities), strict=True)
+
+    def label_graphs(
+        self, graphs: Iterable[LabelledGraph], *, probabilities: bool = False
+    ) -> Iterator[tuple[LabelledGraph, Labelled]]:
+        """Label graphs as they come, some thousand nodes at a time."""
+        for batch in batches(graphs, lambda graph: len(graph.node_features), _TOGETHER, 64):
+            with places_of([graph.place for graph in batch]):
+                tables = self.estimator.predict_marginals([graph.inputs for graph in batch])
+            for graph, table in zip(batch, tables, strict=True):
+                yield graph, _most_probable(table, self.classes, probabilities)
+
+    def _tagged(self, documents: list[Document], probabilities: bool) -> list[Labelled]:
+        assert self.extractor is not None
+        for document in documents:
+            self.check_columns(document, document.name or "standard input")
+        X = list(self.extractor.extract_many(documents))
+        model: Any = self.estimator
+        predicted = model.predict(X, breaks=breaks_of(documents))
+        if not probabilities:
+            return [Labelled(tags, None) for tags in predicted]
+        column = {label: k for k, label in enumerate(self.classes)}
+        labelled = []
+        for tags, table in zip(predicted, model.predict_marginals(X, breaks=breaks_of(documents)), strict=True):
+            columns = np.array([column[tag] for tag in tags], dtype=np.int64)
+            labelled.append(Labelled(tags, table[np.arange(len(tags)), columns]))
+        return labelled
+
+
+def text_scores(true: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]], data: RunData) -> dict[str, Any]:
+    """Scores of predicted tags: of entities and tokens where tags mark entities, else the part that is right."""
+    hits = [a == b for one, other in zip(true, predicted, strict=True) for a, b in zip(one, other, strict=True)]
+    scores: dict[str, Any] = {"tokens": len(hits), "accuracy": float(np.mean(hits)) if hits else 0.0}
+    if data.scheme is not None:
+        starts = [document.sentence_starts for document in data.documents]
+        # A tagger may predict ill-formed tags: conversion reads them as conlleval does.
+        plain = [
+            convert(tags, None, data.scheme, sentence_starts=where)
+            for tags, where in zip(predicted, starts, strict=True)
+        ]
+        scores["entities"] = entity_scores(true, plain, sentence_starts=starts).as_dict()
+        scores["token_f1"] = token_scores(true, plain).as_dict()
+    return scores
+
+
+def graph_scores(true: Sequence[Any], predicted: Sequence[Any]) -> dict[str, Any]:
+    """The part of all nodes with the right label, and of each label."""
+    truth, guess = (np.concatenate([np.asarray(part) for part in parts]) for parts in (true, predicted))
+    right = truth == guess
+    labels = {
+        str(label): {"recall": float(right[truth == label].mean()), "support": int((truth == label).sum())}
+        for label in np.unique(truth).tolist()
+    }
+    return {"nodes": int(truth.size), "accuracy": float(right.mean()) if right.size else 0.0, "labels": labels}
+
+
+def _most_probable(table: Floats, classes: list[Any], probabilities: bool) -> Labelled:
+    chosen = table.argmax(axis=1) if table.size else np.zeros(0, dtype=np.int64)
+    chances = table[np.arange(chosen.size), chosen] if probabilities else None
+    return Labelled([classes[k] for k in chosen.tolist()], chances)

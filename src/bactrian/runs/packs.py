@@ -1,0 +1,172 @@
+"""Packs: the training data of a run in a folder of chunks, with settings and the model that is to be learned.
+
+A pack is made in passes over the files that keep names of features and labels in memory, and one chunk at a time. What
+``bactrian train`` learns from it is what it would learn from the files themselves.
+"""
+
+from __future__ import annotations
+
+import shutil
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bactrian.engines.files.packed_folder import PackedFolder
+from bactrian.estimators.base import LearnedEstimator
+from bactrian.estimators.encoding import GrowingVocabulary
+from bactrian.estimators.labels import Labels
+from bactrian.graphs.graph_data import GraphData
+from bactrian.runs.data import batches, breaks_of, check_columns, read_documents
+from bactrian.runs.folders import RunFolder, check_free
+from bactrian.runs.graph_files import LabelledGraph, places_of, read_graphs
+from bactrian.runs.settings import MODELS, RunSettings
+from bactrian.solvers.solution import Solution, Status
+from bactrian.text.documents import Document
+from bactrian.text.schemes import convert, guess_scheme
+
+#: Tokens or nodes of a chunk.
+CHUNK = 50_000
+
+#: Sees what is being done, and how many chunks are written.
+Told = Callable[[str, int], None]
+
+
+def is_pack(path: Path) -> bool:
+    """Whether ``path`` is a folder that :func:`write_pack` wrote."""
+    return PackedFolder.is_one(path) and (path / "model.safetensors").is_file()
+
+
+def write_pack(
+    path: Path, settings: RunSettings, *, chunk: int = CHUNK, tell: Told = lambda what, n: None
+) -> PackedFolder:
+    """Pack the files that ``settings.train`` names; the folder appears when all is written.
+
+    Raises
+    ------
+    ValueError
+        For what cannot be read, has no labels, or is empty, and for a folder that exists.
+    """
+    check_free(path)
+    estimator = settings.estimator()
+    tell("looking at the data", 0)
+    parts = _text_parts(settings, estimator, chunk) if settings.is_text else _graph_parts(settings, estimator, chunk)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
+    try:
+        PackedFolder.write(draft, _told(parts, tell))
+        del estimator._learning
+        estimator.save(draft / "model.safetensors")
+        RunFolder(draft).write_settings(settings, {})
+        if path.is_dir():
+            path.rmdir()
+        draft.rename(path)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    return PackedFolder.open(path)
+
+
+def settings_of_pack(path: Path) -> RunSettings:
+    """The settings with which a pack was made."""
+    return RunFolder(path).read_settings()[0]
+
+
+def estimator_of_pack(path: Path, settings: RunSettings) -> LearnedEstimator:
+    """The estimator that is to learn from a pack: what the data fixed, and the options of the settings."""
+    kind = MODELS[settings.model]
+    estimator = kind.load(path / "model.safetensors")
+    estimator.set_params(**settings.estimator().get_params(deep=False))
+    if hasattr(estimator, "method_"):
+        estimator.method_ = estimator.method  # matched inference goes by the learner
+    return estimator
+
+
+def _told(parts: Iterable[GraphData], tell: Told) -> Iterator[GraphData]:
+    for n, part in enumerate(parts):
+        tell("packing", n)
+        yield part
+
+
+class _Caught:
+    """Stands in for :func:`bactrian.learn`: keeps the data and learns nothing."""
+
+    def __call__(self, data: Any, method: Any, **options: Any) -> Solution:
+        self.data: GraphData = data
+        return Solution(np.zeros(data.n_weights), Status.STOPPED, (), np.nan, np.nan, np.nan, ())
+
+
+def _encoded(estimator: Any, X: list[Any], y: list[Any], **given: Any) -> GraphData:
+    """What the estimator would learn from; the first time it also learns what a model is."""
+    caught = _Caught()
+    estimator._learning = caught
+    estimator.fit(X, y, **given)
+    estimator.set_params(warm_start=True)
+    return caught.data
+
+
+# --- text ---
+
+
+def _text_parts(settings: RunSettings, estimator: Any, chunk: int) -> Iterator[GraphData]:
+    extractor = settings.extractor()
+
+    def documents() -> Iterator[Document]:
+        for path in settings.train:
+            for document in read_documents(Path(path), settings.input):
+                if document.tags is None and len(document):
+                    raise ValueError(f"{path}: document {document.name!r} has no tags; a column must be called tag")
+                check_columns(document, extractor, path)
+                if len(document):
+                    yield document
+
+    seen = {tag for document in documents() for tag in document.tags or ()}
+    if not seen:
+        raise ValueError(f"{', '.join(settings.train)}: there are no tokens")
+    scheme = settings.scheme if guess_scheme(seen) is not None else None
+
+    def tags(document: Document) -> list[str]:
+        plain = document.tags or ()
+        if scheme is None:
+            return list(plain)
+        return list(convert(plain, None, scheme, sentence_starts=document.sentence_starts))
+
+    growing, classes = GrowingVocabulary(), set[str]()
+    for batch in batches(documents(), len, chunk):
+        growing.add(list(extractor.extract_many(batch)))
+        classes.update(tag for document in batch for tag in tags(document))
+    estimator._begin(Labels.of([], sorted(classes)), {"X": growing.vocabulary(estimator.min_frequency)})
+    estimator.set_params(warm_start=True)
+    del growing
+
+    def parts() -> Iterator[GraphData]:
+        for batch in batches(documents(), len, chunk):
+            X = list(extractor.extract_many(batch))
+            yield _encoded(estimator, X, [tags(document) for document in batch], breaks=breaks_of(batch))
+        estimator.set_params(warm_start=False)
+
+    return parts()
+
+
+# --- graphs ---
+
+
+def _graph_parts(settings: RunSettings, estimator: Any, chunk: int) -> Iterator[GraphData]:
+    def graphs() -> Iterator[LabelledGraph]:
+        for path in settings.train:
+            yield from read_graphs(Path(path), need_labels=True)
+
+    classes = {label for graph in graphs() for label in np.asarray(graph.labels).tolist()}
+    if not classes:
+        raise ValueError(f"{', '.join(settings.train)}: there are no graphs")
+    estimator.set_params(labels=sorted(classes))
+
+    def parts() -> Iterator[GraphData]:
+        for batch in batches(graphs(), lambda graph: len(graph.node_features), chunk):
+            with places_of([graph.place for graph in batch]):
+                part = _encoded(estimator, [graph.inputs for graph in batch], [graph.labels for graph in batch])
+            yield part
+        estimator.set_params(warm_start=False, labels=None)
+
+    return parts()

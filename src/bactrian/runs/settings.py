@@ -1,0 +1,276 @@
+"""What a run is told: its data, features, labels, model and learner; as plain data that a file can hold.
+
+The same settings come from a TOML file, from the options of ``bactrian train``, and from ``settings.json`` of a run.
+Nothing in them is ever executed: functions are named, and only the library's own are known.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bactrian.estimators.base import LearnedEstimator
+from bactrian.estimators.graph_crf import GraphCRF
+from bactrian.estimators.sequences import LinearChainCRF, SkipChainCRF
+from bactrian.learners.learn import METHODS
+from bactrian.runs.checkpoints import EVERY
+from bactrian.text.features import CONLL, SEMINARS, EntityFeatures
+from bactrian.text.schemes import checked_scheme
+from bactrian.text.seminars import SEMINAR_FIELDS
+from bactrian.text.skips import RULES
+from bactrian.text.tokenizer import PATTERNS
+
+MODELS: dict[str, type[LearnedEstimator]] = {
+    "chain": LinearChainCRF,
+    "skip-chain": SkipChainCRF,
+    "graph": GraphCRF,
+}
+FORMATS = ("columns", "tagged", "graphs")
+SENTENCES = ("prose", "lines", "paragraphs", "document")
+
+#: Settings of the features by name; without parts of speech, so that raw text can be tagged.
+FEATURES: dict[str, EntityFeatures] = {"conll": dataclasses.replace(CONLL, pos=False), "seminars": SEMINARS}
+
+_LEARNERS: dict[str, Any] = {type(learner).__name__: type(learner) for learner in METHODS.values()}
+#: Parameters of estimators that a run has no use for.
+_NOT_FOR_RUNS = ("warm_start", "labels", "class_weight", "word")
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputSettings:
+    """How files are read.
+
+    Attributes
+    ----------
+    format
+        ``"columns"``, ``"tagged"`` (text with inline tags) or ``"graphs"``.
+    columns, separator
+        Of files of columns; see :func:`bactrian.text.read_columns`.
+    fields, drop
+        Inline tags that mark something, and tags to be taken out.
+    tokenizer, sentences
+        How text is split; see :func:`bactrian.text.tokenize`.
+    encoding
+        Of text files.
+    """
+
+    format: str = "columns"
+    columns: tuple[str, ...] | None = None
+    separator: str | None = None
+    fields: tuple[str, ...] = SEMINAR_FIELDS
+    drop: tuple[str, ...] = ("sentence", "paragraph")
+    tokenizer: str = "news"
+    sentences: str = "prose"
+    encoding: str = "utf-8"
+
+    def __post_init__(self) -> None:
+        _check_choice(self.format, FORMATS, "input.format")
+        _check_choice(self.tokenizer, PATTERNS, "input.tokenizer")
+        _check_choice(self.sentences, SENTENCES, "input.sentences")
+        for name in ("columns", "fields", "drop"):
+            value = getattr(self, name)
+            if value is None and name == "columns":
+                continue
+            if isinstance(value, str) or not all(isinstance(entry, str) for entry in value):
+                raise ValueError(f"input.{name} must be a list of names, found {value!r}")
+            object.__setattr__(self, name, tuple(value))
+        for name in ("encoding", "separator"):
+            value = getattr(self, name)
+            if not (isinstance(value, str) or (name == "separator" and value is None)):
+                raise ValueError(f"input.{name} must be a string, found {value!r}")
+        try:
+            "".encode(self.encoding)
+        except LookupError:
+            raise ValueError(f"input.encoding is unknown: {self.encoding!r}") from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSettings:
+    """All that ``bactrian train`` is told, and ``predict`` needs.
+
+    Attributes
+    ----------
+    train, dev, test
+        Files, or folders of tagged texts.
+    input
+        How they are read.
+    features
+        Settings of :class:`bactrian.text.EntityFeatures`, for text.
+    scheme
+        Label scheme of the model, for tags of entities.
+    model
+        ``"chain"``, ``"skip-chain"`` or ``"graph"``.
+    options
+        Parameters of the estimator; ``method`` may be a dict with the name of a learner and its settings:
+        ``{"learner": "Camel", "fold": True}``.
+    checkpoint_every
+        Iterations between checkpoints; 0 for none.
+    report
+        Whether a report is written.
+    """
+
+    train: tuple[str, ...]
+    dev: str | None = None
+    test: str | None = None
+    input: InputSettings = field(default_factory=InputSettings)
+    features: Mapping[str, Any] = field(default_factory=dict)
+    scheme: str = "BIO"
+    model: str = "chain"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    checkpoint_every: int = EVERY
+    report: bool = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "train", tuple(self.train))
+        if not self.train:
+            raise ValueError("train must name at least one file to learn from")
+        object.__setattr__(self, "scheme", checked_scheme(self.scheme, "scheme"))
+        _check_choice(self.model, MODELS, "model")
+        if self.options.get("prior_variance") == math.inf:  # neither options nor TOML have a word for None
+            object.__setattr__(self, "options", {**self.options, "prior_variance": None})
+        graphs = self.input.format == "graphs"
+        if graphs != (self.model == "graph"):
+            raise ValueError(f"model {self.model!r} does not go with data in the format {self.input.format!r}")
+        if type(self.checkpoint_every) is not int or self.checkpoint_every < 0:
+            raise ValueError(f"checkpoint_every must be an integer of 0 or more, found {self.checkpoint_every!r}")
+        if type(self.report) is not bool:
+            raise ValueError(f"report must be true or false, found {self.report!r}")
+        if not graphs:
+            self.extractor()
+        self.estimator()
+
+    @property
+    def is_text(self) -> bool:
+        """Whether the data are texts, not graphs."""
+        return self.model != "graph"
+
+    def extractor(self) -> EntityFeatures:
+        """What turns words into features."""
+        known = {entry.name: entry.default for entry in dataclasses.fields(EntityFeatures) if entry.init}
+        for name, value in self.features.items():
+            if name not in known:
+                raise ValueError(f"features has no setting {name!r}; it has {', '.join(known)}")
+            if isinstance(known[name], bool) and type(value) is not bool:
+                raise ValueError(f"features.{name} must be true or false, found {value!r}")
+        try:
+            return EntityFeatures(**self.features)
+        except ValueError as error:
+            raise ValueError(f"features.{error}") from None
+
+    def estimator(self) -> LearnedEstimator:
+        """The estimator with these options, not yet fitted."""
+        kind = MODELS[self.model]
+        known = [name for name in kind._get_param_names() if name not in _NOT_FOR_RUNS]
+        options = dict(self.options)
+        for name in options:
+            if name not in known:
+                raise ValueError(f"options: {self.model} has no option {name!r}; it has {', '.join(known)}")
+        if options.get("skips", "nearest") not in RULES:
+            raise ValueError(f"options.skips must be one of {', '.join(RULES)}, found {options['skips']!r}")
+        if "method" in options:
+            options["method"] = _learner(options["method"])
+        estimator = kind(**options)
+        _check_numbers(estimator)
+        return estimator
+
+    def as_dict(self) -> dict[str, Any]:
+        """The settings as plain data, for JSON."""
+        values = dataclasses.asdict(self)
+        return {**values, "features": dict(self.features), "options": dict(self.options)}
+
+    @staticmethod
+    def of(values: Mapping[str, Any]) -> RunSettings:
+        """Settings from plain data, as :meth:`as_dict` gives them; what is left out has its default."""
+        plain = dict(values)
+        _check_names(plain, RunSettings, "settings")
+        for name in ("input", "features", "options"):
+            if not isinstance(plain.get(name, {}), Mapping):
+                raise ValueError(f"{name} must be a table of settings, found {plain[name]!r}")
+        inputs = dict(plain.pop("input", {}))
+        _check_names(inputs, InputSettings, "input")
+        train = plain.pop("train", ())
+        for name in ("dev", "test"):
+            if not isinstance(plain.get(name), str | None):
+                raise ValueError(f"{name} must be the name of a file, found {plain[name]!r}")
+        listed = [train] if isinstance(train, str) else train
+        if not isinstance(listed, Sequence) or not all(isinstance(path, str) for path in listed):
+            raise ValueError(f"train must be names of files, found {train!r}")
+        return RunSettings(train=tuple(listed), input=InputSettings(**inputs), **plain)
+
+
+def with_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Fill in what follows from the files: their format, the features and the model that suit it."""
+    filled = dict(values)
+    train = filled.get("train") or ()
+    first = Path(train if isinstance(train, str) else train[0]) if train else Path()
+    inputs = dict(filled.get("input", {}))
+    if "format" not in inputs:
+        guessed = "tagged" if first.is_dir() else "columns"
+        inputs["format"] = "graphs" if first.suffix in (".npz", ".jsonl", ".ndjson") else guessed
+    if inputs["format"] == "tagged":
+        inputs = {"tokenizer": "plain", "sentences": "document", **inputs}
+    filled["input"] = inputs
+    graphs = inputs["format"] == "graphs"
+    filled.setdefault("model", "graph" if graphs else "chain")
+    features = filled.get("features", {})
+    if not graphs:
+        preset = "seminars" if inputs["format"] == "tagged" else "conll"
+        if isinstance(features, Mapping):
+            features = dict(features)
+            preset = features.pop("preset", preset)
+        else:
+            preset, features = features, {}
+        _check_choice(preset, FEATURES, "features")
+        base = FEATURES[preset]
+        named = {entry.name: getattr(base, entry.name) for entry in dataclasses.fields(base) if entry.init}
+        filled["features"] = {**named, **features}
+        filled["options"] = {"min_frequency": 2, **filled.get("options", {})}
+    elif features:
+        raise ValueError("features are those of words: graphs bring their own")
+    return filled
+
+
+def _learner(method: Any) -> Any:
+    if isinstance(method, str):
+        _check_choice(method, METHODS, "options.method")
+        return method
+    if not isinstance(method, Mapping) or "learner" not in method:
+        raise ValueError(f"options.method must be a name or a table with a learner and its settings, found {method!r}")
+    settings = dict(method)
+    name = settings.pop("learner")
+    _check_choice(name, _LEARNERS, "options.method.learner")
+    try:
+        return _LEARNERS[name](**settings)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"options.method: {error}") from None
+
+
+def _check_numbers(estimator: LearnedEstimator) -> None:
+    """What :func:`bactrian.learn` would refuse, refused before any file is read."""
+    least = {"prior_variance": None, "l1": 0, "tolerance": 0, "max_iterations": 0, "max_seconds": 0, "n_threads": 1}
+    for name, low in least.items():
+        value = getattr(estimator, name)
+        if value is None and name in ("prior_variance", "max_seconds", "n_threads"):
+            continue
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise ValueError(f"options.{name} must be a number, found {value!r}")
+        if not (value >= low if low is not None else value > 0):
+            raise ValueError(
+                f"options.{name} must be {'positive' if low is None else f'at least {low}'}, found {value}"
+            )
+
+
+def _check_choice(value: Any, choices: Any, name: str) -> None:
+    if not isinstance(value, str) or value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(choices)}, found {value!r}")
+
+
+def _check_names(values: Mapping[str, Any], kind: Any, name: str) -> None:
+    known = [entry.name for entry in dataclasses.fields(kind)]
+    for key in values:
+        if key not in known:
+            raise ValueError(f"{name} has no entry {key!r}; it has {', '.join(known)}")

@@ -1,0 +1,190 @@
+"""Training a run: from settings and data to a folder with model, history and metrics, with checkpoints on the way."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bactrian.engines.files.packed_folder import PackedFolder
+from bactrian.parallel.communicator import Alone, Communicator, total
+from bactrian.runs.checkpoints import Checkpoint, SegmentedLearning
+from bactrian.runs.compare import Evaluation, evaluate_run, learner_name
+from bactrian.runs.data import RunData, check_data, checksum, read_data
+from bactrian.runs.folders import RunFolder, in_words, write_json
+from bactrian.runs.graph_files import places_of
+from bactrian.runs.models import FittedRun
+from bactrian.runs.packs import estimator_of_pack, is_pack
+from bactrian.runs.settings import RunSettings
+from bactrian.solvers.solution import ConvergenceWarning, Progress, Solution
+
+#: Sees every iteration; True stops training, which keeps what it has.
+Follow = Callable[[Progress], Any]
+
+
+@dataclass(frozen=True)
+class TrainedRun:
+    """How training ended."""
+
+    folder: RunFolder
+    metrics: Mapping[str, Any]
+    converged: bool
+    evaluations: Mapping[str, Evaluation] = field(default_factory=dict)  #: by path, of the dev and test files
+
+
+def start_run(
+    path: Path, settings: RunSettings, follow: Follow | None = None, communicator: Communicator | None = None
+) -> TrainedRun:
+    """Train a new run in the folder ``path``; from a pack, several ranks may do so together.
+
+    Raises
+    ------
+    ValueError
+        For data or settings that make no sense; nothing is left behind then.
+    """
+    communicator = communicator or Alone()
+    checksums = _checksums(settings)
+    data = _source(settings, communicator)
+    for other in (settings.dev, settings.test):
+        if other is not None:
+            check_data([other], settings)  # what is wrong there is said before the work, not after it
+    folder = RunFolder.create(path, settings, checksums) if communicator.rank == 0 else RunFolder(path)
+    total(communicator, 0.0)  # the folder is there for every rank
+    try:
+        return _train(folder, settings, data, None, follow, communicator)
+    except (TypeError, ValueError, MemoryError):
+        if communicator.rank == 0 and not folder.checkpoint.exists() and not folder.model.exists():
+            folder.discard()
+        raise
+
+
+def resume_run(
+    path: Path, follow: Follow | None = None, communicator: Communicator | None = None, **limits: Any
+) -> TrainedRun:
+    """Go on with a run that was interrupted, or that a limit stopped; ``limits`` replace those of its settings.
+
+    Raises
+    ------
+    ValueError
+        For a folder that is no run, and for data that have changed since.
+    """
+    communicator = communicator or Alone()
+    folder = RunFolder(path)
+    folder.check_learned()
+    settings, checksums = folder.read_settings()
+    if folder.metrics.is_file() and not folder.checkpoint.is_file() and folder.model.is_file():
+        metrics = folder.read_metrics()
+        if metrics.get("status") == "CONVERGED":
+            return TrainedRun(folder, metrics, True)
+    options = {**settings.options, **{name: value for name, value in limits.items() if value is not None}}
+    settings = RunSettings.of({**settings.as_dict(), "options": options})
+    for name in settings.train:
+        if not Path(name).exists():
+            raise ValueError(f"{name}: there is no such file, but the run learned from it")
+        if _checksum(Path(name)) != checksums.get(name):
+            raise ValueError(f"{name} has changed since the run began; train anew")
+    if communicator.rank == 0:
+        folder.tidy()
+    checkpoint = Checkpoint.read(folder.checkpoint) if folder.checkpoint.is_file() else None
+    return _train(folder, settings, _source(settings, communicator), checkpoint, follow, communicator)
+
+
+def _source(settings: RunSettings, communicator: Communicator) -> RunData | Path:
+    """The training data, or the folder of a pack."""
+    first = Path(settings.train[0])
+    if is_pack(first):
+        return first
+    if communicator.size > 1:
+        raise ValueError("several ranks learn from a pack; make one with: bactrian pack")
+    return read_data(settings.train, settings)
+
+
+def _checksum(path: Path) -> str:
+    return checksum(path / "pack.json" if is_pack(path) else path)
+
+
+def _checksums(settings: RunSettings) -> dict[str, str]:
+    found = {}
+    for name in (*settings.train, settings.dev, settings.test):
+        if name is not None:
+            if not Path(name).exists():
+                raise ValueError(f"{name}: there is no such file")
+            found[name] = _checksum(Path(name))
+    return found
+
+
+def _train(
+    folder: RunFolder,
+    settings: RunSettings,
+    data: RunData | Path,
+    checkpoint: Checkpoint | None,
+    follow: Follow | None,
+    communicator: Communicator,
+) -> TrainedRun:
+    trace = [] if checkpoint is None else folder.read_history(checkpoint.iterations)[0]
+
+    def observe(progress: Progress) -> Any:
+        # Without the weights: a copy of them for every iteration would fill the memory.
+        trace.append(Progress(**{**vars(progress), "weights": progress.weights[:0].copy()}))
+        return None if follow is None else follow(progress)
+
+    def save(reached: Checkpoint) -> None:
+        if communicator.rank == 0:
+            folder.write_history(trace, reached.history)
+        reached.write(folder.checkpoint, communicator)
+
+    estimator: Any = settings.estimator() if isinstance(data, RunData) else estimator_of_pack(data, settings)
+    # In place of bactrian.learn, with the same arguments.
+    estimator._learning = SegmentedLearning(
+        every=settings.checkpoint_every, save=save, start=checkpoint, communicator=communicator
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # the status says it
+        if isinstance(data, RunData):
+            with places_of(data.places):
+                estimator.fit(data.X, data.y, **data.given, callback=observe)
+        else:
+            estimator._learn(PackedFolder.open(data), callback=observe)
+    del estimator._learning
+    solution: Solution = estimator.solution_
+    metrics = _training_metrics(solution, estimator.method, trace)
+    if communicator.rank > 0:
+        return TrainedRun(folder, metrics, solution.converged)
+    estimator.save(folder.model)
+    folder.write_history(trace, solution.history)
+    evaluations = _evaluations(folder)
+    scores = {
+        name: evaluations[path].scores
+        for name, path in (("dev", settings.dev), ("test", settings.test))
+        if path is not None
+    }
+    metrics = {**metrics, **scores}
+    write_json(folder.metrics, metrics)
+    if solution.converged:
+        Checkpoint.remove(folder.checkpoint)
+    return TrainedRun(folder, metrics, solution.converged, evaluations)
+
+
+def _training_metrics(solution: Solution, method: Any, trace: list[Progress]) -> dict[str, Any]:
+    return {
+        "status": solution.status.name,
+        "status_in_words": in_words(solution.status),
+        "method": learner_name(method, solution.method),
+        "objective": solution.objective,
+        "moment_gap": solution.moment_gap,
+        "violation": solution.violation,
+        "outer_iterations": len(solution.history),
+        "iterations": trace[-1].iteration if trace else 0,
+        "evaluations": solution.evaluations,
+        "seconds": solution.seconds,
+        "weights": int(solution.weights.size),
+    }
+
+
+def _evaluations(folder: RunFolder) -> dict[str, Evaluation]:
+    """What the model makes of the files that were named to score it on."""
+    run = FittedRun.load(folder)
+    named = dict.fromkeys(path for path in (run.settings.dev, run.settings.test) if path is not None)
+    return {path: evaluate_run(run, [path]) for path in named}
