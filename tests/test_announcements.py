@@ -6,8 +6,7 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
-from bactrian.experiments import announcements_layouts as layouts
-from bactrian.experiments import announcements_words as words
+from bactrian.experiments.announcements import layouts, words
 from bactrian.experiments.announcements.generator import _MARKED, FIELDS, make_announcements
 from bactrian.experiments.announcements.task import METRICS, AnnouncementsSettings, run_announcements
 from bactrian.text.seminars import parse_seminar

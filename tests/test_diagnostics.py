@@ -72,7 +72,7 @@ def test_unseen_weights_are_those_that_count_zero():
     data = bt.GraphData(
         [[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]], [(0, 1), (1, 2)], n_labels=2, labels=[0, 1, 0], tables="full"
     )
-    unseen, names = unseen_weights(data, bt.clusters.packing.pack(data), ["a", "b"])
+    unseen, names = unseen_weights(data, bt.graphs.packing.pack(data), ["a", "b"])
     # Node weights (input, label): inputs 0 and 1 go with labels 0 and 1 only; pairs (0, 1) and (1, 0) occur.
     assert unseen.tolist() == [1, 2, 4, 7]
     assert names == ["a-a", "b-b"]
@@ -96,7 +96,7 @@ def test_moments_that_inference_does_not_attain_are_reported():
 def test_a_fixed_point_that_belief_propagation_leaves_is_unstable():
     """CCCP can sit at the disordered fixed point of a ferromagnet with moments that say otherwise."""
     data, weights = ising(1.5)
-    packed_size = bt.clusters.packing.pack(data).layout.n_link_states
+    packed_size = bt.graphs.packing.pack(data).layout.n_link_states
     state = bt.solvers.solution.WarmState(np.zeros(packed_size), np.zeros(2 * data.n_nodes))
     solution = bt.Solution(
         weights=weights, status=bt.Status.CONVERGED, history=(), objective=0.0, moment_gap=0.0, violation=0.0,

@@ -57,7 +57,7 @@ def documented(module):
 def test_troubleshooting_has_every_status_and_every_finding():
     text = (DOCS / "troubleshooting.md").read_text(encoding="utf-8")
     terms = set(re.findall(r"^`([A-Za-z_-]+)`.*\n: ", text, re.MULTILINE))
-    diagnostics = Path(bactrian.__file__).parent / "learning" / "diagnostics.py"
+    diagnostics = Path(bactrian.__file__).parent / "learners" / "diagnostics.py"
     findings = set(re.findall(r'Finding\(\s*"([a-z-]+)"', diagnostics.read_text(encoding="utf-8")))
     assert len(findings) == 6
     assert {status.name for status in bactrian.Status} | findings <= terms

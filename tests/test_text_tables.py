@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bactrian.experiments import table1, table2
 from bactrian.experiments.announcements.generator import make_announcements
 from bactrian.experiments.paper_table import PaperTable
+from bactrian.experiments.table1 import table as table1
+from bactrian.experiments.table2 import table as table2
 from bactrian.experiments.tagging import Corpus, Row, peak_memory, percent, train_and_score
 from bactrian.graphs.scores import StructuredScores
 from bactrian.text.seminars import parse_seminar
