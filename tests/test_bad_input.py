@@ -259,7 +259,7 @@ def test_ragged_features() -> None:
 
 @pytest.mark.parametrize("dtype", [object, complex, str])
 def test_features_of_a_wrong_dtype(dtype: Any) -> None:
-    with pytest.raises(TypeError, match=r"features\[0\] must hold numbers, found dtype"):
+    with pytest.raises(TypeError, match=r"features\[0\] must hold real numbers, found dtype"):
         model(features=[tables()[0].astype(dtype), tables()[1]])
 
 
@@ -333,7 +333,7 @@ def test_labels_that_are_not_flat() -> None:
         bt.Instance(model(), [[0, 1, 0]])
 
 
-@pytest.mark.parametrize(("row", "variable", "state"), [(1, 0, 2), (2, 2, 3), (0, 1, -1)])
+@pytest.mark.parametrize(("row", "variable", "state"), [(1, 0, 2), (2, 2, 3), (0, 1, -2)])
 def test_sample_with_a_state_out_of_range(row: int, variable: int, state: int) -> None:
     rows = np.array(X)
     rows[row, variable] = state
@@ -341,7 +341,7 @@ def test_sample_with_a_state_out_of_range(row: int, variable: int, state: int) -
         bt.Samples(model(), rows)
 
 
-@pytest.mark.parametrize(("variable", "state"), [(0, 2), (2, 3), (1, -1)])
+@pytest.mark.parametrize(("variable", "state"), [(0, 2), (2, 3), (1, -2)])
 def test_label_out_of_range(variable: int, state: int) -> None:
     y = np.zeros(3, dtype=int)
     y[variable] = state
@@ -462,7 +462,7 @@ def test_node_counts_of_a_wrong_kind(counts: Any) -> None:
         graph_data(node_counts=counts)
 
 
-@pytest.mark.parametrize("label", [3, -1])
+@pytest.mark.parametrize("label", [3, -2])
 def test_packed_label_out_of_range(label: int) -> None:
     with pytest.raises(ValueError, match=rf"labels\[3\] = {label} is outside 0 to 2"):
         graph_data(labels=[0, 1, 2, label, 0])

@@ -347,7 +347,7 @@ def test_feature_names():
     ("X", "error", "message"),
     [
         ([[0.0, 1.0]], TypeError, "X must hold integer states, found dtype float64"),
-        ([[0, -1]], ValueError, r"X\[0, 1\] = -1 is no state of variable 1"),
+        ([[0, -1]], ValueError, r"X\[0, 1\] = -1 stands for an unknown state"),
         ([0, 1], ValueError, "X must have shape"),
         ([[0, 1], [0]], ValueError, "rows have different lengths"),
         (np.zeros((0, 2), dtype=int), ValueError, "at least one sample"),
@@ -382,7 +382,7 @@ def test_bad_data_to_predict(fields, X, error, message):
 
 
 def test_missing_states_have_no_score(fields):
-    with pytest.raises(ValueError, match=r"X\[0, 0\] = -1 is no state"):
+    with pytest.raises(ValueError, match=r"X\[0, 0\] = -1 stands for an unknown state"):
         fields["full"].score_samples([[-1, 0, 0, 0]])
 
 

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from bactrian.estimators.feature_names import GrowingNames, Names
 from bactrian.estimators.named_features import NamedTokens
-from bactrian.graphs.inputs import BundledRows
+from bactrian.graphs.inputs import BundledRows, checked_rows
 
 Ints = NDArray[np.int64]
 
@@ -136,7 +136,7 @@ def _stacked(X: Any, what: str, n_features: int | None) -> Rows:
         n_features = int(matrix.shape[1]) if n_features is None else n_features
         if matrix.shape[1] != n_features:
             raise ValueError(f"{what}[{m}] must have {n_features} columns, found {matrix.shape[1]}")
-        parts.append(matrix)
+        parts.append(checked_rows(matrix, f"{what}[{m}]"))
     lengths = np.array([part.shape[0] for part in parts], dtype=np.int64)
     sparse = any(sp.issparse(part) for part in parts)
     return Rows(sp.csr_array(sp.vstack(parts, format="csr")) if sparse else np.concatenate(parts), lengths)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from bactrian.graphs.domain import real_numbers, rectangular
+from bactrian.estimators.labels import is_missing
+from bactrian.graphs.domain import rectangular
+from bactrian.graphs.inputs import checked_rows
 
 Ints = NDArray[np.int64]
 
@@ -58,18 +60,9 @@ def checked_list(X: Any, name: str, what: str) -> Sequence[Any]:
     return X  # type: ignore[return-value]  # an array of arrays serves as well
 
 
-def checked_rows(rows: Any, name: str, n_columns: int | None) -> Any:
+def feature_rows(rows: Any, name: str, n_columns: int | None) -> Any:
     """Dense float64 or sparse CSR rows, with the number of columns that others have."""
-    if sp.issparse(rows):
-        if rows.ndim != 2:
-            raise ValueError(f"{name} must be a matrix, found shape {rows.shape}")
-        checked: Any = sp.csr_array(rows)
-    else:
-        checked = real_numbers(rows, name)
-        if checked.ndim != 2:
-            raise ValueError(f"{name} must be a matrix with a row for each, found shape {checked.shape}")
-        if not np.isfinite(checked).all():
-            raise ValueError(f"{name} holds NaN or infinite values; features must be finite")
+    checked = checked_rows(rows, name)
     if n_columns is not None and checked.shape[1] != n_columns:
         raise ValueError(f"{name} has {checked.shape[1]} features, expected {n_columns}")
     return checked
@@ -122,12 +115,12 @@ def stack_graphs(
                 f"X[{i}] must be (node_features, edges) or (node_features, edges, edge_features), found "
                 + (f"{len(graph)} parts" if isinstance(graph, tuple | list) else type(graph).__name__)
             )
-        rows = checked_rows(graph[0], f"X[{i}]: node_features", n_features)
+        rows = feature_rows(graph[0], f"X[{i}]: node_features", n_features)
         n_features = int(rows.shape[1])
         pairs = checked_edges(graph[1], rows.shape[0], f"X[{i}]: edges")
         has_features = len(graph) == 3 and graph[2] is not None
         if i == 0 and not fitted and has_features:
-            n_edge_features = int(checked_rows(graph[2], "X[0]: edge_features", None).shape[1])
+            n_edge_features = int(feature_rows(graph[2], "X[0]: edge_features", None).shape[1])
         if has_features != (n_edge_features is not None) and (has_features or len(pairs)):
             expected = "no edge_features" if n_edge_features is None else f"{n_edge_features} edge_features"
             raise ValueError(
@@ -137,7 +130,7 @@ def stack_graphs(
         edges.append(pairs)
         if n_edge_features is not None:
             empty = np.zeros((0, n_edge_features))
-            given = checked_rows(graph[2], f"X[{i}]: edge_features", n_edge_features) if has_features else empty
+            given = feature_rows(graph[2], f"X[{i}]: edge_features", n_edge_features) if has_features else empty
             if given.shape[0] != len(pairs):
                 raise ValueError(
                     f"X[{i}]: edge_features must have one row per edge: expected {len(pairs)}, found {given.shape[0]}"
@@ -163,21 +156,24 @@ def stack_graphs(
     )
 
 
-def checked_labels(y: Any, shapes: list[tuple[int, ...]], name: str = "y") -> NDArray[Any]:
-    """Labels of all nodes, stacked and flat: int64, booleans or strings. ``shapes``: of each graph's array."""
+def checked_labels(
+    y: Any, shapes: list[tuple[int, ...]], name: str = "y", *, unknown_allowed: bool = False
+) -> NDArray[Any]:
+    """Labels of all nodes, stacked and flat: int64, booleans or strings. ``shapes``: of each graph's array.
+
+    -1, and an empty string among strings, stand for a label that is not known.
+    """
     given = checked_list(y, name, "label arrays")
     if len(given) != len(shapes):
         raise ValueError(f"{name} must have one array per graph: expected {len(shapes)}, found {len(given)}")
     parts = []
     for i, (labels, shape) in enumerate(zip(given, shapes, strict=True)):
-        array = np.asarray(labels)
+        array = label_array(labels, f"{name}[{i}]", unknown_allowed=unknown_allowed)
         if array.size == 0 and math.prod(shape) == 0:
             continue
         if array.shape != shape:
             raise ValueError(f"{name}[{i}] must have one label per node: expected shape {shape}, found {array.shape}")
-        if array.dtype.kind == "U" and not isinstance(labels, np.ndarray):
-            array = np.asarray(labels, dtype=object)  # or NumPy would have made strings of numbers among them
-        parts.append(_plain_labels(array.ravel(), f"{name}[{i}]"))
+        parts.append(array.ravel())
     kinds = {part.dtype.kind for part in parts}
     if len(kinds) > 1:
         words = {"i": "integers", "b": "booleans", "U": "strings"}
@@ -185,25 +181,69 @@ def checked_labels(y: Any, shapes: list[tuple[int, ...]], name: str = "y") -> ND
     return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
 
 
-def _plain_labels(array: NDArray[Any], name: str) -> NDArray[Any]:
-    if array.dtype.kind in "iu":
-        return array.astype(np.int64)
-    if array.dtype.kind in "Ub":
-        return array
-    if array.dtype.kind == "O" and all(isinstance(label, str) for label in array.tolist()):
-        return array.astype(str)
-    raise TypeError(f"{name} must hold integer, boolean or string labels, found dtype {array.dtype}")
+def label_array(labels: Any, name: str, *, unknown_allowed: bool = False) -> NDArray[Any]:
+    """Labels in any shape as int64, booleans or strings, or an error that calls them ``name``."""
+    array = rectangular(labels, name)
+    if array.dtype.kind == "U" and not isinstance(labels, np.ndarray):
+        array = np.asarray(labels, dtype=object)  # or NumPy would have made strings of numbers among them
+    if array.dtype.kind in "fO":
+        array = _plain_objects(array, name)
+    if array.dtype.kind == "u" and array.size and int(array.max()) > np.iinfo(np.int64).max:
+        raise ValueError(f"{name} holds label {array.max()}, which is beyond 64-bit integers")
+    if array.dtype.kind not in "iuUb":
+        raise TypeError(f"{name} must hold integer, boolean or string labels, found dtype {array.dtype}")
+    array = array.astype(np.int64) if array.dtype.kind in "iu" else array
+    if not unknown_allowed and array.dtype.kind != "b":
+        unknown = array == unknown_label(array)
+        if unknown.any():
+            _refuse_unknown(array, unknown, name)
+    return array
+
+
+def unknown_label(labels: NDArray[Any]) -> Any:
+    """What stands for a label that is not known, among labels of the kind of ``labels``."""
+    return "" if labels.dtype.kind == "U" else -1
+
+
+def _plain_objects(array: NDArray[Any], name: str) -> NDArray[Any]:
+    """Python objects, or floats, as an array of integers, booleans or strings, where all are of one kind."""
+    listed = array.ravel().tolist()
+    missing = np.array([is_missing(label) for label in listed], dtype=bool).reshape(array.shape)
+    if missing.any():
+        _refuse_unknown(array, missing, name)
+    if all(isinstance(label, str) for label in listed):
+        return array.astype(np.str_)
+    for kind, dtype in ((bool | np.bool_, np.bool_), (int | np.integer, np.int64)):
+        if all(isinstance(label, kind) for label in listed):
+            return array.astype(dtype)
+    return array
+
+
+def _refuse_unknown(array: NDArray[Any], unknown: NDArray[np.bool_], name: str) -> NoReturn:
+    position = tuple(int(p) for p in np.argwhere(unknown)[0])
+    place = f"{name}[{', '.join(map(str, position))}]" if position else name
+    label = array[position]
+    raise ValueError(
+        f"{place} is {label.item() if isinstance(label, np.generic) else label!r}, which stands for an unknown label; "
+        "learning and scores need every label"
+    )
 
 
 def codes_of(labels: NDArray[Any], classes: NDArray[Any], name: str) -> Ints:
     """Position of each label among the sorted ``classes``; False and True are 0 and 1, as in Python."""
     if {labels.dtype.kind, classes.dtype.kind} == {"b", "i"}:
         labels, classes = labels.astype(np.int64), classes.astype(np.int64)
-    if labels.size and labels.dtype.kind != classes.dtype.kind:
-        raise TypeError(f"{name} must hold labels such as {classes[0].item()!r}, found {labels[0].item()!r}")
+    check_kind(labels, classes, name)
     place = np.minimum(np.searchsorted(classes, labels), classes.size - 1).astype(np.int64)
     unknown = classes[place] != labels
     if unknown.any():
         node = int(np.argmax(unknown))
         raise ValueError(f"{name} holds label {labels[node].item()!r}, which is none of the {classes.size} classes")
     return place
+
+
+def check_kind(labels: NDArray[Any], classes: NDArray[Any], name: str) -> None:
+    """Refuse labels that can equal none of the classes, such as strings for integers."""
+    numbers = {labels.dtype.kind, classes.dtype.kind} <= {"b", "i"}
+    if labels.size and labels.dtype.kind != classes.dtype.kind and not numbers:
+        raise TypeError(f"{name} must hold labels such as {classes[0].item()!r}, found {labels[0].item()!r}")

@@ -11,7 +11,14 @@ from sklearn.utils.validation import check_is_fitted
 
 from bactrian.camel.camel import Camel
 from bactrian.estimators.base import LearnedEstimator
-from bactrian.estimators.graph_arrays import StackedGraphs, checked_labels, codes_of
+from bactrian.estimators.graph_arrays import (
+    StackedGraphs,
+    check_kind,
+    checked_labels,
+    codes_of,
+    label_array,
+    unknown_label,
+)
 from bactrian.estimators.saving import Arrays
 from bactrian.graphs.domain import real_numbers
 from bactrian.graphs.elimination import MemoryBudgetError
@@ -106,8 +113,7 @@ class GraphEstimator(LearnedEstimator):
 
     def _checked_classes(self, labels: NDArray[Any], again: bool) -> NDArray[Any]:
         if self.labels is not None:
-            given = checked_labels([self.labels], [np.shape(self.labels)], "labels")
-            classes: NDArray[Any] = np.unique(given)
+            classes: NDArray[Any] = np.unique(label_array(self.labels, "labels"))
         elif again:
             classes = self.classes_
         else:
@@ -185,9 +191,9 @@ class GraphEstimator(LearnedEstimator):
 
     def _evidence(self, known: Any, stacked: StackedGraphs) -> list[dict[int, int]]:
         """Known labels by node; -1, or an empty string, stands for one that is not known."""
-        labels = checked_labels(known, stacked.shapes, "known")
-        missing = "" if labels.dtype.kind == "U" else -1
-        if missing in self.classes_.tolist():
+        labels = checked_labels(known, stacked.shapes, "known", unknown_allowed=True)
+        missing = unknown_label(labels)
+        if missing in self.classes_.tolist():  # in files of earlier releases
             raise ValueError(f"known: {missing!r} stands for an unknown label, but is one of the classes")
         nodes = np.flatnonzero(labels != missing)
         codes = codes_of(labels[nodes], self.classes_, "known")
@@ -254,6 +260,7 @@ class GraphEstimator(LearnedEstimator):
         """Part of all nodes whose label is predicted right; ``sample_weight`` weighs the nodes of each graph."""
         stacked, found = self._marginals(X, None)
         truth = checked_labels(y, stacked.shapes)
+        check_kind(truth, self.classes_, "y")
         right = self.classes_[found.nodes.argmax(axis=1)] == truth
         if sample_weight is None:
             return float(np.mean(right))

@@ -54,6 +54,14 @@ class Labels:
                 raise ValueError(f"y[{m}] holds the label {error.args[0]!r}; the labels are {self._list()}") from None
         return np.array(codes, dtype=np.int64)
 
+    def check_kind(self, listed: Iterable[Sequence[Any]]) -> None:
+        """Refuse labels that can equal none of these, such as strings for integers."""
+        strings = self.classes.dtype == object
+        for m, labels in enumerate(listed):
+            for t, label in enumerate(labels):
+                if isinstance(label, str) != strings:
+                    raise TypeError(f"y[{m}][{t}] is {label!r}, but the labels are {self._list()}")
+
     def decode(self, codes: Ints) -> list[Any]:
         """Labels by their codes."""
         labels: list[Any] = self.classes[codes].tolist()
@@ -117,11 +125,26 @@ def _plain(labels: Any, m: int) -> list[Any]:
         raise TypeError(f"y[{m}] must be a list of labels, found {labels!r}")
     plain: list[Any] = labels.tolist() if isinstance(labels, np.ndarray) else list(labels)
     for t, label in enumerate(plain):
+        if isinstance(label, str):
+            continue
         if isinstance(label, np.integer | np.bool_):
             plain[t] = label.item()
-        elif not isinstance(label, str | int):
+        elif not isinstance(label, int) and not is_missing(label):
             raise TypeError(f"y[{m}][{t}] must be a string, an integer or a boolean, found {label!r}")
+        if is_missing(label) or label == -1:
+            raise ValueError(
+                f"y[{m}][{t}] is {label!r}, which stands for an unknown label; learning and scores need every label"
+            )
     return plain
+
+
+def is_missing(label: Any) -> bool:
+    """Whether a label is None, NaN, NaT or pandas' NA, which stand for one that is not known."""
+    return label is None or type(label).__name__ in ("NAType", "NaTType") or _is_nan(label)
+
+
+def _is_nan(label: Any) -> bool:
+    return isinstance(label, float | np.floating | np.datetime64 | np.timedelta64) and label != label
 
 
 def _as_array(labels: Iterable[Any]) -> NDArray[Any]:

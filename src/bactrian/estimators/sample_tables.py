@@ -53,9 +53,9 @@ def checked_cardinalities(given: Any, n: int) -> Ints:
 
 def seen_cardinalities(states: Ints) -> Ints:
     """One more than the largest state of each variable."""
-    if (states < 0).any():
-        Domain([1] * states.shape[1], []).checked_states(states, "X")  # says where
     seen: Ints = states.max(axis=0) + 1
+    if (states < 0).any():
+        Domain(np.maximum(seen, 1), []).checked_states(states, "X")  # says where
     return seen
 
 

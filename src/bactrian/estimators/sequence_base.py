@@ -85,6 +85,8 @@ class SequenceCRF(LearnedEstimator):
         if rows["X"].lengths.sum() == 0:
             raise ValueError("X has no tokens; learning needs at least one")
         labels = Labels.of(y, self.labels) if labels is None else labels
+        if -1 in labels.classes.tolist():
+            raise ValueError("labels names -1, which stands for an unknown label")
         codes = labels.encode(y, rows["X"].lengths)
         weights = checked_class_weight(self.class_weight, labels)
         edges = sequence_edges(
@@ -206,6 +208,7 @@ class SequenceCRF(LearnedEstimator):
     def _score(self, X: Any, y: Any, given: dict[str, Any]) -> float:
         predicted = self._predict(X, given, None)
         true = listed_labels(y, [len(labels) for labels in predicted])
+        self._labels.check_kind(true)
         tags = {label for labels in true for label in labels} | set(self._labels.classes.tolist())
         scheme = guess_scheme(tags)
         if scheme is None:

@@ -65,6 +65,10 @@ class Domain:
         if wrong.any():
             position = tuple(int(p) for p in np.argwhere(wrong)[0])
             label = f"{name}[{', '.join(map(str, position))}]"
+            if array[position] == -1:
+                raise ValueError(
+                    f"{label} = -1 stands for an unknown state; learning needs the state of every variable"
+                )
             raise ValueError(
                 f"{label} = {array[position]} is no state of variable {position[-1]}; "
                 f"its states are 0 to {self.cardinalities[position[-1]] - 1}"
@@ -73,7 +77,10 @@ class Domain:
 
 
 def rectangular(values: object, name: str) -> NDArray[Any]:
-    """``values`` as an array, or a ValueError that calls them ``name`` where rows have different lengths."""
+    """``values`` as an array, or a ValueError that calls them ``name``: rows of different lengths, masked entries."""
+    if isinstance(values, np.ma.MaskedArray) and np.ma.getmaskarray(values).any():
+        place = ", ".join(map(str, np.argwhere(np.ma.getmaskarray(values))[0].tolist()))
+        raise ValueError(f"{name} is an array with masked entries, the first at [{place}]; every entry must count")
     try:
         return np.asarray(values)
     except ValueError:

@@ -10,11 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
 from bactrian.graphs.domain import real_numbers, rectangular
-from bactrian.graphs.inputs import BundledRows, Inputs
+from bactrian.graphs.inputs import Inputs, checked_rows
 from bactrian.graphs.scores import TYINGS, EdgeType, StructuredScores, TiedTable
 
 #: Where node scores may sit.
@@ -78,7 +77,7 @@ class GraphData:
             raise ValueError(f"node_factors must be one of {', '.join(NODE_FACTORS)}, found {node_factors!r}")
         self.n_labels = int(n_labels)
         self.node_factors = node_factors
-        node_rows = _checked_rows(inputs, "inputs")
+        node_rows = checked_rows(inputs, "inputs")
         n_nodes = int(node_rows.shape[0])
         self.node_pointer = _checked_pointer(node_counts, n_nodes)
         self.edges, order = self._checked_edges(edges, n_nodes)
@@ -90,6 +89,9 @@ class GraphData:
         codes = rectangular(labels, "labels") if labels is not None else None
         if codes is not None and codes.dtype.kind == "b":
             codes = codes.astype(np.int64)
+        if codes is not None and codes.dtype.kind == "i" and (codes == -1).any():
+            node = int(np.argmax(codes.ravel() == -1))
+            raise ValueError(f"labels[{node}] = -1 stands for an unknown label; every node needs a label here")
         self.labels = None if codes is None else _checked_codes(codes, n_nodes, self.n_labels, "labels")
         self.weights = checked_weights(weights, self.n_graphs, "weights")
         if class_weight is not None:
@@ -148,7 +150,7 @@ class GraphData:
         if edge_inputs is None:
             return [None] * n_types
         if not isinstance(edge_inputs, Mapping):
-            rows = _checked_rows(edge_inputs, "edge_inputs")
+            rows = checked_rows(edge_inputs, "edge_inputs")
             if rows.shape[0] != order.size:
                 raise ValueError(
                     f"edge_inputs must have one row per edge: expected {order.size}, found {rows.shape[0]}"
@@ -159,7 +161,7 @@ class GraphData:
         for t, given in edge_inputs.items():
             if t not in range(n_types):
                 raise ValueError(f"edge_inputs names edge type {t!r}; the types are 0 to {n_types - 1}")
-            rows = _checked_rows(given, f"edge_inputs[{t}]")
+            rows = checked_rows(given, f"edge_inputs[{t}]")
             places = order[self.edge_types == t]  # in the caller's order of edges
             if rows.shape[0] != places.size:
                 raise ValueError(
@@ -226,28 +228,6 @@ def _checked_tables(tables: Any, n_labels: int) -> tuple[TiedTable, ...]:
             label = "tables" if isinstance(tables, str) else f"tables[{t}]"
             raise ValueError(f"{label} must be one of {', '.join(TYINGS)}, found {name!r}")
     return tuple(TiedTable.make(name, n_labels) for name in names)
-
-
-def _checked_rows(matrix: Any, name: str) -> Any:
-    if isinstance(matrix, BundledRows):
-        parts = {part: _checked_rows(getattr(matrix, part), f"{name}.{part}") for part in ("own", "use", "bundles")}
-        return BundledRows(**parts)
-    if sp.issparse(matrix):
-        if matrix.dtype.kind not in "biuf":
-            raise TypeError(f"{name} must hold real numbers, found dtype {matrix.dtype}")
-        if matrix.ndim != 2:
-            raise ValueError(f"{name} must be a matrix, found shape {matrix.shape}")
-        rows: Any = sp.csr_array(matrix, dtype=np.float64)
-        rows.sum_duplicates()
-        finite = np.isfinite(rows.data).all()
-    else:
-        rows = real_numbers(matrix, name)
-        if rows.ndim != 2:
-            raise ValueError(f"{name} must be a matrix, found shape {rows.shape}")
-        finite = np.isfinite(rows).all()
-    if not finite:
-        raise ValueError(f"{name} holds NaN or infinite values; features must be finite")
-    return rows
 
 
 def _checked_pointer(node_counts: ArrayLike | None, n_nodes: int) -> NDArray[np.int64]:

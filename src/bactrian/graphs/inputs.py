@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from bactrian.engines.numba.sparse import rows_times_states, rows_times_weights
 from bactrian.engines.numba.threads import Workers, balanced_blocks
+from bactrian.graphs.domain import real_numbers
 
 Floats = NDArray[np.float64]
 Compressed = tuple[NDArray[np.int64], NDArray[np.int32], Floats]
@@ -56,6 +57,31 @@ class BundledRows:
     def multiplied_out(self) -> sp.csr_array:
         """The rows as one sparse matrix."""
         return sp.csr_array(self.own + self.use @ self.bundles)
+
+
+def checked_rows(matrix: Any, name: str) -> Any:
+    """Finite rows of real numbers, dense or sparse CSR float64 or bundled, or an error that calls them ``name``."""
+    if isinstance(matrix, BundledRows):
+        parts = {part: checked_rows(getattr(matrix, part), f"{name}.{part}") for part in ("own", "use", "bundles")}
+        return BundledRows(**parts)
+    if sp.issparse(matrix):
+        if matrix.dtype.kind not in "biuf":
+            raise TypeError(f"{name} must hold real numbers, found dtype {matrix.dtype}")
+        if matrix.ndim != 2:
+            raise ValueError(f"{name} must be a matrix, found shape {matrix.shape}")
+        rows: Any = sp.csr_array(matrix, dtype=np.float64)
+        if not rows.has_canonical_format:
+            rows = rows.copy()  # the arrays are the caller's, and may be read-only
+            rows.sum_duplicates()
+        finite = np.isfinite(rows.data).all()
+    else:
+        rows = real_numbers(matrix, name)
+        if rows.ndim != 2:
+            raise ValueError(f"{name} must be a matrix, found shape {rows.shape}")
+        finite = np.isfinite(rows).all()
+    if not finite:
+        raise ValueError(f"{name} holds NaN or infinite values; features must be finite")
+    return rows
 
 
 class Inputs:

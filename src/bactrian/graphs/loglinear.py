@@ -13,7 +13,8 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
-from bactrian.graphs.domain import Domain, real_numbers, rectangular
+from bactrian.graphs.domain import Domain, real_numbers
+from bactrian.graphs.inputs import checked_rows
 
 
 class LogLinearModel:
@@ -130,7 +131,7 @@ def _checked_features(graph: Domain, features: Sequence[Any]) -> tuple[tuple[sp.
             checked.append(None)
             continue
         if id(entry) not in converted:
-            converted[id(entry)] = _checked_matrix(entry, f"features[{i}]")
+            converted[id(entry)] = sp.csr_array(checked_rows(entry, f"features[{i}]"))
         matrix = converted[id(entry)]
         states = graph.size(graph.clusters[i])
         if n_weights is None:
@@ -144,20 +145,6 @@ def _checked_features(graph: Domain, features: Sequence[Any]) -> tuple[tuple[sp.
     if n_weights is None:
         raise ValueError("features hold no matrix, so the number of weights is unknown; give at least one")
     return tuple(checked), n_weights
-
-
-def _checked_matrix(entry: Any, name: str) -> sp.csr_array:
-    if not sp.issparse(entry):
-        entry = rectangular(entry, name)
-    if entry.ndim != 2:
-        raise ValueError(f"{name} must be a matrix (states, n_weights), found shape {entry.shape}")
-    if entry.dtype.kind not in "biuf":
-        raise TypeError(f"{name} must hold numbers, found dtype {entry.dtype}")
-    matrix = sp.csr_array(entry, dtype=np.float64)
-    matrix.sum_duplicates()
-    if not np.isfinite(matrix.data).all():
-        raise ValueError(f"{name} holds NaN or infinite values; features must be finite")
-    return matrix
 
 
 def _checked_base_scores(graph: Domain, base_scores: Sequence[Any] | None) -> tuple[NDArray[np.float64] | None, ...]:

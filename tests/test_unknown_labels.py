@@ -1,0 +1,208 @@
+"""What stands for an unknown label is refused where labels are needed, and so is what would lose a part of itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+import bactrian as bt
+
+NAN = float("nan")
+GRAPHS = [([[1.0], [0.0], [0.5]], [(0, 1), (1, 2)]), ([[0.2], [0.3]], [(0, 1)])]
+GRIDS = [np.eye(2), np.ones((2, 2))]
+SEQUENCES = [[["a"], ["b"], ["a"]], [["b"], ["a"]]]
+
+
+class NAType:
+    """As pandas has it: of no truth value."""
+
+    def __bool__(self) -> bool:
+        raise TypeError("boolean value of NA is ambiguous")
+
+    def __eq__(self, other: object) -> Any:
+        return self
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+UNKNOWN_GRAPHS: list[tuple[Any, str]] = [
+    ([[0, -1, 1], [0, 1]], r"y\[0\]\[1\] is -1"),
+    ([np.array([0, 1, 1]), np.array([0, -1], dtype=np.int8)], r"y\[1\]\[1\] is -1"),
+    ([["a", "", "b"], ["a", "b"]], r"y\[0\]\[1\] is "),
+    ([["a", None, "b"], ["a", "b"]], r"y\[0\]\[1\] is None"),
+    ([np.array(["a", "b", NAN], dtype=object), ["a", "b"]], r"y\[0\]\[2\] is nan"),
+    ([[0.0, NAN, 1.0], [0, 1]], r"y\[0\]\[1\] is nan"),
+    ([np.array([0, NAType(), 1], dtype=object), [0, 1]], r"y\[0\]\[1\] is "),
+]
+
+
+@pytest.mark.parametrize(("y", "message"), UNKNOWN_GRAPHS)
+def test_graphs_need_every_label(y: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=f"{message}.*stands for an unknown label"):
+        bt.GraphCRF().fit(GRAPHS, y)
+
+
+def test_grids_need_every_label() -> None:
+    with pytest.raises(ValueError, match=r"y\[1\]\[1, 0\] is -1, which stands for an unknown label"):
+        bt.GridCRF().fit(GRIDS, [np.eye(2, dtype=int), np.array([[0, 1], [-1, 1]])])
+
+
+@pytest.mark.parametrize("estimator", [bt.GraphCRF, bt.GridCRF])
+def test_minus_one_is_no_class(estimator: Any) -> None:
+    X = GRAPHS if estimator is bt.GraphCRF else GRIDS
+    y = [[0, 1, 1], [0, 1]] if estimator is bt.GraphCRF else [np.eye(2, dtype=int)] * 2
+    with pytest.raises(ValueError, match=r"labels\[0\] is -1, which stands for an unknown label"):
+        estimator(labels=[-1, 0, 1]).fit(X, y)
+    fitted = estimator().fit(X, y)
+    with pytest.raises(ValueError, match="stands for an unknown label"):
+        fitted.score(X, [np.where(np.asarray(part) == 1, -1, part) for part in y])
+
+
+@pytest.mark.parametrize("unknown", [None, NAN, -1, np.float32("nan"), np.datetime64("NaT"), NAType()])
+@pytest.mark.parametrize("estimator", [bt.LinearChainCRF, bt.SkipChainCRF])
+def test_sequences_need_every_label(estimator: Any, unknown: Any) -> None:
+    crf = estimator(skips=None) if estimator is bt.SkipChainCRF else estimator()
+    first: Any = 0 if isinstance(unknown, int) else "x"
+    with pytest.raises(ValueError, match=r"y\[0\]\[1\] is .*stands for an unknown label"):
+        crf.fit(SEQUENCES, [[first, unknown, first], [first, first]])
+
+
+def test_sequences_have_no_class_of_minus_one() -> None:
+    with pytest.raises(ValueError, match="labels names -1"):
+        bt.LinearChainCRF(labels=[-1, 0, 1]).fit(SEQUENCES, [[0, 1, 1], [0, 1]])
+
+
+def test_states_made_by_hand_need_every_variable() -> None:
+    model = bt.LogLinearModel(bt.ClusterGraph([2, 2], [(0, 1)]), [np.eye(4)])
+    for call in (
+        lambda: bt.Samples(model, [[0, 1], [1, -1]]),
+        lambda: bt.Instance(model, [0, -1]),
+        lambda: bt.MarkovRandomField(edges=[(0, 1)]).fit([[0, 1], [1, -1]]),
+        lambda: bt.GraphData(np.eye(2), [(0, 1)], n_labels=2, labels=[0, -1]),
+    ):
+        with pytest.raises(ValueError, match="-1 stands for an unknown"):
+            call()
+
+
+# --- labels of another kind ---
+
+
+@pytest.mark.parametrize("y", [[["0", "1", "1"], ["0", "1"]], [np.array(["0", "1", "1"], dtype=object), ["0", "1"]]])
+def test_scores_refuse_labels_of_another_kind(y: Any) -> None:
+    crf = bt.GraphCRF().fit(GRAPHS, [[0, 1, 1], [0, 1]])
+    with pytest.raises(TypeError, match="y must hold labels such as 0, found '0'"):
+        crf.score(GRAPHS, y)
+    words = bt.GraphCRF().fit(GRAPHS, y)
+    with pytest.raises(TypeError, match="y must hold labels such as '0', found 0"):
+        words.score(GRAPHS, [[0, 1, 1], [0, 1]])
+
+
+def test_sequence_scores_refuse_labels_of_another_kind() -> None:
+    crf = bt.LinearChainCRF().fit(SEQUENCES, [[0, 1, 1], [0, 1]])
+    with pytest.raises(TypeError, match=r"y\[0\]\[0\] is '0', but the labels are 0, 1"):
+        crf.score(SEQUENCES, [["0", "1", "1"], ["0", "1"]])
+
+
+def test_scores_take_booleans_for_integers_and_count_unseen_labels_as_wrong() -> None:
+    crf = bt.GraphCRF().fit(GRAPHS, [[0, 1, 1], [0, 1]])
+    predicted = np.concatenate(crf.predict(GRAPHS))
+    truth = [np.array([False, True, True]), np.array([False, True])]
+    assert crf.score(GRAPHS, truth) == np.mean(predicted == np.concatenate(truth))
+    assert crf.score(GRAPHS, [[7, 7, 7], [7, 7]]) == 0.0
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        [0.5, 1.0, 1.0],
+        [0.0, 1.0, 1.0],
+        np.array([0, 1, 1], dtype=complex),
+        np.array(["2020-01-01"] * 3, dtype="M8[D]"),
+        np.array([b"a", b"b", b"a"]),
+        ["a", 1, "b"],
+        np.array([0, "a", 1], dtype=object),
+    ],
+)
+def test_labels_are_integers_booleans_or_strings(labels: Any) -> None:
+    with pytest.raises(TypeError, match=r"y\[0\] must hold integer, boolean or string labels"):
+        bt.GraphCRF().fit(GRAPHS[:1], [labels])
+
+
+def test_objects_that_are_integers_are_integers() -> None:
+    crf = bt.GraphCRF().fit(GRAPHS[:1], [np.array([0, np.int8(1), 1], dtype=object)])
+    assert crf.classes_.dtype == np.int64
+    assert bt.GraphCRF().fit(GRAPHS[:1], [np.array([True, False, True], dtype=object)]).classes_.dtype == np.bool_
+
+
+def test_labels_beyond_64_bits_do_not_wrap() -> None:
+    with pytest.raises(ValueError, match=r"y\[0\] holds label 18446744073709551615"):
+        bt.GraphCRF().fit(GRAPHS[:1], [np.array([0, 1, 2**64 - 1], dtype=np.uint64)])
+
+
+# --- features ---
+
+ODD_FEATURES = {
+    "complex": np.array([[1 + 2j], [0.5], [1.0]]),
+    "strings": np.array([["1"], ["2"], ["3"]]),
+    "objects": np.array([[1.0], [2.0], [3.0]], dtype=object),
+    "dates": np.array([["2020-01-01"]] * 3, dtype="M8[D]"),
+}
+
+
+@pytest.mark.parametrize("kind", ODD_FEATURES)
+def test_features_are_real_numbers(kind: str) -> None:
+    odd = ODD_FEATURES[kind]
+    for given in (odd, sp.csr_array(odd)) if kind == "complex" else (odd,):
+        with pytest.raises(TypeError, match=r"X\[0\]: node_features must hold real numbers"):
+            bt.GraphCRF().fit([(given, [(0, 1)])], [[0, 1, 1]])
+        with pytest.raises(TypeError, match=r"X\[0\]: edge_features must hold real numbers"):
+            bt.GraphCRF().fit([(np.ones((3, 1)), [(0, 1), (1, 2), (0, 2)], given)], [[0, 1, 1]])
+        with pytest.raises(TypeError, match=r"X\[0\] must hold real numbers"):
+            bt.LinearChainCRF().fit([given], [[0, 1, 1]])
+        with pytest.raises(TypeError, match="inputs must hold real numbers"):
+            bt.GraphData(given, [(0, 1)], n_labels=2)
+        with pytest.raises(TypeError, match=r"features\[0\] must hold real numbers"):
+            bt.LogLinearModel(bt.ClusterGraph([3], [(0,)]), [given])
+    with pytest.raises(TypeError, match=r"X\[0\] must hold real numbers"):
+        bt.GridCRF().fit([odd], [[[0], [1], [1]]])
+
+
+def test_sparse_features_are_finite() -> None:
+    with pytest.raises(ValueError, match=r"X\[0\]: node_features holds NaN or infinite values"):
+        bt.GraphCRF().fit([(sp.csr_array([[NAN], [1.0], [1.0]]), [(0, 1)])], [[0, 1, 1]])
+    with pytest.raises(ValueError, match=r"X\[0\] holds NaN or infinite values"):
+        bt.LinearChainCRF().fit([sp.csr_array([[NAN], [1.0], [1.0]])], [[0, 1, 1]])
+
+
+def test_masked_entries_are_not_read_through_the_mask() -> None:
+    masked = np.ma.masked_array([[1.0], [9.0], [1.0]], mask=[[0], [1], [0]])
+    labels = np.ma.masked_array([0, 1, 1], mask=[0, 0, 1])
+    for call in (
+        lambda: bt.GraphCRF().fit([(masked, [(0, 1)])], [[0, 1, 1]]),
+        lambda: bt.GraphCRF().fit(GRAPHS[:1], [labels]),
+        lambda: bt.GridCRF().fit([masked], [[[0], [1], [1]]]),
+        lambda: bt.LinearChainCRF().fit([masked], [[0, 1, 1]]),
+        lambda: bt.MarkovRandomField().fit(np.ma.masked_array([[0, 1], [1, 0]], mask=[[0, 0], [1, 0]])),
+        lambda: bt.GraphData(masked, [(0, 1)], n_labels=2),
+    ):
+        with pytest.raises(ValueError, match="masked entries, the first at"):
+            call()
+    whole = np.ma.masked_array([[1.0], [0.0], [1.0]])
+    assert bt.GraphCRF().fit([(whole, [(0, 1)])], [[0, 1, 1]]).n_features_in_ == 1
+
+
+def test_the_arrays_of_a_sparse_matrix_are_left_as_they_are() -> None:
+    """Entries in any order, and read-only as worker processes get them."""
+    parts = [np.array([1.0, 2.0, 3.0]), np.array([1, 0, 0], dtype=np.int32), np.array([0, 2, 3], dtype=np.int32)]
+    before = [part.copy() for part in parts]
+    for part in parts:
+        part.setflags(write=False)
+    matrix = sp.csr_array(tuple(parts), shape=(2, 2))
+    data = bt.GraphData(matrix, [(0, 1)], n_labels=2, labels=[0, 1])
+    dense = bt.GraphData(matrix.toarray(), [(0, 1)], n_labels=2, labels=[0, 1])
+    assert np.allclose(bt.learn(data, "exact").weights, bt.learn(dense, "exact").weights, atol=1e-4)
+    for part, old in zip(parts, before, strict=True):
+        assert np.array_equal(part, old)
