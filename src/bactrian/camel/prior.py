@@ -1,7 +1,8 @@
 """Priors on the weights: Gaussian (L2), Laplace (L1) and both (elastic net).
 
-The primal penalties that they are the duals of are, with gap = f_hat - E[f]: (sigma^2 / 2) |gap|^2 for the Gaussian,
-the box |gap| <= c for L1, and (sigma^2 / 2) sum max(|gap| - c, 0)^2 for the elastic net.
+They stand in for the moment constraints, as in Eq. 4 of the paper (whose norm must be squared). With gap = f_hat - E[f]
+the primal penalties are (sigma^2 / 2) |gap|^2 for the Gaussian, the box |gap| <= c for L1, and (sigma^2 / 2) sum
+max(|gap| - c, 0)^2 for the elastic net.
 """
 
 from __future__ import annotations

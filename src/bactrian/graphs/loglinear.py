@@ -1,7 +1,8 @@
 """Log-linear models by hand: features per (cluster, state), with data for them.
 
-The score of a cluster's state is ``features[i][state] @ weights + base_scores[i][state]``; weights are shared freely
-within and between clusters, since every feature matrix has the same columns.
+The score of a cluster's state is ``features[i][state] @ weights + base_scores[i][state]``, the exponent of Eq. 1;
+weights are shared freely within and between clusters, since every feature matrix has the same columns. Learning from
+:class:`Samples` is the paper's Eq. 2, from a list of :class:`Instance` its Eq. 3.
 """
 
 from __future__ import annotations
