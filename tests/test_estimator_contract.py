@@ -1,6 +1,7 @@
 """What scikit-learn's users expect of every estimator; its own checks hardly know structured inputs."""
 
 import copy
+import dataclasses
 import inspect
 
 import numpy as np
@@ -142,6 +143,39 @@ def test_a_failed_fit_keeps_the_earlier_one(name, fitted):
         fit(model, [], None if y is None else [])
     np.testing.assert_array_equal(model.weights_, fitted[name].weights_)
     answers(model, X)
+
+
+@every_estimator
+def test_fit_is_encode_learn_and_adopt(name, fitted):
+    model, X, y, _ = CASES[name]
+    model = clone(model)
+    data = model.encode(X, y)
+    with pytest.raises(NotFittedError):
+        model.predict(X)
+    solution = bt.learn(data, **model.learning_options())
+    assert model.adopt(solution) is model
+    np.testing.assert_array_equal(model.weights_, fitted[name].weights_)
+    for one, other in zip(answers(model, X), answers(fitted[name], X), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert model.encode(X[:3], y if y is None else y[:3]) is not None  # another model: the weights are not its own
+    with pytest.raises(NotFittedError):
+        model.predict(X)
+    with pytest.raises(ValueError, match=r"solution must have \d+ weights, found"):
+        model.adopt(dataclasses.replace(solution, weights=np.append(solution.weights, 0.0)))
+
+
+@every_estimator
+def test_an_interrupted_fit_keeps_the_earlier_one(name, fitted):
+    model, X, y, _ = CASES[name]
+    model = fit(clone(model), X, y)
+
+    def interrupt(progress):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(X[:3], y if y is None else y[:3], callback=interrupt)
+    for one, other in zip(answers(model, X), answers(fitted[name], X), strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 @every_estimator

@@ -199,7 +199,7 @@ def test_text_in_a_pack_teaches_what_its_files_do(model: str, tmp_path: Path) ->
     folder = write_pack(tmp_path / "pack", settings, chunk=150)
     assert folder.n_chunks > 3
     learner = estimator_of_pack(tmp_path / "pack", settings)
-    learner._learn(folder)
+    learner.adopt(bt.learn(folder, **learner.learning_options()))
     data = read_data(settings.train, settings)
     plain = settings.estimator().fit(data.X, data.y, **data.given)
     assert learner.solution_.objective == pytest.approx(plain.solution_.objective, rel=1e-6)
@@ -224,7 +224,7 @@ def test_graphs_in_a_pack(tmp_path: Path) -> None:
     settings = RunSettings.of(with_defaults({"train": [str(file)], "options": {"method": "cccp", "tolerance": 1e-7}}))
     folder = write_pack(tmp_path / "pack", settings, chunk=10)
     learner = estimator_of_pack(tmp_path / "pack", settings)
-    learner._learn(folder)
+    learner.adopt(bt.learn(folder, **learner.learning_options()))
     data = read_data(settings.train, settings)
     plain = settings.estimator().fit(data.X, data.y)
     np.testing.assert_allclose(learner.weights_, plain.weights_, atol=1e-5)

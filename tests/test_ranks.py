@@ -27,7 +27,7 @@ from bactrian.engines.numba.threads import Workers
 from bactrian.graphs.packing import pack
 from bactrian.parallel.communicator import Alone, Message, Signals, anywhere, combine, largest, total
 from bactrian.parallel.launched import launched
-from bactrian.runs.checkpoints import SegmentedLearning
+from bactrian.runs.checkpoints import learn_in_segments
 from oracle import largest_change
 from ranks import BY_HAND, LEARNERS, ThreadRank, together
 
@@ -221,8 +221,9 @@ def test_segments_from_a_folder_end_on_all_ranks(tmp_path: Path, asked: int) -> 
             seen.append(progress.iteration)
             return rank.rank == 1 and progress.iteration == asked
 
-        learning = SegmentedLearning(every=3, save=lambda at: saved.append(at.iterations), communicator=rank)
-        solution = learning(folder, "cccp", max_iterations=50, callback=follow, n_threads=1, tolerance=1e-10)
+        limits = {"max_iterations": 50, "n_threads": 1, "tolerance": 1e-10}
+        keep = {"every": 3, "save": lambda at: saved.append(at.iterations), "communicator": rank}
+        solution = learn_in_segments(folder, "cccp", callback=follow, **keep, **limits)
         return solution.status, seen, saved
 
     for status, seen, saved in together(2, work):

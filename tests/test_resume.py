@@ -13,7 +13,7 @@ import pytest
 import bactrian as bt
 from bactrian.estimators.saving import ModelFileError
 from bactrian.experiments.announcements.generator import make_announcements
-from bactrian.runs.checkpoints import Checkpoint, SegmentedLearning
+from bactrian.runs.checkpoints import Checkpoint, learn_in_segments
 from bactrian.runs.compare import compare_runs
 from bactrian.runs.folders import RunFolder
 from bactrian.runs.models import FittedRun
@@ -171,9 +171,9 @@ def test_time_limits_are_shared_by_segments():
     model = bt.LogLinearModel(graph, [None] * 9 + [np.eye(4)] * 12)
     data = bt.Samples(model, np.random.default_rng(0).integers(2, size=(40, 9)))
     saved = []
-    learning = SegmentedLearning(every=1, save=saved.append)
+    limits = {"max_iterations": 100, "max_seconds": 0.0, "tolerance": 1e-9}
     with pytest.warns(bt.ConvergenceWarning, match="time limit"):
-        solution = learning(data, "cccp", max_iterations=100, max_seconds=0.0, tolerance=1e-9)
+        solution = learn_in_segments(data, "cccp", every=1, save=saved.append, **limits)
     assert solution.status is bt.Status.TIME_LIMIT
     assert saved[-1].weights.tolist() == solution.weights.tolist()
 

@@ -17,7 +17,6 @@ from bactrian.estimators.sequence_base import Ints
 from bactrian.estimators.sequence_data import SequenceEdges
 from bactrian.estimators.sequences import LinearChainCRF
 from bactrian.graphs.packing import pack
-from bactrian.solvers.solution import Callback
 
 __all__ = ["CRF"]
 
@@ -144,14 +143,10 @@ class CRF(LinearChainCRF):
         assert seen is not None
         return seen >= self.min_freq
 
-    def _learn(self, data: Any, *, callback: Callback | None = None, start: Any = None) -> None:
-        limit = self.max_iterations
-        try:
-            if limit is None:
-                self.max_iterations = 10_000
-            super()._learn(data, callback=callback, start=start)
-        finally:
-            self.max_iterations = limit
+    def learning_options(self) -> dict[str, Any]:
+        """Those of :class:`LinearChainCRF`; a missing limit on iterations is its default."""
+        options = super().learning_options()
+        return options if self.max_iterations is not None else {**options, "max_iterations": 10_000}
 
     def predict_marginals(self, X: Any, **more: Any) -> Any:
         """A list of dicts from labels to probabilities for each sequence."""

@@ -21,8 +21,9 @@ Floats = NDArray[np.float64]
 class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """Base of estimators that keep ``weights_`` and ``solution_``.
 
-    Subclasses have the parameters of :func:`bactrian.learn` that are named here, and say in ``_contents`` and
-    ``_restore`` what a file holds beside the weights.
+    Subclasses have the parameters of :func:`bactrian.learn` that are named here. Their ``encode`` gives what ``fit``
+    learns from, and fixes classes and features on the way: anew, or with ``warm_start`` those of the last time.
+    ``_contents`` and ``_restore`` say what a file holds beside the weights.
     """
 
     method: Any
@@ -36,25 +37,49 @@ class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
     warm_start: bool
     weights_: Floats
     solution_: Solution
-    #: What learns; a run with checkpoints puts its own in place, for one instance.
-    _learning: Callable[..., Solution] = staticmethod(learn)
+    method_: Any  #: the method that was learned with
 
-    def _learn(self, data: Any, *, callback: Callback | None = None, start: Any = None) -> None:
-        """Learn the weights from what :func:`bactrian.learn` takes, and keep them."""
-        self.solution_ = self._learning(
-            data,
-            self.method,
-            prior_variance=self.prior_variance,
-            l1=self.l1,
-            tolerance=self.tolerance,
-            max_iterations=self.max_iterations,
-            max_seconds=self.max_seconds,
-            n_threads=self.n_threads,
-            seed=self.seed,
-            callback=callback,
-            start=start,
-        )
-        self.weights_ = self.solution_.weights.copy()
+    def learning_options(self) -> dict[str, Any]:
+        """The method and the options of :func:`bactrian.learn` that ``fit`` learns with."""
+        names = ("method", "prior_variance", "l1", "tolerance", "max_iterations", "max_seconds", "n_threads", "seed")
+        return {name: getattr(self, name) for name in names}
+
+    def adopt(self, solution: Solution) -> Self:
+        """Take up weights that were learned, with ``learning_options``, from what ``encode`` gave.
+
+        Examples
+        --------
+        >>> import bactrian as bt
+        >>> X, y = [[["a"], ["b"]], [["b"]]], [["A", "B"], ["B"]]
+        >>> chain = bt.LinearChainCRF()
+        >>> solution = bt.learn(chain.encode(X, y), **chain.learning_options())  # fit does no more
+        >>> chain.adopt(solution).predict(X)
+        [['A', 'B'], ['B']]
+        """
+        if solution.weights.size != self._n_weights():
+            raise ValueError(f"solution must have {self._n_weights()} weights, found {solution.weights.size}")
+        self.solution_, self.weights_, self.method_ = solution, solution.weights.copy(), self.method
+        return self
+
+    def _n_weights(self) -> int:
+        """Number of weights of the model that ``encode`` fixed."""
+        raise NotImplementedError
+
+    def _forget(self) -> None:
+        """Drop the weights of an earlier fit: the model that they are of is about to change."""
+        self.__dict__.pop("weights_", None)
+        self.__dict__.pop("solution_", None)
+
+    def _fit(self, encode: Callable[[], Any], callback: Callback | None) -> Self:
+        """Encode, learn and adopt; where anything fails the estimator stays as it was."""
+        before = self.__dict__.copy()
+        start = self.weights_ if self.warm_start and hasattr(self, "weights_") else None
+        try:
+            return self.adopt(learn(encode(), **self.learning_options(), callback=callback, start=start))
+        except BaseException:
+            self.__dict__.clear()
+            self.__dict__.update(before)
+            raise
 
     def _contents(self) -> tuple[dict[str, Any], Arrays]:
         """Attributes (JSON) and arrays that a file holds beside the weights."""
@@ -75,6 +100,7 @@ class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             "status": solution.status.name,
             "method": solution.method,
             "evaluations": int(solution.evaluations),
+            "fitted_method": self.method_,
             **attributes,
         }
         write_model(path, SavedModel(type(self).__name__, self.get_params(deep=False), attributes, arrays))
@@ -119,5 +145,8 @@ class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             seconds=seconds,
             evaluations=int(attributes["evaluations"]),
         )
+        estimator.method_ = attributes.get("fitted_method", estimator.method)  # older files of sequences have none
         estimator._restore(attributes, arrays)
+        if estimator._n_weights() != weights.size:
+            raise ValueError(f"it has {weights.size} weights, which do not fit its features, labels and tables")
         return estimator

@@ -55,7 +55,6 @@ class GraphEstimator(LearnedEstimator):
     classes_: NDArray[Any]
     n_features_in_: int
     n_edge_features_: int | None
-    method_: Any
     node_factors_: str
     tyings_: tuple[str, ...]
     intercepts_: tuple[bool, bool]  #: of nodes and of edges with features
@@ -82,27 +81,34 @@ class GraphEstimator(LearnedEstimator):
         callback : callable, optional
             Sees a :class:`Progress` after every iteration; returning True stops learning.
         """
+        return self._fit(lambda: self.encode(X, y, sample_weight), callback)
+
+    def encode(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> GraphData:
+        """The data that :meth:`fit` learns from; :meth:`adopt` takes up what is learned from them.
+
+        Fixes classes and features, those of the last time with ``warm_start``; else the estimator is not fitted until
+        then.
+        """
         self._check_params()
-        again = self.warm_start and hasattr(self, "weights_")
-        before = (self.classes_.tolist(), self.tyings_, self.node_factors_) if again else None
+        again = self.warm_start and hasattr(self, "classes_")
         stacked = self._stack(X, fitted=again)
         labels = checked_labels(y, stacked.shapes)
         classes = self._checked_classes(labels, again)
         tyings = self._tyings()
-        codes = codes_of(labels, classes, "y")
         data = self._data(
-            stacked, classes, tyings, self.node_factors, labels=codes,
+            stacked, classes, tyings, self.node_factors, labels=codes_of(labels, classes, "y"),
             weights=checked_weights(sample_weight, len(stacked.shapes), "sample_weight"),
             class_weight=self._label_weights(classes),
         )  # fmt: skip
-        if before is not None and (before != (classes.tolist(), tyings, self.node_factors)):
+        fixed = classes.tolist(), tyings, self.node_factors
+        if not again:
+            self._forget()
+        elif (self.classes_.tolist(), self.tyings_, self.node_factors_) != fixed:
             raise ValueError("warm_start: classes, tables or node_factors differ from those of the last fit")
-        self._learn(data, callback=callback, start=self.weights_ if again else None)
         for name, value in stacked.columns.items():
             setattr(self, name, value)
-        self.classes_, self.tyings_ = classes, tyings
-        self.method_, self.node_factors_ = self.method, self.node_factors
-        return self
+        self.classes_, self.tyings_, self.node_factors_ = classes, tyings, self.node_factors
+        return data
 
     def _check_params(self) -> None:
         if self.inference != "matched" and self.inference not in METHODS:
@@ -303,7 +309,6 @@ class GraphEstimator(LearnedEstimator):
             "classes": None if numbers else self.classes_.tolist(),
             "tyings": list(self.tyings_),
             "node_factors": self.node_factors_,
-            "fitted_method": self.method_,
             "intercepts": list(self.intercepts_),
             "n_features": self.n_features_in_,
             "n_edge_features": self.n_edge_features_,
@@ -318,7 +323,6 @@ class GraphEstimator(LearnedEstimator):
         self.classes_ = classes
         self.tyings_ = tuple(attributes["tyings"])
         self.node_factors_ = attributes["node_factors"]
-        self.method_ = attributes["fitted_method"]
         node, edge = attributes["intercepts"]
         self.intercepts_ = bool(node), bool(edge)
         self.n_features_in_ = int(attributes["n_features"])
@@ -327,8 +331,9 @@ class GraphEstimator(LearnedEstimator):
         for size in (self.n_features_in_, self.n_edge_features_ or 0):
             if not 0 <= size <= self.weights_.size:  # before any array is made
                 raise ValueError(f"it has {self.weights_.size} weights, too few for {size} features")
-        if self._one_node().n_weights != self.weights_.size:
-            raise ValueError(f"it has {self.weights_.size} weights, which do not fit its classes and tables")
+
+    def _n_weights(self) -> int:
+        return self._one_node().n_weights
 
     def _one_node(self) -> GraphData:
         """Data of a single node with the fitted shapes, which knows how weights are ordered."""

@@ -152,17 +152,26 @@ class MarkovRandomField(PairwiseField):
         callback : callable, optional
             Sees a :class:`Progress` after every iteration; returning True stops learning.
         """
+        return self._fit(lambda: self.encode(X, y, sample_weight), callback)
+
+    def encode(self, X: ArrayLike, y: object = None, sample_weight: ArrayLike | None = None) -> Samples:
+        """The data that :meth:`fit` learns from; :meth:`adopt` takes up what is learned from them.
+
+        Fixes the model, as that of the last time with ``warm_start``; else the estimator is not fitted until then.
+        """
         states, names = checked_table(X), column_names(X)
         if states.shape[0] == 0 or states.shape[1] == 0:
             raise ValueError(f"X must have at least one sample and one variable, found shape {states.shape}")
         self._check_inference()
-        again = self.warm_start and hasattr(self, "weights_")
+        again = self.warm_start and hasattr(self, "model_")
         cardinalities = self._numbers_of_states(states, again, names)
         edges = checked_edges(self.edges, self.shape, states.shape[1])
         check_tables_fit(self.tables, cardinalities, edges, names)
         model = pairwise_model(self.tables, cardinalities, edges, self.node_factors)
         samples = Samples(model, states, sample_weight)
-        if again and not (
+        if not again:
+            self._forget()
+        elif not (
             np.array_equal(cardinalities, self.cardinalities_)
             and np.array_equal(edges, self.edges_)
             and (self.tables, self.node_factors) == (self.tables_, self.node_factors_)
@@ -171,14 +180,13 @@ class MarkovRandomField(PairwiseField):
                 "warm_start: edges, tables, node_factors or the numbers of states differ from those of the last fit; "
                 "give cardinalities= where later data may hold further states"
             )
-        self._learn(samples, callback=callback, start=self.weights_ if again else None)
         self._keep(self.tables, model, edges)
-        self.method_, self.node_factors_ = self.method, self.node_factors
+        self.node_factors_ = self.node_factors
         if names is not None:
             self.feature_names_in_ = names
         elif hasattr(self, "feature_names_in_"):
             del self.feature_names_in_
-        return self
+        return samples
 
     def _numbers_of_states(self, states: Ints, again: bool, names: Any) -> Ints:
         n = states.shape[1]
@@ -199,7 +207,6 @@ class MarkovRandomField(PairwiseField):
         attributes = {
             "tables": self.tables_,  # parameters may have changed since
             "node_factors": self.node_factors_,
-            "fitted_method": self.method_,
             "feature_names": None if names is None else names.tolist(),
         }
         return attributes, {"edges": self.edges_, "cardinalities": self.cardinalities_}
@@ -212,7 +219,7 @@ class MarkovRandomField(PairwiseField):
         tables = attributes["tables"]
         if n_weights_of(tables, cardinalities, edges) != self.weights_.size:  # before any table is made
             raise ValueError(f"it has {self.weights_.size} weights, which do not fit its tables")
-        self.method_, self.node_factors_ = attributes["fitted_method"], attributes["node_factors"]
+        self.node_factors_ = attributes["node_factors"]
         self._keep(tables, pairwise_model(tables, cardinalities, edges, self.node_factors_), edges)
         names = attributes["feature_names"]
         if names is not None:

@@ -30,7 +30,6 @@ class PairwiseField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  # sc
     inference: str
     memory_budget: int
     tables_: str
-    method_: Any
     node_factors_: str
     model_: LogLinearModel
     edges_: Ints
@@ -40,7 +39,7 @@ class PairwiseField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  # sc
     _partition: tuple[object, float] | None
 
     def _keep(self, tables: str, model: LogLinearModel, edges: Ints) -> None:
-        """Take up a model, whose weights are in place already."""
+        """Take up a model; its weights come apart from it."""
         self.tables_ = tables
         self.model_ = model
         self.edges_ = edges
@@ -48,6 +47,9 @@ class PairwiseField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  # sc
         self.n_features_in_ = model.graph.n_variables
         self._fits = None
         self._partition = None
+
+    def _n_weights(self) -> int:
+        return self.model_.n_weights
 
     # --- the joint distribution ---
 

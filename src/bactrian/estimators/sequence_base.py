@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,6 @@ from bactrian.graphs.inputs import BundledRows
 from bactrian.graphs.packing import pack
 from bactrian.graphs.scores import TYINGS
 from bactrian.inference.graph_marginals import GraphMarginals
-from bactrian.solvers.solution import Callback
 from bactrian.text.entities import entity_scores, guess_scheme
 
 Floats = NDArray[np.float64]
@@ -65,9 +64,9 @@ class SequenceCRF(LearnedEstimator):
 
     # --- learning ---
 
-    def _fit(self, X: Any, y: Any, given: dict[str, Any], sample_weight: Any, callback: Callback | None) -> Self:
+    def _encode(self, X: Any, y: Any, given: dict[str, Any], sample_weight: Any) -> GraphData:
         self._check_params()
-        again = self.warm_start and hasattr(self, "weights_")
+        again = self.warm_start and hasattr(self, "_vocabularies")
         if again:
             labels, vocabularies = self._labels, self._vocabularies
             for name in ("transition_features", "skip_features"):
@@ -96,16 +95,20 @@ class SequenceCRF(LearnedEstimator):
         settings["weights"] = checked_weights(sample_weight, rows["X"].lengths.size, "sample_weight")
         settings["active"] = self._active(rows, edges, labels, codes)
         data = self._graphs(rows, edges, labels, settings)
-        if again and data.n_weights != self.weights_.size:
+        if again and hasattr(self, "weights_") and data.n_weights != self.weights_.size:
             raise ValueError("warm_start: the tables are tied in other ways than in the last fit")
-        self._learn(data, callback=callback, start=self.weights_ if again else None)
+        if not again:
+            self._forget()
         self._labels, self._vocabularies = labels, vocabularies
-        return self
+        return data
 
-    def _begin(self, labels: Labels, vocabularies: dict[str, Vocabulary]) -> None:
-        """Take up labels and vocabularies, with weights of 0: as fitted to nothing yet."""
-        self._labels, self._vocabularies = labels, vocabularies
-        self.weights_ = np.zeros(self._layout().n_weights)
+    def _n_weights(self) -> int:
+        return self._layout().n_weights
+
+    def begin(self, classes: Any, vocabulary: Vocabulary) -> None:
+        """Fix labels and token features before any data are encoded; with ``warm_start`` :meth:`encode` keeps them."""
+        self._forget()
+        self._labels, self._vocabularies = Labels.of([], classes), {"X": vocabulary}
 
     def _check_params(self) -> None:
         if isinstance(self.min_frequency, bool) or not (
@@ -309,8 +312,6 @@ class SequenceCRF(LearnedEstimator):
             self._vocabularies[name] = Vocabulary(names, size)
         if "X" not in self._vocabularies:
             raise ValueError("it has no vocabulary of token features")
-        if self._layout().n_weights != self.weights_.size:
-            raise ValueError(f"it has {self.weights_.size} weights, which do not fit its features and labels")
 
 
 def _any_tokens(X: Sequence[Any]) -> bool:

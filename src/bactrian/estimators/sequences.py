@@ -132,7 +132,18 @@ class LinearChainCRF(SequenceCRF):
         callback : callable, optional
             See :func:`bactrian.learn`.
         """
-        return self._fit(X, y, _given(None, breaks, transition_features, None), sample_weight, callback)
+        given = {"breaks": breaks, "transition_features": transition_features, "sample_weight": sample_weight}
+        return self._fit(lambda: self.encode(X, y, **given), callback)
+
+    def encode(
+        self, X: Any, y: Any, *, breaks: Any = None, transition_features: Any = None, sample_weight: Any = None
+    ) -> GraphData:
+        """The data that :meth:`fit` learns from; :meth:`adopt` takes up what is learned from them.
+
+        Fixes labels and features, those of the last time with ``warm_start``; else the estimator is not fitted until
+        then.
+        """
+        return self._encode(X, y, _given(None, breaks, transition_features, None), sample_weight)
 
     def predict(
         self, X: Any, *, breaks: Any = None, transition_features: Any = None, partial: Any = None
@@ -290,7 +301,21 @@ all_possible_transitions, warm_start
             For each sequence, features of its skip edges, given like tokens.
         """
         given = _given(skips, breaks, transition_features, skip_features)
-        return self._fit(X, y, given, sample_weight, callback)
+        return self._fit(lambda: self.encode(X, y, **given, sample_weight=sample_weight), callback)
+
+    def encode(
+        self,
+        X: Any,
+        y: Any,
+        *,
+        skips: Any = None,
+        breaks: Any = None,
+        transition_features: Any = None,
+        skip_features: Any = None,
+        sample_weight: Any = None,
+    ) -> GraphData:
+        """The data that :meth:`fit` learns from; see :meth:`LinearChainCRF.encode`."""
+        return self._encode(X, y, _given(skips, breaks, transition_features, skip_features), sample_weight)
 
     def predict(
         self,
@@ -363,7 +388,7 @@ all_possible_transitions, warm_start
 
     def _marginals_of(self, data: GraphData, evidence: Any, edges: bool) -> GraphMarginals:
         matched = self.inference == "matched"
-        method, options = matched_inference(self.method) if matched else (self.inference, {})
+        method, options = matched_inference(self.method_) if matched else (self.inference, {})
         options = {"tolerance": self.inference_tolerance, "n_threads": self.n_threads, "seed": self.seed, **options}
         try:
             return graph_marginals(data, self.weights_, method, evidence, edges=edges, **options)

@@ -130,8 +130,20 @@ class ChunkStates:
             yield file.name, arrays["multipliers"], arrays["linearisation"]
 
 
-class SegmentedLearning:
-    """Stands in for :func:`bactrian.learn`, with a checkpoint after every segment.
+def learn_in_segments(
+    data: Any,
+    method: Any,
+    *,
+    every: int = EVERY,
+    save: Callable[[Checkpoint], None],
+    checkpoint: Checkpoint | None = None,
+    communicator: Communicator | None = None,
+    max_iterations: int,
+    max_seconds: float | None = None,
+    callback: Callback | None = None,
+    **options: Any,
+) -> Solution:
+    """Learn with a checkpoint after every segment; other arguments and the result are those of :func:`bactrian.learn`.
 
     Parameters
     ----------
@@ -139,75 +151,48 @@ class SegmentedLearning:
         Iterations of a segment; 0 for a single segment without checkpoints.
     save
         Called with each checkpoint.
-    start
-        The checkpoint to go on from; None begins anew.
-    communicator
-        Joins the ranks that learn together.
+    checkpoint
+        Where to go on from; None begins anew.
+    max_iterations, max_seconds
+        Iterations before the checkpoint count too, but only the seconds of this call.
     """
-
-    def __init__(
-        self,
-        *,
-        every: int = EVERY,
-        save: Callable[[Checkpoint], None],
-        start: Checkpoint | None = None,
-        communicator: Communicator | None = None,
-    ) -> None:
-        self.every, self.save, self.start = every, save, start
-        self.communicator = communicator
-
-    def __call__(
-        self,
-        data: Any,
-        method: Any,
-        *,
-        max_iterations: int,
-        max_seconds: float | None = None,
-        callback: Callback | None = None,
-        start: Any = None,
-        **options: Any,
-    ) -> Solution:
-        """Learn; arguments and result are those of :func:`bactrian.learn`.
-
-        ``max_iterations`` counts those before the checkpoint too, ``max_seconds`` only those of this call.
-        """
-        began = time.perf_counter()
-        data = data if isinstance(data, PackedFolder) else pack(data)
-        uses_state = isinstance(METHODS.get(method) if isinstance(method, str) else method, Camel)
-        at = self.start
-        while True:
-            segment = _Segment(self.every, at, callback)
-            left = None if max_seconds is None else max(0.0, max_seconds - (time.perf_counter() - began))
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", ConvergenceWarning)
-                solution = learn(
-                    data,
-                    method,
-                    max_iterations=max(0, max_iterations - segment.before.iterations),
-                    max_seconds=left,
-                    callback=segment.follow,
-                    start=start if at is None else _solution_at(at),
-                    communicator=self.communicator,
-                    **options,
-                )
-            at = segment.after(solution)
-            if not uses_state:
-                at = dataclasses.replace(at, state=None)
-            late = max_seconds is not None and time.perf_counter() - began >= max_seconds
-            # Clocks and callbacks differ from rank to rank, but all must go on, or none.
-            stopped, late = anywhere(self.communicator or Alone(), segment.stopped, late)
-            # A segment that was cut short, yet ended at the very same step, is done all the same.
-            if segment.cut and not stopped and solution.status is not Status.CONVERGED:
-                limit = _limit_reached(at, max_iterations, late)
-                if limit is None:
-                    self.save(at)
-                    continue
-                solution = dataclasses.replace(solution, status=limit)
-            if solution.status in (Status.TIME_LIMIT, Status.ITERATION_LIMIT):
-                self.save(at)  # a limit is no accident: whoever raises it goes on from here
-            if not solution.converged:
-                warnings.warn(f"{solution.method}: {solution.status}", ConvergenceWarning, stacklevel=2)
-            return dataclasses.replace(solution, history=at.history, seconds=at.seconds, evaluations=at.evaluations)
+    began = time.perf_counter()
+    data = data if isinstance(data, PackedFolder) else pack(data)
+    uses_state = isinstance(METHODS.get(method) if isinstance(method, str) else method, Camel)
+    at = checkpoint
+    while True:
+        segment = _Segment(every, at, callback)
+        left = None if max_seconds is None else max(0.0, max_seconds - (time.perf_counter() - began))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            solution = learn(
+                data,
+                method,
+                max_iterations=max(0, max_iterations - segment.before.iterations),
+                max_seconds=left,
+                callback=segment.follow,
+                start=None if at is None else _solution_at(at),
+                communicator=communicator,
+                **options,
+            )
+        at = segment.after(solution)
+        if not uses_state:
+            at = dataclasses.replace(at, state=None)
+        late = max_seconds is not None and time.perf_counter() - began >= max_seconds
+        # Clocks and callbacks differ from rank to rank, but all must go on, or none.
+        stopped, late = anywhere(communicator or Alone(), segment.stopped, late)
+        # A segment that was cut short, yet ended at the very same step, is done all the same.
+        if segment.cut and not stopped and solution.status is not Status.CONVERGED:
+            limit = _limit_reached(at, max_iterations, late)
+            if limit is None:
+                save(at)
+                continue
+            solution = dataclasses.replace(solution, status=limit)
+        if solution.status in (Status.TIME_LIMIT, Status.ITERATION_LIMIT):
+            save(at)  # a limit is no accident: whoever raises it goes on from here
+        if not solution.converged:
+            warnings.warn(f"{solution.method}: {solution.status}", ConvergenceWarning, stacklevel=2)
+        return dataclasses.replace(solution, history=at.history, seconds=at.seconds, evaluations=at.evaluations)
 
 
 class _Segment:

@@ -17,7 +17,6 @@ import numpy as np
 from bactrian.engines.files.packed_folder import PackedFolder
 from bactrian.estimators.base import LearnedEstimator
 from bactrian.estimators.encoding import GrowingVocabulary
-from bactrian.estimators.labels import Labels
 from bactrian.graphs.graph_data import GraphData
 from bactrian.runs.data import batches, breaks_of, check_columns, read_documents
 from bactrian.runs.folders import RunFolder, check_free
@@ -56,8 +55,10 @@ def write_pack(
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
     try:
-        PackedFolder.write(draft, _told(parts, tell))
-        del estimator._learning
+        packed = PackedFolder.write(draft, _told(parts, tell))
+        # The model as it is before anything is learned: with weights of 0.
+        nothing = Solution(np.zeros(packed.n_weights), Status.STOPPED, (), np.nan, np.nan, np.nan, ())
+        estimator.set_params(**settings.estimator().get_params(deep=False)).adopt(nothing)
         estimator.save(draft / "model.safetensors")
         RunFolder(draft).write_settings(settings, {})
         if path.is_dir():
@@ -78,8 +79,6 @@ def estimator_of_pack(path: Path, settings: RunSettings) -> LearnedEstimator:
     kind = MODELS[settings.model]
     estimator = kind.load(path / "model.safetensors")
     estimator.set_params(**settings.estimator().get_params(deep=False))
-    if hasattr(estimator, "method_"):
-        estimator.method_ = estimator.method  # matched inference goes by the learner
     return estimator
 
 
@@ -87,23 +86,6 @@ def _told(parts: Iterable[GraphData], tell: Told) -> Iterator[GraphData]:
     for n, part in enumerate(parts):
         tell("packing", n)
         yield part
-
-
-class _Caught:
-    """Stands in for :func:`bactrian.learn`: keeps the data and learns nothing."""
-
-    def __call__(self, data: Any, method: Any, **options: Any) -> Solution:
-        self.data: GraphData = data
-        return Solution(np.zeros(data.n_weights), Status.STOPPED, (), np.nan, np.nan, np.nan, ())
-
-
-def _encoded(estimator: Any, X: list[Any], y: list[Any], **given: Any) -> GraphData:
-    """What the estimator would learn from; the first time it also learns what a model is."""
-    caught = _Caught()
-    estimator._learning = caught
-    estimator.fit(X, y, **given)
-    estimator.set_params(warm_start=True)
-    return caught.data
 
 
 # --- text ---
@@ -136,15 +118,14 @@ def _text_parts(settings: RunSettings, estimator: Any, chunk: int) -> Iterator[G
     for batch in batches(documents(), len, chunk):
         growing.add(list(extractor.extract_many(batch)))
         classes.update(tag for document in batch for tag in tags(document))
-    estimator._begin(Labels.of([], sorted(classes)), {"X": growing.vocabulary(estimator.min_frequency)})
+    estimator.begin(sorted(classes), growing.vocabulary(estimator.min_frequency))
     estimator.set_params(warm_start=True)
     del growing
 
     def parts() -> Iterator[GraphData]:
         for batch in batches(documents(), len, chunk):
             X = list(extractor.extract_many(batch))
-            yield _encoded(estimator, X, [tags(document) for document in batch], breaks=breaks_of(batch))
-        estimator.set_params(warm_start=False)
+            yield estimator.encode(X, [tags(document) for document in batch], breaks=breaks_of(batch))
 
     return parts()
 
@@ -165,8 +146,8 @@ def _graph_parts(settings: RunSettings, estimator: Any, chunk: int) -> Iterator[
     def parts() -> Iterator[GraphData]:
         for batch in batches(graphs(), lambda graph: len(graph.node_features), chunk):
             with places_of([graph.place for graph in batch]):
-                part = _encoded(estimator, [graph.inputs for graph in batch], [graph.labels for graph in batch])
+                part = estimator.encode([graph.inputs for graph in batch], [graph.labels for graph in batch])
+            estimator.set_params(warm_start=True)
             yield part
-        estimator.set_params(warm_start=False, labels=None)
 
     return parts()

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from bactrian.engines.files.packed_folder import PackedFolder
+from bactrian.graphs.graph_data import GraphData
 from bactrian.parallel.communicator import Alone, Communicator, total
-from bactrian.runs.checkpoints import Checkpoint, SegmentedLearning
+from bactrian.runs.checkpoints import Checkpoint, learn_in_segments
 from bactrian.runs.compare import Evaluation, evaluate_run, learner_name
 from bactrian.runs.data import RunData, check_data, checksum, read_data
 from bactrian.runs.folders import RunFolder, in_words, write_json
@@ -135,20 +136,26 @@ def _train(
             folder.write_history(trace, reached.history)
         reached.write(folder.checkpoint, communicator)
 
-    estimator: Any = settings.estimator() if isinstance(data, RunData) else estimator_of_pack(data, settings)
-    # In place of bactrian.learn, with the same arguments.
-    estimator._learning = SegmentedLearning(
-        every=settings.checkpoint_every, save=save, start=checkpoint, communicator=communicator
-    )
+    estimator: Any
+    encoded: GraphData | PackedFolder
+    if isinstance(data, RunData):
+        estimator = settings.estimator()
+        with places_of(data.places):
+            encoded = estimator.encode(data.X, data.y, **data.given)
+    else:
+        estimator, encoded = estimator_of_pack(data, settings), PackedFolder.open(data)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # the status says it
-        if isinstance(data, RunData):
-            with places_of(data.places):
-                estimator.fit(data.X, data.y, **data.given, callback=observe)
-        else:
-            estimator._learn(PackedFolder.open(data), callback=observe)
-    del estimator._learning
-    solution: Solution = estimator.solution_
+        solution = learn_in_segments(
+            encoded,
+            **estimator.learning_options(),
+            every=settings.checkpoint_every,
+            save=save,
+            checkpoint=checkpoint,
+            communicator=communicator,
+            callback=observe,
+        )
+    estimator.adopt(solution)
     metrics = _training_metrics(solution, estimator.method, trace)
     if communicator.rank > 0:
         return TrainedRun(folder, metrics, solution.converged)
