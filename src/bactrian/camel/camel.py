@@ -277,7 +277,7 @@ class Camel:
             settled = belief_change <= run.settings.tolerance and gap <= run.gap_tolerance
             distance = max(weight_change, _remaining(weight_change, last_weight_change))
             last_weight_change = weight_change
-            if settled and (run.settings.prior.is_flat or distance <= _WEIGHT_TOLERANCE):
+            if settled and (run.settings.prior.leaves_free or distance <= _WEIGHT_TOLERANCE):
                 run.record(result, inner, belief_change, weight_change)
                 reliable = result.status is not Status.UNRELIABLE
                 return weights, Status.CONVERGED if reliable else Status.UNRELIABLE

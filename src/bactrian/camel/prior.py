@@ -7,40 +7,85 @@ max(|gap| - c, 0)^2 for the elastic net.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bactrian.graphs.domain import real_numbers
+
 Floats = NDArray[np.float64]
 
+_NUMBERS = int | float | np.integer | np.floating
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, eq=False)
 class Prior:
-    """``variance`` of a Gaussian prior (None: no such prior) and coefficient ``l1`` of the absolute weights."""
+    """``variance`` of a Gaussian prior, one for all weights or one each, and coefficient ``l1`` of absolute weights.
 
-    variance: float | None = 10.0
+    A weight of variance infinity has no Gaussian prior; None means that none has.
+    """
+
+    variance: float | Floats | None = 10.0
     l1: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.variance is not None and not (np.isfinite(self.variance) and self.variance > 0.0):
-            raise ValueError(f"prior_variance must be positive, or None for no prior, found {self.variance}")
+        variance = self.variance
+        if isinstance(variance, np.ndarray):
+            wrong = np.flatnonzero(~(variance > 0.0))  # NaN too
+            if wrong.size:
+                raise ValueError(
+                    "prior_variance must be positive, infinity for no prior: "
+                    f"weight {wrong[0]} has {variance.flat[wrong[0]]}"
+                )
+        elif variance is not None and not (np.isfinite(variance) and variance > 0.0):
+            raise ValueError(f"prior_variance must be positive, or None for no prior, found {variance}")
         if not (np.isfinite(self.l1) and self.l1 >= 0.0):
             raise ValueError(f"l1 must not be negative, found {self.l1}")
 
+    @staticmethod
+    def of(prior_variance: Any, l1: Any) -> Prior:
+        """The prior that ``prior_variance``, None, a number or one per weight, describes."""
+        if not isinstance(l1, _NUMBERS):
+            raise TypeError(f"l1 must be a number, found {l1!r}")
+        if prior_variance is None or isinstance(prior_variance, _NUMBERS):
+            return Prior(None if prior_variance is None else float(prior_variance), float(l1))
+        if isinstance(prior_variance, str | bytes) or not isinstance(prior_variance, Sequence | np.ndarray):
+            raise TypeError(
+                f"prior_variance must be a number, None, or an array with one per weight, found {prior_variance!r}"
+            )
+        return Prior(real_numbers(prior_variance, "prior_variance").copy(), float(l1))
+
+    def checked_for(self, n_weights: int) -> Prior:
+        """The same prior, refused where it has variances of another number of weights."""
+        if isinstance(self.variance, np.ndarray) and self.variance.shape != (n_weights,):
+            raise ValueError(
+                f"prior_variance must have one variance per weight: expected shape ({n_weights},), "
+                f"found {self.variance.shape}"
+            )
+        return self
+
     @property
-    def precision(self) -> float:
-        """1 / sigma^2; 0 without a Gaussian prior."""
+    def precision(self) -> float | Floats:
+        """1 / sigma^2, one or one per weight; 0 without a Gaussian prior."""
         return 0.0 if self.variance is None else 1.0 / self.variance
+
+    @property
+    def curvature(self) -> float:
+        """The least precision of a weight: what the prior adds to the curvature in every direction."""
+        return float(np.min(self.precision)) if np.size(self.precision) else 0.0
 
     @property
     def is_flat(self) -> bool:
         """Whether there is no prior at all."""
-        return self.variance is None and self.l1 == 0.0
+        return not np.any(self.precision) and self.l1 == 0.0
 
-    def value(self, weights: Floats) -> float:
-        """The whole penalty on the weights."""
-        return 0.5 * self.precision * float(weights @ weights) + self.l1 * float(np.abs(weights).sum())
+    @property
+    def leaves_free(self) -> bool:
+        """Whether some weight has no prior."""
+        return self.curvature == 0.0 and self.l1 == 0.0
 
 
 def pseudo_gradient(weights: Floats, gradient: Floats, l1: float | Floats) -> Floats:

@@ -55,11 +55,11 @@ class Run:
         self.data: Any = data
         self.gap_scale = max(1.0, total(settings.communicator, data.total_weight))
         self.gap_tolerance = settings.tolerance * self.gap_scale
-        if settings.prior.precision > 0.0:
-            # The prior's curvature bounds the distance to the optimum by gap / precision.
+        if settings.prior.curvature > 0.0:
+            # The prior's curvature bounds the distance to the optimum by gap / curvature.
             weight_tolerance = _WEIGHTS_PER_BELIEF * settings.tolerance
             self.gap_tolerance = min(
-                self.gap_tolerance, max(settings.tolerance, weight_tolerance * settings.prior.precision)
+                self.gap_tolerance, max(settings.tolerance, weight_tolerance * settings.prior.curvature)
             )
         self.accuracy = settings.tolerance
         #: Accuracy of messages at which the gradient is right to the gap tolerance, where it is no partial derivative.
@@ -196,7 +196,7 @@ class Run:
         violation = dual.largest_violation()
         if (
             status is Status.CONVERGED
-            and settings.prior.is_flat
+            and settings.prior.leaves_free
             and self._is_unbounded(inner, weights, evaluation.value)
         ):
             status = Status.UNBOUNDED

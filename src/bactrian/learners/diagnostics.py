@@ -77,7 +77,7 @@ def diagnose(
     *,
     inference: str = "rbp",
     counting_numbers: CountingNumbers | str | None = None,
-    prior_variance: float | None = 10.0,
+    prior_variance: float | ArrayLike | None = 10.0,
     l1: float = 0.0,
     restarts: int = 4,
     seed: int = 0,
@@ -124,7 +124,7 @@ def diagnose(
     weights = np.asarray(solution.weights if isinstance(solution, Solution) else solution, dtype=np.float64)
     if weights.shape != (packed.n_weights,):
         raise ValueError(f"solution must have {packed.n_weights} weights, found shape {weights.shape}")
-    prior = Prior(prior_variance, l1)
+    prior = Prior.of(prior_variance, l1).checked_for(packed.n_weights)
     probe = _Probe(packed, _numbers(packed, inference, counting_numbers, seed), prior, weights, inference, n_threads)
     findings: list[Finding] = []
     figures: dict[str, float] = {}
@@ -132,7 +132,7 @@ def diagnose(
         findings.append(_stopped_short(solution))
     _look_at_inference(probe, solution, restarts, seed, findings, figures)
     _look_at_moments(probe, findings, figures)
-    if prior.is_flat:
+    if prior.leaves_free:
         _look_at_unseen(data, packed, weights, label_names, findings, figures)
     return Diagnosis(tuple(findings), figures)
 

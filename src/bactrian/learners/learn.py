@@ -51,7 +51,7 @@ def learn(
     data: Samples | Sequence[Instance] | GraphData | PackedFolder,
     method: str | Learner = "cccp",
     *,
-    prior_variance: float | None = 10.0,
+    prior_variance: float | ArrayLike | None = 10.0,
     l1: float = 0.0,
     tolerance: float = 1e-6,
     max_iterations: int = 10_000,
@@ -66,7 +66,7 @@ def learn(
     """Learn the weights of a log-linear Markov or conditional random field.
 
     The objective is the sum over instances (or samples) of log-likelihood terms, exact or approximated by the method,
-    minus ``|w|^2 / (2 prior_variance)`` and ``l1 |w|_1``.
+    minus ``sum_k w_k^2 / (2 prior_variance_k)`` and ``l1 |w|_1``.
 
     Parameters
     ----------
@@ -78,8 +78,8 @@ def learn(
         ``"exact"``, ``"lbp"``, ``"trw"``, ``"convex"`` (shorthand for :class:`Likelihood`),
         ``"pseudolikelihood"``, ``"piecewise-pseudolikelihood"`` (:class:`PseudoLikelihood`),
         ``"ups"`` (:class:`UnifiedScaling`), ``"pseudo-moments"`` (:class:`PseudoMoments`), or a configured object.
-    prior_variance : float or None
-        Variance of the Gaussian prior; None for none.
+    prior_variance : float, (n_weights,) array or None
+        Variance of the Gaussian prior, one for all weights or one each, infinity for a weight without; None for none.
     l1 : float
         Coefficient of an L1 penalty; with ``prior_variance`` an elastic net.
     tolerance : float
@@ -112,18 +112,15 @@ def learn(
     array([0.693])
     """
     learner = _checked_method(method)
-    if prior_variance is not None:
-        _check_number("prior_variance", prior_variance)
-    _check_number("l1", l1)
     _check_number("tolerance", tolerance, least=0)
     _check_number("max_iterations", max_iterations, least=0, whole=True)
     _check_number("max_relinearisations", max_relinearisations, least=0, whole=True)
     _check_number("seed", seed, least=0, whole=True)
     if max_seconds is not None:
         _check_number("max_seconds", max_seconds, least=0)
-    prior = Prior(None if prior_variance is None else float(prior_variance), float(l1))
     if callback is not None and not callable(callback):
         raise TypeError(f"callback must be callable, found {type(callback).__name__}")
+    prior = Prior.of(prior_variance, l1)
     workers = Workers(n_threads)
     communicator = communicator or Alone()
     packed = _own_part(data, communicator)
@@ -136,7 +133,7 @@ def learn(
     if isinstance(packed, PackedFolder) and isinstance(learner, Likelihood) and learner.inference in _CONCAVE:
         learner = Camel(entropy=learner.inference)
     settings = Settings(
-        prior=prior,
+        prior=prior.checked_for(packed.n_weights),
         tolerance=float(tolerance),
         max_iterations=int(max_iterations),
         max_relinearisations=int(max_relinearisations),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -183,6 +183,9 @@ class DeviceDual(DeviceMessages):
     def __init__(self, data: GraphData, entropy: str, prior: Prior, **options) -> None:  # type: ignore[no-untyped-def]
         super().__init__(data, entropy, **options)
         self.prior = prior
+        self._precision: Any = prior.precision
+        if not isinstance(self._precision, float):
+            self._precision = torch.from_numpy(self._precision).to(self.device)
         self._weights = torch.zeros(self.data.n_weights, dtype=torch.float64, device=self.device)
         self.forget_recordings()  # those of an earlier dual on the same parts
         self.empirical = self._empirical()
@@ -202,9 +205,9 @@ class DeviceDual(DeviceMessages):
         self, weights: Tensor, *, tolerance: float = 0.0, max_sweeps: int = 0, damping: float = 0.0
     ) -> DeviceEvaluation:
         """Value and gradient in w after sweeping the multipliers to ``tolerance`` (not at all: ``max_sweeps`` = 0)."""
-        precision = self.prior.precision
         value, violation, residual, all_sweeps = 0.0, 0.0, 0.0, 0
-        gradient = precision * weights - self.empirical
+        pull = self._precision * weights
+        gradient = pull - self.empirical
         for part, stars, scores in self.loaded():
             with self.memory_of(part):
                 self._set_weights(part, stars, scores, weights)
@@ -214,7 +217,8 @@ class DeviceDual(DeviceMessages):
             violation = max(violation, float(values.violation))
             residual = max(residual, left)
             all_sweeps += sweeps * part.structure.n_graphs
-        value += float(0.5 * precision * (weights @ weights) - weights @ self.empirical)
+        square = self._precision * (weights @ weights) if isinstance(self._precision, float) else pull @ weights
+        value += float(0.5 * square - weights @ self.empirical)
         return DeviceEvaluation(value, gradient, violation, all_sweeps, residual)
 
     def _set_weights(self, part: Part, stars: Stars, scores: DeviceScores, weights: Tensor) -> None:

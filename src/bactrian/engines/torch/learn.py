@@ -33,7 +33,7 @@ def learn(
     device: str | torch.device = "cuda",
     dtype: str | torch.dtype = "float64",
     chunk: int | None = None,
-    prior_variance: float | None = 10.0,
+    prior_variance: float | ArrayLike | None = 10.0,
     tolerance: float = 1e-6,
     max_iterations: int = 10_000,
     max_relinearisations: int = 1_000,
@@ -175,8 +175,6 @@ def _settings(
     callback: Any,
     start: Any,
 ) -> Settings:
-    if prior_variance is not None:
-        _check_number("prior_variance", prior_variance)
     _check_number("tolerance", tolerance, least=0)
     _check_number("max_iterations", max_iterations, least=0, whole=True)
     _check_number("max_relinearisations", max_relinearisations, least=0, whole=True)
@@ -185,7 +183,7 @@ def _settings(
     if callback is not None and not callable(callback):
         raise TypeError(f"callback must be callable, found {type(callback).__name__}")
     return Settings(
-        prior=Prior(None if prior_variance is None else float(prior_variance)),
+        prior=Prior.of(prior_variance, 0.0).checked_for(n_weights),
         tolerance=float(tolerance),
         max_iterations=int(max_iterations),
         max_relinearisations=int(max_relinearisations),

@@ -131,7 +131,7 @@ class DeviceRun(Run):
             state=WarmState(multipliers_by_node(dual), node_values(dual, "bias").ravel()),
         )
         self._inner = None  # a cycle that would hold the device's memory until the next collection
-        flat = status is Status.CONVERGED and self.settings.prior.is_flat
+        flat = status is Status.CONVERGED and self.settings.prior.leaves_free
         if flat and self._grows(inner, on_host, evaluation.value):
             status = Status.UNBOUNDED
         dual.forget_recordings()
