@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 import numpy as np
@@ -18,31 +20,32 @@ from bactrian.solvers.solution import Callback, Solution, Status
 Floats = NDArray[np.float64]
 
 
+@dataclass(kw_only=True, eq=False, repr=False)  # scikit-learn has its own
 class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """Base of estimators that keep ``weights_`` and ``solution_``.
 
-    Subclasses have the parameters of :func:`bactrian.learn` that are named here. Their ``encode`` gives what ``fit``
-    learns from, and fixes classes and features on the way: anew, or with ``warm_start`` those of the last time.
+    The parameters here are options of :func:`bactrian.learn`, and subclasses add their own. Their ``encode`` gives what
+    ``fit`` learns from, and fixes classes and features on the way: anew, or with ``warm_start`` those of the last time.
     ``_contents`` and ``_restore`` say what a file holds beside the weights.
     """
 
-    method: Any
-    prior_variance: float | None
-    l1: float
-    tolerance: float
-    max_iterations: int
-    max_seconds: float | None
-    n_threads: int | None
-    seed: int
-    warm_start: bool
-    weights_: Floats
-    solution_: Solution
-    method_: Any  #: the method that was learned with
+    method: Any = "cccp"
+    prior_variance: float | None = 10.0
+    l1: float = 0.0
+    tolerance: float = 1e-6
+    max_iterations: int = 10_000
+    max_seconds: float | None = None
+    n_threads: int | None = None
+    seed: int = 0
+    warm_start: bool = False
+    weights_: Floats = field(init=False)
+    solution_: Solution = field(init=False)
+    method_: Any = field(init=False)  #: the method that was learned with
 
     def learning_options(self) -> dict[str, Any]:
         """The method and the options of :func:`bactrian.learn` that ``fit`` learns with."""
-        names = ("method", "prior_variance", "l1", "tolerance", "max_iterations", "max_seconds", "n_threads", "seed")
-        return {name: getattr(self, name) for name in names}
+        names = [entry.name for entry in dataclasses.fields(LearnedEstimator) if entry.init]
+        return {name: getattr(self, name) for name in names if name != "warm_start"}
 
     def adopt(self, solution: Solution) -> Self:
         """Take up weights that were learned, with ``learning_options``, from what ``encode`` gave.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 import numpy as np
@@ -40,24 +41,28 @@ CONVEX = Camel(entropy="convex")
 TOLERANCE, LABEL_TOLERANCE = 1e-3, 1e-2
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class GraphEstimator(LearnedEstimator):
     """Base of estimators whose instances are graphs of labelled nodes.
 
     Subclasses stack their X (``_stack``) and name the tying of each edge type (``_tyings``).
     """
 
-    tables: str
-    node_factors: str
-    labels: Any
-    class_weight: Any
-    inference: str
-    inference_options: Mapping[str, Any] | None
-    classes_: NDArray[Any]
-    n_features_in_: int
-    n_edge_features_: int | None
-    node_factors_: str
-    tyings_: tuple[str, ...]
-    intercepts_: tuple[bool, bool]  #: of nodes and of edges with features
+    method: Any = CONVEX
+    tolerance: float = 1e-3
+    tables: str = "symmetric"
+    node_factors: str = "clusters"
+    fit_intercept: bool = True
+    labels: Any = None
+    class_weight: Any = None
+    inference: str = "matched"
+    inference_options: Mapping[str, Any] | None = None
+    classes_: NDArray[Any] = field(init=False)
+    n_features_in_: int = field(init=False)
+    n_edge_features_: int | None = field(init=False)
+    node_factors_: str = field(init=False)
+    tyings_: tuple[str, ...] = field(init=False)
+    intercepts_: tuple[bool, bool] = field(init=False)  #: of nodes and of edges with features
 
     def _stack(self, X: Any, fitted: bool) -> StackedGraphs:
         """Check X, against what was fitted where asked to, and stack it."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from bactrian.estimators.graph_arrays import StackedGraphs, stack_graphs
-from bactrian.estimators.graph_common import CONVEX, GraphEstimator
+from bactrian.estimators.graph_common import GraphEstimator
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class GraphCRF(GraphEstimator):
     """A conditional random field over graphs: every node has features and a label, every edge a table.
 
@@ -82,44 +83,7 @@ class GraphCRF(GraphEstimator):
            [0.  , 1.  ]])
     """
 
-    def __init__(
-        self,
-        *,
-        tables: str = "symmetric",
-        method: Any = CONVEX,
-        prior_variance: float | None = 10.0,
-        l1: float = 0.0,
-        tolerance: float = 1e-3,
-        max_iterations: int = 10_000,
-        max_seconds: float | None = None,
-        n_threads: int | None = None,
-        seed: int = 0,
-        warm_start: bool = False,
-        node_factors: str = "clusters",
-        fit_intercept: bool = True,
-        edge_intercept: bool = True,
-        labels: Any = None,
-        class_weight: Any = None,
-        inference: str = "matched",
-        inference_options: Mapping[str, Any] | None = None,
-    ) -> None:
-        self.tables = tables
-        self.method = method
-        self.prior_variance = prior_variance
-        self.l1 = l1
-        self.tolerance = tolerance
-        self.max_iterations = max_iterations
-        self.max_seconds = max_seconds
-        self.n_threads = n_threads
-        self.seed = seed
-        self.warm_start = warm_start
-        self.node_factors = node_factors
-        self.fit_intercept = fit_intercept
-        self.edge_intercept = edge_intercept
-        self.labels = labels
-        self.class_weight = class_weight
-        self.inference = inference
-        self.inference_options = inference_options
+    edge_intercept: bool = True
 
     def _stack(self, X: Any, fitted: bool) -> StackedGraphs:
         intercepts = self.intercepts_ if fitted else (bool(self.fit_intercept), bool(self.edge_intercept))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bactrian.estimators.graph_arrays import StackedGraphs, checked_list, pointer, stack_rows
-from bactrian.estimators.graph_common import CONVEX, GraphEstimator
+from bactrian.estimators.graph_common import GraphEstimator
 from bactrian.graphs.domain import real_numbers
 
 Ints = NDArray[np.int64]
@@ -18,6 +18,7 @@ Ints = NDArray[np.int64]
 _STEPS = ((0, 1), (1, 0), (1, 1), (1, -1))
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class GridCRF(GraphEstimator):
     """A conditional random field over grids: the labels of pixels, given features of each.
 
@@ -64,46 +65,9 @@ class GridCRF(GraphEstimator):
     True
     """
 
-    def __init__(
-        self,
-        *,
-        connectivity: int = 4,
-        tables: str = "symmetric",
-        by_direction: bool = False,
-        method: Any = CONVEX,
-        prior_variance: float | None = 10.0,
-        l1: float = 0.0,
-        tolerance: float = 1e-3,
-        max_iterations: int = 10_000,
-        max_seconds: float | None = None,
-        n_threads: int | None = None,
-        seed: int = 0,
-        warm_start: bool = False,
-        node_factors: str = "clusters",
-        fit_intercept: bool = True,
-        labels: Any = None,
-        class_weight: Any = None,
-        inference: str = "matched",
-        inference_options: Mapping[str, Any] | None = None,
-    ) -> None:
-        self.connectivity = connectivity
-        self.tables = tables
-        self.by_direction = by_direction
-        self.method = method
-        self.prior_variance = prior_variance
-        self.l1 = l1
-        self.tolerance = tolerance
-        self.max_iterations = max_iterations
-        self.max_seconds = max_seconds
-        self.n_threads = n_threads
-        self.seed = seed
-        self.warm_start = warm_start
-        self.node_factors = node_factors
-        self.fit_intercept = fit_intercept
-        self.labels = labels
-        self.class_weight = class_weight
-        self.inference = inference
-        self.inference_options = inference_options
+    connectivity: int = 4
+    by_direction: bool = False
+    connectivity_: int = field(init=False)
 
     def _stack(self, X: Any, fitted: bool) -> StackedGraphs:
         connectivity = self.connectivity_ if fitted else _checked_connectivity(self.connectivity)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 import numpy as np
@@ -19,6 +20,7 @@ from bactrian.solvers.solution import Callback
 Ints = NDArray[np.int64]
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class MarkovRandomField(PairwiseField):
     """A pairwise Markov random field, learned from complete samples.
 
@@ -92,42 +94,11 @@ class MarkovRandomField(PairwiseField):
     array([[0, 0, 1]])
     """
 
-    def __init__(
-        self,
-        edges: Any = "complete",
-        *,
-        shape: Any = None,
-        tables: str = "full",
-        method: Any = "cccp",
-        prior_variance: float | None = 10.0,
-        l1: float = 0.0,
-        tolerance: float = 1e-6,
-        max_iterations: int = 10_000,
-        max_seconds: float | None = None,
-        n_threads: int | None = None,
-        seed: int = 0,
-        warm_start: bool = False,
-        cardinalities: Any = None,
-        inference: str = "rbp",
-        memory_budget: int = 2**28,
-        node_factors: str = "clusters",
-    ) -> None:
-        self.edges = edges
-        self.shape = shape
-        self.tables = tables
-        self.method = method
-        self.prior_variance = prior_variance
-        self.l1 = l1
-        self.tolerance = tolerance
-        self.max_iterations = max_iterations
-        self.max_seconds = max_seconds
-        self.n_threads = n_threads
-        self.seed = seed
-        self.warm_start = warm_start
-        self.cardinalities = cardinalities
-        self.inference = inference
-        self.memory_budget = memory_budget
-        self.node_factors = node_factors
+    edges: Any = field(default="complete", kw_only=False)
+    shape: Any = None
+    tables: str = "full"
+    cardinalities: Any = None
+    node_factors: str = "clusters"
 
     # --- learning ---
 

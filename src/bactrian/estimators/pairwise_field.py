@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -24,19 +25,20 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class PairwiseField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """What :class:`MarkovRandomField` does once it is fitted; not for use by itself."""
 
-    inference: str
-    memory_budget: int
-    tables_: str
-    node_factors_: str
-    model_: LogLinearModel
-    edges_: Ints
-    cardinalities_: Ints
-    n_features_in_: int
-    _fits: tuple[int, bool] | None
-    _partition: tuple[object, float] | None
+    inference: str = "rbp"
+    memory_budget: int = 2**28
+    tables_: str = field(init=False)
+    node_factors_: str = field(init=False)
+    model_: LogLinearModel = field(init=False)
+    edges_: Ints = field(init=False)
+    cardinalities_: Ints = field(init=False)
+    n_features_in_: int = field(init=False)
+    _fits: tuple[int, bool] | None = field(init=False)
+    _partition: tuple[object, float] | None = field(init=False)
 
     def _keep(self, tables: str, model: LogLinearModel, edges: Ints) -> None:
         """Take up a model; its weights come apart from it."""

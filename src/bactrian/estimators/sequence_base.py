@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -34,18 +35,21 @@ Ints = NDArray[np.int64]
 _EDGE_KINDS = ("transition", "skip")
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class SequenceCRF(LearnedEstimator):
     """What :class:`LinearChainCRF` and :class:`SkipChainCRF` have in common; not for use by itself."""
 
-    transition_tables: str
-    min_frequency: int
-    labels: Any
-    class_weight: Any
-    node_factors: str
-    all_possible_states: bool
-    all_possible_transitions: bool
-    _labels: Labels
-    _vocabularies: dict[str, Vocabulary]
+    method: Any = "exact"
+    tolerance: float = 1e-4
+    transition_tables: str = "full"
+    min_frequency: int = 1
+    labels: Any = None
+    class_weight: Any = None
+    node_factors: str = "edges"
+    all_possible_states: bool = True
+    all_possible_transitions: bool = True
+    _labels: Labels = field(init=False)
+    _vocabularies: dict[str, Vocabulary] = field(init=False)
 
     # --- what the two kinds differ in ---
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -21,6 +22,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class LinearChainCRF(SequenceCRF):
     """A chain: p(y | x) with a score per token and label, and one per pair of successive labels.
 
@@ -66,43 +68,6 @@ class LinearChainCRF(SequenceCRF):
     >>> model.predict([[["word=b"], ["word=a"]]])
     [['B', 'A']]
     """
-
-    def __init__(
-        self,
-        *,
-        method: Any = "exact",
-        prior_variance: float | None = 10.0,
-        l1: float = 0.0,
-        tolerance: float = 1e-4,
-        max_iterations: int = 10_000,
-        max_seconds: float | None = None,
-        n_threads: int | None = None,
-        seed: int = 0,
-        transition_tables: str = "full",
-        min_frequency: int = 1,
-        labels: Any = None,
-        class_weight: Any = None,
-        node_factors: str = "edges",
-        all_possible_states: bool = True,
-        all_possible_transitions: bool = True,
-        warm_start: bool = False,
-    ) -> None:
-        self.method = method
-        self.prior_variance = prior_variance
-        self.l1 = l1
-        self.tolerance = tolerance
-        self.max_iterations = max_iterations
-        self.max_seconds = max_seconds
-        self.n_threads = n_threads
-        self.seed = seed
-        self.transition_tables = transition_tables
-        self.min_frequency = min_frequency
-        self.labels = labels
-        self.class_weight = class_weight
-        self.node_factors = node_factors
-        self.all_possible_states = all_possible_states
-        self.all_possible_transitions = all_possible_transitions
-        self.warm_start = warm_start
 
     def fit(
         self,
@@ -177,6 +142,7 @@ class LinearChainCRF(SequenceCRF):
         return graph_marginals(data, self.weights_, "exact", evidence, edges=edges, n_threads=self.n_threads)
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class SkipChainCRF(SequenceCRF):
     """A chain with skip edges between distant tokens that should be labelled alike (Sutton & McCallum 2004).
 
@@ -228,54 +194,13 @@ all_possible_transitions, warm_start
     [['PER', 'O', 'PER']]
     """
 
-    def __init__(
-        self,
-        *,
-        skips: Any = "nearest",
-        word: str = "word",
-        skip_tables: str = "symmetric",
-        inference: str = "rbp",
-        inference_tolerance: float = 1e-4,
-        decoding: str = "max-marginals",
-        method: Any = "cccp",
-        prior_variance: float | None = 10.0,
-        l1: float = 0.0,
-        tolerance: float = 1e-4,
-        max_iterations: int = 10_000,
-        max_seconds: float | None = None,
-        n_threads: int | None = None,
-        seed: int = 0,
-        transition_tables: str = "full",
-        min_frequency: int = 1,
-        labels: Any = None,
-        class_weight: Any = None,
-        node_factors: str = "edges",
-        all_possible_states: bool = True,
-        all_possible_transitions: bool = True,
-        warm_start: bool = False,
-    ) -> None:
-        self.skips = skips
-        self.word = word
-        self.skip_tables = skip_tables
-        self.inference = inference
-        self.inference_tolerance = inference_tolerance
-        self.decoding = decoding
-        self.method = method
-        self.prior_variance = prior_variance
-        self.l1 = l1
-        self.tolerance = tolerance
-        self.max_iterations = max_iterations
-        self.max_seconds = max_seconds
-        self.n_threads = n_threads
-        self.seed = seed
-        self.transition_tables = transition_tables
-        self.min_frequency = min_frequency
-        self.labels = labels
-        self.class_weight = class_weight
-        self.node_factors = node_factors
-        self.all_possible_states = all_possible_states
-        self.all_possible_transitions = all_possible_transitions
-        self.warm_start = warm_start
+    method: Any = "cccp"
+    skips: Any = "nearest"
+    word: str = "word"
+    skip_tables: str = "symmetric"
+    inference: str = "rbp"
+    inference_tolerance: float = 1e-4
+    decoding: str = "max-marginals"
 
     def fit(
         self,
