@@ -16,7 +16,7 @@ from bactrian.camel.entropy import carve
 from bactrian.camel.prior import Prior
 from bactrian.engines.numba.threads import Workers
 from bactrian.graphs.packing import pack
-from bactrian.runs.checkpoints import SegmentedLearning
+from bactrian.runs.checkpoints import learn_in_segments
 from ranks import together
 
 Floats = NDArray[np.float64]
@@ -133,8 +133,8 @@ def test_every_route_has_it(tmp_path: Path) -> None:
         judge = bt.learn(graphs(2.0, 0.5), method, prior_variance=1.0, **options)
         wanted = judge.weights * np.sqrt(variances)
         found = {"memory": bt.learn(graphs(), method, prior_variance=variances, **options)}
-        segments = SegmentedLearning(every=3, save=lambda checkpoint: None)
-        found["segments"] = segments(graphs(), method, prior_variance=variances, max_iterations=5_000, **options)
+        segments = {"every": 3, "save": lambda checkpoint: None, "max_iterations": 5_000}
+        found["segments"] = learn_in_segments(graphs(), method, prior_variance=variances, **segments, **options)
         parts = [slice(0, 3), slice(3, 8)]
         if method != "exact":  # rings are no trees
             folder = bt.PackedFolder.write(tmp_path / method, [graphs(part=part) for part in parts])
