@@ -94,3 +94,21 @@ def test_the_comparison_with_pgmpy_gives_its_answer():
 
 def test_type_hints_are_shipped():
     assert (Path(bactrian.__file__).parent / "py.typed").is_file()
+
+
+def test_every_citation_is_in_the_bibliography() -> None:
+    """Each year in a docstring or comment stands behind the first author of an entry with that year."""
+    entries = re.findall(r"^\*\*([^*(]+?) \((\d{4})\)", (DOCS / "literature.md").read_text(), flags=re.MULTILINE)
+    listed = {(authors.split(",")[0].split()[-1], year) for authors, year in entries}
+    missing = []
+    for path in sorted(Path(bactrian.__file__).parent.rglob("*.py")):
+        text = re.sub(
+            r"(CoNLL[ -]|UAI |from |to |of )20(03|14)|from 2006|conll2003", "", " ".join(path.read_text().split())
+        )
+        for match in re.finditer(r"(?<![\d.:\-_=\"])((?:19[5-9]|20[0-2])\d)(?![\d\-:]|\.\d)", text):
+            before = text[max(0, match.start() - 170) : match.start()]
+            if re.search(r"[A-Z][a-zü]+,? \(?$|\), $|[A-Z][A-Za-z. ]+ ?\d*,? \(?$", before) and not any(
+                name in before for name, year in listed if year == match.group(1)
+            ):
+                missing.append(f"{path.name}: ...{before[-60:]}{match.group(1)}")
+    assert not missing, "\n".join(missing)
