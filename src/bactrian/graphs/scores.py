@@ -8,6 +8,7 @@ implementations are the two routes by which data arrives: a sparse F given entry
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -107,12 +108,18 @@ class TiedTable:
 
     def reduce(self, counts: Floats) -> Floats:
         """The transpose of :meth:`expand`."""
+        if self.tying == "full":
+            return counts
+        entries, starts = self._entries
+        totals: Floats = np.add.reduceat(counts[..., entries], starts, axis=-1)
+        return totals
+
+    @cached_property
+    def _entries(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The entries of each weight, one weight after the other, and where those of each begin."""
         flat = self.index.ravel()
-        indicator = np.zeros((flat.size, self.n_tied))
-        used = np.flatnonzero(flat >= 0)
-        indicator[used, flat[used]] = 1.0
-        product: Floats = counts @ indicator
-        return product
+        entries = np.argsort(flat, kind="stable")[int((flat < 0).sum()) :]
+        return entries, np.searchsorted(flat[entries], np.arange(self.n_tied))
 
 
 @dataclass(frozen=True)
