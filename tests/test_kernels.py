@@ -501,6 +501,12 @@ def test_counts_of_shared_tables_survive_a_fresh_start_in_log_space(swept: bool)
         assert ours.value == pytest.approx(dense_dual(dual, weights), rel=1e-12)
 
 
+def test_a_change_of_gradient_whose_square_underflows_is_not_remembered() -> None:
+    memory = Memory(3, 2)
+    memory.add(np.array([1e4, 0.0]), np.array([1e-170, 0.0]))
+    np.testing.assert_array_equal(memory.direction(np.array([0.5, 0.0])), [-0.5, 0.0])
+
+
 @pytest.mark.parametrize("damping", [0.0, LOG_SPACE])
 def test_multipliers_of_extreme_weights_do_no_harm(damping: float) -> None:
     """Messages that underflowed at one point must not forbid states at the next."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import enum
 import math
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -134,8 +135,11 @@ class Memory:
             self._gram[:, row] = products[:, k]
 
     def _remember(self, slot: int, ss: float, sy: float, yy: float) -> bool:
-        """Make the pair in a slot the newest, given its inner products, unless its curvature is not positive."""
-        if sy <= 1e-10 * math.sqrt(ss * yy):
+        """Make the pair in a slot the newest, given its inner products, unless its curvature is not positive.
+
+        A change of gradient so small that its square underflows says nothing of the curvature either.
+        """
+        if yy < sys.float_info.min or sy <= 1e-10 * math.sqrt(ss * yy):
             return False
         if len(self._order) == self.size:
             self._order.pop(0)
