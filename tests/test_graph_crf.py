@@ -340,7 +340,7 @@ def test_bad_input_is_refused_by_name(X, y, error, message):
         ({"node_factors": "nowhere"}, "node_factors must be"),
         ({"class_weight": [1.0]}, "class_weight must have one weight per class"),
         ({"labels": [0]}, "y holds label 1"),
-        ({"method": "magic"}, "unknown method"),
+        ({"method": "magic"}, "method must be one of .*, found 'magic'"),
     ],
 )
 def test_bad_settings_are_refused_by_name(settings, message):

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bactrian.errors import ArgumentError, ArgumentTypeError
 from bactrian.graphs.domain import real_numbers
 
 Floats = NDArray[np.float64]
@@ -36,26 +37,23 @@ class Prior:
         if isinstance(variance, np.ndarray):
             wrong = np.flatnonzero(~(variance > 0.0))  # NaN too
             if wrong.size:
-                raise ValueError(
-                    "prior_variance must be positive, infinity for no prior: "
-                    f"weight {wrong[0]} has {variance.flat[wrong[0]]}"
-                )
+                found = f"weight {wrong[0]} has {variance.flat[wrong[0]]}"
+                raise ArgumentError("prior_variance", f"must be positive, infinity for no prior: {found}")
         elif variance is not None and not (np.isfinite(variance) and variance > 0.0):
-            raise ValueError(f"prior_variance must be positive, or None for no prior, found {variance}")
+            raise ArgumentError("prior_variance", f"must be positive, or None for no prior, found {variance}")
         if not (np.isfinite(self.l1) and self.l1 >= 0.0):
-            raise ValueError(f"l1 must not be negative, found {self.l1}")
+            raise ArgumentError("l1", f"must not be negative, found {self.l1}")
 
     @staticmethod
     def of(prior_variance: Any, l1: Any) -> Prior:
         """The prior that ``prior_variance``, None, a number or one per weight, describes."""
-        if not isinstance(l1, _NUMBERS):
-            raise TypeError(f"l1 must be a number, found {l1!r}")
-        if prior_variance is None or isinstance(prior_variance, _NUMBERS):
+        if isinstance(l1, bool) or not isinstance(l1, _NUMBERS):
+            raise ArgumentTypeError("l1", f"must be a number, found {l1!r}")
+        if prior_variance is None or (isinstance(prior_variance, _NUMBERS) and not isinstance(prior_variance, bool)):
             return Prior(None if prior_variance is None else float(prior_variance), float(l1))
         if isinstance(prior_variance, str | bytes) or not isinstance(prior_variance, Sequence | np.ndarray):
-            raise TypeError(
-                f"prior_variance must be a number, None, or an array with one per weight, found {prior_variance!r}"
-            )
+            expected = "must be a number, None, or an array with one per weight"
+            raise ArgumentTypeError("prior_variance", f"{expected}, found {prior_variance!r}")
         return Prior(real_numbers(prior_variance, "prior_variance").copy(), float(l1))
 
     def checked_for(self, n_weights: int) -> Prior:

@@ -1,16 +1,19 @@
-"""What the commands share: errors that are one line, and a progress bar."""
+"""What the commands share: errors that are one line, a progress bar, and scores as a table."""
 
 from __future__ import annotations
 
 import inspect
-import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Any, Protocol
 
+from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-from rich.table import Column
+from rich.table import Column, Table
+
+from bactrian.errors import ArgumentError
 
 
 class BadInputError(Exception):
@@ -18,24 +21,20 @@ class BadInputError(Exception):
 
 
 @contextmanager
-def bad_input(*kinds: type[Exception], prefix: str = "") -> Iterator[None]:
-    """Turn exceptions of these kinds into one line, led by ``prefix``."""
+def bad_input(
+    *kinds: type[Exception], prefix: str = "", options: Callable[[ArgumentError], str] = str
+) -> Iterator[None]:
+    """Turn exceptions of these kinds into one line, led by ``prefix``; ``options`` words errors about arguments."""
     try:
         yield
     except kinds as problem:
-        raise BadInputError(prefix + " ".join(_words(problem).split())) from problem
+        words = options(problem) if isinstance(problem, ArgumentError) else _words(problem)
+        raise BadInputError(prefix + " ".join(words.split())) from problem
 
 
-@contextmanager
-def as_options(given: Collection[str]) -> Iterator[None]:
-    """Let a ValueError that opens with the name of a setting name the option, where it was given as one."""
-    try:
-        yield
-    except ValueError as problem:
-        found = re.match(r"(?:(?:options|input|features)\.)?(\w+)(?=[ :])", str(problem))
-        if found is None or found[1] not in given:
-            raise
-        raise ValueError(f"--{found[1].removeprefix('n_').replace('_', '-')}{str(problem)[found.end() :]}") from problem
+def named(setting: str, flag: str) -> Callable[[ArgumentError], str]:
+    """Words for errors where one setting was given as an option, for :func:`bad_input`."""
+    return lambda error: error.said_of(flag) if error.argument == setting else str(error)
 
 
 def _words(problem: Exception) -> str:
@@ -43,7 +42,7 @@ def _words(problem: Exception) -> str:
         return f"out of memory: {problem}"
     if isinstance(problem, OSError) and problem.filename is not None and problem.strerror:
         return f"{problem.filename}: {problem.strerror}"
-    if isinstance(problem, ImportError) and "pip install" not in str(problem):
+    if isinstance(problem, ModuleNotFoundError):
         extra = "vision" if problem.name is not None and problem.name.startswith("skimage") else "report"
         return f"{problem}; pip install 'bactrian[{extra}]'"
     return str(problem)
@@ -82,3 +81,35 @@ def progress_bar(description: str) -> Iterator[Show | None]:
             bar.update(task, description=description, completed=completed, total=total, detail=detail)
 
         yield show
+
+
+def print_scores(scores: dict[str, Any], title: str) -> None:
+    """Print scores of texts (entities by type, micro, macro, tokens) or of graphs (accuracy, recall by label)."""
+    console = Console()
+    columns = ["", "precision", "recall", "F1", "number"] if "entities" in scores else ["", "recall", "number"]
+    table = Table(title=escape(title), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="right" if number else "left", no_wrap=True)
+    if "entities" in scores:
+        entities, tokens = scores["entities"], scores["token_f1"]
+        for name, score in entities["types"].items():
+            table.add_row(escape(name), *_figures(score))
+        table.add_section()
+        table.add_row("entities, micro", *_figures(entities["micro"]))
+        table.add_row("entities, macro", *_figures(entities["macro"]))
+        table.add_row("tokens, micro", *_figures(tokens["micro"]))
+        table.add_row("tokens, macro", *_figures(tokens["macro"]))
+        console.print(table)
+    elif scores.get("labels"):
+        for name, score in scores["labels"].items():
+            table.add_row(escape(name), f"{100 * score['recall']:.2f}", str(score["support"]))
+        console.print(table)
+    else:
+        console.print(escape(title), highlight=False, soft_wrap=True)
+    what = "nodes" if "nodes" in scores else "tokens"
+    console.print(f"{100 * scores['accuracy']:.2f} % of {scores[what]:,} {what} right", highlight=False)
+
+
+def _figures(score: dict[str, float]) -> list[str]:
+    figures = [f"{100 * score[key]:.2f}" for key in ("precision", "recall", "f1")]
+    return [*figures, str(score.get("support", ""))]

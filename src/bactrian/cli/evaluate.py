@@ -8,8 +8,7 @@ from typing import Annotated
 
 import typer
 
-from bactrian.cli.common import as_options, bad_input
-from bactrian.cli.scores import print_scores
+from bactrian.cli.common import bad_input, named, print_scores
 
 EXAMPLES = "Examples:  bactrian evaluate ner test.conll  ·  bactrian evaluate ner test.conll --json"
 
@@ -21,7 +20,7 @@ def run(
     encoding: Annotated[str | None, typer.Option(help="Of the texts; that of training otherwise.")] = None,
 ) -> None:
     """Precision, recall and F1 of entities as conlleval counts them, and of tokens; accuracy for graphs."""
-    with bad_input(ValueError, TypeError, OSError), as_options(("encoding",)):
+    with bad_input(ValueError, TypeError, OSError, options=named("input.encoding", "--encoding")):
         from bactrian.runs.compare import evaluate_run
         from bactrian.runs.folders import RunFolder
         from bactrian.runs.models import FittedRun

@@ -9,17 +9,17 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bactrian.cli.common import BadInputError, as_options, bad_input, progress_bar
-from bactrian.cli.options import Fallback, Method, Task, bytes_of, positive, share
-from bactrian.cli.summary import decoding_lines, inference_lines
+from bactrian.cli.common import BadInputError, bad_input, named, progress_bar
 
 if TYPE_CHECKING:
-    from bactrian.inference.result import InferenceProgress
+    from bactrian.inference.decode import Decoding
+    from bactrian.inference.result import InferenceProgress, InferenceResult
     from bactrian.inference.uai import UaiModel
 
 EXAMPLES = (
@@ -30,6 +30,64 @@ _METHOD_HELP = (
     "MAR and PR: rbp (the default), exact, bp, trw, convex, double-loop, mean-field, gibbs (MAR alone); "
     "MPE: max-product (the default), exact, max-marginals, dual."
 )
+
+
+class Task(StrEnum):
+    """What to work out; the name is also the suffix of the result's file."""
+
+    MAR = "MAR"
+    PR = "PR"
+    MPE = "MPE"
+
+
+class Method(StrEnum):
+    """Methods of ``bactrian.infer`` and ``bactrian.decode``."""
+
+    RBP = "rbp"
+    EXACT = "exact"
+    BP = "bp"
+    TRW = "trw"
+    CONVEX = "convex"
+    DOUBLE_LOOP = "double-loop"
+    MEAN_FIELD = "mean-field"
+    GIBBS = "gibbs"
+    MAX_PRODUCT = "max-product"
+    MAX_MARGINALS = "max-marginals"
+    DUAL = "dual"
+
+
+class Fallback(StrEnum):
+    """What finishes where belief propagation does not converge."""
+
+    DOUBLE_LOOP = "double-loop"
+
+
+def bytes_of(text: str) -> int:
+    """A number of bytes such as 4GiB, 500MiB or 1000000."""
+    units = {"": 0, "b": 0, "kib": 10, "mib": 20, "gib": 30, "tib": 40}
+    number = text.strip().rstrip("BbIiKkMmGgTt ")
+    unit = text.strip()[len(number) :].strip().lower()
+    try:
+        size = float(number) * 2 ** units[unit]
+    except (ValueError, KeyError):
+        size = math.nan
+    if not 1 <= size < 2**63:
+        raise typer.BadParameter(f"expected bytes such as 4GiB, 500MiB or 1000000, found {text!r}")
+    return int(size)
+
+
+def positive(value: float | None) -> float | None:
+    """A number above 0, where one is given."""
+    if value is not None and not 0.0 < value < math.inf:
+        raise typer.BadParameter(f"expected a positive number, found {value}")
+    return value
+
+
+def share(value: float | None) -> float | None:
+    """A number from 0 to below 1, where one is given."""
+    if value is not None and not 0.0 <= value < 1.0:
+        raise typer.BadParameter(f"expected a number of at least 0 and below 1, found {value}")
+    return value
 
 
 def run(
@@ -60,7 +118,7 @@ def run(
         ),
     ] = "4GiB",  # type: ignore[assignment]
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of trw, mean-field and gibbs; 0 by default.")] = None,
-    threads: Annotated[int | None, typer.Option(min=1, help="Threads; one a core by default.")] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads; one per core by default.")] = None,
 ) -> None:
     """Marginals (MAR), partition function (PR) or most probable assignment (MPE) of a UAI model.
 
@@ -82,7 +140,8 @@ def run(
     about = f"{model}: " if evidence is None else f"{model} with {evidence}: "
     given = {option: value for option, value in (options | more).items() if value is not None}
     began = time.perf_counter()
-    with bad_input(ValueError, MemoryError, prefix=about), as_options(("memory_budget",)), warnings.catch_warnings():
+    budget = named("memory_budget", "--memory-budget")
+    with bad_input(ValueError, MemoryError, prefix=about, options=budget), warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # the summary says where a method stopped short
         outcome = _run(read, name, seen, wanted, given)
     seconds = time.perf_counter() - began
@@ -184,7 +243,7 @@ def _run(read: UaiModel, method: str, evidence: dict[int, int], task: Task, opti
             found = decode(model, [], method, evidence, return_result=True, **options)
             impossible = found.score == -math.inf and method != "max-marginals"
             return _Outcome(
-                list(decoding_lines(found)),
+                list(_decoding_lines(found)),
                 lambda path: uai.write_assignment(path, found.assignment),
                 not found.converged or impossible,
             )
@@ -198,7 +257,7 @@ def _run(read: UaiModel, method: str, evidence: dict[int, int], task: Task, opti
             assert log_partition is not None  # gibbs was refused
             uai.write_log_partition(path, log_partition)
 
-    return _Outcome(list(inference_lines(result)), write, not result.converged)
+    return _Outcome(list(_inference_lines(result)), write, not result.converged)
 
 
 @contextmanager
@@ -220,3 +279,38 @@ def _progress(method: str, tolerance: float) -> Iterator[Callable[[InferenceProg
             show(at.method, detail, whole - math.log(at.residual / tolerance), whole)
 
         yield None if show is None else follow
+
+
+# --- the summary ---
+
+#: What a method's log Z is; bounds hold once it has converged.
+_MEANING = {"exact": "exact", "trw": "upper bound", "mean-field": "lower bound", "convex": "convex approximation"}
+
+
+def _inference_lines(result: InferenceResult) -> Iterator[tuple[str, str]]:
+    """Name and value of what there is to say about marginals and a partition function."""
+    yield "method", result.method
+    if result.converged:
+        yield "converged", "yes" if result.status == "converged" else f"yes: {result.status}"
+    else:
+        yield "converged", f"no: {result.status}"
+    yield "iterations", str(result.iterations)
+    if result.log_partition is None:
+        yield "log Z", f"none: {result.method} does not estimate it"
+    else:
+        yield "log Z", f"{_logarithm(result.log_partition)}, {_MEANING.get(result.method, 'Bethe approximation')}"
+
+
+def _decoding_lines(result: Decoding) -> Iterator[tuple[str, str]]:
+    """Name and value of what there is to say about an assignment."""
+    yield "method", result.method
+    yield "converged", "yes" if result.converged else "no"
+    yield "iterations", str(result.iterations)
+    yield "log score", _logarithm(result.score) if result.score > -math.inf else "-inf: the assignment is impossible"
+    if result.bound is not None:
+        yield "bound", _logarithm(result.bound)
+    yield "optimal", "yes" if result.optimal else "not proved"
+
+
+def _logarithm(value: float) -> str:
+    return f"{value:.9g} (log10: {value / math.log(10):.9g})"

@@ -3,25 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from bactrian.cli.common import as_options, bad_input, progress_bar
-from bactrian.cli.settings import (
-    Columns,
-    Config,
-    Encoding,
-    Features,
-    Fields,
-    Format,
-    MinFrequency,
-    Model,
-    Scheme,
-    listed,
-    options_among,
-    settings_from,
-)
+from bactrian.cli.common import bad_input, progress_bar
+from bactrian.cli.run_options import DATA_OPTIONS, Config, GivenOptions, merged_settings, takes
 
 EXAMPLES = (
     "Examples:  bactrian pack train.conll -o packed  ·  bactrian pack graphs.jsonl -o packed --chunk 200000  ·  "
@@ -29,6 +16,7 @@ EXAMPLES = (
 )
 
 
+@takes(DATA_OPTIONS)
 def run(
     train: Annotated[
         list[Path] | None,
@@ -36,36 +24,22 @@ def run(
     ] = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="The folder.")] = Path("bactrian-pack"),
     config: Config = None,
-    format: Format = None,
-    columns: Columns = None,
-    fields: Fields = None,
-    encoding: Encoding = None,
-    features: Features = None,
-    pos: Annotated[bool | None, typer.Option("--pos/--no-pos", help="Use the column pos.")] = None,
-    scheme: Scheme = None,
-    model: Model = None,
-    min_frequency: MinFrequency = None,
     chunk: Annotated[int, typer.Option(min=1, help="Tokens or nodes of a chunk: one is in memory at a time.")] = 50_000,
+    **options: Any,
 ) -> None:
     """Pack labelled data into a folder that train goes through chunk by chunk.
 
     The files are read three times (graphs: twice) and never held in memory as a whole. Whatever depends on features
     and labels is settled here; the learner and its options are for train.
     """
-    given = {
-        "train": [str(path.absolute()) for path in train or ()] or None,
-        "scheme": scheme,
-        "model": model,
-        "input": {"format": format, "columns": listed(columns), "fields": listed(fields), "encoding": encoding},
-        "features": {"preset": features, "pos": pos},
-        "options": {"min_frequency": min_frequency},
-    }
+    given = GivenOptions.of(options, DATA_OPTIONS)
     kinds = (ValueError, TypeError, OSError, MemoryError)
-    with bad_input(*kinds), as_options(options_among(given)), progress_bar("packing") as show:
+    with bad_input(*kinds, options=given.in_words), progress_bar("packing") as show:
         from bactrian.runs.packs import write_pack
         from bactrian.runs.settings import RunSettings, with_defaults
 
-        values, _ = settings_from(given, config)
+        values = merged_settings(train, given, config)
+        values.pop("output", None)
 
         def tell(what: str, chunks: int) -> None:
             if show is not None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bactrian.cli.common import BadInputError, as_options, bad_input
+from bactrian.cli.common import BadInputError, bad_input, named
 
 if TYPE_CHECKING:
     from bactrian.runs.models import FittedRun
@@ -50,7 +50,7 @@ def run(
     Documents are read, tagged and written as they come. JSON has a line a document: its name, its text, and the
     entities with type, start and stop in characters. Graphs come out as JSON lines with the labels of the nodes.
     """
-    with bad_input(ValueError, TypeError, OSError), as_options(("encoding",)):
+    with bad_input(ValueError, TypeError, OSError, options=named("input.encoding", "--encoding")):
         from bactrian.runs.data import TEXT_FORMATS
         from bactrian.runs.folders import RunFolder
         from bactrian.runs.models import FittedRun

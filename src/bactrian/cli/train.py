@@ -13,23 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from bactrian.cli.common import BadInputError, Show, as_options, bad_input, progress_bar
-from bactrian.cli.options import positive, variance
-from bactrian.cli.scores import print_scores
-from bactrian.cli.settings import (
-    Columns,
-    Config,
-    Encoding,
-    Features,
-    Fields,
-    Format,
-    MinFrequency,
-    Model,
-    Scheme,
-    listed,
-    options_among,
-    settings_from,
-)
+from bactrian.cli.common import BadInputError, Show, bad_input, print_scores, progress_bar
+from bactrian.cli.run_options import DATA_OPTIONS, LEARNING_OPTIONS, Config, GivenOptions, merged_settings, takes
 
 if TYPE_CHECKING:
     from bactrian.parallel.communicator import Communicator
@@ -41,15 +26,10 @@ EXAMPLES = (
     "bactrian train train.conll --model skip-chain --method cccp -o skips  ·  bactrian train --resume ner"
 )
 
-_METHODS = (
-    "The learner: exact (the default of chains), cccp (that of skip chains), cccp-empirical, camel0, piecewise, lbp, "
-    "trw, convex, pseudolikelihood, piecewise-pseudolikelihood, ups or pseudo-moments; graphs have CAMEL with a convex "
-    "entropy by default."
-)
-
 _WIDE = 120  #: columns from which progress is shown in full words
 
 
+@takes((*DATA_OPTIONS, *LEARNING_OPTIONS))
 def run(
     train: Annotated[
         list[Path] | None,
@@ -62,86 +42,36 @@ def run(
         Path | None, typer.Option(metavar="RUN", help="Go on with a run that was interrupted or stopped at a limit.")
     ] = None,
     config: Config = None,
-    dev: Annotated[Path | None, typer.Option(help="Labelled data to score the model on.")] = None,
-    test: Annotated[Path | None, typer.Option(help="More of it; the report shows this one if there are both.")] = None,
-    format: Format = None,
-    columns: Columns = None,
-    fields: Fields = None,
-    encoding: Encoding = None,
-    features: Features = None,
-    pos: Annotated[
-        bool | None, typer.Option("--pos/--no-pos", help="Use the column pos; such a model cannot tag raw text.")
-    ] = None,
-    scheme: Scheme = None,
-    model: Model = None,
-    method: Annotated[str | None, typer.Option("--method", "-m", metavar="NAME", help=_METHODS)] = None,
-    prior_variance: Annotated[
-        float | None, typer.Option(callback=variance, help="Of the Gaussian prior, 10 by default; inf for no prior.")
-    ] = None,
-    l1: Annotated[float | None, typer.Option("--l1", help="Coefficient of an L1 penalty.")] = None,
-    tolerance: Annotated[float | None, typer.Option(callback=positive, help="At which learning stops.")] = None,
-    min_frequency: MinFrequency = None,
-    max_iterations: Annotated[int | None, typer.Option(min=0, help="Limit, interruptions included.")] = None,
-    max_seconds: Annotated[float | None, typer.Option(callback=positive, help="Limit of learning, this time.")] = None,
-    threads: Annotated[int | None, typer.Option(min=1, help="Threads; one a core by default.")] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Seed of learners that draw random numbers.")] = None,
-    checkpoint_every: Annotated[
-        int | None, typer.Option(min=0, help="Iterations between checkpoints; 100 by default, 0 for none.")
-    ] = None,
-    report: Annotated[bool | None, typer.Option("--report/--no-report", help="Write report.html.")] = None,
+    **options: Any,
 ) -> None:
     """Learn a model from labelled text or graphs; write a run folder.
 
     Ctrl-C stops after the present iteration and keeps the model; --resume goes on from the last checkpoint. Exit code
     0: done; 1: stopped short, results kept; 2: bad input, nothing written.
     """
-    given = {
-        "train": [str(path.absolute()) for path in train or ()] or None,
-        "dev": dev and str(dev.absolute()),
-        "test": test and str(test.absolute()),
-        "scheme": scheme,
-        "model": model,
-        "checkpoint_every": checkpoint_every,
-        "report": report,
-        "input": {"format": format, "columns": listed(columns), "fields": listed(fields), "encoding": encoding},
-        "features": {"preset": features, "pos": pos},
-        "options": {
-            "method": method,
-            "prior_variance": prior_variance,
-            "l1": l1,
-            "tolerance": tolerance,
-            "min_frequency": min_frequency,
-            "max_iterations": max_iterations,
-            "max_seconds": max_seconds,
-            "n_threads": threads,
-            "seed": seed,
-        },
-    }
-    limits = {"max_iterations": max_iterations, "max_seconds": max_seconds, "n_threads": threads}
+    given = GivenOptions.of(options, (*DATA_OPTIONS, *LEARNING_OPTIONS))
     with bad_input(ImportError):
         from bactrian.parallel.launched import launched
 
         ranks = launched()
     if resume is not None:
-        _check_resume(given, output or config)
-        trained = _trained(resume, None, limits, ranks, options_among(limits))
+        _check_resume(given, {"train": train, "output": output, "config": config})
+        trained = _trained(resume, None, given, ranks)
     else:
         with bad_input(ValueError, OSError):
-            values, folder = settings_from(given, config)
-        trained = _trained(output or folder, values, limits, ranks, options_among(given))
+            values = merged_settings(train, given, config)
+        trained = _trained(output or Path(values.pop("output", "bactrian-run")), values, given, ranks)
     if ranks.rank == 0:
         _finish(trained)
     elif not trained.converged:
         raise typer.Exit(1)
 
 
-def _trained(
-    path: Path, values: dict[str, Any] | None, limits: dict[str, Any], ranks: Communicator, options: set[str]
-) -> TrainedRun:
-    """Train, or go on, with a progress bar, until done or interrupted; ``options`` gave these settings."""
+def _trained(path: Path, values: dict[str, Any] | None, given: GivenOptions, ranks: Communicator) -> TrainedRun:
+    """Train with these settings, or (None) go on, with a progress bar, until done or interrupted."""
     progress = progress_bar("reading") if ranks.rank == 0 else nullcontext()
     kinds = (ValueError, TypeError, OSError, MemoryError, ImportError)
-    with bad_input(*kinds), as_options(options), progress as show:
+    with bad_input(*kinds, options=given.in_words), progress as show:
         from bactrian.runs.folders import RunFolder, check_free
         from bactrian.runs.settings import RunSettings, with_defaults
         from bactrian.runs.training import resume_run, start_run
@@ -149,17 +79,17 @@ def _trained(
         if values is None:
             settings, _ = RunFolder(path).read_settings()
         else:
+            values.pop("output", None)
             if ranks.rank == 0:
                 go_on = f", or go on with it: --resume {path}" if RunFolder(path).settings.is_file() else ""
                 check_free(path, f"choose another name{go_on}")
             settings = RunSettings.of(with_defaults(values))
         if settings.report:
             _check_report()
-        given = {name: value for name, value in limits.items() if value is not None}
-        with _interruptible(show, {**settings.options, **given}) as follow:
+        with _interruptible(show, {**settings.options, **given.limits}) as follow:
             try:
                 if values is None:
-                    return resume_run(path, follow, ranks, **limits)
+                    return resume_run(path, follow, ranks, **given.limits)
                 return start_run(path, settings, follow, ranks)
             except KeyboardInterrupt:
                 if not (path / "settings.json").is_file():
@@ -209,13 +139,13 @@ def _check_report() -> None:
         raise ImportError(words) from problem
 
 
-def _check_resume(given: dict[str, Any], other: Any) -> None:
-    flat = {**given, **given["input"], **given["features"], **given["options"]}
-    allowed = ("max_iterations", "max_seconds", "n_threads", "input", "features", "options")
-    more = [name for name, value in flat.items() if value is not None and name not in allowed]
-    if more or other is not None:
-        what = more[0].replace("_", "-") if more else "output or --config"
-        raise BadInputError(f"--resume goes on with the settings of the run: leave out {what}; only limits may change")
+def _check_resume(given: GivenOptions, more: dict[str, Any]) -> None:
+    flags = [f"--{name}" if name != "train" else "files" for name, value in more.items() if value]
+    flags += [option.flag for option in given.values if not option.limit]
+    if flags:
+        raise BadInputError(
+            f"--resume goes on with the settings of the run: leave out {flags[0]}; only limits may change"
+        )
 
 
 # --- progress and interrupts ---

@@ -14,7 +14,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from bactrian.estimators.saving import Arrays, ModelFileError, SavedModel, read_model, write_model
-from bactrian.learners.learn import learn
+from bactrian.learners.learn import check_options, learn
 from bactrian.solvers.solution import Callback, Solution, Status
 
 Floats = NDArray[np.float64]
@@ -41,6 +41,10 @@ class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
     weights_: Floats = field(init=False)
     solution_: Solution = field(init=False)
     method_: Any = field(init=False)  #: the method that was learned with
+
+    def check_params(self) -> None:
+        """Refuse parameters that make no sense, before any data are looked at."""
+        check_options(**self.learning_options())
 
     def learning_options(self) -> dict[str, Any]:
         """The method and the options of :func:`bactrian.learn` that ``fit`` learns with."""

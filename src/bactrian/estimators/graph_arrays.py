@@ -11,6 +11,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from bactrian.errors import about
 from bactrian.estimators.labels import is_missing
 from bactrian.graphs.domain import rectangular
 from bactrian.graphs.inputs import checked_rows
@@ -108,34 +109,27 @@ def stack_graphs(
     graphs = checked_list(X, "X", "(node_features, edges) or (node_features, edges, edge_features)")
     nodes, edges, edge_rows = [], [], []
     for i, graph in enumerate(graphs):
-        # An object array of tuples of equal length comes apart into rows that are arrays themselves.
-        is_row = isinstance(graph, np.ndarray) and graph.dtype == object and graph.ndim == 1
-        if not (isinstance(graph, tuple | list) or is_row) or len(graph) not in (2, 3):
-            raise TypeError(
-                f"X[{i}] must be (node_features, edges) or (node_features, edges, edge_features), found "
-                + (f"{len(graph)} parts" if isinstance(graph, tuple | list) else type(graph).__name__)
-            )
-        rows = feature_rows(graph[0], f"X[{i}]: node_features", n_features)
-        n_features = int(rows.shape[1])
-        pairs = checked_edges(graph[1], rows.shape[0], f"X[{i}]: edges")
-        has_features = len(graph) == 3 and graph[2] is not None
-        if i == 0 and not fitted and has_features:
-            n_edge_features = int(feature_rows(graph[2], "X[0]: edge_features", None).shape[1])
-        if has_features != (n_edge_features is not None) and (has_features or len(pairs)):
-            expected = "no edge_features" if n_edge_features is None else f"{n_edge_features} edge_features"
-            raise ValueError(
-                f"X[{i}] has {'' if has_features else 'no '}edge_features, expected {expected} as elsewhere"
-            )
-        nodes.append(rows)
-        edges.append(pairs)
-        if n_edge_features is not None:
-            empty = np.zeros((0, n_edge_features))
-            given = feature_rows(graph[2], f"X[{i}]: edge_features", n_edge_features) if has_features else empty
-            if given.shape[0] != len(pairs):
-                raise ValueError(
-                    f"X[{i}]: edge_features must have one row per edge: expected {len(pairs)}, found {given.shape[0]}"
-                )
-            edge_rows.append(given)
+        with about("X", i):
+            parts = _parts_of(graph)
+            rows = feature_rows(parts[0], ": node_features", n_features)
+            n_features = int(rows.shape[1])
+            pairs = checked_edges(parts[1], rows.shape[0], ": edges")
+            has_features = parts[2] is not None
+            if i == 0 and not fitted and has_features:
+                n_edge_features = int(feature_rows(parts[2], ": edge_features", None).shape[1])
+            if has_features != (n_edge_features is not None) and (has_features or len(pairs)):
+                expected = "no edge_features" if n_edge_features is None else f"{n_edge_features} edge_features"
+                found = f"has {'' if has_features else 'no '}edge_features"
+                raise ValueError(f"{found}, expected {expected} as elsewhere")
+            nodes.append(rows)
+            edges.append(pairs)
+            if n_edge_features is not None:
+                empty = np.zeros((0, n_edge_features))
+                given = feature_rows(parts[2], ": edge_features", n_edge_features) if has_features else empty
+                if given.shape[0] != len(pairs):
+                    expected = f"expected {len(pairs)}, found {given.shape[0]}"
+                    raise ValueError(f": edge_features must have one row per edge: {expected}")
+                edge_rows.append(given)
     assert n_features is not None
     counts = np.array([rows.shape[0] for rows in nodes], dtype=np.int64)
     if not counts.any():
@@ -156,6 +150,16 @@ def stack_graphs(
     )
 
 
+def _parts_of(graph: Any) -> tuple[Any, Any, Any]:
+    """Node features, edges and, or None, edge features."""
+    # An object array of tuples of equal length comes apart into rows that are arrays themselves.
+    is_row = isinstance(graph, np.ndarray) and graph.dtype == object and graph.ndim == 1
+    if not (isinstance(graph, tuple | list) or is_row) or len(graph) not in (2, 3):
+        found = f"{len(graph)} parts" if isinstance(graph, tuple | list) else type(graph).__name__
+        raise TypeError(f"must be (node_features, edges) or (node_features, edges, edge_features), found {found}")
+    return graph[0], graph[1], graph[2] if len(graph) == 3 else None
+
+
 def checked_labels(
     y: Any, shapes: list[tuple[int, ...]], name: str = "y", *, unknown_allowed: bool = False
 ) -> NDArray[Any]:
@@ -168,11 +172,12 @@ def checked_labels(
         raise ValueError(f"{name} must have one array per graph: expected {len(shapes)}, found {len(given)}")
     parts = []
     for i, (labels, shape) in enumerate(zip(given, shapes, strict=True)):
-        array = label_array(labels, f"{name}[{i}]", unknown_allowed=unknown_allowed)
-        if array.size == 0 and math.prod(shape) == 0:
-            continue
-        if array.shape != shape:
-            raise ValueError(f"{name}[{i}] must have one label per node: expected shape {shape}, found {array.shape}")
+        with about(name, i):
+            array = label_array(labels, "", unknown_allowed=unknown_allowed)
+            if array.size == 0 and math.prod(shape) == 0:
+                continue
+            if array.shape != shape:
+                raise ValueError(f"must have one label per node: expected shape {shape}, found {array.shape}")
         parts.append(array.ravel())
     kinds = {part.dtype.kind for part in parts}
     if len(kinds) > 1:

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from bactrian.camel.camel import Camel
+from bactrian.errors import check_choice
 from bactrian.estimators.base import LearnedEstimator
 from bactrian.estimators.graph_arrays import (
     StackedGraphs,
@@ -94,7 +95,7 @@ class GraphEstimator(LearnedEstimator):
         Fixes classes and features, those of the last time with ``warm_start``; else the estimator is not fitted until
         then.
         """
-        self._check_params()
+        self.check_params()
         again = self.warm_start and hasattr(self, "classes_")
         stacked = self._stack(X, fitted=again)
         labels = checked_labels(y, stacked.shapes)
@@ -115,10 +116,10 @@ class GraphEstimator(LearnedEstimator):
         self.classes_, self.tyings_, self.node_factors_ = classes, tyings, self.node_factors
         return data
 
-    def _check_params(self) -> None:
-        if self.inference != "matched" and self.inference not in METHODS:
-            names = ", ".join(map(repr, ("matched", *METHODS)))
-            raise ValueError(f"inference must be one of {names}, found {self.inference!r}")
+    def check_params(self) -> None:
+        """Refuse parameters that make no sense, before any data are looked at."""
+        super().check_params()
+        check_choice("inference", self.inference, ("matched", *METHODS))
         if self.inference_options is not None and not isinstance(self.inference_options, Mapping):
             raise TypeError(f"inference_options must be a dict, found {type(self.inference_options).__name__}")
 
@@ -183,7 +184,7 @@ class GraphEstimator(LearnedEstimator):
         self, X: Any, known: Any, edges: bool = False, tolerance: float = LABEL_TOLERANCE
     ) -> tuple[StackedGraphs, GraphMarginals]:
         check_is_fitted(self, "weights_")
-        self._check_params()
+        self.check_params()
         stacked = self._stack(X, fitted=True)
         evidence = None if known is None else self._evidence(known, stacked)
         data = self._data(stacked, self.classes_, self.tyings_, self.node_factors_)
@@ -219,7 +220,7 @@ class GraphEstimator(LearnedEstimator):
         check_is_fitted(self, "weights_")
         if not isinstance(X, list | tuple | np.ndarray) or len(X) > 0:
             return False
-        self._check_params()
+        self.check_params()
         if known is not None and len(known) > 0:
             raise ValueError(f"known must have one array per graph: expected 0, found {len(known)}")
         return True

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bactrian.errors import about
 from bactrian.estimators.graph_arrays import StackedGraphs, checked_list, pointer, stack_rows
 from bactrian.estimators.graph_common import GraphEstimator
 from bactrian.graphs.domain import real_numbers
@@ -134,16 +135,17 @@ def _checked_grids(X: Any, n_features: int | None) -> tuple[list[Any], list[tupl
     """Rows (h * w, d) and shape of each grid."""
     rows, shapes = [], []
     for i, grid in enumerate(checked_list(X, "X", "arrays (height, width, n_features)")):
-        array = real_numbers(grid, f"X[{i}]")
-        if array.ndim == 2:
-            array = array[:, :, None]
-        if array.ndim != 3 or 0 in array.shape[:2]:
-            raise ValueError(f"X[{i}] must have shape (height, width, n_features), none 0, found {np.shape(grid)}")
-        n_features = array.shape[2] if n_features is None else n_features
-        if array.shape[2] != n_features:
-            raise ValueError(f"X[{i}] has {array.shape[2]} features, expected {n_features}")
-        if not np.isfinite(array).all():
-            raise ValueError(f"X[{i}] holds NaN or infinite values; features must be finite")
+        with about("X", i):
+            array = real_numbers(grid, "")
+            if array.ndim == 2:
+                array = array[:, :, None]
+            if array.ndim != 3 or 0 in array.shape[:2]:
+                raise ValueError(f"must have shape (height, width, n_features), none 0, found {np.shape(grid)}")
+            n_features = array.shape[2] if n_features is None else n_features
+            if array.shape[2] != n_features:
+                raise ValueError(f"has {array.shape[2]} features, expected {n_features}")
+            if not np.isfinite(array).all():
+                raise ValueError("holds NaN or infinite values; features must be finite")
         height, width = array.shape[:2]
         rows.append(array.reshape(height * width, -1))
         shapes.append((height, width))

@@ -133,7 +133,7 @@ class MarkovRandomField(PairwiseField):
         states, names = checked_table(X), column_names(X)
         if states.shape[0] == 0 or states.shape[1] == 0:
             raise ValueError(f"X must have at least one sample and one variable, found shape {states.shape}")
-        self._check_inference()
+        self.check_params()
         again = self.warm_start and hasattr(self, "model_")
         cardinalities = self._numbers_of_states(states, again, names)
         edges = checked_edges(self.edges, self.shape, states.shape[1])

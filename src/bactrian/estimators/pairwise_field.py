@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import DensityMixin
 from sklearn.utils.validation import check_is_fitted
 
+from bactrian.errors import check_choice
 from bactrian.estimators.base import LearnedEstimator
 from bactrian.estimators.pairwise import is_forest, split_tables
 from bactrian.estimators.sample_tables import checked_table, column_names, evidence_of, incomplete_rows
@@ -55,10 +56,10 @@ class PairwiseField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  # sc
 
     # --- the joint distribution ---
 
-    def _check_inference(self) -> None:
-        choices = ("matched", *METHODS)
-        if self.inference not in choices:
-            raise ValueError(f"inference must be one of {', '.join(map(repr, choices))}, found {self.inference!r}")
+    def check_params(self) -> None:
+        """Refuse parameters that make no sense, before any data are looked at."""
+        super().check_params()
+        check_choice("inference", self.inference, ("matched", *METHODS))
 
     @property
     def inference_method_(self) -> str:
@@ -67,7 +68,7 @@ class PairwiseField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  # sc
 
     def _method_and_options(self) -> tuple[str, dict[str, Any]]:
         check_is_fitted(self, "weights_")
-        self._check_inference()
+        self.check_params()
         if self.inference != "matched":
             return ("exact" if self._fits_exactly else self.inference), {}
         method, options = matched_inference(self.method_)

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
+from bactrian.errors import check_choice, check_number
 from bactrian.estimators.base import LearnedEstimator
 from bactrian.estimators.encoding import Rows, Vocabulary, check_sequences, fit_vocabulary
 from bactrian.estimators.labels import Labels, checked_class_weight, listed_labels
@@ -69,7 +70,7 @@ class SequenceCRF(LearnedEstimator):
     # --- learning ---
 
     def _encode(self, X: Any, y: Any, given: dict[str, Any], sample_weight: Any) -> GraphData:
-        self._check_params()
+        self.check_params()
         again = self.warm_start and hasattr(self, "_vocabularies")
         if again:
             labels, vocabularies = self._labels, self._vocabularies
@@ -114,14 +115,12 @@ class SequenceCRF(LearnedEstimator):
         self._forget()
         self._labels, self._vocabularies = Labels.of([], classes), {"X": vocabulary}
 
-    def _check_params(self) -> None:
-        if isinstance(self.min_frequency, bool) or not (
-            isinstance(self.min_frequency, int | np.integer) and self.min_frequency >= 1
-        ):
-            raise ValueError(f"min_frequency must be an integer of at least 1, found {self.min_frequency!r}")
+    def check_params(self) -> None:
+        """Refuse parameters that make no sense, before any data are looked at."""
+        super().check_params()
+        check_number("min_frequency", self.min_frequency, least=1, whole=True)
         for kind, tying in zip(_EDGE_KINDS, self._tables(), strict=False):
-            if tying not in TYINGS:
-                raise ValueError(f"{kind}_tables must be one of {', '.join(TYINGS)}, found {tying!r}")
+            check_choice(f"{kind}_tables", tying, TYINGS)
 
     def _active(self, rows: dict[str, Rows], edges: SequenceEdges, labels: Labels, codes: Ints) -> Any:
         """Weights whose feature was seen with their label, where only these are wanted."""

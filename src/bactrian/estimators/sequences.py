@@ -8,6 +8,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from bactrian.errors import check_choice
 from bactrian.estimators.sequence_base import SequenceCRF
 from bactrian.estimators.sequence_data import SKIP, checked_skips, ruled_skips
 from bactrian.graphs.elimination import MemoryBudgetError
@@ -291,12 +292,11 @@ all_possible_transitions, warm_start
     def _tables(self) -> tuple[str, ...]:
         return (self.transition_tables, self.skip_tables)
 
-    def _check_params(self) -> None:
-        super()._check_params()
-        if self.decoding not in METHODS:
-            raise ValueError(f"decoding must be one of {', '.join(METHODS)}, found {self.decoding!r}")
-        if self.inference not in (*INFERENCE, "matched"):
-            raise ValueError(f"inference must be one of {', '.join(INFERENCE)}, matched, found {self.inference!r}")
+    def check_params(self) -> None:
+        """Refuse parameters that make no sense, before any data are looked at."""
+        super().check_params()
+        check_choice("decoding", self.decoding, METHODS)
+        check_choice("inference", self.inference, (*INFERENCE, "matched"))
 
     def _skips(self, X: Any, lengths: Ints, skips: Any) -> list[Ints] | None:
         if skips is not None:

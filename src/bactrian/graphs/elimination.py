@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bactrian.engines.numba.elimination import adjacency, assign_scopes, eliminate, initial_fill, supernodes
+from bactrian.errors import ArgumentError
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -38,7 +39,7 @@ _MOST_STEPS = 2**24  # a few seconds, for large models whose tables would cost m
 _HOPELESS = 24.0  # log2 of the factor over the budget that no further draw is expected to make good
 
 
-class MemoryBudgetError(ValueError):
+class MemoryBudgetError(ArgumentError):
     """The clique tables of the best junction tree found would not fit in the memory budget.
 
     Attributes
@@ -48,15 +49,12 @@ class MemoryBudgetError(ValueError):
     """
 
     def __init__(self, width: int, needed: int, budget: int) -> None:
-        super().__init__(width, needed, budget)
+        found = f"width {width} and clique tables of {_readable(needed)}; expected at most {_readable(budget)}"
+        super().__init__("memory_budget", f": the best junction tree found has {found}")
         self.width, self.needed, self.budget = width, needed, budget
 
-    def __str__(self) -> str:
-        """Name width, bytes and budget in one line."""
-        return (
-            f"memory_budget: the best junction tree found has width {self.width} and clique tables of "
-            f"{_readable(self.needed)}; expected at most {_readable(self.budget)}"
-        )
+    def __reduce__(self) -> tuple[type, tuple[int, int, int]]:
+        return type(self), (self.width, self.needed, self.budget)
 
 
 @dataclass(frozen=True)

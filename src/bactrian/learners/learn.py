@@ -15,6 +15,7 @@ from bactrian.camel.prior import Prior
 from bactrian.camel.run import Settings
 from bactrian.engines.files.packed_folder import PackedFolder
 from bactrian.engines.numba.threads import Workers, single_threaded_blas
+from bactrian.errors import ArgumentError, ArgumentTypeError, check_number
 from bactrian.graphs.domain import real_numbers
 from bactrian.graphs.graph_data import GraphData
 from bactrian.graphs.loglinear import Instance, Samples
@@ -111,16 +112,19 @@ def learn(
     >>> bt.learn(bt.Samples(model, [[0, 0], [1, 1], [0, 1]]), prior_variance=None).weights.round(3)
     array([0.693])
     """
-    learner = _checked_method(method)
-    _check_number("tolerance", tolerance, least=0)
-    _check_number("max_iterations", max_iterations, least=0, whole=True)
-    _check_number("max_relinearisations", max_relinearisations, least=0, whole=True)
-    _check_number("seed", seed, least=0, whole=True)
-    if max_seconds is not None:
-        _check_number("max_seconds", max_seconds, least=0)
+    learner, prior = check_options(
+        method,
+        prior_variance=prior_variance,
+        l1=l1,
+        tolerance=tolerance,
+        max_iterations=max_iterations,
+        max_relinearisations=max_relinearisations,
+        max_seconds=max_seconds,
+        n_threads=n_threads,
+        seed=seed,
+    )
     if callback is not None and not callable(callback):
         raise TypeError(f"callback must be callable, found {type(callback).__name__}")
-    prior = Prior.of(prior_variance, l1)
     workers = Workers(n_threads)
     communicator = communicator or Alone()
     packed = _own_part(data, communicator)
@@ -191,21 +195,41 @@ def _check_ranks(data: PackedData | PackedFolder, method: str, communicator: Com
         raise ValueError(f"all ranks must have data of one model; found {-least:.0f} to {most:.0f} weights")
 
 
-def _check_number(name: str, value: Any, *, least: float = -np.inf, whole: bool = False) -> None:
-    if not isinstance(value, int | np.integer if whole else int | float | np.integer | np.floating):
-        raise TypeError(f"{name} must be {'an integer' if whole else 'a number'}, found {value!r}")
-    # Written so that NaN fails it; other limits on the prior are its own.
-    if least > -np.inf and not value >= least:
-        raise ValueError(f"{name} must be at least {least}, found {value}")
+#: The least value of each option that is a number, whether it is a whole one, and whether None stands for no limit.
+_NUMBERS = {
+    "tolerance": (0, False, False),
+    "max_iterations": (0, True, False),
+    "max_relinearisations": (0, True, False),
+    "max_seconds": (0, False, True),
+    "n_threads": (1, True, True),
+    "seed": (0, True, False),
+}
+
+
+def check_options(method: Any, *, prior_variance: Any, l1: Any, **numbers: Any) -> tuple[Learner, Prior]:
+    """The learner and the prior; a method or an option that :func:`learn` does not take is refused before any work.
+
+    Raises
+    ------
+    ArgumentError
+        A ValueError (or TypeError) with the name of the option.
+    """
+    learner = _checked_method(method)
+    for name, value in numbers.items():
+        least, whole, optional = _NUMBERS[name]
+        if value is not None or not optional:
+            check_number(name, value, least=least, whole=whole)
+    return learner, Prior.of(prior_variance, l1)
 
 
 def _checked_method(method: Any) -> Learner:
     if isinstance(method, str):
         if method not in METHODS:
-            raise ValueError(f"unknown method {method!r}; choose from {', '.join(METHODS)}")
+            raise ArgumentError("method", f"must be one of {', '.join(METHODS)}, found {method!r}")
         return METHODS[method]
     if isinstance(method, type) or not hasattr(method, "learn"):
-        raise TypeError(f"method must be a name or a learner such as Camel(...), found {type(method).__name__}")
+        found = type(method).__name__
+        raise ArgumentTypeError("method", f"must be a name or a learner such as Camel(...), found {found}")
     learner: Learner = method
     return learner
 

@@ -25,7 +25,6 @@
 from __future__ import annotations
 
 import json
-import re
 import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -35,6 +34,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from bactrian.errors import ArgumentError
 
 _KEYS = ("nodes", "edges", "edge_features", "labels", "name")
 _ARRAYS = ("node_features", "node_counts", "edges", "edge_counts", "edge_features", "labels")
@@ -61,14 +62,13 @@ class LabelledGraph:
 
 @contextmanager
 def places_of(places: Sequence[str]) -> Iterator[None]:
-    """Let errors of an estimator that open with X[i] or y[i] name the place of that graph instead."""
+    """Let errors of an estimator about one of its graphs name the place of that graph instead."""
     try:
         yield
-    except (TypeError, ValueError) as error:
-        found = re.match(r"[Xy]\[(\d+)\][: ]*", str(error))
-        if found is None or int(found[1]) >= len(places):
+    except ArgumentError as error:
+        if error.item is None or error.item >= len(places):
             raise
-        raise ValueError(f"{places[int(found[1])]}: {str(error)[found.end() :]}") from error
+        raise ValueError(error.said_of(places[error.item])) from error
 
 
 def read_graphs(path: Path, *, need_labels: bool = False) -> Iterator[LabelledGraph]:

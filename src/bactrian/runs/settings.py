@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bactrian.errors import ArgumentError, check_choice, check_number
 from bactrian.estimators.base import LearnedEstimator
 from bactrian.estimators.graph_crf import GraphCRF
 from bactrian.estimators.sequences import LinearChainCRF, SkipChainCRF
@@ -68,24 +70,24 @@ class InputSettings:
     encoding: str = "utf-8"
 
     def __post_init__(self) -> None:
-        _check_choice(self.format, FORMATS, "input.format")
-        _check_choice(self.tokenizer, PATTERNS, "input.tokenizer")
-        _check_choice(self.sentences, SENTENCES, "input.sentences")
+        check_choice("input.format", self.format, FORMATS)
+        check_choice("input.tokenizer", self.tokenizer, PATTERNS)
+        check_choice("input.sentences", self.sentences, SENTENCES)
         for name in ("columns", "fields", "drop"):
             value = getattr(self, name)
             if value is None and name == "columns":
                 continue
             if isinstance(value, str) or not all(isinstance(entry, str) for entry in value):
-                raise ValueError(f"input.{name} must be a list of names, found {value!r}")
+                raise ArgumentError(f"input.{name}", f"must be a list of names, found {value!r}")
             object.__setattr__(self, name, tuple(value))
         for name in ("encoding", "separator"):
             value = getattr(self, name)
             if not (isinstance(value, str) or (name == "separator" and value is None)):
-                raise ValueError(f"input.{name} must be a string, found {value!r}")
+                raise ArgumentError(f"input.{name}", f"must be a string, found {value!r}")
         try:
             "".encode(self.encoding)
         except LookupError:
-            raise ValueError(f"input.encoding is unknown: {self.encoding!r}") from None
+            raise ArgumentError("input.encoding", f"is unknown: {self.encoding!r}") from None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,18 +129,17 @@ class RunSettings:
     def __post_init__(self) -> None:
         object.__setattr__(self, "train", tuple(self.train))
         if not self.train:
-            raise ValueError("train must name at least one file to learn from")
+            raise ArgumentError("train", "must name at least one file to learn from")
         object.__setattr__(self, "scheme", checked_scheme(self.scheme, "scheme"))
-        _check_choice(self.model, MODELS, "model")
+        check_choice("model", self.model, MODELS)
         if self.options.get("prior_variance") == math.inf:  # neither options nor TOML have a word for None
             object.__setattr__(self, "options", {**self.options, "prior_variance": None})
         graphs = self.input.format == "graphs"
         if graphs != (self.model == "graph"):
-            raise ValueError(f"model {self.model!r} does not go with data in the format {self.input.format!r}")
-        if type(self.checkpoint_every) is not int or self.checkpoint_every < 0:
-            raise ValueError(f"checkpoint_every must be an integer of 0 or more, found {self.checkpoint_every!r}")
+            raise ArgumentError("model", f"{self.model!r} does not go with data in the format {self.input.format!r}")
+        check_number("checkpoint_every", self.checkpoint_every, least=0, whole=True)
         if type(self.report) is not bool:
-            raise ValueError(f"report must be true or false, found {self.report!r}")
+            raise ArgumentError("report", f"must be true or false, found {self.report!r}")
         if not graphs:
             self.extractor()
         self.estimator()
@@ -155,11 +156,9 @@ class RunSettings:
             if name not in known:
                 raise ValueError(f"features has no setting {name!r}; it has {', '.join(known)}")
             if isinstance(known[name], bool) and type(value) is not bool:
-                raise ValueError(f"features.{name} must be true or false, found {value!r}")
-        try:
+                raise ArgumentError(f"features.{name}", f"must be true or false, found {value!r}")
+        with _inside("features"):
             return EntityFeatures(**self.features)
-        except ValueError as error:
-            raise ValueError(f"features.{error}") from None
 
     def estimator(self) -> LearnedEstimator:
         """The estimator with these options, not yet fitted."""
@@ -169,12 +168,12 @@ class RunSettings:
         for name in options:
             if name not in known:
                 raise ValueError(f"options: {self.model} has no option {name!r}; it has {', '.join(known)}")
-        if options.get("skips", "nearest") not in RULES:
-            raise ValueError(f"options.skips must be one of {', '.join(RULES)}, found {options['skips']!r}")
+        check_choice("options.skips", options.get("skips", "nearest"), RULES)
         if "method" in options:
             options["method"] = _learner(options["method"])
         estimator = kind(**options)
-        _check_numbers(estimator)
+        with _inside("options"):
+            estimator.check_params()
         return estimator
 
     def as_dict(self) -> dict[str, Any]:
@@ -224,7 +223,7 @@ def with_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
             preset = features.pop("preset", preset)
         else:
             preset, features = features, {}
-        _check_choice(preset, FEATURES, "features")
+        check_choice("features.preset", preset, FEATURES)
         base = FEATURES[preset]
         named = {entry.name: getattr(base, entry.name) for entry in dataclasses.fields(base) if entry.init}
         filled["features"] = {**named, **features}
@@ -236,37 +235,26 @@ def with_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _learner(method: Any) -> Any:
     if isinstance(method, str):
-        _check_choice(method, METHODS, "options.method")
         return method
     if not isinstance(method, Mapping) or "learner" not in method:
-        raise ValueError(f"options.method must be a name or a table with a learner and its settings, found {method!r}")
+        expected = "a name or a table with a learner and its settings"
+        raise ArgumentError("options.method", f"must be {expected}, found {method!r}")
     settings = dict(method)
     name = settings.pop("learner")
-    _check_choice(name, _LEARNERS, "options.method.learner")
+    check_choice("options.method.learner", name, _LEARNERS)
     try:
         return _LEARNERS[name](**settings)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"options.method: {error}") from None
+        raise ArgumentError("options.method", f": {error}") from None
 
 
-def _check_numbers(estimator: LearnedEstimator) -> None:
-    """What :func:`bactrian.learn` would refuse, refused before any file is read."""
-    least = {"prior_variance": None, "l1": 0, "tolerance": 0, "max_iterations": 0, "max_seconds": 0, "n_threads": 1}
-    for name, low in least.items():
-        value = getattr(estimator, name)
-        if value is None and name in ("prior_variance", "max_seconds", "n_threads"):
-            continue
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise ValueError(f"options.{name} must be a number, found {value!r}")
-        if not (value >= low if low is not None else value > 0):
-            raise ValueError(
-                f"options.{name} must be {'positive' if low is None else f'at least {low}'}, found {value}"
-            )
-
-
-def _check_choice(value: Any, choices: Any, name: str) -> None:
-    if not isinstance(value, str) or value not in choices:
-        raise ValueError(f"{name} must be one of {', '.join(choices)}, found {value!r}")
+@contextmanager
+def _inside(table: str) -> Iterator[None]:
+    """Let errors about an argument name the table of settings that it stands in."""
+    try:
+        yield
+    except ArgumentError as error:
+        raise type(error)(f"{table}.{error.argument}", error.problem) from None
 
 
 def _check_names(values: Mapping[str, Any], kind: Any, name: str) -> None:

@@ -34,6 +34,7 @@ from dataclasses import dataclass, field
 from sys import intern
 from typing import Any, NamedTuple
 
+from bactrian.errors import ArgumentError
 from bactrian.text.documents import Document
 from bactrian.text.elsewhere import add_elsewhere
 from bactrian.text.messages import add_message
@@ -122,7 +123,7 @@ class EntityFeatures:
         for name, least in (("ngrams", 0), ("window", 0), ("reach", 0)):
             value = getattr(self, name)
             if not (name == "ngrams" and value is None) and (type(value) is not int or value < least):
-                raise ValueError(f"{name} must be an integer of {least} or more, found {value!r}")
+                raise ArgumentError(name, f"must be an integer of {least} or more, found {value!r}")
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave what is remembered behind."""

@@ -23,6 +23,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from bactrian.errors import ArgumentError
+
 #: An entity: its type, the position of its first token, and the position after its last.
 Span = tuple[str, int, int]
 
@@ -207,7 +209,7 @@ def checked_scheme(scheme: str, name: str) -> str:
     """The scheme by its own name, where it was called by another; an error calls the argument ``name``."""
     known = _ALIASES.get(scheme, scheme) if isinstance(scheme, str) else None
     if known not in SCHEMES:
-        raise ValueError(f"{name} must be one of {', '.join(SCHEMES)}, found {scheme!r}")
+        raise ArgumentError(name, f"must be one of {', '.join(SCHEMES)}, found {scheme!r}")
     return known
 
 

@@ -17,6 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
+from bactrian.errors import ArgumentError, ArgumentTypeError
+
 
 class Workers:
     """A pool of ``n_threads`` threads, the caller's among them; ``None`` means one a core available to the process."""
@@ -25,9 +27,9 @@ class Workers:
         if n_threads is None:
             n_threads = available_cores()
         if not isinstance(n_threads, int | np.integer):
-            raise TypeError(f"n_threads must be an integer, found {n_threads!r}")
+            raise ArgumentTypeError("n_threads", f"must be an integer, found {n_threads!r}")
         if n_threads < 1:
-            raise ValueError(f"n_threads must be at least 1, found {n_threads}")
+            raise ArgumentError("n_threads", f"must be at least 1, found {n_threads}")
         self.n_threads = int(n_threads)
         self._pool = ThreadPoolExecutor(self.n_threads - 1) if self.n_threads > 1 else None
 

@@ -15,9 +15,9 @@ from bactrian.engines.torch.beliefs import GraphBeliefs
 from bactrian.engines.torch.dual import DeviceMessages
 from bactrian.engines.torch.evaluation import sum_by_graph
 from bactrian.engines.torch.stars import FINEST, settle
+from bactrian.errors import check_number
 from bactrian.graphs.domain import real_numbers
 from bactrian.graphs.graph_data import GraphData
-from bactrian.learners.learn import _check_number
 from bactrian.solvers.solution import ConvergenceWarning
 
 Floats = NDArray[np.float64]
@@ -90,8 +90,8 @@ def infer(
     checked_data(data, need_labels=False)
     if method not in METHODS:
         raise ValueError(f"method must be one of {', '.join(map(repr, METHODS))} on this engine, found {method!r}")
-    _check_number("tolerance", tolerance, least=0)
-    _check_number("max_iterations", max_iterations, least=1, whole=True)
+    check_number("tolerance", tolerance, least=0)
+    check_number("max_iterations", max_iterations, least=1, whole=True)
     if damping is not None and not 0.0 <= damping < 1.0:
         raise ValueError(f"damping must be at least 0 and below 1, found {damping}")
     array = real_numbers(weights, "weights")

@@ -16,8 +16,9 @@ from bactrian.engines.torch.arguments import checked_chunk, checked_data, checke
 from bactrian.engines.torch.beliefs import take_multipliers, take_node_values
 from bactrian.engines.torch.dual import DeviceDual, DeviceLinearisation, empirical_log_beliefs, make_parts
 from bactrian.engines.torch.solve import DeviceProfiled, DeviceRun
+from bactrian.errors import check_number
 from bactrian.graphs.graph_data import GraphData
-from bactrian.learners.learn import _check_number, _checked_start
+from bactrian.learners.learn import _checked_start
 from bactrian.solvers.anderson import Anderson
 from bactrian.solvers.solution import Callback, ConvergenceWarning, Solution
 
@@ -175,11 +176,11 @@ def _settings(
     callback: Any,
     start: Any,
 ) -> Settings:
-    _check_number("tolerance", tolerance, least=0)
-    _check_number("max_iterations", max_iterations, least=0, whole=True)
-    _check_number("max_relinearisations", max_relinearisations, least=0, whole=True)
+    check_number("tolerance", tolerance, least=0)
+    check_number("max_iterations", max_iterations, least=0, whole=True)
+    check_number("max_relinearisations", max_relinearisations, least=0, whole=True)
     if max_seconds is not None:
-        _check_number("max_seconds", max_seconds, least=0)
+        check_number("max_seconds", max_seconds, least=0)
     if callback is not None and not callable(callback):
         raise TypeError(f"callback must be callable, found {type(callback).__name__}")
     return Settings(

@@ -1,0 +1,186 @@
+"""What ``bactrian train`` and ``pack`` are told: options, each a setting of the run, and a TOML file of settings."""
+
+from __future__ import annotations
+
+import inspect
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from bactrian.errors import ArgumentError
+
+Config = Annotated[Path | None, typer.Option(help="Settings in a TOML file; options given here win.")]
+
+
+@dataclass(frozen=True)
+class RunOption:
+    """An option of the command line; its value is checked where settings are, whoever gives it."""
+
+    setting: str  #: its place among the settings: ``options.n_threads``
+    kind: Any  #: what the command line reads; ``list`` are names with commas between them
+    help: str
+    flags: str = ""  #: where they are not made from the setting
+    limit: bool = False  #: whether it may change where a run goes on
+
+    @property
+    def name(self) -> str:
+        """The option as the commands know it."""
+        return self.flag.removeprefix("--").replace("-", "_")
+
+    @property
+    def flag(self) -> str:
+        """The option as it is typed."""
+        if self.flags:
+            return self.flags.split()[0].split("/")[0]
+        return f"--{self.setting.rpartition('.')[2].replace('_', '-')}"
+
+    @property
+    def parameter(self) -> inspect.Parameter:
+        """The option as typer wants it."""
+        flags = self.flags.split() or [self.flag]
+        metavar = {list: "LIST", str: "NAME"}.get(self.kind)
+        kind: Any = str if self.kind is list else self.kind
+        annotation = Annotated[kind | None, typer.Option(*flags, metavar=metavar, help=self.help)]
+        return inspect.Parameter(self.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+    def read(self, value: Any) -> Any:
+        """The value as settings hold it."""
+        if self.kind is list:
+            return [part.strip() for part in value.split(",") if part.strip()]
+        return str(value.absolute()) if self.kind is Path else value
+
+
+#: What the data, features, labels and model are; a pack settles these.
+DATA_OPTIONS = (
+    RunOption("input.format", str, "columns, tagged or graphs; by the file's name otherwise."),
+    RunOption("input.columns", list, "Names of the columns, such as word,pos,chunk,tag."),
+    RunOption("input.fields", list, "Names of the inline tags, such as speaker,location."),
+    RunOption("input.encoding", str, "Of text files; utf-8."),
+    RunOption("features.preset", str, "conll or seminars; the TOML file's table features has more.", "--features"),
+    RunOption("features.pos", bool, "Use the column pos; such a model cannot tag raw text.", "--pos/--no-pos"),
+    RunOption("scheme", str, "Label scheme of the model: BIO, BIOES, IOB1 or IO."),
+    RunOption("model", str, "chain, skip-chain or graph."),
+    RunOption("options.min_frequency", int, "Features on fewer tokens are dropped; 2 by default."),
+)
+
+#: How a run learns, is scored and is shown.
+LEARNING_OPTIONS = (
+    RunOption("dev", Path, "Labelled data to score the model on."),
+    RunOption("test", Path, "More of it; the report shows this one if there are both."),
+    RunOption(
+        "options.method",
+        str,
+        "The learner: exact (the default of chains), cccp (that of skip chains), cccp-empirical, camel0, piecewise, "
+        "lbp, trw, convex, pseudolikelihood, piecewise-pseudolikelihood, ups or pseudo-moments; graphs have CAMEL with "
+        "a convex entropy by default.",
+        "--method -m",
+    ),
+    RunOption("options.prior_variance", float, "Of the Gaussian prior, 10 by default; inf for no prior."),
+    RunOption("options.l1", float, "Coefficient of an L1 penalty."),
+    RunOption("options.tolerance", float, "At which learning stops."),
+    RunOption("options.max_iterations", int, "Limit, interruptions included.", limit=True),
+    RunOption("options.max_seconds", float, "Limit of learning, this time.", limit=True),
+    RunOption("options.n_threads", int, "Threads; one per core by default.", "--threads", limit=True),
+    RunOption("options.seed", int, "Seed of learners that draw random numbers."),
+    RunOption("checkpoint_every", int, "Iterations between checkpoints; 100 by default, 0 for none."),
+    RunOption("report", bool, "Write report.html.", "--report/--no-report"),
+)
+
+
+def takes(options: Sequence[RunOption]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command these options; their values come to it as keywords, None where one was not given."""
+
+    def with_options(command: Callable[..., None]) -> Callable[..., None]:
+        signature = inspect.signature(command, eval_str=True)
+        own = [entry for entry in signature.parameters.values() if entry.kind is not entry.VAR_KEYWORD]
+        parameters = [*own, *(option.parameter for option in options)]
+        command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        return command
+
+    return with_options
+
+
+@dataclass(frozen=True)
+class GivenOptions:
+    """The options that were given, with their values."""
+
+    values: Mapping[RunOption, Any]
+
+    @staticmethod
+    def of(given: Mapping[str, Any], options: Sequence[RunOption]) -> GivenOptions:
+        """Those of a command that ``takes`` these options."""
+        return GivenOptions({option: given[option.name] for option in options if given[option.name] is not None})
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The values as settings, in tables."""
+        settings: dict[str, Any] = {}
+        for option, value in self.values.items():
+            table, _, name = option.setting.rpartition(".")
+            (settings.setdefault(table, {}) if table else settings)[name] = option.read(value)
+        return settings
+
+    @property
+    def limits(self) -> dict[str, Any]:
+        """The values of limits, by the name of the estimator's parameter."""
+        return {option.setting.rpartition(".")[2]: value for option, value in self.values.items() if option.limit}
+
+    def in_words(self, error: ArgumentError) -> str:
+        """The message of an error, with an option as it was typed."""
+        flags = {option.setting: option.flag for option in self.values}
+        return error.said_of(flags[error.argument]) if error.argument in flags else str(error)
+
+
+def merged_settings(files: Sequence[Path] | None, given: GivenOptions, config: Path | None) -> dict[str, Any]:
+    """Settings of the TOML file, overruled by files and options; ``output`` is the folder of the run, if it names one.
+
+    Where the data is a pack, its own settings come first, and those that it fixes cannot be overruled.
+    """
+    values: dict[str, Any] = {}
+    if config is not None:
+        try:
+            values = tomllib.loads(config.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ValueError(f"{config}: {error}") from None
+        beside = config.absolute().parent
+        for name in ("train", "dev", "test", "output"):
+            if isinstance(values.get(name), str):
+                values[name] = str(beside / values[name])
+            elif isinstance(values.get(name), list):
+                values[name] = [str(beside / str(path)) for path in values[name]]
+    if files:
+        values["train"] = [str(path.absolute()) for path in files]
+    for name, value in given.settings.items():
+        before = values.get(name, {})
+        if isinstance(value, dict):
+            before = {"preset": before} if isinstance(before, str) and name == "features" else before
+            if not isinstance(before, dict):
+                raise ValueError(f"{config}: {name} must be a table, found {before!r}")
+            value = {**before, **value}
+        values[name] = value
+    if not values.get("train"):
+        raise ValueError("no file to learn from: name some, or give --config or --resume")
+    return _of_pack(values)
+
+
+def _of_pack(values: dict[str, Any]) -> dict[str, Any]:
+    from bactrian.runs.packs import is_pack, settings_of_pack
+
+    train = values["train"]
+    paths = [train] if isinstance(train, str) else list(train)
+    packs = [path for path in paths if is_pack(Path(path))]
+    if not packs:
+        return values
+    if len(paths) > 1:
+        raise ValueError(f"{packs[0]} is a pack, which is learned from alone; leave out the other files")
+    told = {*values, *values.get("options", {})}
+    fixed = [name for name in ("input", "features", "scheme", "model", "min_frequency") if name in told]
+    if fixed:
+        raise ValueError(f"{fixed[0]} was settled when {packs[0]} was packed; leave it out, or pack again")
+    base = settings_of_pack(Path(packs[0])).as_dict()
+    options = {**base["options"], **values.get("options", {})}
+    return {**base, **values, "train": packs, "options": options}

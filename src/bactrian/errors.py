@@ -1,0 +1,74 @@
+"""Errors that carry what they are about, so that whoever knows it by another name can say so.
+
+An argument of a function may be an option of the command line, and an item of a list a line of a file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+
+import numpy as np
+
+
+class ArgumentError(ValueError):
+    """Bad input.
+
+    Attributes
+    ----------
+    argument : str
+        The argument, or with dots the place in a table of settings: ``input.encoding``.
+    problem : str
+        What is said behind its name: ``must be positive, found 0``.
+    item : int or None
+        Which item of the argument it is about, where that is a list.
+
+    Examples
+    --------
+    >>> error = ArgumentError("n_threads", "must be at least 1, found 0")
+    >>> print(error)
+    n_threads must be at least 1, found 0
+    >>> error.said_of("--threads")
+    '--threads must be at least 1, found 0'
+    """
+
+    def __init__(self, argument: str, problem: str, item: int | None = None) -> None:
+        super().__init__(argument, problem, item)
+        self.argument, self.problem, self.item = argument, problem, item
+
+    def __str__(self) -> str:
+        return self.said_of(self.argument if self.item is None else f"{self.argument}[{self.item}]")
+
+    def said_of(self, name: str) -> str:
+        """The message with this name of what it is about."""
+        apart = "" if self.problem.startswith((":", "[", " ")) else " "
+        return f"{name}{apart}{self.problem}"
+
+
+class ArgumentTypeError(ArgumentError, TypeError):
+    """The same where the type is not the expected one."""
+
+
+@contextmanager
+def about(argument: str, item: int) -> Iterator[None]:
+    """Say of which item of an argument errors are; their messages are what comes behind its name."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        kind = ArgumentTypeError if isinstance(error, TypeError) else ArgumentError
+        raise kind(argument, str(error), item) from None
+
+
+def check_choice(argument: str, value: object, choices: Collection[str]) -> None:
+    """Refuse what is none of the ``choices``."""
+    if not isinstance(value, str) or value not in choices:
+        raise ArgumentError(argument, f"must be one of {', '.join(choices)}, found {value!r}")
+
+
+def check_number(argument: str, value: object, *, least: float = -np.inf, whole: bool = False) -> None:
+    """Refuse what is no number of at least ``least``; NaN is none."""
+    kinds = int | np.integer if whole else int | float | np.integer | np.floating
+    if isinstance(value, bool) or not isinstance(value, kinds):
+        raise ArgumentTypeError(argument, f"must be {'an integer' if whole else 'a number'}, found {value!r}")
+    if not value >= least:
+        raise ArgumentError(argument, f"must be at least {least}, found {value}")
