@@ -27,7 +27,7 @@ def test_every_learner_is_there(rows):
     learners = {row.learner for row in rows}
     assert learners == set(bench_learners())
     assert set(METHODS) < learners
-    assert {"trw", "convex", "cccp, folded", "trw as CAMEL", "convex as CAMEL"} <= learners
+    assert {"trw", "convex", "cccp, folded", "trw likelihood", "convex likelihood"} <= learners
 
 
 def test_exact_likelihood_is_best_up_to_noise(rows):
@@ -43,7 +43,7 @@ def test_numbers_agree_with_what_is_known(rows):
     assert by_learner["exact"].mean["error_to_weights"] < 1e-6
     assert by_learner["exact"].mean["weight_error"] == 0.0
     assert 0.0 < by_learner["exact"].mean["error_to_truth"] < 0.1
-    for first, second in (("lbp", "cccp"), ("cccp", "cccp, folded"), ("trw", "trw as CAMEL")):
+    for first, second in (("lbp", "cccp"), ("cccp", "cccp, folded"), ("trw", "trw likelihood")):
         for metric in ("loss", "error_to_weights", "weight_error"):
             assert by_learner[first].mean[metric] == pytest.approx(by_learner[second].mean[metric], abs=2e-3)
     assert np.isnan(by_learner["pseudolikelihood"].mean["error_to_truth"])
@@ -112,7 +112,7 @@ def test_command_prints_tables_and_writes_files(tmp_path, capsys):
         main([*arguments, "-o", str(tmp_path / "out")])
     out = capsys.readouterr().out
     assert stopped.value.code == 0
-    for word in ("convex as CAMEL", "trw", "held-out", "cccp / lbp", "camel0 / piecewise", "Rank", "refused"):
+    for word in ("convex likelihood", "trw", "held-out", "cccp / lbp", "camel0 / piecewise", "Rank", "refused"):
         assert word in out
     with (tmp_path / "out" / "rows.csv").open(encoding="utf-8") as stream:
         assert set(METRICS) <= set(next(csv.DictReader(stream)))

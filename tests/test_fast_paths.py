@@ -12,7 +12,7 @@ from numba import njit
 import bactrian as bt
 from bactrian.camel import messages
 from bactrian.camel.dual import Dual
-from bactrian.camel.entropy import Carving, carve, total_numbers
+from bactrian.camel.entropy import Carving, carve
 from bactrian.camel.long_memory import LongMemory
 from bactrian.camel.prior import Prior
 from bactrian.engines.numba.arithmetic import log
@@ -40,7 +40,7 @@ def graphs(k: int, node_factors: str, own_tables: bool, seed: int = 0) -> bt.Gra
 def evaluated(data: bt.GraphData, fast: bool, monkeypatch: pytest.MonkeyPatch, entropy: str, scale: float) -> Any:
     monkeypatch.setattr(messages, "_WORTH_COMPILING", 1 if fast else 10**9)
     packed = pack(data)
-    carving: Carving = total_numbers(packed) if entropy == "total" else carve(packed, entropy.split()[0])
+    carving: Carving = carve(packed, "bethe").whole if entropy == "total" else carve(packed, entropy.split()[0])
     dual = Dual(packed, carving, Prior(1.0, 0.0), Workers(1), consistency=not entropy.endswith("apart"))
     assert bool(dual._states) == fast
     rng = np.random.default_rng(1)

@@ -19,7 +19,7 @@ from sklearn.linear_model import LogisticRegression
 
 import bactrian as bt
 from bactrian.camel.dual import Dual, JointObjective, ProfiledObjective
-from bactrian.camel.entropy import Carving, CountingNumbers, carve, total_numbers
+from bactrian.camel.entropy import Carving, CountingNumbers, carve
 from bactrian.camel.linearisation import Linearisation
 from bactrian.camel.prior import Prior
 from bactrian.engines.numba.arithmetic import exp, logsumexp
@@ -431,7 +431,7 @@ def test_wide_tables_on_a_tree_agree_with_enumeration(scale: float) -> None:
     dense, packed = ising(scale, tree_clusters(np.random.default_rng(1), 5), 5)
     weights = np.array([0.3, -0.8])
     for damping in (0.0, LOG_SPACE):
-        dual = Dual(packed, total_numbers(packed), Prior(None), ONE)
+        dual = Dual(packed, carve(packed, "bethe").whole, Prior(None), ONE)
         value = dual.evaluate(weights, max_sweeps=2, damping=damping).value
         observed = weights @ dual.empirical + packed.observed_base
         assert value + observed == pytest.approx(log_partition(dense, weights), rel=1e-12, abs=1e-10)
@@ -598,7 +598,7 @@ def test_two_sweeps_are_exact_on_forests(seed: int, ternary: bool) -> None:
     weights = rng.normal(size=3)
     marginals = np.concatenate([np.concatenate(variable_marginals(model, weights)) for model in dense])
     for damping in (0.0, LOG_SPACE):
-        dual = Dual(packed, total_numbers(packed), Prior(None), ONE)
+        dual = Dual(packed, carve(packed, "bethe").whole, Prior(None), ONE)
         dual.multipliers[:] = rng.normal(size=dual.multipliers.size)
         dual.evaluate(weights, max_sweeps=1000, tree_sweeps=2, damping=damping)
         np.testing.assert_array_equal(dual.beliefs.sweeps, 2)

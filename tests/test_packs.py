@@ -31,10 +31,8 @@ METHODS = {
     "cccp": "cccp",
     "cccp-empirical": "cccp-empirical",
     "folded": bt.Camel(fold=True),
-    "convex": bt.Camel(entropy="convex"),
-    "trw": bt.Camel(entropy="trw"),
-    "convex likelihood": "convex",
-    "trw likelihood": bt.Likelihood(inference="trw"),
+    "convex": "convex",
+    "trw": "trw",
 }
 
 
@@ -101,7 +99,8 @@ def test_exact_learning_of_chains(tmp_path: Path) -> None:
 
 def test_what_needs_all_of_the_data_is_refused(tmp_path: Path) -> None:
     folder = packed(tmp_path)
-    for method in ("lbp", "exact", "pseudolikelihood", "ups", bt.Camel(solver="joint"), bt.Camel(tighten=1)):
+    classic = bt.Likelihood(inference="trw")
+    for method in (classic, "lbp", "exact", "pseudolikelihood", "ups", bt.Camel(solver="joint"), bt.Camel(tighten=1)):
         with pytest.raises(ValueError, match="folder of packed data"):
             bt.learn(folder, method)
     (tmp_path / folder.chunks[0].file).unlink()

@@ -11,9 +11,8 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip insta
 
 import bactrian as bt  # noqa: E402
 import bactrian.torch as btt  # noqa: E402
-from bactrian.camel.concave_entropies import convex_numbers  # noqa: E402
 from bactrian.camel.dual import Dual  # noqa: E402
-from bactrian.camel.entropy import carve, total_numbers  # noqa: E402
+from bactrian.camel.entropy import carve  # noqa: E402
 from bactrian.camel.prior import Prior  # noqa: E402
 from bactrian.engines.numba.colouring import greedy_colours  # noqa: E402
 from bactrian.engines.numba.threads import Workers  # noqa: E402
@@ -99,7 +98,7 @@ def test_value_gradient_and_violation_are_those_of_the_cpu(device, dtype, entrop
     weights = 0.5 * rng.normal(size=data.n_weights)
     weights[-15:] *= scale
     packed = pack(data)
-    carving = convex_numbers(packed) if entropy == "convex" else carve(packed, entropy)
+    carving = carve(packed, "convex") if entropy == "convex" else carve(packed, entropy)
     cpu = Dual(packed, carving, Prior(2.0), Workers(1))
     bias = rng.normal(size=(data.n_nodes, K))
     cpu.hub_bias[:] = bias.ravel()
@@ -275,8 +274,8 @@ def test_numbers_are_those_of_the_cpu():
         for entropy, carving in {
             "clusters": carve(packed, "clusters"),
             "bethe": carve(packed, "bethe"),
-            "convex": convex_numbers(packed),
-            "total": total_numbers(packed),
+            "convex": carve(packed, "convex"),
+            "total": carve(packed, "bethe").whole,
         }.items():
             numbers = node_numbers(degree, entropy, own=node_factors == "clusters")
             np.testing.assert_array_equal(numbers.hub.numpy(), carving.hub)

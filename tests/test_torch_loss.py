@@ -8,7 +8,6 @@ import pytest
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'bactrian[torch]'")
 
 import bactrian as bt  # noqa: E402
-from bactrian.camel.concave_entropies import convex_numbers  # noqa: E402
 from bactrian.camel.dual import Dual  # noqa: E402
 from bactrian.camel.entropy import carve  # noqa: E402
 from bactrian.camel.prior import Prior  # noqa: E402
@@ -47,7 +46,7 @@ def cpu_dual(method: str, nodes, tables, labels, node_factors: str, bias=None) -
     )  # fmt: skip
     packed = pack(data)
     carving = (
-        convex_numbers(packed) if method == "convex" else carve(packed, "bethe" if method == "cccp" else "clusters")
+        carve(packed, "convex") if method == "convex" else carve(packed, "bethe" if method == "cccp" else "clusters")
     )
     dual = Dual(packed, carving, Prior(None), Workers(1), consistency=method != "piecewise")
     if bias is not None:

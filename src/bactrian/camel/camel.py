@@ -12,9 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from bactrian.camel.concave_entropies import convex_numbers, tree_reweighted
 from bactrian.camel.dual import Dual
-from bactrian.camel.entropy import Carving, CountingNumbers, carve, total_numbers
+from bactrian.camel.entropy import Carving, CountingNumbers, carve
 from bactrian.camel.inner import InnerSolver, make_inner
 from bactrian.camel.linearisation import Linearisation
 from bactrian.camel.messages import MessageTables
@@ -84,7 +83,7 @@ class Camel:
 
     Examples
     --------
-    ``"piecewise"``, ``"camel0"``, ``"cccp"`` and ``"cccp-empirical"`` are short for
+    ``"piecewise"``, ``"camel0"``, ``"cccp"``, ``"cccp-empirical"``, ``"trw"`` and ``"convex"`` are short for
 
     >>> Camel(entropy="clusters", consistency=False).name
     'piecewise'
@@ -94,6 +93,8 @@ class Camel:
     'cccp'
     >>> Camel(entropy="bethe", start="empirical").name
     'cccp-empirical'
+    >>> Camel(entropy="trw").name, Camel(entropy="convex").name
+    ('trw', 'convex')
     """
 
     entropy: str | CountingNumbers = "bethe"
@@ -221,14 +222,7 @@ class Camel:
         return Linearisation(dual, self.share, extrapolate)
 
     def _carving(self, data: PackedData, seed: int) -> Carving:
-        if self.entropy == "trw":
-            return tree_reweighted(data, seed)
-        if self.entropy == "convex":
-            return convex_numbers(data)
-        if not self.fold:
-            return carve(data, self.entropy)
-        kept, whole = convex_numbers(data), total_numbers(data)
-        return Carving(kept.cluster, kept.hub, kept.hub - whole.hub)
+        return carve(data, "folded" if self.fold else self.entropy, seed)
 
     def _piecewise_weights(self, run: Run, workers: Workers, weights: Floats) -> Floats:
         dual = make_dual(
@@ -307,4 +301,6 @@ SHORTHAND = {
     "camel0": Camel(entropy="clusters", start="piecewise"),
     "cccp": Camel(entropy="bethe"),
     "cccp-empirical": Camel(entropy="bethe", start="empirical"),
+    "trw": Camel(entropy="trw"),
+    "convex": Camel(entropy="convex"),
 }

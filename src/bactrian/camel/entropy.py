@@ -1,23 +1,52 @@
-"""Entropies: counting numbers of clusters and sepsets, and how they are carved.
+"""Entropies: counting numbers of clusters and sepsets by name, and how they are carved (Eq. 6, and Section 3).
 
 The family is H = sum_i kappa_i H(pi_i) - sum_ij lambda_ij H(mu_ij). Around a hub v all its sepset entropies are of
 the same beliefs, so the hub's total number is c_v = kappa_v - sum lambda. The dual keeps a part ``hub`` of it in the
 concave objective and linearises the rest, ``linearised`` = hub - c_v >= 0 (the concave-convex procedure of Yuille
-2002).
+2002). Message passing at fixed weights uses the totals: :attr:`Carving.whole`.
+
+- ``"bethe"``: all numbers 1 (Eq. 6). A singleton cluster that the user gave counts 1. A hub that was appended is
+  bookkeeping: its entropy is kept out of the concave part (Bethe's total 1 - d is reached by linearising d - 1), unless
+  nothing else covers the variable.
+- ``"folded"``: Bethe's, of which as much is kept as is provably concave (below).
+- ``"clusters"``: kappa = 1, lambda = 0 (Eq. 9).
+- ``"trw"``, tree-reweighted (Wainwright, Jaakkola and Willsky 2005): with rho_a the probability of cluster a in a
+  distribution over acyclic subsets of the factor graph,
+
+      H = sum_v H_v - sum_a rho_a (sum_{v in a} H_v - H_a),   kappa_a = rho_a,   c_v = 1 - sum_{a around v} rho_a
+
+  is an average of upper bounds on the entropy, so that the optimum bounds log Z from above. On an explicit cluster
+  graph the subsets are spanning forests of clusters and sepsets, H = sum_i H_i - sum_e rho_e H_e: along a tree of
+  clusters every further cluster adds at most its entropy given the sepset by which it hangs.
+- ``"convex"`` (Heskes 2006; Weiss, Yanover and Meltzer 2007): numbers are provably concave where some c >= 0 give
+  kappa_v = c_v - sum_a c_av and sum_{v in a} c_av <= kappa_a, for then H is a sum of entropies and of conditional
+  entropies H_a - H_v. Here every cluster gives equal shares to its hubs.
+- :class:`CountingNumbers`: the user's own.
 """
 
 from __future__ import annotations
 
+import zlib
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
+from scipy.optimize import linprog
 
+from bactrian.engines.numba.forests import appearances
 from bactrian.graphs.domain import real_numbers
 from bactrian.graphs.packed import PackedData
+from bactrian.graphs.packing import is_bethe
 
 Floats = NDArray[np.float64]
+
+ENTROPIES = ("bethe", "folded", "clusters", "trw", "convex")
+
+#: Random forests drawn at least; more where some cluster was in none of them.
+N_FORESTS = 64
+_ROUNDING = 1e-12
 
 
 @dataclass(frozen=True)
@@ -33,6 +62,11 @@ class Carving:
         """Whether anything is left to linearise."""
         return bool(self.linearised.any())
 
+    @property
+    def whole(self) -> Carving:
+        """The same entropy with nothing linearised, for message passing: with Bethe's it is belief propagation."""
+        return Carving(self.cluster, _snapped(self.hub - self.linearised), np.zeros_like(self.hub))
+
 
 @dataclass(frozen=True)
 class CountingNumbers:
@@ -46,26 +80,23 @@ class CountingNumbers:
     sepsets: Any = 1.0
 
 
-def carve(data: PackedData, entropy: str | CountingNumbers) -> Carving:
-    """Counting numbers of ``data`` under ``entropy``: "bethe", "clusters" or :class:`CountingNumbers`.
-
-    A singleton cluster that the user gave counts 1. A hub that was appended is bookkeeping: its entropy is kept out of
-    the concave part (Bethe's total 1 - d is reached by linearising d - 1), unless nothing else covers the variable.
-    """
-    layout = data.layout
-    degrees = data.degrees.astype(np.float64)
-    own = data.hub_given | (degrees == 0)
+def carve(data: PackedData, entropy: str | CountingNumbers, seed: int = 0) -> Carving:
+    """Counting numbers of ``data`` under an entropy of :data:`ENTROPIES`, or the user's own; ``seed`` is for "trw"."""
     if isinstance(entropy, CountingNumbers):
         return _carve_numbers(data, entropy)
-    if entropy not in ("bethe", "clusters"):
-        raise ValueError(f"entropy must be 'bethe', 'clusters' or CountingNumbers, found {entropy!r}")
-    kept = own.astype(np.float64)
-    if entropy == "clusters":
-        linearised = np.zeros(layout.n_hubs)
-    else:
-        total = np.where(data.hub_virtual, -1.0, 1.0 - degrees)
-        linearised = kept - total
-    return Carving(np.ones(layout.n_clusters), kept, linearised)
+    if entropy == "trw":
+        return _tree_reweighted(data, seed)
+    if entropy == "convex":
+        return _convex(data)
+    if entropy not in ENTROPIES:
+        raise ValueError(f"entropy must be one of {', '.join(ENTROPIES)} or CountingNumbers, found {entropy!r}")
+    n_hubs = data.layout.n_hubs
+    total = np.where(data.hub_virtual, -1.0, 1.0 - data.degrees)
+    kept = (data.hub_given | (data.degrees == 0)).astype(np.float64)
+    if entropy == "folded":
+        kept = _convex(data).hub
+    linearised = np.zeros(n_hubs) if entropy == "clusters" else kept - total
+    return Carving(np.ones(data.layout.n_clusters), kept, linearised)
 
 
 def _carve_numbers(data: PackedData, numbers: CountingNumbers) -> Carving:
@@ -103,7 +134,109 @@ def _spread(numbers: Any, index: NDArray[np.int64], count: int, name: str) -> Fl
     return array[index]
 
 
-def total_numbers(data: PackedData) -> Carving:
-    """Bethe's entropy with nothing linearised: message passing with these numbers is belief propagation."""
-    total = np.where(data.hub_virtual, -1.0, 1.0 - data.degrees)
-    return Carving(np.ones(data.layout.n_clusters), total, np.zeros(data.layout.n_hubs))
+def _tree_reweighted(data: PackedData, seed: int) -> Carving:
+    """Tree-reweighted numbers from random maximal acyclic subsets; every cluster is in some of them."""
+    layout = data.layout
+    cluster = np.ones(layout.n_clusters)
+    hub = np.ones(layout.n_hubs)
+    cluster_counts, hub_counts = np.zeros(layout.n_clusters, dtype=np.int64), np.zeros(layout.n_hubs, dtype=np.int64)
+    for m in range(layout.n_instances):
+        clusters = slice(*layout.instance_clusters[m : m + 2].tolist())
+        hubs = slice(*layout.instance_hubs[m : m + 2].tolist())
+        # Seeded by its own structure, an instance has the same forests in whatever company it comes.
+        links = slice(*layout.hub_links[[hubs.start, hubs.stop]].tolist())
+        structure = zlib.crc32((layout.link_cluster[links] - clusters.start).tobytes())
+        rng = np.random.default_rng([seed, structure])
+        if is_bethe(data, m):
+            order = clusters.start + rng.permutation(clusters.stop - clusters.start)
+            drawn = appearances(layout, m, False, order, N_FORESTS, cluster_counts)
+            cluster[clusters] = cluster_counts[clusters] / drawn
+        else:
+            virtual = hubs.start + np.flatnonzero(data.hub_virtual[hubs])
+            drawn = appearances(layout, m, True, rng.permutation(virtual), N_FORESTS, hub_counts)
+            hub[virtual] = -hub_counts[virtual] / drawn
+    taken = np.bincount(layout.link_hub, weights=cluster[layout.link_cluster], minlength=layout.n_hubs)
+    hub = np.where(data.hub_virtual, hub, 1.0 - taken)
+    return Carving(cluster, _snapped(hub), np.zeros(layout.n_hubs))
+
+
+def _convex(data: PackedData) -> Carving:
+    """kappa_a = 1 and kappa_v = max(1 - d_v, -sum_a 1/|a|), with |a| the number of hubs that a cluster touches.
+
+    A singleton cluster that is its variable's hub counts among the d_v only through the hub itself.
+    """
+    layout = data.layout
+    size = np.maximum(np.diff(layout.cluster_links), 1).astype(np.float64)
+    shares = np.bincount(layout.link_hub, weights=(1.0 / size)[layout.link_cluster], minlength=layout.n_hubs)
+    bethe = np.where(data.hub_virtual, -1.0, 1.0 - data.degrees)
+    return Carving(np.ones(layout.n_clusters), _snapped(np.maximum(bethe, -shares)), np.zeros(layout.n_hubs))
+
+
+def concave_numbers(data: PackedData, numbers: CountingNumbers | str) -> Carving:
+    """Totals of the numbers that a user gave, refused where they are not provably concave or have no update."""
+    carving = carve(data, numbers).whole
+    if not is_concave(data, carving):
+        raise ValueError(
+            "counting_numbers give an entropy that is not provably concave: no split of the clusters' numbers covers "
+            "what their sepsets subtract (lower the sepsets' numbers or raise the clusters')"
+        )
+    around = np.bincount(
+        data.layout.link_hub, weights=carving.cluster[data.layout.link_cluster], minlength=carving.hub.size
+    )
+    if (carving.hub + around <= _ROUNDING).any():
+        raise ValueError(
+            "counting_numbers leave nothing of the clusters around some sepset: message passing needs the numbers of a "
+            "sepset and of its clusters to add up to more than 0 (lower the sepsets' numbers a little)"
+        )
+    return carving
+
+
+def is_concave(data: PackedData, carving: Carving) -> bool:
+    """Whether some c_av >= 0 cover -kappa_v at every hub and add up to at most kappa_a in every cluster."""
+    layout = data.layout
+    wanted = np.maximum(-carving.hub, 0.0)
+    size = np.maximum(np.diff(layout.cluster_links), 1)
+    shares = np.bincount(
+        layout.link_hub, weights=(carving.cluster / size)[layout.link_cluster], minlength=layout.n_hubs
+    )
+    if (shares >= wanted - _ROUNDING).all():
+        return True
+    links = np.arange(layout.n_links)
+    ones = np.ones(layout.n_links)
+    covered = sp.csr_array((-ones, (layout.link_hub, links)), shape=(layout.n_hubs, layout.n_links))
+    spent = sp.csr_array((ones, (layout.link_cluster, links)), shape=(layout.n_clusters, layout.n_links))
+    # The least cover: how far the demands of all hubs can be met at once, as a common fraction t <= 1.
+    nothing = sp.csr_array((layout.n_clusters, 1))
+    matrix = sp.vstack([sp.hstack([covered, sp.csr_array(wanted[:, None])]), sp.hstack([spent, nothing])])
+    bounds = np.concatenate([np.zeros(layout.n_hubs), carving.cluster])
+    cost = np.zeros(layout.n_links + 1)
+    cost[-1] = -1.0
+    solved = linprog(cost, A_ub=matrix.tocsr(), b_ub=bounds, bounds=(0.0, None), method="highs")
+    return bool(solved.status == 3 or (solved.success and -solved.fun >= 1.0 - 1e-9))
+
+
+def reported_numbers(data: PackedData, carving: Carving, instance: int) -> CountingNumbers:
+    """The numbers of one instance in the form in which a user gives them.
+
+    A hub's total c_v = kappa_v - sum of its sepsets' numbers is told as kappa_v = 1 and equal sepset numbers; on an
+    explicit graph a sepset's number is -c of its hub.
+    """
+    layout = data.layout
+    clusters = np.ones(data.views.n_clusters(instance))
+    first, last = layout.instance_clusters[instance : instance + 2].tolist()
+    clusters[data.cluster_index[first:last]] = carving.cluster[first:last]
+    hubs = layout.instance_hubs[instance : instance + 2].tolist()
+    total = carving.hub[hubs[0] : hubs[1]] - carving.linearised[hubs[0] : hubs[1]]
+    links = layout.hub_links[hubs].tolist()
+    virtual, degrees = data.hub_virtual[hubs[0] : hubs[1]], np.diff(layout.hub_links[hubs[0] : hubs[1] + 1])
+    each = np.where(virtual, -total, (1.0 - total) / np.maximum(degrees, 1))
+    edges = data.link_edge[links[0] : links[1]]
+    sepsets = np.zeros(int(edges.max(initial=-1)) + 1)
+    sepsets[edges] = each[layout.link_hub[links[0] : links[1]] - hubs[0]]
+    return CountingNumbers(clusters, sepsets)
+
+
+def _snapped(numbers: Floats) -> Floats:
+    """Numbers that are whole but for rounding are made whole: dividing by an almost-zero would be fatal."""
+    nearest = np.rint(numbers)
+    return np.where(np.abs(numbers - nearest) < 1e-9, nearest, numbers)

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from bactrian.camel.entropy import Carving, total_numbers
+from bactrian.camel.entropy import Carving, carve
 from bactrian.camel.messages import Messages
 from bactrian.engines.numba.schedules import CONVERGED, RUNNING, Progress
 from bactrian.inference.problem import Problem, check_contradictions, new_progress, report
@@ -47,7 +47,7 @@ class Descent:
 
 def double_loop(problem: Problem, *, skipped: Bools | None = None) -> list[InferenceResult]:
     """Minimise the Bethe free energy of every instance but those ``skipped``."""
-    end = descend(problem, total_numbers(problem.data).hub, _first_beliefs(problem), skipped=skipped)
+    end = descend(problem, carve(problem.data, "bethe").whole.hub, _first_beliefs(problem), skipped=skipped)
     return collect(
         problem, end.messages, end.progress, "double-loop", end.status,
         log_partition=end.log_partition, histories=end.histories,

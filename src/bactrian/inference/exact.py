@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from bactrian.camel.entropy import total_numbers
+from bactrian.camel.entropy import carve
 from bactrian.engines.numba.junction import calibrate
 from bactrian.engines.numba.layout import Layout
 from bactrian.engines.numba.schedules import CONVERGED
@@ -33,7 +33,7 @@ def exact(problem: Problem) -> list[InferenceResult]:
     places = {m: _Place(layout, m) for m in others}
     eliminator = Eliminator(problem.options.memory_budget)
     eliminations = {m: _eliminate(problem, eliminator, m, places[m]) for m in others}
-    carving = total_numbers(data)
+    carving = carve(data, "bethe").whole
     messages = problem.messages(carving)
     progress = new_progress(problem, carving)
     progress.status[others] = CONVERGED

@@ -11,8 +11,7 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import ArrayLike
 
-from bactrian.camel.concave_entropies import convex_numbers, given_numbers, tree_reweighted
-from bactrian.camel.entropy import CountingNumbers
+from bactrian.camel.entropy import CountingNumbers, carve, concave_numbers
 from bactrian.engines.numba.threads import Workers
 from bactrian.graphs.graph_data import GraphData
 from bactrian.graphs.loglinear import LogLinearModel
@@ -194,13 +193,13 @@ def _finished(problem: Problem, results: list[InferenceResult]) -> list[Inferenc
 
 
 def _tree_reweighted(problem: Problem) -> list[InferenceResult]:
-    carving = tree_reweighted(problem.data, problem.options.seed)
+    carving = carve(problem.data, "trw", problem.options.seed)
     return propagate(problem, "trw", "sequential", carving, tame=True)
 
 
 def _convex(problem: Problem) -> list[InferenceResult]:
     given = problem.options.counting_numbers
-    carving = convex_numbers(problem.data) if given is None else given_numbers(problem.data, given)
+    carving = carve(problem.data, "convex") if given is None else concave_numbers(problem.data, given)
     return propagate(problem, "convex", "sequential", carving, tame=True)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from bactrian.camel.entropy import Carving, CountingNumbers, total_numbers
+from bactrian.camel.entropy import Carving, CountingNumbers, carve
 from bactrian.camel.messages import Messages
 from bactrian.engines.numba.schedules import CONTRADICTION, CONVERGED, RUNNING, Progress
 from bactrian.engines.numba.threads import Workers
@@ -107,7 +107,7 @@ def new_progress(problem: Problem, carving: Carving, *, damping: float = 0.0) ->
     """All instances at the start; two sweeps are marked exact where Bethe's numbers meet a tree."""
     layout = problem.data.layout
     n = layout.n_instances
-    bethe = total_numbers(problem.data)
+    bethe = carve(problem.data, "bethe").whole
     off_hub = np.concatenate([[0], np.cumsum(np.abs(carving.hub - bethe.hub) > 1e-12)])[layout.instance_hubs]
     off_cluster = np.concatenate([[0], np.cumsum(np.abs(carving.cluster - 1.0) > 1e-12)])[layout.instance_clusters]
     exact = layout.instance_is_tree & (np.diff(off_hub) == 0) & (np.diff(off_cluster) == 0) & (damping == 0.0)

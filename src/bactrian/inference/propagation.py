@@ -2,7 +2,7 @@
 
 With Bethe's counting numbers the star update is belief propagation (Yedidia, Freeman and Weiss, IEEE Trans. Inf. Theory
 51(7), 2005), run in parallel, sequentially, or by residual (Elidan, McGraw and Koller, UAI 2006). Other numbers give
-tree-reweighted and convex message passing; see :mod:`.concave_entropies`. At a fixed point the value of the
+tree-reweighted and convex message passing; see :mod:`bactrian.camel.entropy`. At a fixed point the value of the
 dual is minus the free energy, the approximation of log Z.
 """
 
@@ -11,8 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from bactrian.camel.concave_entropies import reported_numbers
-from bactrian.camel.entropy import Carving, total_numbers
+from bactrian.camel.entropy import Carving, carve, reported_numbers
 from bactrian.camel.messages import Messages, MessageTables
 from bactrian.engines.numba.linear import Linear
 from bactrian.engines.numba.queue import Queue, contractions
@@ -140,7 +139,7 @@ def propagate(
 ) -> list[InferenceResult]:
     """Pass messages under ``carving`` (Bethe's by default) until they converge or a limit is met."""
     options = problem.options
-    carving = total_numbers(problem.data) if carving is None else carving
+    carving = carve(problem.data, "bethe").whole if carving is None else carving
     messages = problem.messages(carving)
     progress = new_progress(problem, carving, damping=options.damping or 0.0)
     advance = SCHEDULES[schedule](problem, messages, progress, options.tolerance)

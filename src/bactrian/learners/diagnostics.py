@@ -17,9 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from bactrian.camel.concave_entropies import convex_numbers, given_numbers, tree_reweighted
 from bactrian.camel.dual import Dual
-from bactrian.camel.entropy import Carving, CountingNumbers, total_numbers
+from bactrian.camel.entropy import Carving, CountingNumbers, carve, concave_numbers
 from bactrian.camel.prior import Prior, pseudo_gradient
 from bactrian.engines.numba.schedules import CONVERGED
 from bactrian.engines.numba.threads import Workers
@@ -138,11 +137,9 @@ def diagnose(
 
 
 def _numbers(data: PackedData, inference: str, given: CountingNumbers | str | None, seed: int) -> Carving:
-    if inference == "trw":
-        return tree_reweighted(data, seed)
-    if inference == "convex":
-        return convex_numbers(data) if given is None else given_numbers(data, given)
-    return total_numbers(data)
+    if inference == "convex" and given is not None:
+        return concave_numbers(data, given)
+    return carve(data, inference if inference in ("trw", "convex") else "bethe", seed).whole
 
 
 class _Probe:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -42,7 +41,7 @@ class Learner(Protocol):
 
 METHODS: dict[str, Learner] = {
     **SHORTHAND,
-    **{name: Likelihood(inference=name) for name in ("exact", "lbp", "trw", "convex")},
+    **{name: Likelihood(inference=name) for name in ("exact", "lbp")},
     **{learner.name: learner for learner in (PseudoLikelihood(), PseudoLikelihood(piecewise=True))},
     **{learner.name: learner for learner in (UnifiedScaling(), PseudoMoments())},
 }
@@ -73,10 +72,10 @@ def learn(
     ----------
     data : Samples, list of Instance, GraphData, or PackedFolder
         Generative samples, conditional instances, structured graphs, or these in files, a chunk at a time (for
-        learners of the CAMEL family, ``"trw"`` and ``"convex"``, and on chains and trees ``"exact"``).
+        settings of :class:`Camel`, and on chains and trees ``"exact"``).
     method : str or learner
-        ``"piecewise"``, ``"camel0"``, ``"cccp"``, ``"cccp-empirical"`` (shorthand for settings of :class:`Camel`),
-        ``"exact"``, ``"lbp"``, ``"trw"``, ``"convex"`` (shorthand for :class:`Likelihood`),
+        ``"piecewise"``, ``"camel0"``, ``"cccp"``, ``"cccp-empirical"``, ``"trw"``, ``"convex"`` (shorthand for settings
+        of :class:`Camel`), ``"exact"``, ``"lbp"`` (for :class:`Likelihood`),
         ``"pseudolikelihood"``, ``"piecewise-pseudolikelihood"`` (:class:`PseudoLikelihood`),
         ``"ups"`` (:class:`UnifiedScaling`), ``"pseudo-moments"`` (:class:`PseudoMoments`), or a configured object.
     prior_variance : float, (n_weights,) array or None
@@ -133,9 +132,6 @@ def learn(
             f"{learner.name} does not learn from a folder of packed data; choose a learner of the CAMEL family, such "
             "as 'cccp', 'camel0' or 'piecewise', or 'convex' or 'trw', or 'exact' for chains and trees"
         )
-    name = learner.name
-    if isinstance(packed, PackedFolder) and isinstance(learner, Likelihood) and learner.inference in _CONCAVE:
-        learner = Camel(entropy=learner.inference)
     settings = Settings(
         prior=prior.checked_for(packed.n_weights),
         tolerance=float(tolerance),
@@ -148,18 +144,13 @@ def learn(
         state=start.state if isinstance(start, Solution) else None,
         communicator=communicator,
     )
-    _check_ranks(packed, name, communicator)
+    _check_ranks(packed, learner.name, communicator)
     with single_threaded_blas():
         solution = learner.learn(packed, settings, workers)
-    if learner.name != name:
-        solution = replace(solution, method=name)
     if not solution.converged:
         warnings.warn(f"{solution.method}: {solution.status}", ConvergenceWarning, stacklevel=2)
     return solution
 
-
-#: Likelihoods with concave entropies, of which CAMEL with the same entropy has the one optimum, a chunk at a time too.
-_CONCAVE = ("trw", "convex")
 
 #: Learners whose solution is no sum over instances.
 _UNDIVIDED = ("ups", "pseudo-moments")

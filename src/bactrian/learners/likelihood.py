@@ -11,9 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bactrian.camel.concave_entropies import convex_numbers, tree_reweighted
 from bactrian.camel.dual import Dual, ProfiledObjective
-from bactrian.camel.entropy import total_numbers
+from bactrian.camel.entropy import Carving, carve
 from bactrian.camel.inner import Profiled
 from bactrian.camel.run import Run, Settings
 from bactrian.camel.streamed import make_dual
@@ -59,8 +58,8 @@ class Likelihood:
 
     @property
     def name(self) -> str:
-        """The shorthand of this learner."""
-        return self.inference
+        """The shorthand of this learner; "trw" and "convex" alone are short for CAMEL with these entropies."""
+        return self.inference if self.inference in ("exact", "lbp") else f"{self.inference} likelihood"
 
     def learn(self, data: PackedData | PackedFolder, settings: Settings, workers: Workers) -> Solution:
         """Fit the weights of packed data."""
@@ -76,7 +75,7 @@ class Likelihood:
         if self.inference != "exact":
             raise ValueError(f"{self.name} does not learn from a folder of packed data; {advice}")
         run = Run(settings, data, self.name)
-        dual = make_dual(data, total_numbers, settings.prior, workers, communicator=settings.communicator)
+        dual = make_dual(data, _bethe, settings.prior, workers, communicator=settings.communicator)
         if not dual.is_forest:
             raise ValueError(f"exact does not learn graphs with loops from a folder of packed data; {advice}")
         inner = Profiled(dual, run, ProfiledObjective(dual, accuracy=run.accuracy, tree_sweeps=2))
@@ -91,7 +90,7 @@ class Likelihood:
         junction = None if is_tree else on_junction_trees(data)
         exact = data if junction is None else junction.packed
         run = Run(settings, exact, self.name)
-        dual = Dual(exact, total_numbers(exact), settings.prior, workers, communicator=settings.communicator)
+        dual = Dual(exact, _bethe(exact), settings.prior, workers, communicator=settings.communicator)
         objective = ProfiledObjective(dual, accuracy=run.accuracy, tree_sweeps=2)
         inner = Profiled(dual, run, objective)
         result = inner.solve(run.initial_weights(), tolerance=run.gap_tolerance, max_iterations=run.iterations_left)
@@ -100,11 +99,7 @@ class Likelihood:
 
     def _loopy(self, data: PackedData, settings: Settings, workers: Workers) -> Solution:
         run = Run(settings, data, self.name)
-        carving = {
-            "lbp": lambda: total_numbers(data),
-            "trw": lambda: tree_reweighted(data, settings.seed),
-            "convex": lambda: convex_numbers(data),
-        }[self.inference]()
+        carving = carve(data, "bethe" if self.inference == "lbp" else self.inference, settings.seed).whole
         dual = Dual(data, carving, settings.prior, workers, communicator=settings.communicator)
         bethe = self.inference == "lbp"
         objective = PropagatedObjective(
@@ -118,3 +113,7 @@ class Likelihood:
         result = inner.solve(run.initial_weights(), tolerance=run.gap_tolerance, max_iterations=run.iterations_left)
         run.record(result, inner)
         return run.finish(inner, result.weights, result.status)
+
+
+def _bethe(data: PackedData) -> Carving:
+    return carve(data, "bethe").whole

@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bactrian.camel.dual import Dual
-from bactrian.camel.entropy import total_numbers
+from bactrian.camel.entropy import carve
 from bactrian.camel.run import Run, Settings
 from bactrian.engines.numba.threads import Workers
 from bactrian.graphs.packed import PackedData
@@ -78,7 +78,7 @@ class PseudoMoments:
         on_boundary = any((marginal <= 0.0).any() for marginal in targets)
         part = mixture(on_boundary, settings.tolerance)
 
-        dual = Dual(data, total_numbers(data), settings.prior, workers)
+        dual = Dual(data, carve(data, "bethe").whole, settings.prior, workers)
         sizes = np.diff(layout.hub_offset)[data.hub_of_state]
         dual.multipliers[:] = _multipliers(dual, mixed(hub_marginal, part, sizes), tables.base[layout.n_entries :])
         weights = np.zeros(data.n_weights)

@@ -25,7 +25,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from bactrian.camel.dual import Dual, Evaluation
-from bactrian.camel.entropy import total_numbers
+from bactrian.camel.entropy import carve
 from bactrian.camel.run import Run, Settings
 from bactrian.engines.numba.threads import Workers
 from bactrian.engines.numba.unified_scaling import scale_hubs
@@ -65,7 +65,7 @@ class UnifiedScaling:
         tables = Tables(data, settings, self.name)
         prescribed, inverse = self._singletons(tables)
         target, on_boundary = _targets(data, prescribed, settings.tolerance)
-        dual = Dual(data, total_numbers(data), settings.prior, workers)
+        dual = Dual(data, carve(data, "bethe").whole, settings.prior, workers)
         hub_base = tables.base[data.layout.n_entries :]
         weights = np.zeros(data.n_weights)
         evaluation = dual.evaluate(weights)

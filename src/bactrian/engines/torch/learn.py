@@ -22,7 +22,7 @@ from bactrian.learners.learn import _checked_start
 from bactrian.solvers.anderson import Anderson
 from bactrian.solvers.solution import Callback, ConvergenceWarning, Solution
 
-METHODS: dict[str, Camel] = {**SHORTHAND, "convex": Camel(entropy="convex")}
+METHODS: dict[str, Camel] = {name: camel for name, camel in SHORTHAND.items() if camel.entropy != "trw"}
 #: The sharpest tolerance that messages in float32 allow.
 SINGLE_TOLERANCE = 1e-4
 

@@ -1,7 +1,7 @@
 """Counting numbers of nodes: what stays in the concave part, and what is linearised.
 
 Edges count 1 throughout, so a node's numbers follow from its degree d; see :mod:`bactrian.camel.entropy` and
-:mod:`bactrian.camel.concave_entropies`, whose numbers for pairwise graphs these are.
+:mod:`bactrian.camel.entropy`, whose numbers for pairwise graphs these are.
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ from bactrian.experiments.bench.random_fields import RandomField, Size, joint_fe
 from bactrian.graphs.loglinear import Instance, LogLinearModel, Samples
 from bactrian.inference.infer import infer
 from bactrian.learners.learn import METHODS, Learner, learn
+from bactrian.learners.likelihood import Likelihood
 from bactrian.solvers.solution import ConvergenceWarning, Solution
 
 Floats = NDArray[np.float64]
@@ -107,12 +108,12 @@ Follow = Callable[[str, str, int, int], None]
 
 
 def bench_learners() -> dict[str, Learner]:
-    """Every learner that :func:`bactrian.learn` knows by name, the folded CCCP and the concave entropies as CAMEL."""
+    """Every learner with a name in :func:`bactrian.learn`, folded CCCP, and the classic loops of concave entropies."""
     return {
         **METHODS,
         "cccp, folded": Camel(fold=True),
-        "trw as CAMEL": Camel(entropy="trw"),
-        "convex as CAMEL": Camel(entropy="convex"),
+        "trw likelihood": Likelihood(inference="trw"),
+        "convex likelihood": Likelihood(inference="convex"),
     }
 
 
