@@ -30,7 +30,7 @@ from bactrian.camel.dual import Dual
 from bactrian.camel.entropy import carve
 from bactrian.camel.prior import Prior
 from bactrian.engines.numba.threads import Workers
-from bactrian.engines.torch.dual import DeviceDual
+from bactrian.engines.torch.dual import DeviceDual, make_parts
 from bactrian.graphs.packing import pack
 from problems import cpu_name, superpixel_like
 
@@ -118,7 +118,7 @@ def evaluations(data: bt.GraphData, device: torch.device, found: dict[str, Any])
     cpu = Dual(packed, carve(packed, "bethe"), Prior(10.0), Workers(2))
     engines: dict[str, Any] = {"cpu, 2 threads": (cpu, weights, nearby)}
     for dtype in (torch.float64, torch.float32):
-        dual = DeviceDual(data, "bethe", Prior(10.0), device=device, dtype=dtype)
+        dual = DeviceDual(data, "bethe", Prior(10.0), make_parts(data, None), device=device, dtype=dtype)
         both = (torch.from_numpy(w).to(device) for w in (weights, nearby))
         engines[f"{device.type}, {str(dtype).removeprefix('torch.')}"] = (dual, *both)
     for name, (dual, w, other) in engines.items():
@@ -165,7 +165,7 @@ def training(
         on_device = options.pop("engine", "torch") == "torch"
         begun = time.perf_counter()
         if on_device:
-            solution = bactrian.engines.torch.learn(data, device=device, **options)
+            solution = bactrian.torch.learn(data, device=device, **options)
         else:
             solution = bt.learn(data, n_threads=2, **options)
         total = time.perf_counter() - begun
@@ -182,7 +182,7 @@ def training(
         }
         if on_device:
             row["accuracy on the training data"] = float((solution.beliefs.nodes.argmax(1) == data.labels).mean())
-            marginals = bactrian.engines.torch.infer(fresh, solution.weights, "bp", device=device, tolerance=1e-4)
+            marginals = bactrian.torch.infer(fresh, solution.weights, "bp", device=device, tolerance=1e-4)
             predictions[name] = marginals.predict()
             row["fresh data: seconds"] = marginals.seconds
             row["fresh data: nodes below 0.9"] = float((marginals.nodes.max(1) < 0.9).mean())

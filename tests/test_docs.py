@@ -4,6 +4,8 @@
 """
 
 import re
+import subprocess
+import sys
 import textwrap
 from pathlib import Path
 
@@ -34,6 +36,43 @@ def test_every_page_is_in_the_table_of_contents():
 )
 def test_the_reference_lists_every_public_name(module):
     assert documented(module.__name__) == {*module.__all__} - {"__version__"}
+
+
+def test_the_engine_for_pytorch_can_be_read_without_pytorch():
+    """``make docs`` puts objects in PyTorch's place that can be called, subclassed and asked for names, and no more."""
+    code = """
+import importlib.abc, importlib.machinery, pkgutil, sys, types
+
+class Standing:
+    def __init__(self, *_, **__): pass
+    def __call__(self, *arguments, **__):
+        return arguments[0] if arguments and isinstance(arguments[0], (type, types.FunctionType)) else Standing()
+    def __getattr__(self, name):
+        if name.startswith("__"): raise AttributeError(name)
+        return Standing()
+    def __mro_entries__(self, bases): return (Standing,)
+
+class Module(types.ModuleType):
+    __path__ = []
+    def __getattr__(self, name):
+        if name.startswith("__"): raise AttributeError(name)
+        return Standing()
+
+class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    def find_spec(self, name, path=None, target=None):
+        return importlib.machinery.ModuleSpec(name, self) if name.split(".")[0] == "torch" else None
+    def create_module(self, spec): return Module(spec.name)
+    def exec_module(self, module): pass
+
+sys.meta_path.insert(0, Finder())
+sys.modules["triton"] = None
+import bactrian.torch, bactrian.engines.torch
+for module in pkgutil.iter_modules(bactrian.engines.torch.__path__, "bactrian.engines.torch."):
+    importlib.import_module(module.name)
+print(bactrian.torch.CamelLoss.__name__)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout == "CamelLoss\n", done.stderr
 
 
 def test_the_reference_lists_the_engine_for_pytorch():

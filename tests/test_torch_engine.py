@@ -17,7 +17,7 @@ from bactrian.camel.prior import Prior  # noqa: E402
 from bactrian.engines.numba.colouring import greedy_colours  # noqa: E402
 from bactrian.engines.numba.threads import Workers  # noqa: E402
 from bactrian.engines.torch import stars  # noqa: E402
-from bactrian.engines.torch.dual import DeviceDual  # noqa: E402
+from bactrian.engines.torch.dual import DeviceDual, make_parts  # noqa: E402
 from bactrian.engines.torch.inputs import _compressed  # noqa: E402
 from bactrian.engines.torch.memory import explain_memory  # noqa: E402
 from bactrian.engines.torch.numbers import node_numbers  # noqa: E402
@@ -79,10 +79,12 @@ def test_sweeps_in_one_kernel_are_those_of_plain_tensors_cuda(dtype, own_tables,
     found = []
     for in_kernel in (True, False):
         monkeypatch.setattr(stars, "can_update", lambda *_, answer=in_kernel: answer)
-        dual = DeviceDual(data, entropy, Prior(2.0), device=torch.device("cuda"), dtype=getattr(torch, dtype))
+        dual = DeviceDual(
+            data, entropy, Prior(2.0), make_parts(data, None), device=torch.device("cuda"), dtype=getattr(torch, dtype)
+        )
         evaluation = dual.evaluate(weights, tolerance=0.0, max_sweeps=3)
         (part,) = dual.parts
-        found.append((part.stars.multipliers, part.stars._star_belief, part.stars._change, evaluation.gradient))
+        found.append((part.stars.multipliers, part.stars.star_belief, part.stars._change, evaluation.gradient))
     exact = dtype == "float64"
     for kernel, plain in zip(*found, strict=True):
         torch.testing.assert_close(kernel, plain, rtol=0.0, atol=1e-12 if exact else 1e-5)
@@ -107,9 +109,9 @@ def test_value_gradient_and_violation_are_those_of_the_cpu(device, dtype, entrop
         data,
         entropy,
         Prior(2.0),
+        make_parts(data, 2 if scale > 1 else None),
         device=torch.device(device),
         dtype=getattr(torch, dtype),
-        chunk=2 if scale > 1 else None,
     )
     for part in dual.parts:
         part.stars.bias.copy_(torch.from_numpy(bias[part.first_node + part.structure.nodes.cpu().numpy()]))
@@ -365,8 +367,8 @@ def test_too_little_memory_names_the_size_and_the_remedy(monkeypatch):
         btt.learn(data, device="cpu")
     with pytest.raises(btt.DeviceMemoryError, match="a single graph cannot be cut further"):
         btt.infer(data, np.zeros(data.n_weights), device="cpu", chunk=1)
-    with pytest.raises(ValueError, match="other"), explain_memory(torch.device("cpu"), 1, 1, ""):
-        raise ValueError("other")
+    with pytest.raises(RuntimeError, match="other"), explain_memory(torch.device("cpu"), lambda: None):
+        raise RuntimeError("other")
 
 
 @pytest.mark.parametrize(

@@ -233,8 +233,13 @@ class Camel:
             consistency=False,
             communicator=run.settings.communicator,
         )
-        inner = make_inner("profiled", dual, run)
-        # Only a start: the problem with consistency is convex, so its solution does not depend on it.
+        return self.start_from(run, make_inner("profiled", dual, run), weights)
+
+    def start_from(self, run: Run, inner: InnerSolver, weights: Floats) -> Floats:
+        """Weights to start from, by a loose solve; takes arrays of any type that the inner solver does.
+
+        Only a start: the problem with consistency is convex, so its solution does not depend on it.
+        """
         result = inner.solve(
             weights,
             tolerance=max(run.gap_tolerance, _LOOSE_GAP * run.gap_scale),

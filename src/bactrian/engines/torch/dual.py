@@ -8,7 +8,6 @@ memory and more time, and changes nothing but the order of additions.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,14 +17,12 @@ from torch import Tensor
 from bactrian.camel.prior import Prior
 from bactrian.engines.torch.evaluation import StarValues, observed_counts
 from bactrian.engines.torch.inputs import DeviceScores
-from bactrian.engines.torch.memory import explain_memory, state_bytes
+from bactrian.engines.torch.memory import Needed, state_bytes
 from bactrian.engines.torch.numbers import NodeNumbers, node_numbers
 from bactrian.engines.torch.recording import Recording
-from bactrian.engines.torch.stars import Stars
+from bactrian.engines.torch.stars import Stars, larger
 from bactrian.engines.torch.structure import build_structure
 from bactrian.graphs.graph_data import GraphData
-
-Extrapolate = Callable[[Tensor, Tensor, Tensor], Tensor | None]
 
 
 class DeviceEvaluation(NamedTuple):
@@ -86,34 +83,31 @@ class DeviceMessages:
         self,
         data: GraphData,
         entropy: str,
+        parts: list[Part],
         *,
         device: torch.device,
         dtype: torch.dtype,
-        chunk: int | None = None,
         consistency: bool = True,
-        parts: list[Part] | None = None,
     ) -> None:
         self.graph_data, self.device, self.dtype, self.consistency = data, device, dtype, consistency
         self.data = Size(data.n_weights, float(data.weights.sum()))
-        self.parts = make_parts(data, chunk) if parts is None else parts
-        self.resident = len(self.parts) == 1
+        self.parts, self.resident = parts, len(parts) == 1
         hubs, linearised = [], []
         for part in self.parts:
             numbers = node_numbers(part.structure.degree, entropy, own=data.node_factors == "clusters")
             hubs.append(numbers.hub.cpu())
             linearised.append(numbers.linearised.cpu())
-            with self.memory_of(part):
-                if self.resident:
-                    part.structure, part.scores = part.structure.to(device), part.scores.to(device)
-                numbers = numbers.to(part.structure.nodes.device)
-                part.stars = Stars(
-                    part.structure,
-                    numbers,
-                    data.n_labels,
-                    dtype=dtype,
-                    consistency=consistency,
-                    first_edge=data.node_factors == "first-edge",
-                )
+            if self.resident:
+                part.structure, part.scores = part.structure.to(device), part.scores.to(device)
+            numbers = numbers.to(part.structure.nodes.device)
+            part.stars = Stars(
+                part.structure,
+                numbers,
+                data.n_labels,
+                dtype=dtype,
+                consistency=consistency,
+                first_edge=data.node_factors == "first-edge",
+            )
         self.carving = NodeNumbers(torch.cat(hubs), torch.cat(linearised))
         self.relinearises = self.carving.relinearises
         self.has_saddle = bool((self.carving.hub < 0.0).any())
@@ -121,26 +115,14 @@ class DeviceMessages:
         self._remembered: list[Tensor] | None = None
         self.beliefs_before: Tensor | None = None
 
-    def memory_of(self, part: Part) -> AbstractContextManager[None]:
-        """Explains an out-of-memory error in work on a part."""
-        n_graphs = part.structure.n_graphs
-        remedy = (
-            f"give chunk= a smaller number of graphs per pass, such as chunk={max(1, n_graphs // 4)}"
-            if n_graphs > 1
-            else "a single graph cannot be cut further: use device='cpu' or dtype='float32'"
-        )
-        return explain_memory(self.device, part.needed(self.dtype), n_graphs, remedy)
-
     def loaded(self) -> Iterator[tuple[Part, Stars, DeviceScores]]:
-        """Each part with its state on the device; changes of the state are kept. Work inside :meth:`memory_of`."""
+        """Each part with its state on the device; changes of the state are kept."""
         for part in self.parts:
             assert part.stars is not None
             if self.resident:
                 yield part, part.stars, part.scores
                 continue
-            with self.memory_of(part):
-                stars = part.stars.to(self.device)
-                scores = part.scores.to(self.device)
+            stars, scores = part.stars.to(self.device), part.scores.to(self.device)
             yield part, stars, scores
             part.stars.take_state(stars)
 
@@ -180,8 +162,8 @@ class DeviceMessages:
 class DeviceDual(DeviceMessages):
     """D for a data set, an entropy and a Gaussian prior."""
 
-    def __init__(self, data: GraphData, entropy: str, prior: Prior, **options) -> None:  # type: ignore[no-untyped-def]
-        super().__init__(data, entropy, **options)
+    def __init__(self, data: GraphData, entropy: str, prior: Prior, parts: list[Part], **options: Any) -> None:
+        super().__init__(data, entropy, parts, **options)
         self.prior = prior
         self._precision: Any = prior.precision
         if not isinstance(self._precision, float):
@@ -197,8 +179,7 @@ class DeviceDual(DeviceMessages):
         total = torch.zeros(self.data.n_weights, dtype=torch.float64, device=self.device)
         for part, stars, scores in self.loaded():
             observed = labels[part.first_node + part.structure.nodes.cpu()].to(self.device)
-            with self.memory_of(part):
-                total += scores.moments(*observed_counts(stars.structure, observed, self.graph_data.n_labels))
+            total += scores.moments(*observed_counts(stars.structure, observed, self.graph_data.n_labels))
         return total
 
     def evaluate(
@@ -209,13 +190,12 @@ class DeviceDual(DeviceMessages):
         pull = self._precision * weights
         gradient = pull - self.empirical
         for part, stars, scores in self.loaded():
-            with self.memory_of(part):
-                self._set_weights(part, stars, scores, weights)
-                values, sweeps, left = stars.solve(tolerance=tolerance, max_sweeps=max_sweeps, damping=damping)
-                gradient += self._moments(part, scores, values, stars)
+            self._set_weights(part, stars, scores, weights)
+            values, sweeps, left = stars.solve(tolerance=tolerance, max_sweeps=max_sweeps, damping=damping)
+            gradient += self._moments(part, scores, values, stars)
             value += float(values.value)
-            violation = max(violation, float(values.violation))
-            residual = max(residual, left)
+            violation = larger(violation, float(values.violation))
+            residual = larger(residual, left)
             all_sweeps += sweeps * part.structure.n_graphs
         square = self._precision * (weights @ weights) if isinstance(self._precision, float) else pull @ weights
         value += float(0.5 * square - weights @ self.empirical)
@@ -258,14 +238,27 @@ class DeviceDual(DeviceMessages):
         """Largest absolute score that ``weights`` give to a node's label or a table's entry."""
         found = 0.0
         for _, _, scores in self.loaded():
-            found = max([found, *(float(part.abs().max()) for part in scores.scores(weights) if part.numel())])
+            for part in scores.scores(weights):
+                found = larger(found, float(part.abs().max()) if part.numel() else 0.0)
         return found
 
 
 def make_parts(data: GraphData, chunk: int | None) -> list[Part]:
-    """The data cut into parts of ``chunk`` graphs; one part without it."""
+    """The data cut into parts of ``chunk`` graphs, one part without it; graphs without nodes make no part."""
     step = data.n_graphs if chunk is None else min(chunk, data.n_graphs)
-    return [Part(data, first, min(first + step, data.n_graphs)) for first in range(0, data.n_graphs, step)]
+    bounds = [(first, min(first + step, data.n_graphs)) for first in range(0, data.n_graphs, step)]
+    return [Part(data, *b) for b in bounds if data.node_pointer[b[0]] < data.node_pointer[b[1]]]
+
+
+def needed(parts: list[Part], dtype: torch.dtype, n_vectors: int = 0) -> Needed:
+    """What work takes on the largest of ``parts``, beside ``n_vectors`` of weights."""
+    n_bytes, n_graphs = max((part.needed(dtype), part.structure.n_graphs) for part in parts)
+    remedy = (
+        f"give chunk= a smaller number of graphs per pass, such as chunk={max(1, n_graphs // 4)}"
+        if n_graphs > 1
+        else "a single graph cannot be cut further: use device='cpu' or dtype='float32'"
+    )
+    return Needed(n_bytes + 8 * n_vectors * parts[0].scores.bounds[-1], n_graphs, remedy)
 
 
 class DeviceLinearisation:
@@ -275,7 +268,9 @@ class DeviceLinearisation:
     the device.
     """
 
-    def __init__(self, dual: DeviceDual, extrapolate: Extrapolate | None = None) -> None:
+    def __init__(
+        self, dual: DeviceDual, extrapolate: Callable[[Tensor, Tensor, Tensor], Tensor | None] | None = None
+    ) -> None:
         self.dual = dual
         self._extrapolate = extrapolate if dual.resident else None
 
@@ -288,7 +283,7 @@ class DeviceLinearisation:
             moved = bias - stars.bias
             belief = stars.node_log.exp()
             moved -= (belief * moved).sum(1, keepdim=True)
-            change = max(change, float(moved.abs().max()))
+            change = larger(change, float(moved.abs().max()))
             further = None
             if self._extrapolate is not None and log_beliefs is None:
                 further = self._extrapolate((stars.bias + moved).ravel(), moved.ravel(), belief.ravel())

@@ -12,9 +12,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from bactrian.engines.torch.arguments import checked_chunk, checked_data, checked_device, checked_dtype
 from bactrian.engines.torch.beliefs import GraphBeliefs
-from bactrian.engines.torch.dual import DeviceMessages
+from bactrian.engines.torch.dual import DeviceMessages, make_parts, needed
 from bactrian.engines.torch.evaluation import sum_by_graph
-from bactrian.engines.torch.stars import FINEST, settle
+from bactrian.engines.torch.memory import explain_memory
+from bactrian.engines.torch.stars import FINEST, larger, settle
 from bactrian.errors import check_number
 from bactrian.graphs.domain import real_numbers
 from bactrian.graphs.graph_data import GraphData
@@ -73,7 +74,7 @@ def infer(
     method : {"bp", "convex"}
         Loopy belief propagation, or message passing with the concave entropy of :func:`bactrian.infer`.
     device, dtype, chunk
-        As in :func:`bactrian.engines.torch.learn`.
+        As in :func:`bactrian.torch.learn`.
     tolerance : float
         Largest change of a belief, and largest disagreement between an edge and its nodes, at which sweeps stop.
     max_iterations : int
@@ -97,20 +98,20 @@ def infer(
     array = real_numbers(weights, "weights")
     if array.shape != (data.n_weights,) or not np.isfinite(array).all():
         raise ValueError(f"weights must be {data.n_weights} finite numbers, found shape {array.shape}")
-    options = {"device": checked_device(device), "dtype": checked_dtype(dtype), "chunk": checked_chunk(chunk)}
-    with torch.no_grad():
-        messages = DeviceMessages(data, METHODS[method], **options)
-        on_device = torch.from_numpy(array).to(options["device"])
+    place, precision = checked_device(device), checked_dtype(dtype)
+    parts = make_parts(data, checked_chunk(chunk))
+    with torch.no_grad(), explain_memory(place, lambda: needed(parts, precision)):
+        messages = DeviceMessages(data, METHODS[method], parts, device=place, dtype=precision)
+        on_device = torch.from_numpy(array).to(place)
         log_partition, sweeps, residual, violation = np.zeros(data.n_graphs), 0, 0.0, 0.0
         for part, stars, scores in messages.loaded():
-            with messages.memory_of(part):
-                stars.set_scores(*scores.scores(on_device))
-                tame = method == "convex" and damping is None
-                values, made, left = settle(stars, tolerance, max_iterations, damping=damping or 0.0, tame=tame)
+            stars.set_scores(*scores.scores(on_device))
+            tame = method == "convex" and damping is None
+            values, made, left = settle(stars, tolerance, max_iterations, damping=damping or 0.0, tame=tame)
             graphs = slice(part.first_graph, part.first_graph + part.structure.n_graphs)
             log_partition[graphs] = sum_by_graph(stars.structure, values).cpu().numpy()
-            sweeps, residual = max(sweeps, made), max(residual, left)
-            violation = max(violation, float(values.violation))
+            sweeps, residual = max(sweeps, made), larger(residual, left)
+            violation = larger(violation, float(values.violation))
         beliefs = GraphBeliefs(messages)
     converged = residual <= max(tolerance, FINEST[messages.dtype])
     if not converged:

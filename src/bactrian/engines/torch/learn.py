@@ -14,8 +14,16 @@ from bactrian.camel.prior import Prior
 from bactrian.camel.run import Settings
 from bactrian.engines.torch.arguments import checked_chunk, checked_data, checked_device, checked_dtype
 from bactrian.engines.torch.beliefs import take_multipliers, take_node_values
-from bactrian.engines.torch.dual import DeviceDual, DeviceLinearisation, empirical_log_beliefs, make_parts
-from bactrian.engines.torch.solve import DeviceProfiled, DeviceRun
+from bactrian.engines.torch.dual import (
+    DeviceDual,
+    DeviceLinearisation,
+    Part,
+    empirical_log_beliefs,
+    make_parts,
+    needed,
+)
+from bactrian.engines.torch.memory import explain_memory
+from bactrian.engines.torch.solve import _MEMORY, DeviceProfiled, DeviceRun
 from bactrian.errors import check_number
 from bactrian.graphs.graph_data import GraphData
 from bactrian.learners.learn import _checked_start
@@ -78,7 +86,7 @@ def learn(
     >>> import bactrian as bt
     >>> import bactrian.torch
     >>> data = bt.GraphData([[1.0], [1.0]], [(0, 1)], n_labels=2, labels=[0, 1], tables="potts")
-    >>> bactrian.engines.torch.learn(data, device="cpu").converged
+    >>> bactrian.torch.learn(data, device="cpu").converged
     True
     """
     camel, name = _checked_method(method)
@@ -89,8 +97,9 @@ def learn(
     settings = _settings(
         data.n_weights, prior_variance, tolerance, max_iterations, max_relinearisations, max_seconds, callback, start
     )
-    with torch.no_grad():
-        solution = _learn(data, camel, name, settings, place, precision, chunk)
+    parts = make_parts(data, chunk)
+    with torch.no_grad(), explain_memory(place, lambda: needed(parts, precision, n_vectors=2 * _MEMORY + 8)):
+        solution = _learn(data, camel, name, settings, place, precision, parts)
     if not solution.converged:
         warnings.warn(f"{solution.method}: {solution.status}", ConvergenceWarning, stacklevel=2)
     return solution
@@ -103,14 +112,10 @@ def _learn(
     settings: Settings,
     device: torch.device,
     dtype: torch.dtype,
-    chunk: int | None,
+    parts: list[Part],
 ) -> Solution:
-    parts = make_parts(data, chunk)
-
     def dual_of(entropy: str, consistency: bool) -> DeviceDual:
-        return DeviceDual(
-            data, entropy, settings.prior, device=device, dtype=dtype, parts=parts, consistency=consistency
-        )
+        return DeviceDual(data, entropy, settings.prior, parts, device=device, dtype=dtype, consistency=consistency)
 
     weights = torch.zeros(data.n_weights, dtype=torch.float64, device=device)
     if settings.start is not None:
@@ -119,10 +124,7 @@ def _learn(
     dual = dual_of("clusters", False) if piecewise_first else dual_of(_entropy(camel), camel.consistency)
     run = DeviceRun(settings, dual, name)
     if piecewise_first:
-        inner = DeviceProfiled(dual, run)
-        result = inner.solve(cast(Any, weights), tolerance=run.gap_tolerance, max_iterations=run.iterations_left)
-        run.record(result, inner)
-        weights = cast(Any, result.weights)
+        weights = cast(Any, camel.start_from(run, DeviceProfiled(dual, run), cast(Any, weights)))
         dual = dual_of(_entropy(camel), camel.consistency)
     linearisation = DeviceLinearisation(dual, None if camel.tight else cast(Any, Anderson().next))
     if not _resume(dual, settings) and camel.start == "empirical" and dual.carving.relinearises:

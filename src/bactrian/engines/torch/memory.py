@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import torch
+
+#: How errors read that are not PyTorch's own class for it: from the host's allocator, CUDA itself and cuBLAS.
+_OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "out of memory", "ALLOC_FAILED")
 
 
 class DeviceMemoryError(MemoryError):
@@ -36,17 +40,28 @@ def readable(n_bytes: float) -> str:
     return f"{n_bytes:.0f} bytes" if unit == "bytes" else f"{n_bytes:.1f} {unit}"
 
 
+class Needed(NamedTuple):
+    """What a piece of work takes, and what helps where that is too much."""
+
+    n_bytes: int
+    n_graphs: int  #: at once
+    remedy: str
+
+
 @contextmanager
-def explain_memory(device: torch.device, needed: int, n_graphs: int, remedy: str) -> Iterator[None]:
+def explain_memory(device: torch.device, needed: Callable[[], Needed]) -> Iterator[None]:
     """Turn the device's bare out-of-memory error into one that names the size and the remedy."""
     try:
         yield
-    except torch.OutOfMemoryError as error:
+    except RuntimeError as error:
+        if not (isinstance(error, torch.OutOfMemoryError) or any(words in str(error) for words in _OUT_OF_MEMORY)):
+            raise
         has = ""
         if device.type == "cuda":
             free, total = torch.cuda.mem_get_info(device)
             has = f", which has {readable(free)} free of {readable(total)}"
+        n_bytes, n_graphs, remedy = needed()
         raise DeviceMemoryError(
-            f"{n_graphs} graph{'s' if n_graphs != 1 else ''} at once take about {readable(needed)} on {device}{has}; "
+            f"{n_graphs} graph{'s' if n_graphs != 1 else ''} at once take about {readable(n_bytes)} on {device}{has}; "
             f"{remedy}"
         ) from error

@@ -64,7 +64,8 @@ if triton is not None:
         total -= tl.log(norm)[:, None]
         new /= norm[:, None]
         old = tl.load(belief + at, mask=used, other=0.0)
-        tl.store(change + node, tl.max(tl.where(used, tl.abs(new - old), 0.0), 1), mask=there)
+        moved = tl.max(tl.where(used, tl.abs(new - old), 0.0), 1)
+        tl.store(change + node, tl.where(norm == norm, moved, norm), mask=there)  # the maximum would drop a NaN
         tl.store(belief + at, new, mask=used)
         tl.store(log_belief + at, total, mask=used)
         for step in range(0, tl.max(end - begin, 0)):

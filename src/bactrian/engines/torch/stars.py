@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from functools import partial
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -82,8 +83,8 @@ class Stars(StarState):
             total *= self._inverse_divisor[nodes]
             log_belief = torch.log_softmax(total, 1)
             belief = log_belief.exp()
-            torch.maximum(self._change, (belief - self._star_belief[nodes]).abs_().max(), out=self._change)
-            self._star_belief[nodes] = belief
+            torch.maximum(self._change, (belief - self.star_belief[nodes]).abs_().max(), out=self._change)
+            self.star_belief[nodes] = belief
             self.star_log[nodes] = log_belief
             new = self.star_log.index_select(0, s.link_node[links])
             if damping > 0.0:
@@ -105,7 +106,7 @@ class Stars(StarState):
                 self._inverse_divisor,
                 self._oriented,
                 self.star_log,
-                self._star_belief,
+                self.star_belief,
                 self._changes,
             )
         if s.n_nodes:
@@ -125,7 +126,7 @@ class Stars(StarState):
                 if not change > target:
                     break
             values = self.evaluate()
-            residual = max(change, float(values.violation)) if sweeps else 0.0
+            residual = larger(change, float(values.violation)) if sweeps else 0.0
             if not residual > tolerance or sweeps >= max_sweeps:
                 break
             target *= 0.1
@@ -158,3 +159,8 @@ def settle(
         if residual > _SLOW * before:
             damping = min(0.5 + 0.5 * damping, _MOST_DAMPING)
         before = min(before, residual)
+
+
+def larger(a: float, b: float) -> float:
+    """The larger of two numbers; NaN where one of them is, which Python's ``max`` may drop."""
+    return float(np.maximum(a, b))
