@@ -64,8 +64,9 @@ def observed_counts(structure: Structure, labels: Tensor, n_labels: int) -> tupl
     state = k * ends[:, 0] + ends[:, 1]
     table = s.table_of(torch.arange(s.n_edges, device=labels.device))
     n_tables = s.n_edges if s.own_tables else len(s.type_edges) - 1
-    counts = torch.bincount(k * k * table + state, weights=s.edge_weight, minlength=n_tables * k * k)
-    return nodes, counts.to(torch.float64).view(n_tables, k, k)
+    # Not bincount, which with weights on a GPU has no deterministic form.
+    counts = s.edge_weight.new_zeros(n_tables * k * k).index_add_(0, k * k * table + state, s.edge_weight)
+    return nodes, counts.view(n_tables, k, k)
 
 
 def edge_beliefs(state: StarState, chosen: Tensor) -> Tensor:

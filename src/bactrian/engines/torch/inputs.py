@@ -151,14 +151,18 @@ def _expansion(table: TiedTable) -> NDArray[np.float64]:
     return indicator
 
 
+def _make_first_sparse_tensor() -> None:
+    """PyTorch warns of the first one that these are new; here, since filters are not for threads to change."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
+        _compressed(sp.csr_array(np.ones((1, 1))))
+
+
 def _compressed(matrix: sp.csr_array) -> Tensor:
     index = np.int32 if max(matrix.nnz, *matrix.shape) < 2**31 else np.int64
     parts = (torch.from_numpy(np.ascontiguousarray(a, dtype=index)) for a in (matrix.indptr, matrix.indices))
     values = torch.from_numpy(np.ascontiguousarray(matrix.data, dtype=np.float64))
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
-        warnings.filterwarnings("ignore", message="Sparse invariant checks are implicitly disabled")
-        return torch.sparse_csr_tensor(*parts, values, size=matrix.shape, check_invariants=False)
+    return torch.sparse_csr_tensor(*parts, values, size=matrix.shape, check_invariants=False)
 
 
 def _bytes(tensor: Tensor) -> int:
@@ -166,3 +170,6 @@ def _bytes(tensor: Tensor) -> int:
         return int(tensor.numel() * tensor.element_size())
     parts = tensor.crow_indices(), tensor.col_indices(), tensor.values()
     return sum(part.numel() * part.element_size() for part in parts)
+
+
+_make_first_sparse_tensor()

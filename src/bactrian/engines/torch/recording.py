@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
@@ -10,6 +11,9 @@ from typing import Any, Generic, TypeVar
 import torch
 
 Result = TypeVar("Result")
+
+#: A recording waits for the whole device before it begins, which would spoil one that another thread is making.
+_ONE_AT_A_TIME = threading.Lock()
 
 
 class Recording(Generic[Result]):
@@ -27,17 +31,23 @@ class Recording(Generic[Result]):
     def __call__(self) -> Result:
         """Start the recorded launches."""
         if self._graph is None:
-            aside = torch.cuda.Stream()
-            aside.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(aside):
-                self._function()  # what is set up on first use cannot be recorded
-            torch.cuda.current_stream().wait_stream(aside)
-            self._graph = torch.cuda.CUDAGraph()
-            with _no_collection(), torch.cuda.graph(self._graph):
-                self._result = self._function()
+            with _ONE_AT_A_TIME:
+                self._record()
         self._graph.replay()
         result: Result = self._result
         return result
+
+    def _record(self) -> None:
+        aside = torch.cuda.Stream()
+        aside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(aside):
+            self._function()  # what is set up on first use cannot be recorded
+        torch.cuda.current_stream().wait_stream(aside)
+        graph = torch.cuda.CUDAGraph()
+        # Other threads may go on meanwhile, with launches and transfers of their own.
+        with _no_collection(), torch.cuda.graph(graph, stream=aside, capture_error_mode="thread_local"):
+            self._result = self._function()
+        self._graph = graph
 
 
 @contextmanager
