@@ -12,6 +12,9 @@ relinearised at the last beliefs on a schedule (the concave-convex procedure, on
 
 from __future__ import annotations
 
+import math
+import warnings
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,9 +23,11 @@ from torch import Tensor
 
 from bactrian.engines.torch.batch import GraphBatch
 from bactrian.engines.torch.evaluation import edge_beliefs, observed_counts
+from bactrian.engines.torch.memory import Needed, explain_memory, state_bytes
 from bactrian.engines.torch.numbers import node_numbers
-from bactrian.engines.torch.stars import Stars, settle
+from bactrian.engines.torch.stars import FINEST, Stars, settle
 from bactrian.engines.torch.structure import Structure
+from bactrian.solvers.solution import ConvergenceWarning
 
 #: Entropy and consistency of each method.
 METHODS = {
@@ -72,11 +77,25 @@ class CamelLoss(torch.nn.Module):
         Over the graphs of a batch.
     tolerance, max_sweeps
         Largest change of a belief at which message passing stops, and sweeps of it at most. A loss that stopped short
-        is still a bound from above, with a gradient that is off by about ``tolerance``, except for ``"convex"``.
+        is still a bound from above, except for ``"convex"``, and its gradient is off by about ``residual``.
 
+    Attributes
+    ----------
+    residual : float
+        What message passing left in the last call: the largest change of a belief in the last sweep, or disagreement
+        between an edge and its node. NaN before the first call.
+    converged : bool
+        Whether that is within the tolerance. The first call that is not gives a :class:`bactrian.ConvergenceWarning`.
+
+    Notes
+    -----
     Multipliers, beliefs and linearisation belong to an instance and are kept between visits under its id, detached, on
-    its device and in float64: message passing starts where it stopped. Without ``instances`` every call starts anew,
-    which for ``"cccp"`` leaves the entropy linearised at uniform beliefs, the same as ``"camel0"`` but for a constant.
+    its device and in float64: message passing starts where it stopped. They are part of ``state_dict()``. Without
+    ``instances`` every call starts anew, which for ``"cccp"`` leaves the entropy linearised at uniform beliefs, the
+    same as ``"camel0"`` but for a constant.
+
+    All sums are in float64, whatever the type of the scores. The loss is at least float32, and gradients have the type
+    of the scores.
     """
 
     def __init__(
@@ -102,7 +121,22 @@ class CamelLoss(torch.nn.Module):
         self.method, self.node_factors, self.reduction = method, node_factors, reduction
         self.relinearise_every, self.relinearisations = relinearise_every, relinearisations
         self.tolerance, self.max_sweeps = tolerance, max_sweeps
+        self.residual = math.nan
+        self._warned = False
         self._states: dict[Any, InstanceState] = {}
+
+    @property
+    def converged(self) -> bool:
+        """Whether message passing came to within the tolerance in the last call."""
+        return self.residual <= max(self.tolerance, FINEST[torch.float64])
+
+    def get_extra_state(self) -> dict[Any, dict[str, Any]]:
+        """What is kept of instances, for ``state_dict``."""
+        return {name: vars(state).copy() for name, state in self._states.items()}
+
+    def set_extra_state(self, state: dict[Any, dict[str, Any]]) -> None:
+        """Take up what :meth:`get_extra_state` gave, for ``load_state_dict``."""
+        self._states = {name: InstanceState(**kept) for name, kept in state.items()}
 
     def forward(
         self,
@@ -119,7 +153,8 @@ class CamelLoss(torch.nn.Module):
         node_scores : (N, K)
             Scores of the labels of all nodes of the batch, graph after graph.
         edge_scores : (K, K), (T, K, K) or (E, K, K)
-            One table for all edges, one a type, or one an edge; rows belong to an edge's first node.
+            One table for all edges, one per type where the batch has ``edge_types``, or one per edge where it has none;
+            rows belong to an edge's first node.
         graphs : GraphBatch
             The graphs of the batch.
         labels : (N,) ints
@@ -127,17 +162,25 @@ class CamelLoss(torch.nn.Module):
         instances : sequence of hashables, optional
             An id for each graph of the batch, under which its multipliers are kept.
         """
-        tables, own = graphs.checked_scores(node_scores, edge_scores)
-        graphs.check_labels(labels, node_scores.shape[1])
-        ids = self._checked_ids(instances, graphs)
-        stars = self._stars(graphs.structure(node_scores.device, own_tables=own), node_scores.shape[1])
-        due = None
-        if ids is not None and self.method != "piecewise":
-            due = self._recall(stars, ids, graphs)
-        loss: Tensor = _ProfiledDual.apply(node_scores, tables, stars, labels, due, self)
-        if ids is not None and self.method != "piecewise":
-            self._keep(stars, ids, graphs)
-        return loss / graphs.n_graphs if self.reduction == "mean" else loss
+        with _memory_of(graphs, node_scores, edge_scores):
+            tables, structure = graphs.checked_scores(node_scores, edge_scores)
+            labels = graphs.checked_labels(labels, node_scores.shape[1])
+            ids = self._checked_ids(instances, graphs)
+            stars = self._stars(structure, node_scores.shape[1])
+            due = None if ids is None else self._recall(stars, ids, graphs)
+            scale = 1.0 / graphs.n_graphs if self.reduction == "mean" else 1.0
+            loss: Tensor = _ProfiledDual.apply(node_scores, tables, stars, labels, due, self, scale, graphs)
+            if ids is not None:
+                self._keep(stars, ids, graphs)
+        if not (self.converged or self._warned):
+            self._warned = True
+            warnings.warn(
+                f"{self.method} did not settle its messages in max_sweeps={self.max_sweeps} sweeps: residual "
+                f"{self.residual:.1e} for tolerance={self.tolerance:.1e}; this loss warns once, see its residual",
+                ConvergenceWarning,
+                stacklevel=4,
+            )
+        return loss
 
     @torch.no_grad()
     def marginals(
@@ -146,17 +189,18 @@ class CamelLoss(torch.nn.Module):
         """Marginals of a batch at test time: ``"bp"``, ``"convex"``, or ``"camel0"``, the training entropy's own."""
         if method not in INFERENCE:
             raise ValueError(f"method must be one of {', '.join(INFERENCE)}, found {method!r}")
-        tables, own = graphs.checked_scores(node_scores, edge_scores)
-        structure = graphs.structure(node_scores.device, own_tables=own)
-        stars = self._stars(structure, node_scores.shape[1], entropy=INFERENCE[method], consistency=True)
-        _set_scores(stars, node_scores, tables)
-        _, _, residual = settle(stars, self.tolerance, self.max_sweeps, tame=method == "convex")
-        every = torch.arange(structure.n_edges, device=node_scores.device)
-        nodes, edges = torch.empty_like(stars.node_log), edge_beliefs(stars, every)
-        nodes[structure.nodes] = stars.node_log.exp()
-        in_order = torch.empty_like(edges)
-        in_order[structure.edges] = edges
-        return Marginals(nodes.to(node_scores), in_order.to(node_scores), residual <= self.tolerance)
+        with _memory_of(graphs, node_scores, edge_scores):
+            tables, structure = graphs.checked_scores(node_scores, edge_scores)
+            stars = self._stars(structure, node_scores.shape[1], entropy=INFERENCE[method], consistency=True)
+            _set_scores(stars, node_scores, tables)
+            _, _, residual = settle(stars, self.tolerance, self.max_sweeps, tame=method == "convex")
+            every = torch.arange(structure.n_edges, device=node_scores.device)
+            nodes, edges = torch.empty_like(stars.node_log), edge_beliefs(stars, every)
+            nodes[structure.nodes] = stars.node_log.exp()
+            in_order = torch.empty_like(edges)
+            in_order[structure.edges] = edges
+            converged = residual <= max(self.tolerance, FINEST[stars.dtype])
+            return Marginals(nodes.to(node_scores), in_order.to(node_scores), converged)
 
     def relinearise(self) -> None:
         """Linearise the entropies of all instances visited so far at their last beliefs."""
@@ -177,18 +221,19 @@ class CamelLoss(torch.nn.Module):
         return stars
 
     def _checked_ids(self, instances: Any, graphs: GraphBatch) -> list[Any] | None:
+        """The ids under which state is kept, or None where none is."""
         if instances is None:
             return None
         ids = instances.tolist() if isinstance(instances, Tensor) else list(instances)
         if len(ids) != graphs.n_graphs or len(set(ids)) != len(ids):
-            raise ValueError(f"instances must be {graphs.n_graphs} different ids, one a graph, found {len(ids)}")
-        return ids
+            raise ValueError(f"instances must be {graphs.n_graphs} different ids, one per graph, found {len(ids)}")
+        return None if self.method == "piecewise" else ids
 
     def _recall(self, stars: Stars, ids: list[Any], graphs: GraphBatch) -> Tensor:
         """Put what is kept of the instances into a batch's state; returns (N,) whether a node is relinearised."""
         s = stars.structure
         multipliers = stars.multipliers.new_zeros(s.n_edges, 2, stars.n_labels)
-        bias = torch.zeros_like(stars.bias)
+        bias, beliefs = torch.zeros_like(stars.bias), torch.zeros_like(stars.bias)
         number = torch.empty_like(stars.numbers.linearised)
         number[s.nodes] = stars.numbers.linearised
         due = torch.zeros_like(number, dtype=torch.bool)
@@ -205,8 +250,10 @@ class CamelLoss(torch.nn.Module):
                 due[nodes] = True
             multipliers[edges] = state.multipliers.to(multipliers)
             bias[nodes] = state.bias.to(bias)
+            beliefs[nodes] = state.log_beliefs.to(beliefs).exp()
         stars.multipliers[s.links] = multipliers[s.edges]
         stars.bias.copy_(bias[s.nodes])
+        stars.star_belief.copy_(beliefs[s.nodes])
         return due[s.nodes]
 
     def _keep(self, stars: Stars, ids: list[Any], graphs: GraphBatch) -> None:
@@ -231,8 +278,20 @@ def _set_scores(stars: Stars, node_scores: Tensor, tables: Tensor) -> None:
     )
 
 
+def _memory_of(graphs: GraphBatch, node_scores: Tensor, edge_scores: Tensor) -> AbstractContextManager[None]:
+    """Explains an out-of-memory error in work on a batch."""
+
+    def needed() -> Needed:
+        n_edges = len(graphs.edges)
+        own = edge_scores.ndim == 3 and len(edge_scores) == n_edges
+        n_bytes = state_bytes(graphs.n_nodes, n_edges, node_scores.shape[-1], own_tables=own, single=False)
+        return Needed(n_bytes, graphs.n_graphs, "use batches of fewer or smaller graphs")
+
+    return explain_memory(node_scores.device, needed)
+
+
 class _ProfiledDual(torch.autograd.Function):
-    """D at its optimal multipliers less the observed scores, as a function of node scores and tables."""
+    """D at its optimal multipliers less the observed scores, times a scale, by node scores and tables."""
 
     @staticmethod
     def forward(
@@ -243,18 +302,21 @@ class _ProfiledDual(torch.autograd.Function):
         labels: Tensor,
         due: Tensor | None,
         loss: CamelLoss,
+        scale: float,
+        graphs: GraphBatch,
     ) -> Tensor:
         s = stars.structure
         _set_scores(stars, node_scores, tables)
         sweeps = loss.max_sweeps if stars.consistency else 0
-        values, _, _ = settle(stars, loss.tolerance, sweeps, tame=loss.method == "convex")
+        values, _, residual = settle(stars, loss.tolerance, sweeps, tame=loss.method == "convex")
         for _ in range(loss.relinearisations - 1):
             if due is None or not bool(due.any()):
                 break
             slope = stars.numbers.linearised[:, None] * stars.node_log
             stars.bias.copy_(torch.where(due[:, None], slope, stars.bias))
             _set_scores(stars, node_scores, tables)
-            values, _, _ = settle(stars, loss.tolerance, sweeps)
+            values, _, residual = settle(stars, loss.tolerance, sweeps)
+        loss.residual = residual
         nodes, entries = observed_counts(s, labels[s.nodes], stars.n_labels)
         observed = (nodes * node_scores.detach()[s.nodes]).sum() + (entries * stars.tables).sum()
         by_node, by_entry = torch.empty_like(values.node_counts), torch.empty_like(values.table_counts)
@@ -263,11 +325,16 @@ class _ProfiledDual(torch.autograd.Function):
             by_entry[s.edges] = values.table_counts - entries
         else:
             by_entry = values.table_counts - entries
-        ctx.save_for_backward(by_node.to(node_scores.dtype), by_entry.to(tables.dtype))
-        return (values.value - observed).to(node_scores.dtype)
+        # Sums over a batch exceed half precision: scaled first, and narrowed last.
+        wide = torch.promote_types(torch.promote_types(node_scores.dtype, tables.dtype), torch.float32)
+        ctx.save_for_backward(by_node.mul_(scale).to(wide), by_entry.mul_(scale).to(wide))
+        ctx.dtypes, ctx.graphs = (node_scores.dtype, tables.dtype), graphs
+        return (scale * (values.value - observed)).to(wide)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, Tensor, None, None, None, None]:
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
         by_node, by_entry = ctx.saved_tensors
-        return upstream * by_node, upstream * by_entry, None, None, None, None
+        with _memory_of(ctx.graphs, by_node, by_entry):
+            scores, tables = (upstream * by_node).to(ctx.dtypes[0]), (upstream * by_entry).to(ctx.dtypes[1])
+        return scores, tables, None, None, None, None, None, None

@@ -17,7 +17,7 @@ from bactrian.engines.torch.structure import Structure
 _WIDEST = {torch.float64: 300.0, torch.float32: 40.0}
 #: What changes from evaluation to evaluation.
 _CHANGING = (
-    "multipliers", "node_log", "scores", "tables", "swept", "star_log", "_star_belief", "_oriented", "_log_tables",
+    "multipliers", "node_log", "scores", "tables", "swept", "star_log", "star_belief", "_oriented", "_log_tables",
     "wide",
 )  # fmt: skip
 
@@ -39,8 +39,8 @@ class StarState:
         log b of the nodes at the last evaluation.
     bias : (N, K)
         What the linearisation adds to the scores of nodes; whoever sets the scores adds it.
-    star_log : (N, K)
-        log b of the last star updates; of use once ``swept``.
+    star_log, star_belief : (N, K)
+        log b of the last star updates, of use once ``swept``, and b, from which the change in the next ones counts.
     unowned : (N,)
         Which nodes have the counting number 0, and so no belief of their own.
     wide : bool
@@ -70,7 +70,7 @@ class StarState:
         self.bias = torch.zeros(n_nodes, n_labels, dtype=torch.float64, device=device)
         self.swept = False
         self.star_log = torch.zeros(n_nodes, n_labels, dtype=dtype, device=device)
-        self._star_belief = torch.zeros(n_nodes, n_labels, dtype=dtype, device=device)
+        self.star_belief = torch.zeros(n_nodes, n_labels, dtype=dtype, device=device)
         self._low_scores = torch.zeros(n_nodes, n_labels, dtype=dtype, device=device)
         self._change = torch.zeros((), dtype=dtype, device=device)
         self._changes = torch.zeros(n_nodes, dtype=dtype, device=device)
