@@ -53,7 +53,7 @@ test-slow: $(READY)-dev
 torch: $(READY)-dev $(READY)-torch
 
 test-torch: torch
-	$(BIN)/python -m pytest -k torch tests/test_torch*.py tests/test_ranks.py src/bactrian/engines/torch
+	$(BIN)/python -m pytest -k torch tests/engines/test_torch*.py tests/parallel/test_ranks.py src/bactrian/engines/torch
 
 # Status 3: no browser could be had. Then the tests skip, and say so.
 browser: $(READY)-browser

@@ -2,12 +2,12 @@
 
 import re
 
+import finding
 import pytest
+from pages import made_up, tagged_text
 
 from bactrian.experiments.digits.task import DigitsSettings, run_digits
 from bactrian.report import Report, TextSection, report_of, write_report
-from browser import finding
-from pages import made_up, tagged_text
 
 pytestmark = pytest.mark.browser
 sync_api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed: make test-browser does it")

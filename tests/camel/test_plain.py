@@ -1,0 +1,120 @@
+"""CAMEL in plain NumPy: against the independent reference, and every engine against it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from library import library_data
+from random_models import Problem, conditional_problem, generative_problem, triangle_of_equation_8
+from reference import camel
+from scipy.optimize import approx_fprime
+
+import bactrian as bt
+from bactrian.camel.plain import plain_problem
+
+#: Of the table of the frame in docs/maths.md.
+FRAME: dict[str, dict[str, Any]] = {
+    "piecewise": {"entropy": "clusters", "consistency": False},
+    "camel0": {"entropy": "clusters"},
+    "cccp": {},
+}
+
+
+def problem_of(kind: str, shape: Any, seed: int) -> Problem:
+    if kind == "generative":
+        return generative_problem(seed, shape, size=4, rows=30, base=seed % 2 == 1)
+    return conditional_problem(seed, shape, size=3, instances=3, base=seed % 2 == 1)
+
+
+@pytest.mark.parametrize("method", FRAME)
+@pytest.mark.parametrize("shape", ["tree", "loop", "ternary", "junction", "wide-sepsets"])
+@pytest.mark.parametrize("kind", ["generative", "conditional"])
+def test_plain_is_the_reference_and_the_library_is_plain(method: str, shape: Any, kind: str) -> None:
+    problem = problem_of(kind, shape, seed=len(shape))
+    data = library_data(problem)
+    expected = camel(problem.data, problem.edges, prior_variance=2.0, **FRAME[method])
+    plain = plain_problem(data, prior_variance=2.0, **FRAME[method])
+    weights, beliefs, objectives = plain.learn(1e-9)
+    np.testing.assert_allclose(weights, expected.weights, atol=1e-5)
+    np.testing.assert_allclose(beliefs, np.concatenate([b for tables in expected.beliefs for b in tables]), atol=1e-6)
+    assert objectives[-1] == pytest.approx(expected.primal_values[-1], abs=1e-6)
+    assert (np.diff(objectives) > -1e-7).all()
+    solution = bt.learn(data, method, prior_variance=2.0, tolerance=1e-8)
+    np.testing.assert_allclose(solution.weights, weights, atol=1e-4)
+
+
+@pytest.mark.parametrize("solver", ["profiled", "joint", "alternating"])
+def test_every_solver_is_plain(solver: str) -> None:
+    data = library_data(generative_problem(2, "dense", size=4))
+    weights, _, _ = plain_problem(data, entropy="clusters", prior_variance=1.0).learn()
+    learner = bt.Camel(entropy="clusters", solver=solver)
+    np.testing.assert_allclose(bt.learn(data, learner, prior_variance=1.0).weights, weights, atol=1e-4)
+
+
+def one_graph(seed: int) -> tuple[bt.GraphData, list[bt.Instance]]:
+    """Two labelled loops of three labels, packed as a user's large data would be, and the same by hand."""
+    rng = np.random.default_rng(seed)
+    rows, labels = rng.normal(size=(9, 2)), rng.integers(3, size=9)
+    edges = np.array([(0, 1), (1, 2), (2, 3), (0, 3), (4, 5), (5, 6), (6, 7), (7, 8), (4, 8)])
+    packed = bt.GraphData(rows, edges, n_labels=3, labels=labels, node_counts=[4, 5], tables="full")
+    table = np.zeros((9, 15))
+    table[:, 6:] = np.eye(9)
+    by_hand = []
+    for first, count in ((0, 4), (4, 5)):
+        own = edges[(edges[:, 0] >= first) & (edges[:, 0] < first + count)] - first
+        graph = bt.ClusterGraph([3] * count, [*map(tuple, own.tolist()), *((v,) for v in range(count))])
+        nodes = [np.hstack([np.kron(rows[first + v], np.eye(3)), np.zeros((3, 9))]) for v in range(count)]
+        by_hand.append(bt.Instance(bt.LogLinearModel(graph, [table] * len(own) + nodes), labels[first : first + count]))
+    return packed, by_hand
+
+
+@pytest.mark.parametrize("method", FRAME)
+@pytest.mark.parametrize("engine", ["memory", "files", "torch"])
+def test_every_engine_is_plain(method: str, engine: str, tmp_path: Path) -> None:
+    packed, by_hand = one_graph(3)
+    weights, _, _ = plain_problem(by_hand, prior_variance=1.0, **FRAME[method]).learn()
+    if engine == "torch":
+        pytest.importorskip("torch")
+        import bactrian.torch
+
+        solution = bactrian.torch.learn(packed, method, prior_variance=1.0, device="cpu")
+    else:
+        data = bt.PackedFolder.write(tmp_path / "pack", [packed]) if engine == "files" else packed
+        solution = bt.learn(data, method, prior_variance=1.0)
+    np.testing.assert_allclose(solution.weights, weights, atol=1e-4)
+
+
+@pytest.mark.parametrize("shape", ["loop", "wide-sepsets"])
+def test_duality_and_gradients(shape: Any) -> None:
+    """Eq. 10 and Eq. 12 have one value at the optimum; gradients are those of finite differences."""
+    data = library_data(problem_of("generative", shape, seed=1))
+    problem = plain_problem(data, prior_variance=1.5)
+    n_weights = problem.observed.size
+    rng = np.random.default_rng(0)
+    g = rng.normal(size=problem.base.size)
+    point = problem.solve(g, np.zeros(n_weights + problem.disagreement.shape[1]))
+    beliefs, _ = problem.beliefs(point[:n_weights], point[n_weights:], g)
+    assert problem.violation(beliefs) < 1e-8
+    value = problem.dual(point[:n_weights], point[n_weights:], g)[0]
+    assert problem.linearised_primal(beliefs, g) == pytest.approx(value, abs=1e-6)
+    point = rng.normal(size=point.size)
+    slope = problem.dual(point[:n_weights], point[n_weights:], g)[1]
+    numeric = approx_fprime(point, lambda x: problem.dual(x[:n_weights], x[n_weights:], g)[0], 1e-6)
+    np.testing.assert_allclose(slope, numeric, atol=1e-3)
+
+
+def test_the_triangle_of_equation_8() -> None:
+    problem = plain_problem(library_data(triangle_of_equation_8()), prior_variance=1e6)
+    beliefs = problem.learn(1e-6)[1]
+    np.testing.assert_allclose(beliefs[:12].reshape(3, 4), [[1 / 3, 1 / 3, 1 / 3, 0.0]] * 3, atol=1e-3)
+
+
+def test_every_equation_of_the_paper_is_cited_in_the_source() -> None:
+    text = "\n".join(path.read_text() for path in Path(bt.__file__).parent.rglob("*.py"))
+    cited = {int(number) for number in re.findall(r"Eq\. (\d+)", text)}
+    cited |= {n for a, b in re.findall(r"Eq\. (\d+) to (\d+)", text) for n in (int(a), int(b))}
+    assert cited >= set(range(2, 13)), sorted(set(range(2, 13)) - cited)

@@ -1,0 +1,153 @@
+"""The pages of docs/: complete, in step with the code, and with examples that run.
+
+``make docs`` builds them and runs the tutorials; these are the checks that need no Sphinx.
+"""
+
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+import bactrian
+import bactrian.compat
+import bactrian.text
+import bactrian.vision
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+PAGES = sorted(page for page in DOCS.rglob("*.md"))
+PEERS = sorted((DOCS / "coming-from").glob("*.md"))
+
+#: Our side of a table of two programs: the second cell of a row.
+OURS = re.compile(r"^  - ```python\n(.*?)^    ```", re.MULTILINE | re.DOTALL)
+
+
+def test_every_page_is_in_the_table_of_contents():
+    listed = re.findall(r"^([a-z0-9/-]+)$", (DOCS / "index.md").read_text(encoding="utf-8"), re.MULTILINE)
+    pages = {str(page.relative_to(DOCS).with_suffix("")) for page in PAGES} | {"api/index"}
+    assert len(set(listed)) == len(listed)
+    assert set(listed) == pages - {"index"}
+
+
+@pytest.mark.parametrize(
+    "module", [bactrian, bactrian.text, bactrian.vision, bactrian.compat], ids=lambda m: m.__name__
+)
+def test_the_reference_lists_every_public_name(module):
+    assert documented(module.__name__) == {*module.__all__} - {"__version__"}
+
+
+def test_the_engine_for_pytorch_can_be_read_without_pytorch():
+    """``make docs`` puts objects in PyTorch's place that can be called, subclassed and asked for names, and no more."""
+    code = """
+import importlib.abc, importlib.machinery, pkgutil, sys, types
+
+class Standing:
+    def __init__(self, *_, **__): pass
+    def __call__(self, *arguments, **__):
+        return arguments[0] if arguments and isinstance(arguments[0], (type, types.FunctionType)) else Standing()
+    def __getattr__(self, name):
+        if name.startswith("__"): raise AttributeError(name)
+        return Standing()
+    def __mro_entries__(self, bases): return (Standing,)
+
+class Module(types.ModuleType):
+    __path__ = []
+    def __getattr__(self, name):
+        if name.startswith("__"): raise AttributeError(name)
+        return Standing()
+
+class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    def find_spec(self, name, path=None, target=None):
+        return importlib.machinery.ModuleSpec(name, self) if name.split(".")[0] == "torch" else None
+    def create_module(self, spec): return Module(spec.name)
+    def exec_module(self, module): pass
+
+sys.meta_path.insert(0, Finder())
+sys.modules["triton"] = None
+import bactrian.torch, bactrian.engines.torch
+for module in pkgutil.iter_modules(bactrian.engines.torch.__path__, "bactrian.engines.torch."):
+    importlib.import_module(module.name)
+print(bactrian.torch.CamelLoss.__name__)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout == "CamelLoss\n", done.stderr
+
+
+def test_the_reference_lists_the_engine_for_pytorch():
+    pytest.importorskip("torch")
+    import bactrian.torch
+
+    assert documented("bactrian.torch") == set(bactrian.torch.__all__)
+
+
+def documented(module):
+    """Names under ``currentmodule``, in tables or, for constants, in the text."""
+    text = (DOCS / "api" / "index.rst").read_text(encoding="utf-8")
+    parts = re.split(r"^\.\. currentmodule:: (\S+)$", text, flags=re.MULTILINE)
+    part = parts[parts.index(module) + 1].split(".. automodule::")[0]
+    constants = [
+        name for line in part.splitlines() if not line.startswith(" ") for name in re.findall("``([A-Z_]+)``", line)
+    ]
+    return {*re.findall(r"^   (\w+)$", part, re.MULTILINE), *constants}
+
+
+def test_troubleshooting_has_every_status_and_every_finding():
+    text = (DOCS / "troubleshooting.md").read_text(encoding="utf-8")
+    terms = set(re.findall(r"^`([A-Za-z_-]+)`.*\n: ", text, re.MULTILINE))
+    diagnostics = Path(bactrian.__file__).parent / "learners" / "diagnostics.py"
+    findings = set(re.findall(r'Finding\(\s*"([a-z-]+)"', diagnostics.read_text(encoding="utf-8")))
+    assert len(findings) == 6
+    assert {status.name for status in bactrian.Status} | findings <= terms
+    assert terms - findings - {"exact"} == {status.name for status in bactrian.Status}
+    for status in bactrian.Status:
+        heading = re.search(rf"^`{status.name}` -- \*(.*?)( \.\.\.)?\*$", text, re.MULTILINE)
+        assert heading, status
+        assert str(status).startswith(heading[1])
+
+
+@pytest.mark.parametrize("page", PEERS, ids=lambda page: page.stem)
+def test_our_side_of_the_comparisons_runs(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    programs = [textwrap.dedent("    " + code.lstrip(" ")) for code in OURS.findall(page.read_text(encoding="utf-8"))]
+    assert len(programs) >= 2
+    names = {}
+    for program in programs:
+        exec(compile(program, str(page), "exec"), names)
+
+
+def test_the_comparison_with_pgmpy_gives_its_answer():
+    """P(C | A = 1) and the most probable (B, C), by enumerating the page's three tables."""
+    import itertools
+
+    import numpy as np
+
+    names = {}
+    exec(textwrap.dedent(OURS.findall((DOCS / "coming-from" / "pgmpy.md").read_text(encoding="utf-8"))[0]), names)
+    ab, bc, ac = (np.reshape(table, (2, 2)) for table in ([9, 1, 1, 9], [4, 1, 1, 4], [1, 2, 2, 1]))
+    mass = {(b, c): ab[1, b] * bc[b, c] * ac[1, c] for b, c in itertools.product(range(2), repeat=2)}
+    one = mass[0, 1] + mass[1, 1]
+    np.testing.assert_allclose(names["result"].variables[2], [1 - one / sum(mass.values()), one / sum(mass.values())])
+
+
+def test_type_hints_are_shipped():
+    assert (Path(bactrian.__file__).parent / "py.typed").is_file()
+
+
+def test_every_citation_is_in_the_bibliography() -> None:
+    """Each year in a docstring or comment stands behind the first author of an entry with that year."""
+    entries = re.findall(r"^\*\*([^*(]+?) \((\d{4})\)", (DOCS / "literature.md").read_text(), flags=re.MULTILINE)
+    listed = {(authors.split(",")[0].split()[-1], year) for authors, year in entries}
+    missing = []
+    for path in sorted(Path(bactrian.__file__).parent.rglob("*.py")):
+        text = re.sub(
+            r"(CoNLL[ -]|UAI |from |to |of )20(03|14)|from 2006|conll2003", "", " ".join(path.read_text().split())
+        )
+        for match in re.finditer(r"(?<![\d.:\-_=\"])((?:19[5-9]|20[0-2])\d)(?![\d\-:]|\.\d)", text):
+            before = text[max(0, match.start() - 170) : match.start()]
+            if re.search(r"[A-Z][a-zü]+,? \(?$|\), $|[A-Z][A-Za-z. ]+ ?\d*,? \(?$", before) and not any(
+                name in before for name, year in listed if year == match.group(1)
+            ):
+                missing.append(f"{path.name}: ...{before[-60:]}{match.group(1)}")
+    assert not missing, "\n".join(missing)

@@ -1,0 +1,92 @@
+"""The package as a stranger meets it: its import, its names, its version, its README."""
+
+import ast
+import re
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+import bactrian
+
+README = Path(__file__).parents[2] / "README.md"
+
+
+def run_python(code: str) -> str:
+    """Standard output of ``code`` in a fresh interpreter."""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def test_import_takes_less_than_300_milliseconds():
+    code = """
+from time import perf_counter
+start = perf_counter()
+import bactrian
+print(perf_counter() - start)
+"""
+    assert min(float(run_python(code)) for _ in range(3)) < 0.3
+
+
+def test_import_loads_nothing_heavy():
+    heavy = {"matplotlib", "numba", "numpy", "rich", "safetensors", "scipy", "sklearn", "typer"}
+    loaded = run_python("import sys; import bactrian; dir(bactrian); print(*sys.modules)").split()
+    assert "bactrian" in loaded
+    assert not heavy.intersection(loaded)
+
+
+def test_every_public_name_has_a_module_and_the_other_way_round():
+    assert {*bactrian._MODULES, "__version__"} == set(bactrian.__all__)
+    assert set(bactrian.__all__) <= set(dir(bactrian))
+
+
+@pytest.mark.parametrize("name", bactrian.__all__)
+def test_public_name_resolves(name):
+    value = getattr(bactrian, name)
+    assert getattr(bactrian, name) is value
+
+
+def test_type_checkers_see_the_same_modules():
+    tree = ast.parse(Path(bactrian.__file__).read_text(encoding="utf-8"))
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    typed = {alias.name: node.module for node in imports for alias in node.names}
+    typed = {name: module for name, module in typed.items() if module.startswith("bactrian.")}
+    assert typed == bactrian._MODULES
+
+
+def test_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="no attribute 'dromedary'"):
+        bactrian.dromedary  # noqa: B018
+
+
+def test_version_is_the_installed_one():
+    assert bactrian.__version__ == version("bactrian")
+
+
+def readme_examples() -> list[str]:
+    """Python blocks of the README, each preceded by empty lines so that tracebacks show the right place."""
+    text = README.read_text(encoding="utf-8")
+    blocks = re.finditer(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    return ["\n" * text.count("\n", 0, block.start(1)) + block[1] for block in blocks]
+
+
+def test_readme_has_examples():
+    assert readme_examples()
+
+
+@pytest.mark.parametrize("number", range(len(readme_examples())))
+def test_readme_example_runs(number):
+    exec(compile(readme_examples()[number], str(README), "exec"), {"__name__": "readme"})
+
+
+def test_what_a_session_prints_of_data_and_solutions():
+    graph = bactrian.ClusterGraph([2, 2], [(0, 1)])
+    model = bactrian.LogLinearModel(graph, [[[1.0], [0.0], [0.0], [1.0]]])
+    data = bactrian.Samples(model, [[0, 0], [1, 1], [0, 1]])
+    assert repr(data) == "Samples(LogLinearModel(2 variables, 1 clusters, 1 weights), 3 samples)"
+    assert repr(bactrian.Instance(model, [0, 1])) == "Instance(LogLinearModel(2 variables, 1 clusters, 1 weights))"
+    shown = repr(bactrian.learn(data))
+    assert "CONVERGED" in shown
+    assert "Record(" not in shown
