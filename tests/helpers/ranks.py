@@ -1,7 +1,7 @@
 """Ranks for tests: problems cut among them, ranks that are threads of this process, and a program for launchers.
 
-As a program (``mpirun -n 2 python tests/helpers/ranks.py KIND TASKS CUT FOLDER [LEARNER ...]``) every rank makes its own
-part of the problem, does the tasks and writes what it found to ``FOLDER/RANK.json``.
+As a program (``mpirun -n 2 python tests/helpers/ranks.py KIND TASKS CUT FOLDER [LEARNER ...]``) every rank makes its
+own part of the problem, does the tasks and writes what it found to ``FOLDER/RANK.json``.
 """
 
 from __future__ import annotations
