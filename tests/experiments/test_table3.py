@@ -18,7 +18,7 @@ from bactrian.graphs.graph_data import GraphData
 from bactrian.vision import ArrayCache, BoostingSettings
 from bactrian.vision.cache import checksum
 from bactrian.vision.node_scores import image_folds
-from bactrian.vision.regions import to_pixels
+from bactrian.vision.superpixels import to_pixels
 
 SMALL = ScoreSettings(
     n_superpixels=24,

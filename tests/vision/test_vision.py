@@ -15,10 +15,9 @@ from bactrian.vision import (
     superpixels,
     to_pixels,
 )
-from bactrian.vision.appearance import appearance
+from bactrian.vision.appearance import N_FILTERS, appearance, filter_responses, lab_of, nearest
 from bactrian.vision.cache import checksum
-from bactrian.vision.context import adjacency_means, look_alike_weights, window_weights
-from bactrian.vision.textons import N_FILTERS, filter_responses, lab_of, nearest
+from bactrian.vision.superpixel_features import adjacency_means, look_alike_weights, window_weights
 
 
 def quarters(height: int = 40, width: int = 60, noise: float = 10.0, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

@@ -111,7 +111,7 @@ def test_opinions_are_probabilities_and_their_means():
 def test_the_linear_classifier_minimises_penalised_loss():
     from scipy.optimize import minimize
 
-    from bactrian.vision.linear import LinearClassifier
+    from bactrian.vision.classifiers import LinearClassifier
 
     rng = np.random.default_rng(3)
     X, y = rng.standard_normal((50, 3)) ** 3, rng.integers(0, 3, 50)

@@ -3,14 +3,13 @@
 It needs the extra ``vision`` (scikit-image and scikit-learn); pictures need the extra ``report`` (matplotlib).
 """
 
+from bactrian.vision.appearance import TextonVocabulary
 from bactrian.vision.cache import ArrayCache
 from bactrian.vision.classifiers import BoostedClassifiers, BoostingSettings
-from bactrian.vision.features import SegmentedImage, segment_image, superpixel_features
 from bactrian.vision.node_scores import NodeScores, node_scores
 from bactrian.vision.pictures import class_colours, label_picture, segmentation_figure, uncertainty, uncertainty_figure
-from bactrian.vision.regions import RegionAdjacency, majority_labels, region_adjacency, to_pixels
-from bactrian.vision.superpixels import superpixels
-from bactrian.vision.textons import TextonVocabulary
+from bactrian.vision.superpixel_features import SegmentedImage, segment_image, superpixel_features
+from bactrian.vision.superpixels import RegionAdjacency, majority_labels, region_adjacency, superpixels, to_pixels
 
 __all__ = [
     "ArrayCache",

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bactrian.vision.features import SegmentedImage
-from bactrian.vision.regions import to_pixels
+from bactrian.vision.superpixel_features import SegmentedImage
+from bactrian.vision.superpixels import to_pixels
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

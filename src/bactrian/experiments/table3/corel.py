@@ -12,20 +12,19 @@ from numpy.typing import NDArray
 
 from bactrian.experiments.table3.corel_data import CLASSES, CorelImages, Split
 from bactrian.graphs.graph_data import GraphData
-from bactrian.vision.appearance import appearance
+from bactrian.vision.appearance import TextonVocabulary, appearance
 from bactrian.vision.cache import ArrayCache, Arrays
 from bactrian.vision.classifiers import KINDS, BoostingSettings
-from bactrian.vision.context import adjacency_means
-from bactrian.vision.features import (
+from bactrian.vision.node_scores import NodeScores, node_scores, with_opinions
+from bactrian.vision.superpixel_features import (
     SegmentedImage,
+    adjacency_means,
     context_windows,
     look_alikes,
     segment_image,
     superpixel_features,
 )
-from bactrian.vision.node_scores import NodeScores, node_scores, with_opinions
 from bactrian.vision.superpixels import superpixels
-from bactrian.vision.textons import TextonVocabulary
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]

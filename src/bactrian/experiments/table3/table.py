@@ -18,8 +18,8 @@ from bactrian.experiments.table3.corel_data import CorelImages, draw_splits
 from bactrian.experiments.table3.learners import ROWS, Fitted, Limits, TableRow, fit, marginals
 from bactrian.graphs.graph_data import GraphData
 from bactrian.vision.cache import ArrayCache
-from bactrian.vision.features import SegmentedImage
-from bactrian.vision.regions import to_pixels
+from bactrian.vision.superpixel_features import SegmentedImage
+from bactrian.vision.superpixels import to_pixels
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
