@@ -145,14 +145,14 @@ class Camel:
         else:
             if self.tighten:
                 require_bethe(data)
-            carving = self._carving(data, settings.seed)  # what is wrong with its numbers is said before any work
+            carving = self.carving(data, settings.seed)  # what is wrong with its numbers is said before any work
         run = Run(settings, data, self.name)
         weights = run.initial_weights()
         if self.start == "piecewise" and self.consistency and settings.start is None:
             weights = self._piecewise_weights(run, workers, weights)
         dual = make_dual(
             data,
-            lambda part: self._carving(part, settings.seed) if carving is None else carving,
+            lambda part: self.carving(part, settings.seed) if carving is None else carving,
             settings.prior,
             workers,
             consistency=self.consistency,
@@ -221,7 +221,8 @@ class Camel:
         extrapolate = None if self.tight else Anderson(dual.communicator.add_up).next
         return Linearisation(dual, self.share, extrapolate)
 
-    def _carving(self, data: PackedData, seed: int) -> Carving:
+    def carving(self, data: PackedData, seed: int) -> Carving:
+        """Counting numbers of packed data under this learner's entropy."""
         return carve(data, "folded" if self.fold else self.entropy, seed)
 
     def _piecewise_weights(self, run: Run, workers: Workers, weights: Floats) -> Floats:

@@ -12,6 +12,7 @@ and changes neither weights nor beliefs once the clusters agree.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -154,19 +155,16 @@ class Dual(Messages):
             violation = float(np.abs(marginal - reference[hub_state]).max(initial=0.0))
         return largest(self.communicator, violation)[0]
 
-    def largest_score(self, weights: Floats) -> float:
-        """Largest absolute score that ``weights`` alone give to a table's entry or a hub's state."""
-        found = 0.0
-        for part in (0, 1):
-            with_weights, without = (self._scores_at(w)[part] for w in (weights, np.zeros_like(weights)))
-            usable = np.isfinite(without)
-            found = max(found, float(np.abs(with_weights[usable] - without[usable]).max(initial=0.0)))
-        return largest(self.communicator, found)[0]
+    def parts_at(self, weights: Floats) -> Iterator[Messages]:
+        """The parts of the data, one here, each with its scores at ``weights``."""
+        self.set_weights(weights)
+        yield self
 
-    def _scores_at(self, weights: Floats) -> tuple[Floats, Floats]:
-        entries, hubs = np.empty_like(self.tables.log_entries), np.empty_like(self.tables.hub_scores)
-        self.data.scores.scores(weights, entries, hubs, self.workers)
-        return entries, hubs
+    def parts_since(self) -> Iterator[tuple[Messages, Floats]]:
+        """Each part with the change of its multipliers since they were last remembered."""
+        assert self._remembered is not None
+        with np.errstate(invalid="ignore"):  # multipliers that forbid a state are -inf
+            yield self, self.multipliers - self._remembered
 
 
 class JointObjective:

@@ -52,6 +52,8 @@ class Messages:
         Added to the scores of hubs: minus the linearisation; -inf forbids a state.
     beliefs_before : (n_hub_states,) or None
         Beliefs of hubs from which a change is counted.
+    shares : (n_links,)
+        Part of its hub's scores that each link's cluster takes; 0 with consistency.
     tables, beliefs
         Scores at the last weights, and beliefs at the last pass; see :mod:`bactrian.engines.numba.stars`.
     """
@@ -106,7 +108,7 @@ class Messages:
         self._pairwise = np.diff(others[layout.instance_clusters]) == 0
         shared_entries = int(layout.table_offset[layout.table_shared])
         absorbed = (carving.hub == 0.0)[layout.link_hub] & (not consistency)
-        self._shares = space.keep(np.where(absorbed, data.link_share, 0.0))
+        self.shares = space.keep(np.where(absorbed, data.link_share, 0.0))
         self._block_counts = np.zeros((data.blocks.size - 1, shared_entries))
         self._table_blocks = balanced_blocks(np.diff(layout.table_offset).astype(float), N_BLOCKS, _LEAST_ENTRIES)
 
@@ -126,7 +128,7 @@ class Messages:
     def spread_scores(self) -> None:
         """Multipliers of clusters that need not agree: shares of their hubs' scores."""
         layout, tables = self.data.layout, self.tables
-        shares = np.repeat(self._shares, np.diff(layout.link_offset))
+        shares = np.repeat(self.shares, np.diff(layout.link_offset))
         scores = tables.hub_scores[self.data.hub_state_of_link_state]
         # A hub that keeps its scores to itself may have forbidden states: no share of -inf is 0, not NaN.
         self.multipliers[:] = np.multiply(shares, scores, out=np.zeros_like(scores), where=shares > 0.0)
@@ -195,7 +197,7 @@ class Messages:
         uniform = self._plan is not None and damping == 0.0 and not self.tables.constrained[0]
 
         def block(b: int, first: int, last: int) -> None:
-            common = (layout, self.tables, self.numbers, self.multipliers, beliefs, data.weights, self._shares)
+            common = (layout, self.tables, self.numbers, self.multipliers, beliefs, data.weights, self.shares)
             counts = self._block_counts[b]
             beliefs.done[first:last] = False
             if uniform:
@@ -227,7 +229,7 @@ class Messages:
         assert self._plan is not None
         if self.consistency and max_sweeps == 0:
             done: bool = evaluate_given(
-                layout, tables, self.numbers, self.multipliers, beliefs, data.weights, self._shares, counts, first,
+                layout, tables, self.numbers, self.multipliers, beliefs, data.weights, self.shares, counts, first,
                 last, self._states,
             )  # fmt: skip
         elif self.consistency:
@@ -237,7 +239,7 @@ class Messages:
             )  # fmt: skip
         else:
             done = evaluate_apart(
-                layout, tables, self.numbers, beliefs, data.weights, self._shares, counts, first, last, self._states
+                layout, tables, self.numbers, beliefs, data.weights, self.shares, counts, first, last, self._states
             )
         return done
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from bactrian.camel.messages import MessageTables
 from bactrian.camel.prior import Prior, pseudo_gradient
+from bactrian.camel.recession import certifies, collect_states, has_direction, is_inside
 from bactrian.camel.streamed import StreamedDual
 from bactrian.engines.files.packed_folder import PackedFolder
 from bactrian.graphs.junction import JunctionData
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 
+#: Directions that the path suggests are tried as they are, and rounded to such parts of their largest weight; how far
+#: a direction is followed to see where multipliers go, and sweeps there.
+_PARTS, _FURTHER, _SWEEPS = (1, 2, 4, 8), 100.0, 100
 #: Weights are wanted to this multiple of the tolerance on beliefs.
 _WEIGHTS_PER_BELIEF = 100.0
 
@@ -194,11 +198,8 @@ class Run:
                 tables = BeliefTables(junction.original, junction.reader(reader))
             state = WarmState(dual.multipliers.copy(), dual.hub_bias.copy())
         violation = dual.largest_violation()
-        if (
-            status is Status.CONVERGED
-            and settings.prior.leaves_free
-            and self._is_unbounded(inner, weights, evaluation.value)
-        ):
+        ended = status in (Status.CONVERGED, Status.STALLED, Status.UNRELIABLE)
+        if ended and settings.prior.leaves_free and self._is_unbounded(dual, weights):
             status = Status.UNBOUNDED
         return Solution(
             weights=weights,
@@ -214,20 +215,35 @@ class Run:
             state=state,
         )
 
-    def _is_unbounded(self, inner: InnerSolver, weights: Floats, value: float) -> bool:
-        """Whether the objective stays flat far out along the last leg of the path, though scores change along it.
-
-        At a finite optimum the objective curves upwards along every direction that changes the scores within a cluster;
-        it can be flat only where the probabilities of the states that lose score are already next to nothing.
-        """
-        leg = weights - self._path[0] if self._path else np.zeros_like(weights)
-        length = float(np.abs(leg).max(initial=0.0))
-        if length < 1e-3:
+    def _is_unbounded(self, dual: Any, weights: Floats) -> bool:
+        """Whether no finite weights are optimal, by a certificate (:mod:`bactrian.camel.recession`)."""
+        communicator = self.settings.communicator
+        free = np.broadcast_to(np.equal(self.settings.prior.precision, 0.0), weights.shape)
+        empirical = dual.empirical[free]
+        states = collect_states(dual.parts_at(weights), free, communicator)
+        if states is not None and is_inside(states, empirical, communicator):
             return False
-        leg = np.where(np.abs(leg) >= 0.1 * length, (5.0 / length) * leg, 0.0)
-        further = inner.evaluate(weights + leg)
-        moved = inner.dual.largest_score(leg)
-        return bool(moved > 1.0 and further.value <= value + 1e-6 * self.gap_scale)
+        if self._path_recedes(dual, weights, free):
+            return True
+        seconds = max(1.0, self.signals.deadline - time.perf_counter())
+        return states is not None and has_direction(states, empirical, communicator, seconds)
+
+    def _path_recedes(self, dual: Any, weights: Floats, free: NDArray[np.bool_]) -> bool:
+        """Whether the last leg of the path, or what rounding makes of it, is a direction of recession."""
+        leg = np.where(free, weights - self._path[0] if self._path else weights, 0.0)
+        length = float(np.abs(leg).max(initial=0.0))
+        dual.remember()
+        if not length > 0.0:
+            return False
+        leg = leg / length
+        for direction in (leg, *(np.rint(parts * leg) / parts for parts in _PARTS)):
+            dual.evaluate(
+                weights + _FURTHER * direction, tolerance=self.accuracy, max_sweeps=_SWEEPS if dual.consistency else 0
+            )
+            if certifies(dual.parts_since(), direction, dual.empirical, self.settings.communicator):
+                return True
+            dual.recall()
+        return False
 
 
 class NoBeliefs(Sequence[Sequence[Floats]]):

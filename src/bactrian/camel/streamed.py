@@ -162,14 +162,17 @@ class StreamedDual:
         found = max(float(part.messages.beliefs.violation.max(initial=0.0)) for part in self.parts)
         return largest(self.communicator, found)[0]
 
-    def largest_score(self, weights: Floats) -> float:
+    def parts_at(self, weights: Floats) -> Iterator[Messages]:
         """See :class:`Dual`."""
-        found = 0.0
         for part in self.loaded():
-            tables = part.messages.tables
-            part.messages.data.scores.scores(weights, tables.log_entries, tables.hub_scores, self.workers)
-            found = max(found, *(float(np.abs(a).max(initial=0.0)) for a in (tables.log_entries, tables.hub_scores)))
-        return largest(self.communicator, found)[0]
+            part.messages.set_weights(weights)
+            yield part.messages
+
+    def parts_since(self) -> Iterator[tuple[Messages, Floats]]:
+        """See :class:`Dual`."""
+        for part in self.loaded():
+            with np.errstate(invalid="ignore"):
+                yield part.messages, part.messages.multipliers - part.remembered
 
     def take_up(self, earlier: Any) -> bool:
         """Go on with the states that an earlier dual, or a checkpoint, has for these chunks; whether it has all."""

@@ -67,6 +67,20 @@ def anywhere(communicator: Communicator, *flags: bool) -> tuple[bool, ...]:
     return tuple(bool(value) for value in largest(communicator, *map(float, flags)))
 
 
+def gather(communicator: Communicator, values: Floats) -> Floats:
+    """The arrays of all ranks, one after the other."""
+    if communicator.size == 1:
+        return values
+    sizes = np.zeros(communicator.size)
+    sizes[communicator.rank] = values.size
+    communicator.add_up(sizes)
+    bounds = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+    everything = np.zeros(bounds[-1])
+    everything[bounds[communicator.rank] : bounds[communicator.rank + 1]] = values
+    communicator.add_up(everything)
+    return everything
+
+
 class Signals:
     """Whether this rank wants to stop, which every rank should know; it travels with messages that are sent anyway."""
 

@@ -234,14 +234,6 @@ class DeviceDual(DeviceMessages):
             if part.stars is not None:
                 part.stars.forget_recordings()
 
-    def largest_score(self, weights: Tensor) -> float:
-        """Largest absolute score that ``weights`` give to a node's label or a table's entry."""
-        found = 0.0
-        for _, _, scores in self.loaded():
-            for part in scores.scores(weights):
-                found = larger(found, float(part.abs().max()) if part.numel() else 0.0)
-        return found
-
 
 def make_parts(data: GraphData, chunk: int | None) -> list[Part]:
     """The data cut into parts of ``chunk`` graphs, one part without it; graphs without nodes make no part."""

@@ -131,7 +131,7 @@ def _learn(
         linearisation.update(empirical_log_beliefs(data))
     inner = DeviceProfiled(dual, run)
     weights, status = cast(Any, camel.relinearise(run, inner, cast(Any, linearisation), cast(Any, weights)))
-    return run.finish_on_device(inner, weights, status)
+    return run.finish_on_device(inner, weights, status, camel)
 
 
 def _entropy(camel: Camel) -> str:

@@ -10,13 +10,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bactrian.camel.dual import ProfiledObjective
+from bactrian.camel.camel import Camel
+from bactrian.camel.dual import Dual, ProfiledObjective
 from bactrian.camel.inner import InnerResult, Profiled
 from bactrian.camel.run import Run, Settings
+from bactrian.engines.numba.threads import Workers
 from bactrian.engines.torch.beliefs import GraphBeliefs, multipliers_by_node, node_values
 from bactrian.engines.torch.dual import DeviceDual, DeviceEvaluation
 from bactrian.engines.torch.stars import FINEST
 from bactrian.graphs.packed import PackedData
+from bactrian.graphs.packing import pack
 from bactrian.solvers.lbfgs import Memory, Minimum, largest
 from bactrian.solvers.solution import Solution, Status, WarmState
 
@@ -113,7 +116,7 @@ class DeviceRun(Run):
         looked_at = self.settings.callback is not None or following & (following - 1) == 0
         return super().after_step(weights.cpu().numpy() if looked_at else self._nothing, objective, gap, violation)
 
-    def finish_on_device(self, inner: DeviceProfiled, weights: Tensor, status: Status) -> Solution:
+    def finish_on_device(self, inner: DeviceProfiled, weights: Tensor, status: Status, camel: Camel) -> Solution:
         """The solution at ``weights``."""
         dual = inner.dual
         evaluation = inner.evaluate(cast(Any, weights))
@@ -131,19 +134,18 @@ class DeviceRun(Run):
             state=WarmState(multipliers_by_node(dual), node_values(dual, "bias").ravel()),
         )
         self._inner = None  # a cycle that would hold the device's memory until the next collection
-        flat = status is Status.CONVERGED and self.settings.prior.leaves_free
-        if flat and self._grows(inner, on_host, evaluation.value):
+        ended = status in (Status.CONVERGED, Status.STALLED, Status.UNRELIABLE)
+        if ended and self.settings.prior.leaves_free and self._is_unbounded_on_host(dual, camel, solution):
             status = Status.UNBOUNDED
         dual.forget_recordings()
         return replace(solution, status=status, seconds=self.seconds)
 
-    def _grows(self, inner: DeviceProfiled, weights: Floats, value: float) -> bool:
-        """Whether D stays flat along the last leg of the path, though scores change; see :class:`Run`."""
-        leg = weights - self._path[0] if self._path else np.zeros_like(weights)
-        length = float(np.abs(leg).max(initial=0.0))
-        if length < 1e-3:
-            return False
-        leg = np.where(np.abs(leg) >= 0.1 * length, (5.0 / length) * leg, 0.0)
-        step = torch.from_numpy(leg).to(inner.dual.device)
-        further = inner.evaluate(cast(Any, torch.from_numpy(weights).to(step.device) + step))
-        return inner.dual.largest_score(step) > 1.0 and further.value <= value + 1e-6 * self.gap_scale
+    def _is_unbounded_on_host(self, dual: DeviceDual, camel: Camel, solution: Solution) -> bool:
+        """Whether no finite weights are optimal: the host decides, from the same weights and multipliers."""
+        data = pack(dual.graph_data)
+        host = Dual(data, camel.carving(data, 0), self.settings.prior, Workers(), consistency=dual.consistency)
+        if host.consistency:
+            host.multipliers[:] = solution.state.multipliers
+            host.hub_bias[:] = solution.state.linearisation
+        host.evaluate(solution.weights)
+        return self._is_unbounded(host, solution.weights)

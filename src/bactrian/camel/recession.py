@@ -1,0 +1,342 @@
+"""Whether a finite optimum exists, decided by a certificate.
+
+Without a prior D(w, delta) has a minimum if and only if the observed moments lie in the relative interior of the
+moments of all consistent beliefs. Otherwise there is a direction of recession (d, delta) with
+
+    r = sum_m M_m [ sum_i max_{c_i} (d.f(c_i) + delta.h(c_i)) ] - d.f_hat <= 0,        i over clusters and hubs,
+
+and a state that may occur whose score lies below its cluster's maximum: D never rises along it, and no finite weights
+give that state the probability 0 that the observed moments demand. Weights with a prior stay as they are along it. The
+sum bounds max d.f over consistent beliefs for every delta, and the entropy is bounded, so this holds for every entropy.
+Beliefs of clusters that need not agree take the scores of their hubs as fixed shares.
+
+A certificate is believed only when r was computed from it. It comes from a linear program, on problems of moderate
+size, or else from the path of the weights. That there is none is seen from beliefs that match the moments exactly and
+give every state a positive probability: those at the solution, moved a little.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+from scipy.optimize import linprog
+from scipy.sparse.linalg import lsmr
+
+from bactrian.camel.messages import Messages
+from bactrian.engines.numba.recession import recession
+from bactrian.engines.numba.threads import Workers
+from bactrian.graphs.packed import PackedData
+from bactrian.parallel.communicator import Communicator, anywhere, gather, largest, total
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+#: States of clusters and hubs up to which the linear program is solved, entries of the dense features, and its seconds.
+_MOST_STATES, _MOST_FEATURES, _MOST_SECONDS = 20_000, 20_000_000, 20.0
+#: Rate r of a certificate, relative to the largest loss of a state's score and to the least weight of an instance.
+_ROUNDING = 1e-7
+#: What is left of the moments' gap, relative to the least probability, where beliefs count as matching exactly.
+_EXACT = 1e-3
+
+
+@dataclass(frozen=True)
+class States:
+    """The states of clusters and hubs of some instances that may occur, each a row."""
+
+    features: sp.csr_array  #: (R, n free weights), with what a cluster takes of its hubs' features
+    consistency: sp.csr_array  #: (R, n_link_states) 1 for a cluster's state, -1 for a hub's; 0 where none is asked
+    owner: Ints  #: (R,) cluster or hub
+    weight: Floats  #: (n_owners,) of the owner's instance
+    belief: Floats  #: (R,) at the solution
+    constrained: bool  #: some states were left out, because scores forbid them
+
+    @property
+    def membership(self) -> sp.csr_array:
+        """(R, n_owners) which row is whose."""
+        n = self.owner.size
+        return sp.csr_array((np.ones(n), (np.arange(n), self.owner)), shape=(n, self.weight.size))
+
+
+def collect_states(parts: Iterable[Messages], free: NDArray[np.bool_], communicator: Communicator) -> States | None:
+    """The states of all parts, of all ranks, with beliefs at the last evaluation; None where there are too many.
+
+    ``free`` are the weights without a prior: others have no part in a direction of recession.
+    """
+    n_weights = int(free.sum())
+    found = []
+    n_rows = 0
+    for part in parts:
+        n_rows += _n_rows(part.data)
+        if not _is_moderate(n_rows, n_weights):
+            break
+        found.append(states_of(part, free))
+    if not _is_moderate(total(communicator, float(n_rows)), n_weights):
+        return None
+    return _gathered(_joined(found), communicator)
+
+
+def _is_moderate(n_rows: float, n_weights: int) -> bool:
+    return n_rows <= _MOST_STATES and n_rows * n_weights <= _MOST_FEATURES
+
+
+def _n_rows(data: PackedData) -> int:
+    layout = data.layout
+    return int(np.diff(layout.table_offset)[layout.cluster_table].sum()) + layout.n_hub_states
+
+
+def states_of(messages: Messages, free: NDArray[np.bool_]) -> States:
+    """The states of instances that have weight, with features of free weights and beliefs at the last evaluation."""
+    data, layout = messages.data, messages.data.layout
+    table_size = np.diff(layout.table_offset)
+    size = np.concatenate([table_size[layout.cluster_table], np.diff(layout.hub_offset)])
+    first = np.concatenate([layout.table_offset[layout.cluster_table], layout.n_entries + layout.hub_offset[:-1]])
+    owner = np.repeat(np.arange(size.size), size)
+    state = np.arange(owner.size) - np.repeat(np.cumsum(size) - size, size)
+    source = first[owner] + state  # among table entries and hub states
+
+    # Where a link's multipliers act: on each state of its cluster, and with the opposite sign on its hub's.
+    of_link = size[layout.link_cluster]
+    link = np.repeat(np.arange(layout.n_links), of_link)
+    k = np.arange(link.size) - np.repeat(np.cumsum(of_link) - of_link, of_link)
+    start = np.cumsum(size) - size
+    row = start[layout.link_cluster[link]] + k
+    hub_state = layout.projection[layout.link_projection[link] + k]
+    shape = (owner.size, layout.n_link_states)
+    on_clusters = sp.csr_array((np.ones(row.size), (row, layout.link_offset[link] + hub_state)), shape=shape)
+    hub_rows = int(size[: layout.n_clusters].sum())
+    hub_row = hub_rows + data.hub_state_of_link_state
+    ones = np.ones(layout.n_link_states)
+    on_hubs = sp.csr_array((ones, (hub_row, np.arange(layout.n_link_states))), shape=shape)
+
+    features, base = feature_matrix(data, free)
+    matrix = sp.csr_array(features[source])
+    if messages.consistency:
+        consistency = sp.csr_array(on_clusters - on_hubs)
+    else:
+        shares = sp.diags_array(np.repeat(messages.shares, np.diff(layout.link_offset)))
+        taken = shares @ features[layout.n_entries + data.hub_state_of_link_state]
+        matrix = sp.csr_array(matrix + (on_clusters - on_hubs) @ taken)
+        consistency = sp.csr_array(shape)
+
+    multipliers = messages.multipliers
+    if not messages.consistency:
+        messages.spread_scores()
+    scores = np.concatenate([messages.tables.log_entries, messages.tables.hub_scores])[source]
+    forbidden = (multipliers == -np.inf) | (messages.hub_bias[data.hub_state_of_link_state] == -np.inf)
+    impossible = (on_clusters @ forbidden.astype(float) > 0.0) | (base[source] == -np.inf)
+    impossible |= np.concatenate([np.zeros(hub_rows, dtype=bool), messages.hub_bias == -np.inf])
+    number = np.concatenate([messages.numbers.cluster, np.ones(layout.n_hubs)])
+    scores = np.where(impossible, -np.inf, scores + on_clusters @ np.where(forbidden, 0.0, multipliers)) / number[owner]
+    log_belief = scores - np.maximum.reduceat(scores, start)[owner] if owner.size else scores
+    belief = np.exp(log_belief)
+    belief[hub_rows:] = messages.hub_beliefs()
+    belief /= np.bincount(owner, weights=belief, minlength=size.size)[owner]
+
+    weight = np.repeat(data.weights, np.diff(layout.instance_clusters))
+    weight = np.concatenate([weight, np.repeat(data.weights, np.diff(layout.instance_hubs))])
+    kept = ~impossible & (weight[owner] > 0.0)
+    return States(matrix[kept], consistency[kept], owner[kept], weight, belief[kept], bool(impossible.any()))
+
+
+def feature_matrix(data: PackedData, free: NDArray[np.bool_]) -> tuple[sp.csr_array, Floats]:
+    """Features that free weights multiply, of table entries followed by hub states, and base scores.
+
+    Columns of weights that are not learned are empty.
+    """
+    layout, one = data.layout, Workers(1)
+    entries, hubs = np.empty(layout.n_entries), np.empty(layout.n_hub_states)
+
+    def scores(weights: Floats) -> Floats:
+        data.scores.scores(weights, entries, hubs, one)
+        return np.concatenate([entries, hubs])
+
+    base = scores(np.zeros(data.n_weights))
+    finite = np.where(np.isfinite(base), base, 0.0)
+    counts = np.random.default_rng(0).random(base.size)
+    seen = data.scores.moments(counts[: entries.size], counts[entries.size :], one)
+    columns = []
+    for j in np.flatnonzero(free).tolist():
+        column = np.zeros(base.size)
+        if seen[j] != 0.0:
+            unit = np.zeros(data.n_weights)
+            unit[j] = 1.0
+            found = scores(unit)
+            column = np.where(np.isfinite(base), found - finite, 0.0)
+        columns.append(sp.csc_array(column[:, None]))
+    empty = sp.csc_array((base.size, 0))
+    return sp.csr_array(sp.hstack([empty, *columns])), base
+
+
+def _joined(parts: list[States]) -> States:
+    owners = np.concatenate([[0], np.cumsum([part.weight.size for part in parts])])
+    return States(
+        sp.csr_array(sp.vstack([part.features for part in parts])),
+        sp.csr_array(sp.block_diag([part.consistency for part in parts])),
+        np.concatenate([part.owner + shift for part, shift in zip(parts, owners[:-1], strict=True)]),
+        np.concatenate([part.weight for part in parts]),
+        np.concatenate([part.belief for part in parts]),
+        any(part.constrained for part in parts),
+    )
+
+
+def _gathered(states: States, communicator: Communicator) -> States:
+    """The states of all ranks."""
+    if communicator.size == 1:
+        return states
+
+    def matrices(matrix: sp.csr_array, *, shared: bool) -> sp.csr_array:
+        lengths = gather(communicator, np.diff(matrix.indptr).astype(np.float64))
+        data = gather(communicator, matrix.data)
+        widths = gather(communicator, np.array([float(matrix.shape[1])]))
+        shift = 0.0 if shared else widths[: communicator.rank].sum()
+        columns = gather(communicator, matrix.indices + shift)
+        width = int(widths[0] if shared else widths.sum())
+        pointer = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        return sp.csr_array((data, columns.astype(np.int64), pointer), shape=(lengths.size, width))
+
+    owners = gather(communicator, np.array([float(states.weight.size)]))
+    return States(
+        matrices(states.features, shared=True),
+        matrices(states.consistency, shared=False),
+        gather(communicator, states.owner + owners[: communicator.rank].sum()).astype(np.int64),
+        gather(communicator, states.weight),
+        gather(communicator, states.belief),
+        anywhere(communicator, states.constrained)[0],
+    )
+
+
+def is_inside(states: States, empirical: Floats, communicator: Communicator) -> bool:
+    """Whether beliefs close to the solution's match the moments exactly and agree, all of them positive."""
+    return anywhere(communicator, communicator.rank == 0 and _is_inside(states, empirical))[0]
+
+
+def has_direction(states: States, empirical: Floats, communicator: Communicator, seconds: float) -> bool:
+    """Whether the linear program finds a direction of recession within so many seconds, checked."""
+    found = False
+    if communicator.rank == 0:  # for all: clocks differ
+        direction = _find_direction(states, empirical, seconds)
+        found = direction is not None and _holds(states, empirical, *direction)
+    return anywhere(communicator, found)[0]
+
+
+def _is_inside(states: States, empirical: Floats) -> bool:
+    belief = states.belief
+    if not belief.size or belief.min() <= 0.0:
+        return not belief.size
+    weight = states.weight[states.owner]
+    conditions = sp.csr_array(sp.vstack([states.features.T * weight, states.consistency.T, states.membership.T]))
+    n_owners = states.weight.size
+    present = np.bincount(states.owner, minlength=n_owners) > 0
+    wanted = np.concatenate([empirical, np.zeros(states.consistency.shape[1]), present.astype(float)])
+    for _ in range(3):
+        scaled = conditions * belief
+        size = np.sqrt(np.asarray(scaled.multiply(scaled).sum(axis=1))).ravel()
+        size[size == 0.0] = 1.0
+        gap = wanted - conditions @ belief
+        rounding = np.finfo(np.float64).eps * (abs(conditions) @ belief + np.abs(wanted))
+        if (np.abs(gap) + 4.0 * rounding).max(initial=0.0) <= _EXACT * (weight * belief).min():
+            return True
+        change = lsmr(sp.diags_array(1.0 / size) @ scaled, gap / size, atol=1e-14, btol=1e-14, maxiter=1000)[0]
+        belief = belief * (1.0 + change)
+        if not belief.min() > 0.0:
+            return False
+    return False
+
+
+def _find_direction(
+    states: States, empirical: Floats, seconds: float
+) -> tuple[Floats, Floats, NDArray[np.bool_]] | None:
+    """Weights and multipliers along which D does not rise and most states lose score; and states that do not count.
+
+    None where the linear program was not solved. States that cannot occur in consistent beliefs, because of states
+    that scores forbid, lose score along multipliers alone, and do not count.
+    """
+    lost = np.zeros(states.owner.size, dtype=bool)
+    if states.constrained:
+        alone = _solve(states, empirical, lost, seconds, fixed=True)
+        if alone is None:
+            return None
+        lost = alone[2] > 0.5
+    solved = _solve(states, empirical, lost, seconds, fixed=False)
+    return None if solved is None else (solved[0], solved[1], lost)
+
+
+def _solve(
+    states: States, empirical: Floats, ignored: NDArray[np.bool_], seconds: float, *, fixed: bool
+) -> tuple[Floats, Floats, Floats] | None:
+    """Maximise the sum of losses, each at most 1, subject to r <= 0; weights, multipliers and losses."""
+    n_rows, n_owners = states.owner.size, states.weight.size
+    n_weights, n_links = empirical.size, states.consistency.shape[1]
+    rows = sp.hstack([states.features, states.consistency, -states.membership, sp.eye_array(n_rows)])
+    present = np.bincount(states.owner, minlength=n_owners) > 0
+    rate = np.concatenate([-empirical, np.zeros(n_links), np.where(present, states.weight, 0.0), np.zeros(n_rows)])
+    cost = np.zeros(rate.size)
+    cost[-n_rows:] = np.where(ignored, 0.0, -1.0)
+    lower, upper = np.full(rate.size, -np.inf), np.full(rate.size, np.inf)
+    if fixed:
+        lower[:n_weights], upper[:n_weights] = 0.0, 0.0
+    lower[-n_rows:], upper[-n_rows:] = 0.0, 1.0
+    solved: Any = linprog(
+        cost,
+        A_ub=sp.csr_array(sp.vstack([rows, sp.csr_array(rate[None])])),
+        b_ub=np.zeros(n_rows + 1),
+        bounds=np.stack([lower, upper], axis=1),
+        method="highs",
+        options={
+            "time_limit": min(seconds, _MOST_SECONDS),
+            "primal_feasibility_tolerance": 1e-10,
+            "dual_feasibility_tolerance": 1e-10,
+        },
+    )
+    if solved.status != 0:
+        return None
+    return solved.x[:n_weights], solved.x[n_weights : n_weights + n_links], solved.x[-n_rows:]
+
+
+def _holds(states: States, empirical: Floats, weights: Floats, multipliers: Floats, ignored: NDArray[np.bool_]) -> bool:
+    """Whether r <= 0 along a direction, up to rounding, though a state loses score."""
+    scores = states.features @ weights + states.consistency @ multipliers
+    top = np.full(states.weight.size, -np.inf)
+    np.maximum.at(top, states.owner, scores)
+    present = top != -np.inf
+    loss = float((top[states.owner] - scores)[~ignored].max(initial=0.0))
+    rate = float(states.weight[present] @ top[present]) - float(empirical @ weights)
+    return loss > 0.5 and rate <= _ROUNDING * loss * float(states.weight[present].min())
+
+
+def certifies(
+    parts: Iterable[tuple[Messages, Floats]], direction: Floats, empirical: Floats, communicator: Communicator
+) -> bool:
+    """Whether r <= 0 along weights ``direction`` with the multipliers that come with each part, or with none.
+
+    The cheap check, for problems of any size; all ranks get one answer.
+    """
+    rates, loss, least = np.zeros(2), np.zeros(2), np.inf
+    for messages, multipliers in parts:
+        data, layout, tables = messages.data, messages.data.layout, messages.tables
+        entries, hubs = tables.log_entries, tables.hub_scores
+        data.scores.scores(np.zeros_like(direction), entries, hubs, messages.workers)
+        base, base_hub = entries.copy(), hubs.copy()
+        data.scores.scores(direction, entries, hubs, messages.workers)
+        possible, possible_hub = base != -np.inf, (base_hub != -np.inf) & (messages.hub_bias != -np.inf)
+        np.subtract(entries, base, out=entries, where=possible)
+        np.subtract(hubs, base_hub, out=hubs, where=base_hub != -np.inf)
+        shared = np.repeat(messages.shares, np.diff(layout.link_offset)) * hubs[data.hub_state_of_link_state]
+        for k, delta in enumerate((shared, multipliers)):
+            delta = np.where(np.isfinite(delta), delta, 0.0)
+            rate, lost = recession(layout, entries, hubs, delta, possible, possible_hub, data.weights)
+            rates[k] += rate
+            loss[k] = max(loss[k], lost)
+        least = min(least, float(data.weights[data.weights > 0.0].min(initial=np.inf)))
+    communicator.add_up(rates)
+    *losses, negative_least = largest(communicator, *loss.tolist(), -least)
+    rates -= empirical @ direction
+    return any(
+        lost > 0.0 and rate <= -negative_least * _ROUNDING * lost
+        for rate, lost in zip(rates.tolist(), losses, strict=True)
+    )
