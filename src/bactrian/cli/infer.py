@@ -237,7 +237,7 @@ def _run(read: UaiModel, method: str, evidence: dict[int, int], task: Task, opti
     from bactrian.inference.infer import infer
     from bactrian.inference.uai_model import to_model
 
-    model = to_model(read)
+    model = to_model(read, options["memory_budget"])
     with _progress(method, options.get("tolerance", 1e-8)) as callback:
         if task is Task.MPE:
             found = decode(model, [], method, evidence, return_result=True, **options)

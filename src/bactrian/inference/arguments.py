@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,10 @@ from bactrian.inference.problem import Options
 from bactrian.inference.result import InferenceResult
 
 Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+#: What inference takes for each state of a variable.
+_BYTES_PER_STATE = 80
 
 
 def packed(model: Any, evidence: Any) -> tuple[PackedData, list[Evidence]]:
@@ -43,6 +47,26 @@ def packed(model: Any, evidence: Any) -> tuple[PackedData, list[Evidence]]:
         for m, (e, one) in enumerate(zip(given, model, strict=True))
     ]
     return pack_models([condition_tables(one, e) for one, e in zip(model, seen, strict=True)]), list(seen)
+
+
+def check_free_states(model: Any, memory_budget: int) -> None:
+    """Refuse models with variables in no cluster whose states would not fit in the budget."""
+    for one in model if isinstance(model, list | tuple) else [model]:
+        if isinstance(one, LogLinearModel):  # anything else is checked elsewhere
+            check_free_variables(one.graph.cardinalities, one.graph.clusters, memory_budget)
+
+
+def check_free_variables(cardinalities: Ints, scopes: Iterable[Sequence[int]], memory_budget: int) -> None:
+    """Refuse variables in no scope whose states would not fit in the budget: no table bounds their number."""
+    states = cardinalities.copy()
+    for scope in scopes:
+        states[list(scope)] = 0
+    if states.sum(dtype=np.float64) * _BYTES_PER_STATE > memory_budget:
+        v = int(states.argmax())
+        raise ValueError(
+            f"memory_budget: the marginals of variables that are in no table would take more than {memory_budget} "
+            f"bytes; variable {v} has {states[v]} states"
+        )
 
 
 def check_list(model: Any) -> None:

@@ -15,7 +15,7 @@ from bactrian.graphs.graph_data import GraphData
 from bactrian.graphs.loglinear import LogLinearModel
 from bactrian.graphs.packed import PackedData
 from bactrian.graphs.packing import pack, pack_models
-from bactrian.inference.arguments import check_list, checked_weights, evidence_list
+from bactrian.inference.arguments import check_free_states, check_list, checked_weights, evidence_list
 from bactrian.inference.evidence import checked_evidence, contradiction
 from bactrian.inference.factors import FactorScores, factor_scores
 from bactrian.inference.maximum import (
@@ -165,6 +165,7 @@ def decode(
         Share of the old message that max-product keeps, from 0 to below 1.
     memory_budget : int, default 4 GiB
         Bytes that the clique tables of a junction tree may take, at 8 an entry; models without loops need none.
+        Variables in no cluster are refused where their states alone would exceed it.
     n_threads : int, optional
         Threads over models; one a core by default. The result does not depend on it.
 
@@ -204,6 +205,7 @@ def decode(
     single = isinstance(model, LogLinearModel)
     if isinstance(model, Sequence) and not len(model):
         return []
+    check_free_states(model, settings.memory_budget)
     data = _packed(model)
     checked = checked_weights(weights, data.n_weights)
     observed = _checked_all(data, [evidence] if single else evidence, single)

@@ -15,7 +15,7 @@ from bactrian.camel.entropy import CountingNumbers, carve, concave_numbers
 from bactrian.engines.numba.threads import Workers
 from bactrian.graphs.graph_data import GraphData
 from bactrian.graphs.loglinear import LogLinearModel
-from bactrian.inference.arguments import check_options, checked_start, checked_weights, packed
+from bactrian.inference.arguments import check_free_states, check_options, checked_start, checked_weights, packed
 from bactrian.inference.double_loop import double_loop
 from bactrian.inference.evidence import hub_bias
 from bactrian.inference.exact import exact
@@ -103,7 +103,8 @@ def infer(
         Earlier results on the same graphs, whose messages to start from.
     memory_budget : int
         Bytes that the clique tables of one junction tree may take, at 8 an entry. The model's own tables do not count,
-        and models without loops are solved on these, whatever the budget.
+        and models without loops are solved on these, whatever the budget. For every method, variables in no cluster
+        are refused where their states alone would exceed it.
     n_threads : int, optional
         Threads over models; one a core by default. The result does not depend on it.
     seed : int
@@ -153,6 +154,7 @@ def infer(
     )
     check_options(options, method)
     check_tighten(tighten, method)
+    check_free_states(model, memory_budget)
     many = not isinstance(model, LogLinearModel)
     data, seen = packed(model, evidence)
     options = replace(options, start=checked_start(start, many, data.layout.n_instances))

@@ -6,20 +6,21 @@ import numpy as np
 
 from bactrian.graphs.graph import ClusterGraph
 from bactrian.graphs.loglinear import LogLinearModel
+from bactrian.inference.arguments import check_free_variables
 from bactrian.inference.uai import UaiModel
 
 
-def to_model(model: UaiModel) -> LogLinearModel:
+def to_model(model: UaiModel, memory_budget: int = 4 * 2**30) -> LogLinearModel:
     """The product of the tables as a model without weights, whose fixed scores are their logarithms.
 
     Clusters are the scopes in their order, less those of no variable; the logarithms of such constant tables are added
     to the scores of the first cluster, so that log Z and the scores of assignments count them. Where no scope holds a
-    variable there is one cluster, of variable 0.
+    variable there is one cluster, of variable 0. ``memory_budget`` is that of :func:`bactrian.infer`.
 
     Raises
     ------
     ValueError
-        Where there is no variable, or a table of nothing but zeros.
+        Where there is no variable, a table of nothing but zeros, or more states than fit in the budget.
 
     Examples
     --------
@@ -31,6 +32,7 @@ def to_model(model: UaiModel) -> LogLinearModel:
     """
     if not model.cardinalities.size:
         raise ValueError("the model has no variables")
+    check_free_variables(model.cardinalities, model.scopes, memory_budget)
     for i, table in enumerate(model.tables):
         if not table.any():
             raise ValueError(f"table {i} is zero everywhere: no joint state has positive probability")
