@@ -179,6 +179,21 @@ def test_damaged_chunks(damage: str, tmp_path: Path) -> None:
         bt.learn(folder, "piecewise")
 
 
+def test_damaged_moments_and_descriptions(tmp_path: Path) -> None:
+    folder = packed(tmp_path)
+    moments, description = tmp_path / "observed.safetensors", tmp_path / "pack.json"
+    content = bytearray(moments.read_bytes())
+    content[-3] ^= 0x40
+    moments.write_bytes(content)
+    with pytest.raises(ValueError, match=r"observed\.safetensors is missing or damaged"):
+        bt.learn(folder, "piecewise")
+    document = json.loads(description.read_text())
+    document["chunks"][0]["total_weight"] += 1.0
+    description.write_text(json.dumps(document))
+    with pytest.raises(ValueError, match=r"pack\.json is damaged: its checksum does not fit"):
+        PackedFolder.open(tmp_path)
+
+
 def test_shares_of_ranks_cover_all_chunks(tmp_path: Path) -> None:
     folder = packed(tmp_path)
     for size in (1, 2, 3):

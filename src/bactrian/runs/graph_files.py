@@ -123,7 +123,8 @@ def _graph_of(record: Any, where: str, name: str, need_labels: bool) -> Labelled
 
 def _from_arrays(path: Path, need_labels: bool) -> Iterator[LabelledGraph]:
     try:
-        with np.load(path, allow_pickle=False) as file:
+        # Opened here: NumPy leaves files open that turn out not to be archives.
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
     except (ValueError, zipfile.BadZipFile, EOFError, KeyError) as error:
         raise ValueError(f"{path}: no readable .npz file: {error}") from None

@@ -1,7 +1,7 @@
 """Packed data in a folder: chunks of instances in files, to learn from more than fits into memory.
 
 ===================  ==================================================================================================
-``pack.json``        format and version, number of weights, and of each chunk its file, size and checksum; written last
+``pack.json``        format and version, number of weights, files with their sizes and checksums, its own; written last
 ``observed.safetensors``  sums over all chunks: observed features, and which weights are learned
 ``00000.safetensors``...  the chunks, in the form in which kernels read them
 ===================  ==================================================================================================
@@ -27,7 +27,7 @@ from bactrian.graphs.graph_data import GraphData
 from bactrian.graphs.packed import PackedData
 from bactrian.graphs.packing import pack
 
-FORMAT, FORMAT_VERSION = "bactrian-pack", 1
+FORMAT, FORMAT_VERSION = "bactrian-pack", 2
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,7 @@ class PackedFolder:
     path: Path
     n_weights: int
     chunks: tuple[Chunk, ...]
+    observed_sha256: str  #: checksum of observed.safetensors
     rank: int = 0  #: of the process whose share these chunks are
 
     @staticmethod
@@ -104,10 +105,11 @@ class PackedFolder:
             "format": FORMAT,
             "format_version": FORMAT_VERSION,
             "n_weights": int(observed.size),
+            "observed_sha256": _checksum(folder / "observed.safetensors"),
             "chunks": [vars(chunk) for chunk in chunks],
         }
         with atomic_file(folder / "pack.json") as stream:
-            stream.write(json.dumps(document, indent=1).encode())
+            stream.write(json.dumps(document | {"sha256": _document_checksum(document)}, indent=1).encode())
         return PackedFolder.open(folder)
 
     @staticmethod
@@ -127,18 +129,19 @@ class PackedFolder:
         folder = Path(path)
         try:
             document = json.loads((folder / "pack.json").read_text(encoding="utf-8"))
-            known = document["format"] == FORMAT
-            version, n_weights = int(document["format_version"]), int(document["n_weights"])
-            chunks = tuple(Chunk(**chunk) for chunk in document["chunks"])
+            known = document["format"] == FORMAT and int(document["format_version"]) == FORMAT_VERSION
+            if known and document.pop("sha256") != _document_checksum(document):
+                raise ValueError("its checksum does not fit its content")
         except FileNotFoundError:
             raise ValueError(
                 f"{folder} is no folder of packed data, or was not finished: it has no pack.json"
             ) from None
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"{folder / 'pack.json'} is damaged: {error}") from None
-        if not known or version > FORMAT_VERSION:
-            raise ValueError(f"{folder / 'pack.json'} is of another format or a newer release")
-        return PackedFolder(folder, n_weights, chunks)
+        if not known:
+            raise ValueError(f"{folder / 'pack.json'} is of another format or another release; pack the data again")
+        chunks = tuple(Chunk(**chunk) for chunk in document["chunks"])
+        return PackedFolder(folder, document["n_weights"], chunks, document["observed_sha256"])
 
     @property
     def n_chunks(self) -> int:
@@ -166,9 +169,10 @@ class PackedFolder:
 
     def observed(self) -> tuple[NDArray[np.float64], NDArray[np.bool_] | None]:
         """Sum of the observed features of all chunks, and which weights are learned (None: all)."""
-        arrays = MappedFile(self.path / "observed.safetensors").arrays
-        if arrays["observed"].shape != (self.n_weights,):
-            raise ValueError(f"{self.path / 'observed.safetensors'} does not fit pack.json")
+        path = self.path / "observed.safetensors"
+        if not path.is_file() or _checksum(path) != self.observed_sha256:
+            raise ValueError(f"{path} is missing or damaged; pack the data again")
+        arrays = MappedFile(path).arrays
         return arrays["observed"].copy(), arrays["active"].copy() if "active" in arrays else None
 
     def opened(self) -> Iterator[tuple[Chunk, MappedFile, PackedData]]:
@@ -200,6 +204,10 @@ def _describe(path: Path, data: PackedData) -> Chunk:
         total_weight=data.total_weight,
         widest=max(layout.n_entries, layout.n_link_states, layout.n_hub_states, layout.n_tables),
     )
+
+
+def _document_checksum(document: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 
 
 def _checksum(path: Path) -> str:
