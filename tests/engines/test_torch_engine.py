@@ -1,6 +1,7 @@
 """The PyTorch engine against the CPU's: the same optimum, marginals and errors that help."""
 
 import gc
+import tracemalloc
 import warnings
 
 import numpy as np
@@ -344,13 +345,14 @@ def test_limits_and_callback():
         assert not btt.learn(data, device="cpu", max_iterations=2).converged
 
 
-def test_data_without_edges_is_logistic_regression():
+@pytest.mark.parametrize("device", DEVICES)
+def test_data_without_edges_is_logistic_regression(device):
     rng = np.random.default_rng(0)
     data = bt.GraphData(rng.normal(size=(20, 3)), [], n_labels=K, labels=rng.integers(0, K, 20), tables="full")
     cpu = bt.learn(data, "piecewise", tolerance=1e-9)
     for method in METHODS:
         np.testing.assert_allclose(
-            btt.learn(data, method, device="cpu", tolerance=1e-9).weights, cpu.weights, atol=1e-6
+            btt.learn(data, method, device=device, tolerance=1e-9).weights, cpu.weights, atol=1e-6
         )
 
 
@@ -437,3 +439,29 @@ def test_sparse_inputs_teach_what_they_teach_the_cpu(device, kind):
     here = bt.learn(data, "cccp", prior_variance=1.0)
     assert there.objective == pytest.approx(here.objective, rel=1e-8)
     np.testing.assert_allclose(there.weights, here.weights, atol=1e-4)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("tying", ["full", "symmetric", "diagonal", "potts"])
+def test_memory_grows_with_a_label_table_and_not_with_its_square(device, tying):
+    rng, n_labels = np.random.default_rng(0), 45
+    data = bt.GraphData(
+        rng.normal(size=(6, 2)), [(0, 1), (1, 2), (3, 4), (4, 5)], n_labels=n_labels,
+        labels=rng.integers(0, n_labels, 6), tables=tying, node_counts=[3, 3], edge_inputs=rng.normal(size=(4, 2)),
+    )  # fmt: skip
+    weights = 0.3 * rng.normal(size=data.n_weights)
+    tracemalloc.start()
+    try:
+        dual = DeviceDual(
+            data, "clusters", Prior(2.0), make_parts(data, None), device=torch.device(device), dtype=torch.float64
+        )
+        found = dual.evaluate(torch.from_numpy(weights).to(device), tolerance=1e-12, max_sweeps=500)
+        assert tracemalloc.get_traced_memory()[1] < n_labels**4
+    finally:
+        tracemalloc.stop()
+    packed = pack(data)
+    expected = Dual(packed, carve(packed, "clusters"), Prior(2.0), Workers(1)).evaluate(
+        weights, tolerance=1e-12, max_sweeps=500
+    )
+    assert found.value == pytest.approx(expected.value, rel=1e-10)
+    np.testing.assert_allclose(found.gradient.cpu().numpy(), expected.gradient, atol=1e-8)

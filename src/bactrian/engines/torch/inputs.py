@@ -80,6 +80,36 @@ class DeviceRows:
         return product
 
 
+class DeviceTable:
+    """:class:`bactrian.graphs.scores.TiedTable` with tensors."""
+
+    def __init__(self, table: TiedTable) -> None:
+        self.n_tied, self.full = table.n_tied, table.tying == "full"
+        entries, starts = table._entries
+        self.index = torch.from_numpy(np.where(table.index < 0, self.n_tied, table.index).ravel())
+        self.entries = torch.from_numpy(entries)
+        self.bounds = torch.from_numpy(np.append(starts, entries.size))
+
+    def to(self, device: Any) -> DeviceTable:
+        """The same on another device."""
+        moved = copy.copy(self)
+        moved.index, moved.entries, moved.bounds = (t.to(device) for t in (self.index, self.entries, self.bounds))
+        return moved
+
+    def expand(self, tied: Tensor) -> Tensor:
+        """Tied weights (F, n_tied) to tables (F, K * K)."""
+        if self.full:
+            return tied
+        return torch.cat([tied, tied.new_zeros(len(tied), 1)], 1).index_select(1, self.index)
+
+    def reduce(self, counts: Tensor) -> Tensor:
+        """The transpose of :meth:`expand`; sums are in order, so that results are the same from call to call."""
+        if self.full:
+            return counts
+        chosen = counts.T.index_select(0, self.entries).contiguous()
+        return torch.segment_reduce(chosen, "sum", offsets=self.bounds, axis=0, unsafe=True).T
+
+
 class DeviceScores:
     """Node scores X W and tied edge tables of a set of graphs, in the order of their structure.
 
@@ -90,7 +120,6 @@ class DeviceScores:
         """``before``: how many edges of each type come before those of the structure."""
         self.n_labels = scores.n_labels
         self.bounds = [int(bound) for bound in scores.bounds]
-        self.n_tied = [kind.table.n_tied for kind in scores.types]
         self.rows = DeviceRows(scores.inputs, first_node + structure.nodes.numpy())
         self.type_edges, self.own_tables = structure.type_edges, structure.own_tables
         counts = np.diff(self.type_edges)
@@ -98,7 +127,7 @@ class DeviceScores:
             None if kind.inputs is None else DeviceRows(kind.inputs, before[t] + np.arange(counts[t]))
             for t, kind in enumerate(scores.types)
         ]
-        self.expansions = torch.from_numpy(np.stack([_expansion(kind.table) for kind in scores.types]))
+        self.tables = [DeviceTable(kind.table) for kind in scores.types]
         self.inactive = None if scores.active is None else torch.from_numpy(~scores.active)
 
     def to(self, device: Any) -> DeviceScores:
@@ -106,7 +135,7 @@ class DeviceScores:
         moved = copy.copy(self)
         moved.rows = self.rows.to(device)
         moved.edge_rows = [None if rows is None else rows.to(device) for rows in self.edge_rows]
-        moved.expansions = self.expansions.to(device)
+        moved.tables = [table.to(device) for table in self.tables]
         moved.inactive = None if self.inactive is None else self.inactive.to(device)
         return moved
 
@@ -121,8 +150,8 @@ class DeviceScores:
         nodes = self.rows.times(weights[: self.bounds[1]].view(-1, k))
         tables = []
         for t, rows in enumerate(self.edge_rows):
-            tied = weights[self.bounds[t + 1] : self.bounds[t + 2]].view(-1, self.n_tied[t])
-            expanded = tied @ self.expansions[t, : self.n_tied[t]]
+            tied = weights[self.bounds[t + 1] : self.bounds[t + 2]].view(-1, self.tables[t].n_tied)
+            expanded = self.tables[t].expand(tied)
             if rows is not None:
                 expanded = rows.times(expanded)
             elif self.own_tables:
@@ -137,18 +166,9 @@ class DeviceScores:
         for t, rows in enumerate(self.edge_rows):
             of_type = counts[slice(*self.type_edges[t : t + 2])] if self.own_tables else counts[t : t + 1]
             entries = of_type.sum(0, keepdim=True) if rows is None else rows.transposed_times(of_type)
-            parts.append((entries @ self.expansions[t, : self.n_tied[t]].T).reshape(-1))
+            parts.append(self.tables[t].reduce(entries).reshape(-1))
         moments = torch.cat(parts)
         return moments if self.inactive is None else moments.masked_fill_(self.inactive, 0.0)
-
-
-def _expansion(table: TiedTable) -> NDArray[np.float64]:
-    """(K^2, K^2) indicator of the entries that a tied weight fills, in as many rows as there may be weights."""
-    flat = table.index.ravel()
-    indicator = np.zeros((flat.size, flat.size))
-    used = np.flatnonzero(flat >= 0)
-    indicator[flat[used], used] = 1.0
-    return indicator
 
 
 def _make_first_sparse_tensor() -> None:
