@@ -19,9 +19,9 @@ import scipy.sparse as sp
 import bactrian as bt
 from bactrian.engines.files.packed_folder import PackedFolder
 from bactrian.experiments.announcements.generator import make_announcements
-from bactrian.runs.data import read_data
 from bactrian.runs.folders import RunFolder
 from bactrian.runs.packs import estimator_of_pack, write_pack
+from bactrian.runs.run_data import read_data
 from bactrian.runs.settings import RunSettings, with_defaults
 from bactrian.text import parse_seminar, write_columns
 

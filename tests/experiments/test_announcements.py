@@ -9,8 +9,7 @@ import pytest
 from bactrian.experiments.announcements import layouts, words
 from bactrian.experiments.announcements.generator import _MARKED, FIELDS, make_announcements
 from bactrian.experiments.announcements.task import METRICS, AnnouncementsSettings, run_announcements
-from bactrian.text.seminars import parse_seminar
-from bactrian.text.tagged import read_tagged
+from bactrian.text.tagged import parse_seminar, read_tagged
 
 N = 300
 

@@ -8,9 +8,7 @@ from hypothesis import strategies as st
 from bactrian.experiments.digits.data import N_AVAILABLE, load_noisy_digits
 from bactrian.experiments.digits.prediction import node_marginals
 from bactrian.experiments.digits.task import LEARNERS, METRICS, NODE_ONLY, DigitsSettings, run_digits
-from bactrian.runs.calibration import log_loss, reliability
-from bactrian.runs.comparison import Comparison, Curve, Entry, LabelTable, Metric
-from bactrian.runs.exhibits import Picture
+from bactrian.runs.comparison import Comparison, Curve, Entry, LabelTable, Metric, Picture, log_loss, reliability
 from bactrian.solvers.solution import ConvergenceWarning
 
 SMALL = DigitsSettings(n_train=30, n_test=60, tolerance=1e-3)

@@ -16,7 +16,7 @@ from bactrian.experiments.table1 import table as table1
 from bactrian.experiments.table2 import table as table2
 from bactrian.experiments.tagging import Corpus, Row, peak_memory, percent, train_and_score
 from bactrian.graphs.scores import StructuredScores
-from bactrian.text.seminars import parse_seminar
+from bactrian.text.tagged import parse_seminar
 
 NAMES = {"B-PER": ["Ada", "Bo", "Cleo"], "B-LOC": ["Rome", "Ulm", "Oslo"]}
 

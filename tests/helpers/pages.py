@@ -4,16 +4,21 @@ from html.parser import HTMLParser
 
 import numpy as np
 
-from bactrian.runs.calibration import reliability
-from bactrian.runs.comparison import Comparison, Curve, Entry, LabelTable, Metric, Training
-from bactrian.runs.exhibits import (
+from bactrian.runs.comparison import (
+    Comparison,
     Confusion,
+    Curve,
+    Entry,
     Gallery,
+    LabelTable,
+    Metric,
     NamedWeight,
     Picture,
     Sheet,
     TaggedText,
     Tagging,
+    Training,
+    reliability,
 )
 
 VOID = {"meta", "link", "img", "input", "br", "hr"}

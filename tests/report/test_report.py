@@ -26,12 +26,14 @@ from bactrian.report import (
     write_atomically,
     write_report,
 )
-from bactrian.report.axes import Axis
-from bactrian.report.charts import Series, line_chart
-from bactrian.runs.comparison import Comparison, Entry, LabelTable, Metric
-from bactrian.runs.exhibits import (
+from bactrian.report.charts import Axis, Series, line_chart
+from bactrian.runs.comparison import (
+    Comparison,
     Confusion,
+    Entry,
     Gallery,
+    LabelTable,
+    Metric,
     Picture,
     Sheet,
     TaggedText,

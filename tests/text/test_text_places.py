@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bactrian.text import Document, EntityFeatures, flatten, tokenize, word_shape
-from bactrian.text.word_classes import word_class
+from bactrian.text.document_features import word_class
 
 PLAIN = {"ngrams": 0, "window": 0, "reach": 0, "shapes": False}
 ELSEWHERE = EntityFeatures(**PLAIN, pos=False, elsewhere=True)

@@ -51,9 +51,9 @@ def run(
     entities with type, start and stop in characters. Graphs come out as JSON lines with the labels of the nodes.
     """
     with bad_input(ValueError, TypeError, OSError, options=named("input.encoding", "--encoding")):
-        from bactrian.runs.data import TEXT_FORMATS
         from bactrian.runs.folders import RunFolder
         from bactrian.runs.models import FittedRun
+        from bactrian.runs.run_data import TEXT_FORMATS
 
         fitted = FittedRun.load(RunFolder(folder)).with_encoding(encoding)
         if encoding is not None and not fitted.settings.is_text:
@@ -78,7 +78,7 @@ def run(
 def _text_lines(
     run: FittedRun, files: list[Path], form: str | None, to: str | None, probabilities: bool
 ) -> Iterator[str]:
-    from bactrian.runs.data import read_documents
+    from bactrian.runs.run_data import read_documents
     from bactrian.text import find_entities, json_line, prediction_lines, tagged_text
 
     entities = _marks_entities(run)
@@ -101,7 +101,7 @@ def _text_lines(
 
 
 def _graph_lines(run: FittedRun, files: list[Path], probabilities: bool) -> Iterator[str]:
-    from bactrian.runs.data import read_graph_file
+    from bactrian.runs.run_data import read_graph_file
 
     for path in files:
         for graph, labelled in run.label_graphs(read_graph_file(path), probabilities=probabilities):

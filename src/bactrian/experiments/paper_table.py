@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from bactrian.runs.exhibits import Gallery
+from bactrian.runs.comparison import Gallery
 
 #: Told what is going on, a line at a time.
 Follow = Callable[[str], None]

@@ -13,9 +13,18 @@ from typing import TypeVar
 
 import numpy as np
 
-from bactrian.runs.calibration import Reliability
-from bactrian.runs.comparison import Comparison, Entry, LabelTable, Metric, Training
-from bactrian.runs.exhibits import Confusion, Gallery, NamedWeight, TaggedText
+from bactrian.runs.comparison import (
+    Comparison,
+    Confusion,
+    Entry,
+    Gallery,
+    LabelTable,
+    Metric,
+    NamedWeight,
+    Reliability,
+    TaggedText,
+    Training,
+)
 
 T = TypeVar("T")
 

@@ -1,19 +1,280 @@
-"""The page: a report rendered through templates into one HTML text that needs neither network, server nor script."""
+"""The page: a report rendered through templates into one HTML text that needs neither network, server nor script.
+
+Sections are made ready for their templates first: names numbered, charts drawn, tables shaded, texts laid out.
+"""
 
 from __future__ import annotations
 
+import base64
+import io
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from numpy.typing import NDArray
 
 from bactrian import __version__
 from bactrian.files import write_atomically
+from bactrian.report import content
+from bactrian.report.charts import convergence_charts, reliability_diagram
 from bactrian.report.content import Report, report_of
-from bactrian.report.images import data_address
-from bactrian.report.views import learners_of, view_of
-from bactrian.runs.comparison import Comparison
+from bactrian.report.passages import arcs_of, entity_of, lay_out, lines_of, n_wrong
+from bactrian.runs.comparison import Comparison, Confusion, Entry, LabelTable, Metric, Picture, TaggedText
+
+# --- heat maps ---
+
+_MOST_NUMBERS = 14  #: labels beyond which cells are too small for numbers
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell: what is written in it, what hovering says, which colour, and how strong (0 to 1)."""
+
+    text: str
+    title: str
+    style: str
+    shade: float
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A heat map with names at its rows and columns."""
+
+    title: str
+    row_labels: Sequence[str]
+    column_labels: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+
+    @property
+    def dense(self) -> bool:
+        """Whether there are too many cells for numbers in them."""
+        return max(len(self.row_labels), len(self.column_labels)) > _MOST_NUMBERS
+
+
+def table_limit(tables: Sequence[LabelTable]) -> float:
+    """The largest finite interaction of all tables, at which colours are strongest."""
+    values = [np.abs(table.interaction[np.isfinite(table.interaction)]).max(initial=0.0) for table in tables]
+    return float(max(values, default=0.0)) or 1.0
+
+
+def table_matrix(table: LabelTable, limit: float) -> Matrix:
+    """The interaction in a table of scores; colours run from -``limit`` through 0 to ``limit``."""
+    interaction = table.interaction
+    rows = []
+    for r, row_name in enumerate(table.row_labels):
+        cells = []
+        for c, column_name in enumerate(table.column_labels):
+            value = float(interaction[r, c])
+            finite = bool(np.isfinite(value))
+            cells.append(
+                Cell(
+                    f"{value:+.2f}".replace("-", "−") if finite else "–",
+                    f"{row_name}, {column_name}: score {table.values[r, c]:.4f}",
+                    "above" if value >= 0.0 else "below",
+                    0.75 * min(abs(value) / limit, 1.0) if finite else 0.0,
+                )
+            )
+        rows.append(cells)
+    return Matrix(table.title, table.row_labels, table.column_labels, rows)
+
+
+def confusion_matrix(confusion: Confusion) -> Matrix:
+    """Counts, shaded by their share of the row: right ones in one colour, wrong ones in the other."""
+    totals = confusion.counts.sum(axis=1)
+    rows = []
+    for t, true in enumerate(confusion.labels):
+        cells = []
+        for p, guess in enumerate(confusion.labels):
+            count = int(confusion.counts[t, p])
+            share = count / totals[t] if totals[t] else 0.0
+            # The square root lifts rare confusions, which a linear scale would leave white.
+            shade = 0.75 * float(np.sqrt(share))
+            title = f"{true} taken for {guess}: {count} of {totals[t]} ({share:.1%})"
+            cells.append(Cell(f"{count:,}" if count else "·", title, "above" if t == p else "below", shade))
+        rows.append(cells)
+    return Matrix("", confusion.labels, confusion.labels, rows)
+
+
+# --- sections ---
+
+Numbers = Mapping[str, int]
+#: A number written out, with or without a standard deviation: set like one, and never broken at a hyphen.
+_IS_NUMBER = re.compile(r"[-+]?[\d.]+(e[-+]?\d+)?( \([\d.]+\))?")
+
+
+@dataclass(frozen=True)
+class View:
+    """A section as its template wants it; ``rules`` are style rules for its switches, made of numbers alone."""
+
+    key: str
+    section: content.Section
+    template: str
+    values: Mapping[str, Any]
+    rules: Sequence[str] = ()
+
+
+def learners_of(report: content.Report) -> dict[str, int]:
+    """Every learner on the page, numbered in order of appearance."""
+    names: dict[str, int] = {}
+    for section in report.sections:
+        for name in _names(section):
+            names.setdefault(name, len(names))
+    return names
+
+
+def view_of(section: content.Section, key: str, numbers: Numbers) -> View:
+    """A section made ready; ``key`` is its number on the page, from which its ids are made."""
+    template, prepare = _KINDS[type(section)]
+    values, rules = prepare(section, key, numbers)
+    return View(key, section, template, values, rules)
+
+
+def _names(section: content.Section) -> Iterator[str]:
+    match section:
+        case content.LearnersSection():
+            yield from (entry.name for entry in section.entries)
+        case content.CurveSection():
+            yield from section.trainings
+        case content.CalibrationSection():
+            yield from section.reliabilities
+        case content.EdgeTableSection():
+            yield from section.tables
+        case content.ConfusionSection():
+            yield from section.confusions
+        case content.WeightSection():
+            yield from section.weights
+        case content.TextSection():
+            for text in section.texts:
+                yield from text.predictions
+
+
+Prepared = tuple[dict[str, Any], list[str]]
+
+
+def _plain(section: Any, key: str, numbers: Numbers) -> Prepared:
+    return {}, []
+
+
+def _learners(section: content.LearnersSection, key: str, numbers: Numbers) -> Prepared:
+    def cell(entry: Entry, metric: Metric) -> tuple[str, bool]:
+        """A formatted value, and whether no other entry shows a better one."""
+        value = entry.metrics.get(metric.key, float("nan"))
+        if not np.isfinite(value):
+            return "–", False
+        shown = format(value, metric.format)
+        return shown, shown == format(section.best(metric), metric.format)
+
+    cells = [[cell(entry, metric) for metric in section.metrics] for entry in section.entries]
+    return {"cells": cells, "trained": any(entry.training is not None for entry in section.entries)}, []
+
+
+def _table(section: content.TableSection, key: str, numbers: Numbers) -> Prepared:
+    def show(value: str | float) -> tuple[str, bool]:
+        if isinstance(value, str):
+            return value, _IS_NUMBER.fullmatch(value) is not None
+        return (format(value, section.number_format) if np.isfinite(value) else "–"), True
+
+    return {"rows": [[show(value) for value in row] for row in section.rows]}, []
+
+
+def _curves(section: content.CurveSection, key: str, numbers: Numbers) -> Prepared:
+    charts = convergence_charts(section.trainings, numbers)
+    rules = [
+        f"body:has(#axis-{key}-{k}:checked) #charts-{key}-{k} {{ display: grid; }}" for k in range(1, len(charts) + 1)
+    ]
+    return {"charts": charts}, rules
+
+
+def _calibration(section: content.CalibrationSection, key: str, numbers: Numbers) -> Prepared:
+    return {"chart": reliability_diagram(section.reliabilities, numbers)}, []
+
+
+def _edge_tables(section: content.EdgeTableSection, key: str, numbers: Numbers) -> Prepared:
+    limit = table_limit([table for tables in section.tables.values() for table in tables])
+    return {"matrices": {name: [table_matrix(t, limit) for t in tables] for name, tables in section.tables.items()}}, []
+
+
+def _confusions(section: content.ConfusionSection, key: str, numbers: Numbers) -> Prepared:
+    return {"matrices": {name: confusion_matrix(c) for name, c in section.confusions.items()}}, []
+
+
+def _weights(section: content.WeightSection, key: str, numbers: Numbers) -> Prepared:
+    values = [abs(weight.value) for weights in section.weights.values() for weight in weights]
+    return {"limit": max((value for value in values if np.isfinite(value)), default=0.0) or 1.0}, []
+
+
+def _gallery(section: content.GallerySection, key: str, numbers: Numbers) -> Prepared:
+    rules = [
+        f"body:has(#sheet-{key}-{k}:checked) #pictures-{key}-{k} {{ display: block; }}"
+        for k in range(1, len(section.gallery.sheets) + 1)
+    ]
+    pictures = [p for sheet in section.gallery.sheets for row in sheet.rows for p in row]
+    return {"large": max((p.size[0] for p in pictures), default=0) > 64}, rules
+
+
+def _texts(section: content.TextSection, key: str, numbers: Numbers) -> Prepared:
+    learners = list(dict.fromkeys(name for text in section.texts for name in text.predictions))
+    colours = _entities(section.texts)
+    examples = []
+    for text in section.texts:
+        places = lay_out(text)
+        views: list[dict[str, Any]] = [{"lines": lines_of(text, places, colours, None), "wrong": 0, "view": 0}]
+        views += [
+            {"lines": lines_of(text, places, colours, name), "wrong": n_wrong(text, name), "view": view}
+            for view, name in enumerate(learners, start=1)
+            if name in text.predictions
+        ]
+        columns = max((place.column + place.width for place in places), default=1)
+        n_lines = places[-1].line + 1 if places else 1
+        examples.append(
+            {"text": text, "views": views, "arcs": arcs_of(text, places), "columns": columns, "n_lines": n_lines}
+        )
+    with_errors = [sum(bool(n_wrong(t, name)) for t in section.texts if name in t.predictions) for name in learners]
+    rules = []
+    for view in range(len(learners) + 1):
+        chosen = f"body:has(#text-{key}-{view}:checked)"
+        rules.append(f"{chosen} .text-{key}-{view} {{ display: block; }}")
+        rules.append(f"{chosen}:has(#errors-{key}:checked) .right-{key}-{view} {{ display: none; }}")
+        rules.append(f"{chosen}:has(#errors-{key}:checked) .none-{key}-{view} {{ display: block; }}")
+    rules.append(f"body:has(#arcs-{key}:not(:checked)) #section-{key} .arcs {{ display: none; }}")
+    return {
+        "learners": learners,
+        "colours": colours,
+        "examples": examples,
+        "with_errors": with_errors,
+        "has_skips": any(text.skips for text in section.texts),
+    }, rules
+
+
+def _entities(texts: Sequence[TaggedText]) -> dict[str, int]:
+    """Numbers of the colours of entities, in the order of the labels."""
+    labels = [(label, text.outside) for text in texts for label in (*text.label_names, *text.truth)]
+    labels += [(label, t.outside) for t in texts for tagging in t.predictions.values() for label in tagging.labels]
+    names = dict.fromkeys(entity_of(label, outside) for label, outside in labels)
+    return {name: number for number, name in enumerate(name for name in names if name)}
+
+
+_KINDS: dict[type, tuple[str, Callable[[Any, str, Numbers], Prepared]]] = {
+    content.HeadingSection: ("heading.html", _plain),
+    content.LearnersSection: ("learners.html", _learners),
+    content.TableSection: ("table.html", _table),
+    content.CurveSection: ("curves.html", _curves),
+    content.CalibrationSection: ("calibration.html", _calibration),
+    content.EdgeTableSection: ("edge_tables.html", _edge_tables),
+    content.ConfusionSection: ("confusions.html", _confusions),
+    content.WeightSection: ("weights.html", _weights),
+    content.GallerySection: ("gallery.html", _gallery),
+    content.TextSection: ("texts.html", _texts),
+    content.NoteSection: ("note.html", _plain),
+}
+
+
+# --- the page ---
 
 
 def write_report(report: Report | Comparison, path: str | Path) -> Path:
@@ -74,3 +335,17 @@ def _signed(value: float) -> str:
     ('+1.25', '−1.25')
     """
     return f"{value:+.2f}".replace("-", "−") if np.isfinite(value) else "–"
+
+
+def data_address(picture: Picture) -> str:
+    """A picture as a PNG in a ``data:`` address."""
+    content = picture.pixels if isinstance(picture.pixels, bytes) else _png(picture.pixels)
+    return "data:image/png;base64," + base64.b64encode(content).decode("ascii")
+
+
+def _png(pixels: NDArray[np.uint8]) -> bytes:
+    from PIL import Image
+
+    stream = io.BytesIO()
+    Image.fromarray(pixels).save(stream, format="png", optimize=True)
+    return stream.getvalue()

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from bactrian.runs.exhibits import TaggedText
+from bactrian.runs.comparison import TaggedText
 
 Floats = NDArray[np.float64]
 

@@ -11,13 +11,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bactrian.runs.calibration import reliability
-from bactrian.runs.comparison import Comparison, Curve, Entry, LabelTable, Metric, Training
-from bactrian.runs.data import RunData, checksum, read_data
-from bactrian.runs.exhibits import Confusion, NamedWeight, TaggedText, Tagging, strongest_weights
+from bactrian.runs.comparison import (
+    Comparison,
+    Confusion,
+    Curve,
+    Entry,
+    LabelTable,
+    Metric,
+    NamedWeight,
+    TaggedText,
+    Tagging,
+    Training,
+    reliability,
+    strongest_weights,
+)
 from bactrian.runs.folders import in_words
 from bactrian.runs.graph_files import places_of
 from bactrian.runs.models import FittedRun, graph_scores, text_scores
+from bactrian.runs.run_data import RunData, checksum, read_data
 from bactrian.solvers.solution import Status
 from bactrian.text.documents import joined_text
 from bactrian.text.skips import skip_edges

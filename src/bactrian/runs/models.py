@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bactrian.estimators.base import LearnedEstimator
-from bactrian.runs.data import RunData, batches, breaks_of
 from bactrian.runs.folders import RunFolder
 from bactrian.runs.graph_files import LabelledGraph, places_of
+from bactrian.runs.run_data import RunData, batches, breaks_of
 from bactrian.runs.settings import MODELS, RunSettings
 from bactrian.text.documents import Document
 from bactrian.text.entities import entity_scores, token_scores

@@ -18,9 +18,9 @@ from bactrian.engines.files.packed_folder import PackedFolder
 from bactrian.estimators.base import LearnedEstimator
 from bactrian.estimators.encoding import GrowingVocabulary
 from bactrian.graphs.graph_data import GraphData
-from bactrian.runs.data import batches, breaks_of, check_columns, read_documents
 from bactrian.runs.folders import RunFolder, check_free
 from bactrian.runs.graph_files import LabelledGraph, places_of, read_graphs
+from bactrian.runs.run_data import batches, breaks_of, check_columns, read_documents
 from bactrian.runs.settings import MODELS, RunSettings
 from bactrian.solvers.solution import Solution, Status
 from bactrian.text.documents import Document

@@ -22,8 +22,8 @@ from bactrian.learners.learn import METHODS
 from bactrian.runs.checkpoints import EVERY
 from bactrian.text.features import CONLL, SEMINARS, EntityFeatures
 from bactrian.text.schemes import checked_scheme
-from bactrian.text.seminars import SEMINAR_FIELDS
 from bactrian.text.skips import RULES
+from bactrian.text.tagged import SEMINAR_FIELDS
 from bactrian.text.tokenizer import PATTERNS
 
 MODELS: dict[str, type[LearnedEstimator]] = {

@@ -13,11 +13,11 @@ from bactrian.graphs.graph_data import GraphData
 from bactrian.parallel.communicator import Alone, Communicator, total
 from bactrian.runs.checkpoints import Checkpoint, learn_in_segments
 from bactrian.runs.compare import Evaluation, evaluate_run, learner_name
-from bactrian.runs.data import RunData, check_data, checksum, read_data
 from bactrian.runs.folders import RunFolder, in_words, write_json
 from bactrian.runs.graph_files import places_of
 from bactrian.runs.models import FittedRun
 from bactrian.runs.packs import estimator_of_pack, is_pack
+from bactrian.runs.run_data import RunData, check_data, checksum, read_data
 from bactrian.runs.settings import RunSettings
 from bactrian.solvers.solution import ConvergenceWarning, Progress, Solution
 

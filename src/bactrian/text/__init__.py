@@ -6,9 +6,8 @@ from bactrian.text.entities import Score, Scores, entity_scores, token_scores
 from bactrian.text.features import CONLL, SEMINARS, EntityFeatures, flatten, word_shape
 from bactrian.text.output import Entity, find_entities, json_line, prediction_lines, tagged_text, write_lines
 from bactrian.text.schemes import SCHEMES, convert, guess_scheme, spans, tags_of
-from bactrian.text.seminars import SEMINAR_FIELDS, folds, parse_seminar, read_seminars
 from bactrian.text.skips import skip_edges
-from bactrian.text.tagged import read_tagged, write_tagged
+from bactrian.text.tagged import SEMINAR_FIELDS, folds, parse_seminar, read_seminars, read_tagged, write_tagged
 from bactrian.text.tokenizer import tokenize
 
 __all__ = [

@@ -20,9 +20,8 @@ words to the right    ``>=since``                   ``window``: the same after
 ====================  ============================  =====================================================
 
 None of these looks beyond the sentence: positions outside it give no words, and ``^`` as shape or part of speech. What
-the document tells of a word in other places (``elsewhere``) is listed in :mod:`bactrian.text.elsewhere`, what the
-layout of a message tells (``message``) in :mod:`bactrian.text.messages`, and the classes of the words of a line
-(``classes``) in :mod:`bactrian.text.word_classes`.
+the document tells of a word in other places (``elsewhere``), what the layout of a message tells (``message``) and the
+classes of the words of a line (``classes``) are listed in :mod:`bactrian.text.document_features`.
 """
 
 from __future__ import annotations
@@ -35,10 +34,8 @@ from sys import intern
 from typing import Any, NamedTuple
 
 from bactrian.errors import ArgumentError
+from bactrian.text.document_features import add_classes, add_elsewhere, add_message
 from bactrian.text.documents import Document
-from bactrian.text.elsewhere import add_elsewhere
-from bactrian.text.messages import add_message
-from bactrian.text.word_classes import add_classes
 
 #: A token's features: strings, and bundles of them.
 Token = list[str | tuple[str, ...]]

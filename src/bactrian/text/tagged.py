@@ -1,4 +1,4 @@
-"""Text with inline tags such as ``at <stime>4 pm</stime>``, read and written.
+"""Text with inline tags such as ``at <stime>4 pm</stime>``, read and written, and the seminars of Freitag (1998).
 
 This is no XML: tags other than those asked for are text, nothing is escaped, and tags that only mark layout may be
 unclosed or cross the others. So it is read by hand, and those are taken out first.
@@ -6,8 +6,16 @@ unclosed or cross the others. So it is read by hand, and those are taken out fir
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bactrian.text.documents import Document
+from bactrian.text.tokenizer import tokenize
 
 #: A marked piece of text: its type, and the offsets of its first character and of the one after its last.
 TextSpan = tuple[str, int, int]
@@ -102,3 +110,128 @@ def _checked_names(names: Sequence[str], argument: str) -> tuple[str, ...]:
     if not checked or not all(isinstance(name, str) and name for name in checked):
         raise ValueError(f"{argument} must be names of tags, found {names!r}")
     return checked
+
+
+# --- announcements of seminars ---
+
+#: What the announcements mark.
+SEMINAR_FIELDS = ("stime", "etime", "location", "speaker")
+
+#: Tags of layout, some of them unclosed and some crossing those of the fields.
+_LAYOUT = ("sentence", "paragraph")
+
+_MESSAGE_ID = re.compile(r"<[^<>\n]*>[^\S\n]*\n")
+
+
+def read_seminars(
+    folder: str | os.PathLike[str],
+    *,
+    scheme: str = "BIO",
+    fields: Sequence[str] = SEMINAR_FIELDS,
+    drop: Sequence[str] = _LAYOUT,
+    sentences: str = "document",
+    encoding: str = "utf-8",
+) -> Iterator[Document]:
+    """Read the e-mails of a folder one after the other, ``2.txt`` before ``10.txt``.
+
+    Parameters
+    ----------
+    folder
+        The folder with the files, ``*.txt``.
+    scheme
+        Label scheme of the tags.
+    fields, drop
+        Tags that mark something, and tags to be taken out; see :func:`~bactrian.text.tagged.read_tagged`.
+    sentences
+        Where sentences start; see :func:`~bactrian.text.tokenizer.tokenize`. Fields run across lines, so each e-mail
+        is one sentence unless told otherwise.
+    encoding
+        That of the files.
+
+    Raises
+    ------
+    ValueError
+        For tags that do not match; it names the file. Also for a folder without any files.
+    """
+    folder = Path(folder)
+    paths = sorted(folder.glob("*.txt"), key=lambda path: (not path.stem.isdecimal(), _number(path.stem), path.name))
+    if not paths:
+        raise ValueError(f"{folder} holds no .txt files")
+    return (
+        _read(path, scheme=scheme, fields=fields, drop=drop, sentences=sentences, encoding=encoding) for path in paths
+    )
+
+
+def parse_seminar(
+    text: str,
+    *,
+    name: str = "",
+    scheme: str = "BIO",
+    fields: Sequence[str] = SEMINAR_FIELDS,
+    drop: Sequence[str] = _LAYOUT,
+    sentences: str = "document",
+) -> Document:
+    r"""Read one e-mail, or any text with such tags.
+
+    A first line that is one pair of brackets is the message's number; it stays in the text but has no tokens.
+
+    Examples
+    --------
+    >>> document = parse_seminar("<0.1@x>\n<sentence>Come at <stime>4 pm</stime>.\n")
+    >>> document.words, document.tags
+    (('Come', 'at', '4', 'pm', '.'), ('O', 'O', 'B-stime', 'I-stime', 'O'))
+    >>> document.text
+    '<0.1@x>\nCome at 4 pm.\n'
+    """
+    plain, marked = read_tagged(text, fields, drop=drop)
+    number = _MESSAGE_ID.match(plain)
+    document = tokenize(plain, "plain", sentences=sentences, name=name, skip=number.end() if number else 0)
+    return document.with_spans(marked, scheme)
+
+
+def folds(documents: Sequence[Document], n_folds: int = 4, *, seed: int = 0) -> list[NDArray[np.int64]]:
+    """Positions of the documents of each fold; documents with the same words are in one fold.
+
+    Parameters
+    ----------
+    documents
+        All documents.
+    n_folds
+        Number of folds, 2 or more.
+    seed
+        The same seed gives the same folds.
+
+    Examples
+    --------
+    >>> documents = [Document([word]) for word in ("a", "b", "c", "a", "d", "e")]
+    >>> [fold.tolist() for fold in folds(documents, 2, seed=1)]  # 0 and 3 are the same
+    [[0, 2, 3], [1, 4, 5]]
+    """
+    groups: dict[tuple[str, ...], list[int]] = {}
+    for position, document in enumerate(documents):
+        groups.setdefault(tuple(document.words), []).append(position)
+    if not isinstance(n_folds, int) or not 2 <= n_folds <= len(groups):
+        raise ValueError(
+            f"n_folds must be an integer from 2 to the number of different documents, {len(groups)}, found {n_folds!r}"
+        )
+    shuffled = list(groups.values())
+    order = np.random.default_rng(seed).permutation(len(shuffled))
+    # The larger groups first, each to the smallest fold, so that sizes differ by one where groups are single.
+    members: list[list[int]] = [[] for _ in range(n_folds)]
+    for group in sorted((shuffled[g] for g in order), key=len, reverse=True):
+        min(members, key=len).extend(group)
+    return [np.array(sorted(fold), dtype=np.int64) for fold in members]
+
+
+def _number(stem: str) -> int:
+    return int(stem) if stem.isdecimal() else 0
+
+
+def _read(
+    path: Path, *, scheme: str, fields: Sequence[str], drop: Sequence[str], sentences: str, encoding: str
+) -> Document:
+    try:
+        text = path.read_bytes().decode(encoding)
+        return parse_seminar(text, name=path.name, scheme=scheme, fields=fields, drop=drop, sentences=sentences)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None

@@ -19,15 +19,25 @@ from bactrian.estimators.sequences import SkipChainCRF
 from bactrian.experiments.announcements.generator import make_announcements
 from bactrian.experiments.digits.task import Step
 from bactrian.learners.learn import METHODS
-from bactrian.runs.calibration import log_loss, reliability
-from bactrian.runs.comparison import Comparison, Entry, LabelTable, Metric, Training
-from bactrian.runs.exhibits import Confusion, NamedWeight, TaggedText, Tagging
+from bactrian.runs.comparison import (
+    Comparison,
+    Confusion,
+    Entry,
+    LabelTable,
+    Metric,
+    NamedWeight,
+    TaggedText,
+    Tagging,
+    Training,
+    log_loss,
+    reliability,
+)
 from bactrian.solvers.solution import ConvergenceWarning, Progress
 from bactrian.text.documents import Document
 from bactrian.text.entities import entity_scores
 from bactrian.text.features import EntityFeatures
-from bactrian.text.seminars import parse_seminar
 from bactrian.text.skips import skip_edges
+from bactrian.text.tagged import parse_seminar
 
 Floats = NDArray[np.float64]
 

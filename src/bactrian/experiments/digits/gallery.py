@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from bactrian.runs.exhibits import Gallery, Picture, Sheet
+from bactrian.runs.comparison import Gallery, Picture, Sheet
 
 Floats = NDArray[np.float64]
 

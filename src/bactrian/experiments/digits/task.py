@@ -21,8 +21,7 @@ from bactrian.experiments.digits.gallery import gallery
 from bactrian.experiments.digits.prediction import node_marginals
 from bactrian.graphs.graph_data import GraphData
 from bactrian.learners.learn import METHODS, learn
-from bactrian.runs.calibration import log_loss, reliability
-from bactrian.runs.comparison import Comparison, Entry, LabelTable, Metric, Training
+from bactrian.runs.comparison import Comparison, Entry, LabelTable, Metric, Training, log_loss, reliability
 from bactrian.solvers.solution import ConvergenceWarning, Progress, Solution
 
 Floats = NDArray[np.float64]

@@ -11,7 +11,7 @@ import numpy as np
 from bactrian.experiments.paper_table import Follow, PaperTable
 from bactrian.experiments.tagging import Corpus, Row, TaggerSettings, Trained, percent, train_and_score
 from bactrian.text.features import SEMINARS
-from bactrian.text.seminars import folds, read_seminars
+from bactrian.text.tagged import folds, read_seminars
 
 #: Paper: macro and micro F1, mean and standard deviation over folds.
 ROWS = (

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from bactrian.experiments.table3.corel_data import CLASSES
 from bactrian.experiments.table3.table import Table3
-from bactrian.runs.exhibits import Gallery, Picture, Sheet
+from bactrian.runs.comparison import Gallery, Picture, Sheet
 from bactrian.vision.pictures import class_colours, label_picture, uncertainty
 from bactrian.vision.superpixel_features import SegmentedImage
 from bactrian.vision.superpixels import to_pixels

@@ -16,7 +16,7 @@ from bactrian.text.columns import read_columns
 from bactrian.text.documents import Document
 from bactrian.text.features import EntityFeatures
 from bactrian.text.schemes import convert, guess_scheme
-from bactrian.text.seminars import parse_seminar, read_seminars
+from bactrian.text.tagged import parse_seminar, read_seminars
 from bactrian.text.tokenizer import tokenize
 
 #: How texts may come to ``predict``.
