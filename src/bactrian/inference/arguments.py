@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bactrian.camel.entropy import CountingNumbers
+from bactrian.errors import ArgumentError
 from bactrian.graphs.graph_data import GraphData
 from bactrian.graphs.loglinear import LogLinearModel
 from bactrian.graphs.packed import PackedData
@@ -63,9 +64,10 @@ def check_free_variables(cardinalities: Ints, scopes: Iterable[Sequence[int]], m
         states[list(scope)] = 0
     if states.sum(dtype=np.float64) * _BYTES_PER_STATE > memory_budget:
         v = int(states.argmax())
-        raise ValueError(
-            f"memory_budget: the marginals of variables that are in no table would take more than {memory_budget} "
-            f"bytes; variable {v} has {states[v]} states"
+        raise ArgumentError(
+            "memory_budget",
+            f": the marginals of variables that are in no table would take more than {memory_budget} bytes; "
+            f"variable {v} has {states[v]} states",
         )
 
 
