@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bactrian.estimators.encoding import GrowingVocabulary, Vocabulary, fit_vocabulary
-from bactrian.estimators.feature_names import Names
+from bactrian.estimators.encoding import GrowingVocabulary, Names, Vocabulary, fit_vocabulary
 from bactrian.graphs.inputs import BundledRows
 
 names = st.sampled_from(["a", "b", "c", "é", "字", ""])

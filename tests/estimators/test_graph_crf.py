@@ -335,7 +335,7 @@ def test_bad_input_is_refused_by_name(X, y, error, message):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"inference": "magic"}, "inference must be one of 'matched'"),
+        ({"inference": "magic"}, "inference must be one of matched"),
         ({"tables": "round"}, "must be one of full"),
         ({"node_factors": "nowhere"}, "node_factors must be"),
         ({"class_weight": [1.0]}, "class_weight must have one weight per class"),

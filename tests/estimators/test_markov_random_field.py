@@ -19,7 +19,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV
 
 import bactrian as bt
-from bactrian.estimators.table_sizes import check_tables_fit
+from bactrian.estimators.pairwise import check_tables_fit
 from bactrian.inference.draw import draw_by_gibbs
 
 EDGES = [(0, 1), (2, 1), (0, 2), (2, 3)]
@@ -199,7 +199,7 @@ def test_completion_in_small_groups(fields, monkeypatch):
     holes = coupled_samples(seed=1, rows=30)
     holes[:, [0, 3]] = -1
     whole = field.predict(holes), field.predict_marginals(holes)
-    monkeypatch.setattr("bactrian.estimators.sample_tables._CLUSTERS_AT_ONCE", 1)
+    monkeypatch.setattr("bactrian.estimators.pairwise._CLUSTERS_AT_ONCE", 1)
     np.testing.assert_array_equal(field.predict(holes), whole[0])
     for one, other in zip(field.predict_marginals(holes), whole[1], strict=True):
         np.testing.assert_allclose(one, other, atol=1e-12)

@@ -493,7 +493,7 @@ def test_bad_input(X: Any, y: Any, error: type[Exception], match: str) -> None:
 
 def test_bad_parameters() -> None:
     X, y = corpus(3)
-    with pytest.raises(ValueError, match="min_frequency must be an integer of at least 1"):
+    with pytest.raises(ValueError, match="min_frequency must be at least 1, found 0"):
         bt.LinearChainCRF(min_frequency=0).fit(X, y)
     with pytest.raises(ValueError, match="labels names a label twice"):
         bt.LinearChainCRF(labels=["A", "A"]).fit(X, y)

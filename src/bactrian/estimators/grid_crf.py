@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from bactrian.errors import about
 from bactrian.estimators.graph_arrays import StackedGraphs, checked_list, pointer, stack_rows
-from bactrian.estimators.graph_common import GraphEstimator
+from bactrian.estimators.graph_crf import GraphEstimator
 from bactrian.graphs.domain import real_numbers
 
 Ints = NDArray[np.int64]

@@ -1,7 +1,12 @@
-"""Pairwise models from a few words: which variables are joined, and how their tables are tied."""
+"""Pairwise models from a few words: samples, which variables are joined, how their tables are tied, and their sizes.
+
+An identifier among the variables, or tables beyond the machine's memory, are refused before any table is made.
+"""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -9,12 +14,85 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from bactrian.graphs.builders import grid_edges
-from bactrian.graphs.domain import rectangular
+from bactrian.graphs.domain import Domain, rectangular
 from bactrian.graphs.graph import ClusterGraph
 from bactrian.graphs.loglinear import LogLinearModel
 
-Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+# --- samples ---
+
+#: Rows are packed together for inference up to so many clusters in all.
+_CLUSTERS_AT_ONCE = 100_000
+
+
+def checked_table(X: Any) -> Ints:
+    """X as a new (n_samples, n_variables) array of ints, booleans as 0 and 1, or an error."""
+    if X is None or isinstance(X, str | bytes | Mapping | set) or sp.issparse(X):
+        kind = f"sparse {type(X).__name__}; give X.toarray()" if sp.issparse(X) else type(X).__name__
+        raise TypeError(f"X must be an array (n_samples, n_variables) of integer states, found a {kind}")
+    states = rectangular(X, "X")
+    if states.ndim != 2:
+        raise ValueError(f"X must have shape (n_samples, n_variables), found {states.shape}")
+    if states.dtype.kind not in "biu":
+        raise TypeError(f"X must hold integer states, found dtype {states.dtype}")
+    if states.dtype.kind == "u" and states.size and int(states.max()) > np.iinfo(np.int64).max:
+        raise ValueError(f"X holds {states.max()}, which is no state: states are small integers from 0")
+    return states.astype(np.int64)
+
+
+def column_names(X: Any) -> NDArray[Any] | None:
+    """Names of the columns of a data frame, where all are strings."""
+    columns = getattr(X, "columns", None)
+    if columns is None or not all(isinstance(name, str) for name in columns):
+        return None
+    return np.array(list(columns), dtype=object)
+
+
+def checked_cardinalities(given: Any, n: int) -> Ints:
+    """Numbers of states of ``n`` variables, given as one for all or one for each."""
+    numbers = rectangular(given, "cardinalities")
+    if numbers.ndim == 0:
+        numbers = np.full(n, numbers)
+    checked = Domain(numbers, []).cardinalities
+    if checked.shape != (n,):
+        raise ValueError(f"cardinalities must have one entry per variable: expected {n}, found {checked.size}")
+    return checked
+
+
+def seen_cardinalities(states: Ints) -> Ints:
+    """One more than the largest state of each variable."""
+    seen: Ints = states.max(axis=0) + 1
+    if (states < 0).any():
+        Domain(np.maximum(seen, 1), []).checked_states(states, "X")  # says where
+    return seen
+
+
+def incomplete_rows(states: Ints, n_clusters: int) -> list[tuple[Ints, Ints, Ints]]:
+    """Rows with missing states in groups of a bounded size: row numbers, distinct patterns, pattern of each row.
+
+    ``n_clusters`` is how many clusters inference packs for a pattern.
+    """
+    rows = np.flatnonzero((states < 0).any(axis=1))
+    if rows.size == 0:
+        return []
+    patterns, which = np.unique(states[rows], axis=0, return_inverse=True)
+    which = which.ravel()
+    step = max(1, _CLUSTERS_AT_ONCE // n_clusters)
+    groups = []
+    for first in range(0, len(patterns), step):
+        inside = np.flatnonzero((which >= first) & (which < first + step))
+        groups.append((rows[inside], patterns[first : first + step], which[inside] - first))
+    return groups
+
+
+def evidence_of(pattern: Ints) -> dict[int, int]:
+    """The states that a pattern shows, by variable."""
+    return {v: state for v, state in enumerate(pattern.tolist()) if state >= 0}
+
+
+# --- models ---
 
 TABLES = ("full", "shared", "potts")
 
@@ -177,3 +255,60 @@ def is_forest(n_variables: int, edges: Ints) -> bool:
     adjacency = sp.csr_array((np.ones(len(edges)), (edges[:, 0], edges[:, 1])), shape=(n_variables, n_variables))
     components = sp.csgraph.connected_components(adjacency, directed=False, return_labels=False)
     return bool(len(edges) == n_variables - components)
+
+
+# --- sizes ---
+
+#: What learning holds at its peak for an entry of a cluster's table, and for a weight (features and the solver's
+#: memory), measured with every learner.
+_BYTES_PER_ENTRY, _BYTES_PER_WEIGHT = 80, 200
+
+#: A variable that is read from the data has more states than this, and this many for each that the data holds, by
+#: mistake.
+_MANY_STATES, _UNSEEN_FOR_EACH = 10**6, 1_000
+
+_WHAT_TO_DO = "leave it out, or number its states from 0, as np.unique(column, return_inverse=True) does"
+
+
+def check_seen_states(states: Ints, names: Any) -> None:
+    """Refuse a variable hardly any of whose states, 0 to the largest seen, is in the data (n_samples, n_variables)."""
+    for v, largest in enumerate(states.max(axis=0).tolist()):
+        if largest < _MANY_STATES:
+            continue
+        seen = np.unique(states[:, v]).size
+        if largest >= _UNSEEN_FOR_EACH * seen:
+            raise ValueError(
+                f"X: {_called(v, names)} would have {largest + 1} states, 0 to its largest value, and the data holds "
+                f"{seen} of them. If it is an identifier or a measurement, {_WHAT_TO_DO}; else give cardinalities="
+            )
+
+
+def check_tables_fit(tables: str, cardinalities: Ints, edges: Ints, names: Any, memory: int | None = None) -> None:
+    """Refuse tables for which learning would need more than ``memory`` bytes, by default all that the machine has."""
+    memory = _physical_memory() if memory is None else memory
+    sizes: list[int] = cardinalities.tolist()  # whole numbers of Python, whose products do not overflow
+    pairs = [sizes[a] * sizes[b] for a, b in edges.tolist()]
+    n_weights = sum(sizes) + (sum(pairs) if tables == "full" else 1)
+    if tables == "shared":
+        n_weights = sizes[0] + sizes[0] ** 2
+    needed = _BYTES_PER_ENTRY * (sum(sizes) + sum(pairs)) + _BYTES_PER_WEIGHT * n_weights
+    if needed <= memory:
+        return
+    v = int(np.argmax(cardinalities))
+    raise ValueError(
+        f"X: {_called(v, names)} has {sizes[v]} states, the most of all; the tables of {len(sizes)} variables and "
+        f"{len(pairs)} edges have {sum(sizes) + sum(pairs)} entries, for which learning needs about "
+        f"{needed / 2**30:.3g} GiB, and this machine has {memory / 2**30:.3g} GiB. If it is an identifier or a "
+        f"measurement, {_WHAT_TO_DO}; else merge rare states, or join fewer variables (edges=)"
+    )
+
+
+def _called(v: int, names: Any) -> str:
+    return f"variable {v}" if names is None else f"variable {v} ({names[v]!r})"
+
+
+def _physical_memory() -> int:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # a system that does not say
+        return 2**40
