@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
+import shutil
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
+
+#: Seconds after which a draft that nobody has written to is one of a killed process.
+_STALE = 3600.0
 
 
 @contextlib.contextmanager
@@ -22,19 +28,29 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         raise FileNotFoundError(f"{path} cannot be written: there is no folder {path.parent}")
     if path.is_dir():
         raise IsADirectoryError(f"{path} cannot be written: it is a folder")
-    draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
+    draft = new_draft(path)
     try:
-        stream = draft.open("xb")
-    except OSError as problem:  # the draft's name means nothing to whoever named the path
-        raise type(problem)(problem.errno, problem.strerror, str(path)) from None
-    try:
-        with stream:
+        with draft.open("xb") as stream:
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
         draft.replace(path)
+    except OSError as problem:
+        # A full disk names no file, and the draft's name means nothing to whoever named the path.
+        if problem.errno is None or problem.filename not in (None, str(draft)):
+            raise
+        raise type(problem)(problem.errno, problem.strerror, str(path)) from None
     finally:
         draft.unlink(missing_ok=True)
+
+
+def new_draft(path: Path) -> Path:
+    """A name beside ``path`` for a draft of it; those that killed processes left behind long ago are removed."""
+    for entry in path.parent.glob(f".{glob.escape(path.name)}.{'[0-9a-f]' * 32}.part"):
+        with contextlib.suppress(OSError):  # another process was first, or the folder is read-only
+            if time.time() - entry.stat().st_mtime > _STALE:
+                shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+    return path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
 
 
 def write_atomically(path: str | Path, text: str) -> None:

@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 import os
 import re
-import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +22,8 @@ from typing import Literal, NoReturn, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+from bactrian.files import atomic_file
 
 Kind = Literal["MARKOV", "BAYES"]
 StrPath = str | os.PathLike[str]
@@ -363,12 +364,6 @@ def _join(values: NDArray[np.int64] | Floats) -> str:
 
 
 def _replace(path: StrPath, lines: Sequence[str]) -> None:
-    """Write the lines beside the file and move them into its place, so that it is never half-written."""
-    target = Path(os.path.realpath(path))
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
-    try:
-        with open(temporary, "x", encoding="ascii", newline="\n") as file:
-            file.write("\n".join(lines) + "\n")
-        os.replace(temporary, target)
-    finally:
-        temporary.unlink(missing_ok=True)
+    """Write the lines to the file, or to what it is a link to, in one step."""
+    with atomic_file(os.path.realpath(path)) as stream:
+        stream.write(("\n".join(lines) + "\n").encode("ascii"))

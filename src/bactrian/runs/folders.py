@@ -16,8 +16,9 @@ import dataclasses
 import json
 import os
 import shutil
-import uuid
-from collections.abc import Iterable, Mapping
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,9 +27,14 @@ import numpy as np
 
 import bactrian
 from bactrian.engines.files.packed_folder import PackedFolder
-from bactrian.files import atomic_file
+from bactrian.files import atomic_file, new_draft
 from bactrian.runs.settings import RunSettings
 from bactrian.solvers.solution import Progress, Record, Status
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 FORMAT = "bactrian-run"
 FORMAT_VERSION = 1
@@ -75,7 +81,7 @@ class RunFolder:
         """Make the folder with its settings in it, in one step."""
         check_free(path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
+        draft = new_draft(path)
         try:
             draft.mkdir()
         except OSError as problem:  # the draft's name means nothing to whoever named the path
@@ -106,8 +112,37 @@ class RunFolder:
             path.unlink(missing_ok=True)
         self.path.rmdir()
 
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes from training the run, as long as this one lives; where the system can.
+
+        Raises
+        ------
+        ValueError
+            Where another process trains it, or the folder is read-only.
+        """
+        try:
+            with tempfile.TemporaryFile(dir=self.path):
+                pass
+        except OSError as problem:
+            raise ValueError(f"{self.path} cannot be written to: {problem.strerror}") from None
+        if fcntl is None:
+            yield
+            return
+        folder = os.open(self.path, os.O_RDONLY)
+        try:
+            try:
+                fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ValueError(f"{self.path} is in use: another process is training this run") from None
+            except OSError:  # some network drives have no locks
+                pass
+            yield
+        finally:
+            os.close(folder)  # and with it the lock
+
     def tidy(self) -> None:
-        """Remove the drafts of files that a killed process left behind."""
+        """Remove the drafts of files that a killed process left behind; only while the run is locked."""
         for draft in self.path.glob(".*.part"):
             shutil.rmtree(draft) if draft.is_dir() else draft.unlink(missing_ok=True)
 

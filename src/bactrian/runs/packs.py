@@ -7,7 +7,6 @@ A pack is made in passes over the files that keep names of features and labels i
 from __future__ import annotations
 
 import shutil
-import uuid
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import numpy as np
 from bactrian.engines.files.packed_folder import PackedFolder
 from bactrian.estimators.base import LearnedEstimator
 from bactrian.estimators.encoding import GrowingVocabulary
+from bactrian.files import new_draft
 from bactrian.graphs.graph_data import GraphData
 from bactrian.runs.folders import RunFolder, check_free
 from bactrian.runs.graph_files import LabelledGraph, places_of, read_graphs
@@ -53,7 +53,7 @@ def write_pack(
     tell("looking at the data", 0)
     parts = _text_parts(settings, estimator, chunk) if settings.is_text else _graph_parts(settings, estimator, chunk)
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
+    draft = new_draft(path)
     try:
         packed = PackedFolder.write(draft, _told(parts, tell))
         # The model as it is before anything is learned: with weights of 0.

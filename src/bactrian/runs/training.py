@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -52,13 +53,14 @@ def start_run(
         if other is not None:
             check_data([other], settings)  # what is wrong there is said before the work, not after it
     folder = RunFolder.create(path, settings, checksums) if communicator.rank == 0 else RunFolder(path)
-    total(communicator, 0.0)  # the folder is there for every rank
-    try:
-        return _train(folder, settings, data, None, follow, communicator)
-    except (TypeError, ValueError, MemoryError):
-        if communicator.rank == 0 and not folder.checkpoint.exists() and not folder.model.exists():
-            folder.discard()
-        raise
+    with folder.locked() if communicator.rank == 0 else nullcontext():
+        total(communicator, 0.0)  # the folder is there for every rank
+        try:
+            return _train(folder, settings, data, None, follow, communicator)
+        except (TypeError, ValueError, MemoryError):
+            if communicator.rank == 0 and not folder.checkpoint.exists() and not folder.model.exists():
+                folder.discard()
+            raise
 
 
 def resume_run(
@@ -69,7 +71,8 @@ def resume_run(
     Raises
     ------
     ValueError
-        For a folder that is no run, and for data that have changed since.
+        For a folder that is no run, that another process trains, or that is read-only, and for data that have
+        changed since.
     """
     communicator = communicator or Alone()
     folder = RunFolder(path)
@@ -86,10 +89,11 @@ def resume_run(
             raise ValueError(f"{name}: there is no such file, but the run learned from it")
         if _checksum(Path(name)) != checksums.get(name):
             raise ValueError(f"{name} has changed since the run began; train anew")
-    if communicator.rank == 0:
-        folder.tidy()
-    checkpoint = Checkpoint.read(folder.checkpoint) if folder.checkpoint.is_file() else None
-    return _train(folder, settings, _source(settings, communicator), checkpoint, follow, communicator)
+    with folder.locked() if communicator.rank == 0 else nullcontext():
+        if communicator.rank == 0:
+            folder.tidy()
+        checkpoint = Checkpoint.read(folder.checkpoint) if folder.checkpoint.is_file() else None
+        return _train(folder, settings, _source(settings, communicator), checkpoint, follow, communicator)
 
 
 def _source(settings: RunSettings, communicator: Communicator) -> RunData | Path:
