@@ -18,12 +18,11 @@ from bactrian.camel.prior import Prior  # noqa: E402
 from bactrian.engines.numba.colouring import greedy_colours  # noqa: E402
 from bactrian.engines.numba.threads import Workers  # noqa: E402
 from bactrian.engines.torch import stars  # noqa: E402
+from bactrian.engines.torch.device import explain_memory  # noqa: E402
 from bactrian.engines.torch.dual import DeviceDual, make_parts  # noqa: E402
 from bactrian.engines.torch.inputs import _compressed  # noqa: E402
-from bactrian.engines.torch.memory import explain_memory  # noqa: E402
-from bactrian.engines.torch.numbers import node_numbers  # noqa: E402
-from bactrian.engines.torch.recording import Recording  # noqa: E402
-from bactrian.engines.torch.sparse_product import SparseProduct  # noqa: E402
+from bactrian.engines.torch.kernels import SparseProduct  # noqa: E402
+from bactrian.engines.torch.star_state import Recording, node_numbers  # noqa: E402
 from bactrian.graphs.inputs import BundledRows  # noqa: E402
 from bactrian.graphs.packing import pack  # noqa: E402
 

@@ -4,6 +4,27 @@ Needs the extra ``torch`` (``pip install bactrian[torch]``); nothing else in bac
 
 - :func:`learn` and :func:`infer` take a :class:`bactrian.GraphData` and work on ``device="cuda"`` or ``"cpu"``;
 - :class:`CamelLoss` is a ``torch.nn.Module`` that takes node and edge scores from a network.
+
+Which route an evaluation takes
+-------------------------------
+All three make scores, sweep the multipliers of a :class:`.star_state.StarState` (:meth:`.stars.Stars.solve`, colour
+after colour of a :class:`.structure.Structure`) and evaluate D with its derivatives (:func:`.evaluation.evaluate`).
+They differ in
+
+- **where scores come from**: weights times inputs (``inputs``) for ``learn`` and ``infer``, a network for
+  ``CamelLoss``;
+- **where the data is** (``dual``): with one part it stays on the device; with ``chunk=`` there are several parts,
+  moved there in turn with their multipliers;
+- **how a sweep is made**: by one Triton kernel per colour (``kernels``) on a GPU with Triton, for up to 32 labels,
+  without damping; by plain tensors otherwise;
+- **linear or log space**: messages are products in linear space while no table has a range above 300 nats (40 for
+  float32). Beyond, ``wide`` is set, and plain tensors in log space do the sweeps and the evaluation. Where every edge
+  has a table of its own, the evaluation is in log space in any case;
+- **how it is launched**: on a GPU, ``learn`` and ``infer`` with one part start recorded launches
+  (:class:`.star_state.Recording`): of scores and moments where clusters must agree, and of sweeps and evaluations in
+  linear space without damping. All else, ``CamelLoss`` too, launches anew each time.
+
+Messages are float64 or, with ``dtype="float32"``, single precision; evaluations are float64 in any case.
 """
 
 try:
@@ -16,9 +37,9 @@ except ModuleNotFoundError as error:
     ) from error
 
 from bactrian.engines.torch.batch import GraphBatch
+from bactrian.engines.torch.device import DeviceMemoryError
 from bactrian.engines.torch.infer import GraphMarginals, infer
 from bactrian.engines.torch.learn import learn
 from bactrian.engines.torch.loss import CamelLoss, Marginals
-from bactrian.engines.torch.memory import DeviceMemoryError
 
 __all__ = ["CamelLoss", "DeviceMemoryError", "GraphBatch", "GraphMarginals", "Marginals", "infer", "learn"]

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from bactrian.engines.torch.dual import DeviceMessages, Part
+from bactrian.engines.torch.evaluation import joint_beliefs
 
 Floats = NDArray[np.float64]
 
@@ -87,11 +88,9 @@ class GraphBeliefs(Sequence["OneGraph"]):
         """(n, K, K) belief tables of some edges of the data."""
         if len(self._tables) > 1:
             self._tables = [np.concatenate(self._tables)]
-        joint = self._tables[0][self._table[edges]] + self._rows[edges][:, :, None] + self._columns[edges][:, None, :]
-        joint -= joint.max((1, 2), keepdims=True)
-        np.exp(joint, out=joint)
-        joint /= joint.sum((1, 2), keepdims=True)
-        return joint
+        chosen = self._tables[0][self._table[edges]], self._rows[edges], self._columns[edges]
+        beliefs: Floats = joint_beliefs(*map(torch.from_numpy, chosen)).numpy()
+        return beliefs
 
     def __len__(self) -> int:
         return int(self.node_pointer.size - 1)

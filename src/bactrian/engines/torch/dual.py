@@ -15,11 +15,10 @@ import torch
 from torch import Tensor
 
 from bactrian.camel.prior import Prior
+from bactrian.engines.torch.device import Needed, state_bytes
 from bactrian.engines.torch.evaluation import StarValues, observed_counts
 from bactrian.engines.torch.inputs import DeviceScores
-from bactrian.engines.torch.memory import Needed, state_bytes
-from bactrian.engines.torch.numbers import NodeNumbers, node_numbers
-from bactrian.engines.torch.recording import Recording
+from bactrian.engines.torch.star_state import NodeNumbers, Recording, node_numbers
 from bactrian.engines.torch.stars import Stars, larger
 from bactrian.engines.torch.structure import build_structure
 from bactrian.graphs.graph_data import GraphData

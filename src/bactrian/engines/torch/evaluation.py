@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from bactrian.engines.torch.blocks import block_outer_product, tables_at_once
+from bactrian.engines.torch.kernels import block_outer_product, tables_at_once
 from bactrian.engines.torch.star_state import StarState
 from bactrian.engines.torch.structure import Structure
 
@@ -74,7 +74,12 @@ def edge_beliefs(state: StarState, chosen: Tensor) -> Tensor:
     s = state.structure
     links = s.links[chosen]
     rows, columns = (state.multipliers[links[:, end]].to(torch.float64) for end in range(2))
-    joint = state.tables[s.table_of(chosen)] + rows[:, :, None] + columns[:, None, :]
+    return joint_beliefs(state.tables[s.table_of(chosen)], rows, columns)
+
+
+def joint_beliefs(tables: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    """(n, K, K) beliefs of edges with these tables (n, K, K) and multipliers (n, K) of their two links."""
+    joint = tables + rows[:, :, None] + columns[:, None, :]
     return torch.softmax(joint.flatten(1), 1).view_as(joint)
 
 

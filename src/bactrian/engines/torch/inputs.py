@@ -12,8 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bactrian.engines.torch.blocks import block_outer_product
-from bactrian.engines.torch.sparse_product import SparseProduct
+from bactrian.engines.torch.kernels import SparseProduct, block_outer_product
 from bactrian.engines.torch.structure import Structure
 from bactrian.graphs.inputs import Inputs
 from bactrian.graphs.scores import StructuredScores, TiedTable

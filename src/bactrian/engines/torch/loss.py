@@ -22,9 +22,9 @@ import torch
 from torch import Tensor
 
 from bactrian.engines.torch.batch import GraphBatch
+from bactrian.engines.torch.device import Needed, explain_memory, state_bytes
 from bactrian.engines.torch.evaluation import edge_beliefs, observed_counts
-from bactrian.engines.torch.memory import Needed, explain_memory, state_bytes
-from bactrian.engines.torch.numbers import node_numbers
+from bactrian.engines.torch.star_state import node_numbers
 from bactrian.engines.torch.stars import FINEST, Stars, settle
 from bactrian.engines.torch.structure import Structure
 from bactrian.solvers.solution import ConvergenceWarning

@@ -1,18 +1,31 @@
-"""Scores, multipliers and beliefs of pairwise graphs as plain tensors: what star updates and evaluation work on."""
+"""What star updates and evaluation work on: counting numbers, scores, multipliers and beliefs as plain tensors.
+
+Edges count 1 throughout, so a node's counting numbers follow from its degree d; they are those of
+:mod:`bactrian.camel.entropy` for pairwise graphs. On a GPU the many small launches of a step are recorded once and
+started as one: it takes longer to launch them than to run them.
+"""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
-from typing import Any, Self
+import gc
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Generic, Self, TypeVar
 
 import torch
 from torch import Tensor
 
-from bactrian.engines.torch.numbers import NodeNumbers
-from bactrian.engines.torch.recording import Recording, Result
 from bactrian.engines.torch.structure import Structure
 
+Result = TypeVar("Result")
+
+#: A recording waits for the whole device before it begins, which would spoil one that another thread is making.
+_ONE_AT_A_TIME = threading.Lock()
+#: What :func:`node_numbers` has numbers for.
+ENTROPIES = ("clusters", "bethe", "folded", "convex", "total")
 #: Range of a table (in nats) up to which messages are products in linear space.
 _WIDEST = {torch.float64: 300.0, torch.float32: 40.0}
 #: What changes from evaluation to evaluation.
@@ -20,6 +33,93 @@ _CHANGING = (
     "multipliers", "node_log", "scores", "tables", "swept", "star_log", "star_belief", "_oriented", "_log_tables",
     "wide",
 )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class NodeNumbers:
+    """Counting numbers of nodes."""
+
+    hub: Tensor  #: (N,) kept number kappa
+    linearised: Tensor  #: (N,) number of times the node's entropy is subtracted through its linearisation
+
+    @property
+    def relinearises(self) -> bool:
+        """Whether anything is left to linearise."""
+        return bool(self.linearised.any())
+
+    def to(self, device: Any) -> NodeNumbers:
+        """The same on another device."""
+        return NodeNumbers(self.hub.to(device), self.linearised.to(device))
+
+
+def node_numbers(degree: Tensor, entropy: str, *, own: bool) -> NodeNumbers:
+    """Numbers under ``entropy``; ``own`` says whether node scores are clusters of their own.
+
+    ``clusters``: 1 or 0, nothing linearised. ``bethe``: the same kept, the rest of 1 - d linearised. ``convex``:
+    max(1 - d, -d / 2), the provably concave part. ``folded``: that kept, the rest of 1 - d linearised. ``total``:
+    1 - d, with which star updates are belief propagation.
+    """
+    d = degree.to(torch.float64)
+    kept = torch.ones_like(d) if own else (d == 0.0).to(torch.float64)
+    nothing = torch.zeros_like(d)
+    if entropy == "clusters":
+        return NodeNumbers(kept, nothing)
+    if entropy == "bethe":
+        return NodeNumbers(kept, kept - (1.0 - d))
+    concave = torch.maximum(1.0 - d, -0.5 * d)
+    if entropy == "folded":
+        return NodeNumbers(concave, concave - (1.0 - d))
+    if entropy == "convex":
+        return NodeNumbers(concave, nothing)
+    if entropy == "total":
+        return NodeNumbers(1.0 - d, nothing)
+    raise ValueError(f"entropy must be one of {', '.join(ENTROPIES)}, found {entropy!r}")
+
+
+class Recording(Generic[Result]):
+    """A function of no arguments whose launches on the GPU are recorded once and then started as one.
+
+    It must read and write the same tensors each time, and must not wait for the device. What it returns is overwritten
+    by the next call.
+    """
+
+    def __init__(self, function: Callable[[], Result]) -> None:
+        self._function = function
+        self._graph: Any = None
+        self._result: Any = None
+
+    def __call__(self) -> Result:
+        """Start the recorded launches."""
+        if self._graph is None:
+            with _ONE_AT_A_TIME:
+                self._record()
+        self._graph.replay()
+        result: Result = self._result
+        return result
+
+    def _record(self) -> None:
+        aside = torch.cuda.Stream()
+        aside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(aside):
+            self._function()  # what is set up on first use cannot be recorded
+        torch.cuda.current_stream().wait_stream(aside)
+        graph = torch.cuda.CUDAGraph()
+        # Other threads may go on meanwhile, with launches and transfers of their own.
+        with _no_collection(), torch.cuda.graph(graph, stream=aside, capture_error_mode="thread_local"):
+            self._result = self._function()
+        self._graph = graph
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Keep the garbage collector out: an old recording that it destroys while another is made would spoil that."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 class StarState:

@@ -19,9 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bactrian.engines.torch.blocks import tables_at_once
 from bactrian.engines.torch.evaluation import StarValues, evaluate
-from bactrian.engines.torch.star_kernel import can_update, update_stars
+from bactrian.engines.torch.kernels import can_update, tables_at_once, update_stars
 from bactrian.engines.torch.star_state import StarState
 
 #: Change of a belief below which messages of a precision only move within rounding.
