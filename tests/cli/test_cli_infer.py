@@ -9,7 +9,7 @@ import pytest
 
 import bactrian as bt
 from bactrian.cli import main
-from bactrian.cli.infer import Method, bytes_of
+from bactrian.cli.infer_uai import Method, bytes_of
 from bactrian.inference import decode, infer
 from bactrian.inference.uai import (
     UaiModel,

@@ -14,9 +14,9 @@ import bactrian as bt
 from bactrian.estimators.saving import ModelFileError
 from bactrian.experiments.announcements.generator import make_announcements
 from bactrian.runs.checkpoints import Checkpoint, learn_in_segments
-from bactrian.runs.compare import compare_runs
+from bactrian.runs.compare_runs import compare_runs
+from bactrian.runs.fitted_run import FittedRun
 from bactrian.runs.folders import RunFolder
-from bactrian.runs.models import FittedRun
 from bactrian.runs.settings import RunSettings, with_defaults
 from bactrian.runs.training import resume_run, start_run
 from bactrian.text import parse_seminar, write_columns

@@ -1,4 +1,4 @@
-"""The command line, ``bactrian``: a module for each command.
+"""The command line, ``bactrian``: commands, and how their errors end.
 
 Exit codes: 0 done; 1 stopped short, results kept; 2 bad input, one line on standard error and nothing written; 130
 interrupted.
@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from bactrian import __version__
-from bactrian.cli import bench, demo, evaluate, infer, pack, predict, report, reproduce, train
+from bactrian.cli import apply, bench, demo, infer_uai, reproduce, train
 from bactrian.cli.common import BadInputError, in_paragraphs
 
 app = typer.Typer(
@@ -27,9 +27,16 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _command in (demo, train, pack, predict, evaluate, report, infer):
-    _name = _command.__name__.rpartition(".")[2]
-    app.command(_name, help=in_paragraphs(_command.run), epilog=_command.EXAMPLES)(_command.run)
+for _command, _examples in (
+    (demo.demo_command, demo.EXAMPLES),
+    (train.train_command, train.TRAIN_EXAMPLES),
+    (train.pack_command, train.PACK_EXAMPLES),
+    (apply.predict_command, apply.PREDICT_EXAMPLES),
+    (apply.evaluate_command, apply.EVALUATE_EXAMPLES),
+    (apply.report_command, apply.REPORT_EXAMPLES),
+    (infer_uai.infer_command, infer_uai.EXAMPLES),
+):
+    app.command(_command.__name__.removesuffix("_command"), help=in_paragraphs(_command), epilog=_examples)(_command)
 app.add_typer(reproduce.app, name="reproduce")
 app.add_typer(bench.app, name="bench")
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 EXAMPLES = "Examples:  bactrian demo  ·  bactrian demo --method piecewise --method cccp --noise 0.7 -o noisy.html"
 
 
-def run(
+def demo_command(
     output: Annotated[
         Path, typer.Option("--output", "-o", help="The report, an HTML file; in a folder, report.html.")
     ] = Path("bactrian-demo/report.html"),

@@ -1,4 +1,7 @@
-"""``bactrian train``: from labelled files to a run folder with model, history, metrics and report."""
+"""``bactrian train`` and ``pack``: from labelled files to a run folder with model, history, metrics and report.
+
+A pack is labelled files as a folder of chunks, for data beyond the memory and for several ranks.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,8 @@ if TYPE_CHECKING:
     from bactrian.runs.training import Follow, TrainedRun
     from bactrian.solvers.solution import Progress
 
-EXAMPLES = (
+
+TRAIN_EXAMPLES = (
     "Examples:  bactrian train train.conll --dev dev.conll -o ner  ·  "
     "bactrian train train.conll --model skip-chain --method cccp -o skips  ·  bactrian train --resume ner"
 )
@@ -30,7 +34,7 @@ _WIDE = 120  #: columns from which progress is shown in full words
 
 
 @takes((*DATA_OPTIONS, *LEARNING_OPTIONS))
-def run(
+def train_command(
     train: Annotated[
         list[Path] | None,
         typer.Argument(
@@ -100,8 +104,8 @@ def _trained(path: Path, values: dict[str, Any] | None, given: GivenOptions, ran
 
 def _finish(trained: TrainedRun) -> None:
     """Say how it went, and write the report."""
-    from bactrian.runs.compare import compare_runs
-    from bactrian.runs.models import FittedRun
+    from bactrian.runs.compare_runs import compare_runs
+    from bactrian.runs.fitted_run import FittedRun
 
     folder, metrics = trained.folder, trained.metrics
     run = FittedRun.load(folder)
@@ -210,3 +214,47 @@ class _Clock:
             left = seconds / (at.iteration - iteration) * max(0, self.max_iterations - at.iteration)
             return f"{words} at most {left:.0f} s left", at.iteration, self.max_iterations
         return words, 0.0, None
+
+
+# --- packs ---
+
+PACK_EXAMPLES = (
+    "Examples:  bactrian pack train.conll -o packed  ·  bactrian pack graphs.jsonl -o packed --chunk 200000  ·  "
+    "bactrian train packed -o run  ·  mpirun -n 4 bactrian train packed -o run"
+)
+
+
+@takes(DATA_OPTIONS)
+def pack_command(
+    train: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="FILE...", help="What is to be learned from: column files, tagged texts, graphs."),
+    ] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The folder.")] = Path("bactrian-pack"),
+    config: Config = None,
+    chunk: Annotated[int, typer.Option(min=1, help="Tokens or nodes of a chunk: one is in memory at a time.")] = 50_000,
+    **options: Any,
+) -> None:
+    """Pack labelled data into a folder that train goes through chunk by chunk.
+
+    The files are read three times (graphs: twice) and never held in memory as a whole. Whatever depends on features
+    and labels is settled here; the learner and its options are for train.
+    """
+    given = GivenOptions.of(options, DATA_OPTIONS)
+    kinds = (ValueError, TypeError, OSError, MemoryError)
+    with bad_input(*kinds, options=given.in_words), progress_bar("packing") as show:
+        from bactrian.runs.packs import write_pack
+        from bactrian.runs.settings import RunSettings, with_defaults
+
+        values = merged_settings(train, given, config)
+        values.pop("output", None)
+
+        def tell(what: str, chunks: int) -> None:
+            if show is not None:
+                show(what, f"{chunks} chunks", chunks, None)
+
+        packed = write_pack(output, RunSettings.of(with_defaults(values)), chunk=chunk, tell=tell)
+    size = sum(part.bytes for part in packed.chunks)
+    typer.echo(f"{'chunks':<12}{packed.n_chunks}, {size / 2**20:.0f} MiB")
+    typer.echo(f"{'weights':<12}{packed.n_weights:,}")
+    typer.echo(f"{'written':<12}{output}")

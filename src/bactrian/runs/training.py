@@ -13,10 +13,10 @@ from bactrian.engines.files.packed_folder import PackedFolder
 from bactrian.graphs.graph_data import GraphData
 from bactrian.parallel.communicator import Alone, Communicator, total
 from bactrian.runs.checkpoints import Checkpoint, learn_in_segments
-from bactrian.runs.compare import Evaluation, evaluate_run, learner_name
+from bactrian.runs.compare_runs import learner_name
+from bactrian.runs.fitted_run import FittedRun, RunEvaluation, evaluate_run
 from bactrian.runs.folders import RunFolder, in_words, write_json
 from bactrian.runs.graph_files import places_of
-from bactrian.runs.models import FittedRun
 from bactrian.runs.packs import estimator_of_pack, is_pack
 from bactrian.runs.run_data import RunData, check_data, checksum, read_data
 from bactrian.runs.settings import RunSettings
@@ -33,7 +33,7 @@ class TrainedRun:
     folder: RunFolder
     metrics: Mapping[str, Any]
     converged: bool
-    evaluations: Mapping[str, Evaluation] = field(default_factory=dict)  #: by path, of the dev and test files
+    evaluations: Mapping[str, RunEvaluation] = field(default_factory=dict)  #: by path, of the dev and test files
 
 
 def start_run(
@@ -194,7 +194,7 @@ def _training_metrics(solution: Solution, method: Any, trace: list[Progress]) ->
     }
 
 
-def _evaluations(folder: RunFolder) -> dict[str, Evaluation]:
+def _evaluations(folder: RunFolder) -> dict[str, RunEvaluation]:
     """What the model makes of the files that were named to score it on."""
     run = FittedRun.load(folder)
     named = dict.fromkeys(path for path in (run.settings.dev, run.settings.test) if path is not None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from bactrian.estimators.base import LearnedEstimator
 from bactrian.runs.folders import RunFolder
 from bactrian.runs.graph_files import LabelledGraph, places_of
-from bactrian.runs.run_data import RunData, batches, breaks_of
+from bactrian.runs.run_data import RunData, batches, breaks_of, read_data
 from bactrian.runs.settings import MODELS, RunSettings
 from bactrian.text.documents import Document
 from bactrian.text.entities import entity_scores, token_scores
@@ -141,6 +142,40 @@ def graph_scores(true: Sequence[Any], predicted: Sequence[Any]) -> dict[str, Any
         for label in np.unique(truth).tolist()
     }
     return {"nodes": int(truth.size), "accuracy": float(right.mean()) if right.size else 0.0, "labels": labels}
+
+
+@dataclass(frozen=True, eq=False)
+class RunEvaluation:
+    """What a run makes of labelled data."""
+
+    data: RunData
+    predicted: list[list[Any]]
+    marginals: list[Floats]
+    scores: dict[str, Any]
+
+
+def evaluate_run(run: FittedRun, paths: Sequence[str]) -> RunEvaluation:
+    """Label files whose labels are known, and score it.
+
+    Raises
+    ------
+    ValueError
+        For files that cannot be read or lack what the model needs.
+    """
+    settings, model = run.settings, run.estimator
+    for path in paths:
+        if not Path(path).exists():
+            raise ValueError(f"{path}: there is no such file")
+    data = read_data(paths, settings, run.classes)
+    estimator: Any = model
+    with places_of(data.places):
+        marginals = [np.asarray(table) for table in estimator.predict_marginals(data.X, **data.given)]
+    if settings.is_text:
+        predicted = [list(tags) for tags in estimator.predict(data.X, **data.given)]
+        return RunEvaluation(data, predicted, marginals, text_scores(data.y, predicted, data))
+    classes = run.classes
+    predicted = [[classes[k] for k in table.argmax(axis=1)] if table.size else [] for table in marginals]
+    return RunEvaluation(data, predicted, marginals, graph_scores(data.y, predicted))
 
 
 def _most_probable(table: Floats, classes: list[Any], probabilities: bool) -> Labelled:

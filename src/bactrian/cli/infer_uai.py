@@ -90,7 +90,7 @@ def share(value: float | None) -> float | None:
     return value
 
 
-def run(
+def infer_command(
     model: Annotated[Path, typer.Argument(metavar="MODEL.uai", help="The model, a MARKOV or BAYES file.")],
     evidence: Annotated[Path | None, typer.Option("--evidence", "-e", help="A file with the observed states.")] = None,
     method: Annotated[Method | None, typer.Option("--method", "-m", metavar="NAME", help=_METHOD_HELP)] = None,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +24,9 @@ from bactrian.runs.comparison import (
     reliability,
     strongest_weights,
 )
+from bactrian.runs.fitted_run import FittedRun, RunEvaluation, evaluate_run
 from bactrian.runs.folders import in_words
-from bactrian.runs.graph_files import places_of
-from bactrian.runs.models import FittedRun, graph_scores, text_scores
-from bactrian.runs.run_data import RunData, checksum, read_data
+from bactrian.runs.run_data import checksum
 from bactrian.solvers.solution import Status
 from bactrian.text.documents import joined_text
 from bactrian.text.skips import skip_edges
@@ -44,42 +42,8 @@ _METRICS = {
 _LARGEST_TABLE = 40  #: labels, beyond which a heat map or a confusion matrix tells nothing
 
 
-@dataclass(frozen=True, eq=False)
-class Evaluation:
-    """What a run makes of labelled data."""
-
-    data: RunData
-    predicted: list[list[Any]]
-    marginals: list[Floats]
-    scores: dict[str, Any]
-
-
-def evaluate_run(run: FittedRun, paths: Sequence[str]) -> Evaluation:
-    """Label files whose labels are known, and score it.
-
-    Raises
-    ------
-    ValueError
-        For files that cannot be read or lack what the model needs.
-    """
-    settings, model = run.settings, run.estimator
-    for path in paths:
-        if not Path(path).exists():
-            raise ValueError(f"{path}: there is no such file")
-    data = read_data(paths, settings, run.classes)
-    estimator: Any = model
-    with places_of(data.places):
-        marginals = [np.asarray(table) for table in estimator.predict_marginals(data.X, **data.given)]
-    if settings.is_text:
-        predicted = [list(tags) for tags in estimator.predict(data.X, **data.given)]
-        return Evaluation(data, predicted, marginals, text_scores(data.y, predicted, data))
-    classes = run.classes
-    predicted = [[classes[k] for k in table.argmax(axis=1)] if table.size else [] for table in marginals]
-    return Evaluation(data, predicted, marginals, graph_scores(data.y, predicted))
-
-
 def compare_runs(
-    runs: Sequence[FittedRun], *, known: Mapping[str, Evaluation] | None = None, n_texts: int = 8
+    runs: Sequence[FittedRun], *, known: Mapping[str, RunEvaluation] | None = None, n_texts: int = 8
 ) -> Comparison:
     """Runs side by side; each is scored on its test file, or its dev file, where that is still as it was.
 
@@ -116,7 +80,7 @@ def _names(runs: Sequence[FittedRun]) -> list[str]:
     return names if len(set(names)) == len(names) else [str(run.folder.path) for run in runs]
 
 
-def _evaluation(run: FittedRun, known: Mapping[str, Evaluation]) -> Evaluation | None:
+def _evaluation(run: FittedRun, known: Mapping[str, RunEvaluation]) -> RunEvaluation | None:
     path = run.settings.test or run.settings.dev
     if path is not None and path in known:
         return known[path]
@@ -126,7 +90,7 @@ def _evaluation(run: FittedRun, known: Mapping[str, Evaluation]) -> Evaluation |
     return evaluate_run(run, [path])
 
 
-def _entry(name: str, run: FittedRun, evaluation: Evaluation | None) -> Entry:
+def _entry(name: str, run: FittedRun, evaluation: RunEvaluation | None) -> Entry:
     solution = run.estimator.solution_
     description = f"{run.settings.model}, {learner_name(run.estimator.method, solution.method)}"
     if evaluation is None:
@@ -234,7 +198,7 @@ def _facts(run: FittedRun) -> dict[str, str]:
 
 
 def _texts(
-    names: Sequence[str], runs: Sequence[FittedRun], evaluations: Sequence[Evaluation | None], n_texts: int
+    names: Sequence[str], runs: Sequence[FittedRun], evaluations: Sequence[RunEvaluation | None], n_texts: int
 ) -> tuple[TaggedText, ...]:
     """The first documents of the file that the first run was scored on, with what every run of the same makes of it."""
     first = next((number for number, evaluation in enumerate(evaluations) if evaluation is not None), None)

@@ -1,4 +1,4 @@
-"""``bactrian predict``: tag text, columns or graphs with the model of a run."""
+"""``bactrian predict``, ``evaluate`` and ``report``: what the model of a run is used for."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bactrian.cli.common import BadInputError, bad_input, named
+from bactrian.cli.common import BadInputError, bad_input, named, print_scores
 
 if TYPE_CHECKING:
-    from bactrian.runs.models import FittedRun
+    from bactrian.runs.fitted_run import FittedRun
 
-EXAMPLES = (
+
+PREDICT_EXAMPLES = (
     "Examples:  bactrian predict ner letter.txt  ·  bactrian predict ner letter.txt --to tagged  ·  "
     "cat lines.txt | bactrian predict ner - --input lines  ·  bactrian predict ner test.conll --input columns"
 )
@@ -25,7 +26,7 @@ _OUTPUTS = ("json", "columns", "tagged")
 _COLUMN_SUFFIXES = (".conll", ".bio", ".iob", ".bioes", ".tsv", ".col", ".columns")
 
 
-def run(
+def predict_command(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder of bactrian train.")],
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="What to tag; - is standard input, for text.")],
     form: Annotated[
@@ -51,8 +52,8 @@ def run(
     entities with type, start and stop in characters. Graphs come out as JSON lines with the labels of the nodes.
     """
     with bad_input(ValueError, TypeError, OSError, options=named("input.encoding", "--encoding")):
+        from bactrian.runs.fitted_run import FittedRun
         from bactrian.runs.folders import RunFolder
-        from bactrian.runs.models import FittedRun
         from bactrian.runs.run_data import TEXT_FORMATS
 
         fitted = FittedRun.load(RunFolder(folder)).with_encoding(encoding)
@@ -130,3 +131,54 @@ def _write(lines: Iterator[str], output: Path | None) -> None:
             stream.flush()
     except BrokenPipeError:  # head has seen enough; what is still buffered goes nowhere, without a word
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+EVALUATE_EXAMPLES = "Examples:  bactrian evaluate ner test.conll  ·  bactrian evaluate ner test.conll --json"
+
+
+def evaluate_command(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder of bactrian train.")],
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Labelled data like that of training.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    encoding: Annotated[str | None, typer.Option(help="Of the texts; that of training otherwise.")] = None,
+) -> None:
+    """Precision, recall and F1 of entities as conlleval counts them, and of tokens; accuracy for graphs."""
+    with bad_input(ValueError, TypeError, OSError, options=named("input.encoding", "--encoding")):
+        from bactrian.runs.fitted_run import FittedRun, evaluate_run
+        from bactrian.runs.folders import RunFolder
+
+        fitted = FittedRun.load(RunFolder(folder)).with_encoding(encoding)
+        scores = evaluate_run(fitted, [str(path) for path in files]).scores
+    if as_json:
+        typer.echo(json.dumps(scores))
+    else:
+        print_scores(scores, ", ".join(map(str, files)))
+
+
+REPORT_EXAMPLES = "Examples:  bactrian report ner  ·  bactrian report chain skips -o comparison.html"
+
+
+def report_command(
+    folders: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders of bactrian train.")],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The page; report.html in the run, or comparison.html.")
+    ] = None,
+) -> None:
+    """Write or refresh the report of a run, or compare runs on one page.
+
+    Each run is scored on the test (or dev) file it was given, where that is still the same.
+    """
+    with bad_input(ValueError, OSError, ImportError):
+        from bactrian.report import report_of, write_report
+        from bactrian.runs.compare_runs import compare_runs
+        from bactrian.runs.fitted_run import FittedRun
+        from bactrian.runs.folders import RunFolder
+
+        if len({path.resolve() for path in folders}) < len(folders):
+            raise BadInputError("the same run is named twice")
+        runs = [FittedRun.load(RunFolder(path)) for path in folders]
+        page = output or (runs[0].folder.report if len(runs) == 1 else Path("comparison.html"))
+        if page.is_dir():
+            raise BadInputError(f"--output: {page} is a folder")
+        write_report(report_of(compare_runs(runs)), page)
+    typer.echo(f"Report: {page}")
