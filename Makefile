@@ -11,7 +11,7 @@ FAST  := not slow and not browser
 READY := $(VENV)/.ready
 
 .DELETE_ON_ERROR:
-.PHONY: help demo docs test lint format test-slow torch test-torch browser test-browser bench clean
+.PHONY: help demo docs test lint format test-slow attack torch test-torch browser test-browser bench clean
 
 help:
 	@echo "make demo       install, restore noisy digits with every learner, write a report"
@@ -19,6 +19,7 @@ help:
 	@echo "make lint       the checks without the tests"
 	@echo "make format     rewrite the sources in the house format"
 	@echo "make test-slow  the tests that are too long for make test"
+	@echo "make attack     random models, data, damaged files and kills, judged by enumeration; prints its totals"
 	@echo "make test-torch the tests of the PyTorch engine and of torchrun; installs PyTorch, 0.2 to 2.6 gigabytes to fetch"
 	@echo "make test-browser  the report in a real browser; fetches a Chromium if there is none"
 	@echo "make docs       the documentation, as HTML in build/docs; runs the tutorials"
@@ -49,6 +50,9 @@ format: $(READY)-dev
 # pytest's exit status 5 says that no test carries the mark.
 test-slow: $(READY)-dev
 	$(BIN)/python -m pytest -m "slow and not browser" || test $$? -eq 5
+
+attack: $(READY)-dev
+	$(BIN)/python -m pytest -n $(WORKERS) tests/attack
 
 torch: $(READY)-dev $(READY)-torch
 

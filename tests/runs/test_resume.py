@@ -218,45 +218,6 @@ def test_ctrl_c_stops_politely_and_says_how_to_go_on(train_file, tmp_path):
     assert weights_of(path).any()
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(os.name != "posix", reason="needs signals")
-def test_twenty_kills_at_random_moments(train_file, tmp_path):
-    """A process is killed again and again, anywhere from its start to its last file, until twenty kills are done."""
-    rng = np.random.default_rng(0)
-    whole, timed = tmp_path / "whole", tmp_path / "timed"
-    for path in (whole, timed):  # the first may have to compile, and would mislead about the time
-        began = time.monotonic()
-        process = start(arguments_for(train_file, path))
-        wait_for(process, path / "settings.json")
-        reading = time.monotonic() - began
-        process.communicate(timeout=300)
-        training = time.monotonic() - began - reading
-    expected = weights_of(whole)
-    np.testing.assert_array_equal(weights_of(timed), expected)
-    kills = rounds = 0
-    path = tmp_path / "run0"
-    while kills < 20:
-        arguments = ["train", "--resume", path] if path.exists() else arguments_for(train_file, path)
-        process = start(arguments)
-        if path.exists() or rng.random() < 0.8:  # most kills hit learning itself, some what comes before it
-            time.sleep(0.9 * reading)
-            time.sleep(rng.random() * 0.6 * training)
-        else:
-            time.sleep(rng.random() * reading)
-        if process.poll() is None:
-            kills += 1
-            process.kill()
-        _, err = process.communicate(timeout=300)
-        assert process.returncode in (0, 1, -signal.SIGKILL), err
-        if process.returncode >= 0:
-            np.testing.assert_allclose(weights_of(path), expected, rtol=0, atol=1e-6)
-            rounds += 1
-            path = tmp_path / f"run{rounds}"
-    if path.exists():
-        assert subprocess.run(command("train", "--resume", path), capture_output=True, timeout=600).returncode in (0, 1)
-        np.testing.assert_allclose(weights_of(path), expected, rtol=0, atol=1e-6)
-
-
 def test_an_interrupted_run_says_so(train_file, tmp_path):
     trained = start_run(tmp_path / "run", settings_for(train_file, method="piecewise"), lambda progress: True)
     assert not trained.converged

@@ -1,0 +1,57 @@
+"""Learning from random data, judged by recomputed moments, consistency, stationarity and values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cutting import cases
+from generators import Case, learning_case
+from judges_learning import LearningJudge
+
+import bactrian as bt
+
+#: Learners, what each optimises, and whether that has one optimum.
+LEARNERS: dict[str, tuple[Any, str, bool]] = {
+    "piecewise": ("piecewise", "piecewise", True),
+    "camel0": ("camel0", "camel0", True),
+    "cccp": ("cccp", "bethe", False),
+    "cccp-empirical": ("cccp-empirical", "bethe", False),
+    "exact": ("exact", "exact", True),
+    "lbp": ("lbp", "bethe", False),
+    "trw": ("trw", "trw", True),
+    "convex": ("convex", "convex", True),
+    "pseudolikelihood": ("pseudolikelihood", "pseudolikelihood", True),
+    "piecewise-pseudolikelihood": ("piecewise-pseudolikelihood", "piecewise-pseudolikelihood", True),
+    "tight": (bt.Camel(tight=True), "bethe", False),
+    "folded": (bt.Camel(fold=True), "bethe", False),
+    "joint": (bt.Camel(entropy="clusters", solver="joint"), "camel0", True),
+    "alternating": (bt.Camel(entropy="clusters", solver="alternating"), "camel0", True),
+    "convex likelihood": (bt.Likelihood(inference="convex"), "convex", True),
+    "trw likelihood": (bt.Likelihood(inference="trw"), "trw", True),
+}
+LIMITS = {"max_iterations": 1000, "max_relinearisations": 200}
+
+
+@cases(sample=4, block=4, total=136)
+def test_learning(numbers, tally):
+    for number in numbers:
+        case = learning_case(number)
+        judge = LearningJudge(case.data, case.edges, case.scale, case.options, case.node_factors)
+        options = {**LIMITS, **case.options}
+        for name, (method, entropy, convex) in LEARNERS.items():
+            call = f"c = learning_case({number}); bt.learn(c.model, {method!r}, **{options})"
+            with tally.run("learning", f"learning {number} {name}", call) as problems:
+                solution = bt.learn(case.model, method, **options)
+                tally.counts[f"learning: status {solution.status.name}"] += 1
+                numbers_used = _numbers(case, solution.weights, entropy) if entropy in ("trw", "convex") else entropy
+                problems += judge.problems(numbers_used, convex, solution)
+
+
+def _numbers(case: Case, weights, method):
+    """The counting numbers that inference reports for the same models."""
+    models = case.model
+    if isinstance(models, bt.Samples):
+        models = [models.model]
+    elif isinstance(models, list):
+        models = [instance.model for instance in models]
+    return [result.counting_numbers for result in bt.infer(models, weights, method, max_iterations=1)]
