@@ -13,7 +13,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from bactrian.runs.run_data import read_data
 from cutting import cases
 from generators import graphs
 from mutations import mutated
@@ -23,6 +22,7 @@ from bactrian.engines.files.packed_folder import PackedFolder
 from bactrian.inference import uai
 from bactrian.inference.uai_model import to_model
 from bactrian.runs.checkpoints import Checkpoint
+from bactrian.runs.run_data import read_data
 from bactrian.runs.settings import RunSettings, with_defaults
 from bactrian.solvers.solution import Record, WarmState
 

@@ -12,8 +12,8 @@ import time
 import numpy as np
 import pytest
 
+from bactrian.runs.fitted_run import FittedRun
 from bactrian.runs.folders import RunFolder
-from bactrian.runs.models import FittedRun
 
 #: Kills of each kind of training.
 KILLS = 20
