@@ -138,7 +138,7 @@ class CRF(LinearChainCRF):
         """Weights that CRFsuite would have: it counts values, signs and all, and prunes after it has added features."""
         if not self.min_freq:
             return super()._active(rows, edges, labels, codes)
-        seen = pack(self._graphs(rows, edges, labels, {"labels": codes})).empirical
+        seen = pack(self._graphs(rows, edges, labels, labels=codes)).empirical
         assert seen is not None
         return seen >= self.min_freq
 

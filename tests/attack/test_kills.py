@@ -11,6 +11,7 @@ import time
 
 import numpy as np
 import pytest
+from bactrian.runs.models import FittedRun
 
 from bactrian.runs.fitted_run import FittedRun
 from bactrian.runs.folders import RunFolder

@@ -372,7 +372,7 @@ def test_edge_features_add_to_the_table_that_all_share() -> None:
             observed[codes[a], codes[b]] += 1.0
     table = np.array([[fitted.transition_features_[a, b] for b in codes] for a in codes])
     np.testing.assert_allclose(observed - expected, table / 10.0, atol=1e-5)  # moments are matched up to the prior
-    with pytest.raises(ValueError, match="fitted with transition_features="):
+    with pytest.raises(ValueError, match="the last fit was with transition_features="):
         fitted.predict(X)
     with pytest.raises(ValueError, match=r"transition_features\[0\] must have one entry per edge"):
         fitted.predict(X, transition_features=[[], *kinds[1:]])

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import scipy.sparse as sp
@@ -25,6 +25,7 @@ from bactrian.graphs.inputs import BundledRows
 from bactrian.graphs.packing import pack
 from bactrian.graphs.scores import TYINGS
 from bactrian.inference.graph_marginals import GraphMarginals
+from bactrian.solvers.solution import Callback
 from bactrian.text.entities import entity_scores, guess_scheme
 from bactrian.text.skips import SkipRule, skip_edges
 
@@ -175,6 +176,22 @@ def _check_length(given: Any, expected: int, name: str) -> None:
 _EDGE_KINDS = ("transition", "skip")
 
 
+@dataclass(frozen=True)
+class _EdgesGiven:
+    """What calls say about the edges of sequences."""
+
+    skips: Any
+    breaks: Any
+    transition_features: Any
+    skip_features: Any
+
+    @property
+    def features(self) -> dict[str, Any]:
+        """Features of edges, where there are any."""
+        given = {"transition_features": self.transition_features, "skip_features": self.skip_features}
+        return {name: part for name, part in given.items() if part is not None}
+
+
 @dataclass(kw_only=True, eq=False, repr=False)
 class SequenceCRF(LearnedEstimator):
     """What :class:`LinearChainCRF` and :class:`SkipChainCRF` have in common; not for use by itself."""
@@ -197,6 +214,8 @@ class SequenceCRF(LearnedEstimator):
         return (self.transition_tables,)
 
     def _skips(self, X: Any, lengths: Ints, skips: Any) -> list[Ints] | None:
+        if skips is not None:
+            raise TypeError(f"skips: {type(self).__name__} has no skip edges; SkipChainCRF has them")
         return None
 
     def _labels_of(self, data: GraphData, evidence: Any) -> list[Ints]:
@@ -208,37 +227,85 @@ class SequenceCRF(LearnedEstimator):
 
     # --- learning ---
 
-    def _encode(self, X: Any, y: Any, given: dict[str, Any], sample_weight: Any) -> GraphData:
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        *,
+        skips: Any = None,
+        breaks: Any = None,
+        transition_features: Any = None,
+        skip_features: Any = None,
+        sample_weight: Any = None,
+        callback: Callback | None = None,
+    ) -> Self:
+        """Learn from sequences X and their labels y.
+
+        Parameters
+        ----------
+        X : list of sequences
+            A sequence is a list of tokens, each a dict of features or a list of strings (bundles allowed), or a matrix
+            with a row per token; see :mod:`bactrian.estimators.encoding`.
+        y : list of label sequences
+            Strings, integers or booleans.
+        skips : list of (n_skips, 2) positions, optional
+            Of :class:`SkipChainCRF`: the skip edges of each sequence, in place of the rule.
+        breaks : list of positions, optional
+            For each sequence, where a new sentence begins: no transition leads there.
+        transition_features, skip_features : list, optional
+            For each sequence, features of its transitions, or skip edges, given like tokens.
+        sample_weight : (n_sequences,), optional
+            Weight of each sequence's term of the log-likelihood.
+        callback : callable, optional
+            See :func:`bactrian.learn`.
+        """
+        given = _EdgesGiven(skips, breaks, transition_features, skip_features)
+        return self._fit(lambda: self.encode(X, y, **vars(given), sample_weight=sample_weight), callback)
+
+    def encode(
+        self,
+        X: Any,
+        y: Any,
+        *,
+        skips: Any = None,
+        breaks: Any = None,
+        transition_features: Any = None,
+        skip_features: Any = None,
+        sample_weight: Any = None,
+    ) -> GraphData:
+        """The data that :meth:`fit` learns from; :meth:`adopt` takes up what is learned from them.
+
+        Fixes labels and features, those of the last time with ``warm_start``; else the estimator is not fitted until
+        then.
+        """
         self.check_params()
+        given = _EdgesGiven(skips, breaks, transition_features, skip_features)
         again = self.warm_start and hasattr(self, "_vocabularies")
         if again:
-            labels, vocabularies = self._labels, self._vocabularies
-            for name in ("transition_features", "skip_features"):
-                if (given.get(name) is None) == (name in vocabularies):
-                    there = "with" if name in vocabularies else "without"
-                    raise ValueError(f"warm_start: the last fit was {there} {name}=, and this one must be too")
-            rows = {name: vocabularies[name].encode(given[name], name) for name in vocabularies if name != "X"}
-            rows["X"] = vocabularies["X"].encode(X)
+            labels, vocabularies, rows = self._labels, self._vocabularies, self._rows(X, given)
         else:
-            labels, vocabularies, rows = None, {}, {}
-            vocabularies["X"], rows["X"] = fit_vocabulary(X, self.min_frequency)
-            for name in ("transition_features", "skip_features"):
-                if given.get(name) is not None:
-                    vocabularies[name], rows[name] = fit_vocabulary(given[name], self.min_frequency, name)
-        if rows["X"].lengths.sum() == 0:
+            parts = {"X": X, **given.features}
+            fitted = {name: fit_vocabulary(part, self.min_frequency, name) for name, part in parts.items()}
+            vocabularies = {name: vocabulary for name, (vocabulary, _) in fitted.items()}
+            rows = {name: part for name, (_, part) in fitted.items()}
+        lengths = rows["X"].lengths
+        if lengths.sum() == 0:
             raise ValueError("X has no tokens; learning needs at least one")
-        labels = Labels.of(y, self.labels) if labels is None else labels
+        labels = labels if again else Labels.of(y, self.labels)
         if -1 in labels.classes.tolist():
             raise ValueError("labels names -1, which stands for an unknown label")
-        codes = labels.encode(y, rows["X"].lengths)
-        weights = checked_class_weight(self.class_weight, labels)
-        edges = sequence_edges(
-            rows["X"].lengths, given.get("breaks"), self._skips(X, rows["X"].lengths, given["skips"])
+        codes = labels.encode(y, lengths)
+        class_weight = checked_class_weight(self.class_weight, labels)
+        edges = sequence_edges(lengths, breaks, self._skips(X, lengths, skips))
+        data = self._graphs(
+            rows,
+            edges,
+            labels,
+            labels=codes,
+            class_weight=class_weight,
+            weights=checked_weights(sample_weight, lengths.size, "sample_weight"),
+            active=self._active(rows, edges, labels, codes),
         )
-        settings: dict[str, Any] = {"labels": codes, "class_weight": weights}
-        settings["weights"] = checked_weights(sample_weight, rows["X"].lengths.size, "sample_weight")
-        settings["active"] = self._active(rows, edges, labels, codes)
-        data = self._graphs(rows, edges, labels, settings)
         if again and hasattr(self, "weights_") and data.n_weights != self.weights_.size:
             raise ValueError("warm_start: the tables are tied in other ways than in the last fit")
         if not again:
@@ -266,7 +333,7 @@ class SequenceCRF(LearnedEstimator):
         if self.all_possible_states and self.all_possible_transitions:
             return None
         sizes = {name: Rows(_magnitudes(part.inputs), part.lengths) for name, part in rows.items()}
-        data = self._graphs(sizes, edges, labels, {"labels": codes})
+        data = self._graphs(sizes, edges, labels, labels=codes)
         seen = pack(data).empirical
         assert seen is not None
         active: NDArray[np.bool_] = seen > 0.0
@@ -277,9 +344,7 @@ class SequenceCRF(LearnedEstimator):
             active[transition] = True
         return active
 
-    def _graphs(
-        self, rows: dict[str, Rows], edges: SequenceEdges, labels: Labels, settings: dict[str, Any] | None = None
-    ) -> GraphData:
+    def _graphs(self, rows: dict[str, Rows], edges: SequenceEdges, classes: Labels, **more: Any) -> GraphData:
         inputs: dict[int, Any] = {}
         first = np.concatenate([[0], np.cumsum(rows["X"].lengths)])[:-1]
         for kind, pairs in ((TRANSITION, edges.transitions), (SKIP, edges.skips)):
@@ -292,55 +357,82 @@ class SequenceCRF(LearnedEstimator):
         return GraphData(
             rows["X"].inputs,
             edges.edges,
-            n_labels=len(labels.classes),
+            n_labels=len(classes.classes),
             tables=self._tables(),
             edge_types=edges.types,
             edge_inputs=inputs or None,
             node_counts=rows["X"].lengths,
             node_factors=self.node_factors,
-            **(settings or {}),
+            **more,
         )
 
     # --- prediction ---
 
-    def _encoded(self, X: Any, given: dict[str, Any]) -> GraphData:
-        check_is_fitted(self, "weights_")
-        rows = {"X": self._vocabularies["X"].encode(X)}
+    def _rows(self, X: Any, given: _EdgesGiven) -> dict[str, Rows]:
+        """Rows over the vocabularies of the last fit."""
+        parts = {"X": X, **given.features}
         for name in ("transition_features", "skip_features"):
-            if name in self._vocabularies:
-                if given.get(name) is None:
-                    raise ValueError(f"the model was fitted with {name}=, so predictions need them too")
-                rows[name] = self._vocabularies[name].encode(given[name], name)
-            elif given.get(name) is not None:
-                raise ValueError(f"{name}= was not given in fit, so predictions cannot use it")
-        skips = self._skips(X, rows["X"].lengths, given["skips"])
-        edges = sequence_edges(rows["X"].lengths, given.get("breaks"), skips)
+            if (name in parts) != (name in self._vocabularies):
+                there = "with" if name in self._vocabularies else "without"
+                raise ValueError(f"the last fit was {there} {name}=, and this call must be too")
+        return {name: vocabulary.encode(parts[name], name) for name, vocabulary in self._vocabularies.items()}
+
+    def _encoded(self, X: Any, given: _EdgesGiven) -> GraphData:
+        """Data to predict, without labels."""
+        rows = self._rows(X, given)
+        lengths = rows["X"].lengths
+        edges = sequence_edges(lengths, given.breaks, self._skips(X, lengths, given.skips))
         return self._graphs(rows, edges, self._labels)
 
-    def _predict(self, X: Any, given: dict[str, Any], partial: Any) -> list[Any]:
+    def predict(
+        self,
+        X: Any,
+        *,
+        skips: Any = None,
+        breaks: Any = None,
+        transition_features: Any = None,
+        skip_features: Any = None,
+        partial: Any = None,
+    ) -> list[list[Any]]:
+        """The most probable labels of each sequence, given those in ``partial`` that are not None.
+
+        A chain has them by Viterbi, a skip chain by ``decoding``; other arguments are those of :meth:`fit`.
+        """
         check_is_fitted(self, "weights_")
         check_sequences(X, "X")
-        if len(X) == 0:
-            return []
         if not _any_tokens(X):
-            return [self._labels.decode(np.zeros(0, dtype=np.int64)) for _ in X]
-        data = self._encoded(X, given)
+            return [[] for _ in X]
+        data = self._encoded(X, _EdgesGiven(skips, breaks, transition_features, skip_features))
         evidence = None if partial is None else self._labels.evidence(partial, np.diff(data.node_pointer))
         return [self._labels.decode(codes) for codes in self._labels_of(data, evidence)]
 
-    def _predict_marginals(self, X: Any, given: dict[str, Any], partial: Any, edges: bool) -> Any:
+    def predict_marginals(
+        self,
+        X: Any,
+        *,
+        skips: Any = None,
+        breaks: Any = None,
+        transition_features: Any = None,
+        skip_features: Any = None,
+        partial: Any = None,
+        edges: bool = False,
+    ) -> Any:
+        """Probabilities of labels, an array (n_tokens, n_labels) per sequence, columns as in ``classes_``.
+
+        With ``edges`` also a list of (pairs of positions, tables (n_pairs, n_labels, n_labels)) per sequence, skips
+        after transitions. Other arguments are those of :meth:`fit` and :meth:`predict`.
+        """
         check_sequences(X, "X")
-        if len(X) == 0 or not _any_tokens(X):
-            empty = [np.zeros((0, len(self.classes_))) for _ in X]
-            return (empty, [_no_edges(len(self.classes_)) for _ in X]) if edges else empty
-        data = self._encoded(X, given)
+        k = len(self.classes_)
+        if not _any_tokens(X):
+            empty = [np.zeros((0, k)) for _ in X]
+            return (empty, [(np.zeros((0, 2), dtype=np.int64), np.zeros((0, k, k))) for _ in X]) if edges else empty
+        data = self._encoded(X, _EdgesGiven(skips, breaks, transition_features, skip_features))
         evidence = None if partial is None else self._labels.evidence(partial, np.diff(data.node_pointer))
         marginals = self._marginals_of(data, evidence, edges)
-        bounds = data.node_pointer[1:-1]
-        nodes = np.split(marginals.nodes, bounds)
-        if not edges:
+        nodes = np.split(marginals.nodes, data.node_pointer[1:-1])
+        if marginals.edges is None:
             return nodes
-        assert marginals.edges is not None
         given_edges = np.empty_like(data.edges)
         given_edges[data.edge_order] = data.edges
         sequence = np.searchsorted(data.node_pointer, given_edges[:, 0], side="right") - 1
@@ -350,8 +442,19 @@ class SequenceCRF(LearnedEstimator):
             tables.append((given_edges[mine] - data.node_pointer[m], marginals.edges[mine]))
         return nodes, tables
 
-    def _score(self, X: Any, y: Any, given: dict[str, Any]) -> float:
-        predicted = self._predict(X, given, None)
+    def score(
+        self,
+        X: Any,
+        y: Any,
+        *,
+        skips: Any = None,
+        breaks: Any = None,
+        transition_features: Any = None,
+        skip_features: Any = None,
+    ) -> float:
+        """Micro-averaged F1 of entities where the labels are those of a scheme (``B-PER``), else accuracy of tokens."""
+        given = _EdgesGiven(skips, breaks, transition_features, skip_features)
+        predicted = SequenceCRF.predict(self, X, **vars(given))
         true = listed_labels(y, [len(labels) for labels in predicted])
         self._labels.check_kind(true)
         tags = {label for labels in true for label in labels} | set(self._labels.classes.tolist())
@@ -458,10 +561,6 @@ class SequenceCRF(LearnedEstimator):
 
 def _any_tokens(X: Sequence[Any]) -> bool:
     return any((sequence.shape[0] if hasattr(sequence, "shape") else len(sequence)) for sequence in X)
-
-
-def _no_edges(n_labels: int) -> tuple[Ints, Floats]:
-    return np.zeros((0, 2), dtype=np.int64), np.zeros((0, n_labels, n_labels))
 
 
 def _magnitudes(inputs: Any) -> Any:

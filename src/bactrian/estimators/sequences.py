@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,6 @@ from bactrian.inference.decode import METHODS, decode
 from bactrian.inference.graph_marginals import GraphMarginals, graph_marginals
 from bactrian.inference.infer import METHODS as INFERENCE
 from bactrian.learners.matched import matched_inference
-from bactrian.solvers.solution import Callback
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -68,72 +67,6 @@ class LinearChainCRF(SequenceCRF):
     >>> model.predict([[["word=b"], ["word=a"]]])
     [['B', 'A']]
     """
-
-    def fit(
-        self,
-        X: Any,
-        y: Any,
-        *,
-        breaks: Any = None,
-        transition_features: Any = None,
-        sample_weight: Any = None,
-        callback: Callback | None = None,
-    ) -> Self:
-        """Learn from sequences X and their labels y.
-
-        Parameters
-        ----------
-        X : list of sequences
-            A sequence is a list of tokens, each a dict of features or a list of strings (bundles allowed), or a matrix
-            with a row per token; see :mod:`bactrian.estimators.encoding`.
-        y : list of label sequences
-            Strings, integers or booleans.
-        breaks : list of positions, optional
-            For each sequence, where a new sentence begins: no transition leads there.
-        transition_features : list, optional
-            For each sequence, features of its transitions, given like tokens.
-        sample_weight : (n_sequences,), optional
-            Weight of each sequence's term of the log-likelihood.
-        callback : callable, optional
-            See :func:`bactrian.learn`.
-        """
-        given = {"breaks": breaks, "transition_features": transition_features, "sample_weight": sample_weight}
-        return self._fit(lambda: self.encode(X, y, **given), callback)
-
-    def encode(
-        self, X: Any, y: Any, *, breaks: Any = None, transition_features: Any = None, sample_weight: Any = None
-    ) -> GraphData:
-        """The data that :meth:`fit` learns from; :meth:`adopt` takes up what is learned from them.
-
-        Fixes labels and features, those of the last time with ``warm_start``; else the estimator is not fitted until
-        then.
-        """
-        return self._encode(X, y, _given(None, breaks, transition_features, None), sample_weight)
-
-    def predict(
-        self, X: Any, *, breaks: Any = None, transition_features: Any = None, partial: Any = None
-    ) -> list[list[Any]]:
-        """The most probable labels of each sequence (Viterbi), given those in ``partial`` that are not None."""
-        return self._predict(X, _given(None, breaks, transition_features, None), partial)
-
-    def predict_marginals(
-        self,
-        X: Any,
-        *,
-        breaks: Any = None,
-        transition_features: Any = None,
-        partial: Any = None,
-        edges: bool = False,
-    ) -> Any:
-        """Probabilities of labels, an array (n_tokens, n_labels) per sequence, columns as in ``classes_``.
-
-        With ``edges`` also a list of (pairs of positions, tables (n_pairs, n_labels, n_labels)) per sequence.
-        """
-        return self._predict_marginals(X, _given(None, breaks, transition_features, None), partial, edges)
-
-    def score(self, X: Any, y: Any, *, breaks: Any = None, transition_features: Any = None) -> float:
-        """Micro-averaged F1 of entities where the labels are those of a scheme (``B-PER``), else accuracy of tokens."""
-        return self._score(X, y, _given(None, breaks, transition_features, None))
 
     def _labels_of(self, data: GraphData, evidence: Any) -> list[Ints]:
         return decode(data, self.weights_, "exact", evidence, n_threads=self.n_threads)
@@ -202,87 +135,6 @@ all_possible_transitions, warm_start
     inference_tolerance: float = 1e-4
     decoding: str = "max-marginals"
 
-    def fit(
-        self,
-        X: Any,
-        y: Any,
-        *,
-        skips: Any = None,
-        breaks: Any = None,
-        transition_features: Any = None,
-        skip_features: Any = None,
-        sample_weight: Any = None,
-        callback: Callback | None = None,
-    ) -> Self:
-        """Learn from sequences X and their labels y.
-
-        Parameters
-        ----------
-        X, y, breaks, transition_features, sample_weight, callback
-            See :meth:`LinearChainCRF.fit`.
-        skips : list of (n_skips, 2) positions, optional
-            Skip edges of each sequence, in place of the rule.
-        skip_features : list, optional
-            For each sequence, features of its skip edges, given like tokens.
-        """
-        given = _given(skips, breaks, transition_features, skip_features)
-        return self._fit(lambda: self.encode(X, y, **given, sample_weight=sample_weight), callback)
-
-    def encode(
-        self,
-        X: Any,
-        y: Any,
-        *,
-        skips: Any = None,
-        breaks: Any = None,
-        transition_features: Any = None,
-        skip_features: Any = None,
-        sample_weight: Any = None,
-    ) -> GraphData:
-        """The data that :meth:`fit` learns from; see :meth:`LinearChainCRF.encode`."""
-        return self._encode(X, y, _given(skips, breaks, transition_features, skip_features), sample_weight)
-
-    def predict(
-        self,
-        X: Any,
-        *,
-        skips: Any = None,
-        breaks: Any = None,
-        transition_features: Any = None,
-        skip_features: Any = None,
-        partial: Any = None,
-    ) -> list[list[Any]]:
-        """The most probable labels by ``decoding``, given those in ``partial`` that are not None."""
-        return self._predict(X, _given(skips, breaks, transition_features, skip_features), partial)
-
-    def predict_marginals(
-        self,
-        X: Any,
-        *,
-        skips: Any = None,
-        breaks: Any = None,
-        transition_features: Any = None,
-        skip_features: Any = None,
-        partial: Any = None,
-        edges: bool = False,
-    ) -> Any:
-        """Probabilities of labels; see :meth:`LinearChainCRF.predict_marginals`. Skips come after transitions."""
-        given = _given(skips, breaks, transition_features, skip_features)
-        return self._predict_marginals(X, given, partial, edges)
-
-    def score(
-        self,
-        X: Any,
-        y: Any,
-        *,
-        skips: Any = None,
-        breaks: Any = None,
-        transition_features: Any = None,
-        skip_features: Any = None,
-    ) -> float:
-        """Micro-averaged F1 of entities where the labels are those of a scheme (``B-PER``), else accuracy of tokens."""
-        return self._score(X, y, _given(skips, breaks, transition_features, skip_features))
-
     @property
     def skip_table_(self) -> Floats:
         """(n_labels, n_labels) table of skip edges; that which all share, with skip features."""
@@ -320,12 +172,3 @@ all_possible_transitions, warm_start
             if not matched:
                 raise
             return graph_marginals(data, self.weights_, "rbp", evidence, edges=edges, **options)
-
-
-def _given(skips: Any, breaks: Any, transition_features: Any, skip_features: Any) -> dict[str, Any]:
-    return {
-        "skips": skips,
-        "breaks": breaks,
-        "transition_features": transition_features,
-        "skip_features": skip_features,
-    }
