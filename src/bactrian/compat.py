@@ -13,7 +13,7 @@ import numpy as np
 
 from bactrian.estimators.encoding import Rows
 from bactrian.estimators.labels import Labels
-from bactrian.estimators.sequence_base import Ints, SequenceEdges
+from bactrian.estimators.sequence_data import Ints, SequenceEdges
 from bactrian.estimators.sequences import LinearChainCRF
 from bactrian.graphs.packing import pack
 

@@ -11,7 +11,6 @@ import time
 
 import numpy as np
 import pytest
-from bactrian.runs.models import FittedRun
 
 from bactrian.runs.fitted_run import FittedRun
 from bactrian.runs.folders import RunFolder

@@ -399,7 +399,7 @@ def test_sample_and_class_weights() -> None:
     np.testing.assert_allclose(doubled.weights_, weighted.weights_, atol=1e-5)
     rare = bt.LinearChainCRF(class_weight={"I-LOC": 20.0}).fit(X, y)
     assert not np.allclose(rare.weights_, bt.LinearChainCRF().fit(X, y).weights_)
-    with pytest.raises(ValueError, match="class_weight names the label 'NO'"):
+    with pytest.raises(ValueError, match="class_weight names label 'NO'"):
         bt.LinearChainCRF(class_weight={"NO": 1.0}).fit(X, y)
 
 

@@ -13,15 +13,8 @@ from sklearn.utils.validation import check_is_fitted
 from bactrian.camel.camel import Camel
 from bactrian.errors import check_choice
 from bactrian.estimators.base import LearnedEstimator
-from bactrian.estimators.graph_arrays import (
-    StackedGraphs,
-    check_kind,
-    checked_labels,
-    codes_of,
-    label_array,
-    stack_graphs,
-    unknown_label,
-)
+from bactrian.estimators.graph_arrays import StackedGraphs, stack_graphs
+from bactrian.estimators.labels import check_kind, checked_labels, class_weights, codes_of, label_array, unknown_label
 from bactrian.estimators.saving import Arrays
 from bactrian.graphs.domain import real_numbers
 from bactrian.graphs.elimination import MemoryBudgetError
@@ -105,7 +98,7 @@ class GraphEstimator(LearnedEstimator):
         data = self._data(
             stacked, classes, tyings, self.node_factors, labels=codes_of(labels, classes, "y"),
             weights=checked_weights(sample_weight, len(stacked.shapes), "sample_weight"),
-            class_weight=self._label_weights(classes),
+            class_weight=class_weights(self.class_weight, classes),
         )  # fmt: skip
         fixed = classes.tolist(), tyings, self.node_factors
         if not again:
@@ -134,24 +127,6 @@ class GraphEstimator(LearnedEstimator):
         if classes.size == 0:
             raise ValueError("labels must name at least one class")
         return classes
-
-    def _label_weights(self, classes: NDArray[Any]) -> str | Floats | None:
-        """``class_weight`` in the form that GraphData takes."""
-        given = self.class_weight
-        if given is None or isinstance(given, str):
-            return given
-        if isinstance(given, Mapping):
-            known = classes.tolist()
-            for label in given:
-                if label not in known:
-                    raise ValueError(f"class_weight names label {label!r}, which is none of the {len(known)} classes")
-            return np.array([float(given.get(label, 1.0)) for label in known])
-        weights = real_numbers(given, "class_weight")
-        if weights.shape != classes.shape:
-            raise ValueError(
-                f"class_weight must have one weight per class: expected {classes.size}, found {weights.size}"
-            )
-        return weights
 
     @staticmethod
     def _data(

@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bactrian.errors import about
-from bactrian.estimators.graph_arrays import StackedGraphs, checked_list, pointer, stack_rows
+from bactrian.estimators.graph_arrays import StackedGraphs, pointer, stack_rows
 from bactrian.estimators.graph_crf import GraphEstimator
+from bactrian.estimators.labels import checked_list
 from bactrian.graphs.domain import real_numbers
 
 Ints = NDArray[np.int64]

@@ -1,13 +1,18 @@
-"""Labels of sequences: strings, integers or booleans outside, codes 0 to K - 1 inside."""
+"""Labels of sequences and of graphs: strings, integers or booleans outside, codes 0 to K - 1 inside."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
+
+from bactrian.errors import about
+from bactrian.graphs.domain import real_numbers, rectangular
 
 Ints = NDArray[np.int64]
 
@@ -18,6 +23,9 @@ _KINDS: dict[Any, tuple[str, Any]] = {
     bool | np.bool_: ("booleans", np.bool_),
     int | np.integer: ("integers", np.int64),
 }
+
+
+# --- of sequences ---
 
 
 @dataclass(frozen=True)
@@ -90,15 +98,20 @@ class Labels:
         return ", ".join(listed if len(listed) <= 12 else [*listed[:11], "..."])
 
 
-def checked_class_weight(class_weight: Any, labels: Labels) -> Any:
-    """Class weights as :class:`bactrian.GraphData` takes them, from a dict by label."""
-    if not isinstance(class_weight, Mapping):
-        return class_weight
-    known = labels.classes.tolist()
-    for label in class_weight:
-        if label not in known:
-            raise ValueError(f"class_weight names the label {label!r}; the labels are {labels._list()}")
-    return np.array([float(class_weight.get(label, 1.0)) for label in known])
+def class_weights(given: Any, classes: NDArray[Any]) -> str | NDArray[np.float64] | None:
+    """Weights of classes as :class:`bactrian.GraphData` takes them, from a dict by label, or one per class."""
+    if given is None or isinstance(given, str):
+        return given
+    if isinstance(given, Mapping):
+        known = classes.tolist()
+        for label in given:
+            if label not in known:
+                raise ValueError(f"class_weight names label {label!r}, which is none of the {len(known)} classes")
+        return np.array([float(given.get(label, 1.0)) for label in known])
+    weights = real_numbers(given, "class_weight")
+    if weights.shape != classes.shape:
+        raise ValueError(f"class_weight must have one weight per class: expected {classes.size}, found {weights.size}")
+    return weights
 
 
 def listed_labels(y: Any, lengths: Sequence[int]) -> list[list[Any]]:
@@ -157,3 +170,109 @@ def _as_array(labels: Iterable[Any]) -> NDArray[Any]:
         found = " and ".join(words for kind, (words, _) in _KINDS.items() if kind in kinds)
         raise TypeError(f"labels must be all strings, all integers or all booleans, found {found}")
     return np.array(sorted(listed), dtype=_KINDS[kinds.pop()][1])
+
+
+# --- of graphs ---
+
+
+def checked_list(X: Any, name: str, what: str) -> Sequence[Any]:
+    """X as a sequence that is not empty."""
+    if isinstance(X, str | bytes | dict) or sp.issparse(X) or not (isinstance(X, Sequence | np.ndarray)):
+        raise TypeError(f"{name} must be a list of {what}, found {type(X).__name__}")
+    if len(X) == 0:
+        raise ValueError(f"{name} is empty; expected at least one of {what}")
+    return X  # type: ignore[return-value]  # an array of arrays serves as well
+
+
+def checked_labels(
+    y: Any, shapes: list[tuple[int, ...]], name: str = "y", *, unknown_allowed: bool = False
+) -> NDArray[Any]:
+    """Labels of all nodes, stacked and flat: int64, booleans or strings. ``shapes``: of each graph's array.
+
+    -1, and an empty string among strings, stand for a label that is not known.
+    """
+    given = checked_list(y, name, "label arrays")
+    if len(given) != len(shapes):
+        raise ValueError(f"{name} must have one array per graph: expected {len(shapes)}, found {len(given)}")
+    parts = []
+    for i, (labels, shape) in enumerate(zip(given, shapes, strict=True)):
+        with about(name, i):
+            array = label_array(labels, "", unknown_allowed=unknown_allowed)
+            if array.size == 0 and math.prod(shape) == 0:
+                continue
+            if array.shape != shape:
+                raise ValueError(f"must have one label per node: expected shape {shape}, found {array.shape}")
+        parts.append(array.ravel())
+    kinds = {part.dtype.kind for part in parts}
+    if len(kinds) > 1:
+        words = {"i": "integers", "b": "booleans", "U": "strings"}
+        raise TypeError(f"{name} mixes labels of several kinds: {' and '.join(words[kind] for kind in sorted(kinds))}")
+    return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
+
+
+def label_array(labels: Any, name: str, *, unknown_allowed: bool = False) -> NDArray[Any]:
+    """Labels in any shape as int64, booleans or strings, or an error that calls them ``name``."""
+    array = rectangular(labels, name)
+    if array.dtype.kind == "U" and not isinstance(labels, np.ndarray):
+        array = np.asarray(labels, dtype=object)  # or NumPy would have made strings of numbers among them
+    if array.dtype.kind in "fO":
+        array = _plain_objects(array, name)
+    if array.dtype.kind == "u" and array.size and int(array.max()) > np.iinfo(np.int64).max:
+        raise ValueError(f"{name} holds label {array.max()}, which is beyond 64-bit integers")
+    if array.dtype.kind not in "iuUb":
+        raise TypeError(f"{name} must hold integer, boolean or string labels, found dtype {array.dtype}")
+    array = array.astype(np.int64) if array.dtype.kind in "iu" else array
+    if not unknown_allowed and array.dtype.kind != "b":
+        unknown = array == unknown_label(array)
+        if unknown.any():
+            _refuse_unknown(array, unknown, name)
+    return array
+
+
+def unknown_label(labels: NDArray[Any]) -> Any:
+    """What stands for a label that is not known, among labels of the kind of ``labels``."""
+    return "" if labels.dtype.kind == "U" else -1
+
+
+def _plain_objects(array: NDArray[Any], name: str) -> NDArray[Any]:
+    """Python objects, or floats, as an array of integers, booleans or strings, where all are of one kind."""
+    listed = array.ravel().tolist()
+    missing = np.array([is_missing(label) for label in listed], dtype=bool).reshape(array.shape)
+    if missing.any():
+        _refuse_unknown(array, missing, name)
+    if all(isinstance(label, str) for label in listed):
+        return array.astype(np.str_)
+    for kind, dtype in ((bool | np.bool_, np.bool_), (int | np.integer, np.int64)):
+        if all(isinstance(label, kind) for label in listed):
+            return array.astype(dtype)
+    return array
+
+
+def _refuse_unknown(array: NDArray[Any], unknown: NDArray[np.bool_], name: str) -> NoReturn:
+    position = tuple(int(p) for p in np.argwhere(unknown)[0])
+    place = f"{name}[{', '.join(map(str, position))}]" if position else name
+    label = array[position]
+    raise ValueError(
+        f"{place} is {label.item() if isinstance(label, np.generic) else label!r}, which stands for an unknown label; "
+        "learning and scores need every label"
+    )
+
+
+def codes_of(labels: NDArray[Any], classes: NDArray[Any], name: str) -> Ints:
+    """Position of each label among the sorted ``classes``; False and True are 0 and 1, as in Python."""
+    if {labels.dtype.kind, classes.dtype.kind} == {"b", "i"}:
+        labels, classes = labels.astype(np.int64), classes.astype(np.int64)
+    check_kind(labels, classes, name)
+    place = np.minimum(np.searchsorted(classes, labels), classes.size - 1).astype(np.int64)
+    unknown = classes[place] != labels
+    if unknown.any():
+        node = int(np.argmax(unknown))
+        raise ValueError(f"{name} holds label {labels[node].item()!r}, which is none of the {classes.size} classes")
+    return place
+
+
+def check_kind(labels: NDArray[Any], classes: NDArray[Any], name: str) -> None:
+    """Refuse labels that can equal none of the classes, such as strings for integers."""
+    numbers = {labels.dtype.kind, classes.dtype.kind} <= {"b", "i"}
+    if labels.size and labels.dtype.kind != classes.dtype.kind and not numbers:
+        raise TypeError(f"{name} must hold labels such as {classes[0].item()!r}, found {labels[0].item()!r}")

@@ -14,7 +14,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from bactrian.graphs.builders import grid_edges
-from bactrian.graphs.domain import Domain, rectangular
+from bactrian.graphs.domain import Domain, number_pairs, rectangular
 from bactrian.graphs.graph import ClusterGraph
 from bactrian.graphs.loglinear import LogLinearModel
 
@@ -109,20 +109,7 @@ def checked_edges(edges: Any, shape: Any, n_variables: int) -> Ints:
             height, width = _checked_shape(shape, n_variables)
             return grid_edges(height, width)
         raise ValueError(f"edges must be 'complete', 'grid' or pairs of variables, found {edges!r}")
-    pairs = rectangular(edges, "edges")
-    if pairs.size == 0:
-        return np.zeros((0, 2), dtype=np.int64)
-    if pairs.ndim != 2 or pairs.shape[1] != 2:
-        raise ValueError(f"edges must have shape (n_edges, 2), found {pairs.shape}")
-    if pairs.dtype.kind not in "iu":
-        raise TypeError(f"edges must hold integer variable numbers, found dtype {pairs.dtype}")
-    pairs = pairs.astype(np.int64)
-    wrong = ((pairs < 0) | (pairs >= n_variables)).any(axis=1) | (pairs[:, 0] == pairs[:, 1])
-    if wrong.any():
-        e = int(np.argmax(wrong))
-        raise ValueError(
-            f"edges[{e}] = {tuple(pairs[e].tolist())} must join two different variables of 0 to {n_variables - 1}"
-        )
+    pairs = number_pairs(edges, n_variables, "edges", "variable")
     _, first, counts = np.unique(np.sort(pairs, axis=1), axis=0, return_index=True, return_counts=True)
     if (counts > 1).any():
         e = int(first[np.argmax(counts > 1)])

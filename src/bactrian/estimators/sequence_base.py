@@ -5,21 +5,27 @@ Sequences become packed graphs: tokens are nodes, transitions and skips two type
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
 import numpy as np
-import scipy.sparse as sp
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from bactrian.errors import check_choice, check_number
 from bactrian.estimators.base import LearnedEstimator
 from bactrian.estimators.encoding import Rows, Vocabulary, check_sequences, fit_vocabulary
-from bactrian.estimators.labels import Labels, checked_class_weight, listed_labels
+from bactrian.estimators.labels import Labels, class_weights, listed_labels
 from bactrian.estimators.saving import Arrays
-from bactrian.graphs.domain import rectangular
+from bactrian.estimators.sequence_data import (
+    SKIP,
+    TRANSITION,
+    SequenceEdges,
+    check_edge_rows,
+    sequence_edges,
+    with_constant,
+)
 from bactrian.graphs.graph_data import GraphData, checked_weights
 from bactrian.graphs.inputs import BundledRows
 from bactrian.graphs.packing import pack
@@ -27,151 +33,9 @@ from bactrian.graphs.scores import TYINGS
 from bactrian.inference.graph_marginals import GraphMarginals
 from bactrian.solvers.solution import Callback
 from bactrian.text.entities import entity_scores, guess_scheme
-from bactrian.text.skips import SkipRule, skip_edges
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
-
-# --- sequences as graphs ---
-
-#: Types of edges in the packed graphs.
-TRANSITION, SKIP = 0, 1
-
-
-@dataclass(frozen=True)
-class SequenceEdges:
-    """Edges of all sequences over stacked tokens: transitions, then skips, each in the order of the sequences."""
-
-    transitions: Ints  #: (n, 2)
-    skips: Ints  #: (n, 2)
-
-    @property
-    def edges(self) -> Ints:
-        """(n, 2) all edges."""
-        return np.concatenate([self.transitions, self.skips])
-
-    @property
-    def types(self) -> Ints:
-        """Type of each edge."""
-        return np.repeat([TRANSITION, SKIP], [len(self.transitions), len(self.skips)])
-
-
-def sequence_edges(lengths: Ints, breaks: Any, skips: Sequence[Ints] | None) -> SequenceEdges:
-    """Edges of sequences of given lengths.
-
-    ``breaks[m]`` are positions of sequence m at which a new sentence begins: no transition leads there.
-    """
-    start = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-    begins = np.zeros(int(start[-1]) + 1, dtype=bool)
-    begins[start] = True
-    if breaks is not None:
-        _check_length(breaks, lengths.size, "breaks")
-        for m, positions in enumerate(breaks):
-            begins[start[m] + _checked_positions(positions, int(lengths[m]), f"breaks[{m}]")] = True
-    second = np.flatnonzero(~begins[:-1])
-    transitions = np.stack([second - 1, second], axis=1)
-    empty = np.zeros((0, 2), dtype=np.int64)
-    joined = [empty] if skips is None else [empty, *(pairs + start[m] for m, pairs in enumerate(skips))]
-    return SequenceEdges(transitions, np.concatenate(joined))
-
-
-def _checked_positions(positions: ArrayLike, length: int, name: str) -> Ints:
-    array = rectangular(positions, name)
-    if array.size == 0:
-        return np.zeros(0, dtype=np.int64)
-    if array.ndim != 1 or array.dtype.kind not in "iu" or (array < 0).any() or (array >= length).any():
-        raise ValueError(f"{name} must hold positions from 0 to {length - 1}, found {positions!r}")
-    return array.astype(np.int64)
-
-
-def checked_skips(skips: Any, lengths: Ints) -> list[Ints]:
-    """Skip edges given per sequence, as pairs of positions."""
-    _check_length(skips, lengths.size, "skips")
-    checked = []
-    for m, pairs in enumerate(skips):
-        array = rectangular(pairs, f"skips[{m}]")
-        if array.size == 0:
-            checked.append(np.zeros((0, 2), dtype=np.int64))
-            continue
-        if array.ndim != 2 or array.shape[1] != 2 or array.dtype.kind not in "iu":
-            raise ValueError(f"skips[{m}] must be pairs of positions, shape (n_skips, 2), found shape {array.shape}")
-        wrong = ((array < 0) | (array >= lengths[m])).any(axis=1) | (array[:, 0] == array[:, 1])
-        if wrong.any():
-            e = int(np.argmax(wrong))
-            raise ValueError(
-                f"skips[{m}][{e}] = {tuple(array[e].tolist())}; expected two different positions from 0 to "
-                f"{lengths[m] - 1}"
-            )
-        checked.append(array.astype(np.int64))
-    return checked
-
-
-def ruled_skips(X: Any, rule: SkipRule, word: str) -> list[Ints]:
-    """Skip edges by a rule on the words of each sequence."""
-    read = WordReader(word)
-    return [skip_edges([read(token) for token in sequence], rule) for sequence in X]
-
-
-class WordReader:
-    """The word of a token: ``token[name]`` of a dict, or what follows ``name=`` in a list of strings."""
-
-    def __init__(self, name: str) -> None:
-        self.name, self._prefix = name, f"{name}="
-        # By object, which is kept so that no other gets its number: hashing a bundle hashes all its names.
-        self._of_bundle: dict[int, tuple[tuple[str, ...], str | None]] = {}
-
-    def __call__(self, token: Any) -> str:
-        """The word; a rule for skips needs one on every token."""
-        word = token.get(self.name) if isinstance(token, Mapping) else self._of_strings(token)
-        if not isinstance(word, str):
-            raise ValueError(
-                f"a rule for skips needs the word of every token: {self.name!r} in a dict, or a feature "
-                f"'{self._prefix}...' in a list of strings; found {token if len(str(token)) < 80 else type(token)}. "
-                "Name another with word=, or give skips= per sequence"
-            )
-        return word
-
-    def _of_strings(self, token: Any) -> str | None:
-        if not isinstance(token, list | tuple):
-            return None
-        for feature in token:
-            if isinstance(feature, tuple):
-                known = self._of_bundle.get(id(feature))
-                if known is None:
-                    known = self._of_bundle[id(feature)] = feature, self._of_strings(feature)
-                if known[1] is not None:
-                    return known[1]
-            elif isinstance(feature, str) and feature.startswith(self._prefix):
-                return feature[len(self._prefix) :]
-        return None
-
-
-def with_constant(rows: Rows) -> Any:
-    """Edge inputs with a constant in front, so that the features of an edge add to a table that all share."""
-    ones = np.ones((rows.inputs.shape[0], 1))
-    if isinstance(rows.inputs, np.ndarray):
-        return np.hstack([ones, rows.inputs])
-    plain = rows.inputs if sp.issparse(rows.inputs) else rows.inputs.multiplied_out()
-    return sp.csr_array(sp.hstack([sp.csr_array(ones), plain], format="csr"))
-
-
-def check_edge_rows(rows: Rows, counts: Ints, name: str) -> None:
-    """Every edge of every sequence has a row of features."""
-    wrong = np.flatnonzero(rows.lengths != counts) if rows.lengths.size == counts.size else np.array([0])
-    if rows.lengths.size != counts.size:
-        raise ValueError(f"{name} must have one entry per sequence: expected {counts.size}, found {rows.lengths.size}")
-    if wrong.size:
-        m = int(wrong[0])
-        raise ValueError(f"{name}[{m}] must have one entry per edge: expected {counts[m]}, found {rows.lengths[m]}")
-
-
-def _check_length(given: Any, expected: int, name: str) -> None:
-    if not hasattr(given, "__len__") or len(given) != expected:
-        found = len(given) if hasattr(given, "__len__") else type(given).__name__
-        raise ValueError(f"{name} must have one entry per sequence: expected {expected}, found {found}")
-
-
-# --- estimators ---
 
 _EDGE_KINDS = ("transition", "skip")
 
@@ -295,7 +159,7 @@ class SequenceCRF(LearnedEstimator):
         if -1 in labels.classes.tolist():
             raise ValueError("labels names -1, which stands for an unknown label")
         codes = labels.encode(y, lengths)
-        class_weight = checked_class_weight(self.class_weight, labels)
+        class_weight = class_weights(self.class_weight, labels.classes)
         edges = sequence_edges(lengths, breaks, self._skips(X, lengths, skips))
         data = self._graphs(
             rows,

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bactrian.errors import check_choice
-from bactrian.estimators.sequence_base import SKIP, SequenceCRF, checked_skips, ruled_skips
+from bactrian.estimators.sequence_base import SequenceCRF
+from bactrian.estimators.sequence_data import SKIP, checked_skips, ruled_skips
 from bactrian.graphs.elimination import MemoryBudgetError
 from bactrian.graphs.graph_data import GraphData
 from bactrian.inference.decode import METHODS, decode

@@ -95,6 +95,23 @@ def real_numbers(values: object, name: str) -> NDArray[np.float64]:
     return array.astype(np.float64)
 
 
+def number_pairs(values: object, n: int, name: str, what: str = "node") -> NDArray[np.int64]:
+    """Pairs of two different numbers from 0 to n - 1, shape (n_pairs, 2), or an error that calls them ``name``."""
+    array = rectangular(values, name)
+    if array.size == 0:
+        return np.zeros((0, 2), dtype=np.int64)
+    if array.ndim != 2 or array.shape[1] != 2:
+        raise ValueError(f"{name} must have shape (n_edges, 2), found {array.shape}")
+    if array.dtype.kind not in "iu":
+        raise TypeError(f"{name} must hold integer {what} numbers, found dtype {array.dtype}")
+    wrong = ((array < 0) | (array >= n)).any(axis=1) | (array[:, 0] == array[:, 1])
+    if wrong.any():
+        e = int(np.argmax(wrong))
+        pair = tuple(array[e].tolist())
+        raise ValueError(f"{name}[{e}] = {pair} must join two different {what}s of 0 to {n - 1}")
+    return array.astype(np.int64)
+
+
 def _index(value: SupportsIndex) -> int:
     if isinstance(value, bool | np.bool_):
         raise TypeError

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from bactrian.graphs.domain import real_numbers, rectangular
+from bactrian.graphs.domain import number_pairs, real_numbers, rectangular
 from bactrian.graphs.inputs import Inputs, checked_rows
 from bactrian.graphs.scores import TYINGS, EdgeType, StructuredScores, TiedTable
 
@@ -186,21 +186,7 @@ class GraphData:
 
     def _checked_edges(self, edges: ArrayLike, n_nodes: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Edges sorted by graph, and the order that sorts them."""
-        array = rectangular(edges, "edges")
-        if array.size == 0:
-            array = np.zeros((0, 2), dtype=np.int64)
-        if array.ndim != 2 or array.shape[1] != 2:
-            raise ValueError(f"edges must have shape (n_edges, 2), found {array.shape}")
-        if array.dtype.kind not in "iu":
-            raise TypeError(f"edges must hold integer node numbers, found dtype {array.dtype}")
-        array = array.astype(np.int64)
-        wrong = ((array < 0) | (array >= n_nodes)).any(axis=1)
-        if wrong.any():
-            e = int(np.argmax(wrong))
-            raise ValueError(f"edges[{e}] = {tuple(array[e].tolist())} names a node outside 0 to {n_nodes - 1}")
-        if (array[:, 0] == array[:, 1]).any():
-            e = int(np.argmax(array[:, 0] == array[:, 1]))
-            raise ValueError(f"edges[{e}] joins node {array[e, 0]} to itself")
+        array = number_pairs(edges, n_nodes, "edges")
         graph = np.searchsorted(self.node_pointer, array, side="right") - 1
         if (graph[:, 0] != graph[:, 1]).any():
             e = int(np.argmax(graph[:, 0] != graph[:, 1]))
