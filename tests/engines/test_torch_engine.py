@@ -1,6 +1,7 @@
 """The PyTorch engine against the CPU's: the same optimum, marginals and errors that help."""
 
 import gc
+import time
 import tracemalloc
 import warnings
 
@@ -342,6 +343,24 @@ def test_limits_and_callback():
     assert seen[-1].shape == (data.n_weights,)
     with pytest.warns(bt.ConvergenceWarning, match="iteration limit"):
         assert not btt.learn(data, device="cpu", max_iterations=2).converged
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("method", ["camel0", "cccp", "convex"])
+def test_no_sweep_begins_after_the_time_limit(device, method):
+    data = noisy_grid(0)
+    with pytest.warns(bt.ConvergenceWarning, match="stopped at the time limit"):
+        solution = btt.learn(data, method, device=device, max_seconds=0.0)
+    assert solution.status is bt.Status.TIME_LIMIT
+    assert sum(record.sweeps for record in solution.history) == 0
+    dual = DeviceDual(
+        data, "bethe", Prior(1.0), make_parts(data, None), device=torch.device(device), dtype=torch.float64
+    )
+    dual.deadline = time.perf_counter()
+    found = dual.evaluate(torch.ones(data.n_weights, dtype=torch.float64, device=device), max_sweeps=9)
+    assert found.sweeps == 0
+    assert found.residual == np.inf
+    assert np.isfinite(found.value)
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -275,6 +275,7 @@ class Camel:
                 return weights, result.status
             belief_change = dual.belief_change()
             settled = belief_change <= run.settings.tolerance and gap <= run.gap_tolerance
+            settled = settled and result.status is not Status.TIME_LIMIT  # beliefs stand still without sweeps, too
             distance = max(weight_change, _remaining(weight_change, last_weight_change))
             last_weight_change = weight_change
             if settled and (run.settings.prior.leaves_free or distance <= _WEIGHT_TOLERANCE):

@@ -164,6 +164,7 @@ class DeviceDual(DeviceMessages):
     def __init__(self, data: GraphData, entropy: str, prior: Prior, parts: list[Part], **options: Any) -> None:
         super().__init__(data, entropy, parts, **options)
         self.prior = prior
+        self.deadline = np.inf  #: after which no sweep begins
         self._precision: Any = prior.precision
         if not isinstance(self._precision, float):
             self._precision = torch.from_numpy(self._precision).to(self.device)
@@ -190,7 +191,9 @@ class DeviceDual(DeviceMessages):
         gradient = pull - self.empirical
         for part, stars, scores in self.loaded():
             self._set_weights(part, stars, scores, weights)
-            values, sweeps, left = stars.solve(tolerance=tolerance, max_sweeps=max_sweeps, damping=damping)
+            values, sweeps, left = stars.solve(
+                tolerance=tolerance, max_sweeps=max_sweeps, damping=damping, deadline=self.deadline
+            )
             gradient += self._moments(part, scores, values, stars)
             value += float(values.value)
             violation = larger(violation, float(values.violation))

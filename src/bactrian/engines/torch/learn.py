@@ -279,6 +279,7 @@ class DeviceProfiled(Profiled):
         # Not the base class's, whose memory is on the host.
         loosest = run.gradient_accuracy if dual.has_saddle else _LOOSEST
         self.dual, self.run = dual, run
+        dual.deadline = run.signals.deadline
         self.objective = DeviceObjective(dual, accuracy=loosest)
         self.memory = DeviceMemory(_MEMORY, dual.data.n_weights, dual.device)
         self.sweeps = 0
@@ -288,6 +289,8 @@ class DeviceProfiled(Profiled):
     def _result(self, minimum: Minimum, iterations: int) -> InnerResult:
         gap = largest(minimum.gradient)
         status = self.run.status_of(minimum.outcome) if self.reliable else Status.UNRELIABLE
+        if not self.objective.converged and self.run.is_over():  # messages were cut short, whatever the gap says
+            status = self.run.interrupted or status
         return InnerResult(minimum.x, minimum.value, gap, self.objective.last.violation, iterations, status)
 
 

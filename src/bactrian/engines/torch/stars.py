@@ -13,6 +13,7 @@ tables of a wider range are handled in log space. Messages are held and passed i
 from __future__ import annotations
 
 import math
+import time
 from functools import partial
 
 import numpy as np
@@ -111,22 +112,25 @@ class Stars(StarState):
         if s.n_nodes:
             torch.amax(self._changes, 0, out=self._change)
 
-    def solve(self, *, tolerance: float, max_sweeps: int, damping: float = 0.0) -> tuple[StarValues, int, float]:
+    def solve(
+        self, *, tolerance: float, max_sweeps: int, damping: float = 0.0, deadline: float = math.inf
+    ) -> tuple[StarValues, int, float]:
         """Sweep until no belief changes, and no edge disagrees with its nodes, by more than ``tolerance``; evaluate.
 
-        Returns the evaluation, the number of sweeps and the residual: 0 where no sweep was asked for.
+        Returns the evaluation, the number of sweeps and the residual: 0 where no sweep was asked for. No sweep begins
+        after ``deadline``, by :func:`time.perf_counter`.
         """
         tolerance = target = max(tolerance, FINEST[self.dtype])
         sweeps, change = 0, math.inf
         for _ in range(_ROUNDS):
-            while sweeps < max_sweeps:
+            while sweeps < max_sweeps and time.perf_counter() < deadline:
                 change = float(self.sweep(damping))
                 sweeps += 1
                 if not change > target:
                     break
             values = self.evaluate()
-            residual = larger(change, float(values.violation)) if sweeps else 0.0
-            if not residual > tolerance or sweeps >= max_sweeps:
+            residual = larger(change, float(values.violation)) if max_sweeps else 0.0
+            if not residual > tolerance or sweeps >= max_sweeps or time.perf_counter() >= deadline:
                 break
             target *= 0.1
         return values, sweeps, residual
