@@ -9,7 +9,7 @@ import pytest
 
 import bactrian as bt
 from bactrian.cli import main
-from bactrian.cli.infer_uai import Method, bytes_of
+from bactrian.cli.infer_uai import bytes_of
 from bactrian.inference import decode, infer
 from bactrian.inference.uai import (
     UaiModel,
@@ -316,9 +316,8 @@ def test_examples_of_the_help_work(folder, capsys):
 
 
 def test_the_choices_are_those_of_the_library(capsys):
-    assert {method.value for method in Method} == {*infer.METHODS, *decode.METHODS}
     shown = " ".join(run(["--help"], capsys)[1].replace("│", " ").split())
-    assert all(method.value in shown for method in Method)
+    assert all(method in shown for method in (*infer.METHODS, *decode.METHODS))
 
 
 def test_a_terminal_sees_a_bar(folder, monkeypatch, capsys):

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich import box
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
-from bactrian.cli.common import BadInputError, Show, bad_input, in_paragraphs, progress_bar
+from bactrian.cli.common import bad_input, in_paragraphs, make_folder, progress_bar, terminal_table
 
 if TYPE_CHECKING:
     from bactrian.experiments.bench.files import BenchResult
@@ -68,9 +65,9 @@ def learners(
             n_samples=samples,
             max_seconds=max_seconds,
         )
-    _check_folder(output)
+    make_folder(output)
     with progress_bar("learners") as show:
-        result = _measure(settings, _follow(show), quick)
+        result = _measure(settings, show, quick)
     with bad_input(OSError):
         paths = write_bench(output, result)
     console = Console()
@@ -93,30 +90,11 @@ def _measure(settings: BenchSettings, follow: Follow | None, quick: bool) -> Ben
     return BenchResult(settings, rows, rank, run_speed(settings, rows, 2 if quick else 3, follow))
 
 
-def _follow(show: Show | None) -> Follow | None:
-    if show is None:
-        return None
-
-    def follow(name: str, detail: str, number: int, total: int) -> None:
-        show(name, detail, number, total)
-
-    return follow
-
-
 def _numbers(text: str) -> tuple[float, ...]:
     try:
         return tuple(float(part) for part in text.split(","))
     except ValueError:
         raise ValueError(f"--strengths must be numbers separated by commas, found {text!r}") from None
-
-
-def _check_folder(output: Path) -> None:
-    try:
-        output.mkdir(parents=True, exist_ok=True)
-    except OSError as problem:
-        raise BadInputError(f"--output: cannot make the folder {output}: {problem.strerror}") from problem
-    if not os.access(output, os.W_OK):
-        raise BadInputError(f"--output: cannot write to {output}")
 
 
 def _print(console: Console, result: BenchResult) -> None:
@@ -130,7 +108,7 @@ def _print(console: Console, result: BenchResult) -> None:
         summaries = summarise([row for row in result.rows if row.family == family], "strength")
         summaries.sort(key=lambda s: (s.group[0], order.index(s.learner)))
         spread = console.width >= _WIDE
-        table = _table(
+        table = terminal_table(
             f"{family.capitalize()} graphs: mean{' (standard deviation)' if spread else ''}", ["s", "learner"]
         )
         for metric in METRICS:
@@ -144,16 +122,9 @@ def _print(console: Console, result: BenchResult) -> None:
     for reason in sorted({f"{row.learner}: {row.status}" for row in result.rows if row.refused}):
         console.print(escape(reason), soft_wrap=True, highlight=False)
     heads, rows = speed_table(result.speed)
-    speed = _table("Ratios of times, best of several, where the second learner converged", heads)
+    speed = terminal_table("Ratios of times, best of several, where the second learner converged", heads)
     for row in rows:
         speed.add_row(*row)
     console.print(speed)
     for sentence in rank_reading(result.rank):
         console.print(f"Rank, {escape(sentence)}", soft_wrap=True, highlight=False)
-
-
-def _table(title: str, heads: list[str]) -> Table:
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    for head in heads:
-        table.add_column(head, no_wrap=True)
-    return table

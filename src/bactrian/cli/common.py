@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Protocol
 
 from rich import box
@@ -83,13 +85,29 @@ def progress_bar(description: str) -> Iterator[Show | None]:
         yield show
 
 
+def terminal_table(title: str, columns: Sequence[str] = (), *, numbers: bool = False) -> Table:
+    """A table with the title at its left; ``numbers`` sets all columns but the first to the right."""
+    table = Table(title=escape(title), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    for number, column in enumerate(columns):
+        table.add_column(escape(column), justify="right" if numbers and number else "left", no_wrap=True)
+    return table
+
+
+def make_folder(path: Path) -> None:
+    """Make the folder that ``--output`` needs; refuse where nothing can be written."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        raise BadInputError(f"--output: cannot make the folder {path}: {problem.strerror}") from problem
+    if not os.access(path, os.W_OK):
+        raise BadInputError(f"--output: cannot write to {path}")
+
+
 def print_scores(scores: dict[str, Any], title: str) -> None:
     """Print scores of texts (entities by type, micro, macro, tokens) or of graphs (accuracy, recall by label)."""
     console = Console()
     columns = ["", "precision", "recall", "F1", "number"] if "entities" in scores else ["", "recall", "number"]
-    table = Table(title=escape(title), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    for number, column in enumerate(columns):
-        table.add_column(column, justify="right" if number else "left", no_wrap=True)
+    table = terminal_table(title, columns, numbers=True)
     if "entities" in scores:
         entities, tokens = scores["entities"], scores["token_f1"]
         for name, score in entities["types"].items():

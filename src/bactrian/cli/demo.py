@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,12 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from bactrian.cli.common import BadInputError, bad_input, progress_bar
+from bactrian.cli.common import BadInputError, bad_input, make_folder, progress_bar, terminal_table
 
 if TYPE_CHECKING:
     from bactrian.experiments.digits.task import Step
@@ -40,7 +38,7 @@ def demo_command(
     noise: Annotated[float, typer.Option(help="Standard deviation of the noise; pixels are 0 or 1.")] = 0.5,
     seed: Annotated[int, typer.Option(help="Seed of the choice of images and of the noise.")] = 0,
     max_seconds: Annotated[float, typer.Option(help="Limit of each learner's training.")] = 30.0,
-    threads: Annotated[int | None, typer.Option(help="Threads; one a core by default.")] = None,
+    threads: Annotated[int | None, typer.Option(help="Threads; one per core by default.")] = None,
 ) -> None:
     """Restore noisy digits and tag announcements, every learner in turn, and write a report.
 
@@ -98,11 +96,8 @@ def demo_command(
 def _report_path(output: Path) -> Path:
     """Where the report goes: ``output`` itself if it is named like a page, else report.html in that folder."""
     path = output if output.suffix.lower() in (".html", ".htm") else output / "report.html"
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as problem:
-        raise BadInputError(f"--output: cannot make the folder {path.parent}: {problem.strerror}") from problem
-    if path.is_dir() or not os.access(path.parent, os.W_OK):
+    make_folder(path.parent)
+    if path.is_dir():
         raise BadInputError(f"--output: cannot write {path}")
     return path
 
@@ -126,10 +121,7 @@ def _progress() -> Iterator[Callable[[Step], None] | None]:
 
 def _table(comparison: Comparison) -> Table:
     """What fits on a terminal of 80 columns; the report has the rest."""
-    table = Table(
-        title=comparison.title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False
-    )
-    table.add_column("learner", no_wrap=True)
+    table = terminal_table(comparison.title, ["learner"])
     for metric in comparison.metrics:
         shown = [format(entry.metrics.get(metric.key, 0.0), metric.format) for entry in comparison.entries]
         words = metric.name.split()

@@ -40,22 +40,6 @@ class Task(StrEnum):
     MPE = "MPE"
 
 
-class Method(StrEnum):
-    """Methods of ``bactrian.infer`` and ``bactrian.decode``."""
-
-    RBP = "rbp"
-    EXACT = "exact"
-    BP = "bp"
-    TRW = "trw"
-    CONVEX = "convex"
-    DOUBLE_LOOP = "double-loop"
-    MEAN_FIELD = "mean-field"
-    GIBBS = "gibbs"
-    MAX_PRODUCT = "max-product"
-    MAX_MARGINALS = "max-marginals"
-    DUAL = "dual"
-
-
 class Fallback(StrEnum):
     """What finishes where belief propagation does not converge."""
 
@@ -93,7 +77,7 @@ def share(value: float | None) -> float | None:
 def infer_command(
     model: Annotated[Path, typer.Argument(metavar="MODEL.uai", help="The model, a MARKOV or BAYES file.")],
     evidence: Annotated[Path | None, typer.Option("--evidence", "-e", help="A file with the observed states.")] = None,
-    method: Annotated[Method | None, typer.Option("--method", "-m", metavar="NAME", help=_METHOD_HELP)] = None,
+    method: Annotated[str | None, typer.Option("--method", "-m", metavar="NAME", help=_METHOD_HELP)] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="The result; its suffix .MAR, .PR or .MPE names the task.")
     ] = None,
@@ -177,7 +161,7 @@ def _task(task: Task | None, output: Path | None) -> Task:
     return named or task or Task.MAR
 
 
-def _method(method: Method | None, task: Task) -> str:
+def _method(method: str | None, task: Task) -> str:
     from bactrian.inference import decode, infer
 
     choices = list(decode.METHODS if task is Task.MPE else infer.METHODS)
@@ -185,9 +169,9 @@ def _method(method: Method | None, task: Task) -> str:
         choices.remove("gibbs")  # it has no estimate of log Z
     if method is None:
         return "max-product" if task is Task.MPE else "rbp"
-    if method.value not in choices:
-        raise BadInputError(f"--method {method.value} is not for {task.value}; choose from {', '.join(choices)}")
-    return method.value
+    if method not in choices:
+        raise BadInputError(f"--method {method} is not for {task.value}; choose from {', '.join(choices)}")
+    return method
 
 
 def _check_options(more: dict[str, Any], method: str, task: Task) -> None:

@@ -10,12 +10,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich import box
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
-from bactrian.cli.common import BadInputError, bad_input, progress_bar
+from bactrian.cli.common import BadInputError, bad_input, progress_bar, terminal_table
 
 app = typer.Typer(help="Run the paper's experiments on your copy of their data.", no_args_is_help=True)
 
@@ -87,9 +85,7 @@ def _run(name: str, data: Path, output: Path | None, quick: bool, *, module: str
 
 def _print(table: Any) -> None:
     console = Console()
-    shown = Table(title=escape(table.title), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    for number, column in enumerate(table.columns):
-        shown.add_column(escape(column), justify="right" if number else "left", no_wrap=True)
+    shown = terminal_table(table.title, table.columns, numbers=True)
     for row in table.rows:
         shown.add_row(*(escape(cell) for cell in row))
     width = shown.__rich_measure__(console, console.options.update(max_width=10_000)).maximum

@@ -32,7 +32,8 @@ from bactrian.graphs.packing import pack
 from bactrian.graphs.scores import TYINGS
 from bactrian.inference.graph_marginals import GraphMarginals
 from bactrian.solvers.solution import Callback
-from bactrian.text.entities import entity_scores, guess_scheme
+from bactrian.text.entities import entity_scores
+from bactrian.text.schemes import guess_scheme
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]

@@ -40,41 +40,22 @@ FORMAT = "bactrian-run"
 FORMAT_VERSION = 1
 
 
+def _file(name: str, meaning: str) -> property:
+    return property(lambda folder: folder.path / name, doc=meaning)
+
+
 @dataclass(frozen=True)
 class RunFolder:
     """A folder with the files of one run."""
 
     path: Path
 
-    @property
-    def settings(self) -> Path:
-        """What was asked for."""
-        return self.path / "settings.json"
-
-    @property
-    def model(self) -> Path:
-        """The fitted model."""
-        return self.path / "model.safetensors"
-
-    @property
-    def history(self) -> Path:
-        """The course of training."""
-        return self.path / "history.jsonl"
-
-    @property
-    def metrics(self) -> Path:
-        """How training ended, and scores."""
-        return self.path / "metrics.json"
-
-    @property
-    def report(self) -> Path:
-        """The page."""
-        return self.path / "report.html"
-
-    @property
-    def checkpoint(self) -> Path:
-        """Where training goes on."""
-        return self.path / "checkpoint.safetensors"
+    settings = _file("settings.json", "What was asked for.")
+    model = _file("model.safetensors", "The fitted model.")
+    history = _file("history.jsonl", "The course of training.")
+    metrics = _file("metrics.json", "How training ended, and scores.")
+    report = _file("report.html", "The page.")
+    checkpoint = _file("checkpoint.safetensors", "Where training goes on.")
 
     @staticmethod
     def create(path: Path, settings: RunSettings, checksums: Mapping[str, str]) -> RunFolder:

@@ -9,30 +9,7 @@ from typing import Any
 
 from numpy.typing import ArrayLike
 
-from bactrian.text.schemes import (
-    SCHEMES,
-    Span,
-    checked_starts,
-    convert,
-    guess_scheme,
-    joined,
-    spans,
-    split_tags,
-    tags_of,
-)
-
-__all__ = [
-    "SCHEMES",
-    "Score",
-    "Scores",
-    "Span",
-    "convert",
-    "entity_scores",
-    "guess_scheme",
-    "spans",
-    "tags_of",
-    "token_scores",
-]
+from bactrian.text.schemes import checked_starts, joined, split_tags
 
 
 @dataclass(frozen=True)
