@@ -334,6 +334,7 @@ class UsedBatches(torch.utils.data.Dataset):
         return self.batch
 
 
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")  # Python 3.12 and newer
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_used_batch_comes_back_from_a_worker_process(device):
     """Tensors of a GPU cannot be sent by a forked process: the loader would wait for ever."""
