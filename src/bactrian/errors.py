@@ -72,3 +72,9 @@ def check_number(argument: str, value: object, *, least: float = -np.inf, whole:
         raise ArgumentTypeError(argument, f"must be {'an integer' if whole else 'a number'}, found {value!r}")
     if not value >= least:
         raise ArgumentError(argument, f"must be at least {least}, found {value}")
+
+
+def check_flag(argument: str, value: object) -> None:
+    """Refuse what is neither true nor false; 0 and 1 are."""
+    if not (isinstance(value, bool | np.bool_) or (isinstance(value, int | np.integer) and value in (0, 1))):
+        raise ArgumentTypeError(argument, f"must be True or False, found {value!r}")

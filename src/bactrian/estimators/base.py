@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
+from bactrian.errors import check_flag
 from bactrian.estimators.saving import Arrays, ModelFileError, SavedModel, read_model, write_model
 from bactrian.learners.learn import check_options, learn
 from bactrian.solvers.solution import Callback, Solution, Status
@@ -45,6 +46,7 @@ class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
     def check_params(self) -> None:
         """Refuse parameters that make no sense, before any data are looked at."""
         check_options(**self.learning_options())
+        check_flag("warm_start", self.warm_start)
 
     def learning_options(self) -> dict[str, Any]:
         """The method and the options of :func:`bactrian.learn` that ``fit`` learns with."""
@@ -139,6 +141,7 @@ class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             raise ValueError("its weights are not a flat array of finite numbers")
         objective, moment_gap, violation, seconds = arrays["solution"].tolist()
         estimator = cls(**saved.params)
+        estimator.check_params()
         estimator.weights_ = weights
         estimator.solution_ = Solution(
             weights=weights,
@@ -153,6 +156,7 @@ class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             evaluations=int(attributes["evaluations"]),
         )
         estimator.method_ = attributes.get("fitted_method", estimator.method)  # older files of sequences have none
+        check_options(estimator.method_, prior_variance=None, l1=0.0)
         estimator._restore(attributes, arrays)
         if estimator._n_weights() != weights.size:
             raise ValueError(f"it has {weights.size} weights, which do not fit its features, labels and tables")

@@ -11,16 +11,25 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from bactrian.camel.camel import Camel
-from bactrian.errors import check_choice
+from bactrian.errors import check_choice, check_flag, check_number
 from bactrian.estimators.base import LearnedEstimator
 from bactrian.estimators.graph_arrays import StackedGraphs, stack_graphs
-from bactrian.estimators.labels import check_kind, checked_labels, class_weights, codes_of, label_array, unknown_label
+from bactrian.estimators.labels import (
+    check_class_weight,
+    check_kind,
+    checked_labels,
+    class_weights,
+    codes_of,
+    label_array,
+    unknown_label,
+)
 from bactrian.estimators.saving import Arrays
 from bactrian.graphs.domain import real_numbers
 from bactrian.graphs.elimination import MemoryBudgetError
-from bactrian.graphs.graph_data import GraphData, checked_weights
+from bactrian.graphs.graph_data import NODE_FACTORS, GraphData, checked_weights
+from bactrian.graphs.scores import TYINGS
 from bactrian.inference.graph_marginals import GraphMarginals, graph_marginals
-from bactrian.inference.infer import METHODS
+from bactrian.inference.infer import METHODS, check_inference
 from bactrian.learners.diagnostics import Diagnosis, diagnose
 from bactrian.learners.matched import matched_inference
 from bactrian.solvers.solution import Callback
@@ -116,6 +125,14 @@ class GraphEstimator(LearnedEstimator):
         check_choice("inference", self.inference, ("matched", *METHODS))
         if self.inference_options is not None and not isinstance(self.inference_options, Mapping):
             raise TypeError(f"inference_options must be a dict, found {type(self.inference_options).__name__}")
+        method = matched_inference(self.method)[0] if self.inference == "matched" else self.inference
+        check_inference(method, self.inference_options or {})
+        check_choice("tables", self.tables, TYINGS)
+        check_choice("node_factors", self.node_factors, NODE_FACTORS)
+        check_flag("fit_intercept", self.fit_intercept)
+        check_class_weight(self.class_weight)
+        if self.labels is not None and label_array(self.labels, "labels").size == 0:
+            raise ValueError("labels must name at least one class")
 
     def _checked_classes(self, labels: NDArray[Any], again: bool) -> NDArray[Any]:
         if self.labels is not None:
@@ -307,11 +324,10 @@ class GraphEstimator(LearnedEstimator):
         self.node_factors_ = attributes["node_factors"]
         node, edge = attributes["intercepts"]
         self.intercepts_ = bool(node), bool(edge)
-        self.n_features_in_ = int(attributes["n_features"])
-        edge_features = attributes["n_edge_features"]
-        self.n_edge_features_ = None if edge_features is None else int(edge_features)
-        for size in (self.n_features_in_, self.n_edge_features_ or 0):
-            if not 0 <= size <= self.weights_.size:  # before any array is made
+        self.n_features_in_, self.n_edge_features_ = attributes["n_features"], attributes["n_edge_features"]
+        for size in (self.n_features_in_, 0 if self.n_edge_features_ is None else self.n_edge_features_):
+            check_number("its number of features", size, least=0, whole=True)
+            if not size <= self.weights_.size:  # before any array is made
                 raise ValueError(f"it has {self.weights_.size} weights, too few for {size} features")
 
     def _n_weights(self) -> int:
@@ -411,6 +427,11 @@ class GraphCRF(GraphEstimator):
     """
 
     edge_intercept: bool = True
+
+    def check_params(self) -> None:
+        """Refuse parameters that make no sense, before any data are looked at."""
+        super().check_params()
+        check_flag("edge_intercept", self.edge_intercept)
 
     def _stack(self, X: Any, fitted: bool) -> StackedGraphs:
         intercepts = self.intercepts_ if fitted else (bool(self.fit_intercept), bool(self.edge_intercept))

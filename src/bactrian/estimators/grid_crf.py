@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bactrian.errors import about
+from bactrian.errors import about, check_flag
 from bactrian.estimators.graph_arrays import StackedGraphs, pointer, stack_rows
 from bactrian.estimators.graph_crf import GraphEstimator
 from bactrian.estimators.labels import checked_list
@@ -71,6 +71,12 @@ class GridCRF(GraphEstimator):
     by_direction: bool = False
     connectivity_: int = field(init=False)
 
+    def check_params(self) -> None:
+        """Refuse parameters that make no sense, before any data are looked at."""
+        super().check_params()
+        _checked_connectivity(self.connectivity)
+        check_flag("by_direction", self.by_direction)
+
     def _stack(self, X: Any, fitted: bool) -> StackedGraphs:
         connectivity = self.connectivity_ if fitted else _checked_connectivity(self.connectivity)
         intercept = self.intercepts_[0] if fitted else bool(self.fit_intercept)
@@ -127,7 +133,7 @@ def grid_edges(height: int, width: int, connectivity: int = 4) -> tuple[Ints, In
 
 
 def _checked_connectivity(connectivity: Any) -> int:
-    if connectivity not in (4, 8):
+    if not isinstance(connectivity, int | np.integer) or connectivity not in (4, 8):
         raise ValueError(f"connectivity must be 4 or 8, found {connectivity!r}")
     return int(connectivity)
 

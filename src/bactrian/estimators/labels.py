@@ -11,7 +11,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from bactrian.errors import about
+from bactrian.errors import ArgumentError, about
 from bactrian.graphs.domain import real_numbers, rectangular
 
 Ints = NDArray[np.int64]
@@ -112,6 +112,19 @@ def class_weights(given: Any, classes: NDArray[Any]) -> str | NDArray[np.float64
     if weights.shape != classes.shape:
         raise ValueError(f"class_weight must have one weight per class: expected {classes.size}, found {weights.size}")
     return weights
+
+
+def check_class_weight(class_weight: Any) -> None:
+    """Refuse what can be no class weights, whatever the labels."""
+    if class_weight is None or (isinstance(class_weight, str) and class_weight == "balanced"):
+        return
+    if isinstance(class_weight, str | bytes) or not isinstance(class_weight, Mapping | Sequence | np.ndarray):
+        expected = "must be 'balanced', a dict or one weight per label"
+        raise ArgumentError("class_weight", f"{expected}, found {class_weight!r}")
+    weights = list(class_weight.values()) if isinstance(class_weight, Mapping) else class_weight
+    numbers = real_numbers(weights, "class_weight")
+    if numbers.ndim != 1 or not (np.isfinite(numbers).all() and (numbers >= 0.0).all()):
+        raise ArgumentError("class_weight", f"must hold finite numbers, none negative, found {class_weight!r}")
 
 
 def listed_labels(y: Any, lengths: Sequence[int]) -> list[list[Any]]:

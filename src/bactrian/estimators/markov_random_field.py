@@ -11,9 +11,11 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import DensityMixin
 from sklearn.utils.validation import check_is_fitted
 
-from bactrian.errors import check_choice
+from bactrian.errors import ArgumentError, check_choice, check_number
 from bactrian.estimators.base import LearnedEstimator
 from bactrian.estimators.pairwise import (
+    NODE_FACTORS,
+    TABLES,
     check_seen_states,
     check_tables_fit,
     checked_cardinalities,
@@ -222,6 +224,17 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
         """Refuse parameters that make no sense, before any data are looked at."""
         super().check_params()
         check_choice("inference", self.inference, ("matched", *METHODS))
+        check_choice("tables", self.tables, TABLES)
+        check_choice("node_factors", self.node_factors, NODE_FACTORS)
+        check_number("memory_budget", self.memory_budget, least=0, whole=True)
+        if self.cardinalities is not None:
+            checked_cardinalities(self.cardinalities, np.size(self.cardinalities))
+        if self.shape is not None and (np.shape(self.shape) != (2,) or np.asarray(self.shape).dtype.kind not in "iu"):
+            raise ArgumentError("shape", f"must be (height, width), found {self.shape!r}")
+        if isinstance(self.edges, str):
+            check_choice("edges", self.edges, ("complete", "grid"))
+        else:
+            checked_edges(self.edges, None, np.iinfo(np.int64).max)
 
     @property
     def inference_method_(self) -> str:

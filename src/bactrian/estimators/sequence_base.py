@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
-from bactrian.errors import check_choice, check_number
+from bactrian.errors import check_choice, check_flag, check_number
 from bactrian.estimators.base import LearnedEstimator
 from bactrian.estimators.encoding import Rows, Vocabulary, check_sequences, fit_vocabulary
-from bactrian.estimators.labels import Labels, class_weights, listed_labels
+from bactrian.estimators.labels import Labels, check_class_weight, class_weights, listed_labels
 from bactrian.estimators.saving import Arrays
 from bactrian.estimators.sequence_data import (
     SKIP,
@@ -26,7 +26,7 @@ from bactrian.estimators.sequence_data import (
     sequence_edges,
     with_constant,
 )
-from bactrian.graphs.graph_data import GraphData, checked_weights
+from bactrian.graphs.graph_data import NODE_FACTORS, GraphData, checked_weights
 from bactrian.graphs.inputs import BundledRows
 from bactrian.graphs.packing import pack
 from bactrian.graphs.scores import TYINGS
@@ -192,6 +192,12 @@ class SequenceCRF(LearnedEstimator):
         check_number("min_frequency", self.min_frequency, least=1, whole=True)
         for kind, tying in zip(_EDGE_KINDS, self._tables(), strict=False):
             check_choice(f"{kind}_tables", tying, TYINGS)
+        check_choice("node_factors", self.node_factors, NODE_FACTORS)
+        check_flag("all_possible_states", self.all_possible_states)
+        check_flag("all_possible_transitions", self.all_possible_transitions)
+        check_class_weight(self.class_weight)
+        if self.labels is not None:
+            Labels.of([], self.labels)
 
     def _active(self, rows: dict[str, Rows], edges: SequenceEdges, labels: Labels, codes: Ints) -> Any:
         """Weights whose feature was seen with their label, where only these are wanted."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bactrian.errors import check_choice
+from bactrian.errors import ArgumentTypeError, check_choice, check_number
 from bactrian.estimators.sequence_base import SequenceCRF
 from bactrian.estimators.sequence_data import SKIP, checked_skips, ruled_skips
 from bactrian.graphs.elimination import MemoryBudgetError
@@ -16,7 +16,9 @@ from bactrian.graphs.graph_data import GraphData
 from bactrian.inference.decode import METHODS, decode
 from bactrian.inference.graph_marginals import GraphMarginals, graph_marginals
 from bactrian.inference.infer import METHODS as INFERENCE
+from bactrian.inference.infer import check_inference
 from bactrian.learners.matched import matched_inference
+from bactrian.text.skips import RULES
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -149,6 +151,12 @@ all_possible_transitions, warm_start
         super().check_params()
         check_choice("decoding", self.decoding, METHODS)
         check_choice("inference", self.inference, (*INFERENCE, "matched"))
+        check_number("inference_tolerance", self.inference_tolerance, least=0)
+        check_inference("rbp", {"tolerance": self.inference_tolerance})
+        if not callable(self.skips) and self.skips is not None:
+            check_choice("skips", self.skips, RULES)
+        if not isinstance(self.word, str):
+            raise ArgumentTypeError("word", f"must be the name of a feature, found {self.word!r}")
 
     def _skips(self, X: Any, lengths: Ints, skips: Any) -> list[Ints] | None:
         if skips is not None:

@@ -95,14 +95,6 @@ def gibbs(
     r_hat : float
         ``converged`` says that no variable's split R-hat exceeds this.
     """
-    for name, value, least in (
-        ("n_samples", n_samples, 4),
-        ("burn_in", burn_in, 0),
-        ("thinning", thinning, 1),
-        ("n_chains", n_chains, 1),
-    ):
-        if not value >= least:
-            raise ValueError(f"{name} must be at least {least}, found {value}")
     scores = factor_scores(problem.data, problem.weights, problem.evidence, problem.workers)
     layout = scores.layout
     blocks = build_blocks(layout, scores.hubs, LARGEST_PAIR if blocked else 0)

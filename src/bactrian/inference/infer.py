@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 
 from bactrian.camel.entropy import CountingNumbers, carve, concave_numbers
 from bactrian.engines.numba.threads import Workers
+from bactrian.errors import check_flag, check_number
 from bactrian.graphs.graph_data import GraphData
 from bactrian.graphs.loglinear import LogLinearModel
 from bactrian.inference.arguments import check_free_states, check_options, checked_start, checked_weights, packed
@@ -137,8 +138,7 @@ def infer(
     began = time.perf_counter()
     if method not in METHODS:
         raise ValueError(f"method must be one of {', '.join(map(repr, METHODS))}, found {method!r}")
-    if more and method not in ("mean-field", "gibbs"):
-        raise TypeError(f"{method!r} has no option {next(iter(more))!r}")
+    _check_more(method, more)
     options = Options(
         tolerance=tolerance,
         max_iterations=max_iterations,
@@ -157,7 +157,7 @@ def infer(
     check_free_states(model, memory_budget)
     many = not isinstance(model, LogLinearModel)
     data, seen = packed(model, evidence)
-    options = replace(options, start=checked_start(start, many, data.layout.n_instances))
+    options = replace(options, tolerance=float(tolerance), start=checked_start(start, many, data.layout.n_instances))
     problem = Problem(
         data=data,
         weights=checked_weights(weights, data.n_weights),
@@ -171,6 +171,36 @@ def infer(
     results = tightened(problem, METHODS[method], tighten) if tighten else METHODS[method](problem, **more)
     warn_unconverged(method, results)
     return results if many else results[0]
+
+
+def check_inference(method: str, given: Mapping[str, Any]) -> None:
+    """Refuse options that :func:`infer` would not take with a method.
+
+    Raises
+    ------
+    TypeError, ValueError
+        With the name of the option.
+    """
+    own = {name: value for name, value in given.items() if name in _NUMBERS or name in _CHOICES}
+    _check_more(method, {name: value for name, value in given.items() if name not in own and name != "tighten"})
+    for name, value in own.items():
+        if name in _NUMBERS and value is not None:
+            least, whole = _NUMBERS[name]
+            check_number(name, value, least=least, whole=whole)
+    check_options(Options(**{name: value for name, value in own.items() if name != "n_threads"}), method)
+    check_tighten(given.get("tighten", 0), method)
+
+
+def _check_more(method: str, more: Mapping[str, Any]) -> None:
+    """Refuse options that are not among a method's own, or too small."""
+    for name, value in more.items():
+        if name not in _MORE.get(method, {}):
+            raise TypeError(f"{method!r} has no option {name!r}")
+        least = _MORE[method][name]
+        if least is None:
+            check_flag(name, value)
+        else:
+            check_number(name, value, least=least, whole=isinstance(least, int))
 
 
 def _propagation(method: str, schedule: str | None) -> Callable[[Problem], list[InferenceResult]]:
@@ -213,6 +243,18 @@ def _elsewhere(module: str, name: str) -> Callable[..., list[InferenceResult]]:
 
     return run
 
+
+#: Numbers among the options: the least value, and whether they are whole.
+_NUMBERS: dict[str, tuple[float, bool]] = {
+    "tolerance": (0, False), "max_iterations": (1, True), "max_seconds": (0, False), "damping": (0, False),
+    "memory_budget": (1, True), "n_threads": (1, True), "seed": (0, True),
+}  # fmt: skip
+_CHOICES = ("schedule", "counting_numbers", "fallback")
+#: Options of single methods: the least value, a float where fractions are allowed, or None for a flag.
+_MORE: dict[str, dict[str, float | None]] = {
+    "gibbs": {"n_samples": 4, "burn_in": 0, "thinning": 1, "n_chains": 1, "blocked": None, "r_hat": 1.0},
+    "mean-field": {"restarts": 1},
+}
 
 METHODS: dict[str, Callable[..., list[InferenceResult]]] = {
     "exact": exact,

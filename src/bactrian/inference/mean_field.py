@@ -40,8 +40,6 @@ def mean_field(problem: Problem, *, restarts: int = 1) -> list[InferenceResult]:
         the call. Each model keeps its best. Where all of them leave mass on forbidden states one more starts at an
         allowed assignment, if max-product finds one; otherwise F is -inf, the truth about such beliefs.
     """
-    if restarts < 1:
-        raise ValueError(f"restarts must be at least 1, found {restarts}")
     options, workers = problem.options, problem.workers
     scores = factor_scores(problem.data, problem.weights, problem.evidence, workers)
     generator = np.random.default_rng(options.seed)
