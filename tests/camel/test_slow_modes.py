@@ -47,10 +47,10 @@ def test_sweeps_add_up_over_legs():
 
 def test_forbidden_states_stay_forbidden_in_a_leap():
     dual = strong_field()
-    dual.hub_bias[0] = -np.inf
+    dual.part.linearisation[0] = np.inf
     found = dual.evaluate(WEIGHTS, tolerance=-1.0, max_sweeps=500)
     assert np.isfinite([found.value, *found.gradient]).all()
-    assert dual.hub_beliefs()[0] == 0.0
+    assert dual.part.hub_beliefs()[0] == 0.0
 
 
 def test_a_relative_tolerance_counts_from_the_start():
@@ -86,6 +86,6 @@ def test_small_gains_of_a_large_objective_add_up():
 def test_no_number_hides_one_that_is_not(which):
     dual = strong_field()
     dual.evaluate(WEIGHTS, max_sweeps=2)
-    getattr(dual.beliefs, which)[0] = np.nan
-    _, _, violation, residual = summarise(dual.data.weights, dual.beliefs)
+    getattr(dual.part.beliefs, which)[0] = np.nan
+    _, _, violation, residual = summarise(dual.data.weights, dual.part.beliefs)
     assert np.isnan({"violation": violation, "residual": residual}[which])

@@ -42,12 +42,12 @@ def evaluated(data: bt.GraphData, fast: bool, monkeypatch: pytest.MonkeyPatch, e
     packed = pack(data)
     carving: Carving = carve(packed, "bethe").whole if entropy == "total" else carve(packed, entropy.split()[0])
     dual = Dual(packed, carving, Prior(1.0, 0.0), Workers(1), consistency=not entropy.endswith("apart"))
-    assert bool(dual._states) == fast
+    assert bool(dual.part._states) == fast
     rng = np.random.default_rng(1)
     weights = scale * rng.normal(size=packed.n_weights)
-    dual.hub_bias[:] = 0.1 * rng.normal(size=dual.hub_bias.size)
+    dual.part.linearisation[:] = 0.1 * rng.normal(size=dual.part.linearisation.size)
     if dual.consistency:
-        dual.multipliers[:] = 0.3 * rng.normal(size=dual.multipliers.size)
+        dual.part.multipliers[:] = 0.3 * rng.normal(size=dual.part.multipliers.size)
         found = dual.evaluate(weights, tolerance=0.0, max_sweeps=0 if entropy.endswith("given") else 3)
     else:
         found = dual.evaluate(weights)
@@ -85,7 +85,7 @@ def test_scores_out_of_range_take_the_general_route(entropy: str, monkeypatch: p
     assert np.isfinite(fast.value)
     assert fast.value == pytest.approx(slow.value, rel=1e-9)
     np.testing.assert_allclose(fast.gradient, slow.gradient, rtol=1e-7, atol=1e-7)
-    assert not dual.beliefs.done.all()
+    assert not dual.part.beliefs.done.all()
 
 
 @pytest.mark.parametrize("method", ["bp", "convex", "exact"])

@@ -232,8 +232,8 @@ def dual_of(name: str, entropy: str = "bethe", variance: float | None = 3.0, con
     packed = packed_of(name)
     dual = Dual(packed, numbers_of(name, entropy), Prior(variance), ONE, consistency=consistency)
     rng = np.random.default_rng(6)
-    dual.hub_bias[:] = 0.5 * rng.normal(size=dual.hub_bias.size)
-    dual.multipliers[:] = 0.5 * rng.normal(size=dual.multipliers.size)
+    dual.part.linearisation[:] = 0.5 * rng.normal(size=dual.part.linearisation.size)
+    dual.part.multipliers[:] = 0.5 * rng.normal(size=dual.part.multipliers.size)
     return dual
 
 
@@ -308,7 +308,7 @@ def dense_dual(dual: Dual, weights: Array) -> float:
     data, layout = dual.data, dual.data.layout
     entries, hub_scores = np.empty(layout.n_entries), np.empty(layout.n_hub_states)
     data.scores.scores(weights, entries, hub_scores, ONE)
-    hub_scores += dual.hub_bias
+    hub_scores -= dual.part.linearisation
     total = (
         -float(weights @ dual.empirical) - data.observed_base + 0.5 * dual.prior.precision * float(weights @ weights)
     )
@@ -320,14 +320,14 @@ def dense_dual(dual: Dual, weights: Array) -> float:
             for link in layout.cluster_link[layout.cluster_links[c] : layout.cluster_links[c + 1]]:
                 start = layout.link_projection[link]
                 states = layout.projection[start : start + scores.size]
-                scores += dual.multipliers[layout.link_offset[link] : layout.link_offset[link + 1]][states]
-            kappa = dual.carving.cluster[c]
+                scores += dual.part.multipliers[layout.link_offset[link] : layout.link_offset[link + 1]][states]
+            kappa = dual.part.carving.cluster[c]
             value += kappa * scipy_logsumexp(scores / kappa)
         for h in range(layout.instance_hubs[m], layout.instance_hubs[m + 1]):
             scores = hub_scores[layout.hub_offset[h] : layout.hub_offset[h + 1]].copy()
             for link in range(layout.hub_links[h], layout.hub_links[h + 1]):
-                scores -= dual.multipliers[layout.link_offset[link] : layout.link_offset[link + 1]]
-            kappa = dual.carving.hub[h]
+                scores -= dual.part.multipliers[layout.link_offset[link] : layout.link_offset[link + 1]]
+            kappa = dual.part.carving.hub[h]
             value += kappa * scipy_logsumexp(scores / kappa)
         total += data.weights[m] * value
     return total
@@ -341,9 +341,9 @@ def test_value_of_the_dual(name: str, scale: float) -> None:
     rng = np.random.default_rng(8)
     numbers = rng.uniform(0.3, 2.0, size=packed.layout.n_clusters), rng.uniform(0.3, 2.0, size=packed.layout.n_hubs)
     dual = Dual(packed, Carving(*numbers, np.zeros(packed.layout.n_hubs)), Prior(3.0), ONE)
-    dual.hub_bias[:] = rng.normal(size=dual.hub_bias.size)
+    dual.part.linearisation[:] = rng.normal(size=dual.part.linearisation.size)
     for _ in range(3):
-        dual.multipliers[:] = scale * rng.normal(size=dual.multipliers.size)
+        dual.part.multipliers[:] = scale * rng.normal(size=dual.part.multipliers.size)
         weights = rng.normal(size=packed.n_weights)
         value = dual.evaluate(weights).value
         assert value == pytest.approx(dense_dual(dual, weights), rel=1e-12)
@@ -372,8 +372,8 @@ def test_counting_numbers_are_spread_over_clusters_and_edges() -> None:
 @pytest.mark.parametrize("damping", [0.0, LOG_SPACE])
 def test_sweeps_never_raise_the_dual(name: str, entropy: str, damping: float) -> None:
     dual = dual_of(name, entropy)
-    assert (dual.carving.hub >= 0).all()
-    dual.multipliers *= 4
+    assert (dual.part.carving.hub >= 0).all()
+    dual.part.multipliers *= 4
     weights = 2 * random_weights(dual)
     values = [dual.evaluate(weights, max_sweeps=1, damping=damping).value for _ in range(40)]
     assert np.diff(values).max() <= 1e-11 * abs(values[0])
@@ -392,22 +392,22 @@ def test_linear_space_equals_log_space(name: str, entropy: str, sweeps: int) -> 
     ours = fast.evaluate(weights, max_sweeps=sweeps)
     theirs = slow.evaluate(weights, max_sweeps=sweeps, damping=LOG_SPACE)
     if entropy != "odd" or name not in ("shared pairs", "absorbed"):  # the fast path wants one number a table
-        assert fast.beliefs.done.all()
-    assert not slow.beliefs.done.any()
+        assert fast.part.beliefs.done.all()
+    assert not slow.part.beliefs.done.any()
     assert ours.value == pytest.approx(theirs.value, abs=1e-10)
     np.testing.assert_allclose(ours.gradient, theirs.gradient, atol=1e-10)
     assert ours.violation == pytest.approx(theirs.violation, abs=1e-10)
     for field in ("hub_log", "link_marginal", "hub_count", "counts", "value"):
-        np.testing.assert_allclose(getattr(fast.beliefs, field), getattr(slow.beliefs, field), atol=1e-10)
-    np.testing.assert_allclose(fast.multipliers, slow.multipliers, atol=1e-10)
+        np.testing.assert_allclose(getattr(fast.part.beliefs, field), getattr(slow.part.beliefs, field), atol=1e-10)
+    np.testing.assert_allclose(fast.part.multipliers, slow.part.multipliers, atol=1e-10)
 
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_clusters_take_the_path_in_log_space(name: str) -> None:
     dual = dual_of(name)
     dual.evaluate(random_weights(dual), max_sweeps=3)
-    assert not dual.beliefs.done.all()
-    assert name != "mixed" or dual.beliefs.done.tolist() == [True, False, True]
+    assert not dual.part.beliefs.done.all()
+    assert name != "mixed" or dual.part.beliefs.done.tolist() == [True, False, True]
 
 
 def ising(scale: float, clusters: list[Any], n: int, seed: int = 9) -> tuple[DenseModel, Any]:
@@ -436,11 +436,11 @@ def test_wide_tables_on_a_tree_agree_with_enumeration(scale: float) -> None:
         observed = weights @ dual.empirical + packed.observed_base
         assert value + observed == pytest.approx(log_partition(dense, weights), rel=1e-12, abs=1e-10)
         marginals = np.concatenate(variable_marginals(dense, weights))
-        np.testing.assert_allclose(dual.hub_beliefs(), marginals, atol=1e-11 * scale)
-        assert np.isfinite(dual.beliefs.link_marginal).all()
+        np.testing.assert_allclose(dual.part.hub_beliefs(), marginals, atol=1e-11 * scale)
+        assert np.isfinite(dual.part.beliefs.link_marginal).all()
         np.testing.assert_allclose(dual.evaluate(weights).gradient, differences_of(dense, dual, weights), atol=2e-6)
     if not 150.0 < scale < 700.0:
-        assert dual.tables.narrow.all() == (scale < 700.0)
+        assert dual.part.tables.narrow.all() == (scale < 700.0)
 
 
 def differences_of(dense: DenseModel, dual: Dual, weights: Array) -> Array:
@@ -488,10 +488,10 @@ def test_counts_of_shared_tables_survive_a_fresh_start_in_log_space(swept: bool)
     results = []
     for damping in (0.0, LOG_SPACE):
         dual = Dual(packed, carve(packed, "bethe"), Prior(3.0), ONE)
-        dual.multipliers[:] = multipliers
+        dual.part.multipliers[:] = multipliers
         sweeps = 3000 if swept else 0
         result = dual.evaluate(weights, damping=damping, max_sweeps=sweeps, tolerance=1e-13)
-        results.append((result, dual.beliefs, dual))
+        results.append((result, dual.part.beliefs, dual))
     (ours, fast, dual), (theirs, slow, _) = results
     assert 10 < fast.done.sum() < 70
     np.testing.assert_allclose(fast.counts, slow.counts, atol=1e-9)
@@ -521,7 +521,7 @@ def test_multipliers_of_extreme_weights_do_no_harm(damping: float) -> None:
         result = warm.evaluate(calm, **options)
         assert result.value == pytest.approx(expected.value, abs=1e-9)
         np.testing.assert_allclose(result.gradient, expected.gradient, atol=1e-8)
-        np.testing.assert_allclose(warm.hub_beliefs(), cold.hub_beliefs(), atol=1e-9)
+        np.testing.assert_allclose(warm.part.hub_beliefs(), cold.part.hub_beliefs(), atol=1e-9)
 
 
 def test_damping_reaches_the_same_point() -> None:
@@ -530,7 +530,7 @@ def test_damping_reaches_the_same_point() -> None:
     expected = plain.evaluate(weights, max_sweeps=5000, tolerance=1e-14)
     result = damped.evaluate(weights, max_sweeps=5000, tolerance=1e-14, damping=0.5)
     assert result.value == pytest.approx(expected.value, abs=1e-9)
-    np.testing.assert_allclose(damped.hub_beliefs(), plain.hub_beliefs(), atol=1e-9)
+    np.testing.assert_allclose(damped.part.hub_beliefs(), plain.part.hub_beliefs(), atol=1e-9)
     first = dual_of("ternary").evaluate(weights, max_sweeps=1).value
     half = dual_of("ternary").evaluate(weights, max_sweeps=1, damping=0.5).value
     assert abs(first - half) > 1e-3
@@ -542,18 +542,18 @@ def test_linearisation_is_minus_its_number_times_log_beliefs(share: float) -> No
     dual, other = dual_of("ternary"), dual_of("ternary")
     weights = random_weights(dual)
     for each in (dual, other):
-        each.hub_bias[:] = 0.0
+        each.part.linearisation[:] = 0.0
         each.evaluate(weights, max_sweeps=5000, tolerance=1e-14)
-    number = dual.carving.linearised[dual.data.hub_of_state]
-    expected = number * np.log(dual.hub_beliefs())
+    number = dual.part.carving.linearised[dual.data.hub_of_state]
+    expected = -number * np.log(dual.part.hub_beliefs())
     change = Linearisation(dual, share).update()
     assert change > 0.1
-    np.testing.assert_allclose(dual.hub_bias, expected, atol=1e-9)
-    other.hub_bias[:] = expected
+    np.testing.assert_allclose(dual.part.linearisation, expected, atol=1e-9)
+    other.part.linearisation[:] = expected
     ours = dual.evaluate(weights, max_sweeps=5000, tolerance=1e-14)
     theirs = other.evaluate(weights, max_sweeps=5000, tolerance=1e-14)
     assert ours.value == pytest.approx(theirs.value, abs=1e-9)
-    np.testing.assert_allclose(dual.hub_beliefs(), other.hub_beliefs(), atol=1e-9)
+    np.testing.assert_allclose(dual.part.hub_beliefs(), other.part.hub_beliefs(), atol=1e-9)
 
 
 # --- order of sweeps ---
@@ -599,14 +599,16 @@ def test_two_sweeps_are_exact_on_forests(seed: int, ternary: bool) -> None:
     marginals = np.concatenate([np.concatenate(variable_marginals(model, weights)) for model in dense])
     for damping in (0.0, LOG_SPACE):
         dual = Dual(packed, carve(packed, "bethe").whole, Prior(None), ONE)
-        dual.multipliers[:] = rng.normal(size=dual.multipliers.size)
+        dual.part.multipliers[:] = rng.normal(size=dual.part.multipliers.size)
         dual.evaluate(weights, max_sweeps=1000, tree_sweeps=2, damping=damping)
-        np.testing.assert_array_equal(dual.beliefs.sweeps, 2)
-        np.testing.assert_allclose(dual.hub_beliefs(), marginals, atol=1e-12)
-        np.testing.assert_allclose(dual.beliefs.value, [log_partition(model, weights) for model in dense], atol=1e-11)
-        dual.multipliers[:] = rng.normal(size=dual.multipliers.size)
+        np.testing.assert_array_equal(dual.part.beliefs.sweeps, 2)
+        np.testing.assert_allclose(dual.part.hub_beliefs(), marginals, atol=1e-12)
+        np.testing.assert_allclose(
+            dual.part.beliefs.value, [log_partition(model, weights) for model in dense], atol=1e-11
+        )
+        dual.part.multipliers[:] = rng.normal(size=dual.part.multipliers.size)
         dual.evaluate(weights, max_sweeps=1, damping=damping)
-        assert np.abs(dual.hub_beliefs() - marginals).max() > 1e-4  # and one sweep is not enough
+        assert np.abs(dual.part.hub_beliefs() - marginals).max() > 1e-4  # and one sweep is not enough
 
 
 def test_loops_keep_the_order_given() -> None:

@@ -104,7 +104,7 @@ def test_value_gradient_and_violation_are_those_of_the_cpu(device, dtype, entrop
     carving = carve(packed, "convex") if entropy == "convex" else carve(packed, entropy)
     cpu = Dual(packed, carving, Prior(2.0), Workers(1))
     bias = rng.normal(size=(data.n_nodes, K))
-    cpu.hub_bias[:] = bias.ravel()
+    cpu.part.linearisation[:] = -bias.ravel()
     expected = cpu.evaluate(weights, tolerance=1e-13, max_sweeps=3000)
     dual = DeviceDual(
         data,

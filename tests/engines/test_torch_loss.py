@@ -50,7 +50,7 @@ def cpu_dual(method: str, nodes, tables, labels, node_factors: str, bias=None) -
     )
     dual = Dual(packed, carving, Prior(None), Workers(1), consistency=method != "piecewise")
     if bias is not None:
-        dual.hub_bias[:] = bias.ravel()
+        dual.part.linearisation[:] = -bias.ravel()
     weights = np.concatenate([nodes.numpy().ravel(), tables.expand(n_edges, K, K).numpy().ravel()])
     return dual.evaluate(weights, tolerance=1e-13, max_sweeps=2000 if dual.consistency else 0).value
 

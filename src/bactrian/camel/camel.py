@@ -18,7 +18,6 @@ from bactrian.camel.inner import InnerSolver, make_inner
 from bactrian.camel.linearisation import Linearisation
 from bactrian.camel.messages import MessageTables
 from bactrian.camel.run import Run, Settings
-from bactrian.camel.streamed import StreamedDual, StreamedLinearisation, make_dual
 from bactrian.engines.files.packed_folder import PackedFolder
 from bactrian.engines.numba.threads import Workers
 from bactrian.graphs.cycles import find_triplets
@@ -28,7 +27,7 @@ from bactrian.graphs.triplets import tighten
 from bactrian.parallel.communicator import anywhere
 from bactrian.solvers.anderson import Anderson
 from bactrian.solvers.lbfgs import largest
-from bactrian.solvers.solution import Solution, Status, WarmState
+from bactrian.solvers.solution import Solution, Status
 
 Floats = NDArray[np.float64]
 
@@ -150,18 +149,18 @@ class Camel:
         weights = run.initial_weights()
         if self.start == "piecewise" and self.consistency and settings.start is None:
             weights = self._piecewise_weights(run, workers, weights)
-        dual = make_dual(
+        dual = Dual(
             data,
-            lambda part: self.carving(part, settings.seed) if carving is None else carving,
+            carving or (lambda part: self.carving(part, settings.seed)),
             settings.prior,
             workers,
             consistency=self.consistency,
             communicator=settings.communicator,
         )
-        resumed = self._resume(dual, settings)
+        resumed = settings.state is not None and self.consistency and dual.take_up(settings.state)
         linearisation = self._linearisation(dual)
         if not resumed and self.start == "empirical" and dual.relinearises:
-            linearisation.start_at_observed(settings.communicator)
+            linearisation.start_at_observed()
         inner = make_inner(self.solver if self.consistency else "profiled", dual, run)
         weights, status = self.relinearise(run, inner, linearisation, weights)
         if self.tighten and run.iterations_left > 0:
@@ -180,7 +179,7 @@ class Camel:
     def _tightened(self, run: Run, bethe: InnerSolver, weights: Floats, status: Status) -> Solution:
         """Go on from Bethe's solution with triplets on its worst cycles."""
         bethe.evaluate(weights)
-        tables = MessageTables(bethe.dual)
+        tables = MessageTables(bethe.dual.part)
         triplets = find_triplets(run.data, tables, self.tighten)
         if not anywhere(run.settings.communicator, any(triplets))[0]:
             return run.finish(bethe, weights, status)
@@ -192,32 +191,13 @@ class Camel:
         dual = Dual(
             data.packed, carving, run.settings.prior, bethe.dual.workers, communicator=run.settings.communicator
         )
-        linearisation = self._in_memory(dual)
-        linearisation.update(data.start(bethe.dual.beliefs.hub_log, tables))
+        linearisation = self._linearisation(dual)
+        linearisation.start_at(data.start(bethe.dual.part.beliefs.hub_log, tables))
         inner = make_inner(self.solver, dual, run)
         weights, status = self.relinearise(run, inner, linearisation, weights)
         return run.finish(inner, weights, status, data)
 
-    def _resume(self, dual: Dual | StreamedDual, settings: Settings) -> bool:
-        """Take up the multipliers and linearisation of an earlier solution on data of the same layout."""
-        state = settings.state
-        if state is None or not self.consistency:
-            return False
-        if isinstance(dual, StreamedDual):
-            return dual.take_up(state)
-        if not isinstance(state, WarmState) or state.multipliers.size != dual.multipliers.size:
-            return False
-        dual.multipliers[:] = state.multipliers
-        if dual.relinearises:
-            dual.hub_bias[:] = state.linearisation
-        return True
-
-    def _linearisation(self, dual: Dual | StreamedDual) -> Linearisation | StreamedLinearisation:
-        if isinstance(dual, StreamedDual):
-            return StreamedLinearisation(dual)
-        return self._in_memory(dual)
-
-    def _in_memory(self, dual: Dual) -> Linearisation:
+    def _linearisation(self, dual: Dual) -> Linearisation:
         extrapolate = None if self.tight else Anderson(dual.communicator.add_up).next
         return Linearisation(dual, self.share, extrapolate)
 
@@ -226,7 +206,7 @@ class Camel:
         return carve(data, "folded" if self.fold else self.entropy, seed)
 
     def _piecewise_weights(self, run: Run, workers: Workers, weights: Floats) -> Floats:
-        dual = make_dual(
+        dual = Dual(
             run.data,
             lambda part: carve(part, "clusters"),
             run.settings.prior,
@@ -250,7 +230,7 @@ class Camel:
         return result.weights
 
     def relinearise(
-        self, run: Run, inner: InnerSolver, linearisation: Linearisation | StreamedLinearisation, weights: Floats
+        self, run: Run, inner: InnerSolver, linearisation: Linearisation, weights: Floats
     ) -> tuple[Floats, Status]:
         """Inner solves until the beliefs stand still; takes arrays of any type that the inner solver does."""
         dual = inner.dual

@@ -1,4 +1,4 @@
-"""The dual D(w, delta): evaluation, the joint objective over (w, delta) and the profiled one over w alone.
+"""The dual D(w, delta) of Eq. 12: a sum over parts of the data, plus observed scores and the prior.
 
 For data with weights M_m and a carving of the entropy,
 
@@ -6,26 +6,27 @@ For data with weights M_m and a carving of the entropy,
               + |w|^2 / 2 sigma^2
     dD/dw = E[f] - f_hat + w / sigma^2          dD/dd = E[h]
 
-The linearisation g lives on the hubs (``hub_bias`` = -g): any share of it on the clusters is a shift of the multipliers
-and changes neither weights nor beliefs once the clusters agree.
+The bracket is worked out part by part (:class:`bactrian.camel.messages.Messages`): one part for data in memory, one per
+chunk for data in files. The joint objective over (w, delta) and the profiled one over w alone follow.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bactrian.camel.entropy import Carving
+from bactrian.camel.file_parts import file_parts
 from bactrian.camel.messages import Messages
 from bactrian.camel.prior import Prior
 from bactrian.camel.weight_terms import WeightTerms
-from bactrian.engines.numba.tables import summarise
+from bactrian.engines.files.packed_folder import PackedFolder
 from bactrian.engines.numba.threads import Workers
 from bactrian.graphs.packed import PackedData
-from bactrian.parallel.communicator import Alone, Communicator, Message, combine, largest
+from bactrian.parallel.communicator import Alone, Communicator, Message, anywhere, combine, largest
 
 Floats = NDArray[np.float64]
 
@@ -43,14 +44,23 @@ class Evaluation(NamedTuple):
     residual: float  #: largest change of a marginal in the last sweep
 
 
-class Dual(Messages):
+class Dual:
     """D for a data set, an entropy and a prior.
 
     With several ranks the data is this rank's part of it, and D, its gradient and every decision are those of the
     whole: each rank must make the same calls.
 
+    Parameters
+    ----------
+    data : PackedData or PackedFolder
+        In memory, one part; in a folder, one part per chunk, of which one at a time is in memory.
+    carving : Carving, or a function from PackedData to one
+        Counting numbers of all parts, or of each.
+
     Attributes
     ----------
+    parts : list of Messages
+        To be used inside ``with part:``, or by :meth:`loaded`, since a part in a file then gives its memory back.
     relinearises, has_saddle, is_forest : bool
         Whether, in any part of the data, some entropy is linearised; some hub's number is negative, so that the star
         update solves for a saddle of D; and, in all parts, no instance has a loop.
@@ -60,33 +70,51 @@ class Dual(Messages):
 
     def __init__(
         self,
-        data: PackedData,
-        carving: Carving,
+        data: PackedData | PackedFolder,
+        carving: Carving | Callable[[PackedData], Carving],
         prior: Prior,
         workers: Workers,
         *,
         consistency: bool = True,
         communicator: Communicator | None = None,
     ) -> None:
-        if data.empirical is None:
-            raise ValueError("the data has no labels; the dual needs observed moments")
-        super().__init__(data, carving, workers, consistency=consistency)
-        self.prior = prior
+        self.data, self.prior, self.workers, self.consistency = data, prior, workers, consistency
         self.communicator = communicator = communicator or Alone()
-        self.empirical, (observed_base,), flags = combine(
-            communicator,
-            data.empirical,
-            (data.observed_base,),
-            (
-                float(carving.relinearises),
-                float((carving.hub < 0.0).any()),
-                float(not data.layout.instance_is_tree.all()),
-            ),
-        )
+        carve = (lambda _: carving) if isinstance(carving, Carving) else carving
+        self.in_memory = isinstance(data, PackedData)
+        if isinstance(data, PackedFolder):
+            self.parts = file_parts(data, carve, workers, consistency=consistency)
+            self.empirical, base = data.observed()[0], 0.0  # of all ranks; chunks have no fixed scores
+            flags = largest(communicator, *self._flags())
+        else:
+            if data.empirical is None:
+                raise ValueError("the data has no labels; the dual needs observed moments")
+            self.parts = [Messages(data, carve(data), workers, consistency=consistency)]
+            self.empirical, (base,), flags = combine(communicator, data.empirical, (data.observed_base,), self._flags())
         self.relinearises, self.has_saddle, self.is_forest = bool(flags[0]), bool(flags[1]), not flags[2]
-        self._weight_terms = WeightTerms(self.empirical, observed_base, prior, workers)
-        self._remembered: Floats | None = None
+        self._weight_terms = WeightTerms(self.empirical, base, prior, workers)
         self.message = Message(communicator, data.n_weights, 2, 2) if communicator.size > 1 else None
+
+    def _flags(self) -> tuple[float, float, float]:
+        """Whether some entropy is linearised, some hub's number is negative, and some instance has a loop."""
+        parts = self.parts
+        return (
+            float(any(part.carving.relinearises for part in parts)),
+            float(any(part.has_saddle for part in parts)),
+            float(not all(part.is_forest for part in parts)),
+        )
+
+    @property
+    def part(self) -> Messages:
+        """The only part, of data in memory."""
+        (part,) = self.parts
+        return part
+
+    def loaded(self) -> Iterator[Messages]:
+        """Each part in turn, in use until the next."""
+        for part in self.parts:
+            with part:
+                yield part
 
     def evaluate(
         self,
@@ -103,68 +131,91 @@ class Dual(Messages):
 
         ``residual`` and ``sweeps`` are those of messages which were passed elsewhere before.
         """
-        data, beliefs = self.data, self.beliefs
-        self.set_weights(weights)
-        self.pass_messages(tolerance=tolerance, max_sweeps=max_sweeps, tree_sweeps=tree_sweeps, damping=damping)
         message = self.message
         place = None if message is None else message.vector
-        expected = data.scores.moments(beliefs.counts, beliefs.hub_count, self.workers, place)
-        value, own_sweeps, violation, own_residual = summarise(data.weights, beliefs)
-        sums: tuple[float, ...] = value, own_sweeps + sweeps
-        maxima: tuple[float, ...] = violation, max(own_residual, residual)
+        expected: Floats | None = None
+        value, violation = 0.0, 0.0
+        for part in self.loaded():
+            part.set_weights(weights)
+            part.pass_messages(tolerance=tolerance, max_sweeps=max_sweeps, tree_sweeps=tree_sweeps, damping=damping)
+            found = part.summary(place if expected is None else None)
+            expected = found.moments if expected is None else np.add(expected, found.moments, out=expected)
+            value += found.value
+            sweeps += found.sweeps
+            violation, residual = larger(violation, found.violation), larger(residual, found.residual)
+        assert expected is not None
         if message is not None:
-            sums, maxima = message.combine(sums, maxima)
+            (value, sweeps), (violation, residual) = message.combine((value, sweeps), (violation, residual))
             expected = expected.copy()  # the next evaluation overwrites the message
-        (value, sweeps), (violation, residual) = sums, maxima
         value = self._weight_terms.add(value, expected, weights)
         return Evaluation(value, expected, violation, int(sweeps), residual)
 
     def remember(self) -> None:
         """Keep a copy of the multipliers."""
-        if self._remembered is None:
-            self._remembered = self.multipliers.copy()
-        else:
-            self._remembered[:] = self.multipliers
+        for part in self.loaded():
+            part.remember()
 
     def recall(self) -> None:
         """Take up the multipliers that were last remembered, if any were."""
-        if self._remembered is not None:
-            self.multipliers[:] = self._remembered
+        for part in self.loaded():
+            part.recall()
+
+    def remove_levels(self) -> None:
+        """See :meth:`Messages.remove_levels`."""
+        for part in self.loaded():
+            part.remove_levels()
 
     def belief_change(self) -> float:
         """Largest change of a hub's belief since this was last asked; NaN the first time."""
-        before, self.beliefs_before = self.beliefs_before, self.hub_beliefs()
-        if before is None:
-            return np.nan
-        return largest(self.communicator, float(np.abs(self.beliefs_before - before).max(initial=0.0)))[0]
+        change = 0.0
+        for part in self.loaded():
+            change = larger(change, part.belief_change())
+        return change if np.isnan(change) else largest(self.communicator, change)[0]
 
     def largest_violation(self) -> float:
-        """Largest disagreement over edges and sepset states at the last evaluation.
+        """Largest disagreement over edges and sepset states at the last evaluation."""
+        found = 0.0
+        for part in self.loaded():
+            found = larger(found, part.largest_violation())
+        return largest(self.communicator, found)[0]
 
-        Clusters are compared with the hub's own belief, or with each other where the hub is only a sepset.
-        """
-        data, layout = self.data, self.data.layout
-        violation = float(self.beliefs.violation.max(initial=0.0))
-        if data.hub_virtual.any():
-            marginal, reference = self.beliefs.link_marginal, self.hub_beliefs()
-            is_first = np.zeros(layout.n_links, dtype=bool)
-            is_first[layout.hub_links[:-1][data.hub_virtual]] = True
-            first_states = np.flatnonzero(is_first.repeat(np.diff(layout.link_offset)))
-            hub_state = data.hub_state_of_link_state
-            reference[hub_state[first_states]] = marginal[first_states]
-            violation = float(np.abs(marginal - reference[hub_state]).max(initial=0.0))
-        return largest(self.communicator, violation)[0]
+    def states(self) -> Iterator[tuple[str, Floats, Floats]]:
+        """Name, multipliers and linearisation of each part; they may be written to."""
+        for part in self.loaded():
+            yield part.name, part.multipliers, part.linearisation
+
+    def take_up(self, earlier: Any) -> bool:
+        """Go on with the states that an earlier dual, or a checkpoint, has for these parts; whether it has all."""
+        parts = {part.name: part for part in self.parts}
+        taken = 0
+        for name, multipliers, linearisation in earlier.states():
+            part = parts.get(name)
+            if part is None or part.multipliers.size != multipliers.size:
+                continue
+            with part:
+                part.multipliers[:] = multipliers
+                if self.relinearises:
+                    part.linearisation[:] = linearisation
+            taken += 1
+        return not anywhere(self.communicator, taken < len(parts))[0]
 
     def parts_at(self, weights: Floats) -> Iterator[Messages]:
-        """The parts of the data, one here, each with its scores at ``weights``."""
-        self.set_weights(weights)
-        yield self
+        """The parts of the data, each with its scores at ``weights``."""
+        for part in self.loaded():
+            part.set_weights(weights)
+            yield part
 
     def parts_since(self) -> Iterator[tuple[Messages, Floats]]:
         """Each part with the change of its multipliers since they were last remembered."""
-        assert self._remembered is not None
-        with np.errstate(invalid="ignore"):  # multipliers that forbid a state are -inf
-            yield self, self.multipliers - self._remembered
+        for part in self.loaded():
+            assert part.remembered is not None
+            with np.errstate(invalid="ignore"):  # multipliers that forbid a state are -inf
+                yield part, part.multipliers - part.remembered
+
+
+def larger(a: float, b: float) -> float:
+    """The larger of two numbers, NaN if one is: a maximum that hides a NaN would call it converged."""
+    return a if a >= b or np.isnan(a) else b
 
 
 class JointObjective:
@@ -177,13 +228,13 @@ class JointObjective:
     def __init__(self, dual: Dual) -> None:
         if dual.has_saddle:
             raise ValueError("the joint solver needs counting numbers of hubs that are not negative; use 'profiled'")
-        self.dual = dual
+        self.dual, self.part = dual, dual.part
         self.evaluations = 0
         self.last: Evaluation | None = None
-        data, layout = dual.data, dual.data.layout
+        data, layout = self.part.data, self.part.data.layout
         first = np.zeros(layout.n_links, dtype=bool)
         linked = data.degrees > 0
-        first[layout.hub_links[:-1][linked]] = dual.carving.hub[linked] == 0.0
+        first[layout.hub_links[:-1][linked]] = self.part.carving.hub[linked] == 0.0
         sizes = np.diff(layout.link_offset)
         self._free = np.flatnonzero(~first.repeat(sizes))
         self._tied = np.flatnonzero(first.repeat(sizes))
@@ -191,11 +242,11 @@ class JointObjective:
         self._impossible = np.zeros(self._free.size, dtype=bool)
         self._gradient = np.empty(data.n_weights + self._free.size)
         if not self._tied.size:
-            dual.beliefs = dual.beliefs._replace(disagreement=self._gradient[data.n_weights :])
+            self.part.beliefs = self.part.beliefs._replace(disagreement=self._gradient[data.n_weights :])
 
     def initial(self, weights: Floats) -> Floats:
         """x from weights and the dual's current multipliers; those that forbid a state go on to do so, as 0 in x."""
-        x = np.concatenate([weights, self.dual.multipliers[self._free]])
+        x = np.concatenate([weights, self.part.multipliers[self._free]])
         free = self.split(x)[1]
         self._impossible = free == -np.inf
         free[self._impossible] = 0.0
@@ -208,32 +259,32 @@ class JointObjective:
 
     def split(self, x: Floats) -> tuple[Floats, Floats]:
         """Weights and free multipliers."""
-        return x[: self.dual.data.n_weights], x[self.dual.data.n_weights :]
+        return x[: self.part.data.n_weights], x[self.part.data.n_weights :]
 
     def value_and_gradient(self, x: Floats) -> tuple[float, Floats]:
         """D and its gradient over (w, free d)."""
-        dual = self.dual
+        dual, part = self.dual, self.part
         weights, free = self.split(x)
         if self._impossible.any():
             free = np.where(self._impossible, -np.inf, free)
         if not self._tied.size:
-            dual.multipliers = free
+            part.multipliers = free
         else:
-            dual.multipliers[self._free] = free
-            dual.set_weights(weights)
+            part.multipliers[self._free] = free
+            part.set_weights(weights)
             states = self._hub_state[self._tied]
-            possible = dual.multipliers[self._tied] != -np.inf
-            dual.multipliers[self._tied] = 0.0
-            sums = np.bincount(self._hub_state, weights=dual.multipliers, minlength=dual.hub_bias.size)[states]
+            possible = part.multipliers[self._tied] != -np.inf
+            part.multipliers[self._tied] = 0.0
+            sums = np.bincount(self._hub_state, weights=part.multipliers, minlength=part.linearisation.size)[states]
             # A state that other clusters of the hub forbid stays forbidden to the first as well.
             left = np.full(states.size, -np.inf)
-            np.subtract(dual.tables.hub_scores[states], sums, out=left, where=possible & np.isfinite(sums))
-            dual.multipliers[self._tied] = left
+            np.subtract(part.tables.hub_scores[states], sums, out=left, where=possible & np.isfinite(sums))
+            part.multipliers[self._tied] = left
         self.last = dual.evaluate(weights)
         self.evaluations += 1
         self._gradient[: weights.size] = self.last.gradient
         if self._tied.size:
-            self._gradient[weights.size :] = dual.beliefs.disagreement[self._free]
+            self._gradient[weights.size :] = part.beliefs.disagreement[self._free]
         self._gradient[weights.size :][self._impossible] = 0.0
         return self.last.value, self._gradient.copy()
 
@@ -250,7 +301,7 @@ class ProfiledObjective:
     """
 
     def __init__(self, dual: Any, *, accuracy: float, max_sweeps: int = 1000, tree_sweeps: int = 1 << 30) -> None:
-        self.dual = dual  # a Dual, or one that streams
+        self.dual = dual  # a Dual, or that of a device
         self.accuracy = accuracy
         self.max_sweeps = max_sweeps if dual.consistency else 0
         self.tree_sweeps = tree_sweeps

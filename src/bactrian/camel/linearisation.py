@@ -1,8 +1,9 @@
-"""The linearisation g of the sepset entropies that were carved out of the concave part.
+"""The linearisation g of the sepset entropies that were carved out of the concave part (Eq. 10, and below Eq. 12).
 
 g is the slope of r H(b) at the last beliefs, r (-1 - log b), and the exponent of beliefs takes **minus** g (the sign
 under Eq. 11 of the paper is a slip). The constant -r is left out: it changes neither beliefs nor weights, and without
-it D at a fixed point is the dual value of the whole entropy, on a tree the exact negative log-likelihood.
+it D at a fixed point is the dual value of the whole entropy, on a tree the exact negative log-likelihood. Everywhere in
+the library, in memory and in checkpoints, ``linearisation`` is g with this sign; infinity forbids a state.
 
 Shares of g may sit on the clusters around a hub: in terms of the multipliers that kernels see, d - g_link, that only
 moves the point from which the next solve starts.
@@ -15,69 +16,90 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from bactrian.camel.dual import Dual
 from bactrian.camel.messages import Messages
 from bactrian.graphs.packed import PackedData
-from bactrian.parallel.communicator import Communicator, largest
+from bactrian.parallel.communicator import largest
 
 Floats = NDArray[np.float64]
 Extrapolate = Callable[[Floats, Floats, Floats], Floats | None]
 
 
 class Linearisation:
-    """Keeps ``dual.hub_bias`` = -g up to date.
+    """Keeps g of a dual up to date.
 
     ``extrapolate`` accelerates the fixed-point iteration over g: (T(x), T(x) - x, importance) to the next x, or None
-    for T(x). Without it every update is a step of the concave-convex procedure.
+    for T(x). Without it, and on data in files, every update is a step of the concave-convex procedure.
     """
 
-    def __init__(self, dual: Messages, share: float = 0.0, extrapolate: Extrapolate | None = None) -> None:
+    def __init__(self, dual: Dual, share: float = 0.0, extrapolate: Extrapolate | None = None) -> None:
         self.dual = dual
+        self._in_memory = _OfPart(dual.part, share, extrapolate) if dual.in_memory else None
+
+    def update(self) -> float:
+        """Relinearise at the beliefs of the last evaluation; returns the largest change of g."""
+        change = max(self._of(part).update() for part in self.dual.loaded())
+        return change if self.dual.in_memory else largest(self.dual.communicator, change)[0]
+
+    def start_at(self, log_beliefs: Floats) -> None:
+        """Linearise at given beliefs of hubs, of data in memory."""
+        self._of(self.dual.part).update(log_beliefs)
+
+    def start_at_observed(self) -> None:
+        """Linearise at the observed distribution of states, pooled over all hubs of a kind."""
+        counts = pooled_counts(self.dual)
+        for part in self.dual.loaded():
+            self._of(part).update(_smoothed_log(part.data, counts))
+
+    def _of(self, part: Messages) -> _OfPart:
+        return self._in_memory or _OfPart(part)
+
+
+class _OfPart:
+    """g of one part."""
+
+    def __init__(self, part: Messages, share: float = 0.0, extrapolate: Extrapolate | None = None) -> None:
+        self.part = part
         self._extrapolate = extrapolate
-        data = dual.data
+        data = part.data
         self._hub = data.hub_of_state
-        self._number = dual.carving.linearised[self._hub]
-        self._links = _OnLinks(dual, share) if share > 0.0 or data.hub_virtual.any() else None
+        self._number = part.carving.linearised[self._hub]
+        self._links = _OnLinks(part, share) if share > 0.0 or data.hub_virtual.any() else None
 
     def update(self, log_beliefs: Floats | None = None) -> float:
-        """Relinearise at ``log_beliefs`` of hubs, by default those of the last evaluation; returns the change of g."""
-        dual = self.dual
-        hub_log = dual.beliefs.hub_log if log_beliefs is None else log_beliefs
-        number = self._number
+        """Relinearise at ``log_beliefs`` of hubs, by default those of the last pass; returns the change of g."""
+        part, number = self.part, self._number
+        hub_log = part.beliefs.hub_log if log_beliefs is None else log_beliefs
         used = number > 0.0
-        total = np.where(used, -number * np.where(used, hub_log, 0.0), 0.0)
+        g = np.where(used, -number * np.where(used, hub_log, 0.0), 0.0)
         if self._links is not None:
-            total = self._links.spread(total, number, hub_log, at_beliefs=log_beliefs is None)
-        moved = _centred(dual, self._hub, -total, dual.hub_bias)
+            g = self._links.spread(g, number, hub_log, at_beliefs=log_beliefs is None)
+        moved = _centred(part, self._hub, g, part.linearisation)
         change = float(np.abs(moved).max(initial=0.0))
         further = None
         if self._extrapolate is not None and log_beliefs is None:
-            image = np.where(np.isfinite(dual.hub_bias), dual.hub_bias, 0.0) + moved
+            image = np.where(np.isfinite(part.linearisation), part.linearisation, 0.0) + moved
             further = self._extrapolate(image, moved, np.exp(hub_log))
         if further is None:
-            dual.hub_bias[:] = -total
+            part.linearisation[:] = g
             return change
         # Beliefs that have this linearisation take the place of the last ones, and make it one of normalised beliefs.
-        free = used & np.isfinite(total)
-        logs = np.where(free, further / np.where(used, number, 1.0), hub_log)
-        offsets, hub = dual.data.layout.hub_offset, self._hub
+        free = used & np.isfinite(g)
+        logs = np.where(free, -further / np.where(used, number, 1.0), hub_log)
+        offsets, hub = part.data.layout.hub_offset, self._hub
         logs -= np.maximum.reduceat(logs, offsets[:-1])[hub]
         logs -= np.log(np.bincount(hub, weights=np.exp(logs)))[hub]
-        beliefs = np.exp(logs)
-        dual.hub_bias[:] = np.where(free, number * np.where(free, logs, 0.0), -total)
-        dual.beliefs_before = beliefs
+        part.linearisation[:] = np.where(free, -number * np.where(free, logs, 0.0), g)
+        part.set_beliefs_before(np.exp(logs))
         return change
-
-    def start_at_observed(self, communicator: Communicator) -> None:
-        """Linearise at the observed distribution of states, pooled over all hubs of a kind."""
-        self.update(empirical_log_beliefs(self.dual.data, communicator))
 
 
 class _OnLinks:
     """Shares of g that sit on the clusters around a hub."""
 
-    def __init__(self, dual: Messages, share: float) -> None:
-        self.dual = dual
-        data, layout = dual.data, dual.data.layout
+    def __init__(self, part: Messages, share: float) -> None:
+        self.part = part
+        data, layout = part.data, part.data.layout
         self._hub_state = data.hub_state_of_link_state
         self._on_links = np.zeros(layout.n_link_states)
         link_share = share / np.maximum(data.degrees, 1)[layout.link_hub]
@@ -89,10 +111,10 @@ class _OnLinks:
 
     def spread(self, slope: Floats, number: Floats, hub_log: Floats, *, at_beliefs: bool) -> Floats:
         """Move the clusters' shares into the multipliers; returns g of the hubs, all shares together."""
-        dual = self.dual
+        part = self.part
         link_log = hub_log[self._hub_state]
         if at_beliefs:
-            marginal = dual.beliefs.link_marginal
+            marginal = part.beliefs.link_marginal
             trusted = marginal > 1e-200
             link_log = np.where(trusted, np.log(np.where(trusted, marginal, 1.0)), link_log)
         coefficient = -self._share * number[self._hub_state]
@@ -100,32 +122,32 @@ class _OnLinks:
         on_hub = 1.0 - np.bincount(self._hub_state, weights=self._share, minlength=number.size)
         total: Floats = np.multiply(on_hub, slope, out=np.zeros_like(slope), where=on_hub > 1e-12)
         total += np.bincount(self._hub_state, weights=link_slope, minlength=number.size)
-        dual.multipliers += np.where(np.isfinite(link_slope), self._on_links - link_slope, 0.0)
+        part.multipliers += np.where(np.isfinite(link_slope), self._on_links - link_slope, 0.0)
         self._on_links = np.where(np.isfinite(link_slope), link_slope, 0.0)
         return total
 
 
-def empirical_log_beliefs(data: PackedData, communicator: Communicator) -> Floats:
-    """Log of the observed distribution of each hub, pooled over hubs of one kind and smoothed by one pseudo-count.
+def pooled_counts(dual: Dual) -> Floats:
+    """(kinds, states) weighted counts of observed states over all hubs of a kind, in all parts and ranks.
 
     In conditional training a single instance's empirical distribution is a point mass, whose logarithm is infinite.
     """
-    sizes = np.diff(data.layout.hub_offset)
-    most_states, last_kind = largest(communicator, float(sizes.max(initial=1)), float(data.hub_kind.max(initial=0)))
-    counts = pooled_counts(data, (int(last_kind) + 1, int(most_states)))
-    communicator.add_up(counts.reshape(-1))
-    return smoothed_log(data, counts)
+    most_states, last_kind = 1.0, 0.0
+    for part in dual.loaded():
+        most_states = max(most_states, float(np.diff(part.data.layout.hub_offset).max(initial=1)))
+        last_kind = max(last_kind, float(part.data.hub_kind.max(initial=0)))
+    most_states, last_kind = largest(dual.communicator, most_states, last_kind)
+    counts = np.zeros((int(last_kind) + 1, int(most_states)))
+    for part in dual.loaded():
+        assert part.data.hub_truth is not None
+        place = _pool(part.data, counts.shape[1])
+        counts += np.bincount(place, weights=part.data.hub_truth, minlength=counts.size).reshape(counts.shape)
+    dual.communicator.add_up(counts.reshape(-1))
+    return counts
 
 
-def pooled_counts(data: PackedData, shape: tuple[int, int]) -> Floats:
-    """(kinds, states) weighted counts of observed states over all hubs of a kind."""
-    assert data.hub_truth is not None
-    counts = np.bincount(_pool(data, shape[1]), weights=data.hub_truth, minlength=shape[0] * shape[1])
-    return counts.astype(np.float64).reshape(shape)
-
-
-def smoothed_log(data: PackedData, counts: Floats) -> Floats:
-    """(n_hub_states,) log of the pooled distribution of each hub's kind."""
+def _smoothed_log(data: PackedData, counts: Floats) -> Floats:
+    """(n_hub_states,) log of the pooled distribution of each hub's kind, smoothed by one pseudo-count."""
     hub, n_hubs = data.hub_of_state, data.layout.n_hubs
     sizes = np.diff(data.layout.hub_offset)
     pooled = counts.reshape(-1)[_pool(data, counts.shape[1])]
@@ -140,9 +162,9 @@ def _pool(data: PackedData, most_states: int) -> NDArray[np.int64]:
     return data.hub_kind[hub] * most_states + state
 
 
-def _centred(dual: Messages, hub: NDArray[np.int64], new: Floats, old: Floats) -> Floats:
-    """The change of -g without a constant per hub, for a constant changes nothing; 0 where a state is forbidden."""
+def _centred(part: Messages, hub: NDArray[np.int64], new: Floats, old: Floats) -> Floats:
+    """The change of g without a constant per hub, for a constant changes nothing; 0 where a state is forbidden."""
     usable = np.isfinite(old) & np.isfinite(new)
     difference = np.subtract(new, old, out=np.zeros_like(new), where=usable)
-    mean = np.bincount(hub, weights=np.exp(dual.beliefs.hub_log) * difference, minlength=dual.data.layout.n_hubs)
+    mean = np.bincount(hub, weights=np.exp(part.beliefs.hub_log) * difference, minlength=part.data.layout.n_hubs)
     return np.where(usable, difference - mean[hub], 0.0)

@@ -1,22 +1,24 @@
-"""Messages on packed data: scores, multipliers and beliefs, and the sweeps that relate them.
+"""Messages on packed data: scores, multipliers and beliefs, and the sweeps that relate them (Eq. 11).
 
-Learning and inference both work on this object; the dual adds observed moments and a prior to it.
+Learning and inference both work on this object. To the dual it is a part of the data, of which a file may keep another
+kind (:mod:`bactrian.camel.file_parts`); the dual adds observed moments and a prior to the sum of its parts.
 """
 
 from __future__ import annotations
 
 import math
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bactrian.camel.entropy import Carving
-from bactrian.camel.space import Space
+from bactrian.engines.files.space import Space
 from bactrian.engines.numba.apart import evaluate_apart, evaluate_given
 from bactrian.engines.numba.layout import Layout
 from bactrian.engines.numba.pair_evaluation import evaluate_pairwise
 from bactrian.engines.numba.stars import evaluate_instances
-from bactrian.engines.numba.tables import Beliefs, Numbers, Tables, fill_scores, prepare_tables
+from bactrian.engines.numba.tables import Beliefs, Numbers, Tables, fill_scores, prepare_tables, summarise
 from bactrian.engines.numba.threads import Workers, balanced_blocks
 from bactrian.engines.numba.uniform import Plan, make_plan, sweep_uniform
 from bactrian.graphs.inputs import N_BLOCKS
@@ -35,6 +37,16 @@ _LARGE = 1e6
 _LEAST_ENTRIES = 2_000.0
 
 
+class Summary(NamedTuple):
+    """What the last pass over a part adds to the dual."""
+
+    value: float
+    sweeps: float
+    violation: float
+    residual: float
+    moments: Floats  #: (n_weights,) E[f]
+
+
 class Messages:
     """Scores, multipliers and beliefs of a data set under given counting numbers.
 
@@ -48,10 +60,12 @@ class Messages:
     ----------
     multipliers : (n_link_states,)
         delta, in log space.
-    hub_bias : (n_hub_states,)
-        Added to the scores of hubs: minus the linearisation; -inf forbids a state.
-    beliefs_before : (n_hub_states,) or None
-        Beliefs of hubs from which a change is counted.
+    linearisation : (n_hub_states,)
+        g, subtracted from the scores of hubs (Eq. 10); inf forbids a state.
+    name : str
+        Of the part among those of a dual.
+    remembered : (n_link_states,) or None
+        Multipliers that :meth:`recall` takes up.
     shares : (n_links,)
         Part of its hub's scores that each link's cluster takes; 0 with consistency.
     tables, beliefs
@@ -65,19 +79,22 @@ class Messages:
         workers: Workers,
         *,
         consistency: bool = True,
+        name: str = "",
         space: Space | None = None,
     ) -> None:
         layout = data.layout
-        space = space or Space()
+        self.name = name
+        self._space = space = space or Space()
         self.data, self.carving, self.workers = data, carving, workers
         self.consistency = consistency
         self.multipliers = space.zeros(layout.n_link_states)
-        self.hub_bias = space.zeros(layout.n_hub_states)
-        self.beliefs_before: Floats | None = None
+        self.linearisation = space.zeros(layout.n_hub_states)
+        self.remembered: Floats | None = None
+        self._beliefs_before: Floats | None = None
         self._states = _equal_states(layout, carving)
         self._plan = Plan(*map(space.keep, make_plan(layout))) if self._states else None
-        self._is_convex = consistency and bool((carving.hub >= 0.0).all())
-        self._is_forest = bool(layout.instance_is_tree.all())
+        self.has_saddle = bool((carving.hub < 0.0).any())
+        self.is_forest = bool(layout.instance_is_tree.all())
         self._none_skipped = np.zeros(layout.n_instances, dtype=np.bool_)
         self.tables = Tables(
             space.scratch(layout.n_entries),
@@ -112,11 +129,17 @@ class Messages:
         self._block_counts = np.zeros((data.blocks.size - 1, shared_entries))
         self._table_blocks = balanced_blocks(np.diff(layout.table_offset).astype(float), N_BLOCKS, _LEAST_ENTRIES)
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Nothing here: a part that is kept in a file gives its memory back."""
+
     def set_weights(self, weights: Floats) -> None:
         """Compute all scores at ``weights``."""
         layout, tables = self.data.layout, self.tables
         self.data.scores.scores(weights, tables.log_entries, tables.hub_scores, self.workers)
-        np.add(tables.hub_scores, self.hub_bias, out=tables.hub_scores)
+        np.subtract(tables.hub_scores, self.linearisation, out=tables.hub_scores)
         lowest = min(tables.log_entries.min(initial=0.0), tables.hub_scores.min(initial=0.0))
         tables.constrained[0] = lowest == -np.inf
         self.workers.run(
@@ -160,9 +183,11 @@ class Messages:
         mend a leap that went astray.
         """
         beliefs = self.beliefs
-        if self.consistency and self._is_forest and 0 < tree_sweeps < max_sweeps:
+        if self.consistency and self.is_forest and 0 < tree_sweeps < max_sweeps:
             self.multipliers[:] = 0.0  # two sweeps need no start, and levels of an earlier one would cost digits
-        leg = max_sweeps if damping > 0.0 or tree_sweeps < max_sweeps or not self._is_convex else _LEG
+        leg = (
+            max_sweeps if damping > 0.0 or tree_sweeps < max_sweeps or not self.consistency or self.has_saddle else _LEG
+        )
         done: int | NDArray[np.int64] = 0
         before: tuple[Floats, Floats] | None = None
         while True:
@@ -260,6 +285,52 @@ class Messages:
     def hub_beliefs(self) -> Floats:
         """(n_hub_states,) beliefs of hubs at the last pass."""
         return np.exp(self.beliefs.hub_log)
+
+    def summary(self, place: Floats | None = None) -> Summary:
+        """What the last pass adds to the dual; moments are written to ``place`` where one is given."""
+        beliefs = self.beliefs
+        moments = self.data.scores.moments(beliefs.counts, beliefs.hub_count, self.workers, place)
+        return Summary(*summarise(self.data.weights, beliefs), moments)
+
+    def remember(self) -> None:
+        """Keep a copy of the multipliers."""
+        if self.remembered is None:
+            self.remembered = self._space.zeros(self.multipliers.size)
+        self.remembered[:] = self.multipliers
+
+    def recall(self) -> None:
+        """Take up the multipliers that were last remembered, if any were."""
+        if self.remembered is not None:
+            self.multipliers[:] = self.remembered
+
+    def belief_change(self) -> float:
+        """Largest change of a hub's belief since this was last asked, or beliefs were set; NaN the first time."""
+        before, beliefs = self._beliefs_before, self.hub_beliefs()
+        change = np.nan if before is None else float(np.abs(beliefs - before).max(initial=0.0))
+        self.set_beliefs_before(beliefs)
+        return change
+
+    def set_beliefs_before(self, beliefs: Floats) -> None:
+        """Beliefs of hubs from which the next change is counted."""
+        if self._beliefs_before is None:
+            self._beliefs_before = self._space.zeros(beliefs.size)
+        self._beliefs_before[:] = beliefs
+
+    def largest_violation(self) -> float:
+        """Largest disagreement over edges and sepset states at the last pass (Eq. 5).
+
+        Clusters are compared with the hub's own belief, or with each other where the hub is only a sepset.
+        """
+        data, layout = self.data, self.data.layout
+        if not data.hub_virtual.any():
+            return float(self.beliefs.violation.max(initial=0.0))
+        marginal, reference = self.beliefs.link_marginal, self.hub_beliefs()
+        is_first = np.zeros(layout.n_links, dtype=bool)
+        is_first[layout.hub_links[:-1][data.hub_virtual]] = True
+        first_states = np.flatnonzero(is_first.repeat(np.diff(layout.link_offset)))
+        hub_state = data.hub_state_of_link_state
+        reference[hub_state[first_states]] = marginal[first_states]
+        return float(np.abs(marginal - reference[hub_state]).max(initial=0.0))
 
 
 def _equal_states(layout: Layout, carving: Carving) -> tuple[int, ...]:

@@ -127,9 +127,9 @@ def states_of(messages: Messages, free: NDArray[np.bool_]) -> States:
     if not messages.consistency:
         messages.spread_scores()
     scores = np.concatenate([messages.tables.log_entries, messages.tables.hub_scores])[source]
-    forbidden = (multipliers == -np.inf) | (messages.hub_bias[data.hub_state_of_link_state] == -np.inf)
+    forbidden = (multipliers == -np.inf) | (messages.linearisation[data.hub_state_of_link_state] == np.inf)
     impossible = (on_clusters @ forbidden.astype(float) > 0.0) | (base[source] == -np.inf)
-    impossible |= np.concatenate([np.zeros(hub_rows, dtype=bool), messages.hub_bias == -np.inf])
+    impossible |= np.concatenate([np.zeros(hub_rows, dtype=bool), messages.linearisation == np.inf])
     number = np.concatenate([messages.numbers.cluster, np.ones(layout.n_hubs)])
     scores = np.where(impossible, -np.inf, scores + on_clusters @ np.where(forbidden, 0.0, multipliers)) / number[owner]
     log_belief = scores - np.maximum.reduceat(scores, start)[owner] if owner.size else scores
@@ -323,7 +323,7 @@ def certifies(
         data.scores.scores(np.zeros_like(direction), entries, hubs, messages.workers)
         base, base_hub = entries.copy(), hubs.copy()
         data.scores.scores(direction, entries, hubs, messages.workers)
-        possible, possible_hub = base != -np.inf, (base_hub != -np.inf) & (messages.hub_bias != -np.inf)
+        possible, possible_hub = base != -np.inf, (base_hub != -np.inf) & (messages.linearisation != np.inf)
         np.subtract(entries, base, out=entries, where=possible)
         np.subtract(hubs, base_hub, out=hubs, where=base_hub != -np.inf)
         shared = np.repeat(messages.shares, np.diff(layout.link_offset)) * hubs[data.hub_state_of_link_state]

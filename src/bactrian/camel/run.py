@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from bactrian.camel.messages import MessageTables
 from bactrian.camel.prior import Prior, pseudo_gradient
 from bactrian.camel.recession import certifies, collect_states, has_direction, is_inside
-from bactrian.camel.streamed import StreamedDual
 from bactrian.engines.files.packed_folder import PackedFolder
 from bactrian.graphs.junction import JunctionData
 from bactrian.graphs.packed import BeliefTables, PackedData
@@ -189,14 +188,14 @@ class Run:
         objective = evaluation.value + settings.prior.l1 * float(np.abs(weights).sum())
         tables: Sequence[Sequence[Floats]]
         state: Any
-        if isinstance(dual, StreamedDual):
+        if not dual.in_memory:
             tables, state = NoBeliefs("learning from a folder of packed data"), dual
         else:
-            reader = MessageTables(dual)
+            reader = MessageTables(dual.part)
             tables = BeliefTables(dual.data, reader)
             if junction is not None:
                 tables = BeliefTables(junction.original, junction.reader(reader))
-            state = WarmState(dual.multipliers.copy(), dual.hub_bias.copy())
+            state = WarmState(dual.part.multipliers.copy(), dual.part.linearisation.copy())
         violation = dual.largest_violation()
         ended = status in (Status.CONVERGED, Status.STALLED, Status.UNRELIABLE)
         if ended and settings.prior.leaves_free and self._is_unbounded(dual, weights):

@@ -73,7 +73,7 @@ class Problem:
         """Messages under given counting numbers, warm-started where the caller asked for it."""
         data = self.data
         messages = Messages(data, carving, self.workers)
-        messages.hub_bias[:] = self.bias
+        messages.linearisation[:] = -self.bias
         messages.set_weights(self.weights)
         self._check_scores(messages.tables.log_entries, messages.tables.hub_scores)
         if self.options.start is not None:

@@ -156,24 +156,24 @@ class _Probe:
 
     def run(self, start: Floats | None) -> tuple[Floats, NDArray[np.bool_]]:
         """Beliefs of all hub states, and which instances converged."""
-        dual = self.dual
-        dual.multipliers[:] = 0.0 if start is None else start
-        dual.set_weights(self.weights)
+        part = self.dual.part
+        part.multipliers[:] = 0.0 if start is None else start
+        part.set_weights(self.weights)
         problem = Problem(
             data=self.data,
             weights=self.weights,
             evidence=[{}] * self.data.layout.n_instances,
-            bias=dual.hub_bias,
+            bias=-part.linearisation,
             many=True,
             workers=self.workers,
             options=Options(tolerance=_TOLERANCE, max_iterations=_SWEEPS),
             began=time.perf_counter(),
         )
-        progress = new_progress(problem, dual.carving)
-        advance = SCHEDULES[self.schedule](problem, dual, progress, _TOLERANCE)
+        progress = new_progress(problem, part.carving)
+        advance = SCHEDULES[self.schedule](problem, part, progress, _TOLERANCE)
         run_rounds(problem, progress, advance, self.schedule, tame=not self.bethe)
-        dual.pass_messages()
-        return dual.hub_beliefs(), progress.status == CONVERGED
+        part.pass_messages()
+        return part.hub_beliefs(), progress.status == CONVERGED
 
     def per_instance(self, difference: Floats) -> Floats:
         """Largest entry of each instance, of something per hub state."""
@@ -216,14 +216,14 @@ def _look_at_stability(
 ) -> None:
     """Whether belief propagation stays at the learned messages, nudged a little."""
     state = solution.state if isinstance(solution, Solution) else None
-    if state is None or state.multipliers.size != probe.dual.multipliers.size:
+    if state is None or state.multipliers.size != probe.dual.part.multipliers.size:
         return
-    probe.dual.multipliers[:] = state.multipliers
-    probe.dual.set_weights(probe.weights)
-    probe.dual.pass_messages()
-    if float(probe.dual.beliefs.violation.max(initial=0.0)) > _APART:
+    probe.dual.part.multipliers[:] = state.multipliers
+    probe.dual.part.set_weights(probe.weights)
+    probe.dual.part.pass_messages()
+    if float(probe.dual.part.beliefs.violation.max(initial=0.0)) > _APART:
         return  # no fixed point was learned: the messages belong to another entropy, or to none
-    learned = probe.dual.hub_beliefs()
+    learned = probe.dual.part.hub_beliefs()
     nudge = np.random.default_rng(seed).normal(scale=1e-2, size=state.multipliers.size)
     beliefs, _ = probe.run(np.where(np.isfinite(state.multipliers), state.multipliers + nudge, state.multipliers))
     moved = probe.per_instance(np.abs(beliefs - learned))
@@ -282,8 +282,8 @@ def _start(data: PackedData, number: int, rng: np.random.Generator) -> Floats:
 
 def _look_at_moments(probe: _Probe, findings: list[Finding], figures: dict[str, float]) -> None:
     """Compare E[f] under inference from the usual start with the data, in parts of what each moment counts."""
-    dual, data = probe.dual, probe.data
-    expected = data.scores.moments(dual.beliefs.counts, dual.beliefs.hub_count, probe.workers)
+    dual = probe.dual
+    expected = dual.part.summary().moments
     gradient = expected - dual.empirical + probe.prior.precision * probe.weights
     gap = np.abs(pseudo_gradient(probe.weights, gradient, probe.prior.l1))
     scale = np.maximum(np.abs(dual.empirical), np.abs(expected)).max(initial=1.0)

@@ -147,7 +147,7 @@ def finish(run: Run, dual: Dual, evaluation: Evaluation, weights: Floats, status
         objective=evaluation.value,
         moment_gap=gap,
         violation=violation,
-        beliefs=BeliefTables(run.data, MessageTables(dual)),
+        beliefs=BeliefTables(run.data, MessageTables(dual.part)),
         method=run.name,
         seconds=run.seconds,
         evaluations=record.evaluations,

@@ -15,7 +15,6 @@ from bactrian.camel.dual import Dual, ProfiledObjective
 from bactrian.camel.entropy import Carving, carve
 from bactrian.camel.inner import Profiled
 from bactrian.camel.run import Run, Settings
-from bactrian.camel.streamed import make_dual
 from bactrian.engines.files.packed_folder import PackedFolder
 from bactrian.engines.numba.threads import Workers
 from bactrian.graphs.junction import on_junction_trees
@@ -75,7 +74,7 @@ class Likelihood:
         if self.inference != "exact":
             raise ValueError(f"{self.name} does not learn from a folder of packed data; {advice}")
         run = Run(settings, data, self.name)
-        dual = make_dual(data, _bethe, settings.prior, workers, communicator=settings.communicator)
+        dual = Dual(data, _bethe, settings.prior, workers, communicator=settings.communicator)
         if not dual.is_forest:
             raise ValueError(f"exact does not learn graphs with loops from a folder of packed data; {advice}")
         inner = Profiled(dual, run, ProfiledObjective(dual, accuracy=run.accuracy, tree_sweeps=2))

@@ -51,7 +51,7 @@ class PropagatedObjective:
         dual = self.dual
         if self.last is not None and not (self.converged and self.last.value <= self._best_value):
             dual.recall()
-        dual.set_weights(weights)
+        dual.part.set_weights(weights)
         sweeps = self._pass_messages(weights)
         self.last = dual.evaluate(weights, residual=0.0 if self.converged else np.inf, sweeps=sweeps)
         self.converged = self.last.residual < np.inf  # on every rank
@@ -63,20 +63,20 @@ class PropagatedObjective:
         return self.last.value, self.last.gradient
 
     def _pass_messages(self, weights: Floats) -> int:
-        dual = self.dual
-        data = dual.data
+        part = self.dual.part
+        data = part.data
         problem = Problem(
             data=data,
             weights=weights,
             evidence=[{}] * data.layout.n_instances,
-            bias=dual.hub_bias,
+            bias=-part.linearisation,
             many=True,
-            workers=dual.workers,
+            workers=part.workers,
             options=Options(tolerance=self.accuracy, max_iterations=self.max_sweeps),
             began=time.perf_counter(),
         )
-        progress = new_progress(problem, dual.carving)
-        advance = SCHEDULES[self.schedule](problem, dual, progress, self.accuracy)
+        progress = new_progress(problem, part.carving)
+        advance = SCHEDULES[self.schedule](problem, part, progress, self.accuracy)
         run_rounds(problem, progress, advance, self.schedule, tame=self.tame)
         self.converged = bool((progress.status == CONVERGED).all())
         return int(progress.iterations.sum())

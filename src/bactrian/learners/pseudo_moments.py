@@ -80,7 +80,7 @@ class PseudoMoments:
 
         dual = Dual(data, carve(data, "bethe").whole, settings.prior, workers)
         sizes = np.diff(layout.hub_offset)[data.hub_of_state]
-        dual.multipliers[:] = _multipliers(dual, mixed(hub_marginal, part, sizes), tables.base[layout.n_entries :])
+        dual.part.multipliers[:] = _multipliers(dual, mixed(hub_marginal, part, sizes), tables.base[layout.n_entries :])
         weights = np.zeros(data.n_weights)
         for i, ((columns, inverse), marginal, (first, last)) in enumerate(zip(inverses, targets, rows, strict=True)):
             scores = np.log(mixed(marginal, part, marginal.size)) - tables.base[first:last]
@@ -113,20 +113,20 @@ def _observed_counts(data: PackedData) -> list[Floats]:
 
 def _multipliers(dual: Dual, hub_marginal: Floats, hub_base: Floats) -> Floats:
     """Multipliers under which hubs believe ``hub_marginal``, in equal parts for the links around a hub."""
-    data = dual.data
+    data = dual.part.data
     hub = data.hub_of_state
     linked = data.degrees[hub] > 0
     log_marginal = np.log(hub_marginal, out=np.zeros_like(hub_marginal), where=linked & (hub_marginal > 0.0))
-    total = hub_base - dual.carving.hub[hub] * log_marginal
+    total = hub_base - dual.part.carving.hub[hub] * log_marginal
     shares: Floats = (total / np.maximum(data.degrees[hub], 1))[data.hub_state_of_link_state]
     return shares
 
 
 def _multipliers_of_cluster(dual: Dual, cluster: int, size: int) -> Floats:
     """Sum of a table cluster's multipliers, for each of its states."""
-    layout = dual.data.layout
+    layout = dual.part.data.layout
     total = np.zeros(size)
     for link in layout.cluster_link[layout.cluster_links[cluster] : layout.cluster_links[cluster + 1]].tolist():
         states = layout.projection[layout.link_projection[link] : layout.link_projection[link] + size]
-        total += dual.multipliers[layout.link_offset[link] + states]
+        total += dual.part.multipliers[layout.link_offset[link] + states]
     return total

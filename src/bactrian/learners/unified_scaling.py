@@ -74,11 +74,11 @@ class UnifiedScaling:
         sweeps = 0
         while status is None:
             change = scale_hubs(
-                data.layout, dual.tables, dual.numbers, dual.multipliers, dual.beliefs.hub_log,
+                data.layout, dual.part.tables, dual.part.numbers, dual.part.multipliers, dual.part.beliefs.hub_log,
                 prescribed, target, sweeps % 2 == 0, headway.damping,
             )  # fmt: skip
             sweeps += 1
-            weights = inverse @ (dual.tables.hub_scores - hub_base)
+            weights = inverse @ (dual.part.tables.hub_scores - hub_base)
             evaluation = dual.evaluate(weights)
             status = _status(run, dual, evaluation, weights, change, headway)
         if on_boundary and status in (Status.CONVERGED, Status.STALLED):

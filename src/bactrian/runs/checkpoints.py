@@ -56,7 +56,7 @@ class Checkpoint:
         communicator = communicator or Alone()
         arrays, states = {"weights": self.weights}, None
         if isinstance(self.state, WarmState):
-            arrays |= {"multipliers": self.state.multipliers, "linearisation": self.state.linearisation}
+            arrays |= {"multipliers": self.state.multipliers, "g": self.state.linearisation}
         elif self.state is not None:
             states = f"states-{self.iterations}"
             ChunkStates(path.parent / states).write(self.state)
@@ -88,7 +88,7 @@ class Checkpoint:
         try:
             state: Any = None
             if "multipliers" in arrays:
-                state = WarmState(arrays["multipliers"].copy(), arrays["linearisation"].copy())
+                state = WarmState(arrays["multipliers"].copy(), arrays["g"].copy())
             elif attributes.get("states") is not None:
                 state = ChunkStates(path.parent / Path(str(attributes["states"])).name)
             return Checkpoint(
@@ -119,15 +119,15 @@ class ChunkStates:
     def write(self, state: Any) -> None:
         """Write the states of the chunks that this rank has."""
         self.folder.mkdir(exist_ok=True)
-        for name, multipliers, bias in state.states():
-            arrays = {"multipliers": np.array(multipliers), "linearisation": np.array(bias)}
+        for name, multipliers, linearisation in state.states():
+            arrays = {"multipliers": np.array(multipliers), "g": np.array(linearisation)}
             write_model(self.folder / name, SavedModel(_CHUNK, {}, {}, arrays))
 
     def states(self) -> Iterator[tuple[str, Floats, Floats]]:
         """Name, multipliers and linearisation of every chunk."""
         for file in sorted(self.folder.glob("*.safetensors")):
             arrays = read_model(file, _CHUNK).arrays
-            yield file.name, arrays["multipliers"], arrays["linearisation"]
+            yield file.name, arrays["multipliers"], arrays["g"]
 
 
 def learn_in_segments(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -71,7 +71,11 @@ class WarmState:
     """Multipliers and linearisation at a solution, for learning that goes on from it on the same data."""
 
     multipliers: Floats
-    linearisation: Floats
+    linearisation: Floats  #: g, which scores have subtracted
+
+    def states(self) -> Iterator[tuple[str, Floats, Floats]]:
+        """Name, multipliers and linearisation of each part of the data: in memory there is one, without a name."""
+        yield "", self.multipliers, self.linearisation
 
 
 @dataclass(frozen=True)

@@ -165,7 +165,7 @@ def _resume(dual: DeviceDual, settings: Settings) -> bool:
         return False
     take_multipliers(dual, state.multipliers)
     if dual.carving.relinearises:
-        take_node_values(dual, "bias", state.linearisation)
+        take_node_values(dual, "bias", -state.linearisation)
     return True
 
 
@@ -322,7 +322,7 @@ class DeviceRun(Run):
             beliefs=GraphBeliefs(dual),
             method=self.name,
             evaluations=sum(record.evaluations for record in self.records),
-            state=WarmState(multipliers_by_node(dual), node_values(dual, "bias").ravel()),
+            state=WarmState(multipliers_by_node(dual), -node_values(dual, "bias").ravel()),
         )
         self._inner = None  # a cycle that would hold the device's memory until the next collection
         ended = status in (Status.CONVERGED, Status.STALLED, Status.UNRELIABLE)
@@ -336,8 +336,8 @@ class DeviceRun(Run):
         data = pack(dual.graph_data)
         host = Dual(data, camel.carving(data, 0), self.settings.prior, Workers(), consistency=dual.consistency)
         if host.consistency:
-            host.multipliers[:] = solution.state.multipliers
-            host.hub_bias[:] = solution.state.linearisation
+            host.part.multipliers[:] = solution.state.multipliers
+            host.part.linearisation[:] = solution.state.linearisation
         host.evaluate(solution.weights)
         return self._is_unbounded(host, solution.weights)
 
