@@ -36,7 +36,7 @@ def test_leaps_do_what_tens_of_thousands_of_sweeps_do(monkeypatch):
     assert slowly.sweeps > 20_000
     assert found.value == pytest.approx(slowly.value, rel=1e-10)
     np.testing.assert_allclose(found.gradient, slowly.gradient, atol=1e-3)
-    np.testing.assert_allclose(leaping.hub_beliefs(), plain.hub_beliefs(), atol=1e-5)
+    np.testing.assert_allclose(leaping.part.hub_beliefs(), plain.part.hub_beliefs(), atol=1e-5)
 
 
 def test_sweeps_add_up_over_legs():

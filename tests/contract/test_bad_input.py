@@ -5,6 +5,7 @@ Every learning call here carries a callback that must never be called: the first
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -649,8 +650,19 @@ def test_bad_l1(l1: float) -> None:
         learn(l1=l1)
 
 
-@pytest.mark.parametrize("name", ["prior_variance", "l1", "tolerance", "max_seconds"])
-@pytest.mark.parametrize("value", ["1", [1.0], 1j])
+@pytest.mark.parametrize("variances", [[1.0], [[1.0, 1.0]], np.ones(3)], ids=str)
+def test_one_variance_per_weight(variances: Any) -> None:
+    with pytest.raises(ValueError, match=r"prior_variance must have one variance per weight: expected shape \(2,\)"):
+        learn(prior_variance=variances)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *itertools.product(["prior_variance", "l1", "tolerance", "max_seconds"], ["1", 1j]),
+        *itertools.product(["l1", "tolerance", "max_seconds"], [[1.0]]),
+    ],
+)
 def test_numbers_that_are_none(name: str, value: Any) -> None:
     with pytest.raises(TypeError, match=f"^{name} must be a number"):
         learn(**{name: value})

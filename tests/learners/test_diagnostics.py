@@ -57,7 +57,8 @@ def test_pairs_that_never_occur_are_named_where_there_is_no_prior():
         order = np.sort(labels)  # along the chain 0 never meets 2
         X.append((np.eye(3)[order] + rng.normal(size=(4, 3)), [(0, 1), (1, 2), (2, 3)]))
         y.append(np.array(["lake", "shore", "wood"])[order])
-    crf = bt.GraphCRF(method="cccp", prior_variance=None).fit(X, y)
+    with pytest.warns(bt.ConvergenceWarning, match="unbounded"):
+        crf = bt.GraphCRF(method="cccp", prior_variance=None).fit(X, y)
     diagnosis = crf.diagnose(X, y)
     finding = diagnosis.findings[diagnosis.names.index("unseen")]
     assert "lake-wood" in finding.message
