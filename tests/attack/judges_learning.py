@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import reference
 from judges_inference import (
-    SEEN,
     allowed_states,
     distributions,
     enumerate_model,
     far,
+    form_residual,
     largest_difference,
     polytope,
     rounding,
@@ -129,25 +129,6 @@ def softmax_tables(data: Sequence[Observed], weights: Array) -> list[list[Array]
     """Tables of clusters that need not agree with anything."""
     scores = [[f @ weights + seen.model.base(i) for i, f in enumerate(seen.model.features)] for seen in data]
     return [[np.exp(table - logsumexp(table)) for table in tables] for tables in scores]
-
-
-def form_residual(model: DenseModel, graph: NumberedGraph, tables: Sequence[Array], weights: Array) -> float:
-    """How far beliefs are, in probability, from kappa log pi = theta + multipliers + lambda log mu + constants."""
-    left = []
-    with np.errstate(divide="ignore", invalid="ignore"):
-        for table, theta, number in zip(tables, scores_of(model, graph, weights), graph.cluster_numbers, strict=True):
-            left.append(theta - number * np.log(table))
-        for (i, _, sepset), number in zip(graph.edges, graph.sepset_numbers, strict=True):
-            shared = marginal(model.cardinalities, graph.scopes[i], tables[i], sepset)
-            left[i] = left[i] + number * np.log(shared)[sub_index(model.cardinalities, graph.scopes[i], sepset)]
-    space = polytope([model], [graph], [[np.ones(len(table), dtype=bool) for table in tables]])
-    rows, target = np.concatenate(tables), np.concatenate(left)
-    numbers = np.repeat(graph.cluster_numbers, [len(table) for table in tables])
-    seen = (rows > SEEN) & np.isfinite(target)
-    design, weight = space.equalities.toarray().T[seen], np.sqrt(rows[seen])
-    fitted = np.linalg.lstsq(design * weight[:, None], target[seen] * weight, rcond=1e-13)[0]
-    off = (target[seen] - design @ fitted) / np.where(numbers[seen] > 0, numbers[seen], 1.0)
-    return float(np.abs(rows[seen] * np.expm1(np.clip(off, -50, 50))).max(initial=0.0))
 
 
 class LearningJudge:
