@@ -6,6 +6,8 @@ interrupted.
 
 from __future__ import annotations
 
+import io
+import os
 import sys
 from collections.abc import Sequence
 from typing import Annotated, cast
@@ -46,6 +48,7 @@ _UsageError = cast(type[typer.BadParameter], typer.BadParameter.__base__)
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point of the ``bactrian`` command."""
+    _prepare_streams()
     errors = Console(stderr=True, highlight=False, soft_wrap=True)
     try:
         code = app(args=None if arguments is None else list(arguments), prog_name="bactrian", standalone_mode=False)
@@ -61,13 +64,26 @@ def main(arguments: Sequence[str] | None = None) -> None:
         code = 130
     if code == 130:  # some releases of typer turn the interrupt into this code themselves
         errors.print("bactrian: interrupted, nothing written")
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except BrokenPipeError:  # whoever reads has seen enough, as head does
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())  # or the interpreter complains at its end
     if code not in (None, 0, 1) and "bactrian.parallel.launched" in sys.modules:
         from bactrian.parallel.launched import end_ranks
 
         end_ranks(code)
     sys.exit(code or 0)
+
+
+def _prepare_streams() -> None:
+    """Let no message fail for want of a stream, or of a letter in its encoding."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:  # closed by whoever started the process
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - until the end
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 def _show_version(wanted: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
@@ -125,6 +126,8 @@ def _write(lines: Iterator[str], output: Path | None) -> None:
         write_lines(output, lines)
         return
     stream = sys.stdout
+    if isinstance(stream, io.TextIOWrapper):
+        stream.reconfigure(encoding="utf-8")  # as in files: these are results, of which no letter may be lost
     try:
         for line in lines:
             stream.write(f"{line}\n")

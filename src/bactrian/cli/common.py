@@ -29,6 +29,8 @@ def bad_input(
     """Turn exceptions of these kinds into one line, led by ``prefix``; ``options`` words errors about arguments."""
     try:
         yield
+    except BrokenPipeError:
+        raise  # whoever reads the output has gone: no mistake of the input's
     except kinds as problem:
         words = options(problem) if isinstance(problem, ArgumentError) else _words(problem)
         raise BadInputError(prefix + " ".join(words.split())) from problem

@@ -103,12 +103,17 @@ def _trained(path: Path, values: dict[str, Any] | None, given: GivenOptions, ran
 
 
 def _finish(trained: TrainedRun) -> None:
-    """Say how it went, and write the report."""
+    """Write the report, and say how it went: last, for nobody may be reading any more."""
     from bactrian.runs.compare_runs import compare_runs
     from bactrian.runs.fitted_run import FittedRun
 
     folder, metrics = trained.folder, trained.metrics
     run = FittedRun.load(folder)
+    if run.settings.report:
+        with bad_input(OSError, ImportError):
+            from bactrian.report import report_of, write_report
+
+            write_report(report_of(compare_runs([run], known=trained.evaluations)), folder.report)
     lines = [
         ("model", f"{run.settings.model}, {metrics['weights']:,} weights, {len(run.classes)} labels"),
         ("learner", f"{metrics['method']}, {metrics['outer_iterations']} outer and {metrics['iterations']} iterations"),
@@ -120,11 +125,6 @@ def _finish(trained: TrainedRun) -> None:
     for name in ("dev", "test"):
         if name in metrics:
             print_scores(metrics[name], f"{name}: {getattr(run.settings, name)}")
-    if run.settings.report:
-        with bad_input(OSError, ImportError):
-            from bactrian.report import report_of, write_report
-
-            write_report(report_of(compare_runs([run], known=trained.evaluations)), folder.report)
     typer.echo(f"{'written':<12}{folder.path}")
     if not trained.converged:
         typer.echo(f"bactrian: stopped short; go on with: bactrian train --resume {folder.path}", err=True)

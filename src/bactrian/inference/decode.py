@@ -216,7 +216,7 @@ def decode(
     else:
         found = _maximise(scores, workers, method, settings)
     for m in np.flatnonzero(found.bound == -np.inf):
-        raise contradiction(int(m), not single)
+        raise contradiction(int(m), not single, observed)
     _warn_forbidden(found, method)
     optimal = found.optimal
     results = [_decoding(scores, found, bool(optimal[m]), m, method) for m in range(data.layout.n_instances)]

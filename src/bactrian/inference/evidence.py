@@ -23,12 +23,14 @@ Floats = NDArray[np.float64]
 Evidence = Mapping[int, int]
 
 
-def contradiction(instance: int, many: bool) -> ValueError:
-    """The error for evidence (or zero potentials) that leaves no state with positive probability."""
+def contradiction(instance: int, many: bool, evidence: Sequence[Evidence]) -> ValueError:
+    """The error for evidence, or potentials of zero, that leave no state with positive probability."""
     which = f"model {instance}: " if many else ""
-    return ValueError(
-        f"{which}the evidence contradicts the model: no joint state that agrees with it has positive probability"
-    )
+    if evidence[instance]:
+        why = "the evidence contradicts the model: no joint state that agrees with it has positive probability"
+    else:
+        why = "no joint state has positive probability: forbidden states (potentials of zero) rule all of them out"
+    return ValueError(which + why)
 
 
 def checked_evidence(evidence: Any, cardinalities: Any, name: str) -> dict[int, int]:

@@ -53,7 +53,7 @@ def exact(problem: Problem) -> list[InferenceResult]:
     together = largest * problem.workers.n_threads <= problem.options.memory_budget
     problem.workers.run(task, np.arange(len(others) + 1) if together else np.array([0, len(others)]))
     for impossible in np.flatnonzero(values == -np.inf):
-        raise contradiction(int(impossible), problem.many)
+        raise contradiction(int(impossible), problem.many, problem.evidence)
     reader = _ExactReader(layout, BeliefReader(messages) if swept.any() else None, places, beliefs)
     results = []
     for m in range(layout.n_instances):

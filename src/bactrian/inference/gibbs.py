@@ -189,7 +189,7 @@ class Chains:
         self._each(problem, one)
         if self.started.all():
             return
-        found = find_allowed(self._scores, problem.workers, problem.many)
+        found = find_allowed(self._scores, problem.workers, problem.many, problem.evidence)
         for m in np.flatnonzero(~self.started.all(axis=0)):
             if found.score[m] == -np.inf:
                 which = f"model {m}: " if problem.many else ""

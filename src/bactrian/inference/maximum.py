@@ -7,7 +7,7 @@ variables or instances.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -123,7 +123,9 @@ def decode_dual(
     return found
 
 
-def find_allowed(scores: FactorScores, workers: Workers, many: bool) -> Assignments:
+def find_allowed(
+    scores: FactorScores, workers: Workers, many: bool, evidence: Sequence[Mapping[int, int]]
+) -> Assignments:
     """Assignments that are allowed, where max-product or a small junction tree finds them.
 
     Raises the error for contradictory evidence where there is proof that an instance has none.
@@ -131,7 +133,7 @@ def find_allowed(scores: FactorScores, workers: Workers, many: bool) -> Assignme
     run = _max_product(scores, tolerance=1e-6, max_iterations=100, damping=0.3)
     found = _decode_loopy(scores, workers, run, _RESCUE_BUDGET)
     for m in np.flatnonzero(found.bound == -np.inf):
-        raise contradiction(int(m), many)
+        raise contradiction(int(m), many, evidence)
     return found
 
 

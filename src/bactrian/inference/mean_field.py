@@ -122,7 +122,7 @@ def _start(scores: FactorScores, generator: np.random.Generator | None) -> Float
 
 def _allowed_start(scores: FactorScores, problem: Problem) -> Floats:
     """All mass on an assignment that is allowed, where one is found."""
-    found = find_allowed(scores, problem.workers, problem.many)
+    found = find_allowed(scores, problem.workers, problem.many, problem.evidence)
     beliefs = np.zeros(scores.layout.n_hub_states)
     beliefs[scores.layout.hub_offset[:-1] + found.states] = 1.0
     return beliefs

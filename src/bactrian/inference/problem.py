@@ -149,7 +149,7 @@ def run_rounds(
 def check_contradictions(problem: Problem, progress: Progress) -> None:
     """Raise the error for the first instance on which a hub has no possible state."""
     for m in np.flatnonzero(progress.status == CONTRADICTION):
-        raise contradiction(int(m), problem.many)
+        raise contradiction(int(m), problem.many, problem.evidence)
 
 
 def report(problem: Problem, progress: Progress, method: str, done: int) -> str | None:

@@ -162,7 +162,7 @@ def collect(
     data, beliefs = problem.data, messages.beliefs
     values = beliefs.value if log_partition is None else log_partition
     for impossible in np.flatnonzero(values == -np.inf):
-        raise contradiction(int(impossible), problem.many)
+        raise contradiction(int(impossible), problem.many, problem.evidence)
     mend_hubs(messages)
     reader = BeliefReader(messages)
     values = values.copy()

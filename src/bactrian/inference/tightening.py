@@ -60,7 +60,7 @@ def tightened(problem: Problem, method: Callable[[Problem], list[InferenceResult
     )
     end = descend(inner, data.total, data.start(hub_log, tables), skipped=np.array([not t for t in triplets]))
     for m in np.flatnonzero(end.log_partition == -np.inf).tolist():
-        raise contradiction(m, problem.many)
+        raise contradiction(m, problem.many, problem.evidence)
     reader = data.reader(BeliefReader(end.messages))
     after = []
     for m, earlier in enumerate(before):
