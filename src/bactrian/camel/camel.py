@@ -144,14 +144,14 @@ class Camel:
         else:
             if self.tighten:
                 require_bethe(data)
-            carving = self.carving(data, settings.seed)  # what is wrong with its numbers is said before any work
+            carving = self.carving(data, settings)  # what is wrong with its numbers is said before any work
         run = Run(settings, data, self.name)
         weights = run.initial_weights()
         if self.start == "piecewise" and self.consistency and settings.start is None:
             weights = self._piecewise_weights(run, workers, weights)
         dual = Dual(
             data,
-            carving or (lambda part: self.carving(part, settings.seed)),
+            carving or (lambda part: self.carving(part, settings)),
             settings.prior,
             workers,
             consistency=self.consistency,
@@ -180,11 +180,10 @@ class Camel:
         """Go on from Bethe's solution with triplets on its worst cycles."""
         bethe.evaluate(weights)
         tables = MessageTables(bethe.dual.part)
-        triplets = find_triplets(run.data, tables, self.tighten)
-        if not anywhere(run.settings.communicator, any(triplets))[0]:
-            return run.finish(bethe, weights, status)
-        if run.is_over():
-            return run.finish(bethe, weights, run.interrupted or status)
+        triplets = find_triplets(run.data, tables, self.tighten, run.settings.deadline)
+        found, late = anywhere(run.settings.communicator, any(triplets), run.settings.deadline.has_passed)
+        if late or not found:
+            return run.finish(bethe, weights, Status.TIME_LIMIT if late else status)
         data = tighten(run.data, triplets)
         kept = np.maximum(data.total, 0.0)
         carving = Carving(np.ones(data.packed.layout.n_clusters), kept, kept - data.total)
@@ -201,9 +200,9 @@ class Camel:
         extrapolate = None if self.tight else Anderson(dual.communicator.add_up).next
         return Linearisation(dual, self.share, extrapolate)
 
-    def carving(self, data: PackedData, seed: int) -> Carving:
+    def carving(self, data: PackedData, settings: Settings) -> Carving:
         """Counting numbers of packed data under this learner's entropy."""
-        return carve(data, "folded" if self.fold else self.entropy, seed)
+        return carve(data, "folded" if self.fold else self.entropy, settings.seed, settings.deadline.late)
 
     def _piecewise_weights(self, run: Run, workers: Workers, weights: Floats) -> Floats:
         dual = Dual(
@@ -252,6 +251,9 @@ class Camel:
             weights, gap = result.weights, result.gap
             if not dual.relinearises:
                 run.record(result, inner)
+                return weights, result.status
+            if run.interrupted is not None and result.status is run.interrupted:
+                run.record(result, inner, np.nan, weight_change)
                 return weights, result.status
             belief_change = dual.belief_change()
             settled = belief_change <= run.settings.tolerance and gap <= run.gap_tolerance

@@ -24,6 +24,7 @@ from bactrian.camel.messages import Messages
 from bactrian.camel.prior import Prior
 from bactrian.camel.weight_terms import WeightTerms
 from bactrian.engines.files.packed_folder import PackedFolder
+from bactrian.engines.numba.deadline import Deadline
 from bactrian.engines.numba.threads import Workers
 from bactrian.graphs.packed import PackedData
 from bactrian.parallel.communicator import Alone, Communicator, Message, anywhere, combine, largest
@@ -115,6 +116,17 @@ class Dual:
         for part in self.parts:
             with part:
                 yield part
+
+    def heed(self, deadline: Deadline) -> None:
+        """Stop sweeping when a time limit has passed."""
+        for part in self.parts:
+            part.heed(deadline)
+
+    @property
+    def late(self) -> bool:
+        """Whether the time limit has passed: on some rank, at the last evaluation, where there are several."""
+        own = any(part.late for part in self.parts)
+        return own if self.communicator.size == 1 else self.message is not None and self.message.is_late
 
     def evaluate(
         self,
@@ -324,14 +336,14 @@ class ProfiledObjective:
     def value_and_gradient(self, weights: Floats) -> tuple[float, Floats]:
         """Profiled D and its gradient (by the envelope theorem, that of D at the optimal multipliers)."""
         dual = self.dual
-        if self.last is not None and self.last.value > self._best_value:
+        if self.last is not None and (self.last.value > self._best_value or dual.late):
             dual.recall()
         self.last = self._evaluate(weights)
-        while self._is_saddle and not self.converged and self.damping < _MOST_DAMPING:
+        while self._is_saddle and not self.converged and self.damping < _MOST_DAMPING and not dual.late:
             self.damping = 0.5 + 0.5 * self.damping
             self.last = self._evaluate(weights)
         self.failures += self._is_saddle and not self.converged
-        if self.last.value <= self._best_value and self._keeps:
+        if self.last.value <= self._best_value and self._keeps and not dual.late:
             self._best_value = self.last.value
             dual.remember()
         return self.last.value, self.last.gradient

@@ -80,12 +80,17 @@ class CountingNumbers:
     sepsets: Any = 1.0
 
 
-def carve(data: PackedData, entropy: str | CountingNumbers, seed: int = 0) -> Carving:
-    """Counting numbers of ``data`` under an entropy of :data:`ENTROPIES`, or the user's own; ``seed`` is for "trw"."""
+def carve(
+    data: PackedData, entropy: str | CountingNumbers, seed: int = 0, late: NDArray[np.bool_] | None = None
+) -> Carving:
+    """Counting numbers of ``data`` under an entropy of :data:`ENTROPIES`, or the user's own.
+
+    ``seed`` is for "trw", whose numbers are rougher where time is up (``late``) before all forests are drawn.
+    """
     if isinstance(entropy, CountingNumbers):
         return _carve_numbers(data, entropy)
     if entropy == "trw":
-        return _tree_reweighted(data, seed)
+        return _tree_reweighted(data, seed, np.zeros(1, dtype=np.bool_) if late is None else late)
     if entropy == "convex":
         return _convex(data)
     if entropy not in ENTROPIES:
@@ -134,7 +139,7 @@ def _spread(numbers: Any, index: NDArray[np.int64], count: int, name: str) -> Fl
     return array[index]
 
 
-def _tree_reweighted(data: PackedData, seed: int) -> Carving:
+def _tree_reweighted(data: PackedData, seed: int, late: NDArray[np.bool_]) -> Carving:
     """Tree-reweighted numbers from random maximal acyclic subsets; every cluster is in some of them."""
     layout = data.layout
     cluster = np.ones(layout.n_clusters)
@@ -149,11 +154,11 @@ def _tree_reweighted(data: PackedData, seed: int) -> Carving:
         rng = np.random.default_rng([seed, structure])
         if is_bethe(data, m):
             order = clusters.start + rng.permutation(clusters.stop - clusters.start)
-            drawn = appearances(layout, m, False, order, N_FORESTS, cluster_counts)
+            drawn = appearances(layout, m, False, order, N_FORESTS, cluster_counts, late)
             cluster[clusters] = cluster_counts[clusters] / drawn
         else:
             virtual = hubs.start + np.flatnonzero(data.hub_virtual[hubs])
-            drawn = appearances(layout, m, True, rng.permutation(virtual), N_FORESTS, hub_counts)
+            drawn = appearances(layout, m, True, rng.permutation(virtual), N_FORESTS, hub_counts, late)
             hub[virtual] = -hub_counts[virtual] / drawn
     taken = np.bincount(layout.link_hub, weights=cluster[layout.link_cluster], minlength=layout.n_hubs)
     hub = np.where(data.hub_virtual, hub, 1.0 - taken)

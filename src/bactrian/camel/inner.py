@@ -124,6 +124,7 @@ class Profiled:
                 l1=run.settings.prior.l1,
                 memory=self.memory,
                 callback=self._after_step,
+                interrupt=run.is_late,
             )
             weights, tolerance, relative = minimum.x, minimum.tolerance, 0.0
             total += minimum.iterations
@@ -179,8 +180,13 @@ class Profiled:
         last = self.objective.last
         assert last is not None
         gap = np.abs(pseudo_gradient(minimum.x, minimum.gradient, self.run.settings.prior.l1)).max(initial=0.0)
-        status = self.run.status_of(minimum.outcome) if self.reliable else Status.UNRELIABLE
+        status = self._status(minimum)
         return InnerResult(minimum.x, minimum.value, float(gap), last.violation, iterations, status)
+
+    def _status(self, minimum: Minimum) -> Status:
+        """That of the optimiser, unless messages did not converge, other than because the run was stopped."""
+        status = self.run.status_of(minimum.outcome)
+        return status if self.reliable or status is self.run.interrupted else Status.UNRELIABLE
 
 
 class Joint:
@@ -227,6 +233,7 @@ class Joint:
                 l1=l1,
                 memory=self.memory,
                 callback=after_step,
+                interrupt=run.is_late,
             )
             objective.value_and_gradient(minimum.x)
             assert objective.last is not None
@@ -309,6 +316,7 @@ class Alternating:
                 l1=run.settings.prior.l1,
                 memory=self.memory,
                 callback=after_step,
+                interrupt=run.is_late,
             )
             weights, tolerance, relative = minimum.x, minimum.tolerance, 0.0
             iterations += minimum.iterations

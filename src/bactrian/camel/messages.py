@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from bactrian.camel.entropy import Carving
 from bactrian.engines.files.space import Space
 from bactrian.engines.numba.apart import evaluate_apart, evaluate_given
+from bactrian.engines.numba.deadline import Deadline
 from bactrian.engines.numba.layout import Layout
 from bactrian.engines.numba.pair_evaluation import evaluate_pairwise
 from bactrian.engines.numba.stars import evaluate_instances
@@ -119,6 +120,7 @@ class Messages:
             np.zeros(layout.n_instances),
             np.zeros(layout.n_instances, dtype=np.int64),
             np.zeros(layout.n_instances, dtype=np.bool_),
+            np.zeros(1, dtype=np.bool_),
         )
         is_pair = (layout.cluster_rows > 0) & (table_number[layout.cluster_table] == carving.cluster)
         others = np.concatenate([[0], np.cumsum(~is_pair)])
@@ -134,6 +136,15 @@ class Messages:
 
     def __exit__(self, *error: object) -> None:
         """Nothing here: a part that is kept in a file gives its memory back."""
+
+    def heed(self, deadline: Deadline) -> None:
+        """Stop sweeping when a time limit has passed."""
+        self.beliefs = self.beliefs._replace(late=deadline.late)
+
+    @property
+    def late(self) -> bool:
+        """Whether the time limit has passed, so that sweeps were or will be cut short."""
+        return bool(self.beliefs.late[0])
 
     def set_weights(self, weights: Floats) -> None:
         """Compute all scores at ``weights``."""
@@ -193,7 +204,7 @@ class Messages:
         while True:
             self._sweep(tolerance, min(leg, max_sweeps), tree_sweeps, damping)
             max_sweeps -= leg
-            if max_sweeps <= 0 or beliefs.residual.max(initial=0.0) <= tolerance:
+            if max_sweeps <= 0 or beliefs.residual.max(initial=0.0) <= tolerance or beliefs.late[0]:
                 break
             done = done + beliefs.sweeps
             if before is None:

@@ -15,6 +15,7 @@ from bactrian.camel.messages import MessageTables
 from bactrian.camel.prior import Prior, pseudo_gradient
 from bactrian.camel.recession import certifies, collect_states, has_direction, is_inside
 from bactrian.engines.files.packed_folder import PackedFolder
+from bactrian.engines.numba.deadline import Deadline
 from bactrian.graphs.junction import JunctionData
 from bactrian.graphs.packed import BeliefTables, PackedData
 from bactrian.graphs.triplets import TightenedData
@@ -42,12 +43,12 @@ class Settings:
     tolerance: float
     max_iterations: int
     max_relinearisations: int
-    max_seconds: float
     seed: int
     callback: Callback | None
     start: Floats | None
     state: Any = None
     communicator: Communicator = field(default_factory=Alone)
+    deadline: Deadline = field(default_factory=Deadline)
 
 
 class Run:
@@ -70,7 +71,7 @@ class Run:
         self.interrupted: Status | None = None
         self.records: list[Record] = []
         self._begun = time.perf_counter()
-        self.signals = Signals(self._begun + settings.max_seconds)
+        self.signals = Signals(settings.deadline.at)
         self._iterations = 0
         #: Whose work is counted in the next two; weakly, for it knows this run, and the data would outlive both.
         self._inner: ref[InnerSolver] | None = None
@@ -118,16 +119,23 @@ class Run:
         self._heed_signals()
         return self.interrupted is not None
 
-    def _heed_signals(self) -> None:
+    def is_late(self) -> bool:
+        """Whether time is up, so that message passing may have been cut short."""
+        return self._heed_signals()
+
+    def _heed_signals(self) -> bool:
+        """Note what stops the run; whether its time is up."""
         # Clocks and callbacks differ from rank to rank: what stops one stops all, once all have heard of it.
         stopped, late = self.signals.own() if self.settings.communicator.size == 1 else self.signals.seen
         if stopped:
             self.interrupted = Status.STOPPED
         elif late and self.interrupted is None:
             self.interrupted = Status.TIME_LIMIT
+        return late
 
     def listen_to(self, dual: Any) -> None:
-        """Learn what other ranks want from the messages of a dual's evaluations; :meth:`after_step` needs it."""
+        """Let a dual heed the time limit, and learn from its messages what other ranks want."""
+        dual.heed(self.settings.deadline)
         message: Message | None = dual.message
         if message is not None:
             message.signals = self.signals

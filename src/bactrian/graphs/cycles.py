@@ -24,6 +24,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from bactrian.engines.numba.deadline import Deadline
 from bactrian.graphs.packed import PackedData, TableReader
 
 Floats = NDArray[np.float64]
@@ -35,29 +36,33 @@ Triplet = tuple[int, int, int]
 _LEAST_SCORE, _LONGEST_CYCLE = 1e-6, 8
 
 
-def find_triplets(data: PackedData, tables: TableReader, most: int) -> list[tuple[Triplet, ...]]:
+def find_triplets(data: PackedData, tables: TableReader, most: int, deadline: Deadline) -> list[tuple[Triplet, ...]]:
     """At most ``most`` triplets of variables for each instance, those of the worst cycles first.
 
     ``tables`` reads beliefs of the Bethe graph. Cycles are those of shortest paths from each variable closed by an edge
-    (Horton, SIAM J. Comput. 16(2), 1987: they contain a minimum cycle basis), up to eight variables long.
+    (Horton, SIAM J. Comput. 16(2), 1987: they contain a minimum cycle basis), up to eight variables long. There are
+    none for instances that were not looked at before the deadline.
     """
     known: dict[tuple[Scope, ...], list[tuple[int, ...]]] = {}
-    found = []
+    found: list[tuple[Triplet, ...]] = []
     for m in range(data.layout.n_instances):
+        if deadline.has_passed:
+            found.append(())
+            continue
         cardinalities, scopes, _ = data.views.scopes(m)
         key = tuple(scopes)
         if key not in known:
             pairs = {(a, b) for scope in scopes for a in scope for b in scope if a < b}
-            cycles = _short_cycles(cardinalities.size, sorted(pairs))
+            cycles = _short_cycles(cardinalities.size, sorted(pairs), deadline)
             large = [set(scope) for scope in scopes if len(scope) > 2]
             known[key] = [cycle for cycle in cycles if not _inside(cycle, large)]
-        scored = _scored(data, tables, m, known[key]) if known[key] else []
-        found.append(_independent(scored, scopes, most))
+        scored = _scored(data, tables, m, known[key], deadline) if known[key] else []
+        found.append(() if deadline.has_passed else _independent(scored, scopes, most))
     return found
 
 
 def _scored(
-    data: PackedData, tables: TableReader, instance: int, cycles: list[tuple[int, ...]]
+    data: PackedData, tables: TableReader, instance: int, cycles: list[tuple[int, ...]], deadline: Deadline
 ) -> list[tuple[float, tuple[int, ...]]]:
     """Minus the score of each cycle, worst first."""
     cardinalities, scopes, _ = data.views.scopes(instance)
@@ -83,6 +88,8 @@ def _scored(
     known: dict[Pair, Floats] = {}
     scored = []
     for cycle in cycles:
+        if deadline.has_passed:
+            break
         steps = list(zip(cycle, cycle[1:] + cycle[:1], strict=True))
         for step in steps:
             if step not in known:
@@ -94,7 +101,7 @@ def _scored(
     return sorted(scored)
 
 
-def _short_cycles(n_variables: int, edges: Sequence[Pair]) -> list[tuple[int, ...]]:
+def _short_cycles(n_variables: int, edges: Sequence[Pair], deadline: Deadline) -> list[tuple[int, ...]]:
     """Cycles of two shortest paths from a root and an edge between their ends, each once, smallest variable first."""
     around: list[list[int]] = [[] for _ in range(n_variables)]
     for a, b in edges:
@@ -102,6 +109,8 @@ def _short_cycles(n_variables: int, edges: Sequence[Pair]) -> list[tuple[int, ..
         around[b].append(a)
     found: dict[tuple[int, ...], None] = {}
     for root in range(n_variables):
+        if deadline.has_passed:
+            break
         paths: dict[int, tuple[int, ...]] = {root: (root,)}
         waiting = deque([root])
         while waiting:

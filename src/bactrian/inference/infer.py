@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from bactrian.camel.entropy import CountingNumbers, carve, concave_numbers
+from bactrian.engines.numba.deadline import Deadline
 from bactrian.engines.numba.threads import Workers
 from bactrian.errors import check_flag, check_number
 from bactrian.graphs.graph_data import GraphData
@@ -158,6 +159,7 @@ def infer(
     many = not isinstance(model, LogLinearModel)
     data, seen = packed(model, evidence)
     options = replace(options, tolerance=float(tolerance), start=checked_start(start, many, data.layout.n_instances))
+    deadline = Deadline(max_seconds)
     problem = Problem(
         data=data,
         weights=checked_weights(weights, data.n_weights),
@@ -167,8 +169,10 @@ def infer(
         workers=Workers(n_threads),
         options=options,
         began=began,
+        deadline=deadline,
     )
-    results = tightened(problem, METHODS[method], tighten) if tighten else METHODS[method](problem, **more)
+    with deadline:
+        results = tightened(problem, METHODS[method], tighten) if tighten else METHODS[method](problem, **more)
     warn_unconverged(method, results)
     return results if many else results[0]
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bactrian.camel.entropy import Carving, CountingNumbers, carve
 from bactrian.camel.messages import Messages
+from bactrian.engines.numba.deadline import Deadline
 from bactrian.engines.numba.schedules import CONTRADICTION, CONVERGED, RUNNING, Progress
 from bactrian.engines.numba.threads import Workers
 from bactrian.graphs.packed import PackedData
@@ -58,6 +59,7 @@ class Problem:
     workers: Workers
     options: Options
     began: float  #: time.perf_counter() at the start of the call
+    deadline: Deadline = field(default_factory=Deadline)
 
     @property
     def seconds(self) -> float:
@@ -67,12 +69,13 @@ class Problem:
     @property
     def out_of_time(self) -> bool:
         """Whether the time limit has passed."""
-        return self.options.max_seconds is not None and self.seconds >= self.options.max_seconds
+        return self.deadline.has_passed
 
     def messages(self, carving: Carving) -> Messages:
         """Messages under given counting numbers, warm-started where the caller asked for it."""
         data = self.data
         messages = Messages(data, carving, self.workers)
+        messages.heed(self.deadline)
         messages.linearisation[:] = -self.bias
         messages.set_weights(self.weights)
         self._check_scores(messages.tables.log_entries, messages.tables.hub_scores)
@@ -118,6 +121,7 @@ def new_progress(problem: Problem, carving: Carving, *, damping: float = 0.0) ->
         residual=np.full(n, np.inf),
         damping=np.full(n, damping),
         exact_sweeps=np.where(exact, 2, 0),
+        late=problem.deadline.late,
     )
 
 

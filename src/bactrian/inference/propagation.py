@@ -110,6 +110,7 @@ def residual(problem: Problem, messages: Messages, progress: Progress, tolerance
         place=np.zeros(layout.n_hubs, dtype=np.int64),
         contraction=np.ones(layout.n_tables),
         started=np.zeros(layout.n_instances, dtype=np.bool_),
+        late=progress.late,
     )
     contractions(layout, tables, numbers, _LARGEST_MEASURED, queue.contraction)
     looped = np.flatnonzero(progress.exact_sweeps == 0)

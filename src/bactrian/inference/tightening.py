@@ -47,7 +47,7 @@ def tightened(problem: Problem, method: Callable[[Problem], list[InferenceResult
     require_bethe(problem.data)
     before = method(problem)
     tables = _ResultTables(problem.data, before)
-    triplets = find_triplets(problem.data, tables, most)
+    triplets = find_triplets(problem.data, tables, most, problem.deadline)
     if not any(triplets):
         return before
     data = tighten(problem.data, triplets)

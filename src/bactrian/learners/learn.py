@@ -13,6 +13,7 @@ from bactrian.camel.camel import SHORTHAND, Camel
 from bactrian.camel.prior import Prior
 from bactrian.camel.run import Settings
 from bactrian.engines.files.packed_folder import PackedFolder
+from bactrian.engines.numba.deadline import Deadline
 from bactrian.engines.numba.threads import Workers, single_threaded_blas
 from bactrian.errors import ArgumentError, ArgumentTypeError, check_number
 from bactrian.graphs.domain import real_numbers
@@ -124,6 +125,7 @@ def learn(
     )
     if callback is not None and not callable(callback):
         raise TypeError(f"callback must be callable, found {type(callback).__name__}")
+    deadline = Deadline(max_seconds)
     workers = Workers(n_threads)
     communicator = communicator or Alone()
     packed = _own_part(data, communicator)
@@ -137,15 +139,15 @@ def learn(
         tolerance=float(tolerance),
         max_iterations=int(max_iterations),
         max_relinearisations=int(max_relinearisations),
-        max_seconds=np.inf if max_seconds is None else float(max_seconds),
         seed=seed,
         callback=callback,
         start=_checked_start(start, packed.n_weights),
         state=start.state if isinstance(start, Solution) else None,
         communicator=communicator,
+        deadline=deadline,
     )
     _check_ranks(packed, learner.name, communicator)
-    with single_threaded_blas():
+    with single_threaded_blas(), deadline:
         solution = learner.learn(packed, settings, workers)
     if not solution.converged:
         warnings.warn(f"{solution.method}: {solution.status}", ConvergenceWarning, stacklevel=2)

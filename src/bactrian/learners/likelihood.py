@@ -98,7 +98,9 @@ class Likelihood:
 
     def _loopy(self, data: PackedData, settings: Settings, workers: Workers) -> Solution:
         run = Run(settings, data, self.name)
-        carving = carve(data, "bethe" if self.inference == "lbp" else self.inference, settings.seed).whole
+        carving = carve(
+            data, "bethe" if self.inference == "lbp" else self.inference, settings.seed, settings.deadline.late
+        ).whole
         dual = Dual(data, carving, settings.prior, workers, communicator=settings.communicator)
         bethe = self.inference == "lbp"
         objective = PropagatedObjective(
@@ -107,6 +109,7 @@ class Likelihood:
             accuracy=min(self.message_tolerance, run.gradient_accuracy),
             max_sweeps=self.max_sweeps,
             tame=not bethe,
+            deadline=settings.deadline,
         )
         inner = Profiled(dual, run, objective)
         result = inner.solve(run.initial_weights(), tolerance=run.gap_tolerance, max_iterations=run.iterations_left)

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bactrian.camel.dual import Dual, Evaluation
+from bactrian.engines.numba.deadline import Deadline
 from bactrian.engines.numba.schedules import CONVERGED
 from bactrian.inference.problem import Options, Problem, new_progress, run_rounds
 from bactrian.inference.propagation import SCHEDULES
@@ -28,8 +29,10 @@ class PropagatedObjective:
     are restored first.
     """
 
-    def __init__(self, dual: Dual, *, schedule: str, accuracy: float, max_sweeps: int, tame: bool) -> None:
-        self.dual = dual
+    def __init__(
+        self, dual: Dual, *, schedule: str, accuracy: float, max_sweeps: int, tame: bool, deadline: Deadline
+    ) -> None:
+        self.dual, self.deadline = dual, deadline
         self.schedule = schedule
         self.accuracy = accuracy
         self.max_sweeps = max_sweeps
@@ -74,6 +77,7 @@ class PropagatedObjective:
             workers=part.workers,
             options=Options(tolerance=self.accuracy, max_iterations=self.max_sweeps),
             began=time.perf_counter(),
+            deadline=self.deadline,
         )
         progress = new_progress(problem, part.carving)
         advance = SCHEDULES[self.schedule](problem, part, progress, self.accuracy)

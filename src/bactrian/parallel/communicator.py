@@ -117,6 +117,11 @@ class Message:
         numbers, self._numbers = struct.Struct(f"{n_numbers}d"), self._buffer[n:].data
         self._write, self._read = numbers.pack_into, numbers.unpack_from
 
+    @property
+    def is_late(self) -> bool:
+        """Whether time was up on some rank when ranks last combined."""
+        return self.signals is not None and self.signals.seen[1]
+
     def combine(
         self, sums: tuple[float, ...], maxima: tuple[float, ...]
     ) -> tuple[tuple[float, ...], tuple[float, ...]]:

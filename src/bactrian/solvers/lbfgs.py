@@ -188,13 +188,15 @@ def minimise(
     l1: float | Floats = 0.0,
     memory: Memory | None = None,
     callback: Callable[[Step], bool] | None = None,
+    interrupt: Callable[[], bool] | None = None,
 ) -> Minimum:
     """Minimise a smooth convex function plus ``l1 @ |x|``.
 
     The gradients that the function returns are kept: it must not write to them later.
     Stops when the largest component of the (pseudo-)gradient is at most ``tolerance``, or ``relative`` of what it was
     at the start, or near that where all that is left to gain is rounding. ``memory`` may come from an earlier call on
-    a similar function. The callback returns True to stop.
+    a similar function. The callback returns True to stop. ``interrupt`` is asked after every evaluation:
+    where it says True, the evaluation may have been cut short, and the solver returns the point before it.
     """
     l1_vector = np.broadcast_to(np.asarray(l1, dtype=np.float64), x.shape)
     sparse = bool(l1_vector.any())
@@ -203,6 +205,9 @@ def minimise(
     value, gradient = value_and_gradient(x)
     value += float(l1_vector @ np.abs(x)) if sparse else 0.0
     gradient = _copied(gradient)
+    function = _interruptible(value_and_gradient, interrupt)
+    if interrupt is not None and interrupt():
+        return Minimum(x, value, gradient, 0, Outcome.STOPPED, tolerance)
     retried = False
     iteration = 0
     best_value, best_norm, idle = np.inf, np.inf, 0
@@ -233,7 +238,10 @@ def minimise(
         found = None
         if descent < 0.0:
             search = _orthant_search if sparse else _wolfe_search
-            found = search(value_and_gradient, memory, x, value, slope, direction, descent, l1_vector)
+            try:
+                found = search(function, memory, x, value, slope, direction, descent, l1_vector)
+            except _CutShortError:
+                return Minimum(x, value, gradient, iteration, Outcome.STOPPED, tolerance)
         if found is None:
             if retried or not memory._order:
                 within_rounding = norm <= 10.0 * tolerance and -descent <= 10.0 * _NOISE * max(1.0, abs(value))
@@ -247,6 +255,22 @@ def minimise(
         memory.add(new_x - x, new_gradient - gradient)
         x, gradient = new_x, new_gradient
         iteration += 1
+
+
+class _CutShortError(Exception):
+    """The evaluation just made is not to be used."""
+
+
+def _interruptible(
+    function: Callable[[Floats], tuple[float, Floats]], interrupt: Callable[[], bool] | None
+) -> Callable[[Floats], tuple[float, Floats]]:
+    def evaluate(x: Floats) -> tuple[float, Floats]:
+        found = function(x)
+        if interrupt is not None and interrupt():
+            raise _CutShortError
+        return found
+
+    return evaluate
 
 
 def _pseudo_gradient(x: Floats, gradient: Floats, l1: Floats) -> Floats:

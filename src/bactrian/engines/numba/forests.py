@@ -13,55 +13,66 @@ Ints = NDArray[np.int64]
 
 @njit(cache=True, nogil=True)
 def _root(parent: Ints, node: int) -> int:
-    while parent[node] != node:
-        parent[node] = parent[parent[node]]
-        node = parent[node]
-    return node
+    """Root of a node's component; a root has minus the size of its component for a parent."""
+    root = node
+    while parent[root] >= 0:
+        root = parent[root]
+    while node != root:
+        parent[node], node = root, parent[node]
+    return root
 
 
 @njit(cache=True, nogil=True)
-def _joins(layout: Layout, item: int, by_hub: bool, base: int, parent: Ints, roots: Ints) -> bool:
-    """Add an item to the forest where it closes no cycle: its ends are in components of their own."""
-    if by_hub:
-        first, last = layout.hub_links[item], layout.hub_links[item + 1]
-    else:
-        first, last = layout.cluster_links[item], layout.cluster_links[item + 1]
+def _joins(ends: Ints, first: int, last: int, parent: Ints, roots: Ints) -> bool:
+    """Add an item to the forest where it closes no cycle: its ends ``first:last`` are in components of their own."""
+    largest = 0
     for position in range(first, last):
-        end = layout.link_cluster[position] if by_hub else layout.link_hub[layout.cluster_link[position]]
-        root = _root(parent, end - base)
+        root = _root(parent, ends[position])
         for earlier in range(position - first):
             if roots[earlier] == root:
                 return False
         roots[position - first] = root
-    for other in range(1, last - first):
-        parent[roots[other]] = roots[0]
+        if parent[root] < parent[roots[largest]]:
+            largest = position - first
+    for other in range(last - first):
+        if other != largest:
+            parent[roots[largest]] += parent[roots[other]]
+            parent[roots[other]] = roots[largest]
     return True
 
 
 @njit(cache=True, nogil=True)
-def appearances(layout: Layout, instance: int, by_hub: bool, order: Ints, n_forests: int, counts: Ints) -> int:
+def appearances(
+    layout: Layout, instance: int, by_hub: bool, order: Ints, n_forests: int, counts: Ints, late: NDArray[np.bool_]
+) -> int:
     """How often each item is in a maximal acyclic subset; returns the number of subsets drawn.
 
     Items are clusters that join hubs or, ``by_hub``, hubs that join clusters. ``order`` lists the instance's items at
     random. Each subset is filled greedily; what it took goes to the end of the order, so that the items taken least
-    often come first, and subsets are drawn until every item was taken and there are ``n_forests``.
+    often come first, and subsets are drawn until every item was taken and there are ``n_forests``, or it is ``late``.
     """
-    ends = layout.instance_clusters if by_hub else layout.instance_hubs
-    base, n_nodes = ends[instance], ends[instance + 1] - ends[instance]
+    of_instance = layout.instance_clusters if by_hub else layout.instance_hubs
+    base, n_nodes = of_instance[instance], of_instance[instance + 1] - of_instance[instance]
+    # Arrays of their own: looking them up in the layout for every item would take longer than all else.
+    links = layout.hub_links if by_hub else layout.cluster_links
+    first = links[order.min()] if order.size else 0
+    ends = np.empty(links[order.max() + 1] - first if order.size else 0, dtype=np.int64)
     widest = 1
     for item in order:
-        links = layout.hub_links if by_hub else layout.cluster_links
         widest = max(widest, links[item + 1] - links[item])
+        for position in range(links[item], links[item + 1]):
+            end = layout.link_cluster[position] if by_hub else layout.link_hub[layout.cluster_link[position]]
+            ends[position - first] = end - base
     parent, roots = np.empty(n_nodes, dtype=np.int64), np.empty(widest, dtype=np.int64)
     taken = np.empty(order.size, dtype=np.int64)
     drawn, missing = 0, order.size
-    while drawn < n_forests or missing > 0:
+    while missing > 0 or (drawn < n_forests and not late[0]):
         for node in range(n_nodes):
-            parent[node] = node
+            parent[node] = -1
         kept, n_taken = 0, 0
         for position in range(order.size):
             item = order[position]
-            if _joins(layout, item, by_hub, base, parent, roots):
+            if _joins(ends, links[item] - first, links[item + 1] - first, parent, roots):
                 missing -= counts[item] == 0
                 counts[item] += 1
                 taken[n_taken] = item

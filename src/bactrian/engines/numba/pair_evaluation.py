@@ -144,7 +144,7 @@ def evaluate_pairwise(
         limit = min(max_sweeps, tree_sweeps) if layout.instance_is_tree[instance] else max_sweeps
         sweeps = 0
         residual = np.inf if limit > 0 else 0.0
-        while fast and sweeps < limit and residual > tolerance:
+        while fast and sweeps < limit and residual > tolerance and not (sweeps > 0 and beliefs.late[0]):
             residual = sweep_linear(layout, tables, numbers, beliefs.hub_log, instance, sweeps % 2 == 0, linear)
             sweeps += 1
             fast = not math.isnan(residual)

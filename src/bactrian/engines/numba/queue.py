@@ -36,6 +36,7 @@ class Queue(NamedTuple):
     place: Ints  #: (H,) place of a hub in its heap
     contraction: Floats  #: (T,) factor by which a table's messages shrink changes
     started: NDArray[np.bool_]  #: (M,) the first pass was made
+    late: NDArray[np.bool_]  #: (1,) time is up
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

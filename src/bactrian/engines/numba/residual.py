@@ -136,7 +136,7 @@ def _run_instance(
     scores, small, product = scratch.scores, scratch.small, scratch.product
     base, stop = layout.instance_hubs[instance], layout.instance_hubs[instance + 1]
     updates = 0
-    while stop > base and updates < limit:
+    while stop > base and updates < limit and not queue.late[0]:
         hub = heap[base]
         if priority[hub] <= tolerance:
             return CONVERGED, updates

@@ -75,7 +75,7 @@ def run_linear(
     u, m, psi = linear.outgoing, linear.incoming, linear.psi
     base, stop = layout.instance_hubs[instance], layout.instance_hubs[instance + 1]
     updates = 0
-    while stop > base and updates < limit:
+    while stop > base and updates < limit and not queue.late[0]:
         hub = heap[base]
         if priority[hub] <= tolerance:
             return CONVERGED, updates

@@ -40,6 +40,7 @@ class Progress(NamedTuple):
     residual: Floats  #: (M,) largest change of a marginal in the last sweep
     damping: Floats  #: (M,) part of the old multipliers that stays
     exact_sweeps: Ints  #: (M,) sequential sweeps that are exact (two, on a tree), or 0
+    late: NDArray[np.bool_]  #: (1,) time is up: no more sweeps, but one
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -106,7 +107,7 @@ def run_parallel(
         damping = progress.damping[instance]
         fast = damping == 0.0 and load_instance(layout, tables, numbers, multipliers, linear, instance)
         sweeps, residual = 0, np.inf
-        while fast and sweeps < max_sweeps and residual > tolerance:
+        while fast and sweeps < max_sweeps and residual > tolerance and not (sweeps > 0 and progress.late[0]):
             fast = pair_messages(layout, tables, linear, instance)
             residual = update_hubs(layout, linear, instance, scratch.belief) if fast else np.nan
             fast = fast and not math.isnan(residual)
@@ -115,7 +116,7 @@ def run_parallel(
             store_instance(layout, linear, multipliers, instance)
         else:
             sweeps, residual = 0, np.inf
-        while not fast and sweeps < max_sweeps and residual > tolerance:
+        while not fast and sweeps < max_sweeps and residual > tolerance and not (sweeps > 0 and progress.late[0]):
             all_messages(layout, tables, numbers, multipliers, instance, incoming, scratch)
             residual = update_all_hubs(
                 layout, tables, numbers, multipliers, hub_log, incoming, instance, damping, scratch.belief
@@ -151,7 +152,7 @@ def run_sequential(
         sweeps, residual = 0, np.inf
         fast = damping == 0.0 and _is_pairwise(layout, numbers, instance)
         fast = fast and load_messages(layout, tables, numbers, multipliers, instance, linear)
-        while fast and sweeps < limit and residual > tolerance:
+        while fast and sweeps < limit and residual > tolerance and not (sweeps > 0 and progress.late[0]):
             backward = (begun + sweeps) % 2 == 0
             residual = sweep_linear(layout, tables, numbers, hub_log, instance, backward, linear)
             sweeps += 1
@@ -160,7 +161,7 @@ def run_sequential(
             store_messages(layout, numbers, multipliers, instance, linear)
         else:
             sweeps, residual = 0, np.inf
-        while not fast and sweeps < limit and residual > tolerance:
+        while not fast and sweeps < limit and residual > tolerance and not (sweeps > 0 and progress.late[0]):
             residual = sweep_hubs(
                 layout, tables, numbers, multipliers, hub_log, instance, (begun + sweeps) % 2 == 0, damping,
                 scratch.scores, scratch.small, scratch.product, scratch.star,

@@ -335,7 +335,7 @@ def evaluate_instances(
         limit = min(max_sweeps, tree_sweeps) if layout.instance_is_tree[instance] else max_sweeps
         sweeps = 0
         residual = np.inf if limit > 0 else 0.0
-        while sweeps < limit and residual > tolerance:
+        while sweeps < limit and residual > tolerance and not (sweeps > 0 and beliefs.late[0]):
             residual = sweep_hubs(
                 layout, tables, numbers, multipliers, beliefs.hub_log, instance, sweeps % 2 == 0, damping,
                 scores, small, product, incoming,

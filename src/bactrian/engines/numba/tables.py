@@ -52,6 +52,7 @@ class Beliefs(NamedTuple):
     residual: Floats  #: (M,) largest change of a marginal in the last sweep
     sweeps: NDArray[np.int64]  #: (M,) sweeps made
     done: NDArray[np.bool_]  #: (M,) the fast path for pairs did the work of this pass
+    late: NDArray[np.bool_]  #: (1,) time is up: no more sweeps, but one
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

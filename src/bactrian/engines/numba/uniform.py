@@ -297,7 +297,7 @@ def sweep_uniform(
         limit = tree_sweeps if from_scratch else max_sweeps
         sweeps = 0
         residual = np.inf
-        while fast and sweeps < limit and residual > tolerance:
+        while fast and sweeps < limit and residual > tolerance and not (sweeps > 0 and beliefs.late[0]):
             residual = _sweep(layout, plan, tables, numbers, instance, sweeps % 2 == 0, scratch, states)
             sweeps += 1
             fast = not math.isnan(residual)

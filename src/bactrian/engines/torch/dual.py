@@ -7,6 +7,7 @@ memory and more time, and changes nothing but the order of additions.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -181,6 +182,11 @@ class DeviceDual(DeviceMessages):
             observed = labels[part.first_node + part.structure.nodes.cpu()].to(self.device)
             total += scores.moments(*observed_counts(stars.structure, observed, self.graph_data.n_labels))
         return total
+
+    @property
+    def late(self) -> bool:
+        """Whether the time limit has passed, so that sweeps were or will be cut short."""
+        return time.perf_counter() >= self.deadline
 
     def evaluate(
         self, weights: Tensor, *, tolerance: float = 0.0, max_sweeps: int = 0, damping: float = 0.0

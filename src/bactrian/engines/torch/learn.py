@@ -19,6 +19,7 @@ from bactrian.camel.dual import Dual, ProfiledObjective
 from bactrian.camel.inner import _LOOSEST, _MEMORY, InnerResult, Profiled
 from bactrian.camel.prior import Prior
 from bactrian.camel.run import Run, Settings
+from bactrian.engines.numba.deadline import Deadline
 from bactrian.engines.numba.threads import Workers
 from bactrian.engines.torch.beliefs import (
     GraphBeliefs,
@@ -209,11 +210,11 @@ def _settings(
         tolerance=float(tolerance),
         max_iterations=int(max_iterations),
         max_relinearisations=int(max_relinearisations),
-        max_seconds=np.inf if max_seconds is None else float(max_seconds),
         seed=0,
         callback=callback,
         start=_checked_start(start, n_weights),
         state=start.state if isinstance(start, Solution) else None,
+        deadline=Deadline(max_seconds),
     )
 
 
@@ -288,10 +289,8 @@ class DeviceProfiled(Profiled):
 
     def _result(self, minimum: Minimum, iterations: int) -> InnerResult:
         gap = largest(minimum.gradient)
-        status = self.run.status_of(minimum.outcome) if self.reliable else Status.UNRELIABLE
-        if not self.objective.converged and self.run.is_over():  # messages were cut short, whatever the gap says
-            status = self.run.interrupted or status
-        return InnerResult(minimum.x, minimum.value, gap, self.objective.last.violation, iterations, status)
+        violation = self.objective.last.violation
+        return InnerResult(minimum.x, minimum.value, gap, violation, iterations, self._status(minimum))
 
 
 class DeviceRun(Run):
@@ -334,7 +333,9 @@ class DeviceRun(Run):
     def _is_unbounded_on_host(self, dual: DeviceDual, camel: Camel, solution: Solution) -> bool:
         """Whether no finite weights are optimal: the host decides, from the same weights and multipliers."""
         data = pack(dual.graph_data)
-        host = Dual(data, camel.carving(data, 0), self.settings.prior, Workers(), consistency=dual.consistency)
+        host = Dual(
+            data, camel.carving(data, self.settings), self.settings.prior, Workers(), consistency=dual.consistency
+        )
         if host.consistency:
             host.part.multipliers[:] = solution.state.multipliers
             host.part.linearisation[:] = solution.state.linearisation
