@@ -224,6 +224,15 @@ def test_text_in_a_pack_teaches_what_its_files_do(model: str, tmp_path: Path) ->
     assert learner.predict(data.X, **data.given) == plain.predict(data.X, **data.given)
 
 
+def test_text_that_marks_nothing_is_refused_by_packs_too(tmp_path: Path) -> None:
+    file = tmp_path / "train.conll"
+    file.write_text("a O\nb O\n")
+    settings = RunSettings.of(with_defaults({"train": [str(file)]}))
+    with pytest.raises(ValueError, match="every token has the label O, so there is nothing to learn"):
+        write_pack(tmp_path / "pack", settings)
+    assert [path.name for path in tmp_path.iterdir()] == ["train.conll"]
+
+
 def test_graphs_in_a_pack(tmp_path: Path) -> None:
     file = tmp_path / "train.jsonl"
     with file.open("w") as stream:

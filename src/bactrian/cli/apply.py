@@ -36,7 +36,7 @@ def predict_command(
             "--input",
             "-i",
             metavar="NAME",
-            help="text (the default), lines (a document a line), columns (.conll, .bio, .tsv), or tagged.",
+            help="text (the default), lines (one document per line), columns (.conll, .bio, .tsv), or tagged.",
         ),
     ] = None,
     to: Annotated[
@@ -49,7 +49,7 @@ def predict_command(
 ) -> None:
     """Tag raw text with offsets, files of columns, or graphs.
 
-    Documents are read, tagged and written as they come. JSON has a line a document: its name, its text, and the
+    Documents are read, tagged and written as they come. JSON has one line per document: its name, its text, and the
     entities with type, start and stop in characters. Graphs come out as JSON lines with the labels of the nodes.
     """
     with bad_input(ValueError, TypeError, OSError, options=named("input.encoding", "--encoding")):

@@ -367,7 +367,7 @@ class GraphCRF(GraphEstimator):
     ----------
     tables : {"symmetric", "full", "diagonal", "potts"}
         How the edges' table is tied. ``"full"`` tables are asymmetric: rows belong to the first node of an edge as
-        given, so direction matters. ``"diagonal"`` has a weight a label for agreement, ``"potts"`` a single one.
+        given, so direction matters. ``"diagonal"`` has one weight per label for agreement, ``"potts"`` a single one.
     method : str or learner
         Any learner of :func:`bactrian.learn`. The default, ``Camel(entropy="convex")``, has a unique optimum and is
         about as fast as CAMEL(0); with matched inference it was the most accurate of all on noisy grids, ahead of

@@ -34,7 +34,7 @@ class GridCRF(GraphEstimator):
         Neighbours of a node: along rows and columns, or diagonally too.
     tables : {"symmetric", "full", "diagonal", "potts"}
         How an edge's table is tied. ``"full"`` tables are asymmetric: rows belong to the node further left, or further
-        up. ``"diagonal"`` has a weight a label for agreement, ``"potts"`` a single one.
+        up. ``"diagonal"`` has one weight per label for agreement, ``"potts"`` a single one.
     by_direction : bool
         A table for every direction (along rows, along columns, two diagonals) instead of one for all. With ``"full"``
         tables that tells "sky above sea" from "sea above sky" and from either beside the other.

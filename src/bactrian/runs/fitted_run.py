@@ -50,7 +50,7 @@ class FittedRun:
         Raises
         ------
         ValueError
-            For a folder that is no run, a run that was never trained, and a damaged file.
+            For a folder that is not a run folder, a run that was never trained, and a damaged file.
         """
         folder.check_learned()
         settings, _ = folder.read_settings()

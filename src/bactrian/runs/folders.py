@@ -133,10 +133,10 @@ class RunFolder:
         Raises
         ------
         ValueError
-            For a folder that is no run, or was made by a newer release.
+            For a folder that is not a run folder, or was made by a newer release.
         """
         if not self.settings.is_file():
-            raise ValueError(f"{self.path} is no run: it has no {self.settings.name}")
+            raise ValueError(f"{self.path} is not a run folder: it has no {self.settings.name}")
         document = read_json(self.settings)
         version = document.get("format_version")
         if document.get("format") != FORMAT or not isinstance(version, int):
@@ -181,7 +181,7 @@ class RunFolder:
         return read_json(self.metrics)
 
     def write_history(self, trace: Iterable[Progress], records: Iterable[Record]) -> None:
-        """Write the iterations and outer iterations, one a line, in one step."""
+        """Write the iterations and outer iterations, one per line, in one step."""
         with atomic_file(self.history) as stream:
             for progress in trace:
                 values = {key: _finite(value) for key, value in vars(progress).items() if key != "weights"}
@@ -237,7 +237,7 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         values = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is no valid JSON: {error}") from None
+        raise ValueError(f"{path} is not valid JSON: {error}") from None
     if not isinstance(values, dict):
         raise ValueError(f"{path} must hold a JSON object")
     return values

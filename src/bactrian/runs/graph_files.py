@@ -1,6 +1,6 @@
 """Files of graphs, for ``bactrian train``: JSON lines, or the arrays of an ``.npz`` file.
 
-**JSON lines** (``.jsonl``): a graph a line, an object with
+**JSON lines** (``.jsonl``): one graph per line, an object with
 
 ==================  =========================================================================================
 ``nodes``           a list of features for each node: ``[[0.2, 1.0], [0.9, 0.0]]``
@@ -36,6 +36,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bactrian.errors import ArgumentError
+from bactrian.graphs.domain import number_pairs
+from bactrian.graphs.inputs import checked_rows
 
 _KEYS = ("nodes", "edges", "edge_features", "labels", "name")
 _ARRAYS = ("node_features", "node_counts", "edges", "edge_counts", "edge_features", "labels")
@@ -106,7 +108,7 @@ def _graph_of(record: Any, where: str, name: str, need_labels: bool) -> Labelled
         if key not in _KEYS:
             raise ValueError(f"{where}: unknown key {key!r}; expected {', '.join(_KEYS)}")
     nodes = _matrix(record["nodes"], f"{where}: nodes")
-    edges = _pairs(record.get("edges", []), f"{where}: edges")
+    edges = number_pairs(record.get("edges", []), len(nodes), f"{where}: edges")
     features = record.get("edge_features")
     labels = record.get("labels")
     if need_labels and labels is None:
@@ -137,7 +139,7 @@ def _from_arrays(path: Path, need_labels: bool) -> Iterator[LabelledGraph]:
     if need_labels and "labels" not in arrays:
         raise ValueError(f"{path}: there is no array 'labels'")
     nodes = _matrix(arrays["node_features"], f"{path}: node_features")
-    edges = _pairs(arrays["edges"], f"{path}: edges")
+    edges = np.atleast_1d(arrays["edges"])
     node_ends = _ends(arrays.get("node_counts"), len(nodes), f"{path}: node_counts")
     edge_ends = _ends(arrays.get("edge_counts"), len(edges), f"{path}: edge_counts")
     if node_ends.size != edge_ends.size:
@@ -145,50 +147,33 @@ def _from_arrays(path: Path, need_labels: bool) -> Iterator[LabelledGraph]:
     features = arrays.get("edge_features")
     rows = None if features is None else _matrix(features, f"{path}: edge_features")
     if rows is not None and len(rows) != len(edges):
-        raise ValueError(f"{path}: edge_features must have {len(edges)} rows, one an edge, found {len(rows)}")
+        raise ValueError(f"{path}: edge_features must have {len(edges)} rows, one for each edge, found {len(rows)}")
     labels = arrays.get("labels")
     checked = None if labels is None else _labels(labels, len(nodes), f"{path}: labels")
     for m, (node_end, edge_end) in enumerate(zip(node_ends.tolist(), edge_ends.tolist(), strict=True)):
         first, edge = (int(node_ends[m - 1]), int(edge_ends[m - 1])) if m else (0, 0)
+        place = f"{path}, graph {m + 1}"
         yield LabelledGraph(
             name=f"{path.name}#{m + 1}",
             node_features=nodes[first:node_end],
-            edges=edges[edge:edge_end],
+            edges=number_pairs(edges[edge:edge_end], node_end - first, f"{place}: edges"),
             edge_features=None if rows is None else rows[edge:edge_end],
             labels=None if checked is None else checked[first:node_end],
-            place=f"{path}, graph {m + 1}",
+            place=place,
         )
 
 
 def _matrix(values: Any, where: str) -> NDArray[np.float64]:
-    try:
-        array = np.asarray(values, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise ValueError(f"{where} must be rows of numbers, all equally long") from None
-    if array.size == 0 and array.ndim == 1:
-        array = array.reshape(0, 0)
-    if array.ndim != 2 or not np.isfinite(array).all():
-        raise ValueError(f"{where} must be a matrix of finite numbers, found shape {array.shape}")
-    return array
-
-
-def _pairs(values: Any, where: str) -> NDArray[np.int64]:
-    try:
-        array = np.asarray(values)
-    except ValueError:
-        raise ValueError(f"{where} must be pairs of node numbers") from None
-    if array.size == 0:
-        return np.zeros((0, 2), dtype=np.int64)
-    if array.ndim != 2 or array.shape[1] != 2 or array.dtype.kind not in "iu":
-        raise ValueError(f"{where} must be pairs of node numbers, found shape {array.shape} of {array.dtype}")
-    return array.astype(np.int64)
+    empty = isinstance(values, list) and not values
+    matrix: NDArray[np.float64] = checked_rows(np.zeros((0, 0)) if empty else values, where)
+    return matrix
 
 
 def _labels(values: Any, n_nodes: int, where: str) -> NDArray[Any]:
     array = np.asarray(values) if isinstance(values, np.ndarray | list) else np.zeros(())
     kinds = {type(value) for value in values} if isinstance(values, list) else {int}
     if array.shape != (n_nodes,) or (n_nodes and (array.dtype.kind not in "iuUb" or len(kinds) > 1)):
-        raise ValueError(f"{where} must be {n_nodes} integers, strings or booleans, all of one kind, one a node")
+        raise ValueError(f"{where} must be {n_nodes} integers, strings or booleans, all of one kind, one for each node")
     return array
 
 

@@ -19,12 +19,11 @@ from bactrian.estimators.encoding import GrowingVocabulary
 from bactrian.files import new_draft
 from bactrian.graphs.graph_data import GraphData
 from bactrian.runs.folders import RunFolder, check_free
-from bactrian.runs.graph_files import LabelledGraph, places_of, read_graphs
-from bactrian.runs.run_data import batches, breaks_of, check_columns, read_documents
+from bactrian.runs.graph_files import places_of
+from bactrian.runs.run_data import batches, breaks_of, labelled_documents, labelled_graphs, scheme_of, tags_in
 from bactrian.runs.settings import MODELS, RunSettings
 from bactrian.solvers.solution import Solution, Status
 from bactrian.text.documents import Document
-from bactrian.text.schemes import convert, guess_scheme
 
 #: Tokens or nodes of a chunk.
 CHUNK = 50_000
@@ -95,29 +94,13 @@ def _text_parts(settings: RunSettings, estimator: Any, chunk: int) -> Iterator[G
     extractor = settings.extractor()
 
     def documents() -> Iterator[Document]:
-        for path in settings.train:
-            for document in read_documents(Path(path), settings.input):
-                if document.tags is None and len(document):
-                    raise ValueError(f"{path}: document {document.name!r} has no tags; a column must be called tag")
-                check_columns(document, extractor, path)
-                if len(document):
-                    yield document
+        return (document for document in labelled_documents(settings.train, settings) if len(document))
 
-    seen = {tag for document in documents() for tag in document.tags or ()}
-    if not seen:
-        raise ValueError(f"{', '.join(settings.train)}: there are no tokens")
-    scheme = settings.scheme if guess_scheme(seen) is not None else None
-
-    def tags(document: Document) -> list[str]:
-        plain = document.tags or ()
-        if scheme is None:
-            return list(plain)
-        return list(convert(plain, None, scheme, sentence_starts=document.sentence_starts))
-
+    scheme = scheme_of(documents(), settings.train, settings, None)
     growing, classes = GrowingVocabulary(), set[str]()
     for batch in batches(documents(), len, chunk):
         growing.add(list(extractor.extract_many(batch)))
-        classes.update(tag for document in batch for tag in tags(document))
+        classes.update(tag for document in batch for tag in tags_in(scheme, document))
     estimator.begin(sorted(classes), growing.vocabulary(estimator.min_frequency))
     estimator.set_params(warm_start=True)
     del growing
@@ -125,7 +108,7 @@ def _text_parts(settings: RunSettings, estimator: Any, chunk: int) -> Iterator[G
     def parts() -> Iterator[GraphData]:
         for batch in batches(documents(), len, chunk):
             X = list(extractor.extract_many(batch))
-            yield estimator.encode(X, [tags(document) for document in batch], breaks=breaks_of(batch))
+            yield estimator.encode(X, [tags_in(scheme, document) for document in batch], breaks=breaks_of(batch))
 
     return parts()
 
@@ -134,17 +117,11 @@ def _text_parts(settings: RunSettings, estimator: Any, chunk: int) -> Iterator[G
 
 
 def _graph_parts(settings: RunSettings, estimator: Any, chunk: int) -> Iterator[GraphData]:
-    def graphs() -> Iterator[LabelledGraph]:
-        for path in settings.train:
-            yield from read_graphs(Path(path), need_labels=True)
-
-    classes = {label for graph in graphs() for label in np.asarray(graph.labels).tolist()}
-    if not classes:
-        raise ValueError(f"{', '.join(settings.train)}: there are no graphs")
+    classes = {label for graph in labelled_graphs(settings.train) for label in np.asarray(graph.labels).tolist()}
     estimator.set_params(labels=sorted(classes))
 
     def parts() -> Iterator[GraphData]:
-        for batch in batches(graphs(), lambda graph: len(graph.node_features), chunk):
+        for batch in batches(labelled_graphs(settings.train), lambda graph: len(graph.node_features), chunk):
             with places_of([graph.place for graph in batch]):
                 part = estimator.encode([graph.inputs for graph in batch], [graph.labels for graph in batch])
             estimator.set_params(warm_start=True)

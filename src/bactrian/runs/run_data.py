@@ -14,7 +14,6 @@ from bactrian.runs.graph_files import LabelledGraph, read_graphs
 from bactrian.runs.settings import InputSettings, RunSettings
 from bactrian.text.columns import read_columns
 from bactrian.text.documents import Document
-from bactrian.text.features import EntityFeatures
 from bactrian.text.schemes import convert, guess_scheme
 from bactrian.text.tagged import parse_seminar, read_seminars
 from bactrian.text.tokenizer import tokenize
@@ -46,86 +45,81 @@ def read_data(paths: Sequence[str], settings: RunSettings, labels: Iterable[Any]
         For what cannot be read, has no labels, or is empty; it names the file.
     """
     if not settings.is_text:
-        graphs = _labelled_graphs(paths)
+        graphs = list(labelled_graphs(paths))
         places = tuple(graph.place for graph in graphs)
         return RunData([graph.inputs for graph in graphs], [graph.labels for graph in graphs], {}, [], places=places)
-    labelled = _labelled_documents(paths, settings)
-    if labels is None:
-        _check_marks(paths, settings, labelled)
-    documents, scheme = _in_model_scheme(labelled, settings.scheme, () if labels is None else labels)
-    return text_data(documents, settings.extractor(), scheme)
-
-
-def check_data(paths: Sequence[str], settings: RunSettings) -> None:
-    """Raise the error that :func:`read_data` would, without the work of extracting features."""
-    if not settings.is_text:
-        _labelled_graphs(paths)
-        return
-    for document in _labelled_documents(paths, settings):
-        if len(document):
-            settings.extractor().extract(document)  # one tells whether columns and lines are there
-            break
-
-
-def _labelled_graphs(paths: Sequence[str]) -> list[LabelledGraph]:
-    graphs = [graph for path in paths for graph in read_graphs(Path(path), need_labels=True)]
-    if not graphs:
-        raise ValueError(f"{', '.join(paths)}: there are no graphs")
-    return graphs
-
-
-def _labelled_documents(paths: Sequence[str], settings: RunSettings) -> list[Document]:
-    documents = [document for path in paths for document in read_documents(Path(path), settings.input)]
-    named = ", ".join(paths)
-    if not any(map(len, documents)):
-        raise ValueError(f"{named}: there are no tokens")
-    bare = next((document for document in documents if document.tags is None and len(document)), None)
-    if bare is not None:
-        raise ValueError(f"{named}: document {bare.name!r} has no tags; one of the columns must be called tag")
-    for document in documents:
-        check_columns(document, settings.extractor(), named)
-    return [document if document.tags is not None else document.replace(tags=()) for document in documents]
-
-
-def check_columns(document: Document, extractor: EntityFeatures, place: str) -> None:
-    """Refuse a document to learn from or score on that lacks what the features are made from."""
-    if extractor.pos and document.pos is None and len(document):
-        raise ValueError(f"{place}: there is no column 'pos'; train with --columns that name it, or with --no-pos")
-
-
-def _check_marks(paths: Sequence[str], settings: RunSettings, documents: Iterable[Document]) -> None:
-    """Refuse to learn from texts that mark nothing: the model could say nothing but O."""
-    if any(tag != "O" for document in documents for tag in document.tags or ()):
-        return
-    named = ", ".join(paths)
-    if settings.input.format == "tagged":
-        fields = ", ".join(settings.input.fields)
-        raise ValueError(f"{named}: nothing is marked by the tags {fields}; name those of your texts with --fields")
-    raise ValueError(f"{named}: every token has the label O, so there is nothing to learn")
-
-
-def _in_model_scheme(
-    documents: list[Document], wanted: str, labels: Iterable[Any]
-) -> tuple[list[Document], str | None]:
-    """Documents with tags in the wanted scheme, where they mark entities; else as they are, and None."""
-    if guess_scheme({tag for document in documents for tag in document.tags or ()} | set(labels)) is None:
-        return documents, None
-    converted = [
-        document.replace(tags=convert(document.tags or (), None, wanted, sentence_starts=document.sentence_starts))
-        for document in documents
-    ]
-    return converted, wanted
-
-
-def text_data(documents: list[Document], extractor: EntityFeatures, scheme: str | None) -> RunData:
-    """Features, tags and sentence breaks of documents."""
+    documents = list(labelled_documents(paths, settings))
+    scheme = scheme_of(documents, paths, settings, labels)
+    documents = [document.replace(tags=tags_in(scheme, document)) for document in documents]
     return RunData(
-        X=list(extractor.extract_many(documents)),
+        X=list(settings.extractor().extract_many(documents)),
         y=[list(document.tags or ()) for document in documents],
         given={"breaks": breaks_of(documents)},
         documents=documents,
         scheme=scheme,
     )
+
+
+def check_data(paths: Sequence[str], settings: RunSettings) -> None:
+    """Raise the error that :func:`read_data` would, without the work of extracting features."""
+    if not settings.is_text:
+        list(labelled_graphs(paths))
+        return
+    documents = [document for document in labelled_documents(paths, settings) if len(document)]
+    scheme_of(documents, paths, settings, ())
+    settings.extractor().extract(documents[0])  # one tells whether columns and lines are there
+
+
+def labelled_graphs(paths: Sequence[str]) -> Iterator[LabelledGraph]:
+    """Graphs of files, one after the other; no graph at all, and one without labels, is an error."""
+    graph = None
+    for path in paths:
+        for graph in read_graphs(Path(path), need_labels=True):
+            yield graph
+    if graph is None:
+        raise ValueError(f"{', '.join(paths)}: there are no graphs")
+
+
+def labelled_documents(paths: Sequence[str], settings: RunSettings) -> Iterator[Document]:
+    """Documents of files, one after the other; one without tags, or what its features are made from, is an error."""
+    pos = settings.extractor().pos
+    for path in paths:
+        for document in read_documents(Path(path), settings.input):
+            if len(document) and document.tags is None:
+                raise ValueError(
+                    f"{path}: document {document.name!r} has no tags; one of the columns must be called tag"
+                )
+            if len(document) and pos and document.pos is None:
+                raise ValueError(
+                    f"{path}: there is no column 'pos'; train with --columns that name it, or with --no-pos"
+                )
+            yield document if document.tags is not None else document.replace(tags=())
+
+
+def scheme_of(
+    documents: Iterable[Document], paths: Sequence[str], settings: RunSettings, labels: Iterable[Any] | None
+) -> str | None:
+    """The scheme of the model, where tags mark entities; None where they do not.
+
+    ``labels`` are those of a model. Without them one is to be learned, and texts that mark nothing are refused: it
+    could say nothing but O.
+    """
+    tags = {tag for document in documents for tag in document.tags or ()}
+    named = ", ".join(paths)
+    if not tags:
+        raise ValueError(f"{named}: there are no tokens")
+    if labels is None and tags == {"O"}:
+        if settings.input.format == "tagged":
+            fields = ", ".join(settings.input.fields)
+            raise ValueError(f"{named}: nothing is marked by the tags {fields}; name those of your texts with --fields")
+        raise ValueError(f"{named}: every token has the label O, so there is nothing to learn")
+    return None if guess_scheme(tags | set(labels or ())) is None else settings.scheme
+
+
+def tags_in(scheme: str | None, document: Document) -> list[str]:
+    """The tags of a document in a scheme; as they are where that is None."""
+    tags = document.tags or ()
+    return list(tags if scheme is None else convert(tags, None, scheme, sentence_starts=document.sentence_starts))
 
 
 def breaks_of(documents: Iterable[Document]) -> list[list[int]]:
@@ -143,8 +137,8 @@ def read_documents(path: Path, settings: InputSettings, form: str | None = None)
     settings
         How it is read.
     form
-        ``"columns"``, ``"tagged"``, ``"text"`` or ``"lines"`` (text with a document a line); that of the settings by
-        default.
+        ``"columns"``, ``"tagged"``, ``"text"`` or ``"lines"`` (text with one document per line); that of the settings
+        by default.
     """
     form = form or settings.format
     if str(path) != "-" and not path.exists():

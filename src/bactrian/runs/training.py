@@ -71,7 +71,7 @@ def resume_run(
     Raises
     ------
     ValueError
-        For a folder that is no run, that another process trains, or that is read-only, and for data that have
+        For a folder that is not a run folder, that another process trains, or that is read-only, and for data that have
         changed since.
     """
     communicator = communicator or Alone()

@@ -1,4 +1,4 @@
-"""Files of columns, as the shared tasks of CoNLL have them: a token a line, an empty line after each sentence.
+"""Files of columns, as the shared tasks of CoNLL have them: one token per line, an empty line after each sentence.
 
 Documents start at a line whose first column is ``-DOCSTART-``; a file without such lines is one document. Columns are
 set apart by blanks or tabs.
