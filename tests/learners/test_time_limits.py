@@ -125,6 +125,16 @@ def test_after_the_limit_there_is_one_sweep(n: int, entropy: str) -> None:
         assert dual.evaluate(weights, tolerance=0.0, max_sweeps=60, damping=damping).sweeps == 60
 
 
+@pytest.mark.parametrize("name", ["convex", "trw", "cccp", "lbp", "pseudolikelihood"])
+def test_without_time_there_is_one_evaluation(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    weights: list[Any] = []
+    evaluate = Dual.evaluate
+    monkeypatch.setattr(Dual, "evaluate", lambda self, w, **options: weights.append(w) or evaluate(self, w, **options))
+    with pytest.warns(bt.ConvergenceWarning, match="time limit"):
+        bt.learn(grid(5), name, max_seconds=0.0, n_threads=1)
+    assert len(weights) == 1
+
+
 def test_the_minimiser_returns_the_point_before_an_evaluation_cut_short() -> None:
     seen: list[float] = []
 

@@ -286,6 +286,7 @@ class DeviceProfiled(Profiled):
         self.sweeps = 0
         self._evaluations_before = 0
         self._value_before = np.inf
+        self._evaluated = None
 
     def _result(self, minimum: Minimum, iterations: int) -> InnerResult:
         gap = largest(minimum.gradient)
