@@ -483,7 +483,7 @@ def test_counts_of_shared_tables_survive_a_fresh_start_in_log_space(swept: bool)
     assert packed.layout.table_shared == 2
     assert packed.blocks.size - 1 < 80
     weights = rng.normal(size=packed.n_weights)
-    weights[12:] *= 400.0
+    weights[12:] *= 800.0
     multipliers = (1.0 if swept else 60.0) * rng.normal(size=packed.layout.n_link_states)
     results = []
     for damping in (0.0, LOG_SPACE):

@@ -82,7 +82,8 @@ def infer(
     evidence : dict, optional
         Observed states by variable; for several models a list of such dicts or None.
     tolerance : float
-        Largest change of a marginal (for ``"rbp"`` of a message, in log space) at which message passing stops.
+        Largest change of a marginal (for ``"rbp"`` of a message, in log space) at which message passing stops. A state
+        whose belief still rises by more than a thousandth of itself counts too, however small it is.
     max_iterations, max_seconds
         Limits, in sweeps over the model (relinearisations of the double loop) and in time. The result then says
         ``converged`` = False, with a :class:`ConvergenceWarning`.

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from bactrian.engines.numba.arithmetic import log
 from bactrian.engines.numba.layout import Layout
-from bactrian.engines.numba.tables import LARGEST, SMALLEST, Beliefs, Numbers, Tables, evaluate_hubs
+from bactrian.engines.numba.ranges import LEAST, MOST
+from bactrian.engines.numba.tables import Beliefs, Numbers, Tables, evaluate_hubs
 from bactrian.engines.numba.uniform import CAREFUL, Scratch, States, exponentials, is_narrow, new_scratch, set_outer
 from bactrian.engines.numba.vectors import (
     add_outer,
@@ -166,7 +167,7 @@ def _pairs_apart(
         multiply_by(marginal, column * k, message, column_at, states)
         total = normalise(marginal, row * k, states)
         normalise(marginal, column * k, states)
-        if not SMALLEST < total < LARGEST:
+        if not LEAST < total < MOST:
             return np.nan
         totals[cluster - first] = 1.0 / total
         value += math.log(total) + scale[row - first_link] + scale[column - first_link] + shift[table]

@@ -81,6 +81,27 @@ def logsumexp(values: np.ndarray, start: int, stop: int) -> float:
     return top + math.log(total)
 
 
+@njit(cache=True, nogil=True, error_model="numpy")
+def normalise_logs(values: np.ndarray, start: int, stop: int) -> float:
+    """Subtract from values[start:stop] the log of the sum of their exponentials, and return it; -inf: none is finite.
+
+    The largest value is taken away first, so that exponentials of the result add up to 1 however large it was.
+    """
+    top = -np.inf
+    for k in range(start, stop):
+        top = max(top, values[k])
+    if top == -np.inf:
+        return -np.inf
+    total = 0.0
+    for k in range(start, stop):
+        values[k] -= top
+        total += exp(values[k])
+    rest = math.log(total)
+    for k in range(start, stop):
+        values[k] -= rest
+    return top + rest
+
+
 # Nor here: fused or reordered, the two parts of the exponent's logarithm would lose their point.
 @njit(fastmath={"contract", "nsz"}, error_model="numpy", inline="always")
 def log(x: float) -> float:

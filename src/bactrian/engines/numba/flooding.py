@@ -8,11 +8,12 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from bactrian.engines.numba.arithmetic import exp, logsumexp
+from bactrian.engines.numba.arithmetic import exp, normalise_logs
 from bactrian.engines.numba.layout import Layout
+from bactrian.engines.numba.ranges import LEAST, MOST
 from bactrian.engines.numba.scratch import Scratch
-from bactrian.engines.numba.stars import exp_message, incoming_message
-from bactrian.engines.numba.tables import LARGEST, SMALLEST, Numbers, Tables
+from bactrian.engines.numba.stars import exp_message, incoming_message, update_constrained
+from bactrian.engines.numba.tables import Numbers, Tables
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -52,7 +53,7 @@ def _pair_messages(
         incoming[row_offset + a] = total
     for b in range(columns):
         low, high = min(low, to_columns[b]), max(high, to_columns[b])
-    if low <= SMALLEST or high >= LARGEST:
+    if not (low > LEAST and high < MOST):
         return False
     for a in range(rows):
         incoming[row_offset + a] = math.log(incoming[row_offset + a]) + column_top
@@ -142,41 +143,7 @@ def log_belief(
     inverse = 1.0 / divisor
     for k in range(states):
         out[start + k] *= inverse
-    normaliser = logsumexp(out, start, start + states)
-    if normaliser == -np.inf:
-        return False
-    for k in range(states):
-        out[start + k] -= normaliser
-    return True
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def _send(
-    multipliers: Floats,
-    offset: int,
-    hub_log: Floats,
-    start: int,
-    states: int,
-    incoming: Floats,
-    kappa: float,
-    damping: float,
-    belief: Floats,
-) -> float:
-    """New multipliers of a link from its hub's belief; returns the largest change of a marginal."""
-    change = 0.0
-    inverse = 1.0 / kappa
-    for k in range(states):
-        message = incoming[offset + k]
-        if message == -np.inf:
-            multipliers[offset + k] = 0.0
-            continue
-        old, new = multipliers[offset + k], kappa * (hub_log[start + k] - message)
-        if hub_log[start + k] != -np.inf:
-            change = max(change, belief[k] * min(1.0, abs(old - new) * inverse))
-            if damping > 0.0 and old != -np.inf:
-                new += damping * (old - new)
-        multipliers[offset + k] = new
-    return change
+    return bool(normalise_logs(out, start, start + states) > -np.inf)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -208,6 +175,7 @@ def update_all_hubs(
             belief[k] = exp(hub_log[start + k])
         for link in range(first, last):
             kappa = cluster_number[link_cluster[link]]
-            step = _send(multipliers, link_offset[link], hub_log, start, states, incoming, kappa, damping, belief)
+            at = link_offset[link]
+            step = update_constrained(multipliers, at, hub_log, start, incoming, at, belief, states, kappa, damping)
             change = max(change, step)
     return change

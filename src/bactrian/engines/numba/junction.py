@@ -17,12 +17,10 @@ from numba import njit
 from numpy.typing import NDArray
 
 from bactrian.engines.numba.arithmetic import exp
+from bactrian.engines.numba.ranges import WIDEST
 from bactrian.engines.numba.table_views import TreePlan, add_up, combine, log_add_up
 
 Floats = NDArray[np.float64]
-
-#: Products of positive entries above exp(-this) are exact in linear space.
-_DEEPEST = 600.0
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -103,7 +101,7 @@ def _collect(
             log_add_up(tables, first, last, plan, n_pools + e, sepsets, start, stop - start)
             top, low = _shift(sepsets, start, stop), 0.0
         else:
-            if depth[child] < -_DEEPEST:
+            if depth[child] < -WIDEST:
                 return np.nan
             for k in range(start, stop):
                 sepsets[k] = 0.0
@@ -117,7 +115,7 @@ def _collect(
         combine(tables, first, last, plan, n_pools + n_edges + e, sepsets, start, 2 if logs else 1)
     for q in range(n_cliques):
         if is_root[q]:
-            if depth[q] < -_DEEPEST:
+            if depth[q] < -WIDEST:
                 return np.nan
             log_partition += _log_total(tables, plan.clique_offset[q], plan.clique_offset[q + 1], logs)
     return log_partition
@@ -160,7 +158,7 @@ def _distribute(plan: TreePlan, tables: Floats, sepsets: Floats, depth: Floats, 
             for k in range(size):
                 message[k] = message[k] / sepsets[start + k] if sepsets[start + k] > 0.0 else 0.0
             depth[child] += _scale(message, 0, size)[1]
-            if depth[child] < -_DEEPEST:
+            if depth[child] < -WIDEST:
                 return False
         first, last = plan.clique_offset[child], plan.clique_offset[child + 1]
         combine(tables, first, last, plan, n_pools + e, message, 0, 2 if logs else 1)

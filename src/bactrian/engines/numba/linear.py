@@ -20,13 +20,10 @@ from numpy.typing import NDArray
 
 from bactrian.engines.numba.arithmetic import FAST_MATH, exp
 from bactrian.engines.numba.layout import Layout
+from bactrian.engines.numba.ranges import LEAST, LEAST_RATIO, RISING, WIDEST
 from bactrian.engines.numba.tables import Numbers, Tables
 
 Floats = NDArray[np.float64]
-
-#: Beliefs and messages, whose largest entry is 1, hold only entries above this.
-_LEAST = 1e-150
-_WIDEST = 300.0
 
 
 class Linear(NamedTuple):
@@ -44,7 +41,7 @@ def _exponential(logs: Floats, start: int, stop: int, out: Floats) -> bool:
     top, bottom = -np.inf, np.inf
     for k in range(start, stop):
         top, bottom = max(top, logs[k]), min(bottom, logs[k])
-    if not top - bottom < _WIDEST:
+    if not top - bottom < WIDEST:
         return False
     for k in range(start, stop):
         out[k] = exp(logs[k] - top)
@@ -90,7 +87,7 @@ def _normalise(values: Floats, start: int, size: int) -> bool:
     low, high = values[start], values[start]
     for k in range(1, size):
         low, high = min(low, values[start + k]), max(high, values[start + k])
-    if not low > _LEAST * high:
+    if not (low > LEAST and low > LEAST_RATIO * high):
         return False
     inverse = 1.0 / high
     for k in range(size):
@@ -164,16 +161,19 @@ def update_hubs(layout: Layout, linear: Linear, instance: int, belief: Floats) -
         first, degree = hub_links[hub], hub_links[hub + 1] - hub_links[hub]
         if not hub_belief(psi, start, states, m, link_offset[first], degree, belief):
             return np.nan
-        total = 0.0
+        total, top = 0.0, 0
         for k in range(states):
             total += belief[k]
-        largest = 0.0
+            top = k if belief[k] > belief[top] else top
+        largest, rising = 0.0, False
         for link in range(first, first + degree):
             offset = link_offset[link]
+            level = (1.0 + RISING) * belief[top] / (m[offset + top] * u[offset + top])
             for k in range(states):
                 new = belief[k] / m[offset + k]
+                rising |= new > level * u[offset + k]
                 # |new - old| / new is the change of the logarithm, weighted by the belief of the state.
                 largest = max(largest, min(belief[k], abs(new - u[offset + k]) * m[offset + k]))
                 u[offset + k] = new
-        change = max(change, largest / total)
+        change = max(change, largest / total, RISING if rising else 0.0)
     return change

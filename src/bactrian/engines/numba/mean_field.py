@@ -17,7 +17,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from bactrian.engines.numba.arithmetic import exp, logsumexp
+from bactrian.engines.numba.arithmetic import exp, normalise_logs
 from bactrian.engines.numba.layout import Ints, Layout
 
 Floats = NDArray[np.float64]
@@ -84,10 +84,10 @@ def _update(
     for x in range(states):
         if forbidden[x] > least + _ROUNDING * (1.0 + least):
             expected[x] = -np.inf
-    normaliser = logsumexp(expected, 0, states)
+    normalise_logs(expected, 0, states)
     change = 0.0
     for x in range(states):
-        new = exp(expected[x] - normaliser)
+        new = exp(expected[x])
         change = max(change, abs(new - beliefs[start + x]))
         beliefs[start + x] = new
     return change

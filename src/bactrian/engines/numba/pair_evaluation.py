@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from bactrian.engines.numba.arithmetic import FAST_MATH
 from bactrian.engines.numba.layout import Layout
 from bactrian.engines.numba.pairs import Linear, load_messages, new_linear, store_messages, sweep_linear
-from bactrian.engines.numba.tables import LARGEST, SMALLEST, Beliefs, Numbers, Tables, clear_counts, evaluate_hubs
+from bactrian.engines.numba.ranges import LEAST, MOST
+from bactrian.engines.numba.tables import Beliefs, Numbers, Tables, clear_counts, evaluate_hubs
 
 Floats = NDArray[np.float64]
 
@@ -34,8 +35,12 @@ def _evaluate_pair(
     column_to: int,
     weight: float,
     counts: Floats,
+    constrained: bool,
 ) -> float:
-    """Z of a pair, with its marginals and counts; NaN outside the safe range."""
+    """Z of a pair, with its marginals and counts; NaN outside the safe range.
+
+    Where some score is forbidden a marginal of 0 leaves it open whether the state is: that takes log space too.
+    """
     by_row, by_column = message[row_at : row_at + rows], message[column_at : column_at + columns]
     row_marginal, column_marginal = marginal[row_to : row_to + rows], marginal[column_to : column_to + columns]
     for b in range(columns):
@@ -50,13 +55,21 @@ def _evaluate_pair(
             column_marginal[b] += row[b] * outer
         row_marginal[a] = part * outer
         total += part * outer
-    if not (SMALLEST < total < LARGEST):
+    if not LEAST < total < MOST:
         return np.nan
     inverse = 1.0 / total
     for a in range(rows):
         row_marginal[a] *= inverse
     for b in range(columns):
         column_marginal[b] *= by_column[b] * inverse
+    if constrained:
+        low = 1.0
+        for a in range(rows):
+            low = min(low, row_marginal[a])
+        for b in range(columns):
+            low = min(low, column_marginal[b])
+        if low == 0.0:
+            return np.nan
     for a in range(rows):
         row = entries[start + a * columns : start + (a + 1) * columns]
         row_counts = counts[start + a * columns : start + (a + 1) * columns]
@@ -83,6 +96,7 @@ def _evaluate_pairs(
     exp_entries, shift, cluster_number = tables.exp_entries, tables.shift, numbers.cluster
     message, scale = linear.message, linear.scale
     marginal, own_counts, n_shared = beliefs.link_marginal, beliefs.counts, layout.table_shared
+    constrained = tables.constrained[0]
     first_link = layout.hub_links[layout.instance_hubs[instance]]
     base = link_offset[first_link]
     begin, end = layout.instance_clusters[instance], layout.instance_clusters[instance + 1]
@@ -98,12 +112,12 @@ def _evaluate_pairs(
         if table < n_shared:
             total = _evaluate_pair(
                 exp_entries, table_offset[table], rows, columns, message, row_at - base, column_at - base, marginal,
-                row_at, column_at, sign * weight, shared_counts,
+                row_at, column_at, sign * weight, shared_counts, constrained,
             )  # fmt: skip
         else:
             total = _evaluate_pair(
                 exp_entries, table_offset[table], rows, columns, message, row_at - base, column_at - base, marginal,
-                row_at, column_at, sign * weight, own_counts,
+                row_at, column_at, sign * weight, own_counts, constrained,
             )  # fmt: skip
         if math.isnan(total):
             sign = -1.0  # walk back and take away what was counted

@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 
 from bactrian.engines.numba.arithmetic import FAST_MATH, exp
 from bactrian.engines.numba.layout import Layout
-from bactrian.engines.numba.tables import LARGEST, SMALLEST, Numbers, Tables
+from bactrian.engines.numba.ranges import LEAST, MOST, RISING, WIDEST
+from bactrian.engines.numba.tables import Numbers, Tables
 
 Floats = NDArray[np.float64]
 
@@ -64,20 +65,16 @@ def load_messages(
         if not narrow[cluster_table[cluster]]:
             return False
     begin, end = layout.instance_hubs[instance], layout.instance_hubs[instance + 1]
-    hub_scores = tables.hub_scores
-    for k in range(layout.hub_offset[begin], layout.hub_offset[end]):
-        if hub_scores[k] == -np.inf:
-            return False
     link_cluster, message, scale = layout.link_cluster, linear.message, linear.scale
     begin, end = layout.hub_links[begin], layout.hub_links[end]
     base = link_offset[begin]
     for link in range(begin, end):
         start, stop = link_offset[link], link_offset[link + 1]
         inverse = 1.0 / cluster_number[link_cluster[link]]
-        top = -np.inf
+        top, bottom = -np.inf, np.inf
         for k in range(start, stop):
-            top = max(top, multipliers[k])
-        if not -np.inf < top < np.inf:
+            top, bottom = max(top, multipliers[k]), min(bottom, multipliers[k])
+        if not (top - bottom) * inverse < WIDEST:  # infinite or NaN, where some multiplier is infinite
             return False
         scale[link - begin] = top * inverse
         for k in range(start, stop):
@@ -128,7 +125,7 @@ def pair_product(
                 total += entries[row + b] * message[at + b]
             out[to + a] = total
             low, high = min(low, total), max(high, total)
-    return low if high < LARGEST else -1.0
+    return low if high < MOST else -1.0
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -143,49 +140,59 @@ def hub_belief(
     divisor: float,
     hub_log: Floats,
     belief: Floats,
-) -> None:
-    """log b and b of a hub from the products of its links; ``kappas`` holds the numbers of the links."""
+) -> bool:
+    """log b and b of a hub from the products of its links; ``kappas`` holds the numbers of the links.
+
+    False where states lie too far apart for linear space.
+    """
     inverse = 1.0 / divisor
     uniform = uniform and degree > 0  # without links the numbers are whatever the scratch held, perhaps NaN
     for k in range(states):
-        together = 1.0
+        together, low, high = 1.0, 1.0, 1.0
         if uniform:
             for j in range(degree):
                 together *= product[j * states + k]
-        if uniform and SMALLEST < together < LARGEST:
+                low, high = min(low, together), max(high, together)
+        if uniform and low > LEAST and high < MOST:
             total = kappas[0] * math.log(together)
         else:
             total = 0.0
             for j in range(degree):
                 total += kappas[j] * math.log(product[j * states + k])
         hub_log[start + k] = (hub_scores[start + k] + total) * inverse
-    top = -np.inf
+    top, bottom = -np.inf, np.inf
     for k in range(states):
-        top = max(top, hub_log[start + k])
+        top, bottom = max(top, hub_log[start + k]), min(bottom, hub_log[start + k])
+    if not top - bottom < WIDEST:
+        return False
     total = 0.0
     for k in range(states):
         belief[k] = exp(hub_log[start + k] - top)
         total += belief[k]
-    normaliser = top + math.log(total)
+    normaliser = math.log(total)
     inverse = 1.0 / total
     for k in range(states):
-        hub_log[start + k] -= normaliser
+        hub_log[start + k] = (hub_log[start + k] - top) - normaliser
         belief[k] *= inverse
+    return True
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def divide(message: Floats, at: int, product: Floats, start: int, belief: Floats, states: int) -> float:
-    """u = b / m for one link; returns the largest change of the cluster's marginal on the hub."""
+    """u = b / m for one link; returns the largest change of the cluster's marginal on the hub, NaN out of range."""
     total = 0.0
     for k in range(states):
         total += message[at + k] * product[start + k]
     inverse = 1.0 / total
-    change = 0.0
+    change, low = 0.0, 1.0
     for k in range(states):
         old = message[at + k] * product[start + k] * inverse
         change = max(change, abs(old - belief[k]))
+        if belief[k] > (1.0 + RISING) * old:
+            change = max(change, RISING)
         message[at + k] = belief[k] / product[start + k]
-    return change
+        low = min(low, message[at + k])
+    return change if low > LEAST else np.nan
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -235,14 +242,17 @@ def sweep_linear(
                 exp_entries, table_offset[table], rows, columns, axis, message, at - base, product,
                 (link - first) * states,
             )  # fmt: skip
-            if not low > SMALLEST:
+            if not low > LEAST:
                 return np.nan
             scale[link - first_link] = -scale[partner - first_link] - shift[table]
             divisor += kappa
             kappas[link - first] = kappa
             uniform = uniform and kappa == kappas[0]
-        hub_belief(hub_scores, start, states, last - first, product, kappas, uniform, divisor, hub_log, belief)
+        if not hub_belief(hub_scores, start, states, last - first, product, kappas, uniform, divisor, hub_log, belief):
+            return np.nan
         for link in range(first, last):
             step = divide(message, link_offset[link] - base, product, (link - first) * states, belief, states)
+            if math.isnan(step):
+                return step
             change = max(change, step)
     return change

@@ -30,10 +30,9 @@ from numpy.typing import NDArray
 
 from bactrian.engines.numba.arithmetic import FAST_MATH, exp
 from bactrian.engines.numba.layout import Layout
+from bactrian.engines.numba.ranges import LEAST, MOST, RISING
 from bactrian.engines.numba.scratch import new_scratch
 from bactrian.engines.numba.tables import (
-    LARGEST,
-    SMALLEST,
     Beliefs,
     Numbers,
     Tables,
@@ -107,7 +106,7 @@ def pair_message(
     states = columns if axis == 1 else rows
     safe = True
     for k in range(states):
-        safe = safe and product[k] > SMALLEST and product[k] < LARGEST
+        safe = safe and product[k] > LEAST and product[k] < MOST
     if safe:
         for k in range(states):
             out[start + k] = math.log(product[k]) + top + shift
@@ -217,7 +216,7 @@ def sweep_hubs(
             kappa = cluster_number[link_cluster[link]]
             offset = link_offset[link]
             if bottom == -np.inf:
-                step = _update_constrained(
+                step = update_constrained(
                     multipliers, offset, hub_log, start, incoming, message, product, states, kappa, damping
                 )
             else:
@@ -243,10 +242,10 @@ def _normalise(log_beliefs: Floats, start: int, states: int, scale: float, belie
     for k in range(states):
         beliefs[k] = exp(log_beliefs[start + k] - top)
         total += beliefs[k]
-    normaliser = top + math.log(total)
+    normaliser = math.log(total)
     inverse = 1.0 / total
     for k in range(states):
-        log_beliefs[start + k] -= normaliser
+        log_beliefs[start + k] = (log_beliefs[start + k] - top) - normaliser
         beliefs[k] *= inverse
     return bottom
 
@@ -264,19 +263,22 @@ def _update_multipliers(
     kappa: float,
     damping: float,
 ) -> float:
-    """Multipliers of one link where every state is possible."""
-    change = 0.0
-    inverse = 1.0 / kappa
+    """Multipliers of one link where every state is possible; returns the largest change of a marginal."""
+    change, inverse = 0.0, 1.0 / kappa
+    highest, level, top = -np.inf, 0.0, -1.0
     for k in range(states):
-        new = kappa * (hub_log[start + k] - incoming[message + k])
-        step = multipliers[offset + k] - new
+        old, new = multipliers[offset + k], kappa * (hub_log[start + k] - incoming[message + k])
+        step = new - old
         change = max(change, belief[k] * min(1.0, abs(step) * inverse))
-        multipliers[offset + k] = new + damping * step if damping > 0.0 and step > -np.inf else new
-    return change
+        highest = max(highest, step)
+        if belief[k] > top:
+            top, level = belief[k], step
+        multipliers[offset + k] = new - damping * step if damping > 0.0 and step < np.inf else new
+    return max(change, RISING) if (highest - level) * inverse > RISING else change
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _update_constrained(
+def update_constrained(
     multipliers: Floats,
     offset: int,
     hub_log: Floats,
@@ -288,19 +290,23 @@ def _update_constrained(
     kappa: float,
     damping: float,
 ) -> float:
-    """Multipliers of one link where some states are impossible: 0 where its cluster already forbids a state."""
-    change = 0.0
+    """The same where states may be impossible: 0 where the link's cluster already forbids a state."""
+    change, inverse = 0.0, 1.0 / kappa
+    highest, level, top = -np.inf, 0.0, -1.0
     for k in range(states):
-        old = multipliers[offset + k]
-        new = 0.0
+        old, new = multipliers[offset + k], 0.0
         if incoming[message + k] != -np.inf:
             new = kappa * (hub_log[start + k] - incoming[message + k])
             if hub_log[start + k] != -np.inf:
-                change = max(change, belief[k] * min(1.0, abs(old - new) / kappa))
+                step = new - old
+                change = max(change, belief[k] * min(1.0, abs(step) * inverse))
+                highest = max(highest, step)
+                if belief[k] > top:
+                    top, level = belief[k], step
                 if damping > 0.0 and old != -np.inf:
-                    new += damping * (old - new)
+                    new -= damping * step
         multipliers[offset + k] = new
-    return change
+    return max(change, RISING) if (highest - level) * inverse > RISING else change
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

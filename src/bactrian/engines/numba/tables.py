@@ -9,14 +9,14 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from bactrian.engines.numba.arithmetic import exp, logsumexp
+from bactrian.engines.numba.arithmetic import exp, normalise_logs
 from bactrian.engines.numba.layout import Layout
+from bactrian.engines.numba.ranges import WIDEST
 
 Floats = NDArray[np.float64]
 
-#: A product of a narrow table (range up to exp(300)) and a message is exact to rounding inside these bounds.
-SMALLEST, LARGEST = 1e-200, 1e200
-_WIDEST = 300.0
+#: What stands for a belief that underflows, for 0 means that a state is forbidden.
+_ALMOST_NOTHING = 1e-300
 
 
 class Tables(NamedTuple):
@@ -70,7 +70,7 @@ def prepare_tables(layout: Layout, tables: Tables, numbers: Numbers, first: int,
         if top == -np.inf:
             top, bottom = 0.0, 0.0
         tables.shift[t] = top * scale
-        tables.narrow[t] = (top - bottom) * scale < _WIDEST
+        tables.narrow[t] = (top - bottom) * scale < WIDEST
         for k in range(start, stop):
             tables.exp_entries[k] = exp((tables.log_entries[k] - top) * scale)
         if tables.exp_transposed.size:
@@ -138,9 +138,9 @@ def evaluate_cluster(
     counts: Floats,
     scores: Floats,
 ) -> float:
-    """log Z of any cluster in log space, with its links' marginals and counts."""
+    """log Z of any cluster in log space, with its links' marginals and counts; a marginal of 0 is a forbidden state."""
     size = fill_scores(layout, tables, numbers, multipliers, cluster, -1, scores)
-    normaliser = logsumexp(scores, 0, size)
+    normaliser = normalise_logs(scores, 0, size)
     for position in range(layout.cluster_links[cluster], layout.cluster_links[cluster + 1]):
         link = layout.cluster_link[position]
         for k in range(layout.link_offset[link], layout.link_offset[link + 1]):
@@ -148,7 +148,7 @@ def evaluate_cluster(
     if normaliser == -np.inf:
         return normaliser
     for k in range(size):
-        scores[k] = exp(scores[k] - normaliser)
+        scores[k] = max(exp(scores[k]), _ALMOST_NOTHING) if scores[k] != -np.inf else 0.0
     for position in range(layout.cluster_links[cluster], layout.cluster_links[cluster + 1]):
         link = layout.cluster_link[position]
         projection = layout.link_projection[link]
@@ -213,10 +213,7 @@ def evaluate_hubs(
         if kappa != 0.0:
             for k in range(states):
                 hub_log[start + k] = slack[k] / kappa if slack[k] != -np.inf else -np.inf
-            normaliser = logsumexp(hub_log, start, start + states)
-            value += kappa * normaliser
-            for k in range(states):
-                hub_log[start + k] -= normaliser
+            value += kappa * normalise_logs(hub_log, start, start + states)
         elif first < last:
             offset = link_offset[first]
             for k in range(states):
@@ -224,7 +221,7 @@ def evaluate_hubs(
                 if consistent and marginal > 0.0 and slack[k] != -np.inf:
                     value += marginal * slack[k]
                 if not swept:
-                    hub_log[start + k] = math.log(max(marginal, 1e-300))
+                    hub_log[start + k] = math.log(max(marginal, _ALMOST_NOTHING))
         for k in range(states):
             slack[k] = exp(hub_log[start + k])
             hub_count[start + k] = weight * slack[k] if kappa != 0.0 else 0.0

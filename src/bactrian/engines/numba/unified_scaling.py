@@ -8,7 +8,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from bactrian.engines.numba.arithmetic import exp, logsumexp
+from bactrian.engines.numba.arithmetic import exp, normalise_logs
 from bactrian.engines.numba.layout import Layout
 from bactrian.engines.numba.stars import incoming_message
 from bactrian.engines.numba.tables import Numbers, Tables
@@ -70,9 +70,7 @@ def scale_hubs(
         else:
             for k in range(states):
                 hub_log[start + k] = hub_scores[start + k] + total[k]
-            normaliser = logsumexp(hub_log, start, start + states)
-            for k in range(states):
-                hub_log[start + k] -= normaliser
+            normalise_logs(hub_log, start, start + states)
         kept = 0.0 if prescribed[hub] else damping
         for link in range(first, last):
             message = (link - first) * states

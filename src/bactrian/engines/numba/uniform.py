@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from bactrian.engines.numba.arithmetic import exp, log
 from bactrian.engines.numba.layout import Layout
+from bactrian.engines.numba.ranges import LEAST, MOST, RISING, WIDEST, in_range
 from bactrian.engines.numba.tables import Beliefs, Numbers, Tables
 from bactrian.engines.numba.vectors import (
     add_outer,
@@ -31,6 +32,7 @@ from bactrian.engines.numba.vectors import (
     distance,
     divide_out,
     largest,
+    multiply_and_widen,
     multiply_by,
     multiply_matrix,
     normalise,
@@ -46,8 +48,6 @@ States = tuple[int, ...]
 
 #: Flags under which the exponential and the logarithm keep their digits.
 CAREFUL = {"contract", "nsz"}
-_LEAST, _MOST = 1e-280, 1e280
-_WIDEST = 600.0
 
 
 class Plan(NamedTuple):
@@ -76,6 +76,8 @@ class Scratch(NamedTuple):
     product: Floats  #: m of the links around a hub
     low: Floats  #: (K,) least entries of all products so far
     high: Floats  #: (K,) greatest entries
+    change: Floats  #: (K,) largest changes of marginals
+    rise: Floats  #: (K,) largest rises beyond what may be
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -90,7 +92,7 @@ def new_scratch(layout: Layout, first: int, last: int, k: int) -> Scratch:
             star = max(star, layout.hub_links[hub + 1] - layout.hub_links[hub])
     return Scratch(
         np.empty(links * k), np.empty(links), np.empty(hubs * k), np.empty(hubs * k), np.empty(star * k), np.ones(k),
-        np.ones(k),
+        np.ones(k), np.zeros(k), np.zeros(k),
     )  # fmt: skip
 
 
@@ -105,7 +107,7 @@ def exponentials(logs: Floats, start: int, rows: int, out: Floats, tops: Floats,
         widest = max(widest, top - smallest(logs, at, states))
         tops[row] = top
         shift_by(out, row * k, logs, at, -top, states)
-    if not widest < _WIDEST:  # infinite or NaN, where some score is infinite
+    if not widest < WIDEST:  # infinite or NaN, where some score is infinite
         return False
     for i in range(rows * k):  # one long loop, which vectorises
         out[i] = exp(out[i])
@@ -139,11 +141,10 @@ def _sweep(
     link_partner, link_axis = layout.link_partner, layout.link_axis
     link_start, link_table, shift = plan.link_start, plan.link_table, tables.shift
     entries, transposed, hub_number = tables.exp_entries, tables.exp_transposed, numbers.hub
-    message, scale, psi, belief, product, low, high = scratch
+    message, scale, psi, belief, product, low, high, change, rise = scratch
     begin, end = layout.instance_hubs[instance], layout.instance_hubs[instance + 1]
     first_link = hub_links[begin]
-    low[:], high[:] = 1.0, 1.0
-    change = 0.0
+    low[:], high[:], change[:], rise[:] = 1.0, 1.0, 0.0, 0.0
     for position in range(end - begin):
         hub = hub_order[end - 1 - position if backward else begin + position]
         to = (hub - begin) * k
@@ -156,21 +157,20 @@ def _sweep(
                 multiply_matrix(entries, link_start[link], message, partner * k, product, of, states)
             else:
                 multiply_matrix(transposed, link_start[link], message, partner * k, product, of, states)
-            multiply_by(belief, to, product, of, states)
-            widen(low, 0, high, 0, product, of, states)
+            multiply_and_widen(belief, to, product, of, low, 0, high, 0, states)
             scale[link - first_link] = -scale[partner] - shift[link_table[link]]
-        widen(low, 0, high, 0, belief, to, states)
         divisor = hub_number[hub] + (last - first)
         if divisor != 1.0:
             _root(belief, to, divisor, states)
+            widen(low, 0, high, 0, belief, to, states)
         normalise(belief, to, states)
         for link in range(first, last):
             at = (link - first_link) * k
-            change = max(change, divide_out(message, at, product, (link - first) * k, belief, to, states))
+            divide_out(message, at, product, (link - first) * k, belief, to, change, 0, rise, 0, states)
     # Checked once: what has left the range of floating point stays outside it.
-    if not (smallest(low, 0, states) > _LEAST and largest(high, 0, states) < _MOST):
+    if not (smallest(low, 0, states) > LEAST and largest(high, 0, states) < MOST):
         return np.nan
-    return change
+    return max(largest(change, 0, states), RISING if largest(rise, 0, states) > 0.0 else 0.0)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -301,6 +301,8 @@ def sweep_uniform(
             residual = _sweep(layout, plan, tables, numbers, instance, sweeps % 2 == 0, scratch, states)
             sweeps += 1
             fast = not math.isnan(residual)
+        fast = fast and in_range(scratch.belief, (end - begin) * k)
+        fast = fast and in_range(scratch.message, (last_link - first_link) * k)
         if not fast:
             all_done = False
             continue

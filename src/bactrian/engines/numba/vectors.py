@@ -14,6 +14,8 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from bactrian.engines.numba.ranges import RISING
+
 _DOUBLE = ir.DoubleType()
 _INDEX = ir.IntType(64)
 #: Sums may be reordered and fused; infinities and NaN keep their meaning.
@@ -145,6 +147,25 @@ def widen(_: Any, low: Any, low_at: Any, high: Any, high_at: Any, source: Any, a
 
 
 @intrinsic
+def multiply_and_widen(
+    _: Any, target: Any, to: Any, source: Any, at: Any, low: Any, low_at: Any, high: Any, high_at: Any, states: Any
+) -> Any:
+    """target[to:] *= source[at:], and low and high widened by both."""
+    k = _states(states)
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        b = _Builder(context, builder, signature, args, k)
+        factor = b.load(2)
+        value = b.times(b.load(0), factor)
+        b.store(value, 0)
+        b.store(b.least(value, b.least(factor, b.load(4))), 4)
+        b.store(b.most(value, b.most(factor, b.load(6))), 6)
+        return context.get_dummy_value()
+
+    return types.void(target, to, source, at, low, low_at, high, high_at, states), generate
+
+
+@intrinsic
 def smallest(_: Any, source: Any, at: Any, states: Any) -> Any:
     """min(source[at:])."""
     k = _states(states)
@@ -184,8 +205,15 @@ def normalise(_: Any, target: Any, to: Any, states: Any) -> Any:
 
 
 @intrinsic
-def divide_out(_: Any, message: Any, at: Any, product: Any, of: Any, belief: Any, to: Any, states: Any) -> Any:
-    """message[at:] = belief[to:] / product[of:]; the largest change of the marginal, message * product normalised."""
+def divide_out(
+    _: Any, message: Any, at: Any, product: Any, of: Any, belief: Any, to: Any, change: Any, change_at: Any, rise: Any,
+    rise_at: Any, states: Any,
+) -> Any:  # fmt: skip
+    """message[at:] = belief[to:] / product[of:].
+
+    Element by element ``change`` is raised to the change of the marginal, which was message * product, normalised, and
+    ``rise`` to what it rose by beyond ``RISING`` times itself.
+    """
     k = _states(states)
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -194,9 +222,12 @@ def divide_out(_: Any, message: Any, at: Any, product: Any, of: Any, belief: Any
         marginal = b.times(b.load(0), factor)
         marginal = b.times(marginal, b.splat(builder.fdiv(_DOUBLE(1.0), b.total(marginal))))
         b.store(b.over(wanted, factor), 0)
-        return b.largest(b.absolute(b.minus(marginal, wanted)))
+        step = b.minus(wanted, marginal)
+        b.store(b.most(b.absolute(step), b.load(6)), 6)
+        b.store(b.most(b.minus(step, b.times(b.splat(_DOUBLE(RISING)), marginal)), b.load(8)), 8)
+        return context.get_dummy_value()
 
-    return types.float64(message, at, product, of, belief, to, states), generate
+    return types.void(message, at, product, of, belief, to, change, change_at, rise, rise_at, states), generate
 
 
 @intrinsic
