@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from bactrian.camel.entropy import Carving, CountingNumbers, carve
 from bactrian.camel.messages import Messages
 from bactrian.engines.numba.deadline import Deadline
+from bactrian.engines.numba.ranges import RISING
 from bactrian.engines.numba.schedules import CONTRADICTION, CONVERGED, RUNNING, Progress
 from bactrian.engines.numba.threads import Workers
 from bactrian.graphs.packed import PackedData
@@ -142,7 +143,8 @@ def run_rounds(
         done += sweeps
         check_contradictions(problem, progress)
         if tame and sweeps >= 8:
-            slow = (progress.status == RUNNING) & (progress.residual > _SLOW * before)
+            # A residual of RISING is of a state on its way up, which damping would only delay.
+            slow = (progress.status == RUNNING) & (progress.residual > _SLOW * before) & (progress.residual != RISING)
             progress.damping[slow] = np.minimum(0.5 + 0.5 * progress.damping[slow], _MOST_DAMPING)
             before = np.minimum(before, progress.residual)
         sweeps = min(2 * sweeps, _LARGEST_ROUND)

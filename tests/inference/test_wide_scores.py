@@ -7,11 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy.special import logsumexp
-
-import bactrian as bt
-from bactrian.camel import messages
-from bactrian.inference.draw import draw_exactly
 from oracle import (
     Array,
     DenseModel,
@@ -25,6 +20,11 @@ from oracle import (
     sub_index,
     variable_marginals,
 )
+from scipy.special import logsumexp
+
+import bactrian as bt
+from bactrian.camel import messages
+from bactrian.inference.draw import draw_exactly
 
 KINDS = ("spread", "penalties", "rewards", "ties", "level")
 SCALES = (1.0, 1.0, 100.0, 300.0, 650.0, 708.0, 709.0, 1e3, 1e4, 1e5, 1e6, 1e7)
