@@ -18,8 +18,9 @@ from pathlib import Path
 import numpy as np
 
 import bactrian as bt
-from bactrian.camel.dual import Dual, JointObjective
+from bactrian.camel.dual import Dual
 from bactrian.camel.entropy import carve
+from bactrian.camel.joint import JointObjective
 from bactrian.camel.prior import Prior
 from bactrian.engines.numba.threads import Workers, single_threaded_blas
 from bactrian.graphs.packing import pack

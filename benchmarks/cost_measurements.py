@@ -20,7 +20,7 @@ import scipy.sparse as sp
 
 from bactrian.camel.dual import Dual
 from bactrian.camel.entropy import carve
-from bactrian.camel.long_memory import make_memory
+from bactrian.camel.memories import make_memory
 from bactrian.camel.prior import Prior
 from bactrian.engines.numba.threads import Workers, single_threaded_blas
 from bactrian.graphs.graph_data import GraphData
@@ -142,7 +142,7 @@ def training_memory(shape: Shape, n_nodes: int) -> tuple[Size, float]:
 def step_time(n_weights: int, repeats: int = 4) -> tuple[float, float]:
     """Weights, and seconds of the optimiser's own work for a step: a direction, a trial and a new pair."""
     rng = np.random.default_rng(0)
-    memory = make_memory(10, n_weights, Workers(1))
+    memory = make_memory(n_weights, Workers(1))
     x, gradient, noise = (rng.normal(size=n_weights) for _ in range(3))
     steps = count(1)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,11 +11,11 @@ import scipy.sparse as sp
 from numba import njit
 
 import bactrian as bt
-from bactrian.camel import messages
 from bactrian.camel.dual import Dual
 from bactrian.camel.entropy import Carving, carve
-from bactrian.camel.long_memory import LongMemory
+from bactrian.camel.memories import LongMemory
 from bactrian.camel.prior import Prior
+from bactrian.camel.schedule import SCHEDULE
 from bactrian.engines.numba.arithmetic import log
 from bactrian.engines.numba.threads import Workers
 from bactrian.graphs import inputs
@@ -25,23 +26,28 @@ from bactrian.solvers.lbfgs import Memory
 Array = np.ndarray[Any, Any]
 
 
-def graphs(k: int, node_factors: str, own_tables: bool, seed: int = 0) -> bt.GraphData:
+def graphs(k: int, node_factors: str, own_tables: bool, seed: int = 0, copies: int = 1) -> bt.GraphData:
     """Three graphs: one with loops, a path, and nodes without edges."""
     rng = np.random.default_rng(seed)
     edges = [(0, 1), (1, 2), (2, 3), (3, 0), (1, 3), (5, 6), (7, 6), (7, 8)]
     types = [0, 1, 0, 1, 0, 0, 1, 0]
     more = {"edge_inputs": {1: rng.normal(size=(3, 2))}} if own_tables else {}
+    inputs, labels = rng.normal(size=(12, 4)), rng.integers(0, k, 12)
+    ends = np.concatenate([np.array(edges) + 12 * copy for copy in range(copies)])
+    more = {name: {1: np.tile(rows[1], (copies, 1))} for name, rows in more.items()}
     return bt.GraphData(
-        rng.normal(size=(12, 4)), edges, n_labels=k, labels=rng.integers(0, k, 12), tables=["full", "symmetric"],
-        edge_types=types, node_counts=[5, 4, 3], node_factors=node_factors, weights=[1.0, 2.0, 0.5], **more,
+        np.tile(inputs, (copies, 1)), ends, n_labels=k, labels=np.tile(labels, copies), tables=["full", "symmetric"],
+        edge_types=types * copies, node_counts=[5, 4, 3] * copies, node_factors=node_factors,
+        weights=[1.0, 2.0, 0.5] * copies, **more,
     )  # fmt: skip
 
 
-def evaluated(data: bt.GraphData, fast: bool, monkeypatch: pytest.MonkeyPatch, entropy: str, scale: float) -> Any:
-    monkeypatch.setattr(messages, "_WORTH_COMPILING", 1 if fast else 10**9)
+def evaluated(data: bt.GraphData, fast: bool, entropy: str, scale: float) -> Any:
+    schedule = replace(SCHEDULE, worth_compiling=1 if fast else 10**9)
     packed = pack(data)
     carving: Carving = carve(packed, "bethe").whole if entropy == "total" else carve(packed, entropy.split()[0])
-    dual = Dual(packed, carving, Prior(1.0, 0.0), Workers(1), consistency=not entropy.endswith("apart"))
+    agree = not entropy.endswith("apart")
+    dual = Dual(packed, carving, Prior(1.0, 0.0), Workers(1), consistency=agree, schedule=schedule)
     assert bool(dual.part._states) == fast
     rng = np.random.default_rng(1)
     weights = scale * rng.normal(size=packed.n_weights)
@@ -58,30 +64,28 @@ def evaluated(data: bt.GraphData, fast: bool, monkeypatch: pytest.MonkeyPatch, e
 @pytest.mark.parametrize("entropy", ["total", "bethe", "clusters", "bethe given", "clusters apart"])
 @pytest.mark.parametrize("node_factors", ["clusters", "edges", "first-edge"])
 @pytest.mark.parametrize("own_tables", [False, True])
-def test_uniform_pairs_equal_the_general_route(
-    k: int, entropy: str, node_factors: str, own_tables: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_uniform_pairs_equal_the_general_route(k: int, entropy: str, node_factors: str, own_tables: bool) -> None:
     data = graphs(k, node_factors, own_tables)
-    (slow_dual, slow), (fast_dual, fast) = (evaluated(data, f, monkeypatch, entropy, 1.0) for f in (False, True))
-    assert fast_dual.beliefs.done.all()
+    (slow_dual, slow), (fast_dual, fast) = (evaluated(data, f, entropy, 1.0) for f in (False, True))
+    assert fast_dual.part.beliefs.done.all()
     assert fast.value == pytest.approx(slow.value, rel=1e-12)
     np.testing.assert_allclose(fast.gradient, slow.gradient, atol=1e-11)
     assert fast.violation == pytest.approx(slow.violation, rel=1e-9, abs=1e-13)
-    np.testing.assert_allclose(fast_dual.beliefs.value, slow_dual.beliefs.value, rtol=1e-12)
-    np.testing.assert_allclose(fast_dual.beliefs.hub_log, slow_dual.beliefs.hub_log, atol=1e-11)
-    np.testing.assert_allclose(fast_dual.beliefs.residual, slow_dual.beliefs.residual, rtol=1e-9, atol=1e-13)
+    np.testing.assert_allclose(fast_dual.part.beliefs.value, slow_dual.part.beliefs.value, rtol=1e-12)
+    np.testing.assert_allclose(fast_dual.part.beliefs.hub_log, slow_dual.part.beliefs.hub_log, atol=1e-11)
+    np.testing.assert_allclose(fast_dual.part.beliefs.residual, slow_dual.part.beliefs.residual, rtol=1e-9, atol=1e-13)
     if entropy.endswith("given"):
         for name in ("link_marginal", "disagreement"):
-            fast_array, slow_array = getattr(fast_dual.beliefs, name), getattr(slow_dual.beliefs, name)
+            fast_array, slow_array = getattr(fast_dual.part.beliefs, name), getattr(slow_dual.part.beliefs, name)
             np.testing.assert_allclose(fast_array, slow_array, atol=1e-12)
     if fast_dual.consistency:
-        np.testing.assert_allclose(fast_dual.multipliers, slow_dual.multipliers, atol=1e-11)
+        np.testing.assert_allclose(fast_dual.part.multipliers, slow_dual.part.multipliers, atol=1e-11)
 
 
 @pytest.mark.parametrize("entropy", ["total", "clusters", "bethe given", "clusters apart"])
-def test_scores_out_of_range_take_the_general_route(entropy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scores_out_of_range_take_the_general_route(entropy: str) -> None:
     data = graphs(3, "edges", own_tables=False)
-    (_, slow), (dual, fast) = (evaluated(data, f, monkeypatch, entropy, 400.0) for f in (False, True))
+    (_, slow), (dual, fast) = (evaluated(data, f, entropy, 400.0) for f in (False, True))
     assert np.isfinite(fast.value)
     assert fast.value == pytest.approx(slow.value, rel=1e-9)
     np.testing.assert_allclose(fast.gradient, slow.gradient, rtol=1e-7, atol=1e-7)
@@ -89,13 +93,13 @@ def test_scores_out_of_range_take_the_general_route(entropy: str, monkeypatch: p
 
 
 @pytest.mark.parametrize("method", ["bp", "convex", "exact"])
-def test_inference_on_uniform_pairs(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    data = graphs(3, "clusters", own_tables=True)
-    weights = np.random.default_rng(2).normal(size=data.n_weights)
+def test_inference_on_uniform_pairs(method: str) -> None:
+    """The same graphs alone, and among so many that the compiled route is taken."""
+    weights = np.random.default_rng(2).normal(size=graphs(3, "clusters", own_tables=True).n_weights)
     found = []
-    for worth in (1, 10**9):
-        monkeypatch.setattr(messages, "_WORTH_COMPILING", worth)
-        results = bt.infer(data, weights, method, evidence=[None, {1: 2}, None])
+    for copies in (450, 1):
+        data = graphs(3, "clusters", own_tables=True, copies=copies)
+        results = bt.infer(data, weights, method, evidence=[None, {1: 2}, None] * copies)[:3]
         found.append(np.concatenate([table for result in results for table in result.variables]))
         found.append(np.array([result.log_partition for result in results]))
     np.testing.assert_allclose(found[0], found[2], atol=1e-7)

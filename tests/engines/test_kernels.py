@@ -20,10 +20,12 @@ from scipy.special import logsumexp as scipy_logsumexp
 from sklearn.linear_model import LogisticRegression
 
 import bactrian as bt
-from bactrian.camel.dual import Dual, JointObjective, ProfiledObjective
+from bactrian.camel.dual import Dual
 from bactrian.camel.entropy import Carving, CountingNumbers, carve
+from bactrian.camel.joint import JointObjective
 from bactrian.camel.linearisation import Linearisation
 from bactrian.camel.prior import Prior
+from bactrian.camel.profiled import ProfiledObjective
 from bactrian.engines.numba.arithmetic import exp, logsumexp
 from bactrian.engines.numba.pairs import hub_belief
 from bactrian.engines.numba.sparse import rows_times_weights

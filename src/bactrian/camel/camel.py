@@ -8,16 +8,20 @@ at the last beliefs and the problem solved again (Section 3 of the paper; Yuille
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bactrian.camel.dual import Dual
 from bactrian.camel.entropy import Carving, CountingNumbers, carve
-from bactrian.camel.inner import InnerSolver, make_inner
+from bactrian.camel.inner import InnerSolver
+from bactrian.camel.joint import Alternating, Joint
 from bactrian.camel.linearisation import Linearisation
 from bactrian.camel.messages import MessageTables
+from bactrian.camel.profiled import Profiled
 from bactrian.camel.run import Run, Settings
+from bactrian.camel.schedule import SCHEDULE
 from bactrian.engines.files.packed_folder import PackedFolder
 from bactrian.engines.numba.threads import Workers
 from bactrian.graphs.cycles import find_triplets
@@ -32,19 +36,6 @@ from bactrian.solvers.solution import Solution, Status
 Floats = NDArray[np.float64]
 
 _ENTROPIES = ("bethe", "clusters", "trw", "convex")
-
-#: Quasi-Newton steps in each inner solve but the last ones; tighter solves early on are wasted on a linearisation that
-#: is about to change.
-_LOOSE_ITERATIONS = 10
-#: Part of the gap that a relinearisation opened at which its solve stops.
-_LOOSE_REDUCTION = 0.003
-#: Gap per instance at which a first solve stops, and iterations that piecewise training gets as a mere start.
-_LOOSE_GAP, _START_ITERATIONS = 1e-2, 50
-#: Largest change of a weight between relinearisations, and estimated distance still to go, at which, with a prior,
-#: learning may stop.
-_WEIGHT_TOLERANCE = 1e-4
-#: Relinearisations in a row that moved nothing, and after which the solver found no step either, before it gives up.
-_MOST_IDLE = 10
 
 
 @dataclass(frozen=True)
@@ -161,7 +152,7 @@ class Camel:
         linearisation = self._linearisation(dual)
         if not resumed and self.start == "empirical" and dual.relinearises:
             linearisation.start_at_observed()
-        inner = make_inner(self.solver if self.consistency else "profiled", dual, run)
+        inner = _inner_solver(self.solver if self.consistency else "profiled", dual, run)
         weights, status = self.relinearise(run, inner, linearisation, weights)
         if self.tighten and run.iterations_left > 0:
             return self._tightened(run, inner, weights, status)
@@ -192,7 +183,7 @@ class Camel:
         )
         linearisation = self._linearisation(dual)
         linearisation.start_at(data.start(bethe.dual.part.beliefs.hub_log, tables))
-        inner = make_inner(self.solver, dual, run)
+        inner = _inner_solver(self.solver, dual, run)
         weights, status = self.relinearise(run, inner, linearisation, weights)
         return run.finish(inner, weights, status, data)
 
@@ -213,7 +204,7 @@ class Camel:
             consistency=False,
             communicator=run.settings.communicator,
         )
-        return self.start_from(run, make_inner("profiled", dual, run), weights)
+        return self.start_from(run, _inner_solver("profiled", dual, run), weights)
 
     def start_from(self, run: Run, inner: InnerSolver, weights: Floats) -> Floats:
         """Weights to start from, by a loose solve; takes arrays of any type that the inner solver does.
@@ -222,8 +213,8 @@ class Camel:
         """
         result = inner.solve(
             weights,
-            tolerance=max(run.gap_tolerance, _LOOSE_GAP * run.gap_scale),
-            max_iterations=min(_START_ITERATIONS, run.iterations_left),
+            tolerance=max(run.gap_tolerance, SCHEDULE.loose_gap * run.gap_scale),
+            max_iterations=min(SCHEDULE.start_iterations, run.iterations_left),
         )
         run.record(result, inner)
         return result.weights
@@ -243,9 +234,9 @@ class Camel:
             first = loose and outer == 0
             result = inner.solve(
                 weights,
-                tolerance=max(run.gap_tolerance, _LOOSE_GAP * run.gap_scale) if first else run.gap_tolerance,
-                relative=_LOOSE_REDUCTION if loose and not first else 0.0,
-                max_iterations=min(_LOOSE_ITERATIONS, run.iterations_left) if capped else run.iterations_left,
+                tolerance=max(run.gap_tolerance, SCHEDULE.loose_gap * run.gap_scale) if first else run.gap_tolerance,
+                relative=SCHEDULE.loose_reduction if loose and not first else 0.0,
+                max_iterations=min(SCHEDULE.loose_iterations, run.iterations_left) if capped else run.iterations_left,
             )
             weight_change = largest(result.weights - weights)
             weights, gap = result.weights, result.gap
@@ -260,7 +251,7 @@ class Camel:
             settled = settled and result.status is not Status.TIME_LIMIT  # beliefs stand still without sweeps, too
             distance = max(weight_change, _remaining(weight_change, last_weight_change))
             last_weight_change = weight_change
-            if settled and (run.settings.prior.leaves_free or distance <= _WEIGHT_TOLERANCE):
+            if settled and (run.settings.prior.leaves_free or distance <= SCHEDULE.weight_tolerance):
                 run.record(result, inner, belief_change, weight_change)
                 reliable = result.status is not Status.UNRELIABLE
                 return weights, Status.CONVERGED if reliable else Status.UNRELIABLE
@@ -269,7 +260,7 @@ class Camel:
                 return weights, run.interrupted or Status.ITERATION_LIMIT
             stuck = result.status is Status.STALLED and result.iterations == 0
             idle = idle + 1 if stuck and belief_change <= run.settings.tolerance else 0
-            if idle == _MOST_IDLE:
+            if idle == SCHEDULE.most_idle:
                 run.record(result, inner, belief_change, weight_change)
                 return weights, Status.STALLED
             inner.refine(weights, belief_change)
@@ -293,3 +284,10 @@ SHORTHAND = {
     "trw": Camel(entropy="trw"),
     "convex": Camel(entropy="convex"),
 }
+
+
+def _inner_solver(solver: str, dual: Any, run: Run) -> InnerSolver:
+    """The schedule by name."""
+    if solver == "profiled":
+        return Profiled(dual, run)
+    return Joint(dual, run) if solver == "joint" else Alternating(dual, run)

@@ -7,7 +7,7 @@ For data with weights M_m and a carving of the entropy,
     dD/dw = E[f] - f_hat + w / sigma^2          dD/dd = E[h]
 
 The bracket is worked out part by part (:class:`bactrian.camel.messages.Messages`): one part for data in memory, one per
-chunk for data in files. The joint objective over (w, delta) and the profiled one over w alone follow.
+chunk for data in files.
 """
 
 from __future__ import annotations
@@ -22,17 +22,19 @@ from bactrian.camel.entropy import Carving
 from bactrian.camel.file_parts import file_parts
 from bactrian.camel.messages import Messages
 from bactrian.camel.prior import Prior
-from bactrian.camel.weight_terms import WeightTerms
+from bactrian.camel.schedule import SCHEDULE, Schedule
 from bactrian.engines.files.packed_folder import PackedFolder
 from bactrian.engines.numba.deadline import Deadline
+from bactrian.engines.numba.long_vectors import add_prior
 from bactrian.engines.numba.threads import Workers
+from bactrian.graphs.inputs import N_BLOCKS
 from bactrian.graphs.packed import PackedData
 from bactrian.parallel.communicator import Alone, Communicator, Message, anywhere, combine, largest
 
 Floats = NDArray[np.float64]
 
-#: Star updates that oscillate even with this part of the old multipliers kept are given up.
-_MOST_DAMPING = 0.9
+#: Weights from which passes over them are worth several threads.
+_MANY_WEIGHTS = 100_000
 
 
 class Evaluation(NamedTuple):
@@ -78,6 +80,7 @@ class Dual:
         *,
         consistency: bool = True,
         communicator: Communicator | None = None,
+        schedule: Schedule = SCHEDULE,
     ) -> None:
         self.data, self.prior, self.workers, self.consistency = data, prior, workers, consistency
         self.communicator = communicator = communicator or Alone()
@@ -90,10 +93,10 @@ class Dual:
         else:
             if data.empirical is None:
                 raise ValueError("the data has no labels; the dual needs observed moments")
-            self.parts = [Messages(data, carve(data), workers, consistency=consistency)]
+            self.parts = [Messages(data, carve(data), workers, consistency=consistency, schedule=schedule)]
             self.empirical, (base,), flags = combine(communicator, data.empirical, (data.observed_base,), self._flags())
         self.relinearises, self.has_saddle, self.is_forest = bool(flags[0]), bool(flags[1]), not flags[2]
-        self._weight_terms = WeightTerms(self.empirical, base, prior, workers)
+        self._weight_terms = _WeightTerms(self.empirical, base, prior, workers)
         self.message = Message(communicator, data.n_weights, 2, 2) if communicator.size > 1 else None
 
     def _flags(self) -> tuple[float, float, float]:
@@ -230,132 +233,30 @@ def larger(a: float, b: float) -> float:
     return a if a >= b or np.isnan(a) else b
 
 
-class JointObjective:
-    """D over x = (w, d), for the joint solver of the paper.
+class _WeightTerms:
+    """- w.f_hat - base + sum_k w_k^2 / 2 sigma_k^2, for observed features f_hat and the fixed scores ``base``."""
 
-    Each link's multipliers are free, but the first link of a hub without an entropy of its own (kappa_v = 0) is
-    eliminated: its multipliers are what is left of the hub's score. Needs kappa_v >= 0.
-    """
+    def __init__(self, empirical: Floats, base: float, prior: Prior, workers: Workers) -> None:
+        self._empirical, self._base, self._precision, self._workers = empirical, base, prior.precision, workers
+        n_blocks = N_BLOCKS if empirical.size >= _MANY_WEIGHTS else 1
+        self._blocks = np.linspace(0, empirical.size, n_blocks + 1).astype(np.int64)
 
-    def __init__(self, dual: Dual) -> None:
-        if dual.has_saddle:
-            raise ValueError("the joint solver needs counting numbers of hubs that are not negative; use 'profiled'")
-        self.dual, self.part = dual, dual.part
-        self.evaluations = 0
-        self.last: Evaluation | None = None
-        data, layout = self.part.data, self.part.data.layout
-        first = np.zeros(layout.n_links, dtype=bool)
-        linked = data.degrees > 0
-        first[layout.hub_links[:-1][linked]] = self.part.carving.hub[linked] == 0.0
-        sizes = np.diff(layout.link_offset)
-        self._free = np.flatnonzero(~first.repeat(sizes))
-        self._tied = np.flatnonzero(first.repeat(sizes))
-        self._hub_state = data.hub_state_of_link_state
-        self._impossible = np.zeros(self._free.size, dtype=bool)
-        self._gradient = np.empty(data.n_weights + self._free.size)
-        if not self._tied.size:
-            self.part.beliefs = self.part.beliefs._replace(disagreement=self._gradient[data.n_weights :])
+    def add(self, value: float, gradient: Floats, weights: Floats) -> float:
+        """Add to the ``gradient`` in place, and to the ``value``, which is returned."""
+        precision = self._precision
+        products = np.zeros((self._blocks.size - 1, 2))
 
-    def initial(self, weights: Floats) -> Floats:
-        """x from weights and the dual's current multipliers; those that forbid a state go on to do so, as 0 in x."""
-        x = np.concatenate([weights, self.part.multipliers[self._free]])
-        free = self.split(x)[1]
-        self._impossible = free == -np.inf
-        free[self._impossible] = 0.0
-        return x
+        def block(b: int, first: int, last: int) -> None:
+            if isinstance(precision, float):
+                add_prior(gradient, weights, self._empirical, precision, first, last, products[b])
+                return
+            add_prior(gradient, weights, self._empirical, 0.0, first, last, products[b])
+            pull = precision[first:last] * weights[first:last]
+            gradient[first:last] += pull
+            products[b, 1] = pull @ weights[first:last]
 
-    @property
-    def n_free(self) -> int:
-        """Number of free multipliers."""
-        return self._free.size
-
-    def split(self, x: Floats) -> tuple[Floats, Floats]:
-        """Weights and free multipliers."""
-        return x[: self.part.data.n_weights], x[self.part.data.n_weights :]
-
-    def value_and_gradient(self, x: Floats) -> tuple[float, Floats]:
-        """D and its gradient over (w, free d)."""
-        dual, part = self.dual, self.part
-        weights, free = self.split(x)
-        if self._impossible.any():
-            free = np.where(self._impossible, -np.inf, free)
-        if not self._tied.size:
-            part.multipliers = free
-        else:
-            part.multipliers[self._free] = free
-            part.set_weights(weights)
-            states = self._hub_state[self._tied]
-            possible = part.multipliers[self._tied] != -np.inf
-            part.multipliers[self._tied] = 0.0
-            sums = np.bincount(self._hub_state, weights=part.multipliers, minlength=part.linearisation.size)[states]
-            # A state that other clusters of the hub forbid stays forbidden to the first as well.
-            left = np.full(states.size, -np.inf)
-            np.subtract(part.tables.hub_scores[states], sums, out=left, where=possible & np.isfinite(sums))
-            part.multipliers[self._tied] = left
-        self.last = dual.evaluate(weights)
-        self.evaluations += 1
-        self._gradient[: weights.size] = self.last.gradient
-        if self._tied.size:
-            self._gradient[weights.size :] = part.beliefs.disagreement[self._free]
-        self._gradient[weights.size :][self._impossible] = 0.0
-        return self.last.value, self._gradient.copy()
-
-
-class ProfiledObjective:
-    """D minimised over the multipliers by star updates, as a function of w alone.
-
-    Multipliers are warm-started. A trial point that turned out worse than the best so far leaves multipliers fitted to
-    the wrong weights, so those of the best point are restored first. ``accuracy`` is the largest change of a marginal
-    that a sweep may still make.
-
-    Where some hub's number is negative the star update solves for a saddle of D: before convergence D is no bound, so
-    sweeps go on to ``accuracy``, damped where they oscillate. Evaluations that do not get there are ``failures``.
-    """
-
-    def __init__(self, dual: Any, *, accuracy: float, max_sweeps: int = 1000, tree_sweeps: int = 1 << 30) -> None:
-        self.dual = dual  # a Dual, or that of a device
-        self.accuracy = accuracy
-        self.max_sweeps = max_sweeps if dual.consistency else 0
-        self.tree_sweeps = tree_sweeps
-        self.damping = 0.0
-        self.evaluations = 0
-        self.failures = 0
-        self.converged = True
-        self.last: Evaluation | None = None
-        self._is_saddle = dual.has_saddle and tree_sweeps > max_sweeps
-        self._is_exact = tree_sweeps < max_sweeps and dual.is_forest
-        self._keeps = dual.consistency and not self._is_exact
-        self._best_value = np.inf
-
-    def forget(self) -> None:
-        """Forget the best point, since the objective has changed."""
-        self._best_value = np.inf
-        if not self._is_exact:
-            self.dual.remove_levels()
-
-    def value_and_gradient(self, weights: Floats) -> tuple[float, Floats]:
-        """Profiled D and its gradient (by the envelope theorem, that of D at the optimal multipliers)."""
-        dual = self.dual
-        if self.last is not None and (self.last.value > self._best_value or dual.late):
-            dual.recall()
-        self.last = self._evaluate(weights)
-        while self._is_saddle and not self.converged and self.damping < _MOST_DAMPING and not dual.late:
-            self.damping = 0.5 + 0.5 * self.damping
-            self.last = self._evaluate(weights)
-        self.failures += self._is_saddle and not self.converged
-        if self.last.value <= self._best_value and self._keeps and not dual.late:
-            self._best_value = self.last.value
-            dual.remember()
-        return self.last.value, self.last.gradient
-
-    def _evaluate(self, weights: Floats) -> Evaluation:
-        self.evaluations += 1
-        evaluation: Evaluation = self.dual.evaluate(
-            weights,
-            tolerance=self.accuracy,
-            max_sweeps=self.max_sweeps,
-            tree_sweeps=self.tree_sweeps,
-            damping=self.damping,
-        )
-        self.converged = evaluation.residual <= self.accuracy
-        return evaluation
+        self._workers.run(block, self._blocks)
+        linear, square = products.sum(axis=0)
+        # In this order: with huge scores the first three cancel, and what is left must not drown in their rounding.
+        value = value - float(linear) - self._base
+        return value + 0.5 * (precision if isinstance(precision, float) else 1.0) * float(square)

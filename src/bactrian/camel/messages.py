@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bactrian.camel.entropy import Carving
+from bactrian.camel.schedule import SCHEDULE, Schedule
 from bactrian.engines.files.space import Space
 from bactrian.engines.numba.apart import evaluate_apart, evaluate_given
 from bactrian.engines.numba.deadline import Deadline
@@ -28,12 +29,6 @@ from bactrian.graphs.packed import PackedData, TableReader
 Floats = NDArray[np.float64]
 
 
-#: States up to which loops are unrolled, and states of links from which that is worth the seconds of compiling.
-_MOST_UNROLLED, _WORTH_COMPILING = 20, 20_000
-#: Sweeps in a leg, after two of which slow modes are extrapolated, and the slowest decrease in a leg that is believed.
-_LEG, _SLOWEST = 50, 0.995
-#: Multipliers above which their level is removed: it takes digits from what they say.
-_LARGE = 1e6
 #: Table entries below which a block is not worth handing to a thread.
 _LEAST_ENTRIES = 2_000.0
 
@@ -82,9 +77,10 @@ class Messages:
         consistency: bool = True,
         name: str = "",
         space: Space | None = None,
+        schedule: Schedule = SCHEDULE,
     ) -> None:
         layout = data.layout
-        self.name = name
+        self.name, self.schedule = name, schedule
         self._space = space = space or Space()
         self.data, self.carving, self.workers = data, carving, workers
         self.consistency = consistency
@@ -92,7 +88,7 @@ class Messages:
         self.linearisation = space.zeros(layout.n_hub_states)
         self.remembered: Floats | None = None
         self._beliefs_before: Floats | None = None
-        self._states = _equal_states(layout, carving)
+        self._states = _equal_states(layout, carving, schedule)
         self._plan = Plan(*map(space.keep, make_plan(layout))) if self._states else None
         self.has_saddle = bool((carving.hub < 0.0).any())
         self.is_forest = bool(layout.instance_is_tree.all())
@@ -175,7 +171,7 @@ class Messages:
         """
         layout, multipliers = self.data.layout, self.multipliers
         largest = max(multipliers.max(initial=0.0), -multipliers.min(initial=0.0))
-        if not self.consistency or largest <= _LARGE:
+        if not self.consistency or largest <= self.schedule.large_multiplier:
             return
         top = np.maximum.reduceat(multipliers, layout.link_offset[:-1])
         level = np.where(np.isfinite(top), top, 0.0)
@@ -196,9 +192,8 @@ class Messages:
         beliefs = self.beliefs
         if self.consistency and self.is_forest and 0 < tree_sweeps < max_sweeps:
             self.multipliers[:] = 0.0  # two sweeps need no start, and levels of an earlier one would cost digits
-        leg = (
-            max_sweeps if damping > 0.0 or tree_sweeps < max_sweeps or not self.consistency or self.has_saddle else _LEG
-        )
+        leaps = self.consistency and not self.has_saddle and damping == 0.0 and tree_sweeps >= max_sweeps
+        leg = self.schedule.leg if leaps else max_sweeps
         done: int | NDArray[np.int64] = 0
         before: tuple[Floats, Floats] | None = None
         while True:
@@ -219,7 +214,7 @@ class Messages:
         layout, beliefs = self.data.layout, self.beliefs
         slow = (beliefs.residual > tolerance) & (residual > 0.0)
         ratio = np.divide(beliefs.residual, residual, out=np.zeros_like(residual), where=slow)
-        ratio = np.where(ratio < 1.0, np.minimum(ratio, _SLOWEST), 0.0)
+        ratio = np.where(ratio < 1.0, np.minimum(ratio, self.schedule.slowest), 0.0)
         states = np.diff(layout.link_offset[layout.hub_links[layout.instance_hubs]])
         factor = np.repeat(ratio / (1.0 - ratio), states)
         free = np.isfinite(self.multipliers) & np.isfinite(multipliers)
@@ -344,13 +339,13 @@ class Messages:
         return float(np.abs(marginal - reference[hub_state]).max(initial=0.0))
 
 
-def _equal_states(layout: Layout, carving: Carving) -> tuple[int, ...]:
+def _equal_states(layout: Layout, carving: Carving, schedule: Schedule) -> tuple[int, ...]:
     """A tuple as long as the number of states where the fastest path applies and pays for its compilation, else ()."""
-    if layout.n_link_states < _WORTH_COMPILING or not (carving.cluster == 1.0).all():
+    if layout.n_link_states < schedule.worth_compiling or not (carving.cluster == 1.0).all():
         return ()
     states = int(layout.hub_offset[1])
     sizes = np.diff(layout.hub_offset)
-    if not 2 <= states <= _MOST_UNROLLED or (sizes != states).any() or (layout.cluster_rows != states).any():
+    if not 2 <= states <= schedule.most_unrolled or (sizes != states).any() or (layout.cluster_rows != states).any():
         return ()
     if (carving.hub + np.diff(layout.hub_links) <= 0.0).any():
         return ()

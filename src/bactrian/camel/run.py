@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from bactrian.camel.messages import MessageTables
 from bactrian.camel.prior import Prior, pseudo_gradient
 from bactrian.camel.recession import certifies, collect_states, has_direction, is_inside
+from bactrian.camel.schedule import SCHEDULE
 from bactrian.engines.files.packed_folder import PackedFolder
 from bactrian.engines.numba.deadline import Deadline
 from bactrian.graphs.junction import JunctionData
@@ -31,8 +32,6 @@ Floats = NDArray[np.float64]
 #: Directions that the path suggests are tried as they are, and rounded to such parts of their largest weight; how far
 #: a direction is followed to see where multipliers go, and sweeps there.
 _PARTS, _FURTHER, _SWEEPS = (1, 2, 4, 8), 100.0, 100
-#: Weights are wanted to this multiple of the tolerance on beliefs.
-_WEIGHTS_PER_BELIEF = 100.0
 
 
 @dataclass(frozen=True)
@@ -61,7 +60,7 @@ class Run:
         self.gap_tolerance = settings.tolerance * self.gap_scale
         if settings.prior.curvature > 0.0:
             # The prior's curvature bounds the distance to the optimum by gap / curvature.
-            weight_tolerance = _WEIGHTS_PER_BELIEF * settings.tolerance
+            weight_tolerance = SCHEDULE.weights_per_belief * settings.tolerance
             self.gap_tolerance = min(
                 self.gap_tolerance, max(settings.tolerance, weight_tolerance * settings.prior.curvature)
             )

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bactrian.camel.dual import Dual, ProfiledObjective
+from bactrian.camel.dual import Dual
 from bactrian.camel.entropy import Carving, carve
-from bactrian.camel.inner import Profiled
+from bactrian.camel.profiled import Profiled, ProfiledObjective
 from bactrian.camel.run import Run, Settings
 from bactrian.engines.files.packed_folder import PackedFolder
 from bactrian.engines.numba.threads import Workers

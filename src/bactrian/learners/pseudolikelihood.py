@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from bactrian.camel.dual import Dual
 from bactrian.camel.entropy import carve
-from bactrian.camel.inner import Profiled
+from bactrian.camel.profiled import Profiled
 from bactrian.camel.run import NoBeliefs, Run, Settings
 from bactrian.engines.numba.threads import Workers
 from bactrian.graphs.conditionals import pack_conditionals

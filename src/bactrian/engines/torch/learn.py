@@ -15,10 +15,12 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from bactrian.camel.camel import SHORTHAND, Camel
-from bactrian.camel.dual import Dual, ProfiledObjective
-from bactrian.camel.inner import _LOOSEST, _MEMORY, InnerResult, Profiled
+from bactrian.camel.dual import Dual
+from bactrian.camel.inner import InnerResult
 from bactrian.camel.prior import Prior
+from bactrian.camel.profiled import Profiled, ProfiledObjective
 from bactrian.camel.run import Run, Settings
+from bactrian.camel.schedule import SCHEDULE
 from bactrian.engines.numba.deadline import Deadline
 from bactrian.engines.numba.threads import Workers
 from bactrian.engines.torch.beliefs import (
@@ -118,7 +120,7 @@ def learn(
         data.n_weights, prior_variance, tolerance, max_iterations, max_relinearisations, max_seconds, callback, start
     )
     parts = make_parts(data, chunk)
-    with torch.no_grad(), explain_memory(place, lambda: needed(parts, precision, n_vectors=2 * _MEMORY + 8)):
+    with torch.no_grad(), explain_memory(place, lambda: needed(parts, precision, n_vectors=2 * SCHEDULE.memory + 8)):
         solution = _learn(data, camel, name, settings, place, precision, parts)
     if not solution.converged:
         warnings.warn(f"{solution.method}: {solution.status}", ConvergenceWarning, stacklevel=2)
@@ -278,11 +280,11 @@ class DeviceProfiled(Profiled):
 
     def __init__(self, dual: DeviceDual, run: DeviceRun) -> None:
         # Not the base class's, whose memory is on the host.
-        loosest = run.gradient_accuracy if dual.has_saddle else _LOOSEST
+        loosest = run.gradient_accuracy if dual.has_saddle else SCHEDULE.loosest
         self.dual, self.run = dual, run
         dual.deadline = run.signals.deadline
         self.objective = DeviceObjective(dual, accuracy=loosest)
-        self.memory = DeviceMemory(_MEMORY, dual.data.n_weights, dual.device)
+        self.memory = DeviceMemory(SCHEDULE.memory, dual.data.n_weights, dual.device)
         self.sweeps = 0
         self._evaluations_before = 0
         self._value_before = np.inf

@@ -1,26 +1,29 @@
-"""The memory of L-BFGS for millions of weights: single precision, few passes, several threads."""
+"""Memories of L-BFGS: for millions of weights, and for vectors of which each rank holds a part."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bactrian.camel.schedule import SCHEDULE
 from bactrian.engines.numba.long_vectors import combine_rows, dot_rows, store_pair
 from bactrian.engines.numba.threads import Workers
-from bactrian.solvers.lbfgs import Memory
+from bactrian.parallel.communicator import Communicator
+from bactrian.parallel.communicator import largest as largest_anywhere
+from bactrian.solvers.lbfgs import Memory, largest
 
 Floats = NDArray[np.float64]
 
-#: Weights from which the passes over memory outweigh all else.
-_LONG = 100_000
-#: Pairs that are then remembered: each costs two passes.
-_LONG_SIZE = 7
 _N_BLOCKS = 16
 
 
-def make_memory(size: int, dimension: int, workers: Workers) -> Memory:
+def make_memory(dimension: int, workers: Workers) -> Memory:
     """The memory for problems of that size."""
-    return Memory(size, dimension) if dimension < _LONG else LongMemory(min(size, _LONG_SIZE), dimension, workers)
+    return (
+        Memory(SCHEDULE.memory, dimension)
+        if dimension < SCHEDULE.long_dimension
+        else LongMemory(SCHEDULE.long_memory, dimension, workers)
+    )
 
 
 class LongMemory(Memory):
@@ -74,3 +77,25 @@ class LongMemory(Memory):
             self._blocks,
         )
         return out
+
+
+class SharedMemory(Memory):
+    """Pairs of vectors (w, d): weights that every rank has, then the multipliers of its own instances."""
+
+    def __init__(self, size: int, dimension: int, n_weights: int, communicator: Communicator) -> None:
+        super().__init__(size, dimension, self._inner_products)
+        self._n_weights, self._communicator = n_weights, communicator
+
+    def largest(self, x: Floats) -> float:
+        """See :class:`Memory`."""
+        return largest_anywhere(self._communicator, largest(x))[0]
+
+    def _inner_products(self, left: Floats, right: Floats) -> Floats:
+        if self._communicator.size == 1:
+            product: Floats = left @ right.T
+            return product
+        n = self._n_weights
+        own: Floats = np.ascontiguousarray(left[:, n:] @ right[:, n:].T)
+        self._communicator.add_up(own.reshape(-1))
+        own += left[:, :n] @ right[:, :n].T
+        return own

@@ -1,0 +1,246 @@
+"""The paper's own solver, L-BFGS over weights and multipliers together, and one that takes them in turn."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bactrian.camel.dual import Dual, Evaluation
+from bactrian.camel.inner import InnerResult
+from bactrian.camel.memories import SharedMemory, make_memory
+from bactrian.camel.prior import pseudo_gradient
+from bactrian.camel.run import Run
+from bactrian.camel.schedule import SCHEDULE
+from bactrian.solvers.lbfgs import Step, minimise
+from bactrian.solvers.solution import Status
+
+Floats = NDArray[np.float64]
+
+
+class JointObjective:
+    """D over x = (w, d), for the joint solver of the paper.
+
+    Each link's multipliers are free, but the first link of a hub without an entropy of its own (kappa_v = 0) is
+    eliminated: its multipliers are what is left of the hub's score. Needs kappa_v >= 0.
+    """
+
+    def __init__(self, dual: Dual) -> None:
+        if dual.has_saddle:
+            raise ValueError("the joint solver needs counting numbers of hubs that are not negative; use 'profiled'")
+        self.dual, self.part = dual, dual.part
+        self.evaluations = 0
+        self.last: Evaluation | None = None
+        data, layout = self.part.data, self.part.data.layout
+        first = np.zeros(layout.n_links, dtype=bool)
+        linked = data.degrees > 0
+        first[layout.hub_links[:-1][linked]] = self.part.carving.hub[linked] == 0.0
+        sizes = np.diff(layout.link_offset)
+        self._free = np.flatnonzero(~first.repeat(sizes))
+        self._tied = np.flatnonzero(first.repeat(sizes))
+        self._hub_state = data.hub_state_of_link_state
+        self._impossible = np.zeros(self._free.size, dtype=bool)
+        self._gradient = np.empty(data.n_weights + self._free.size)
+        if not self._tied.size:
+            self.part.beliefs = self.part.beliefs._replace(disagreement=self._gradient[data.n_weights :])
+
+    def initial(self, weights: Floats) -> Floats:
+        """x from weights and the dual's current multipliers; those that forbid a state go on to do so, as 0 in x."""
+        x = np.concatenate([weights, self.part.multipliers[self._free]])
+        free = self.split(x)[1]
+        self._impossible = free == -np.inf
+        free[self._impossible] = 0.0
+        return x
+
+    @property
+    def n_free(self) -> int:
+        """Number of free multipliers."""
+        return self._free.size
+
+    def split(self, x: Floats) -> tuple[Floats, Floats]:
+        """Weights and free multipliers."""
+        return x[: self.part.data.n_weights], x[self.part.data.n_weights :]
+
+    def value_and_gradient(self, x: Floats) -> tuple[float, Floats]:
+        """D and its gradient over (w, free d)."""
+        dual, part = self.dual, self.part
+        weights, free = self.split(x)
+        if self._impossible.any():
+            free = np.where(self._impossible, -np.inf, free)
+        if not self._tied.size:
+            part.multipliers = free
+        else:
+            part.multipliers[self._free] = free
+            part.set_weights(weights)
+            states = self._hub_state[self._tied]
+            possible = part.multipliers[self._tied] != -np.inf
+            part.multipliers[self._tied] = 0.0
+            sums = np.bincount(self._hub_state, weights=part.multipliers, minlength=part.linearisation.size)[states]
+            # A state that other clusters of the hub forbid stays forbidden to the first as well.
+            left = np.full(states.size, -np.inf)
+            np.subtract(part.tables.hub_scores[states], sums, out=left, where=possible & np.isfinite(sums))
+            part.multipliers[self._tied] = left
+        self.last = dual.evaluate(weights)
+        self.evaluations += 1
+        self._gradient[: weights.size] = self.last.gradient
+        if self._tied.size:
+            self._gradient[weights.size :] = part.beliefs.disagreement[self._free]
+        self._gradient[weights.size :][self._impossible] = 0.0
+        return self.last.value, self._gradient.copy()
+
+
+class Joint:
+    """The paper's solver: L-BFGS over weights and multipliers together.
+
+    The gradient in the multipliers of an instance is its clusters' disagreement times its weight. Where that hides what
+    instances of little weight, or of none, still disagree about, star updates of all multipliers see to it.
+    """
+
+    failures = 0  # no value depends on whether messages converge
+
+    def __init__(self, dual: Dual, run: Run) -> None:
+        self.dual, self.run = dual, run
+        run.listen_to(dual)
+        self.objective = JointObjective(dual)
+        n_weights = dual.data.n_weights
+        size = self.objective.initial(np.zeros(n_weights)).size
+        self.memory = SharedMemory(SCHEDULE.memory, size, n_weights, dual.communicator)
+        self.sweeps = 0
+
+    @property
+    def evaluations(self) -> int:
+        """Evaluations of the dual so far."""
+        return self.objective.evaluations
+
+    def solve(self, weights: Floats, *, tolerance: float, relative: float = 0.0, max_iterations: int) -> InnerResult:
+        """See :class:`InnerSolver`."""
+        run, objective = self.run, self.objective
+        l1 = np.concatenate([np.full(weights.size, run.settings.prior.l1), np.zeros(objective.n_free)])
+
+        def after_step(step: Step) -> bool:
+            assert objective.last is not None
+            current = objective.split(step.x)[0]
+            return run.after_step(current, step.value, step.gradient_norm, objective.last.violation)
+
+        iterations = failed = 0
+        while True:
+            minimum = minimise(
+                objective.value_and_gradient,
+                objective.initial(weights),
+                tolerance=tolerance,
+                relative=relative,
+                max_iterations=max_iterations - iterations,
+                l1=l1,
+                memory=self.memory,
+                callback=after_step,
+                interrupt=run.is_late,
+            )
+            objective.value_and_gradient(minimum.x)
+            assert objective.last is not None
+            weights, tolerance, relative = objective.split(minimum.x)[0].copy(), minimum.tolerance, 0.0
+            iterations += minimum.iterations
+            after, agreed = self._agree(weights, objective.last, max(run.accuracy, tolerance / run.gap_scale))
+            gap = float(np.abs(pseudo_gradient(weights, after.gradient, l1[: weights.size])).max(initial=0.0))
+            status = run.status_of(minimum.outcome)
+            if status is Status.CONVERGED and not (agreed and gap <= tolerance):
+                failed += not agreed
+                if not run.is_over() and failed < SCHEDULE.most_failures:
+                    continue
+                status = run.interrupted or Status.UNRELIABLE
+            value = after.value + run.settings.prior.l1 * float(np.abs(weights).sum())
+            return InnerResult(weights, value, gap, after.violation, iterations, status)
+
+    def _agree(self, weights: Floats, evaluation: Evaluation, allowed: float) -> tuple[Evaluation, bool]:
+        """Star updates where clusters disagree by more than allowed; the evaluation, and whether they agree now."""
+        if evaluation.violation <= allowed or self.run.is_over():
+            return evaluation, evaluation.violation <= allowed
+        after = self.dual.evaluate(weights, tolerance=allowed, max_sweeps=SCHEDULE.joint_sweeps)
+        self.sweeps += after.sweeps
+        return after, after.residual <= allowed
+
+    def refine(self, weights: Floats, belief_change: float) -> None:
+        """See :class:`InnerSolver`; the joint solve is as tight as it is."""
+
+    def evaluate(self, weights: Floats) -> Evaluation:
+        """See :class:`InnerSolver`; the multipliers are those of the last solve."""
+        self.objective.value_and_gradient(self.objective.initial(weights))
+        assert self.objective.last is not None
+        return self.objective.last
+
+    def objective_changed(self) -> None:
+        """See :class:`InnerSolver`."""
+        self.memory.clear()
+
+
+class Alternating:
+    """A few steps over the weights with the multipliers fixed, then sweeps with the weights fixed, in turn."""
+
+    steps = 5
+    sweeps_between = 2
+    failures = 0  # no value depends on whether messages converge
+
+    def __init__(self, dual: Dual, run: Run) -> None:
+        self.dual, self.run = dual, run
+        run.listen_to(dual)
+        self.objective = JointObjective(dual)
+        self.memory = make_memory(dual.data.n_weights, dual.workers)
+        self.sweeps = 0
+
+    @property
+    def evaluations(self) -> int:
+        """Evaluations of the dual so far."""
+        return self.objective.evaluations
+
+    def solve(self, weights: Floats, *, tolerance: float, relative: float = 0.0, max_iterations: int) -> InnerResult:
+        """See :class:`InnerSolver`."""
+        run, objective, dual = self.run, self.objective, self.dual
+        iterations = 0
+        while True:
+            multipliers = objective.split(objective.initial(weights))[1]
+
+            def value_and_gradient(w: Floats, fixed: Floats = multipliers) -> tuple[float, Floats]:
+                value, gradient = objective.value_and_gradient(np.concatenate([w, fixed]))
+                return value, gradient[: w.size]
+
+            def after_step(step: Step) -> bool:
+                assert objective.last is not None
+                return run.after_step(step.x, step.value, step.gradient_norm, objective.last.violation)
+
+            self.memory.clear()
+            minimum = minimise(
+                value_and_gradient,
+                weights,
+                tolerance=tolerance,
+                relative=relative,
+                max_iterations=min(self.steps, max_iterations - iterations),
+                l1=run.settings.prior.l1,
+                memory=self.memory,
+                callback=after_step,
+                interrupt=run.is_late,
+            )
+            weights, tolerance, relative = minimum.x, minimum.tolerance, 0.0
+            iterations += minimum.iterations
+            after = dual.evaluate(weights, max_sweeps=self.sweeps_between)
+            self.sweeps += after.sweeps
+            slope = pseudo_gradient(weights, after.gradient, run.settings.prior.l1)
+            gap = float(np.abs(slope).max(initial=0.0))
+            consistent = after.residual <= run.accuracy
+            done = gap <= tolerance and consistent
+            outcome = minimum.outcome
+            if done or iterations >= max_iterations or run.is_over():
+                status = Status.CONVERGED if done else run.interrupted or run.status_of(outcome)
+                if status is Status.CONVERGED and not done:
+                    status = Status.ITERATION_LIMIT
+                return InnerResult(weights, after.value, gap, after.violation, iterations, status)
+            if minimum.iterations == 0:
+                iterations += 1  # a turn without a step still counts, or sweeps alone could go on for ever
+
+    def refine(self, weights: Floats, belief_change: float) -> None:
+        """See :class:`InnerSolver`; every turn ends with sweeps."""
+
+    def evaluate(self, weights: Floats) -> Evaluation:
+        """See :class:`InnerSolver`."""
+        return self.dual.evaluate(weights, tolerance=self.run.accuracy, max_sweeps=1000)
+
+    def objective_changed(self) -> None:
+        """See :class:`InnerSolver`."""
+        self.memory.clear()

@@ -1,0 +1,202 @@
+"""The profiled solver: L-BFGS over the weights alone, with the multipliers minimised over inside every evaluation.
+
+By the envelope theorem the gradient in w at the optimal multipliers is moments minus data, so nothing is differentiated
+through the messages. Hazan and Urtasun (2010) are the nearest kin.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bactrian.camel.dual import Evaluation
+from bactrian.camel.inner import InnerResult
+from bactrian.camel.memories import make_memory
+from bactrian.camel.prior import pseudo_gradient
+from bactrian.camel.run import Run
+from bactrian.camel.schedule import SCHEDULE
+from bactrian.solvers.lbfgs import Minimum, Outcome, Step, minimise
+from bactrian.solvers.solution import Status
+
+Floats = NDArray[np.float64]
+
+
+class ProfiledObjective:
+    """D minimised over the multipliers by star updates, as a function of w alone.
+
+    Multipliers are warm-started. A trial point that turned out worse than the best so far leaves multipliers fitted to
+    the wrong weights, so those of the best point are restored first. ``accuracy`` is the largest change of a marginal
+    that a sweep may still make.
+
+    Where some hub's number is negative the star update solves for a saddle of D: before convergence D is no bound, so
+    sweeps go on to ``accuracy``, damped where they oscillate. Evaluations that do not get there are ``failures``.
+    """
+
+    def __init__(self, dual: Any, *, accuracy: float, max_sweeps: int = 1000, tree_sweeps: int = 1 << 30) -> None:
+        self.dual = dual  # a Dual, or that of a device
+        self.accuracy = accuracy
+        self.max_sweeps = max_sweeps if dual.consistency else 0
+        self.tree_sweeps = tree_sweeps
+        self.damping = 0.0
+        self.evaluations = 0
+        self.failures = 0
+        self.converged = True
+        self.last: Evaluation | None = None
+        self._is_saddle = dual.has_saddle and tree_sweeps > max_sweeps
+        self._is_exact = tree_sweeps < max_sweeps and dual.is_forest
+        self._keeps = dual.consistency and not self._is_exact
+        self._best_value = np.inf
+
+    def forget(self) -> None:
+        """Forget the best point, since the objective has changed."""
+        self._best_value = np.inf
+        if not self._is_exact:
+            self.dual.remove_levels()
+
+    def value_and_gradient(self, weights: Floats) -> tuple[float, Floats]:
+        """Profiled D and its gradient (by the envelope theorem, that of D at the optimal multipliers)."""
+        dual = self.dual
+        if self.last is not None and (self.last.value > self._best_value or dual.late):
+            dual.recall()
+        self.last = self._evaluate(weights)
+        while self._is_saddle and not self.converged and self.damping < SCHEDULE.most_damping and not dual.late:
+            self.damping = 0.5 + 0.5 * self.damping
+            self.last = self._evaluate(weights)
+        self.failures += self._is_saddle and not self.converged
+        if self.last.value <= self._best_value and self._keeps and not dual.late:
+            self._best_value = self.last.value
+            dual.remember()
+        return self.last.value, self.last.gradient
+
+    def _evaluate(self, weights: Floats) -> Evaluation:
+        self.evaluations += 1
+        evaluation: Evaluation = self.dual.evaluate(
+            weights,
+            tolerance=self.accuracy,
+            max_sweeps=self.max_sweeps,
+            tree_sweeps=self.tree_sweeps,
+            damping=self.damping,
+        )
+        self.converged = evaluation.residual <= self.accuracy
+        return evaluation
+
+
+class Profiled:
+    """L-BFGS over the weights; every evaluation first minimises over the multipliers.
+
+    Messages are iterated only as far as the moment gap deserves: ``accuracy`` follows the gap down.
+    """
+
+    def __init__(self, dual: Any, run: Run, objective: Any = None) -> None:
+        self.dual, self.run = dual, run
+        run.listen_to(dual)
+        # At a saddle the value is no bound, so there inexact messages would mislead the line search.
+        loosest = run.gradient_accuracy if dual.has_saddle else SCHEDULE.loosest
+        self.objective: ProfiledObjective = objective or ProfiledObjective(dual, accuracy=loosest)
+        self.memory = make_memory(dual.data.n_weights, dual.workers)
+        self.sweeps = 0
+        self._evaluations_before = 0
+        self._value_before = np.inf
+        self._evaluated: Any = None  # weights of the last evaluation
+
+    @property
+    def evaluations(self) -> int:
+        """Evaluations of the dual so far."""
+        return self.objective.evaluations
+
+    @property
+    def failures(self) -> int:
+        """Evaluations at which message passing did not converge."""
+        return self.objective.failures
+
+    @property
+    def reliable(self) -> bool:
+        """Whether messages converged at the last evaluation, where the value depends on it."""
+        return self.objective.converged or not self.dual.has_saddle or self.dual.is_forest
+
+    def solve(self, weights: Floats, *, tolerance: float, relative: float = 0.0, max_iterations: int) -> InnerResult:
+        """See :class:`InnerSolver`."""
+        run, objective = self.run, self.objective
+        left = max_iterations
+        total = 0
+        while True:
+            objective.forget()
+            self._evaluations_before, self._value_before = objective.evaluations, np.inf
+            minimum = minimise(
+                self._value_and_gradient,
+                weights,
+                tolerance=tolerance,
+                relative=relative,
+                max_iterations=min(left, run.iterations_left),
+                l1=run.settings.prior.l1,
+                memory=self.memory,
+                callback=self._after_step,
+                interrupt=run.is_late,
+            )
+            weights, tolerance, relative = minimum.x, minimum.tolerance, 0.0
+            total += minimum.iterations
+            left -= minimum.iterations
+            # The gap is measured with inexact multipliers: before it is believed, or where it no longer falls because
+            # of them, sharpen them and go on.
+            floor = {Outcome.CONVERGED: run.accuracy, Outcome.STALLED: SCHEDULE.sharpest}.get(minimum.outcome, np.inf)
+            if self.dual.consistency and objective.accuracy > floor and left > 0:
+                objective.accuracy = max(floor, 0.01 * objective.accuracy)
+                if minimum.outcome is Outcome.STALLED:
+                    self.memory.clear()
+                continue
+            return self._result(minimum, total)
+
+    def refine(self, weights: Floats, belief_change: float) -> None:
+        """See :class:`InnerSolver`."""
+        wanted = max(self.run.accuracy, 0.1 * belief_change) if np.isfinite(belief_change) else SCHEDULE.loosest
+        if wanted < self.objective.accuracy:
+            self.objective.accuracy = wanted
+
+    def objective_changed(self) -> None:
+        """See :class:`InnerSolver`."""
+        self.objective.forget()
+
+    def evaluate(self, weights: Floats) -> Evaluation:
+        """See :class:`InnerSolver`; where time is up and they were evaluated last, that has to do."""
+        if not (weights is self._evaluated and self.run.is_late()):
+            self.objective.accuracy = min(self.objective.accuracy, self.run.accuracy)
+            self._value_and_gradient(weights)
+        assert self.objective.last is not None
+        return self.objective.last
+
+    def _value_and_gradient(self, weights: Floats) -> tuple[float, Floats]:
+        value, gradient = self.objective.value_and_gradient(weights)
+        self._evaluated = weights
+        assert self.objective.last is not None
+        self.sweeps += self.objective.last.sweeps
+        return value, gradient
+
+    def _after_step(self, step: Step) -> bool:
+        objective, run = self.objective, self.run
+        assert objective.last is not None
+        wanted = 0.1 * step.gradient_norm / run.gap_scale
+        if wanted < objective.accuracy:
+            objective.accuracy = max(run.accuracy, wanted)
+        # A search that took many trials, or gained next to nothing, was led astray by inexact messages.
+        trials = objective.evaluations - self._evaluations_before
+        gain = self._value_before - step.value
+        if self.dual.consistency and (trials > SCHEDULE.many_trials or gain < SCHEDULE.little_gain * abs(step.value)):
+            objective.accuracy = max(
+                SCHEDULE.sharpest, min(objective.accuracy, 0.01 * run.accuracy), 0.1 * objective.accuracy
+            )
+        self._evaluations_before, self._value_before = objective.evaluations, step.value
+        return run.after_step(step.x, step.value, step.gradient_norm, objective.last.violation)
+
+    def _result(self, minimum: Minimum, iterations: int) -> InnerResult:
+        last = self.objective.last
+        assert last is not None
+        gap = np.abs(pseudo_gradient(minimum.x, minimum.gradient, self.run.settings.prior.l1)).max(initial=0.0)
+        status = self._status(minimum)
+        return InnerResult(minimum.x, minimum.value, float(gap), last.violation, iterations, status)
+
+    def _status(self, minimum: Minimum) -> Status:
+        """That of the optimiser, unless messages did not converge, other than because the run was stopped."""
+        status = self.run.status_of(minimum.outcome)
+        return status if self.reliable or status is self.run.interrupted else Status.UNRELIABLE

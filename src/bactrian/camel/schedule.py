@@ -1,0 +1,73 @@
+"""Constants that steer the solvers, in one frozen object, each with what it was set by.
+
+Convergence and results do not depend on them: what they decide is time. Fields name the benchmark whose figures
+moved when they did; those without one were never seen to matter.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How far each step goes before the next begins."""
+
+    # --- the outer loop (camel.py) ---
+
+    #: Quasi-Newton steps in each inner solve but the last ones; tighter solves early on are wasted on a linearisation
+    #: that is about to change. Set by bench_images (10.4 s for tight first solves, 6.6 s loose, 5.6 s with 10 steps).
+    loose_iterations: int = 10
+    #: Part of the gap that a relinearisation opened at which its solve stops. Set by ``bactrian bench learners``.
+    loose_reduction: float = 0.003
+    #: Gap per instance at which a first solve stops, and iterations that piecewise training gets as a mere start.
+    #: Set by bench_images and bench_text.
+    loose_gap: float = 1e-2
+    start_iterations: int = 50
+    #: Largest change of a weight between relinearisations, and estimated distance still to go, at which, with a prior,
+    #: learning may stop.
+    weight_tolerance: float = 1e-4
+    #: Weights are wanted to this multiple of the tolerance on beliefs.
+    weights_per_belief: float = 100.0
+    #: Relinearisations in a row that moved nothing, and after which the solver found no step either, until it gives
+    #: up.
+    most_idle: int = 10
+
+    # --- the profiled solver (profiled.py) ---
+
+    #: Pairs that L-BFGS remembers, and how many of them where there are so many weights that passes over the pairs
+    #: outweigh all else. Set by bench_text (2.5 million weights).
+    memory: int = 10
+    long_memory: int = 7
+    long_dimension: int = 100_000
+    #: Change of a marginal at which the first sweeps stop, and the least that is asked for; between them it follows the
+    #: moment gap down. Set by bench_images and bench_text.
+    loosest: float = 1e-2
+    sharpest: float = 1e-13
+    #: Trials in one line search, and relative decrease of the objective, at which messages are made more accurate.
+    many_trials: int = 5
+    little_gain: float = 1e-12
+    #: Star updates that oscillate even with this part of the old multipliers kept are given up.
+    most_damping: float = 0.9
+
+    # --- sweeps (messages.py) ---
+
+    #: Sweeps in a leg, after two of which slow modes are extrapolated, and the slowest decrease in a leg that is
+    #: believed. Set by ``bactrian bench learners`` (K6 at strength 2: 19,000 sweeps without, 150 to 850 with it).
+    leg: int = 50
+    slowest: float = 0.995
+    #: Multipliers above which their level is removed: it takes digits from what they say.
+    large_multiplier: float = 1e6
+    #: States up to which loops are unrolled, and states of links from which that is worth the seconds of compiling.
+    #: Set by bench_text and bench_images.
+    most_unrolled: int = 20
+    worth_compiling: int = 20_000
+
+    # --- the joint solver (joint.py) ---
+
+    #: Sweeps at a time where the joint solver's clusters disagree, and how often in vain.
+    joint_sweeps: int = 1000
+    most_failures: int = 3
+
+
+SCHEDULE = Schedule()
