@@ -19,8 +19,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from bactrian.compiling import njit
 
 Floats = NDArray[np.float64]
 #: Inner products of the rows of one matrix with the rows of another.

@@ -11,8 +11,9 @@ import math
 from typing import Any
 
 import numpy as np
-from numba import njit, types
-from numba.extending import intrinsic
+from numba import types
+
+from bactrian.compiling import intrinsic, njit
 
 #: Flags that let LLVM fuse and reorder sums, but keep infinities and NaN meaningful.
 FAST_MATH = {"contract", "nsz", "arcp", "reassoc"}
@@ -28,7 +29,7 @@ _LOG2_HIGH = 6.93147180369123816490e-01
 _LOG2_LOW = 1.90821492927058770002e-10
 
 
-@intrinsic
+@intrinsic(lambda value: np.float64(value).view(np.int64))
 def _bits_of(_context: Any, _value: Any) -> Any:
     def generate(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
         return builder.bitcast(args[0], context.get_value_type(types.int64))
@@ -36,7 +37,7 @@ def _bits_of(_context: Any, _value: Any) -> Any:
     return types.int64(types.float64), generate
 
 
-@intrinsic
+@intrinsic(lambda bits: np.int64(bits).view(np.float64))
 def _from_bits(_context: Any, _bits: Any) -> Any:
     def generate(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
         return builder.bitcast(args[0], context.get_value_type(types.float64))

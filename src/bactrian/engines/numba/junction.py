@@ -13,9 +13,9 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from bactrian.compiling import njit
 from bactrian.engines.numba.arithmetic import exp
 from bactrian.engines.numba.ranges import WIDEST
 from bactrian.engines.numba.table_views import TreePlan, add_up, combine, log_add_up

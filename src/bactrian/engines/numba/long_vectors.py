@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from bactrian.compiling import njit
 from bactrian.engines.numba.arithmetic import FAST_MATH
 
 Floats = NDArray[np.float64]

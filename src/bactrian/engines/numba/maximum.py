@@ -10,9 +10,9 @@ Everything here is in log space; -inf marks a forbidden state, and no difference
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from bactrian.compiling import njit
 from bactrian.engines.numba.layout import Ints, Layout
 from bactrian.engines.numba.scratch import largest_sizes
 

@@ -7,8 +7,9 @@ several visits to distant memory a look-up, which is what most of its time goes 
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from bactrian.compiling import njit
 
 Bytes = NDArray[np.uint8]
 Ints = NDArray[np.int64]

@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from bactrian.compiling import njit
 from bactrian.engines.numba.arithmetic import FAST_MATH
 from bactrian.engines.numba.layout import Layout
 from bactrian.engines.numba.pairs import Linear, load_messages, new_linear, store_messages, sweep_linear

@@ -9,9 +9,9 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from bactrian.compiling import njit
 from bactrian.engines.numba.layout import Layout
 from bactrian.engines.numba.tables import Numbers, Tables
 

@@ -6,8 +6,9 @@ Every chain owns a state of four words, so that what it draws depends neither on
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from bactrian.compiling import njit
 
 Words = NDArray[np.uint64]
 

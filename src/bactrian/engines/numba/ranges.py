@@ -19,8 +19,9 @@ routes that say so take scores of -inf.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from bactrian.compiling import njit
 
 Floats = NDArray[np.float64]
 

@@ -21,9 +21,9 @@ The queue is in :mod:`.queue`; :mod:`.residual_pairs` does the same in linear sp
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from bactrian.compiling import njit
 from bactrian.engines.numba.flooding import all_messages, log_belief
 from bactrian.engines.numba.layout import Layout
 from bactrian.engines.numba.linear import Linear, load_instance, store_instance

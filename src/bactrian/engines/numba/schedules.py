@@ -14,9 +14,9 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from bactrian.compiling import njit
 from bactrian.engines.numba.flooding import all_messages, update_all_hubs
 from bactrian.engines.numba.layout import Layout
 from bactrian.engines.numba.linear import Linear, load_instance, pair_messages, store_instance, update_hubs

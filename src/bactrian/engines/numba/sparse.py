@@ -7,9 +7,9 @@ label tables is never materialised. Accumulators are float64 throughout.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from bactrian.compiling import njit
 from bactrian.engines.numba.arithmetic import FAST_MATH
 from bactrian.engines.numba.vectors import add_scaled, fill
 

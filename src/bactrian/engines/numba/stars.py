@@ -25,9 +25,9 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from bactrian.compiling import njit
 from bactrian.engines.numba.arithmetic import FAST_MATH, exp
 from bactrian.engines.numba.layout import Layout
 from bactrian.engines.numba.ranges import LEAST, MOST, RISING

@@ -10,9 +10,9 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from bactrian.compiling import njit
 from bactrian.engines.numba.arithmetic import FAST_MATH, exp
 
 Floats = NDArray[np.float64]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from bactrian.compiling import njit
 from bactrian.engines.numba.assignments import Scores, add_conditional
 from bactrian.engines.numba.blocks import conditional_start
 from bactrian.engines.numba.layout import Ints, Layout

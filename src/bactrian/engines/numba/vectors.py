@@ -12,8 +12,9 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic
 
+from bactrian.compiling import intrinsic
+from bactrian.engines.numba import plain_vectors
 from bactrian.engines.numba.ranges import RISING
 
 _DOUBLE = ir.DoubleType()
@@ -102,7 +103,7 @@ def _states(states: Any) -> int:
     return len(states)
 
 
-@intrinsic
+@intrinsic(plain_vectors.multiply_matrix)
 def multiply_matrix(_: Any, matrix: Any, start: Any, source: Any, at: Any, target: Any, to: Any, states: Any) -> Any:
     """target[to:] = source[at:] @ matrix, a (K, K) matrix whose rows begin at ``start``."""
     k = _states(states)
@@ -118,7 +119,7 @@ def multiply_matrix(_: Any, matrix: Any, start: Any, source: Any, at: Any, targe
     return types.void(matrix, start, source, at, target, to, states), generate
 
 
-@intrinsic
+@intrinsic(plain_vectors.multiply_by)
 def multiply_by(_: Any, target: Any, to: Any, source: Any, at: Any, states: Any) -> Any:
     """target[to:] *= source[at:]."""
     k = _states(states)
@@ -131,7 +132,7 @@ def multiply_by(_: Any, target: Any, to: Any, source: Any, at: Any, states: Any)
     return types.void(target, to, source, at, states), generate
 
 
-@intrinsic
+@intrinsic(plain_vectors.widen)
 def widen(_: Any, low: Any, low_at: Any, high: Any, high_at: Any, source: Any, at: Any, states: Any) -> Any:
     """Element by element, low = min(low, source) and high = max(high, source)."""
     k = _states(states)
@@ -146,7 +147,7 @@ def widen(_: Any, low: Any, low_at: Any, high: Any, high_at: Any, source: Any, a
     return types.void(low, low_at, high, high_at, source, at, states), generate
 
 
-@intrinsic
+@intrinsic(plain_vectors.multiply_and_widen)
 def multiply_and_widen(
     _: Any, target: Any, to: Any, source: Any, at: Any, low: Any, low_at: Any, high: Any, high_at: Any, states: Any
 ) -> Any:
@@ -165,7 +166,7 @@ def multiply_and_widen(
     return types.void(target, to, source, at, low, low_at, high, high_at, states), generate
 
 
-@intrinsic
+@intrinsic(plain_vectors.smallest)
 def smallest(_: Any, source: Any, at: Any, states: Any) -> Any:
     """min(source[at:])."""
     k = _states(states)
@@ -177,7 +178,7 @@ def smallest(_: Any, source: Any, at: Any, states: Any) -> Any:
     return types.float64(source, at, states), generate
 
 
-@intrinsic
+@intrinsic(plain_vectors.largest)
 def largest(_: Any, source: Any, at: Any, states: Any) -> Any:
     """max(source[at:])."""
     k = _states(states)
@@ -189,7 +190,7 @@ def largest(_: Any, source: Any, at: Any, states: Any) -> Any:
     return types.float64(source, at, states), generate
 
 
-@intrinsic
+@intrinsic(plain_vectors.normalise)
 def normalise(_: Any, target: Any, to: Any, states: Any) -> Any:
     """target[to:] /= its sum; returns the sum."""
     k = _states(states)
@@ -204,7 +205,7 @@ def normalise(_: Any, target: Any, to: Any, states: Any) -> Any:
     return types.float64(target, to, states), generate
 
 
-@intrinsic
+@intrinsic(plain_vectors.divide_out)
 def divide_out(
     _: Any, message: Any, at: Any, product: Any, of: Any, belief: Any, to: Any, change: Any, change_at: Any, rise: Any,
     rise_at: Any, states: Any,
@@ -230,7 +231,7 @@ def divide_out(
     return types.void(message, at, product, of, belief, to, change, change_at, rise, rise_at, states), generate
 
 
-@intrinsic
+@intrinsic(plain_vectors.distance)
 def distance(_: Any, left: Any, at: Any, right: Any, of: Any, states: Any) -> Any:
     """max |left[at:] - right[of:]|."""
     k = _states(states)
@@ -242,7 +243,7 @@ def distance(_: Any, left: Any, at: Any, right: Any, of: Any, states: Any) -> An
     return types.float64(left, at, right, of, states), generate
 
 
-@intrinsic
+@intrinsic(plain_vectors.copy_scaled)
 def copy_scaled(_: Any, target: Any, to: Any, source: Any, at: Any, factor: Any, states: Any) -> Any:
     """target[to:] = factor * source[at:]."""
     k = _states(states)
@@ -255,7 +256,7 @@ def copy_scaled(_: Any, target: Any, to: Any, source: Any, at: Any, factor: Any,
     return types.void(target, to, source, at, factor, states), generate
 
 
-@intrinsic
+@intrinsic(plain_vectors.add_scaled)
 def add_scaled(_: Any, target: Any, to: Any, source: Any, at: Any, factor: Any, states: Any) -> Any:
     """target[to:] += factor * source[at:]."""
     k = _states(states)
@@ -268,7 +269,7 @@ def add_scaled(_: Any, target: Any, to: Any, source: Any, at: Any, factor: Any, 
     return types.void(target, to, source, at, factor, states), generate
 
 
-@intrinsic
+@intrinsic(plain_vectors.add_outer)
 def add_outer(
     _: Any, counts: Any, start: Any, rows: Any, at: Any, columns: Any, of: Any, weight: Any, states: Any
 ) -> Any:
@@ -285,7 +286,7 @@ def add_outer(
     return types.void(counts, start, rows, at, columns, of, weight, states), generate
 
 
-@intrinsic
+@intrinsic(plain_vectors.shift_by)
 def shift_by(_: Any, target: Any, to: Any, source: Any, at: Any, number: Any, states: Any) -> Any:
     """target[to:] = source[at:] + number."""
     k = _states(states)
@@ -298,7 +299,7 @@ def shift_by(_: Any, target: Any, to: Any, source: Any, at: Any, number: Any, st
     return types.void(target, to, source, at, number, states), generate
 
 
-@intrinsic
+@intrinsic(plain_vectors.fill)
 def fill(_: Any, target: Any, to: Any, number: Any, states: Any) -> Any:
     """target[to:] = number."""
     k = _states(states)

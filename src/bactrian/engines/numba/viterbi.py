@@ -8,9 +8,9 @@ assignment that differs from the one found differs somewhere first, and loses mo
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from bactrian.compiling import njit
 from bactrian.engines.numba.layout import Layout
 
 Floats = NDArray[np.float64]

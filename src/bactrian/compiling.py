@@ -1,0 +1,77 @@
+"""Compilation of kernels, and where the results are kept.
+
+Numba keeps compiled functions beside their sources or in the user's cache folder. A container may let its user write to
+neither; then a folder of our own takes their place, or nothing does.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+import warnings
+from collections.abc import Callable
+from functools import cache
+from typing import Any, TypeVar
+
+import numba
+import numpy as np
+from numba.extending import intrinsic as numba_intrinsic
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+config: Any = numba.config  # its attributes are made when it is imported
+
+#: Whether functions are compiled at all; ``NUMBA_DISABLE_JIT=1`` runs them as Python, for debuggers.
+COMPILED = not config.DISABLE_JIT
+
+
+def njit(**options: Any) -> Callable[[Function], Function]:
+    """Numba's ``njit``, whatever can be written to."""
+
+    def decorate(function: Any) -> Any:
+        if not COMPILED:
+            # As compiled code does: integers wrap around, and numbers overflow to infinity without a word.
+            return np.errstate(all="ignore")(function)
+        try:
+            return numba.njit(**options)(function)
+        except RuntimeError as problem:
+            if "no locator available" not in str(problem):
+                raise
+        folder = _own_folder()
+        if folder is None:
+            return numba.njit(**{**options, "cache": False})(function)
+        before = config.CACHE_DIR
+        config.CACHE_DIR = folder  # read when a function is decorated
+        try:
+            return numba.njit(**options)(function)
+        finally:
+            config.CACHE_DIR = before
+
+    return decorate
+
+
+def intrinsic(plain: Any) -> Callable[[Any], Any]:
+    """Numba's ``intrinsic``; ``plain`` does the same in Python, where nothing is compiled."""
+    return numba_intrinsic if COMPILED else lambda _: plain
+
+
+@cache
+def _own_folder() -> str | None:
+    """A folder for compiled functions that nobody else can write to, or None; says once which it is."""
+    try:
+        path = os.path.join(tempfile.gettempdir(), f"bactrian-{os.getuid() if hasattr(os, 'getuid') else 'cache'}")
+        os.makedirs(path, mode=0o700, exist_ok=True)
+        # What is kept there is run later: nobody else may have made the folder, or be able to write to it.
+        found = os.lstat(path)
+        mine = not hasattr(os, "getuid") or (found.st_uid == os.getuid() and not stat.S_IMODE(found.st_mode) & 0o022)
+        usable = stat.S_ISDIR(found.st_mode) and mine and os.access(path, os.W_OK)
+    except OSError:
+        path, usable = "", False
+    kept = f"are kept in {path}" if usable else "are compiled anew by every process"
+    warnings.warn(
+        f"bactrian can write neither to its own folder nor to a cache of the user's: compiled functions {kept}; set "
+        "NUMBA_CACHE_DIR to a folder of your choice",
+        stacklevel=2,
+    )
+    return path if usable else None

@@ -1,0 +1,94 @@
+"""Kernels where nothing can be written, and where nothing is compiled."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+#: As for a user who may write neither beside the sources nor to a home: of Numba's places a named folder is left.
+_PRODUCT = """
+from numba.core import caching
+
+places = (getattr(caching, "CacheImpl", None) or caching._CacheImpl)._locator_classes
+places[:] = [place for place in places if "UserProvided" in place.__name__]
+
+import numpy as np
+from bactrian.engines.numba.sparse import rows_times_weights
+
+out = np.zeros((1, 1))
+rows_times_weights(np.array([0, 1]), np.array([0], dtype=np.int32), np.array([3.0]), np.array([[2.0]]), out, 0, 1)
+print(out[0, 0])
+"""
+
+
+def run_read_only(scratch: Path) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if name != "NUMBA_CACHE_DIR"}
+    environment["TMPDIR"] = str(scratch)
+    command = [sys.executable, "-c", _PRODUCT]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="permissions of POSIX")
+def test_a_read_only_installation_keeps_kernels_in_a_folder_of_its_own(tmp_path: Path) -> None:
+    done = run_read_only(tmp_path)
+    assert done.stdout == "6.0\n", done.stderr
+    assert done.stderr.count("bactrian can write neither to its own folder") == 1
+    (folder,) = tmp_path.glob("bactrian-*")
+    assert f"compiled functions are kept in {folder}" in done.stderr
+    assert list(folder.rglob("*.nbi"))
+    assert folder.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="permissions of POSIX")
+def test_a_folder_that_others_can_write_to_is_not_trusted(tmp_path: Path) -> None:
+    folder = tmp_path / f"bactrian-{os.geteuid()}"
+    folder.mkdir()
+    folder.chmod(0o777)
+    done = run_read_only(tmp_path)
+    assert done.stdout == "6.0\n", done.stderr
+    assert "compiled functions are compiled anew by every process" in done.stderr
+    assert not list(folder.iterdir())
+
+
+_LEARNING = """
+import warnings
+import numpy as np
+import bactrian as bt
+
+warnings.simplefilter("error")
+warnings.simplefilter("ignore", bt.ConvergenceWarning)
+graphs = [([[1.0, 0.0], [0.0, 0.3], [0.5, 0.1]], [(0, 1), (1, 2), (0, 2)]), ([[0.2, 1.0], [0.3, 0.0]], [(0, 1)])]
+y = [[0, 1, 2], [0, 1]]
+found = []
+for method in (bt.Camel(entropy="convex"), "piecewise", "cccp", "lbp", "exact", "pseudolikelihood"):
+    crf = bt.GraphCRF(method=method, tables="full", max_iterations=4, seed=1).fit(graphs, y)
+    found += [crf.weights_, *map(np.ravel, crf.predict_marginals(graphs))]
+for method in ("exact", "bp", "rbp", "trw", "convex", "double-loop", "mean-field", "gibbs"):
+    rng = np.random.default_rng(2)
+    clusters = [(0, 1), (1, 2), (0, 2), (2, 3)]
+    model = bt.LogLinearModel(bt.ClusterGraph([2, 3, 2, 2], clusters), [rng.normal(size=(n, 2)) for n in (6, 6, 4, 4)])
+    more = {"n_samples": 20, "burn_in": 5} if method == "gibbs" else {"max_iterations": 20}
+    found += list(bt.infer(model, [0.5, -1.0], method, evidence={3: 1}, seed=3, **more).variables)
+    if method in ("exact", "bp"):
+        found.append(bt.decode(model, [0.5, -1.0], "exact" if method == "exact" else "max-product"))
+chain = bt.LinearChainCRF(max_iterations=5).fit([[["a"], ["b"], ["a"]]], [["x", "y", "x"]])
+found += [chain.weights_, *map(np.ravel, chain.predict_marginals([[["a"], ["b"]]]))]
+print(" ".join(repr(float(number)) for part in found for number in part))
+"""
+
+
+@pytest.mark.slow
+def test_kernels_as_python_do_the_same() -> None:
+    """``NUMBA_DISABLE_JIT=1``, for debuggers; the compiled kernels are the judge."""
+    numbers = []
+    for value in ("0", "1"):
+        environment = {**os.environ, "NUMBA_DISABLE_JIT": value}
+        done = subprocess.run([sys.executable, "-c", _LEARNING], capture_output=True, text=True, env=environment)
+        assert done.returncode == 0, done.stderr
+        numbers.append([float(word) for word in done.stdout.split()])
+    assert len(numbers[0]) > 100
+    assert numbers[1] == pytest.approx(numbers[0], rel=1e-5, abs=1e-7)
