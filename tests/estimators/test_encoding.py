@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bactrian.estimators.encoding import GrowingVocabulary, Names, Vocabulary, fit_vocabulary
+from bactrian.estimators.encoding import FeatureVocabulary, GrowingVocabulary, Names, fit_vocabulary
 from bactrian.graphs.inputs import BundledRows
 
 names = st.sampled_from(["a", "b", "c", "é", "字", ""])
@@ -102,7 +102,7 @@ def test_many_names_are_found() -> None:
 @pytest.mark.parametrize("repeated", ["a", "", "\0", "é"])
 def test_a_name_that_occurs_twice(repeated: str) -> None:
     with pytest.raises(ValueError, match="occurs twice in the vocabulary"):
-        Vocabulary(["b", repeated, "c", repeated], 4)
+        FeatureVocabulary(["b", repeated, "c", repeated], 4)
 
 
 def test_equal_bundles_that_are_different_objects() -> None:
@@ -127,7 +127,7 @@ def test_what_is_no_feature_is_named(entry: Any, how: str) -> None:
         if how == "fit":
             fit_vocabulary(corpus, 1)
         else:
-            Vocabulary(["a", "b"], 2).encode(corpus)
+            FeatureVocabulary(["a", "b"], 2).encode(corpus)
 
     with pytest.raises(TypeError, match=r"^X\[1\]\[2\]: features must be strings, or tuples of strings, found"):
         encode([[["a"]], [["b"], [], ["a", ("b",), entry]]])

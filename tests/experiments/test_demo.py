@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from bactrian.experiments.digits.data import N_AVAILABLE, load_noisy_digits
 from bactrian.experiments.digits.prediction import node_marginals
 from bactrian.experiments.digits.task import LEARNERS, METRICS, NODE_ONLY, DigitsSettings, run_digits
-from bactrian.runs.comparison import Comparison, Curve, Entry, LabelTable, Metric, Picture, log_loss, reliability
+from bactrian.report import LearnersSection
+from bactrian.runs.comparison import Curve, Entry, LabelTable, Metric, Picture, log_loss, reliability
 from bactrian.solvers.solution import ConvergenceWarning
 
 SMALL = DigitsSettings(n_train=30, n_test=60, tolerance=1e-3)
@@ -162,9 +163,9 @@ def test_interaction_forgets_what_single_states_say():
 def test_best_knows_which_way_is_up():
     entries = (Entry("a", "", {"x": 1.0}), Entry("b", "", {"x": 2.0}), Entry("c", "", {}))
     up, down = Metric("x", "x", ".1f", True), Metric("x", "x", ".1f", False)
-    comparison = Comparison("t", "s", (up, down), entries)
-    assert (comparison.best(up), comparison.best(down)) == (2.0, 1.0)
-    assert np.isnan(comparison.best(Metric("y", "y", ".1f", True)))
+    section = LearnersSection((up, down), entries)
+    assert (section.best(up), section.best(down)) == (2.0, 1.0)
+    assert np.isnan(section.best(Metric("y", "y", ".1f", True)))
 
 
 def test_pictures_must_be_bytes():

@@ -320,7 +320,7 @@ class Rows:
     lengths: Ints  #: tokens of each sequence
 
 
-class Vocabulary:
+class FeatureVocabulary:
     """Names of features and their columns; matrix inputs have a number of columns and no names."""
 
     def __init__(self, names: Sequence[str] | None, n_features: int) -> None:
@@ -347,36 +347,38 @@ class GrowingVocabulary:
         self._names = GrowingNames()
         self._counts = np.zeros(0, dtype=np.int64)
 
-    def add(self, X: Any, what: str = "X") -> None:
-        """Count the features of these sequences."""
+    def add(self, X: Any, what: str = "X") -> Rows:
+        """Count the features of these sequences; their rows, over all names so far, are returned."""
         found = NamedTokens(self._names, X, what)
-        counts = _tokens_with(found.inputs(len(self._names.columns)))
+        rows = Rows(found.inputs(len(self._names.columns)), found.lengths)
+        counts = _tokens_with(rows.inputs)
         counts[: self._counts.size] += self._counts
         self._counts = counts
+        return rows
 
-    def vocabulary(self, min_frequency: int) -> Vocabulary:
-        """Features that occurred on at least so many tokens, in the order in which they came."""
-        names = list(self._names.columns)
-        kept = np.flatnonzero(self._counts >= min_frequency).tolist()
-        return Vocabulary([names[column] for column in kept], len(kept))
+    def kept(self, min_frequency: int) -> Ints:
+        """Columns of the features that occurred on at least so many tokens, in the order in which they came."""
+        return np.flatnonzero(self._counts >= min_frequency)
+
+    def vocabulary(self, min_frequency: int) -> FeatureVocabulary:
+        """The vocabulary of these features."""
+        names, kept = list(self._names.columns), self.kept(min_frequency).tolist()
+        return FeatureVocabulary([names[column] for column in kept], len(kept))
 
 
-def fit_vocabulary(X: Any, min_frequency: int, what: str = "X") -> tuple[Vocabulary, Rows]:
+def fit_vocabulary(X: Any, min_frequency: int, what: str = "X") -> tuple[FeatureVocabulary, Rows]:
     """The vocabulary of the features that occur on at least ``min_frequency`` tokens, and the rows of ``X`` over it."""
     if is_matrices(X, what):
         rows = _stacked(X, what, None)
-        return Vocabulary(None, int(rows.inputs.shape[1])), rows
-    growing = GrowingNames()
-    found = NamedTokens(growing, X, what)
-    names = list(growing.columns)
-    carried = found.inputs(len(names))
-    counts = _tokens_with(carried)
-    kept = np.flatnonzero(counts >= min_frequency)
+        return FeatureVocabulary(None, int(rows.inputs.shape[1])), rows
+    growing = GrowingVocabulary()
+    rows = growing.add(X, what)
+    carried, kept = rows.inputs, growing.kept(min_frequency)
     if isinstance(carried, BundledRows):
         inputs: Any = BundledRows(carried.own[:, kept], carried.use, carried.bundles[:, kept])
     else:
         inputs = carried[:, kept]
-    return Vocabulary([names[column] for column in kept.tolist()], kept.size), Rows(inputs, found.lengths)
+    return growing.vocabulary(min_frequency), Rows(inputs, rows.lengths)
 
 
 def _tokens_with(carried: Any) -> Ints:

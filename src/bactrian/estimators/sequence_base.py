@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from bactrian.errors import check_choice, check_flag, check_number
 from bactrian.estimators.base import LearnedEstimator
-from bactrian.estimators.encoding import Rows, Vocabulary, check_sequences, fit_vocabulary
+from bactrian.estimators.encoding import FeatureVocabulary, Rows, check_sequences, fit_vocabulary
 from bactrian.estimators.labels import Labels, check_class_weight, class_weights, listed_labels
 from bactrian.estimators.saving import Arrays
 from bactrian.estimators.sequence_data import (
@@ -71,7 +71,7 @@ class SequenceCRF(LearnedEstimator):
     all_possible_states: bool = True
     all_possible_transitions: bool = True
     _labels: Labels = field(init=False)
-    _vocabularies: dict[str, Vocabulary] = field(init=False)
+    _vocabularies: dict[str, FeatureVocabulary] = field(init=False)
 
     # --- what the two kinds differ in ---
 
@@ -181,7 +181,7 @@ class SequenceCRF(LearnedEstimator):
     def _n_weights(self) -> int:
         return self._layout().n_weights
 
-    def begin(self, classes: Any, vocabulary: Vocabulary) -> None:
+    def begin(self, classes: Any, vocabulary: FeatureVocabulary) -> None:
         """Fix labels and token features before any data are encoded; with ``warm_start`` :meth:`encode` keeps them."""
         self._forget()
         self._labels, self._vocabularies = Labels.of([], classes), {"X": vocabulary}
@@ -425,7 +425,7 @@ class SequenceCRF(LearnedEstimator):
                 raise ValueError(f"the vocabulary of {name} has size {size!r}")
             if names is not None and not (len(names) == size and all(isinstance(entry, str) for entry in names)):
                 raise ValueError(f"the vocabulary of {name} is not a list of {size} names")
-            self._vocabularies[name] = Vocabulary(names, size)
+            self._vocabularies[name] = FeatureVocabulary(names, size)
         if "X" not in self._vocabularies:
             raise ValueError("it has no vocabulary of token features")
 

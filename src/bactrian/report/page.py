@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import io
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -32,7 +32,7 @@ _MOST_NUMBERS = 14  #: labels beyond which cells are too small for numbers
 
 
 @dataclass(frozen=True)
-class Cell:
+class HeatCell:
     """A cell: what is written in it, what hovering says, which colour, and how strong (0 to 1)."""
 
     text: str
@@ -42,13 +42,13 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Matrix:
+class HeatMap:
     """A heat map with names at its rows and columns."""
 
     title: str
     row_labels: Sequence[str]
     column_labels: Sequence[str]
-    rows: Sequence[Sequence[Cell]]
+    rows: Sequence[Sequence[HeatCell]]
 
     @property
     def dense(self) -> bool:
@@ -62,7 +62,7 @@ def table_limit(tables: Sequence[LabelTable]) -> float:
     return float(max(values, default=0.0)) or 1.0
 
 
-def table_matrix(table: LabelTable, limit: float) -> Matrix:
+def table_matrix(table: LabelTable, limit: float) -> HeatMap:
     """The interaction in a table of scores; colours run from -``limit`` through 0 to ``limit``."""
     interaction = table.interaction
     rows = []
@@ -72,7 +72,7 @@ def table_matrix(table: LabelTable, limit: float) -> Matrix:
             value = float(interaction[r, c])
             finite = bool(np.isfinite(value))
             cells.append(
-                Cell(
+                HeatCell(
                     f"{value:+.2f}".replace("-", "−") if finite else "–",
                     f"{row_name}, {column_name}: score {table.values[r, c]:.4f}",
                     "above" if value >= 0.0 else "below",
@@ -80,10 +80,10 @@ def table_matrix(table: LabelTable, limit: float) -> Matrix:
                 )
             )
         rows.append(cells)
-    return Matrix(table.title, table.row_labels, table.column_labels, rows)
+    return HeatMap(table.title, table.row_labels, table.column_labels, rows)
 
 
-def confusion_matrix(confusion: Confusion) -> Matrix:
+def confusion_matrix(confusion: Confusion) -> HeatMap:
     """Counts, shaded by their share of the row: right ones in one colour, wrong ones in the other."""
     totals = confusion.counts.sum(axis=1)
     rows = []
@@ -95,9 +95,9 @@ def confusion_matrix(confusion: Confusion) -> Matrix:
             # The square root lifts rare confusions, which a linear scale would leave white.
             shade = 0.75 * float(np.sqrt(share))
             title = f"{true} taken for {guess}: {count} of {totals[t]} ({share:.1%})"
-            cells.append(Cell(f"{count:,}" if count else "·", title, "above" if t == p else "below", shade))
+            cells.append(HeatCell(f"{count:,}" if count else "·", title, "above" if t == p else "below", shade))
         rows.append(cells)
-    return Matrix("", confusion.labels, confusion.labels, rows)
+    return HeatMap("", confusion.labels, confusion.labels, rows)
 
 
 # --- sections ---
@@ -122,35 +122,16 @@ def learners_of(report: content.Report) -> dict[str, int]:
     """Every learner on the page, numbered in order of appearance."""
     names: dict[str, int] = {}
     for section in report.sections:
-        for name in _names(section):
+        for name in _KINDS[type(section)][2](section):
             names.setdefault(name, len(names))
     return names
 
 
 def view_of(section: content.Section, key: str, numbers: Numbers) -> View:
     """A section made ready; ``key`` is its number on the page, from which its ids are made."""
-    template, prepare = _KINDS[type(section)]
+    template, prepare, _ = _KINDS[type(section)]
     values, rules = prepare(section, key, numbers)
     return View(key, section, template, values, rules)
-
-
-def _names(section: content.Section) -> Iterator[str]:
-    match section:
-        case content.LearnersSection():
-            yield from (entry.name for entry in section.entries)
-        case content.CurveSection():
-            yield from section.trainings
-        case content.CalibrationSection():
-            yield from section.reliabilities
-        case content.EdgeTableSection():
-            yield from section.tables
-        case content.ConfusionSection():
-            yield from section.confusions
-        case content.WeightSection():
-            yield from section.weights
-        case content.TextSection():
-            for text in section.texts:
-                yield from text.predictions
 
 
 Prepared = tuple[dict[str, Any], list[str]]
@@ -158,6 +139,10 @@ Prepared = tuple[dict[str, Any], list[str]]
 
 def _plain(section: Any, key: str, numbers: Numbers) -> Prepared:
     return {}, []
+
+
+def _nobody(section: Any) -> Iterable[str]:
+    return ()
 
 
 def _learners(section: content.LearnersSection, key: str, numbers: Numbers) -> Prepared:
@@ -218,7 +203,7 @@ def _gallery(section: content.GallerySection, key: str, numbers: Numbers) -> Pre
 
 
 def _texts(section: content.TextSection, key: str, numbers: Numbers) -> Prepared:
-    learners = list(dict.fromkeys(name for text in section.texts for name in text.predictions))
+    learners = _taggers(section)
     colours = _entities(section.texts)
     examples = []
     for text in section.texts:
@@ -251,6 +236,10 @@ def _texts(section: content.TextSection, key: str, numbers: Numbers) -> Prepared
     }, rules
 
 
+def _taggers(section: content.TextSection) -> list[str]:
+    return list(dict.fromkeys(name for text in section.texts for name in text.predictions))
+
+
 def _entities(texts: Sequence[TaggedText]) -> dict[str, int]:
     """Numbers of the colours of entities, in the order of the labels."""
     labels = [(label, text.outside) for text in texts for label in (*text.label_names, *text.truth)]
@@ -259,18 +248,19 @@ def _entities(texts: Sequence[TaggedText]) -> dict[str, int]:
     return {name: number for number, name in enumerate(name for name in names if name)}
 
 
-_KINDS: dict[type, tuple[str, Callable[[Any, str, Numbers], Prepared]]] = {
-    content.HeadingSection: ("heading.html", _plain),
-    content.LearnersSection: ("learners.html", _learners),
-    content.TableSection: ("table.html", _table),
-    content.CurveSection: ("curves.html", _curves),
-    content.CalibrationSection: ("calibration.html", _calibration),
-    content.EdgeTableSection: ("edge_tables.html", _edge_tables),
-    content.ConfusionSection: ("confusions.html", _confusions),
-    content.WeightSection: ("weights.html", _weights),
-    content.GallerySection: ("gallery.html", _gallery),
-    content.TextSection: ("texts.html", _texts),
-    content.NoteSection: ("note.html", _plain),
+#: Of each kind of section: its template, what makes it ready, and the learners that it shows.
+_KINDS: dict[type, tuple[str, Callable[[Any, str, Numbers], Prepared], Callable[[Any], Iterable[str]]]] = {
+    content.HeadingSection: ("heading.html", _plain, _nobody),
+    content.LearnersSection: ("learners.html", _learners, lambda section: [entry.name for entry in section.entries]),
+    content.TableSection: ("table.html", _table, _nobody),
+    content.CurveSection: ("curves.html", _curves, lambda section: section.trainings),
+    content.CalibrationSection: ("calibration.html", _calibration, lambda section: section.reliabilities),
+    content.EdgeTableSection: ("edge_tables.html", _edge_tables, lambda section: section.tables),
+    content.ConfusionSection: ("confusions.html", _confusions, lambda section: section.confusions),
+    content.WeightSection: ("weights.html", _weights, lambda section: section.weights),
+    content.GallerySection: ("gallery.html", _gallery, _nobody),
+    content.TextSection: ("texts.html", _texts, _taggers),
+    content.NoteSection: ("note.html", _plain, _nobody),
 }
 
 

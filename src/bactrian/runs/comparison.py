@@ -369,10 +369,3 @@ class Comparison:
     def converged(self) -> bool:
         """Whether every learner met its stopping rule."""
         return all(entry.training is None or entry.training.converged for entry in self.entries)
-
-    def best(self, metric: Metric) -> float:
-        """The best value of a metric over the entries; NaN where no entry has it."""
-        values = [entry.metrics[metric.key] for entry in self.entries if metric.key in entry.metrics]
-        if not values:
-            return float("nan")
-        return max(values) if metric.higher_is_better else min(values)
