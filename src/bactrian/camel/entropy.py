@@ -166,15 +166,40 @@ def _tree_reweighted(data: PackedData, seed: int, late: NDArray[np.bool_]) -> Ca
 
 
 def _convex(data: PackedData) -> Carving:
-    """kappa_a = 1 and kappa_v = max(1 - d_v, -sum_a 1/|a|), with |a| the number of hubs that a cluster touches.
+    """kappa_a = 1 and kappa_v = max(1 - d_v, -sum_a 1/p_a), with p_a the number of hubs that a cluster touches.
 
     A singleton cluster that is its variable's hub counts among the d_v only through the hub itself.
+
+    On an explicit graph sepsets of a cluster may coincide, contain each other, or be the whole cluster. Where all of
+    them have a variable in common, H_a - sum_v H_v / p_a is linear in the marginal of that variable: it is concave, but
+    an optimum may lie in a vertex, which messages do not find. Such a cluster keeps a part for itself, p_a is one more.
+    A tree of clusters has Bethe's numbers: H of a root and of every other cluster given its sepset.
     """
     layout = data.layout
-    size = np.maximum(np.diff(layout.cluster_links), 1).astype(np.float64)
-    shares = np.bincount(layout.link_hub, weights=(1.0 / size)[layout.link_cluster], minlength=layout.n_hubs)
+    parts = np.maximum(np.diff(layout.cluster_links), 1).astype(np.float64)
+    on_tree = np.zeros(layout.n_hubs, dtype=np.bool_)
+    for m in range(layout.n_instances) if data.hub_virtual.any() else ():
+        hubs = slice(*layout.instance_hubs[m : m + 2].tolist())
+        if data.hub_virtual[hubs].any():
+            on_tree[hubs] = layout.instance_is_tree[m]
+            parts[layout.instance_clusters[m] : layout.instance_clusters[m + 1]] += _share_a_variable(data, m)
+    shares = np.bincount(layout.link_hub, weights=(1.0 / parts)[layout.link_cluster], minlength=layout.n_hubs)
     bethe = np.where(data.hub_virtual, -1.0, 1.0 - data.degrees)
-    return Carving(np.ones(layout.n_clusters), _snapped(np.maximum(bethe, -shares)), np.zeros(layout.n_hubs))
+    hub = np.where(on_tree & data.hub_virtual, bethe, np.maximum(bethe, -shares))
+    return Carving(np.ones(layout.n_clusters), _snapped(hub), np.zeros(layout.n_hubs))
+
+
+def _share_a_variable(data: PackedData, instance: int) -> NDArray[np.bool_]:
+    """Which clusters of an explicit graph have a variable that is in all of their sepsets."""
+    layout, hub_scopes = data.layout, data.views.scopes(instance)[2]
+    first_hub = int(layout.instance_hubs[instance])
+    clusters = range(*layout.instance_clusters[instance : instance + 2].tolist())
+    found = np.zeros(len(clusters), dtype=np.bool_)
+    for position, cluster in enumerate(clusters):
+        links = layout.cluster_link[layout.cluster_links[cluster] : layout.cluster_links[cluster + 1]]
+        scopes = [set(hub_scopes[hub - first_hub]) for hub in layout.link_hub[links].tolist()]
+        found[position] = bool(scopes and set.intersection(*scopes))
+    return found
 
 
 def concave_numbers(data: PackedData, numbers: CountingNumbers | str) -> Carving:
