@@ -134,7 +134,7 @@ def test_inputs_from_both_sides(sparse: bool, threads: int) -> None:
     np.testing.assert_allclose(backward, rows.T @ values, atol=1e-12)
 
 
-@pytest.mark.parametrize("tying", ["full", "symmetric", "potts"])
+@pytest.mark.parametrize("tying", ["full", "symmetric", "diagonal", "potts", "pooled"])
 @pytest.mark.parametrize("labels", [1, 2, 5])
 def test_tied_tables_and_their_transpose(tying: str, labels: int) -> None:
     rng = np.random.default_rng(4)

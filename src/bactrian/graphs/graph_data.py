@@ -34,7 +34,8 @@ class GraphData:
     labels : (n_nodes,) ints, optional
         True labels, from 0; booleans are 0 and 1. Needed to learn.
     tables : str or sequence of str
-        How each edge type's table is tied: ``full``, ``symmetric``, ``diagonal`` or ``potts``.
+        How each edge type's table is tied: ``full``, ``symmetric``, ``diagonal``, ``potts`` or ``pooled``
+        (an attraction that all labels share, and deviations from it).
     edge_types : (n_edges,) ints, optional
         Type of each edge; all 0 where left out.
     edge_inputs : array or scipy.sparse, (n_edges, n_edge_inputs), or dict of these by edge type, optional
@@ -130,6 +131,33 @@ class GraphData:
         total = np.concatenate([[0.0], np.cumsum(per_label[self.labels])])[self.node_pointer]
         sizes = np.diff(self.node_pointer)
         return np.where(sizes > 0, np.diff(total) / np.maximum(sizes, 1), 1.0)
+
+    def subset(self, nodes: ArrayLike) -> GraphData:
+        """The graphs with the chosen nodes (n_nodes bools) alone, and the edges among them; graphs left empty go."""
+        chosen = np.asarray(nodes, dtype=bool)
+        if chosen.shape != (self.n_nodes,):
+            raise ValueError(f"nodes must have shape ({self.n_nodes},), found {chosen.shape}")
+        number = np.cumsum(chosen) - 1
+        counts = np.diff(np.concatenate([[0], np.cumsum(chosen)])[self.node_pointer])
+        inside = chosen[self.edges[:, 0]] & chosen[self.edges[:, 1]]
+        edge_inputs = {
+            t: kind.inputs.rows(inside[self.edge_types == t])
+            for t, kind in enumerate(self.scores.types)
+            if kind.inputs is not None
+        }
+        return GraphData(
+            self.scores.inputs.rows(chosen),
+            number[self.edges[inside]],
+            n_labels=self.n_labels,
+            labels=None if self.labels is None else self.labels[chosen],
+            tables=[table.tying for table in self.tables],
+            edge_types=self.edge_types[inside],
+            edge_inputs=edge_inputs or None,
+            node_counts=counts[counts > 0],
+            node_factors=self.node_factors,
+            weights=self.weights[counts > 0],
+            active=self.scores.active,
+        )
 
     def split_weights(self, weights: ArrayLike) -> tuple[NDArray[np.float64], list[NDArray[np.float64]]]:
         """Node weights (n_inputs, n_labels), and per edge type its table (n_labels, n_labels).

@@ -117,6 +117,17 @@ class Inputs:
     def _column_blocks(self) -> NDArray[np.int64]:
         return balanced_blocks(np.diff(self._columns[0]) + 1.0, N_BLOCKS, _LEAST)
 
+    def rows(self, chosen: NDArray[np.bool_]) -> Any:
+        """The chosen rows, as they may be given to another such object."""
+        if self.dense is not None:
+            return self.dense[chosen]
+        pointer, index, value = self._rows
+        rows = sp.csr_array((value, index, pointer), shape=(self.shape[0], self._n_columns))[np.flatnonzero(chosen)]
+        if self._bundles is None:
+            return rows
+        own, use = rows[:, : self.shape[1]], rows[:, self.shape[1] :]
+        return BundledRows(own, use, self._bundles.rows(np.ones(self._bundles.shape[0], dtype=bool)))
+
     def description(self) -> dict[str, Any]:
         """What is not in :meth:`arrays`, as JSON has it."""
         bundles = None if self._bundles is None else self._bundles.description()

@@ -21,7 +21,7 @@ from bactrian.graphs.inputs import Inputs
 Floats = NDArray[np.float64]
 
 #: How a label table may be tied.
-TYINGS = ("full", "symmetric", "diagonal", "potts")
+TYINGS = ("full", "symmetric", "diagonal", "potts", "pooled")
 
 
 class ScoreMap(Protocol):
@@ -75,12 +75,24 @@ class TiedTable:
 
     ``index[a, b]`` is the weight of entry (a, b), or -1 for an entry fixed at 0: ``full`` has one weight an entry,
     ``symmetric`` one an unordered pair, ``diagonal`` one a label for agreement on it, ``potts`` a single one for
-    agreement.
+    agreement. ``pooled`` adds two of these: weight 0, in units of ``attraction``, for agreement on any label, and a
+    deviation from it for every unordered pair, which ``index`` names. The unit makes the sums of squares of both
+    features alike: with a larger one, first steps of learning overshoot.
     """
 
     tying: str
     index: NDArray[np.int64]
     n_tied: int
+
+    @property
+    def is_pooled(self) -> bool:
+        """Whether weight 0 is added to all entries of agreement, beside the weights in ``index``."""
+        return self.tying == "pooled"
+
+    @property
+    def attraction(self) -> float:
+        """What weight 0 of a pooled table is multiplied by."""
+        return float(len(self.index) ** -0.5)
 
     @staticmethod
     def make(tying: str, n_labels: int) -> TiedTable:
@@ -88,10 +100,10 @@ class TiedTable:
         square = (n_labels, n_labels)
         if tying == "full":
             index = np.arange(n_labels * n_labels, dtype=np.int64).reshape(square)
-        elif tying == "symmetric":
+        elif tying in ("symmetric", "pooled"):
             index = np.zeros(square, dtype=np.int64)
             upper = np.triu_indices(n_labels)
-            index[upper] = np.arange(upper[0].size)
+            index[upper] = np.arange(upper[0].size) + (tying == "pooled")
             index = np.maximum(index, index.T)
         elif tying == "diagonal":
             index = np.where(np.eye(n_labels, dtype=bool), np.arange(n_labels), -1).astype(np.int64)
@@ -104,7 +116,10 @@ class TiedTable:
     def expand(self, tied: Floats) -> Floats:
         """Tied weights (..., n_tied) to tables (..., n_labels * n_labels)."""
         padded = np.concatenate([tied, np.zeros((*tied.shape[:-1], 1))], axis=-1)
-        return padded[..., self.index.ravel()]
+        tables: Floats = padded[..., self.index.ravel()]
+        if self.is_pooled:
+            tables[..., :: len(self.index) + 1] += self.attraction * tied[..., :1]
+        return tables
 
     def reduce(self, counts: Floats) -> Floats:
         """The transpose of :meth:`expand`."""
@@ -112,14 +127,19 @@ class TiedTable:
             return counts
         entries, starts = self._entries
         totals: Floats = np.add.reduceat(counts[..., entries], starts, axis=-1)
+        if self.is_pooled:
+            totals[..., 0] *= self.attraction
         return totals
 
     @cached_property
     def _entries(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The entries of each weight, one weight after the other, and where those of each begin."""
         flat = self.index.ravel()
-        entries = np.argsort(flat, kind="stable")[int((flat < 0).sum()) :]
-        return entries, np.searchsorted(flat[entries], np.arange(self.n_tied))
+        places = np.arange(flat.size)
+        if self.is_pooled:
+            places, flat = np.r_[places[:: len(self.index) + 1], places], np.r_[np.zeros(len(self.index), int), flat]
+        order = np.argsort(flat, kind="stable")[int((flat < 0).sum()) :]
+        return places[order], np.searchsorted(flat[order], np.arange(self.n_tied))
 
 
 @dataclass(frozen=True)

@@ -84,6 +84,7 @@ class DeviceTable:
 
     def __init__(self, table: TiedTable) -> None:
         self.n_tied, self.full = table.n_tied, table.tying == "full"
+        self.attraction, self.diagonal = table.attraction if table.is_pooled else 0.0, len(table.index) + 1
         entries, starts = table._entries
         self.index = torch.from_numpy(np.where(table.index < 0, self.n_tied, table.index).ravel())
         self.entries = torch.from_numpy(entries)
@@ -99,14 +100,20 @@ class DeviceTable:
         """Tied weights (F, n_tied) to tables (F, K * K)."""
         if self.full:
             return tied
-        return torch.cat([tied, tied.new_zeros(len(tied), 1)], 1).index_select(1, self.index)
+        tables = torch.cat([tied, tied.new_zeros(len(tied), 1)], 1).index_select(1, self.index)
+        if self.attraction:
+            tables[:, :: self.diagonal] += self.attraction * tied[:, :1]
+        return tables
 
     def reduce(self, counts: Tensor) -> Tensor:
         """The transpose of :meth:`expand`; sums are in order, so that results are the same from call to call."""
         if self.full:
             return counts
         chosen = counts.T.index_select(0, self.entries).contiguous()
-        return torch.segment_reduce(chosen, "sum", offsets=self.bounds, axis=0, unsafe=True).T
+        totals = torch.segment_reduce(chosen, "sum", offsets=self.bounds, axis=0, unsafe=True)
+        if self.attraction:
+            totals[0] *= self.attraction
+        return totals.T
 
 
 class DeviceScores:
