@@ -3,8 +3,9 @@
 With Bethe's entropy four things go wrong, most of all on dense graphs with strong couplings: belief propagation does
 not converge at the learned weights, or has several fixed points, or leaves the one that was learned because that is
 unstable; and then the moments under inference are not those of the data, for some moments belong to no stable fixed
-point of belief propagation at all (Heinemann and Globerson, UAI 2011). A fifth has nothing to do with loops: without a
-prior, weights of label pairs that never occur run away.
+point of belief propagation at all (Heinemann and Globerson, UAI 2011). Others have nothing to do with loops: without a
+prior, weights of label pairs that never occur run away; and tables that are learned from too few edges overrule what
+the nodes say, which a comparison with the scores of the nodes alone shows.
 """
 
 from __future__ import annotations
@@ -22,17 +23,25 @@ from bactrian.camel.entropy import Carving, CountingNumbers, carve, concave_numb
 from bactrian.camel.prior import Prior, pseudo_gradient
 from bactrian.engines.numba.schedules import CONVERGED
 from bactrian.engines.numba.threads import Workers
+from bactrian.graphs.graph_data import GraphData
 from bactrian.graphs.packed import PackedData
 from bactrian.graphs.packing import pack
+from bactrian.inference.graph_marginals import GraphMarginals, graph_marginals
 from bactrian.inference.problem import Options, Problem, new_progress, run_rounds
 from bactrian.inference.propagation import SCHEDULES
-from bactrian.learners.unseen import unseen_weights
+from bactrian.learners.unseen import seldom_pairs, unseen_weights, weight_name
 from bactrian.solvers.solution import Solution
 
 Floats = NDArray[np.float64]
 
 #: Marginals that differ by more than this belong to different fixed points.
 _APART = 0.05
+#: Marginals of inference that does not converge, but moves by less than this, will do for predictions.
+_SETTLED = 0.01
+#: Frequency that labels of predictions may lose or gain, beyond chance, before it is worth a word.
+_SHIFT = 0.1
+#: Residuals that a diagnosis shows.
+_SHOWN = 10
 #: A moment gap, as part of the clusters (or nodes) that the moment counts, that is worth a word.
 _GAP = 0.02
 #: Accuracy of message passing here, and sweeps at most.
@@ -44,7 +53,9 @@ _CONCAVE_ADVICE = "learn with method='camel0' or 'convex' and predict with match
 class Finding:
     """One sign of trouble."""
 
-    name: str  #: "not-converged", "several-fixed-points", "unstable", "moments-unattained", "unseen", "stopped-short"
+    #: "not-converged", "several-fixed-points", "unstable", "moments-unattained", "unseen", "seldom", "edges-hurt",
+    #: "labels-shifted", "stopped-short"
+    name: str
     severity: str  #: "warning", or "serious" where predictions are likely to suffer
     message: str  #: what was seen
     advice: str  #: what to do about it
@@ -55,11 +66,25 @@ class Finding:
 
 
 @dataclass(frozen=True)
+class Residual:
+    """A moment of the data beside that under inference at the learned weights, both as sums."""
+
+    name: str  #: what its weight belongs to
+    observed: float
+    expected: float
+    gap: float  #: what is left of the difference where the prior has taken its part
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.expected:.4g} expected, {self.observed:.4g} observed"
+
+
+@dataclass(frozen=True)
 class Diagnosis:
     """What :func:`diagnose` found; empty where all is well."""
 
     findings: tuple[Finding, ...]
     figures: dict[str, float]  #: everything that was measured
+    residuals: tuple[Residual, ...] = ()  #: of the moments that are furthest off, those first
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -82,8 +107,12 @@ def diagnose(
     seed: int = 0,
     n_threads: int | None = None,
     label_names: list[str] | None = None,
+    predict: GraphData | None = None,
+    evidence: Any = None,
 ) -> Diagnosis:
     """Run inference at the learned weights from several starts, and compare its moments with those of the data.
+
+    Labelled graphs are also labelled by the scores of their nodes alone, to see whether the edges do any good.
 
     Parameters
     ----------
@@ -101,6 +130,11 @@ def diagnose(
         See :func:`bactrian.infer`.
     label_names : list of str, optional
         What messages call the labels of a GraphData.
+    predict : GraphData, optional
+        Graphs that are to be predicted; they need no labels. Where edges make labels there far more or less frequent
+        than in ``data``, and the nodes alone do not, it is said.
+    evidence : list of dicts, optional
+        Known labels of ``predict``, as in :func:`bactrian.infer`.
 
     Returns
     -------
@@ -130,10 +164,21 @@ def diagnose(
     if isinstance(solution, Solution) and not solution.converged:
         findings.append(_stopped_short(solution))
     _look_at_inference(probe, solution, restarts, seed, findings, figures)
-    _look_at_moments(probe, findings, figures)
+    residuals = _look_at_moments(probe, findings, figures)
     if prior.leaves_free:
         _look_at_unseen(data, packed, weights, label_names, findings, figures)
-    return Diagnosis(tuple(findings), figures)
+    if isinstance(data, GraphData) and data.labels is not None:
+        _look_at_pairs(data, prior, label_names, findings)
+        _look_without_edges(data, weights, probe.dual.hub_beliefs(), findings, figures)
+    if predict is not None:
+        options: dict[str, Any] = {} if inference != "convex" else {"counting_numbers": counting_numbers}
+        found = graph_marginals(predict, weights, inference, evidence, n_threads=n_threads, seed=seed, **options)
+        _look_at_prediction(data, predict, weights, found, evidence, label_names, findings, figures)
+    return Diagnosis(
+        tuple(findings),
+        figures,
+        tuple(Residual(weight_name(data, k, label_names), *numbers) for k, *numbers in residuals),
+    )
 
 
 def _numbers(data: PackedData, inference: str, given: CountingNumbers | str | None, seed: int) -> Carving:
@@ -195,18 +240,22 @@ def _look_at_inference(
     if probe.bethe and looped:
         _look_at_stability(probe, solution, seed, findings, figures)
         _look_for_others(probe, restarts, seed, findings, figures)
-    _, converged = probe.run(None)  # last, so that its beliefs are those that the moments are taken from
+    beliefs, converged = probe.run(None)  # last, so that its beliefs are those that the moments are taken from
     failed = int((~converged).sum())
     figures["not_converged"] = failed / n
     if failed:
+        further, _ = probe.run(probe.dual.multipliers.copy())
+        moving = float(probe.per_instance(np.abs(further - beliefs))[~converged].max())
+        figures["still_moving"] = moving
         findings.insert(
             0,
             Finding(
                 "not-converged",
-                "serious",
-                f"inference does not converge at the learned weights on {failed} of {n} instances",
+                "serious" if moving > _SETTLED else "warning",
+                f"inference does not converge at the learned weights on {failed} of {n} instances (marginals still "
+                f"move by up to {moving:.2g})",
                 f"{_CONCAVE_ADVICE}, or use a smaller prior_variance" if probe.bethe else "raise max_iterations",
-                {"part": failed / n},
+                {"part": failed / n, "moving": moving},
             ),
         )
 
@@ -280,8 +329,13 @@ def _start(data: PackedData, number: int, rng: np.random.Generator) -> Floats:
     return np.where(within == favoured, 5.0, 0.0) + 0.1 * noise
 
 
-def _look_at_moments(probe: _Probe, findings: list[Finding], figures: dict[str, float]) -> None:
-    """Compare E[f] under inference from the usual start with the data, in parts of what each moment counts."""
+def _look_at_moments(
+    probe: _Probe, findings: list[Finding], figures: dict[str, float]
+) -> list[tuple[int, float, float, float]]:
+    """Compare E[f] under inference from the usual start with the data, in parts of what each moment counts.
+
+    Returns weight, observed and expected moment and gap of those that are furthest off.
+    """
     dual = probe.dual
     expected = dual.part.summary().moments
     gradient = expected - dual.empirical + probe.prior.precision * probe.weights
@@ -298,6 +352,97 @@ def _look_at_moments(probe: _Probe, findings: list[Finding], figures: dict[str, 
                 "of the largest",
                 f"learning did not match its moments, or inference is not that of learning: {_CONCAVE_ADVICE}",
                 {"gap": worst},
+            )
+        )
+    order = np.argsort(-gap, kind="stable")[:_SHOWN].tolist()
+    return [(k, float(dual.empirical[k]), float(expected[k]), float(gap[k])) for k in order]
+
+
+def _look_at_pairs(data: GraphData, prior: Prior, label_names: list[str] | None, findings: list[Finding]) -> None:
+    """Whether label pairs are seen so seldom that their weights are guesses."""
+    n_edges, n_weights, names = seldom_pairs(data, prior.precision, label_names)
+    if names:
+        listed = ", ".join(names[:5]) + (" and others" if len(names) > 5 else "")
+        findings.append(
+            Finding(
+                "seldom",
+                "warning",
+                f"{n_edges} edges teach {n_weights} weights of label pairs, {len(names)} of which are seen fewer than "
+                f"5 times ({listed})",
+                "tie the tables more (tables='pooled' or 'potts'), or give edges a smaller variance",
+                {"edges": float(n_edges), "weights": float(n_weights), "pairs": float(len(names))},
+            )
+        )
+
+
+def _labels_of_nodes(data: GraphData, weights: Floats) -> NDArray[np.int64]:
+    """Labels by the scores of nodes alone."""
+    node, _ = data.scores.split(weights)
+    scores = np.empty((data.n_nodes, data.n_labels))
+    data.scores.inputs.times(node, scores, Workers(1))
+    return np.asarray(scores.argmax(axis=1), dtype=np.int64)
+
+
+def _look_without_edges(
+    data: GraphData, weights: Floats, beliefs: Floats, findings: list[Finding], figures: dict[str, float]
+) -> None:
+    """Whether more labels of the data are right without edges than with them, beyond chance."""
+    right = beliefs.reshape(data.n_nodes, -1).argmax(axis=1) == data.labels
+    alone = _labels_of_nodes(data, weights) == data.labels
+    figures["accuracy"], figures["accuracy_without_edges"] = float(right.mean()), float(alone.mean())
+    lost, won = int((alone & ~right).sum()), int((right & ~alone).sum())
+    if lost - won > 2.0 * np.sqrt(lost + won):
+        findings.append(
+            Finding(
+                "edges-hurt",
+                "serious",
+                f"inference labels {100 * right.mean():.1f} % of the nodes right, the scores of the nodes alone "
+                f"{100 * alone.mean():.1f} %",
+                "give edges a smaller variance, tie their tables more, or learn with method='convex' and predict with "
+                "matched inference",
+                {"with": float(right.mean()), "without": float(alone.mean())},
+            )
+        )
+
+
+def _look_at_prediction(
+    data: Any,
+    predict: GraphData,
+    weights: Floats,
+    found: GraphMarginals,
+    evidence: Any,
+    label_names: list[str] | None,
+    findings: list[Finding],
+    figures: dict[str, float],
+) -> None:
+    """Whether edges make labels of predictions more or less frequent than nodes alone and the data do."""
+    if not isinstance(data, GraphData) or data.labels is None:
+        raise ValueError("predict needs labelled GraphData to compare with")
+    free = np.ones(predict.n_nodes, dtype=bool)
+    for first, known in zip(predict.node_pointer[:-1].tolist(), evidence or (), strict=False):
+        free[[first + node for node in known]] = False
+    labelled = {
+        "with": found.nodes.argmax(axis=1)[free],
+        "without": _labels_of_nodes(predict, weights)[free],
+        "data": data.labels,
+    }
+    part = {name: np.bincount(codes, minlength=data.n_labels) / codes.size for name, codes in labelled.items()}
+    figures["changed"] = float((labelled["with"] != labelled["without"]).mean())
+    apart, alone = (float(0.5 * np.abs(part[name] - part["data"]).sum()) for name in ("with", "without"))
+    figures["shift"], figures["shift_without_edges"] = apart, alone
+    if apart - alone > _SHIFT + np.sqrt(data.n_labels / free.sum()):
+        label = int(np.abs(part["with"] - part["without"]).argmax())
+        called = label_names[label] if label_names else str(label)
+        with_edges, without, seen = (100 * float(part[name][label]) for name in ("with", "without", "data"))
+        findings.append(
+            Finding(
+                "labels-shifted",
+                "serious",
+                f"of the nodes to be predicted {with_edges:.0f} % get label {called}, {without:.0f} % by their own "
+                f"scores alone; {seen:.0f} % have it in the training data",
+                "the edges overrule the nodes: tie their tables more (tables='pooled' or 'potts'), or give edges a "
+                "smaller variance",
+                {"shift": apart, "without": alone},
             )
         )
 

@@ -1,4 +1,4 @@
-"""Weights of features that never occur in the data though the model gives them a chance."""
+"""Weights of features that never or seldom occur in the data though the model gives them a chance; weights by name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ from bactrian.engines.numba.threads import Workers
 from bactrian.graphs.graph_data import GraphData
 from bactrian.graphs.packed import PackedData
 
+Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+
+#: Edges per weight below which a table has few, and edges below which a pair is seldom seen.
+_FEW_EDGES, _SELDOM = 10, 5
 
 
 def unseen_weights(data: Any, packed: PackedData, label_names: list[str] | None = None) -> tuple[Ints, list[str]]:
@@ -34,6 +38,49 @@ def unseen_weights(data: Any, packed: PackedData, label_names: list[str] | None 
     unseen = np.flatnonzero((packed.empirical == 0.0) & (uniform > 0.0))
     names = _label_pairs(data, set(unseen.tolist()), label_names) if isinstance(data, GraphData) else []
     return unseen, names
+
+
+def seldom_pairs(
+    data: GraphData, precision: float | Floats, label_names: list[str] | None = None
+) -> tuple[int, int, list[str]]:
+    """Edges, weights of label pairs that they teach, and the pairs seen seldom, of tables with too few edges.
+
+    Those are tables with fewer than ten edges per weight; a pair is seldom seen if fewer than five edges have it and
+    the prior on its weight counts for less than one more.
+    """
+    assert data.labels is not None
+    precision = np.broadcast_to(precision, (data.n_weights,))
+    ends = data.labels[data.edges] @ np.array([data.n_labels, 1])
+    n_edges, n_weights, seldom = 0, 0, set[int]()
+    for t, (kind, first) in enumerate(zip(data.scores.types, data.scores.bounds[1:].tolist(), strict=False)):
+        pairs = ends[data.edge_types == t]
+        table = kind.table
+        if table.tying in ("potts", "pooled") or pairs.size >= _FEW_EDGES * table.n_tied:
+            continue
+        seen = table.reduce(np.bincount(pairs, minlength=data.n_labels**2).astype(np.float64))
+        own = np.flatnonzero((seen < _SELDOM) & (precision[first : first + table.n_tied] < 1.0))
+        if own.size:
+            n_edges, n_weights = n_edges + int(pairs.size), n_weights + table.n_tied
+            seldom |= set((first + own).tolist())
+    return n_edges, n_weights, _label_pairs(data, seldom, label_names)
+
+
+def weight_name(data: Any, weight: int, label_names: list[str] | None = None) -> str:
+    """What a weight belongs to, in words."""
+    if not isinstance(data, GraphData):
+        return f"weight {weight}"
+    called = label_names or [str(label) for label in range(data.n_labels)]
+    scores = data.scores
+    if weight < scores.bounds[1]:
+        return f"input {weight // data.n_labels} with label {called[weight % data.n_labels]}"
+    t = int(np.searchsorted(scores.bounds, weight, side="right")) - 2
+    table = scores.types[t].table
+    row, tied = divmod(weight - int(scores.bounds[t + 1]), table.n_tied)
+    places = np.argwhere(table.index == tied)
+    agreement = table.tying == "potts" or (table.is_pooled and tied == 0)
+    name = "agreement" if agreement else "-".join(called[label] for label in places[0].tolist())
+    with_type = name if len(scores.types) == 1 else f"{name} on edges of type {t}"
+    return with_type if scores.types[t].inputs is None else f"edge input {row} with {with_type}"
 
 
 def _label_pairs(data: GraphData, unseen: set[int], label_names: list[str] | None) -> list[str]:
