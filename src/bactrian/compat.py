@@ -142,9 +142,9 @@ class CRF(LinearChainCRF):
         assert seen is not None
         return seen >= self.min_freq
 
-    def learning_options(self) -> dict[str, Any]:
+    def _options(self) -> dict[str, Any]:
         """Those of :class:`LinearChainCRF`; a missing limit on iterations is its default."""
-        options = super().learning_options()
+        options = super()._options()
         return options if self.max_iterations is not None else {**options, "max_iterations": 10_000}
 
     def predict_marginals(self, X: Any, **more: Any) -> Any:

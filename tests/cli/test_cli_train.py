@@ -540,3 +540,19 @@ def test_forged_settings_are_refused_or_harmless(trained, data, tmp_path):
             assert type(settings.estimator()).__module__.startswith("bactrian.")
     assert len(refusals) > 250
     assert all("settings.json" in message for message in refusals)
+
+
+def test_variances_by_block_and_by_cross_validation(data, tmp_path, capsys):
+    config = tmp_path / "run.toml"
+    config.write_text("[options.prior_variance]\ntokens = 3.0\ntransitions = inf\n")
+    assert run(["train", data / "train.conll", *QUICK, "--config", config, "-o", tmp_path / "blocks"], capsys)[0] == 0
+    model = bt.LinearChainCRF.load(tmp_path / "blocks" / "model.safetensors")
+    assert model.prior_variance == {"tokens": 3.0, "transitions": None}
+    chosen = ["--prior-variance", "cv", "-o", tmp_path / "chosen"]
+    assert run(["train", data / "train.conll", *QUICK, *chosen], capsys)[0] == 0
+    model = bt.LinearChainCRF.load(tmp_path / "chosen" / "model.safetensors")
+    assert model.prior_variance == "cv"
+    assert model.prior_variance_ == min(model.prior_scores_, key=lambda pair: pair[1])[0]
+    code, _, err = run(["train", data / "train.conll", "--prior-variance", "ten", "-o", tmp_path / "none"], capsys)
+    assert code == 2
+    assert "--prior-variance must be a number, None, a mapping by block or 'cv', found 'ten'" in err

@@ -30,7 +30,7 @@ STATES = RNG.integers(2, size=(24, 3))
 CASES = {
     "chain": (bt.LinearChainCRF(tolerance=1e-3), TOKENS, TAGS, {"prior_variance": [0.1, 10.0]}),
     "skip chain": (bt.SkipChainCRF(tolerance=1e-3), TOKENS, TAGS, {"skips": ["nearest", "all"]}),
-    "graph": (bt.GraphCRF(), GRAPHS, LABELS, {"tables": ["symmetric", "potts"]}),
+    "graph": (bt.GraphCRF(), GRAPHS, LABELS, {"prior_variance": [1.0, {"nodes": 3.0, "edges": 0.1}]}),
     "grid": (bt.GridCRF(), [grid[:, :, None] + 0.25 for grid in GRIDS], GRIDS, {"connectivity": [4, 8]}),
     "field": (bt.MarkovRandomField([(0, 1), (1, 2)], tolerance=1e-3), STATES, None, {"prior_variance": [0.1, 10.0]}),
 }

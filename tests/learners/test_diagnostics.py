@@ -1,5 +1,7 @@
 """Diagnoses of models whose trouble is known beforehand."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -144,3 +146,94 @@ def test_samples_and_bad_arguments():
         bt.diagnose(samples, field.solution_, restarts=-1)
     with pytest.raises(ValueError, match="weights, found shape"):
         bt.diagnose(samples, [0.0])
+
+
+def citations(n_labelled, seed=0, n=500, k=6):
+    """A graph of like labels, and its part among the labelled nodes."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, k, n)
+    pairs = rng.integers(0, n, (10 * n, 2))
+    pairs = pairs[pairs[:, 0] < pairs[:, 1]]
+    keep = np.where(labels[pairs[:, 0]] == labels[pairs[:, 1]], 0.8, 0.05) > rng.random(len(pairs))
+    edges = np.unique(pairs[keep], axis=0)
+    features = np.eye(k)[labels] + rng.normal(size=(n, k))
+    known = np.where(np.arange(n) < n_labelled, labels, -1)
+    inside = edges[(edges < n_labelled).all(axis=1)]
+    return (features, edges), known, (features[:n_labelled], inside), labels[:n_labelled]
+
+
+def test_label_pairs_seen_too_seldom_are_named():
+    _, _, graph, labels = citations(60)
+    diagnosis = bt.GraphCRF(tables="symmetric").fit([graph], [labels]).diagnose([graph], [labels])
+    finding = next(finding for finding in diagnosis.findings if finding.name == "seldom")
+    counts = np.zeros((6, 6), dtype=int)
+    for a, b in graph[1]:
+        counts[min(labels[a], labels[b]), max(labels[a], labels[b])] += 1
+    seldom = [f"{a}-{b}" for a in range(6) for b in range(a, 6) if counts[a, b] < 5]
+    assert finding.figures == {"edges": len(graph[1]), "weights": 21, "pairs": len(seldom)}
+    assert ", ".join(seldom[:5]) in finding.message
+    for settings in ({"tables": "pooled"}, {"tables": "potts"}, {"prior_variance": {"nodes": 10.0, "edges": 0.1}}):
+        model = bt.GraphCRF(**settings).fit([graph], [labels])
+        assert "seldom" not in model.diagnose([graph], [labels]).names
+    _, _, graph, labels = citations(500)
+    assert "seldom" not in bt.GraphCRF(tables="symmetric").fit([graph], [labels]).diagnose([graph], [labels]).names
+
+
+def test_edges_that_do_harm_are_told():
+    """Weights by hand: nodes that know their labels, and edges that forbid the truth."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 2, 60)
+    edges = [(i, i + 1) for i in range(59)]
+    data = bt.GraphData(np.eye(2)[labels], edges, n_labels=2, labels=labels, tables="potts")
+    good, bad = np.array([1.0, 0, 0, 1.0, 0.1]), np.array([1.0, 0, 0, 1.0, 5.0])
+    assert "edges-hurt" not in bt.diagnose(data, good).names
+    diagnosis = bt.diagnose(data, bad)
+    assert "edges-hurt" in diagnosis.names
+    assert diagnosis.figures["accuracy_without_edges"] == 1.0
+    marginals = [bt.infer(data, bad, "exact")[0].variables[v] for v in range(60)]
+    exact = np.mean([np.argmax(p) == label for p, label in zip(marginals, labels, strict=True)])
+    assert diagnosis.figures["accuracy"] == pytest.approx(exact, abs=0.02)
+
+
+def test_graphs_to_be_predicted_show_what_training_data_cannot():
+    """An edge table that favours one label everywhere fits the few edges of the training data."""
+    (features, edges), known, graph, labels = citations(60)
+    model = bt.GraphCRF(tables="symmetric", method="cccp").fit([graph], [labels])
+    strong = model.weights_.copy()
+    strong[model.weight_tables()[0].size] += 3.0  # agreement on label 0
+    model.adopt(replace(model.solution_, weights=strong))
+    quiet = model.diagnose([graph], [labels])
+    assert "labels-shifted" not in quiet.names
+    diagnosis = model.diagnose([graph], [labels], [(features, edges)], [known])
+    finding = next(finding for finding in diagnosis.findings if finding.name == "labels-shifted")
+    predicted = model.predict([(features, edges)], known=[known])[0][60:]
+    node, _ = model.weight_tables()
+    alone = (np.hstack([features, np.ones((500, 1))]) @ node).argmax(axis=1)[60:]
+    assert f"{100 * np.mean(predicted == 0):.0f} % get label 0, {100 * np.mean(alone == 0):.0f} %" in finding.message
+    assert diagnosis.figures["changed"] == pytest.approx(np.mean(predicted != alone), abs=0.01)
+    pooled = bt.GraphCRF().fit([graph], [labels])
+    assert pooled.diagnose([graph], [labels], [(features, edges)], [known]).findings == ()
+
+
+def test_residuals_are_moments_beside_those_of_the_data():
+    data, weights = ising(0.3)
+    diagnosis = bt.diagnose(data, 2.0 * weights, prior_variance=None, inference="convex")
+    agreement = diagnosis.residuals[0]
+    assert agreement.name == "agreement"
+    edges, labels = data.edges, data.labels
+    assert agreement.observed == np.mean(labels[edges[:, 0]] == labels[edges[:, 1]]) * len(edges)
+    found = bt.infer(data, 2.0 * weights, "convex")[0]
+    pairs = [found.clusters[data.n_nodes + e] for e in range(len(edges))]
+    assert agreement.expected == pytest.approx(sum(np.trace(table) for table in pairs), rel=1e-2)
+    assert agreement.gap == pytest.approx(abs(agreement.expected - agreement.observed))
+
+
+def test_inference_that_hardly_moves_is_not_serious(monkeypatch):
+    """Where sweeps end just before the tolerance is reached, marginals are as good as converged."""
+    data, weights = ising(0.5, field=1.0)
+    monkeypatch.setattr("bactrian.learners.diagnostics._TOLERANCE", 1e-12)
+    monkeypatch.setattr("bactrian.learners.diagnostics._SWEEPS", 12)
+    finding = bt.diagnose(data, weights, inference="bp").findings[0]
+    assert finding.name == "not-converged"
+    assert finding.figures["moving"] < 0.003
+    assert finding.severity == "warning"

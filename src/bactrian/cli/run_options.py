@@ -16,6 +16,14 @@ from bactrian.errors import ArgumentError
 Config = Annotated[Path | None, typer.Option(help="Settings in a TOML file; options given here win.")]
 
 
+def number_or_name(text: str) -> float | str:
+    """A number where the text is one."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
 @dataclass(frozen=True)
 class RunOption:
     """An option of the command line; its value is checked where settings are, whoever gives it."""
@@ -42,8 +50,8 @@ class RunOption:
     def parameter(self) -> inspect.Parameter:
         """The option as typer wants it."""
         flags = self.flags.split() or [self.flag]
-        metavar = {list: "LIST", str: "NAME"}.get(self.kind)
-        kind: Any = str if self.kind is list else self.kind
+        metavar = {list: "LIST", str: "NAME", number_or_name: "NUMBER"}.get(self.kind)
+        kind: Any = str if self.kind in (list, number_or_name) else self.kind
         annotation = Annotated[kind | None, typer.Option(*flags, metavar=metavar, help=self.help)]
         return inspect.Parameter(self.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
@@ -51,6 +59,8 @@ class RunOption:
         """The value as settings hold it."""
         if self.kind is list:
             return [part.strip() for part in value.split(",") if part.strip()]
+        if self.kind is number_or_name:
+            return number_or_name(value)
         return str(value.absolute()) if self.kind is Path else value
 
 
@@ -79,7 +89,11 @@ LEARNING_OPTIONS = (
         "a convex entropy by default.",
         "--method -m",
     ),
-    RunOption("options.prior_variance", float, "Of the Gaussian prior, 10 by default; inf for no prior."),
+    RunOption(
+        "options.prior_variance",
+        number_or_name,
+        "Of the Gaussian prior, 10 by default; inf for no prior, cv to have it chosen by cross-validation.",
+    ),
     RunOption("options.l1", float, "Coefficient of an L1 penalty."),
     RunOption("options.tolerance", float, "At which learning stops."),
     RunOption("options.max_iterations", int, "Limit, interruptions included.", limit=True),

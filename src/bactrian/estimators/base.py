@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from bactrian.errors import check_flag
+from bactrian.estimators.priors import VARIANCE, Block, Fold, cross_validated, is_by_block, variances
 from bactrian.estimators.saving import Arrays, ModelFileError, SavedModel, read_model, write_model
 from bactrian.learners.learn import check_options, learn
 from bactrian.solvers.solution import Callback, Solution, Status
@@ -30,8 +32,11 @@ class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
     ``_contents`` and ``_restore`` say what a file holds beside the weights.
     """
 
+    #: Names of the blocks of weights whose variances may differ.
+    _block_names: ClassVar[tuple[str, ...]]
+
     method: Any = "cccp"
-    prior_variance: float | None = 10.0
+    prior_variance: Any = VARIANCE
     l1: float = 0.0
     tolerance: float = 1e-6
     max_iterations: int = 10_000
@@ -42,16 +47,52 @@ class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
     weights_: Floats = field(init=False)
     solution_: Solution = field(init=False)
     method_: Any = field(init=False)  #: the method that was learned with
+    prior_variance_: Any = field(init=False)  #: the prior that was learned with; what was chosen for ``"cv"``
+    prior_scores_: list[tuple[Any, float]] = field(init=False)  #: what ``"cv"`` tried, with the loss per held-out label
 
     def check_params(self) -> None:
         """Refuse parameters that make no sense, before any data are looked at."""
-        check_options(**self.learning_options())
+        self._check_prior(self._options(), self.prior_variance)
         check_flag("warm_start", self.warm_start)
 
-    def learning_options(self) -> dict[str, Any]:
-        """The method and the options of :func:`bactrian.learn` that ``fit`` learns with."""
+    def _check_prior(self, options: dict[str, Any], prior_variance: Any) -> None:
+        """Refuse options with such a prior that :func:`bactrian.learn` would not take."""
+        by_block = is_by_block(prior_variance, self._block_names)
+        check_options(**{**options, "prior_variance": VARIANCE if by_block else prior_variance})
+
+    def _options(self) -> dict[str, Any]:
+        """Options of :func:`bactrian.learn` as they are given."""
         names = [entry.name for entry in dataclasses.fields(LearnedEstimator) if entry.init]
         return {name: getattr(self, name) for name in names if name != "warm_start"}
+
+    def learning_options(self) -> dict[str, Any]:
+        """The method and the options of :func:`bactrian.learn` that ``fit`` learns with, after ``encode``.
+
+        Where ``prior_variance="cv"``, :meth:`choose_prior` comes first.
+        """
+        given = self.prior_variance
+        if isinstance(given, str):
+            if not hasattr(self, "prior_variance_"):
+                raise ValueError("prior_variance='cv' is not chosen yet: call choose_prior with what encode gave")
+            given = self.prior_variance_
+        return {**self._options(), "prior_variance": variances(given, self._blocks())}
+
+    def choose_prior(self, data: Any) -> Self:
+        """Choose ``prior_variance_`` by cross-validation on what ``encode`` gave, where ``prior_variance="cv"``."""
+        for name in ("prior_variance_", "prior_scores_"):
+            self.__dict__.pop(name, None)
+        if isinstance(self.prior_variance, str):
+            self.prior_variance_, self.prior_scores_ = cross_validated(self, self._folds(data))
+            self._forget()
+        return self
+
+    def _blocks(self) -> list[Block]:
+        """Blocks of weights whose variances may differ."""
+        raise NotImplementedError
+
+    def _folds(self, data: Any) -> list[Fold]:
+        """How cross-validation divides what ``encode`` gave."""
+        raise NotImplementedError
 
     def adopt(self, solution: Solution) -> Self:
         """Take up weights that were learned, with ``learning_options``, from what ``encode`` gave.
@@ -68,6 +109,8 @@ class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         if solution.weights.size != self._n_weights():
             raise ValueError(f"solution must have {self._n_weights()} weights, found {solution.weights.size}")
         self.solution_, self.weights_, self.method_ = solution, solution.weights.copy(), self.method
+        if not isinstance(self.prior_variance, str):
+            self.prior_variance_ = self.prior_variance
         return self
 
     def _n_weights(self) -> int:
@@ -84,7 +127,11 @@ class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         before = self.__dict__.copy()
         start = self.weights_ if self.warm_start and hasattr(self, "weights_") else None
         try:
-            return self.adopt(learn(encode(), **self.learning_options(), callback=callback, start=start))
+            data, began = encode(), time.perf_counter()
+            options = self.choose_prior(data).learning_options()
+            if options["max_seconds"] is not None:
+                options["max_seconds"] = max(0.0, options["max_seconds"] - (time.perf_counter() - began))
+            return self.adopt(learn(data, **options, callback=callback, start=start))
         except BaseException:
             self.__dict__.clear()
             self.__dict__.update(before)
@@ -110,6 +157,8 @@ class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             "method": solution.method,
             "evaluations": int(solution.evaluations),
             "fitted_method": self.method_,
+            "fitted_prior": self.prior_variance_,
+            "prior_scores": getattr(self, "prior_scores_", None),
             **attributes,
         }
         write_model(path, SavedModel(type(self).__name__, self.get_params(deep=False), attributes, arrays))
@@ -156,7 +205,10 @@ class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             evaluations=int(attributes["evaluations"]),
         )
         estimator.method_ = attributes.get("fitted_method", estimator.method)  # older files of sequences have none
-        check_options(estimator.method_, prior_variance=None, l1=0.0)
+        estimator.prior_variance_ = attributes.get("fitted_prior", estimator.prior_variance)
+        estimator._check_prior({**estimator._options(), "method": estimator.method_}, estimator.prior_variance_)
+        if attributes.get("prior_scores") is not None:
+            estimator.prior_scores_ = [(variance, float(loss)) for variance, loss in attributes["prior_scores"]]
         estimator._restore(attributes, arrays)
         if estimator._n_weights() != weights.size:
             raise ValueError(f"it has {weights.size} weights, which do not fit its features, labels and tables")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -23,6 +23,7 @@ from bactrian.estimators.labels import (
     label_array,
     unknown_label,
 )
+from bactrian.estimators.priors import Block, Fold, graph_blocks, graph_folds, variances
 from bactrian.estimators.saving import Arrays
 from bactrian.graphs.domain import real_numbers
 from bactrian.graphs.elimination import MemoryBudgetError
@@ -52,9 +53,11 @@ class GraphEstimator(LearnedEstimator):
     Subclasses stack their X (``_stack``) and name the tying of each edge type (``_tyings``).
     """
 
+    _block_names: ClassVar[tuple[str, ...]] = ("nodes", "edges", "deviations")
+
     method: Any = CONVEX
     tolerance: float = 1e-3
-    tables: str = "symmetric"
+    tables: str = "pooled"
     node_factors: str = "clusters"
     fit_intercept: bool = True
     labels: Any = None
@@ -119,6 +122,12 @@ class GraphEstimator(LearnedEstimator):
         self.classes_, self.tyings_, self.node_factors_ = classes, tyings, self.node_factors
         return data
 
+    def _blocks(self) -> list[Block]:
+        return graph_blocks(self._one_node(), ("nodes", *("edges",) * len(self.tyings_)))
+
+    def _folds(self, data: GraphData) -> list[Fold]:
+        return graph_folds(data, lambda part, known: self._marginals_of(part, known).nodes, self.seed, "graph")
+
     def check_params(self) -> None:
         """Refuse parameters that make no sense, before any data are looked at."""
         super().check_params()
@@ -181,18 +190,22 @@ class GraphEstimator(LearnedEstimator):
         stacked = self._stack(X, fitted=True)
         evidence = None if known is None else self._evidence(known, stacked)
         data = self._data(stacked, self.classes_, self.tyings_, self.node_factors_)
+        return stacked, self._marginals_of(data, evidence, edges, tolerance)
+
+    def _marginals_of(
+        self, data: GraphData, evidence: Any, edges: bool = False, tolerance: float = TOLERANCE
+    ) -> GraphMarginals:
         method, options = self.inference_method_
         if method not in ("exact", "gibbs"):
             options.setdefault("tolerance", tolerance)
         try:
-            found = graph_marginals(data, self.weights_, method, evidence, edges=edges, **options)
+            return graph_marginals(data, self.weights_, method, evidence, edges=edges, **options)
         except MemoryBudgetError:
             if self.inference != "matched":
                 raise
             options = {"tolerance": tolerance, **options}
             options.pop("memory_budget", None)
-            found = graph_marginals(data, self.weights_, "rbp", evidence, edges=edges, **options)
-        return stacked, found
+            return graph_marginals(data, self.weights_, "rbp", evidence, edges=edges, **options)
 
     def _evidence(self, known: Any, stacked: StackedGraphs) -> list[dict[int, int]]:
         """Known labels by node; -1, or an empty string, stands for one that is not known."""
@@ -274,10 +287,11 @@ class GraphEstimator(LearnedEstimator):
             raise ValueError(f"sample_weight must have shape ({len(stacked.shapes)},), found {weights.shape}")
         return float(np.average(right, weights=np.repeat(weights, stacked.node_counts)))
 
-    def diagnose(self, X: Any, y: Any, *, restarts: int = 4) -> Diagnosis:
+    def diagnose(self, X: Any, y: Any, predict: Any = None, known: Any = None, *, restarts: int = 4) -> Diagnosis:
         """Look for signs that the fitted model, or inference at its weights, is not to be trusted.
 
-        Give the training data; see :func:`bactrian.diagnose`.
+        Give the training data, and in ``predict`` and ``known`` the graphs that are to be predicted; see
+        :func:`bactrian.diagnose`.
         """
         check_is_fitted(self, "weights_")
         stacked = self._stack(X, fitted=True)
@@ -287,17 +301,24 @@ class GraphEstimator(LearnedEstimator):
         if method not in ("bp", "rbp", "trw", "convex"):
             method, options = matched_inference(self.method_)
             method = "rbp" if method == "exact" else method
+        others, evidence = None, None
+        if predict is not None:
+            stacked = self._stack(predict, fitted=True)
+            others = self._data(stacked, self.classes_, self.tyings_, self.node_factors_)
+            evidence = None if known is None else self._evidence(known, stacked)
         return diagnose(
             data,
             self.solution_,
             inference=method,
             counting_numbers=options.get("counting_numbers"),
-            prior_variance=self.prior_variance,
+            prior_variance=variances(self.prior_variance_, self._blocks()),
             l1=self.l1,
             restarts=restarts,
             seed=self.seed,
             n_threads=self.n_threads,
             label_names=[str(label) for label in self.classes_.tolist()],
+            predict=others,
+            evidence=evidence,
         )
 
     # --- files ---
@@ -365,14 +386,22 @@ class GraphCRF(GraphEstimator):
 
     Parameters
     ----------
-    tables : {"symmetric", "full", "diagonal", "potts"}
-        How the edges' table is tied. ``"full"`` tables are asymmetric: rows belong to the first node of an edge as
-        given, so direction matters. ``"diagonal"`` has one weight per label for agreement, ``"potts"`` a single one.
+    tables : {"pooled", "symmetric", "full", "diagonal", "potts"}
+        How the edges' table is tied. ``"potts"`` has a single weight for agreement, ``"diagonal"`` one per label,
+        ``"symmetric"`` one per pair of labels. ``"pooled"`` is the sum of the first and the last: an attraction that
+        all labels share, and deviations from it, which have a tighter prior; with few edges to learn from it is as safe
+        as Potts, with many as rich as symmetric tables. ``"full"`` tables are asymmetric: rows belong to the first node
+        of an edge as given, so direction matters.
     method : str or learner
         Any learner of :func:`bactrian.learn`. The default, ``Camel(entropy="convex")``, has a unique optimum and is
         about as fast as CAMEL(0); with matched inference it was the most accurate of all on noisy grids, ahead of
         CAMEL(0), CCCP and likelihood with belief propagation.
-    prior_variance, l1, tolerance, max_iterations, max_seconds, n_threads
+    prior_variance : float, mapping, "cv" or None
+        Variance of the Gaussian prior. A mapping has one for each block: ``{"nodes": 10.0, "edges": 0.1}``, None for no
+        prior, 10 for blocks that are left out; deviations of pooled tables are the block ``"deviations"``, by default
+        with a tenth of the variance of the edges. ``"cv"`` has it chosen by cross-validation, over graphs, or over the
+        nodes of a single graph, predicted with the labels of the others known.
+    l1, tolerance, max_iterations, max_seconds, n_threads
         See :func:`bactrian.learn`. The tolerance bounds moment gaps in sums over nodes, so larger graphs need no
         smaller one.
     node_factors : {"clusters", "edges"}
@@ -408,6 +437,9 @@ class GraphCRF(GraphEstimator):
         The labels, sorted.
     solution_ : Solution
         Status and history of learning.
+    prior_variance_, prior_scores_
+        The prior that was learned with, and, where it was chosen, all that was tried: pairs of a variance and the mean
+        loss, - log p, of a held-out label.
     n_features_in_, n_edge_features_ : int
         Numbers of features of nodes and of edges (None for none), intercepts not counted.
     inference_method_ : tuple

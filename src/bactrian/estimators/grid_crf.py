@@ -32,15 +32,17 @@ class GridCRF(GraphEstimator):
     ----------
     connectivity : {4, 8}
         Neighbours of a node: along rows and columns, or diagonally too.
-    tables : {"symmetric", "full", "diagonal", "potts"}
-        How an edge's table is tied. ``"full"`` tables are asymmetric: rows belong to the node further left, or further
-        up. ``"diagonal"`` has one weight per label for agreement, ``"potts"`` a single one.
+    tables : {"pooled", "symmetric", "full", "diagonal", "potts"}
+        How an edge's table is tied; see :class:`GraphCRF`. ``"full"`` tables are asymmetric: rows belong to the node
+        further left, or further up.
     by_direction : bool
         A table for every direction (along rows, along columns, two diagonals) instead of one for all. With ``"full"``
         tables that tells "sky above sea" from "sea above sky" and from either beside the other.
     method : str or learner
         Any learner of :func:`bactrian.learn`; see :class:`GraphCRF` for the default.
-    prior_variance, l1, tolerance, max_iterations, max_seconds, n_threads
+    prior_variance : float, mapping, "cv" or None
+        See :class:`GraphCRF`.
+    l1, tolerance, max_iterations, max_seconds, n_threads
         See :func:`bactrian.learn`. The tolerance bounds moment gaps in sums over nodes, so larger grids need no
         smaller one.
     node_factors : {"clusters", "edges"}

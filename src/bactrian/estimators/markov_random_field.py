@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import logsumexp
 from sklearn.base import DensityMixin
 from sklearn.utils.validation import check_is_fitted
 
@@ -30,6 +31,7 @@ from bactrian.estimators.pairwise import (
     seen_cardinalities,
     split_tables,
 )
+from bactrian.estimators.priors import N_FOLDS, Block, Fold
 from bactrian.estimators.saving import Arrays
 from bactrian.graphs.domain import Domain
 from bactrian.graphs.elimination import MemoryBudgetError, junction_tree
@@ -65,7 +67,11 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
         ``"pseudo-moments"`` is a closed form for tables that share no weights, without a prior: it needs
         ``tables="full"``, ``node_factors="clusters"``, ``prior_variance=None`` and ``l1=0``. ``"ups"`` scales tables of
         variables, those of the edges being fixed, so that it cannot learn a field with edges.
-    prior_variance, l1, tolerance, max_iterations, max_seconds, n_threads
+    prior_variance : float, mapping, "cv" or None
+        Variance of the Gaussian prior; a mapping has one for each block: ``{"variables": 10.0, "edges": 0.1}``.
+        ``"cv"`` has it chosen by cross-validation over samples, by the loss of every state given the others of its
+        sample.
+    l1, tolerance, max_iterations, max_seconds, n_threads
         See :func:`bactrian.learn`.
     seed : int
         Seed of learners and inference methods that draw random numbers, and of :meth:`sample` by default.
@@ -117,6 +123,8 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
     >>> field.predict([[0, -1, 1]])
     array([[0, 0, 1]])
     """
+
+    _block_names: ClassVar = ("variables", "edges")
 
     edges: Any = field(default="complete", kw_only=False)
     shape: Any = None
@@ -214,6 +222,37 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
         self.n_features_in_ = model.graph.n_variables
         self._fits = None
         self._partition = None
+
+    def _blocks(self) -> list[Block]:
+        variables = len(self.cardinalities_) if self.tables_ != "shared" else 1
+        first = int(self.cardinalities_[:variables].sum())
+        return [Block("variables", slice(0, first)), Block("edges", slice(first, self._n_weights()))]
+
+    def _folds(self, data: Samples) -> list[Fold]:
+        """Folds over samples; the loss is that of every state given the sample's others, which needs no log Z."""
+        n = data.X.shape[0]
+        if n < 2:
+            raise ValueError("prior_variance='cv' needs at least two samples, found 1. Give a number")
+        fold_of = np.random.default_rng(self.seed).permutation(n) % N_FOLDS
+
+        def fold(out: NDArray[np.bool_]) -> Fold:
+            rows, weights = data.X[out], data.sample_weight[out]
+            train = Samples(data.model, data.X[~out], data.sample_weight[~out])
+            return Fold(train, lambda: float(weights @ self._conditional_losses(rows)), rows.size)
+
+        return [fold(fold_of == f) for f in range(min(N_FOLDS, n))]
+
+    def _conditional_losses(self, states: Ints) -> Floats:
+        """- sum_v log p(x_v | all others) of each sample."""
+        variables, pairs = self.log_potentials()
+        scores = [np.tile(table, (states.shape[0], 1)) for table in variables]
+        for (a, b), table in zip(self.edges_.tolist(), pairs, strict=True):
+            scores[a] += table.T[states[:, b]]
+            scores[b] += table[states[:, a]]
+        losses = np.zeros(states.shape[0])
+        for v, score in enumerate(scores):
+            losses += logsumexp(score, axis=1) - score[np.arange(states.shape[0]), states[:, v]]
+        return losses
 
     def _n_weights(self) -> int:
         return self.model_.n_weights

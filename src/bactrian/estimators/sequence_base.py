@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from bactrian.errors import check_choice, check_flag, check_number
 from bactrian.estimators.base import LearnedEstimator
 from bactrian.estimators.encoding import FeatureVocabulary, Rows, check_sequences, fit_vocabulary
 from bactrian.estimators.labels import Labels, check_class_weight, class_weights, listed_labels
+from bactrian.estimators.priors import Block, Fold, graph_blocks, graph_folds
 from bactrian.estimators.saving import Arrays
 from bactrian.estimators.sequence_data import (
     SKIP,
@@ -39,6 +40,7 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 _EDGE_KINDS = ("transition", "skip")
+_BLOCKS = ("transitions", "skips")
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,8 @@ class _EdgesGiven:
 @dataclass(kw_only=True, eq=False, repr=False)
 class SequenceCRF(LearnedEstimator):
     """What :class:`LinearChainCRF` and :class:`SkipChainCRF` have in common; not for use by itself."""
+
+    _block_names: ClassVar[tuple[str, ...]] = ("tokens", "transitions", "deviations")
 
     method: Any = "exact"
     tolerance: float = 1e-4
@@ -177,6 +181,12 @@ class SequenceCRF(LearnedEstimator):
             self._forget()
         self._labels, self._vocabularies = labels, vocabularies
         return data
+
+    def _blocks(self) -> list[Block]:
+        return graph_blocks(self._layout(), ("tokens", *_BLOCKS[: len(self._tables())]))
+
+    def _folds(self, data: GraphData) -> list[Fold]:
+        return graph_folds(data, lambda part, _: self._marginals_of(part, None, False).nodes, self.seed, "sequence")
 
     def _n_weights(self) -> int:
         return self._layout().n_weights

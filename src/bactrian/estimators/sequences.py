@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,9 +35,12 @@ class LinearChainCRF(SequenceCRF):
     ----------
     method : str or learner
         Any learner of :func:`bactrian.learn`; on chains ``"exact"`` is maximum likelihood.
-    prior_variance, l1, tolerance, max_iterations, max_seconds, n_threads, seed
+    prior_variance : float, mapping, "cv" or None
+        Variance of the Gaussian prior; a mapping has one for each block: ``{"tokens": 10.0, "transitions": 1.0}``, None
+        for no prior. ``"cv"`` has it chosen by cross-validation over sequences, by the loss of their labels.
+    l1, tolerance, max_iterations, max_seconds, n_threads, seed
         See :func:`bactrian.learn`.
-    transition_tables : {"full", "symmetric", "diagonal", "potts"}
+    transition_tables : {"full", "symmetric", "diagonal", "potts", "pooled"}
         How the table of transitions is tied.
     min_frequency : int
         Token features that occur on fewer tokens are dropped.
@@ -93,7 +96,7 @@ class SkipChainCRF(SequenceCRF):
         words of a sequence to pairs of positions; None where ``fit`` is given ``skips=``.
     word : str
         Where a rule finds the word of a token: ``token[word]`` of a dict, ``"word=..."`` in a list of strings.
-    skip_tables : {"symmetric", "full", "diagonal", "potts"}
+    skip_tables : {"symmetric", "full", "diagonal", "potts", "pooled"}
         How the table of skip edges is tied; rows of a full one belong to the earlier token.
     inference : str
         Method of :func:`bactrian.infer` for predictions, or ``"matched"``: the entropy that the learner used
@@ -106,7 +109,9 @@ class SkipChainCRF(SequenceCRF):
         which keeps entities of several tokens whole.
     method : str or learner
         Any learner of :func:`bactrian.learn`.
-    prior_variance, l1, tolerance, max_iterations, max_seconds, n_threads, seed
+    prior_variance : float, mapping, "cv" or None
+        See :class:`LinearChainCRF`; skip edges are the block ``"skips"``.
+    l1, tolerance, max_iterations, max_seconds, n_threads, seed
         See :func:`bactrian.learn`.
     transition_tables, min_frequency, labels, class_weight, node_factors, all_possible_states, \
 all_possible_transitions, warm_start
@@ -129,6 +134,8 @@ all_possible_transitions, warm_start
     >>> model.predict(X)
     [['PER', 'O', 'PER']]
     """
+
+    _block_names: ClassVar = ("tokens", "transitions", "skips", "deviations")
 
     method: Any = "cccp"
     skips: Any = "nearest"

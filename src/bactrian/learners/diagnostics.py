@@ -169,7 +169,7 @@ def diagnose(
         _look_at_unseen(data, packed, weights, label_names, findings, figures)
     if isinstance(data, GraphData) and data.labels is not None:
         _look_at_pairs(data, prior, label_names, findings)
-        _look_without_edges(data, weights, probe.dual.hub_beliefs(), findings, figures)
+        _look_without_edges(data, weights, probe.dual.part.hub_beliefs(), findings, figures)
     if predict is not None:
         options: dict[str, Any] = {} if inference != "convex" else {"counting_numbers": counting_numbers}
         found = graph_marginals(predict, weights, inference, evidence, n_threads=n_threads, seed=seed, **options)
@@ -244,7 +244,7 @@ def _look_at_inference(
     failed = int((~converged).sum())
     figures["not_converged"] = failed / n
     if failed:
-        further, _ = probe.run(probe.dual.multipliers.copy())
+        further, _ = probe.run(probe.dual.part.multipliers.copy())
         moving = float(probe.per_instance(np.abs(further - beliefs))[~converged].max())
         figures["still_moving"] = moving
         findings.insert(

@@ -132,8 +132,12 @@ class RunSettings:
             raise ArgumentError("train", "must name at least one file to learn from")
         object.__setattr__(self, "scheme", checked_scheme(self.scheme, "scheme"))
         check_choice("model", self.model, MODELS)
-        if self.options.get("prior_variance") == math.inf:  # neither options nor TOML have a word for None
+        variance = self.options.get("prior_variance")  # neither options nor TOML have a word for None
+        if variance == math.inf:
             object.__setattr__(self, "options", {**self.options, "prior_variance": None})
+        elif isinstance(variance, Mapping):
+            by_block = {name: None if value == math.inf else value for name, value in variance.items()}
+            object.__setattr__(self, "options", {**self.options, "prior_variance": by_block})
         graphs = self.input.format == "graphs"
         if graphs != (self.model == "graph"):
             raise ArgumentError("model", f"{self.model!r} does not go with data in the format {self.input.format!r}")

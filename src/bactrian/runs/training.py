@@ -146,6 +146,7 @@ def _train(
         estimator = settings.estimator()
         with places_of(data.places):
             encoded = estimator.encode(data.X, data.y, **data.given)
+        estimator.choose_prior(encoded)
     else:
         estimator, encoded = estimator_of_pack(data, settings), PackedFolder.open(data)
     with warnings.catch_warnings():

@@ -1,0 +1,194 @@
+"""Priors of estimators: a variance for every block of weights, given by name or chosen by cross-validation."""
+
+from __future__ import annotations
+
+import itertools
+import time
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bactrian.errors import ArgumentError
+from bactrian.graphs.graph_data import GraphData
+from bactrian.learners.learn import learn
+from bactrian.solvers.solution import ConvergenceWarning
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+#: Variance of blocks that a mapping does not name.
+VARIANCE = 10.0
+#: Of that of a pooled table's attraction, the part that its deviations have where theirs is not given.
+DEVIATIONS = 0.1
+#: What cross-validation tries, from the strongest prior on.
+PATH = (0.01, 0.1, 1.0, 10.0, 100.0)
+#: Parts into which it divides the data.
+N_FOLDS = 5
+#: Iterations that it allows each: from the weights of the last, these are enough to tell priors apart.
+_ITERATIONS = 300
+#: The part of ``max_seconds`` that it may take.
+_SHARE = 0.8
+
+_NUMBERS = int | float | np.integer | np.floating
+
+
+@dataclass(frozen=True)
+class Block:
+    """Weights that have a variance in common."""
+
+    name: str
+    weights: Ints | slice
+    deviations_of: str | None = None  #: the block from which these are deviations
+    unit: float = 1.0  #: what the weights are multiplied by: variances are those of the product
+
+
+def graph_blocks(data: GraphData, names: Sequence[str]) -> list[Block]:
+    """Blocks of the weights of ``data``; ``names`` are those of nodes and of each edge type."""
+    bounds = data.scores.bounds.tolist()
+    blocks = [Block(names[0], slice(0, bounds[1]))]
+    for name, kind, (first, last) in zip(names[1:], data.scores.types, itertools.pairwise(bounds[1:]), strict=True):
+        if kind.table.is_pooled:
+            number = np.arange(first, last)
+            shared = (number - first) % kind.table.n_tied == 0
+            blocks += [
+                Block(name, number[shared], unit=kind.table.attraction),
+                Block("deviations", number[~shared], deviations_of=name),
+            ]
+        else:
+            blocks.append(Block(name, slice(first, last)))
+    return blocks
+
+
+def is_by_block(prior_variance: Any, names: Sequence[str]) -> bool:
+    """Whether variances are given for blocks of these names, or ``"cv"`` chooses them; mistakes are refused."""
+    if isinstance(prior_variance, str) and prior_variance != "cv":
+        expected = "must be a number, None, a mapping by block or 'cv'"
+        raise ArgumentError("prior_variance", f"{expected}, found {prior_variance!r}")
+    if not isinstance(prior_variance, Mapping):
+        return isinstance(prior_variance, str)
+    for name, value in prior_variance.items():
+        if name not in names:
+            raise ArgumentError("prior_variance", f"names block {name!r}; the blocks are {', '.join(names)}")
+        if value is not None and not (isinstance(value, _NUMBERS) and not isinstance(value, bool) and value > 0.0):
+            raise ArgumentError("prior_variance", f"[{name!r}] must be positive, or None for no prior, found {value!r}")
+    return True
+
+
+def variances(prior_variance: Any, blocks: Sequence[Block]) -> Any:
+    """``prior_variance`` in the form that :func:`bactrian.learn` takes: None, a number or one per weight."""
+    pooled = any(block.deviations_of for block in blocks)
+    if isinstance(prior_variance, _NUMBERS) and pooled:
+        return variances({block.name: prior_variance for block in blocks if not block.deviations_of}, blocks)
+    if not isinstance(prior_variance, Mapping):
+        return prior_variance
+    given = {name: np.inf if value is None else float(value) for name, value in prior_variance.items()}
+    if "deviations" in given and not pooled:
+        raise ArgumentError("prior_variance", "names block 'deviations', but no table is pooled")
+    found = np.empty(sum(_size(block.weights) for block in blocks))
+    for block in blocks:
+        default = VARIANCE
+        if block.deviations_of:
+            default = DEVIATIONS * given.get(block.deviations_of, VARIANCE)
+        found[block.weights] = given.get(block.name, default) / block.unit**2
+    return found
+
+
+def _size(weights: Ints | slice) -> int:
+    return weights.stop - weights.start if isinstance(weights, slice) else weights.size
+
+
+# --- cross-validation ---
+
+
+@dataclass(frozen=True)
+class Fold:
+    """Data to learn from, and the loss of the adopted weights on what was held out, summed over ``size`` labels."""
+
+    train: Any
+    loss: Callable[[], float]
+    size: int
+
+
+def graph_folds(data: GraphData, marginals: Callable[[GraphData, Any], Floats], seed: int, unit: str) -> list[Fold]:
+    """Folds over whole graphs; over nodes where there is one graph, whose other labels are then known.
+
+    ``marginals(data, evidence)`` gives those of all nodes at the adopted weights. ``unit`` is what an error calls
+    graphs; only ``"graph"`` can be divided.
+    """
+    assert data.labels is not None
+    rng = np.random.default_rng(seed)
+    graph = np.repeat(np.arange(data.n_graphs), np.diff(data.node_pointer))
+    used = np.unique(graph)
+    whole = used.size > 1
+    if not whole and (unit != "graph" or data.n_nodes < 2 * N_FOLDS):
+        raise ValueError(
+            f"prior_variance='cv' needs at least two {unit}s"
+            + (f", or one of at least {2 * N_FOLDS} nodes" if unit == "graph" else "")
+            + f"; found one of {data.n_nodes} nodes. Give a number"
+        )
+    fold_of = rng.permutation(used.size if whole else data.n_nodes) % N_FOLDS
+    held_out = fold_of[np.searchsorted(used, graph)] if whole else fold_of
+    return [_graph_fold(data, held_out == f, marginals, whole) for f in range(min(N_FOLDS, fold_of.size))]
+
+
+def _graph_fold(data: GraphData, out: NDArray[np.bool_], marginals: Callable[..., Floats], whole: bool) -> Fold:
+    assert data.labels is not None
+    labels = data.labels
+    test = data.subset(out) if whole else data
+    known = None if whole else [{int(v): int(labels[v]) for v in np.flatnonzero(~out)}]
+
+    def loss() -> float:
+        found = marginals(test, known)
+        found = found if whole else found[out]
+        chosen = found[np.arange(len(found)), labels[out]]
+        return float(-np.log(np.maximum(chosen, 1e-12)).sum())
+
+    return Fold(data.subset(~out), loss, int(out.sum()))
+
+
+def cross_validated(estimator: Any, folds: Sequence[Fold]) -> tuple[Any, list[tuple[Any, float]]]:
+    """The variances of least loss on what is held out, and the mean loss of all that were tried.
+
+    First one variance for all weights, along a path from the strongest prior to weaker ones, each started from the
+    weights of the last, until the loss rises; then, with the others fixed, one for every block but the first.
+    """
+    limit = np.inf if estimator.max_seconds is None else time.perf_counter() + _SHARE * estimator.max_seconds
+    names = list(dict.fromkeys(block.name for block in estimator._blocks() if not block.deviations_of))
+    tried: list[tuple[Any, float]] = []
+
+    def path(candidates: Iterable[Any], start: list[Any]) -> list[Any]:
+        """Try candidates one after the other; the weights of all folds at the best."""
+        best, kept = np.inf, start
+        for variance in candidates:
+            if tried and time.perf_counter() > limit:
+                break
+            estimator.prior_variance_ = variance
+            options = {**estimator.learning_options(), "tolerance": 10.0 * estimator.tolerance}
+            options["max_iterations"] = min(options["max_iterations"], _ITERATIONS)
+            found, total = [], 0.0
+            for fold, weights in zip(folds, start, strict=True):
+                if limit < np.inf:
+                    options["max_seconds"] = max(0.0, limit - time.perf_counter())
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore", ConvergenceWarning)
+                    solution = learn(fold.train, start=weights, **options)
+                found.append(solution.weights)
+                estimator.adopt(solution)
+                total += fold.loss()
+            start = found
+            tried.append((variance, total / sum(fold.size for fold in folds)))
+            if tried[-1][1] >= best:
+                break
+            best, kept = tried[-1][1], start
+        return kept
+
+    kept = path(PATH, [None] * len(folds))
+    for name in names[1:]:
+        fixed = min(tried, key=lambda pair: pair[1])[0]
+        fixed = fixed if isinstance(fixed, dict) else dict.fromkeys(names, fixed)
+        kept = path(({**fixed, name: v} for v in PATH if v != fixed[name]), kept)
+    return min(tried, key=lambda pair: pair[1])[0], tried
