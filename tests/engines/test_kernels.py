@@ -146,7 +146,9 @@ def test_tied_tables_and_their_transpose(tying: str, labels: int) -> None:
         np.testing.assert_array_equal(square, square.transpose(0, 2, 1))
     if tying == "potts":
         np.testing.assert_array_equal(square, np.eye(labels) * tied[:, :1, None])
-    assert table.n_tied == {"full": labels**2, "symmetric": labels * (labels + 1) // 2, "potts": 1}[tying]
+    pairs = labels * (labels + 1) // 2
+    sizes = {"full": labels**2, "symmetric": pairs, "diagonal": labels, "potts": 1, "pooled": pairs + 1}
+    assert table.n_tied == sizes[tying]
 
 
 @pytest.mark.parametrize("items", [0, 1, 2, 31, 32, 33, 1000])
