@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import bactrian as bt
-from bactrian.graphs.builders import grid_edges
+from bactrian.graphs.graph import grid_edges
 
 warnings.simplefilter("ignore")
 N_GRAPHS = 20

@@ -18,8 +18,7 @@ import numpy as np
 
 import bactrian as bt
 from bactrian.graphs.elimination import MemoryBudgetError, junction_tree
-from bactrian.inference.uai import read_evidence, read_log_partition, read_marginals, read_model
-from bactrian.inference.uai_model import to_model
+from bactrian.inference.uai import read_evidence, read_log_partition, read_marginals, read_model, to_model
 
 BUDGET = 4 * 2**30  # the default of infer
 BEGIN, END = "<!-- table: benchmarks/uai_table.py -->", "<!-- end of table -->"

@@ -52,19 +52,17 @@ if TYPE_CHECKING:
     from bactrian.estimators.grid_crf import GridCRF
     from bactrian.estimators.markov_random_field import MarkovRandomField
     from bactrian.estimators.sequences import LinearChainCRF, SkipChainCRF
-    from bactrian.graphs.builders import chain_graph, grid_graph, junction_tree_graph, skip_chain_graph
-    from bactrian.graphs.graph import ClusterGraph
+    from bactrian.graphs.graph import ClusterGraph, chain_graph, grid_graph, junction_tree_graph, skip_chain_graph
     from bactrian.graphs.graph_data import GraphData
     from bactrian.graphs.loglinear import Instance, LogLinearModel, Samples
     from bactrian.inference.decode import Decoding, decode
     from bactrian.inference.infer import infer
     from bactrian.inference.result import InferenceResult
     from bactrian.learners.diagnostics import Diagnosis, Finding, diagnose
+    from bactrian.learners.full_tables import PseudoMoments, UnifiedScaling
     from bactrian.learners.learn import learn
     from bactrian.learners.likelihood import Likelihood
-    from bactrian.learners.pseudo_moments import PseudoMoments
     from bactrian.learners.pseudolikelihood import PseudoLikelihood
-    from bactrian.learners.unified_scaling import UnifiedScaling
     from bactrian.solvers.solution import ConvergenceWarning, Progress, Solution, Status
 else:
     # Hidden from type checkers, for which every unknown attribute would otherwise exist.
@@ -88,20 +86,20 @@ else:
         "PackedFolder": "bactrian.engines.files.packed_folder",
         "Progress": "bactrian.solvers.solution",
         "PseudoLikelihood": "bactrian.learners.pseudolikelihood",
-        "PseudoMoments": "bactrian.learners.pseudo_moments",
+        "PseudoMoments": "bactrian.learners.full_tables",
         "Samples": "bactrian.graphs.loglinear",
         "SkipChainCRF": "bactrian.estimators.sequences",
         "Solution": "bactrian.solvers.solution",
         "Status": "bactrian.solvers.solution",
-        "UnifiedScaling": "bactrian.learners.unified_scaling",
-        "chain_graph": "bactrian.graphs.builders",
+        "UnifiedScaling": "bactrian.learners.full_tables",
+        "chain_graph": "bactrian.graphs.graph",
         "decode": "bactrian.inference.decode",
         "diagnose": "bactrian.learners.diagnostics",
-        "grid_graph": "bactrian.graphs.builders",
+        "grid_graph": "bactrian.graphs.graph",
         "infer": "bactrian.inference.infer",
-        "junction_tree_graph": "bactrian.graphs.builders",
+        "junction_tree_graph": "bactrian.graphs.graph",
         "learn": "bactrian.learners.learn",
-        "skip_chain_graph": "bactrian.graphs.builders",
+        "skip_chain_graph": "bactrian.graphs.graph",
     }
 
     def __getattr__(name):

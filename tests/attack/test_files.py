@@ -20,7 +20,7 @@ from mutations import mutated
 import bactrian as bt
 from bactrian.engines.files.packed_folder import PackedFolder
 from bactrian.inference import uai
-from bactrian.inference.uai_model import to_model
+from bactrian.inference.uai import to_model
 from bactrian.runs.checkpoints import Checkpoint
 from bactrian.runs.run_data import read_data
 from bactrian.runs.settings import RunSettings, with_defaults

@@ -17,10 +17,10 @@ from bactrian.inference.uai import (
     read_log_partition,
     read_marginals,
     read_model,
+    to_model,
     write_evidence,
     write_model,
 )
-from bactrian.inference.uai_model import to_model
 
 EXACT_ON_TREES = ("exact", "rbp", "bp", "trw", "convex", "double-loop")
 EVIDENCE = {1: 2}

@@ -18,7 +18,7 @@ HUGE = 1_000_000_000
 _RUN = """
 import resource, sys
 from bactrian.cli import main
-import bactrian.inference.decode, bactrian.inference.infer, bactrian.inference.uai_model
+import bactrian.inference.decode, bactrian.inference.infer, bactrian.inference.uai
 
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 try:

@@ -30,8 +30,7 @@ from bactrian.engines.numba.arithmetic import exp, logsumexp
 from bactrian.engines.numba.pairs import hub_belief
 from bactrian.engines.numba.sparse import rows_times_weights
 from bactrian.engines.numba.threads import Workers, balanced_blocks
-from bactrian.graphs.layouts import projection_map
-from bactrian.graphs.packing import pack
+from bactrian.graphs.packing import pack, projection_map
 from bactrian.graphs.scores import Inputs, TiedTable
 from bactrian.solvers.lbfgs import Memory, Outcome, minimise
 

@@ -12,7 +12,7 @@ from sklearn.model_selection import GridSearchCV
 
 import bactrian as bt
 from bactrian.camel.camel import Camel
-from bactrian.learners.matched import matched_inference
+from bactrian.learners.learn import matched_inference
 
 TRIANGLE = [(0, 1), (1, 2), (0, 2)]
 

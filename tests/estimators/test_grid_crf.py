@@ -9,7 +9,7 @@ import pytest
 
 import bactrian as bt
 from bactrian.estimators.grid_crf import grid_edges
-from bactrian.graphs.builders import grid_edges as four_connected
+from bactrian.graphs.graph import grid_edges as four_connected
 
 
 def pictures(n=3, seed=0, shape=(6, 7), noise=0.8):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import bactrian as bt
-from bactrian.graphs.builders import grid_edges
+from bactrian.graphs.graph import grid_edges
 from bactrian.learners.unseen import unseen_weights
 
 

@@ -571,8 +571,8 @@ def test_moments_on_the_boundary_are_said_to_be_unbounded(method: str) -> None:
 
 def test_equal_neighbourhoods_are_collapsed() -> None:
     """The cost of an evaluation follows the distinct neighbourhoods, not the samples."""
-    from bactrian.graphs.conditionals import pack_conditionals
     from bactrian.graphs.packing import pack
+    from bactrian.learners.pseudolikelihood import pack_conditionals
 
     problem = ising_problem(32, GRID, n=6, rows=5_000)
     packed = pack(library_data(problem))

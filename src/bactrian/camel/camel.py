@@ -24,10 +24,9 @@ from bactrian.camel.run import Run, Settings
 from bactrian.camel.schedule import SCHEDULE
 from bactrian.engines.files.packed_folder import PackedFolder
 from bactrian.engines.numba.threads import Workers
-from bactrian.graphs.cycles import find_triplets
 from bactrian.graphs.packed import PackedData
 from bactrian.graphs.packing import require_bethe
-from bactrian.graphs.triplets import tighten
+from bactrian.graphs.triplets import find_triplets, tighten
 from bactrian.parallel.communicator import anywhere
 from bactrian.solvers.anderson import Anderson
 from bactrian.solvers.lbfgs import largest
@@ -68,7 +67,7 @@ class Camel:
         and the linearisation is extrapolated (:mod:`bactrian.solvers.anderson`); fixed points are the same.
     tighten : int
         Once Bethe's solution is found, add at most so many triplets of variables per instance, on the cycles that
-        correct it most (:mod:`bactrian.graphs.cycles`), and go on with Kikuchi's entropy of
+        correct it most (:mod:`bactrian.graphs.triplets`), and go on with Kikuchi's entropy of
         triplets, pairs and variables. Give at least the number of independent cycles (twice that for grids).
 
     Examples

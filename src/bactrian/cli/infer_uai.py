@@ -219,7 +219,7 @@ def _run(read: UaiModel, method: str, evidence: dict[int, int], task: Task, opti
     from bactrian.inference import uai
     from bactrian.inference.decode import decode
     from bactrian.inference.infer import infer
-    from bactrian.inference.uai_model import to_model
+    from bactrian.inference.uai import to_model
 
     model = to_model(read, options["memory_budget"])
     with _progress(method, options.get("tolerance", 1e-8)) as callback:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from bactrian.errors import about
 from bactrian.estimators.labels import checked_list
-from bactrian.graphs.domain import number_pairs
+from bactrian.graphs.domain import number_pairs, pointer
 from bactrian.graphs.inputs import checked_rows
 
 Ints = NDArray[np.int64]
@@ -44,11 +44,6 @@ class StackedGraphs:
     def edge_pointer(self) -> Ints:
         """(n_graphs + 1,) first edge of each graph."""
         return pointer(self.edge_counts)
-
-
-def pointer(counts: Ints) -> Ints:
-    """Where each of consecutive runs starts, and the end."""
-    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
 
 
 def feature_rows(rows: Any, name: str, n_columns: int | None) -> Any:

@@ -29,10 +29,9 @@ from bactrian.graphs.domain import real_numbers
 from bactrian.graphs.elimination import MemoryBudgetError
 from bactrian.graphs.graph_data import NODE_FACTORS, GraphData, checked_weights
 from bactrian.graphs.scores import TYINGS
-from bactrian.inference.graph_marginals import GraphMarginals, graph_marginals
-from bactrian.inference.infer import METHODS, check_inference
+from bactrian.inference.infer import METHODS, GraphMarginals, check_inference, graph_marginals
 from bactrian.learners.diagnostics import Diagnosis, diagnose
-from bactrian.learners.matched import matched_inference
+from bactrian.learners.learn import matched_inference
 from bactrian.solvers.solution import Callback
 
 Floats = NDArray[np.float64]
@@ -417,7 +416,7 @@ class GraphCRF(GraphEstimator):
     class_weight : "balanced", dict or sequence, optional
         Weight of each class; a graph counts as the mean weight of its nodes' labels, beside ``sample_weight``.
     inference : str
-        ``"matched"``: the entropy that the learner used (:func:`bactrian.learners.matched.matched_inference`), since
+        ``"matched"``: the entropy that the learner used (:func:`bactrian.learners.learn.matched_inference`), since
         weights fit the entropy under which they were learned; or any method of :func:`bactrian.infer`. Weights of
         CAMEL(0), convex and tree-reweighted learners are too strong for belief propagation: on noisy grids matched
         marginals had half its log-loss or less, at an accuracy from 0.02 below (CAMEL(0)) to 0.05 above (convex).

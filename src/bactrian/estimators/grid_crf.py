@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bactrian.errors import about, check_flag
-from bactrian.estimators.graph_arrays import StackedGraphs, pointer, stack_rows
+from bactrian.estimators.graph_arrays import StackedGraphs, stack_rows
 from bactrian.estimators.graph_crf import GraphEstimator
 from bactrian.estimators.labels import checked_list
-from bactrian.graphs.domain import real_numbers
+from bactrian.graphs.domain import pointer, real_numbers
 
 Ints = NDArray[np.int64]
 

@@ -39,7 +39,7 @@ from bactrian.graphs.loglinear import LogLinearModel, Samples
 from bactrian.inference.decode import decode
 from bactrian.inference.draw import draw_by_gibbs, draw_exactly
 from bactrian.inference.infer import METHODS, infer
-from bactrian.learners.matched import matched_inference
+from bactrian.learners.learn import matched_inference
 from bactrian.solvers.solution import Callback
 
 Floats = NDArray[np.float64]
@@ -83,7 +83,7 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
         cross-validation.
     inference : str
         Method of :func:`bactrian.infer` where exact inference does not fit ``memory_budget``. Or ``"matched"``: always
-        the entropy that the learner used (:func:`bactrian.learners.matched.matched_inference`), since weights fit
+        the entropy that the learner used (:func:`bactrian.learners.learn.matched_inference`), since weights fit
         the entropy under which they were learned; completions and draws do not depend on it.
     memory_budget : int
         Bytes that the tables of a junction tree may take. Without cycles inference is exact whatever it is.

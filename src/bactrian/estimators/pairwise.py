@@ -13,9 +13,8 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from bactrian.graphs.builders import grid_edges
 from bactrian.graphs.domain import Domain, number_pairs, rectangular
-from bactrian.graphs.graph import ClusterGraph
+from bactrian.graphs.graph import ClusterGraph, grid_edges
 from bactrian.graphs.loglinear import LogLinearModel
 
 Ints = NDArray[np.int64]

@@ -31,7 +31,7 @@ from bactrian.graphs.graph_data import NODE_FACTORS, GraphData, checked_weights
 from bactrian.graphs.inputs import BundledRows
 from bactrian.graphs.packing import pack
 from bactrian.graphs.scores import TYINGS
-from bactrian.inference.graph_marginals import GraphMarginals
+from bactrian.inference.infer import GraphMarginals
 from bactrian.solvers.solution import Callback
 from bactrian.text.entities import entity_scores
 from bactrian.text.schemes import guess_scheme

@@ -11,7 +11,7 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
 from bactrian.estimators.encoding import Rows
-from bactrian.graphs.domain import number_pairs, rectangular
+from bactrian.graphs.domain import number_pairs, pointer, rectangular
 from bactrian.text.skips import SkipRule, skip_edges
 
 Ints = NDArray[np.int64]
@@ -43,7 +43,7 @@ def sequence_edges(lengths: Ints, breaks: Any, skips: Sequence[Ints] | None) -> 
 
     ``breaks[m]`` are positions of sequence m at which a new sentence begins: no transition leads there.
     """
-    start = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    start = pointer(lengths)
     begins = np.zeros(int(start[-1]) + 1, dtype=bool)
     begins[start] = True
     if breaks is not None:

@@ -14,10 +14,9 @@ from bactrian.estimators.sequence_data import SKIP, checked_skips, ruled_skips
 from bactrian.graphs.elimination import MemoryBudgetError
 from bactrian.graphs.graph_data import GraphData
 from bactrian.inference.decode import METHODS, decode
-from bactrian.inference.graph_marginals import GraphMarginals, graph_marginals
 from bactrian.inference.infer import METHODS as INFERENCE
-from bactrian.inference.infer import check_inference
-from bactrian.learners.matched import matched_inference
+from bactrian.inference.infer import GraphMarginals, check_inference, graph_marginals
+from bactrian.learners.learn import matched_inference
 from bactrian.text.skips import RULES
 
 Floats = NDArray[np.float64]
@@ -100,7 +99,7 @@ class SkipChainCRF(SequenceCRF):
         How the table of skip edges is tied; rows of a full one belong to the earlier token.
     inference : str
         Method of :func:`bactrian.infer` for predictions, or ``"matched"``: the entropy that the learner used
-        (:func:`bactrian.learners.matched.matched_inference`).
+        (:func:`bactrian.learners.learn.matched_inference`).
     inference_tolerance : float
         Its tolerance.
     decoding : {"max-marginals", "max-product", "dual", "exact"}

@@ -128,3 +128,8 @@ def _checked_cardinalities(cardinalities: Sequence[int] | NDArray[np.integer]) -
         v = int(np.argmax(array < 1))
         raise ValueError(f"cardinalities[{v}] = {array[v]}; a variable needs at least 1 state")
     return array.astype(np.int64)
+
+
+def pointer(counts: Sequence[int] | NDArray[np.integer | np.bool_]) -> NDArray[np.int64]:
+    """Bounds of consecutive runs of such lengths, from 0."""
+    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)

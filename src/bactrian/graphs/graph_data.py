@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from bactrian.graphs.domain import number_pairs, real_numbers, rectangular
+from bactrian.graphs.domain import number_pairs, pointer, real_numbers, rectangular
 from bactrian.graphs.inputs import Inputs, checked_rows
 from bactrian.graphs.scores import TYINGS, EdgeType, StructuredScores, TiedTable
 
@@ -254,7 +254,7 @@ def _checked_pointer(node_counts: ArrayLike | None, n_nodes: int) -> NDArray[np.
         raise ValueError("node_counts must be a flat sequence of integers, none negative")
     if counts.sum() != n_nodes:
         raise ValueError(f"node_counts must add up to the {n_nodes} rows of inputs, found {int(counts.sum())}")
-    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    return pointer(counts)
 
 
 def _checked_codes(codes: ArrayLike | None, length: int, n_codes: int, name: str) -> NDArray[np.int64]:

@@ -13,13 +13,11 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from bactrian.engines.numba.threads import Workers
 from bactrian.graphs.elimination import JunctionTree, junction_tree
 from bactrian.graphs.graph import ClusterGraph
-from bactrian.graphs.layouts import TablePlan, build_layout, pack_layout, projection_map
 from bactrian.graphs.packed import PackedData, TableReader
-from bactrian.graphs.packing import ModelViews
-from bactrian.graphs.scores import ScoreMap
+from bactrian.graphs.packing import ModelViews, TablePlan, build_layout, pack_layout, projection_map
+from bactrian.graphs.scores import SpreadScores
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -75,7 +73,7 @@ def on_junction_trees(data: PackedData) -> JunctionData:
     views = ModelViews(graphs, tree_layout.instance_hubs, tree_layout.instance_clusters)
     clusters, hubs = (cluster_clique, cluster_axes), (hub_clique, hub_axes)
     spread = _spread_matrix(data, tree_layout.table_offset, tree_layout.n_hub_states, cliques, clusters, hubs)
-    scores = SpreadScores(data, spread)
+    scores = SpreadScores(data.scores, data.layout.n_entries, spread)
     packed = pack_layout(
         tree_layout, [graph.structure for graph in graphs], scores, data.weights, views, data.hub_kind[:0]
     )
@@ -105,39 +103,6 @@ def _spread_matrix(
         return sp.csr_array(shape)
     flat_rows, flat_columns = np.concatenate(rows), np.concatenate(columns)
     return sp.csr_array((np.ones(flat_rows.size), (flat_rows, flat_columns)), shape=shape)
-
-
-class SpreadScores:
-    """Scores that are sums of the original ones, such as those of cliques that took the original clusters in.
-
-    ``spread`` has shape (new table entries + new hub states, original table entries + original hub states).
-    """
-
-    def __init__(self, original: PackedData, spread: sp.csr_array) -> None:
-        self._inner: ScoreMap = original.scores
-        self._layout = original.layout
-        self._spread = spread
-        self._gather = sp.csr_array(spread.T)
-        self.n_weights = original.n_weights
-
-    def scores(self, weights: Floats, log_entries: Floats, hub_scores: Floats, workers: Workers) -> None:
-        """See :class:`bactrian.graphs.scores.ScoreMap`."""
-        entries, hubs = np.empty(self._layout.n_entries), np.empty(self._layout.n_hub_states)
-        self._inner.scores(weights, entries, hubs, workers)
-        both = self._spread @ np.concatenate([entries, hubs])
-        log_entries[:] = both[: log_entries.size]
-        hub_scores[:] = both[log_entries.size :]
-
-    def moments(self, counts: Floats, hub_counts: Floats, workers: Workers, out: Floats | None = None) -> Floats:
-        """See :class:`bactrian.graphs.scores.ScoreMap`."""
-        gathered = self._gather @ np.concatenate([counts, hub_counts])
-        entries, hubs = gathered[: self._layout.n_entries], gathered[self._layout.n_entries :]
-        return self._inner.moments(entries, hubs, workers, out)
-
-    def base_score(self, counts: Floats, hub_counts: Floats) -> float:
-        """See :class:`bactrian.graphs.scores.ScoreMap`."""
-        gathered = self._gather @ np.concatenate([counts, hub_counts])
-        return self._inner.base_score(gathered[: self._layout.n_entries], gathered[self._layout.n_entries :])
 
 
 class _MarginalReader(TableReader):

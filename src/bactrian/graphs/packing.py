@@ -1,4 +1,8 @@
-"""Packing: models made by hand and structured data become :class:`PackedData`."""
+"""Packing: models made by hand and labelled graphs in arrays become :class:`PackedData`.
+
+Models go through the structures of their cluster graphs (:func:`build_layout`), labelled graphs straight to the same
+flat arrays (:func:`pack_graph_data`); nothing there is a Python object per node or edge.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +14,14 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from bactrian.engines.numba.layout import Layout, pair_links
+from bactrian.engines.numba.traversal import sweep_order
+from bactrian.graphs.domain import pointer
 from bactrian.graphs.graph import ClusterGraph, Structure
 from bactrian.graphs.graph_data import GraphData
-from bactrian.graphs.layouts import TablePlan, build_layout, pack_layout, pointer
 from bactrian.graphs.loglinear import Instance, LogLinearModel, Samples
-from bactrian.graphs.packed import Incidence, InstanceViews, Observations, PackedData, Scopes
-from bactrian.graphs.packing_graphs import pack_graph_data
-from bactrian.graphs.scores import SparseScores
+from bactrian.graphs.packed import Incidence, InstanceViews, Observations, PackedData, Scopes, instance_blocks
+from bactrian.graphs.scores import ScoreMap, SparseScores
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -249,3 +254,248 @@ def require_bethe(data: PackedData) -> None:
     for m in range(data.layout.n_instances):
         if not is_bethe(data, m):
             raise ValueError(f"tighten needs edges='bethe'; the graph of model {m} has explicit edges")
+
+
+@dataclass(frozen=True)
+class TablePlan:
+    """Which table each cluster uses; shared ones come first."""
+
+    of_cluster: Ints
+    offset: Ints
+    n_shared: int
+    instance_tables: Ints
+
+    @staticmethod
+    def own(structures: list[Structure]) -> TablePlan:
+        """A table of its own for every cluster."""
+        sizes = np.concatenate([s.cluster_sizes for s in structures])
+        return TablePlan(
+            of_cluster=np.arange(sizes.size, dtype=np.int64),
+            offset=pointer(sizes),
+            n_shared=0,
+            instance_tables=pointer([s.cluster_sizes.size for s in structures]),
+        )
+
+
+def build_layout(structures: list[Structure], tables: TablePlan) -> Layout:
+    """Concatenate the structures of all instances."""
+    hubs = pointer([s.hub_sizes.size for s in structures])
+    clusters = pointer([s.cluster_given.size for s in structures])
+    links = pointer([s.link_hub.size for s in structures])
+    link_hub = shifted([s.link_hub for s in structures], hubs)
+    hub_offset = pointer(np.concatenate([s.hub_sizes for s in structures]))
+    hub_links = np.concatenate([[0], *(s.hub_links[1:] + links[m] for m, s in enumerate(structures))])
+    link_cluster = shifted([s.link_cluster for s in structures], clusters)
+    cluster_links = np.concatenate([[0], *(s.cluster_links[1:] + links[m] for m, s in enumerate(structures))])
+    cluster_link = shifted([s.cluster_link for s in structures], links)
+    order, is_tree = sweep_order(hubs, hub_links, link_cluster, link_hub, cluster_links, cluster_link)
+    link_projection, projection = _collect_projections(structures)
+    cluster_rows = np.concatenate([s.cluster_rows for s in structures])
+    link_partner, link_axis = pair_links(cluster_rows, cluster_links, cluster_link)
+    return Layout(
+        instance_hubs=hubs,
+        instance_clusters=clusters,
+        hub_order=order,
+        instance_is_tree=is_tree,
+        hub_offset=hub_offset,
+        hub_links=hub_links,
+        link_hub=link_hub,
+        link_cluster=link_cluster,
+        link_offset=pointer(np.diff(hub_offset)[link_hub]),
+        link_projection=link_projection,
+        link_partner=link_partner,
+        link_axis=link_axis,
+        cluster_links=cluster_links,
+        cluster_link=cluster_link,
+        cluster_table=tables.of_cluster,
+        cluster_rows=cluster_rows,
+        table_offset=tables.offset,
+        table_shared=tables.n_shared,
+        instance_tables=tables.instance_tables,
+        projection=projection,
+    )
+
+
+def pack_layout(
+    layout: Layout, structures: list[Structure], scores: ScoreMap, weights: Floats, views: InstanceViews, hub_kind: Ints
+) -> PackedData:
+    """Packed data of graphs made of :class:`Structure`, not yet with labels."""
+    degrees = np.diff(layout.hub_links)
+    return PackedData(
+        layout=layout,
+        scores=scores,
+        weights=weights,
+        blocks=instance_blocks(layout),
+        hub_given=np.concatenate([s.hub_given for s in structures]),
+        hub_virtual=np.concatenate([(s.hub_cluster < 0) & (np.diff(s.hub_links) > 0) for s in structures]),
+        hub_kind=hub_kind,
+        link_share=1.0 / np.maximum(degrees, 1)[layout.link_hub],
+        cluster_index=np.concatenate([s.cluster_given for s in structures]),
+        hub_index=np.concatenate([s.hub_cluster for s in structures]),
+        link_edge=np.concatenate([s.link_edge for s in structures]),
+        views=views,
+        empirical=None,
+        hub_truth=None,
+    )
+
+
+def _collect_projections(structures: list[Structure]) -> tuple[Ints, NDArray[np.int32]]:
+    starts: dict[tuple[tuple[int, ...], tuple[int, ...]], int] = {}
+    maps: list[NDArray[np.int32]] = []
+    filled = 0
+    link_projection: list[int] = []
+    for structure in structures:
+        for key in structure.link_projection:
+            if key not in starts:
+                starts[key] = filled
+                maps.append(projection_map(*key))
+                filled += maps[-1].size
+            link_projection.append(starts[key])
+    empty = np.zeros(0, dtype=np.int32)
+    return np.array(link_projection, dtype=np.int64), np.concatenate([empty, *maps])
+
+
+def projection_map(shape: tuple[int, ...], axes: tuple[int, ...]) -> NDArray[np.int32]:
+    """State of a sub-scope (``axes``, in that order) for every state of a table of ``shape``, both in C order.
+
+    >>> projection_map((2, 3), (1,)).tolist()
+    [0, 1, 2, 0, 1, 2]
+    """
+    index = np.zeros(shape, dtype=np.int32)
+    stride = 1
+    for axis in reversed(axes):
+        view = [1] * len(shape)
+        view[axis] = shape[axis]
+        index += stride * np.arange(shape[axis], dtype=np.int32).reshape(view)
+        stride *= shape[axis]
+    return index.ravel()
+
+
+def shifted(parts: list[Ints], shift: Ints) -> Ints:
+    """Parts, each with its shift added, one after the other."""
+    return np.concatenate([np.zeros(0, dtype=np.int64), *(part + shift[m] for m, part in enumerate(parts))])
+
+
+@dataclass(frozen=True)
+class GraphViews(InstanceViews):
+    """Clusters of structured data: an instance's nodes in order, then its edges."""
+
+    n_labels: int
+    instance_hubs: Ints
+    instance_clusters: Ints
+    edges: Ints
+
+    def n_clusters(self, instance: int) -> int:
+        """See :class:`InstanceViews`."""
+        nodes = self.instance_hubs[instance + 1] - self.instance_hubs[instance]
+        return int(nodes + self.instance_clusters[instance + 1] - self.instance_clusters[instance])
+
+    def locate(self, instance: int, cluster: int) -> tuple[int, tuple[int, ...]]:
+        """See :class:`InstanceViews`."""
+        first = int(self.instance_hubs[instance])
+        nodes = int(self.instance_hubs[instance + 1]) - first
+        if cluster < nodes:
+            return -1 - (first + cluster), (self.n_labels,)
+        return int(self.instance_clusters[instance]) + cluster - nodes, (self.n_labels, self.n_labels)
+
+    def scopes(self, instance: int) -> Scopes:
+        """See :class:`InstanceViews`."""
+        first, last = int(self.instance_hubs[instance]), int(self.instance_hubs[instance + 1])
+        edges = self.edges[self.instance_clusters[instance] : self.instance_clusters[instance + 1]] - first
+        pairs: list[tuple[int, ...]] = [(a, b) for a, b in edges.tolist()]
+        return np.full(last - first, self.n_labels), pairs, [(v,) for v in range(last - first)]
+
+    def incidence(self) -> Incidence:
+        """See :class:`InstanceViews`."""
+        n_nodes, n_edges = int(self.instance_hubs[-1]), self.edges.shape[0]
+        nodes, edges = np.arange(n_nodes), np.arange(n_edges)
+        return Incidence(
+            cardinalities=np.full(n_nodes, self.n_labels),
+            instance=np.repeat(np.arange(self.instance_hubs.size - 1), np.diff(self.instance_hubs)),
+            factor=np.concatenate([np.repeat(edges, 2), n_edges + nodes]),
+            variable=np.concatenate([self.edges.ravel(), nodes]),
+            stride=np.concatenate([np.tile([self.n_labels, 1], n_edges), np.ones_like(nodes)]),
+        )
+
+
+def pack_graph_data(data: GraphData) -> PackedData:
+    """Pack labelled graphs: nodes are hubs, edges clusters of pairs."""
+    n_labels, n_nodes, n_edges = data.n_labels, data.n_nodes, data.edges.shape[0]
+    ends = data.edges.ravel()
+    by_hub = np.argsort(ends, kind="stable")
+    link_of_end = np.empty_like(by_hub)
+    link_of_end[by_hub] = np.arange(by_hub.size)
+    hub_links = pointer(np.bincount(ends, minlength=n_nodes))
+    link_hub = ends[by_hub]
+    link_cluster = by_hub // 2
+    cluster_links = np.arange(0, 2 * n_edges + 1, 2, dtype=np.int64)
+    edge_graph = np.searchsorted(data.node_pointer, data.edges[:, 0], side="right") - 1
+    instance_clusters = pointer(np.bincount(edge_graph, minlength=data.n_graphs))
+    order, is_tree = sweep_order(data.node_pointer, hub_links, link_cluster, link_hub, cluster_links, link_of_end)
+    entries = n_labels * n_labels
+    is_own = data.table_of_edge >= data.n_shared_tables
+    instance_tables = data.n_shared_tables + pointer(is_own.astype(np.int64))[instance_clusters]
+    n_tables = int(instance_tables[-1])
+    square = (n_labels, n_labels)
+    layout = Layout(
+        instance_hubs=data.node_pointer,
+        instance_clusters=instance_clusters,
+        hub_order=order,
+        instance_is_tree=is_tree,
+        hub_offset=n_labels * np.arange(n_nodes + 1, dtype=np.int64),
+        hub_links=hub_links,
+        link_hub=link_hub,
+        link_cluster=link_cluster,
+        link_offset=n_labels * np.arange(2 * n_edges + 1, dtype=np.int64),
+        link_projection=entries * (by_hub % 2),
+        link_partner=link_of_end[by_hub ^ 1],
+        link_axis=by_hub % 2,
+        cluster_links=cluster_links,
+        cluster_link=link_of_end,
+        cluster_table=data.table_of_edge,
+        cluster_rows=np.full(n_edges, n_labels, dtype=np.int64),
+        table_offset=entries * np.arange(n_tables + 1, dtype=np.int64),
+        table_shared=data.n_shared_tables,
+        instance_tables=instance_tables,
+        projection=np.concatenate([projection_map(square, (0,)), projection_map(square, (1,))]),
+    )
+    within = np.arange(n_nodes) - np.repeat(data.node_pointer[:-1], np.diff(data.node_pointer))
+    edge_within = np.arange(n_edges) - instance_clusters[edge_graph]
+    nodes_of_edge = np.diff(data.node_pointer)[edge_graph]
+    packed = PackedData(
+        layout=layout,
+        scores=data.scores,
+        weights=data.weights,
+        blocks=instance_blocks(layout),
+        hub_given=np.full(n_nodes, data.node_factors == "clusters"),
+        hub_virtual=np.zeros(n_nodes, dtype=bool),
+        hub_kind=np.zeros(n_nodes, dtype=np.int64),
+        link_share=_node_shares(data.node_factors, hub_links, link_hub),
+        cluster_index=nodes_of_edge + edge_within,
+        hub_index=within,
+        link_edge=np.arange(2 * n_edges, dtype=np.int64) - 2 * instance_clusters[edge_graph][link_cluster],
+        views=GraphViews(n_labels, data.node_pointer, instance_clusters, data.edges),
+        empirical=None,
+        hub_truth=None,
+    )
+    if data.labels is None:
+        return packed
+    node_weight = np.repeat(data.weights, np.diff(data.node_pointer))
+    hub_states = np.zeros(layout.n_hub_states)
+    hub_states[layout.hub_offset[:-1] + data.labels] = node_weight
+    state = data.labels[data.edges[:, 0]] * n_labels + data.labels[data.edges[:, 1]]
+    counts: Floats = np.bincount(
+        layout.table_offset[layout.cluster_table] + state,
+        weights=data.weights[edge_graph],
+        minlength=layout.n_entries,
+    ).astype(np.float64)
+    return packed.observed(counts, hub_states, Observations(data.labels[None, :], data.weights[None, :]))
+
+
+def _node_shares(node_factors: str, hub_links: Ints, link_hub: Ints) -> Floats:
+    """Part of its node's score that each link's edge takes, where edges take them."""
+    if node_factors != "first-edge":
+        shares: Floats = 1.0 / np.maximum(np.diff(hub_links), 1)[link_hub]
+        return shares
+    whole: Floats = (np.arange(link_hub.size) == hub_links[link_hub]).astype(np.float64)
+    return whole

@@ -1,8 +1,8 @@
 """From weights to scores and from beliefs to moments: the two linear maps of a log-linear model.
 
-``scores`` computes theta = F w for every table entry and hub state; ``moments`` its transpose, E[f] = F' p. The two
-implementations are the two routes by which data arrives: a sparse F given entry by entry, and the structured route
-(input features x tied label tables), which never builds F.
+``scores`` computes theta = F w for every table entry and hub state; ``moments`` its transpose, E[f] = F' p. Data
+arrives by two routes, a sparse F given entry by entry and the structured one (input features x tied label tables),
+which never builds F; :class:`SpreadScores` passes either on to other tables.
 """
 
 from __future__ import annotations
@@ -67,6 +67,37 @@ class SparseScores:
         both = np.concatenate([counts, hub_counts])
         used = both != 0.0
         return float(both[used] @ self.base[used])
+
+
+class SpreadScores:
+    """Scores that are sums of original ones, such as those of cliques that took the original clusters in.
+
+    ``spread`` has shape (new table entries + new hub states, original table entries + original hub states), the
+    original table entries being ``n_entries``.
+    """
+
+    def __init__(self, original: ScoreMap, n_entries: int, spread: sp.csr_array) -> None:
+        self._original, self._n_entries, self._spread = original, n_entries, spread
+        self._gather = sp.csr_array(spread.T)
+        self.n_weights = original.n_weights
+
+    def scores(self, weights: Floats, log_entries: Floats, hub_scores: Floats, workers: Workers) -> None:
+        """See :class:`ScoreMap`."""
+        old = np.empty(self._spread.shape[1])
+        self._original.scores(weights, old[: self._n_entries], old[self._n_entries :], workers)
+        both = self._spread @ old
+        log_entries[:] = both[: log_entries.size]
+        hub_scores[:] = both[log_entries.size :]
+
+    def moments(self, counts: Floats, hub_counts: Floats, workers: Workers, out: Floats | None = None) -> Floats:
+        """See :class:`ScoreMap`."""
+        old = self._gather @ np.concatenate([counts, hub_counts])
+        return self._original.moments(old[: self._n_entries], old[self._n_entries :], workers, out)
+
+    def base_score(self, counts: Floats, hub_counts: Floats) -> float:
+        """See :class:`ScoreMap`."""
+        old = self._gather @ np.concatenate([counts, hub_counts])
+        return self._original.base_score(old[: self._n_entries], old[self._n_entries :])
 
 
 @dataclass(frozen=True)

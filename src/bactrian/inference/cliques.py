@@ -17,8 +17,8 @@ from bactrian.engines.numba.first_optimum import add_table
 from bactrian.engines.numba.layout import Layout
 from bactrian.graphs.elimination import JunctionTree, junction_tree
 from bactrian.graphs.graph import ClusterGraph
-from bactrian.graphs.layouts import TablePlan, build_layout
 from bactrian.graphs.packed import instance_blocks
+from bactrian.graphs.packing import TablePlan, build_layout
 from bactrian.inference.factors import FactorScores
 
 Floats = NDArray[np.float64]

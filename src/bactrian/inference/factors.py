@@ -12,15 +12,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from bactrian.engines.numba.layout import Layout
 from bactrian.engines.numba.threads import Workers
 from bactrian.graphs.graph import ClusterGraph
-from bactrian.graphs.layouts import TablePlan, build_layout, pack_layout
 from bactrian.graphs.packed import PackedData, TableReader
-from bactrian.graphs.packing import ModelViews
-from bactrian.graphs.scores import ScoreMap
+from bactrian.graphs.packing import ModelViews, TablePlan, build_layout, pack_layout
+from bactrian.graphs.scores import SpreadScores
 from bactrian.inference.evidence import Evidence, hub_bias
 
 Floats = NDArray[np.float64]
@@ -32,33 +32,6 @@ class _FactorGraph(ClusterGraph):
 
     def _find_hubs(self) -> tuple[Ints, list[int]]:
         return len(self.clusters) + np.arange(self.n_variables), list(range(self.n_variables))
-
-
-class _MovedScores:
-    """Scores of tables as they were; hub scores moved to the new hubs, 0 where there were none."""
-
-    def __init__(self, inner: ScoreMap, n_old_states: int, moved: tuple[Ints, Ints]) -> None:
-        self._inner, self._n_old_states, self._moved = inner, n_old_states, moved
-        self.n_weights = inner.n_weights
-
-    def scores(self, weights: Floats, log_entries: Floats, hub_scores: Floats, workers: Workers) -> None:
-        """See :class:`bactrian.graphs.scores.ScoreMap`."""
-        old = np.empty(self._n_old_states)
-        self._inner.scores(weights, log_entries, old, workers)
-        hub_scores[:] = 0.0
-        hub_scores[self._moved[0]] = old[self._moved[1]]
-
-    def moments(self, counts: Floats, hub_counts: Floats, workers: Workers, out: Floats | None = None) -> Floats:
-        """See :class:`bactrian.graphs.scores.ScoreMap`."""
-        old = np.zeros(self._n_old_states)
-        old[self._moved[1]] = hub_counts[self._moved[0]]
-        return self._inner.moments(counts, old, workers, out)
-
-    def base_score(self, counts: Floats, hub_counts: Floats) -> float:
-        """See :class:`bactrian.graphs.scores.ScoreMap`."""
-        old = np.zeros(self._n_old_states)
-        old[self._moved[1]] = hub_counts[self._moved[0]]
-        return self._inner.base_score(counts, old)
 
 
 def as_factor_graph(data: PackedData) -> PackedData:
@@ -75,13 +48,18 @@ def as_factor_graph(data: PackedData) -> PackedData:
     old = data.layout
     tables = TablePlan(old.cluster_table, old.table_offset, old.table_shared, old.instance_tables)
     layout = build_layout(structures, tables)
-    new_states: list[Ints] = [np.zeros(0, dtype=np.int64)]
-    old_states: list[Ints] = [np.zeros(0, dtype=np.int64)]
-    for m, graph in enumerate(views.graphs):
-        if graph.is_bethe:
-            new_states.append(np.arange(*layout.hub_offset[layout.instance_hubs[m : m + 2]]))
-            old_states.append(np.arange(*old.hub_offset[old.instance_hubs[m : m + 2]]))
-    scores = _MovedScores(data.scores, old.n_hub_states, (np.concatenate(new_states), np.concatenate(old_states)))
+    # Tables keep their scores, hubs of Bethe graphs move to where they are now, and other hubs have none.
+    kept = [m for m, graph in enumerate(views.graphs) if graph.is_bethe]
+    tables_first = [np.arange(old.n_entries)]
+    rows, columns = (
+        np.concatenate(
+            tables_first + [old.n_entries + np.arange(*own.hub_offset[own.instance_hubs[m : m + 2]]) for m in kept]
+        )
+        for own in (layout, old)
+    )
+    shape = (layout.n_entries + layout.n_hub_states, old.n_entries + old.n_hub_states)
+    moved = sp.csr_array((np.ones(rows.size), (rows, columns)), shape=shape)
+    scores = SpreadScores(data.scores, old.n_entries, moved)
     new_views = ModelViews(graphs, layout.instance_hubs, layout.instance_clusters)
     return pack_layout(layout, structures, scores, data.weights, new_views, np.zeros(layout.n_hubs, dtype=np.int64))
 

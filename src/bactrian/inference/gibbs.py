@@ -18,6 +18,7 @@ from bactrian.engines.numba.blocks import Blocks, build_blocks
 from bactrian.engines.numba.gibbs import Draws, run_chain, start_chain
 from bactrian.engines.numba.layout import Layout
 from bactrian.engines.numba.random import Words, new_states
+from bactrian.graphs.domain import pointer
 from bactrian.graphs.packed import InstanceBeliefs, TableReader
 from bactrian.inference.factors import FactorScores, FactorTables, factor_scores
 from bactrian.inference.maximum import find_allowed
@@ -159,7 +160,7 @@ class Chains:
         self._scores, self._blocks, self._n_chains = scores, blocks, n_chains
         self._kernel_scores = Scores(scores.entries, scores.hubs, scores.strides)
         sizes = np.diff(layout.table_offset)[layout.cluster_table]
-        self.cluster_start = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        self.cluster_start = pointer(sizes)
         self.states = np.zeros((n_chains, layout.n_hubs), dtype=np.int64)
         self.random: Words = new_states(seed, n_chains * layout.n_instances)
         self.started = np.zeros((n_chains, layout.n_instances), dtype=np.bool_)

@@ -16,6 +16,7 @@ from bactrian.engines.numba.deadline import Deadline
 from bactrian.engines.numba.ranges import RISING
 from bactrian.engines.numba.schedules import CONTRADICTION, CONVERGED, RUNNING, Progress
 from bactrian.engines.numba.threads import Workers
+from bactrian.graphs.domain import pointer
 from bactrian.graphs.packed import PackedData
 from bactrian.inference.evidence import Evidence, contradiction
 from bactrian.inference.result import Callback, InferenceProgress, InferenceResult, WarmStart
@@ -112,8 +113,8 @@ def new_progress(problem: Problem, carving: Carving, *, damping: float = 0.0) ->
     layout = problem.data.layout
     n = layout.n_instances
     bethe = carve(problem.data, "bethe").whole
-    off_hub = np.concatenate([[0], np.cumsum(np.abs(carving.hub - bethe.hub) > 1e-12)])[layout.instance_hubs]
-    off_cluster = np.concatenate([[0], np.cumsum(np.abs(carving.cluster - 1.0) > 1e-12)])[layout.instance_clusters]
+    off_hub = pointer(np.abs(carving.hub - bethe.hub) > 1e-12)[layout.instance_hubs]
+    off_cluster = pointer(np.abs(carving.cluster - 1.0) > 1e-12)[layout.instance_clusters]
     exact = layout.instance_is_tree & (np.diff(off_hub) == 0) & (np.diff(off_cluster) == 0) & (damping == 0.0)
     return Progress(
         status=np.zeros(n, dtype=np.int8),

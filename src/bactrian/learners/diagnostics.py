@@ -26,7 +26,7 @@ from bactrian.engines.numba.threads import Workers
 from bactrian.graphs.graph_data import GraphData
 from bactrian.graphs.packed import PackedData
 from bactrian.graphs.packing import pack
-from bactrian.inference.graph_marginals import GraphMarginals, graph_marginals
+from bactrian.inference.infer import GraphMarginals, graph_marginals
 from bactrian.inference.problem import Options, Problem, new_progress, run_rounds
 from bactrian.inference.propagation import SCHEDULES
 from bactrian.learners.unseen import seldom_pairs, unseen_weights, weight_name

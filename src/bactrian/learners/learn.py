@@ -21,10 +21,9 @@ from bactrian.graphs.graph_data import GraphData
 from bactrian.graphs.loglinear import Instance, Samples
 from bactrian.graphs.packed import PackedData
 from bactrian.graphs.packing import pack
+from bactrian.learners.full_tables import PseudoMoments, UnifiedScaling
 from bactrian.learners.likelihood import Likelihood
-from bactrian.learners.pseudo_moments import PseudoMoments
 from bactrian.learners.pseudolikelihood import PseudoLikelihood
-from bactrian.learners.unified_scaling import UnifiedScaling
 from bactrian.parallel.communicator import Alone, Communicator, largest
 from bactrian.solvers.solution import Callback, ConvergenceWarning, Solution
 
@@ -238,4 +237,30 @@ def _checked_start(start: ArrayLike | Solution | None, n_weights: int) -> NDArra
     return weights
 
 
-__all__ = ["METHODS", "Camel", "Learner", "learn"]
+def matched_inference(method: str | Learner) -> tuple[str, dict[str, Any]]:
+    """Method of :func:`bactrian.infer`, and its options, with the entropy of a learner.
+
+    Weights learned under an approximate entropy make up for its errors, and mean little under another: CAMEL(0) counts
+    the entropy of every cluster in full, so its weights are too strong for belief propagation by about the number of
+    clusters around a node (Wainwright, JMLR 7, 2006, has the theory: with the same approximation on both sides errors
+    cancel).
+
+    Piecewise training and CAMEL(0) have the clusters-only entropy, tree-reweighted and convex learners their own;
+    exact likelihood is matched by exact inference, and all others (Bethe's entropy, pseudo-likelihoods, scaling and
+    pseudo-moments) by residual belief propagation.
+
+    >>> matched_inference("camel0")
+    ('convex', {'counting_numbers': 'clusters'})
+    >>> matched_inference("cccp")
+    ('rbp', {})
+    """
+    learner = METHODS[method] if isinstance(method, str) else method
+    if isinstance(learner, Camel):
+        if learner.entropy == "clusters":
+            return "convex", {"counting_numbers": "clusters"}
+        if isinstance(learner.entropy, str):
+            return {"bethe": "rbp"}.get(learner.entropy, learner.entropy), {}
+        return "convex", {"counting_numbers": learner.entropy}
+    if isinstance(learner, Likelihood):
+        return {"lbp": "rbp"}.get(learner.inference, learner.inference), {}
+    return "rbp", {}

@@ -13,22 +13,35 @@ cluster c on its own,
 Both are convex in w, need no message passing, and are multinomial logistic regressions with shared weights. The first
 is consistent: with ever more samples of the model it finds the weights that they were drawn with (where these can be
 told from the data at all). The second counts a variable once for each cluster around it.
+
+Conditionals are packed data of their own. With theta_f the scores of factor f (a table cluster, or a hub that has
+scores) and x the observed states,
+
+    p(X_v = k | x) ~ exp( sum_{f around v} theta_f(k, x of the other variables of f) )
+
+is one multinomial logistic term: a hub without links. Its scores are sums of entries of the original tables, a linear
+map, so weights and moments pass through it as they do for junction trees. Conditionals whose sums have the same terms
+are one term with the sum of their weights: many samples cost no more than the distinct neighbourhoods among them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from bactrian.camel.dual import Dual
 from bactrian.camel.entropy import carve
 from bactrian.camel.profiled import Profiled
 from bactrian.camel.run import NoBeliefs, Run, Settings
+from bactrian.engines.numba.layout import Layout
 from bactrian.engines.numba.threads import Workers
-from bactrian.graphs.conditionals import pack_conditionals
-from bactrian.graphs.packed import PackedData
+from bactrian.graphs.domain import pointer
+from bactrian.graphs.packed import Incidence, InstanceViews, Observations, PackedData, instance_blocks
+from bactrian.graphs.scores import SpreadScores
 from bactrian.solvers.solution import Solution
 
 Floats = NDArray[np.float64]
@@ -86,3 +99,195 @@ class PseudoLikelihood:
         run.record(replace(result, violation=np.nan), inner)
         solution = run.finish(inner, result.weights, result.status)
         return replace(solution, violation=np.nan, beliefs=NoBeliefs(self.name))
+
+
+Ints = NDArray[np.int64]
+
+#: Terms looked at together when equal conditionals are sought; bounds the memory.
+_TERMS_AT_ONCE = 1 << 22
+
+
+@dataclass(frozen=True)
+class _Pieces:
+    """One conditional for each row of observations: its variable, and the factors whose scores it adds up."""
+
+    variable: Ints  #: (P,)
+    pointer: Ints  #: (P + 1,) range of each piece's terms
+    term: Ints  #: (n_terms,) incidence of a factor and the piece's variable
+    share: Floats  #: (n_terms,) the part of the factor's score that the piece takes
+
+
+@dataclass(frozen=True)
+class _Distinct:
+    """n distinct conditionals with d terms each: the score of state k is the sum of share * old[offset + stride k]."""
+
+    size: Ints  #: (n,) states
+    offset: Ints  #: (n, d)
+    stride: Ints  #: (n, d)
+    share: Floats  #: (n, d)
+    counts: Floats  #: (n, largest size) weighted counts of the observed states
+
+
+def pack_conditionals(data: PackedData, *, piecewise: bool) -> PackedData:
+    """Conditionals of every variable in every row; with ``piecewise`` one for each factor around it, of that alone.
+
+    A hub that is no cluster of its own (absorbed node scores) is shared evenly by the clusters around it.
+    """
+    if data.observations is None:
+        raise ValueError("the data has no labels; conditionals need the observed states")
+    layout, incidence = data.layout, data.views.incidence()
+    start = np.concatenate([layout.table_offset[layout.cluster_table], layout.n_entries + layout.hub_offset[:-1]])
+    own = np.concatenate([np.ones(layout.n_clusters, dtype=bool), data.hub_given | (data.degrees == 0)])
+    pieces = _pieces_of_factors(incidence, own) if piecewise else _pieces_of_variables(incidence)
+    found = list(_collapse(pieces, incidence, start, data.observations))
+    size = np.concatenate([group.size for group in found])
+    weights = np.concatenate([group.counts.sum(axis=1) for group in found])
+    truth = np.concatenate([group.counts[np.arange(group.counts.shape[1]) < group.size[:, None]] for group in found])
+    spread = _spread_matrix(found, layout.n_entries + layout.n_hub_states)
+    packed = _pack_hubs(size, weights, SpreadScores(data.scores, layout.n_entries, spread))
+    return packed.observed(np.zeros(0), truth)
+
+
+def _pieces_of_variables(incidence: Incidence) -> _Pieces:
+    n_variables = incidence.cardinalities.size
+    return _Pieces(
+        variable=np.arange(n_variables),
+        pointer=pointer(np.bincount(incidence.variable, minlength=n_variables)),
+        term=np.argsort(incidence.variable, kind="stable"),
+        share=np.ones(incidence.variable.size),
+    )
+
+
+def _pieces_of_factors(incidence: Incidence, own: NDArray[np.bool_]) -> _Pieces:
+    is_own = own[incidence.factor]
+    owned, absorbed = np.flatnonzero(is_own), np.flatnonzero(~is_own)
+    variable = incidence.variable[owned]
+    degrees = np.bincount(variable, minlength=incidence.cardinalities.size)
+    absorbed_at = np.full(incidence.cardinalities.size, -1)
+    absorbed_at[incidence.variable[absorbed]] = absorbed
+    second = absorbed_at[variable]
+    takes = second >= 0
+    bounds = pointer(1 + takes)
+    term, share = np.empty(bounds[-1], dtype=np.int64), np.ones(bounds[-1])
+    term[bounds[:-1]] = owned
+    term[bounds[:-1][takes] + 1] = second[takes]
+    share[bounds[:-1][takes] + 1] = 1.0 / degrees[variable[takes]]
+    return _Pieces(variable, bounds, term, share)
+
+
+def _collapse(pieces: _Pieces, incidence: Incidence, start: Ints, observations: Observations) -> Iterator[_Distinct]:
+    """Distinct conditionals among those of all pieces and rows, grouped by their number of terms."""
+    states = observations.states
+    strides = sp.csr_array(
+        (incidence.stride, (incidence.factor, incidence.variable)), shape=(start.size, states.shape[1])
+    )
+    factor_states = strides @ states.T
+    n_terms = np.diff(pieces.pointer)
+    for d in np.unique(n_terms).tolist():
+        alike = np.flatnonzero(n_terms == d)
+        step = max(1, _TERMS_AT_ONCE // (d * states.shape[0]))
+        for first in range(0, alike.size, step):
+            chosen = alike[first : first + step]
+            terms = pieces.pointer[chosen][:, None] + np.arange(d)
+            at = pieces.term[terms]
+            variable, factor, stride = pieces.variable[chosen], incidence.factor[at], incidence.stride[at]
+            own_states = states[:, variable].T
+            # (pieces, terms, rows): where the states of the variable begin in the old scores
+            offset = start[factor][:, :, None] + factor_states[factor] - stride[:, :, None] * own_states[:, None, :]
+            weights = observations.weights[:, incidence.instance[variable]].T
+            sizes = incidence.cardinalities[variable]
+            yield _distinct(sizes, offset, stride, pieces.share[terms], own_states, weights)
+
+
+def _distinct(sizes: Ints, offset: Ints, stride: Ints, share: Floats, own_states: Ints, weights: Floats) -> _Distinct:
+    """Merge conditionals with equal terms; the counts of observed states keep their weights apart."""
+    n_rows, largest = own_states.shape[1], int(sizes.max())
+    _, kind = _classes([sizes, *stride.T])
+    # Hubs come last among the terms, and tell conditionals apart best.
+    columns = [offset[:, j].ravel() for j in reversed(range(stride.shape[1]))]
+    representative, code = _classes([*columns, np.repeat(kind, n_rows)])
+    counts = (
+        np.bincount(
+            code * largest + own_states.ravel(), weights=weights.ravel(), minlength=largest * representative.size
+        )
+        .reshape(-1, largest)
+        .astype(np.float64)
+    )
+    counted = counts.any(axis=1)
+    piece, row = np.divmod(representative[counted], n_rows)
+    return _Distinct(sizes[piece], offset[piece, :, row], stride[piece], share[piece], counts[counted])
+
+
+def _classes(columns: Sequence[Ints]) -> tuple[Ints, Ints]:
+    """Classes of equal rows: the first row of each, and the class of every row.
+
+    Columns are digits of one code, made compact by sorting only where it would outgrow 64 bits.
+    """
+    code, capacity = np.zeros(columns[0].size, dtype=np.int64), 1
+    for column in columns:
+        least = int(column.min())
+        radix = int(column.max()) - least + 1
+        if capacity * radix >= 1 << 62:
+            _, first, code = np.unique(code, return_index=True, return_inverse=True)
+            capacity = first.size
+            if capacity == code.size:
+                return first, code
+        code, capacity = code * radix + (column - least), capacity * radix
+    _, first, code = np.unique(code, return_index=True, return_inverse=True)
+    return first, code
+
+
+def _spread_matrix(found: Sequence[_Distinct], n_old: int) -> sp.csr_array:
+    """The matrix of :class:`SpreadScores`, a row a state of a conditional."""
+    columns, values, lengths = [], [], []
+    for group in found:
+        owner = np.repeat(np.arange(group.size.size), group.size)
+        state = np.arange(owner.size) - pointer(group.size)[owner]
+        columns.append((group.offset[owner] + group.stride[owner] * state[:, None]).ravel())
+        values.append(group.share[owner].ravel())
+        lengths.append(np.full(owner.size, group.offset.shape[1]))
+    bounds = pointer(np.concatenate(lengths))
+    return sp.csr_array((np.concatenate(values), np.concatenate(columns), bounds), shape=(bounds.size - 1, n_old))
+
+
+def _pack_hubs(size: Ints, weights: Floats, scores: SpreadScores) -> PackedData:
+    """An instance of a single hub, and nothing else, for each conditional."""
+    none, zeros, no_tables = np.zeros(0, dtype=np.int64), np.zeros(size.size + 1, dtype=np.int64), pointer([])
+    layout = Layout(
+        instance_hubs=np.arange(size.size + 1),
+        instance_clusters=zeros,
+        hub_order=np.arange(size.size),
+        instance_is_tree=np.ones(size.size, dtype=bool),
+        hub_offset=pointer(size),
+        hub_links=zeros,
+        link_hub=none,
+        link_cluster=none,
+        link_offset=no_tables,
+        link_projection=none,
+        link_partner=none,
+        link_axis=none,
+        cluster_links=no_tables,
+        cluster_link=none,
+        cluster_table=none,
+        cluster_rows=none,
+        table_offset=no_tables,
+        table_shared=0,
+        instance_tables=zeros,
+        projection=none.astype(np.int32),
+    )
+    return PackedData(
+        layout=layout,
+        scores=scores,
+        weights=weights,
+        blocks=instance_blocks(layout),
+        hub_given=np.ones(size.size, dtype=bool),
+        hub_virtual=np.zeros(size.size, dtype=bool),
+        hub_kind=np.zeros(size.size, dtype=np.int64),
+        link_share=np.zeros(0),
+        cluster_index=none,
+        hub_index=np.zeros(size.size, dtype=np.int64),
+        link_edge=none,
+        views=InstanceViews(),
+        empirical=None,
+        hub_truth=None,
+    )

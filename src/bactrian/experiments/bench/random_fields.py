@@ -15,8 +15,7 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from bactrian.graphs.builders import grid_graph
-from bactrian.graphs.graph import ClusterGraph
+from bactrian.graphs.graph import ClusterGraph, grid_graph
 from bactrian.graphs.loglinear import LogLinearModel
 
 Floats = NDArray[np.float64]

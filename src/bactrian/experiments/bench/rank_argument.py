@@ -20,8 +20,7 @@ from scipy.linalg.lapack import dpstrf
 from bactrian.engines.numba.threads import single_threaded_blas
 from bactrian.experiments.bench.learners import Follow, quiet_learn
 from bactrian.experiments.bench.random_fields import Size, random_field
-from bactrian.graphs.builders import grid_edges
-from bactrian.graphs.graph import ClusterGraph
+from bactrian.graphs.graph import ClusterGraph, grid_edges
 from bactrian.graphs.loglinear import Instance, LogLinearModel, Samples
 
 Floats = NDArray[np.float64]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from bactrian.graphs.builders import grid_edges
+from bactrian.graphs.graph import grid_edges
 from bactrian.graphs.graph_data import GraphData
 
 Floats = NDArray[np.float64]

@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 
 from bactrian.camel.camel import Camel
 from bactrian.graphs.graph_data import GraphData
-from bactrian.inference.graph_marginals import graph_marginals
-from bactrian.learners.learn import Learner, learn
+from bactrian.inference.infer import graph_marginals
+from bactrian.learners.learn import Learner, learn, matched_inference
 from bactrian.learners.likelihood import Likelihood
-from bactrian.learners.matched import matched_inference
 from bactrian.solvers.solution import ConvergenceWarning, Solution
 
 Floats = NDArray[np.float64]
