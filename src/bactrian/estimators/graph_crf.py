@@ -453,7 +453,7 @@ class GraphCRF(GraphEstimator):
     >>> crf.predict([([[-0.3], [0.1]], [(0, 1)])])
     [array(['sea', 'sea'], dtype='<U3')]
     >>> crf.predict_marginals([([[-0.3], [0.1]], [(0, 1)])], known=[["", "sky"]])[0].round(2)
-    array([[0.21, 0.79],
+    array([[0.23, 0.77],
            [0.  , 1.  ]])
     """
 
