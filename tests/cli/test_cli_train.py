@@ -250,7 +250,7 @@ def test_labels_that_mark_no_entities(data, tmp_path, capsys):
         (["--resume", "taken"], "is not a run folder"),
         (["--resume", "taken", "--method", "cccp"], "leave out --method"),
         (["bad.jsonl"], "line 1: nodes must be a rectangular array"),
-        (["bad.npz"], "no readable .npz file"),
+        (["bad.npz"], "not a readable .npz file"),
         (["odd.jsonl"], "odd.jsonl, line 2: edges[0] = (0, 7)"),
         (["wide.npz"], "wide.npz, graph 1: edges[0] = (0, 9)"),
     ],

@@ -248,7 +248,7 @@ def test_warm_start_goes_on_from_the_last_weights():
     first = crf.solution_.evaluations
     crf.fit(X, y)
     assert crf.solution_.evaluations < first / 2
-    with pytest.raises(ValueError, match="which is none of the 3 classes"):
+    with pytest.raises(ValueError, match="which is not one of the 3 classes"):
         crf.fit(X, [labels + 1 for labels in y])
     with pytest.raises(ValueError, match="has 3 features, expected 2"):
         crf.fit([(np.zeros((2, 3)), [])], [[0, 1]])

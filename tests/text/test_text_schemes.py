@@ -115,7 +115,7 @@ def test_other_bad_input_is_refused():
         spans(["O", "O"], sentence_starts=[0, 2])
     with pytest.raises(ValueError, match=r"entities\[1\] = \('LOC', 1, 3\) overlaps"):
         tags_of([("PER", 0, 2), ("LOC", 1, 3)], 4)
-    with pytest.raises(ValueError, match="is no entity in 2 tokens"):
+    with pytest.raises(ValueError, match="is not an entity in 2 tokens"):
         tags_of([("PER", 1, 3)], 2)
     assert spans([]) == [] == convert([], "BIO", "IO")
 

@@ -178,7 +178,7 @@ class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         try:
             return cls._restored(saved)
         except (AttributeError, IndexError, KeyError, TypeError, ValueError, OverflowError) as error:
-            raise ModelFileError(f"{os.fspath(path)}: the file describes no valid model: {error}") from None
+            raise ModelFileError(f"{os.fspath(path)}: the file does not describe a valid model: {error}") from None
 
     @classmethod
     def _restored(cls, saved: SavedModel) -> Self:

@@ -109,7 +109,7 @@ class GrowingNames:
 
 
 class NoStringError(TypeError):
-    """An entry that is no feature."""
+    """An entry that is not a feature."""
 
     def __init__(self, entry: Any) -> None:
         super().__init__(f"features must be strings, or tuples of strings, found {entry!r}")
@@ -393,7 +393,7 @@ def _tokens_with(carried: Any) -> Ints:
 
 
 def check_sequences(X: Any, what: str) -> None:
-    """Refuse what is no list of sequences."""
+    """Refuse what is not a list of sequences."""
     if isinstance(X, str | bytes | Mapping) or not isinstance(X, Collection):
         raise TypeError(f"{what} must be a list of sequences, found {type(X).__name__}")
 

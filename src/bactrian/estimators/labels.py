@@ -106,7 +106,7 @@ def class_weights(given: Any, classes: NDArray[Any]) -> str | NDArray[np.float64
         known = classes.tolist()
         for label in given:
             if label not in known:
-                raise ValueError(f"class_weight names label {label!r}, which is none of the {len(known)} classes")
+                raise ValueError(f"class_weight names label {label!r}, which is not one of the {len(known)} classes")
         return np.array([float(given.get(label, 1.0)) for label in known])
     weights = real_numbers(given, "class_weight")
     if weights.shape != classes.shape:
@@ -115,7 +115,7 @@ def class_weights(given: Any, classes: NDArray[Any]) -> str | NDArray[np.float64
 
 
 def check_class_weight(class_weight: Any) -> None:
-    """Refuse what can be no class weights, whatever the labels."""
+    """Refuse what cannot be class weights, whatever the labels."""
     if class_weight is None or (isinstance(class_weight, str) and class_weight == "balanced"):
         return
     if isinstance(class_weight, str | bytes) or not isinstance(class_weight, Mapping | Sequence | np.ndarray):
@@ -280,7 +280,7 @@ def codes_of(labels: NDArray[Any], classes: NDArray[Any], name: str) -> Ints:
     unknown = classes[place] != labels
     if unknown.any():
         node = int(np.argmax(unknown))
-        raise ValueError(f"{name} holds label {labels[node].item()!r}, which is none of the {classes.size} classes")
+        raise ValueError(f"{name} holds label {labels[node].item()!r}, which is not one of the {classes.size} classes")
     return place
 
 

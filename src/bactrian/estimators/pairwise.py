@@ -37,7 +37,7 @@ def checked_table(X: Any) -> Ints:
     if states.dtype.kind not in "biu":
         raise TypeError(f"X must hold integer states, found dtype {states.dtype}")
     if states.dtype.kind == "u" and states.size and int(states.max()) > np.iinfo(np.int64).max:
-        raise ValueError(f"X holds {states.max()}, which is no state: states are small integers from 0")
+        raise ValueError(f"X holds {states.max()}, which is not a state: states are small integers from 0")
     return states.astype(np.int64)
 
 

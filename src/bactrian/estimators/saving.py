@@ -46,7 +46,7 @@ _LEARNERS: dict[str, Any] = {
 
 
 class ModelFileError(ValueError):
-    """The file is no model that this release can read: damaged, truncated, foreign or newer."""
+    """The file is not a model that this release can read: it is damaged, truncated, foreign or newer."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -282,12 +282,12 @@ def _decoded(value: Any, arrays: Arrays) -> Any:
         return {key: _decoded(entry, arrays) for key, entry in content.items()}
     if kind == "items" and isinstance(content, list):
         if not all(isinstance(pair, list) and len(pair) == 2 and _is_key(pair[0]) for pair in content):
-            raise ModelFileError("the metadata holds a dict that is none")
+            raise ModelFileError("the metadata holds a damaged dict")
         return {key: _decoded(entry, arrays) for key, entry in content}
     if kind == "words":
         words = _decoded(content, arrays)
         if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
-            raise ModelFileError("the metadata holds an array of strings that is none")
+            raise ModelFileError("the metadata holds a damaged array of strings")
         return np.array(words, dtype=np.str_)
     if kind == "flags" and isinstance(content, list) and all(isinstance(flag, bool) for flag in content):
         return np.array(content, dtype=np.bool_)

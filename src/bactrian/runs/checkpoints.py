@@ -100,7 +100,7 @@ class Checkpoint:
                 history=tuple(Record(**record) for record in attributes["history"]),
             )
         except (KeyError, TypeError, ValueError) as error:
-            raise ModelFileError(f"{path}: the file describes no valid checkpoint: {error}") from None
+            raise ModelFileError(f"{path}: the file does not describe a valid checkpoint: {error}") from None
 
     @staticmethod
     def remove(path: Path) -> None:
@@ -189,7 +189,7 @@ def learn_in_segments(
                 continue
             solution = dataclasses.replace(solution, status=limit)
         if solution.status in (Status.TIME_LIMIT, Status.ITERATION_LIMIT):
-            save(at)  # a limit is no accident: whoever raises it goes on from here
+            save(at)  # whoever raises the limit goes on from here
         if not solution.converged:
             warnings.warn(f"{solution.method}: {solution.status}", ConvergenceWarning, stacklevel=2)
         return dataclasses.replace(solution, history=at.history, seconds=at.seconds, evaluations=at.evaluations)

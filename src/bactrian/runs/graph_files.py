@@ -129,7 +129,7 @@ def _from_arrays(path: Path, need_labels: bool) -> Iterator[LabelledGraph]:
         with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
     except (ValueError, zipfile.BadZipFile, EOFError, KeyError) as error:
-        raise ValueError(f"{path}: no readable .npz file: {error}") from None
+        raise ValueError(f"{path}: not a readable .npz file: {error}") from None
     for name in arrays:
         if name not in _ARRAYS:
             raise ValueError(f"{path}: unknown array {name!r}; expected {', '.join(_ARRAYS)}")

@@ -227,7 +227,7 @@ _WORDS_OF_NAME = 3
 #: The field whose line ends the header: the text of the message comes under it.
 _BODY = "abstract"
 
-#: A word that occurs more often is no name, place or time.
+#: A word that occurs more often is not a name, place or time.
 _OFTEN = 8
 
 

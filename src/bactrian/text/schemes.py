@@ -122,7 +122,7 @@ def convert(
 
 
 def guess_scheme(labels: Iterable[Any]) -> str | None:
-    """The scheme whose prefixes a set of labels has, or None where they are no tags of entities.
+    """The scheme whose prefixes a set of labels has, or None where they are not tags of entities.
 
     E or S means BIOES, I alone IO, and B with I is taken for BIO: IOB1 has the same prefixes, and :func:`spans` reads
     both alike.
@@ -221,7 +221,7 @@ def _tags(
     kind_before, end = "", 0
     for number, (kind, start, stop) in enumerate(entities):
         if not (kind and 0 <= start < stop <= length):
-            raise ValueError(f"entities[{number}] = {(kind, start, stop)} is no entity in {length} tokens")
+            raise ValueError(f"entities[{number}] = {(kind, start, stop)} is not an entity in {length} tokens")
         if start < end:
             raise ValueError(f"entities[{number}] = {(kind, start, stop)} overlaps the entity that ends at {end}")
         touches = start == end and kind == kind_before and start not in sentence_starts

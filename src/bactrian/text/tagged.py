@@ -1,6 +1,6 @@
 """Text with inline tags such as ``at <stime>4 pm</stime>``, read and written, and the seminars of Freitag (1998).
 
-This is no XML: tags other than those asked for are text, nothing is escaped, and tags that only mark layout may be
+This is not XML: tags other than those asked for are text, nothing is escaped, and tags that only mark layout may be
 unclosed or cross the others. So it is read by hand, and those are taken out first.
 """
 

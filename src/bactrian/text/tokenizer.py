@@ -1,6 +1,6 @@
 """Words of raw text, each with its place, and where lines and sentences start.
 
-Every character that is no white space belongs to exactly one token, so predictions can be put back into the text.
+Every character that is not white space belongs to exactly one token, so predictions can be put back into the text.
 """
 
 from __future__ import annotations
