@@ -61,7 +61,7 @@ def test_minus_one_is_no_class(estimator: Any) -> None:
         fitted.score(X, [np.where(np.asarray(part) == 1, -1, part) for part in y])
 
 
-@pytest.mark.parametrize("unknown", [None, NAN, -1, np.float32("nan"), np.datetime64("NaT"), NAType()])
+@pytest.mark.parametrize("unknown", [None, NAN, -1, np.float32("nan"), np.datetime64("NaT", "D"), NAType()])
 @pytest.mark.parametrize("estimator", [bt.LinearChainCRF, bt.SkipChainCRF])
 def test_sequences_need_every_label(estimator: Any, unknown: Any) -> None:
     crf = estimator(skips=None) if estimator is bt.SkipChainCRF else estimator()

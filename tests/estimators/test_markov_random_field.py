@@ -405,7 +405,7 @@ def test_missing_states_have_no_score(fields):
         ({"cardinalities": [2, 10**9, 10**9, 3]}, ValueError, "variable 1 has 1000000000 states, the most of all"),
         ({"cardinalities": 10**18, "tables": "potts"}, ValueError, "variable 0 has 1000000000000000000 states"),
         ({"cardinalities": 10**10, "tables": "shared"}, ValueError, r"this machine has .* GiB.* leave it out"),
-        ({"node_factors": "first-edge"}, ValueError, "node_factors must be one of 'clusters', 'edges'"),
+        ({"node_factors": "first-edge"}, ValueError, "node_factors must be one of clusters, edges, found"),
         ({"method": "guess"}, ValueError, "method must be one of .*, found 'guess'"),
         ({"inference": "guess"}, ValueError, "inference must be one of"),
         ({"prior_variance": -1.0}, ValueError, "prior_variance"),

@@ -18,6 +18,7 @@ import bactrian as bt
 from bactrian.camel.inner import InnerResult
 from bactrian.camel.prior import Prior
 from bactrian.camel.run import Run, Settings
+from bactrian.engines.numba.deadline import Deadline
 from bactrian.graphs.packing import pack
 from bactrian.solvers.solution import Status
 
@@ -272,7 +273,8 @@ class Stuck:
 
 @pytest.mark.parametrize(("belief_change", "seconds"), [(0.0, 0.0), (0.5, 0.02)])
 def test_relinearisations_without_a_step_end(belief_change: float, seconds: float) -> None:
-    settings = Settings(Prior(1.0), 1e-6, 1000, 1000, 0.1 if seconds else 60.0, 0, None, None)
+    deadline = Deadline(0.1 if seconds else 60.0)
+    settings = Settings(Prior(1.0), 1e-6, 1000, 1000, 0, None, None, deadline=deadline)
     run = Run(settings, pack(library_data(generative_problem(0, "tree"))), "stuck")
     linearisation = SimpleNamespace(update=lambda: 0.0)
     _, status = bt.Camel().relinearise(run, Stuck(belief_change, seconds), linearisation, np.zeros(2))  # type: ignore[arg-type]

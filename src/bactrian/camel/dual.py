@@ -22,7 +22,7 @@ from bactrian.camel.entropy import Carving
 from bactrian.camel.file_parts import file_parts
 from bactrian.camel.messages import Messages
 from bactrian.camel.prior import Prior
-from bactrian.camel.schedule import SCHEDULE, Schedule
+from bactrian.camel.schedule import Schedule
 from bactrian.engines.files.packed_folder import PackedFolder
 from bactrian.engines.numba.deadline import Deadline
 from bactrian.engines.numba.long_vectors import add_prior
@@ -80,7 +80,7 @@ class Dual:
         *,
         consistency: bool = True,
         communicator: Communicator | None = None,
-        schedule: Schedule = SCHEDULE,
+        schedule: Schedule | None = None,
     ) -> None:
         self.data, self.prior, self.workers, self.consistency = data, prior, workers, consistency
         self.communicator = communicator = communicator or Alone()

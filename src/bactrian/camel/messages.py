@@ -77,10 +77,11 @@ class Messages:
         consistency: bool = True,
         name: str = "",
         space: Space | None = None,
-        schedule: Schedule = SCHEDULE,
+        schedule: Schedule | None = None,
     ) -> None:
         layout = data.layout
-        self.name, self.schedule = name, schedule
+        self.name = name
+        self.schedule = schedule = schedule or SCHEDULE
         self._space = space = space or Space()
         self.data, self.carving, self.workers = data, carving, workers
         self.consistency = consistency

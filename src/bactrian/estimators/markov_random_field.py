@@ -271,7 +271,8 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
         if self.shape is not None and (np.shape(self.shape) != (2,) or np.asarray(self.shape).dtype.kind not in "iu"):
             raise ArgumentError("shape", f"must be (height, width), found {self.shape!r}")
         if isinstance(self.edges, str):
-            check_choice("edges", self.edges, ("complete", "grid"))
+            if self.edges not in ("complete", "grid"):
+                raise ArgumentError("edges", f"must be 'complete', 'grid' or pairs of variables, found {self.edges!r}")
         else:
             checked_edges(self.edges, None, np.iinfo(np.int64).max)
 
