@@ -133,3 +133,17 @@ def _checked_cardinalities(cardinalities: Sequence[int] | NDArray[np.integer]) -
 def pointer(counts: Sequence[int] | NDArray[np.integer | np.bool_]) -> NDArray[np.int64]:
     """Bounds of consecutive runs of such lengths, from 0."""
     return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+
+
+def strides(scope: Sequence[int], cardinalities: Sequence[int] | NDArray[np.integer]) -> dict[int, int]:
+    """Stride of each variable in a table over ``scope``.
+
+    >>> strides((2, 0), [2, 3, 4])
+    {0: 1, 2: 2}
+    """
+    found: dict[int, int] = {}
+    stride = 1
+    for v in reversed(scope):
+        found[v] = stride
+        stride *= int(cardinalities[v])
+    return found

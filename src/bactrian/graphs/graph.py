@@ -13,7 +13,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from bactrian.graphs.domain import Domain, pointer
+from bactrian.graphs.domain import Domain, pointer, strides
 from bactrian.graphs.elimination import junction_tree
 
 Ints = NDArray[np.int64]
@@ -218,18 +218,10 @@ def _pair_rows(
 
 
 def _strides(graph: ClusterGraph, scopes: Sequence[tuple[int, ...]]) -> sp.csr_array:
-    rows: list[int] = []
-    columns: list[int] = []
-    values: list[int] = []
-    for row, scope in enumerate(scopes):
-        stride = 1
-        for v in reversed(scope):
-            rows.append(row)
-            columns.append(v)
-            values.append(stride)
-            stride *= int(graph.cardinalities[v])
-    shape = (len(scopes), graph.n_variables)
-    return sp.csr_array((np.array(values, dtype=np.int64), (rows, columns)), shape=shape)
+    sizes = graph.cardinalities.tolist()
+    entries = [(row, v, stride) for row, scope in enumerate(scopes) for v, stride in strides(scope, sizes).items()]
+    rows, columns, values = np.array(entries, dtype=np.int64).reshape(-1, 3).T
+    return sp.csr_array((values, (rows, columns)), shape=(len(scopes), graph.n_variables))
 
 
 def chain_graph(cardinalities: Sequence[int]) -> ClusterGraph:

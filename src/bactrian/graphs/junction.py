@@ -1,122 +1,165 @@
-"""Exact computation on any packed data: its clusters moved onto junction trees.
+"""Junction trees of packed instances: one plan for learning, inference and decoding.
 
-Every cluster's table is added into the table of a clique that contains its scope. That is a linear map from the old
-table entries and hub states to clique entries, so scores and moments pass through it unchanged, and two sweeps of
-message passing on the tree are exact.
+The *factors* of an instance are its table clusters, then its hubs. Each is taken by a clique that contains its free
+variables; observed variables are in no clique, and factors are read where these stand (:class:`FactorTree`). Exact
+inference runs on views of the factors' tables (:mod:`bactrian.inference.exact`). Learning and decoding
+(:mod:`bactrian.inference.maximum`) add the factors' tables up to tables of cliques, and pack the cliques as clusters of
+a graph without loops, on which two sweeps of messages are exact.
+
+For learning (:func:`on_junction_trees`) adding up is a linear map from the old table entries and hub states to clique
+entries, so that scores and moments pass through it unchanged.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from bactrian.engines.numba.layout import Layout
 from bactrian.graphs.elimination import JunctionTree, junction_tree
 from bactrian.graphs.graph import ClusterGraph
-from bactrian.graphs.packed import PackedData, TableReader
-from bactrian.graphs.packing import ModelViews, TablePlan, build_layout, pack_layout, projection_map
+from bactrian.graphs.packed import FactorReader, PackedData, TableReader
+from bactrian.graphs.packing import ModelViews, TablePlan, build_layout, pack_layout
 from bactrian.graphs.scores import SpreadScores
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Scope = tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class FactorTree:
+    """The junction tree of an instance's factors; instances whose factors have the same scopes share one."""
+
+    sizes: list[int]  #: cardinalities of the variables
+    scopes: list[Scope]  #: of the factors
+    n_tables: int  #: how many factors are table clusters
+    tree: JunctionTree
+
+    @cached_property
+    def graph(self) -> ClusterGraph:
+        """The cliques as clusters of a graph."""
+        return ClusterGraph(self.sizes, self.tree.cliques, self.tree.edges)
+
+    def axes(self, scope: Sequence[int]) -> list[int]:
+        """The variables that are axes of a table over ``scope``: arrays have few axes, so one state needs none."""
+        return [v for v in scope if self.sizes[v] > 1]
+
+    def shape(self, clique: int) -> list[int]:
+        """Shape of a clique's table."""
+        return [self.sizes[v] for v in self.axes(self.tree.cliques[clique])]
+
+    def spread(self, factor: int, table: NDArray[Any], observed: Mapping[int, int]) -> NDArray[Any]:
+        """A factor's table at the observed states, in the shape to be added to that of its clique.
+
+        Where no clique has it, since all its variables are observed, a single entry is left.
+        """
+        scope, clique = self.axes(self.scopes[factor]), self.tree.assignment[factor]
+        cut = table.reshape([self.sizes[v] for v in scope])[tuple(observed.get(v, slice(None)) for v in scope)]
+        free = [v for v in scope if v not in observed]
+        axes = self.axes(self.tree.cliques[clique]) if clique >= 0 else []
+        ordered = cut.transpose([free.index(v) for v in axes if v in free])
+        return ordered.reshape([self.sizes[v] if v in free else 1 for v in axes])
+
+    def marginal(self, factor: int, table: Floats) -> Floats:
+        """Sums of its clique's table for each state of a factor that has no observed variables."""
+        axes, scope = self.axes(self.tree.cliques[self.tree.assignment[factor]]), self.axes(self.scopes[factor])
+        summed = table.reshape([self.sizes[v] for v in axes]).sum(
+            axis=tuple(axis for axis, v in enumerate(axes) if v not in scope)
+        )
+        kept = [v for v in axes if v in scope]
+        marginal: Floats = np.ascontiguousarray(summed.transpose([kept.index(v) for v in scope])).ravel()
+        return marginal
+
+
+class TreePlanner:
+    """Finds the junction trees of packed instances."""
+
+    def __init__(self, data: PackedData, memory_budget: int = 4 * 2**30) -> None:
+        self._data, self._memory_budget = data, memory_budget
+        self._known: dict[tuple[object, ...], FactorTree] = {}
+
+    def tree(self, instance: int, observed: Collection[int] = ()) -> FactorTree:
+        """The tree of an instance without its observed variables, or MemoryBudgetError where its tables do not fit."""
+        cardinalities, tables, hubs = self._data.views.scopes(instance)
+        sizes, scopes = cardinalities.tolist(), [*tables, *hubs]
+        key = (tuple(sizes), tuple(scopes), len(tables), frozenset(observed))
+        if key not in self._known:
+            tree = junction_tree(cardinalities, scopes, evidence=observed, memory_budget=self._memory_budget)
+            self._known[key] = FactorTree(sizes, scopes, len(tables), tree)
+        return self._known[key]
+
+
+def clique_layout(trees: Sequence[FactorTree]) -> Layout:
+    """The cliques of trees, one instance each, with a table of its own for every clique; the hubs are sepsets."""
+    structures = [tree.graph.structure for tree in trees]
+    return build_layout(structures, TablePlan.own(structures))
 
 
 @dataclass(frozen=True)
 class JunctionData:
-    """Packed junction trees of ``original``'s instances, and where its clusters and hubs went."""
+    """Packed junction trees of ``original``'s instances."""
 
     original: PackedData
     packed: PackedData
-    cluster_place: tuple[Ints, list[tuple[int, ...]]]  #: clique and axes of each table cluster
-    hub_place: tuple[Ints, list[tuple[int, ...]]]
-    clique_shapes: list[tuple[int, ...]]
+    trees: list[FactorTree]
 
     def reader(self, cliques: TableReader) -> TableReader:
         """Tables of the original clusters and hubs, as marginals of cliques."""
         return _MarginalReader(self, cliques)
 
 
+class _MarginalReader(FactorReader):
+    def __init__(self, junction: JunctionData, cliques: TableReader) -> None:
+        super().__init__(junction.original.layout)
+        self._trees, self._cliques = junction.trees, cliques
+        self._first_clique = junction.packed.layout.instance_clusters
+
+    def factor(self, instance: int, factor: int) -> Floats:
+        tree = self._trees[instance]
+        clique = int(self._first_clique[instance]) + tree.tree.assignment[factor]
+        return tree.marginal(factor, self._cliques.cluster(clique))
+
+
 def on_junction_trees(data: PackedData) -> JunctionData:
     """Move every instance onto a junction tree, or raise MemoryBudgetError where its tables would not fit."""
-    layout = data.layout
-    graphs: list[ClusterGraph] = []
-    cliques, cluster_axes, hub_axes = [], [], []
-    cluster_clique, hub_clique = np.empty(layout.n_clusters, dtype=np.int64), np.empty(layout.n_hubs, dtype=np.int64)
-    known: dict[tuple[object, ...], tuple[ClusterGraph, JunctionTree]] = {}
-    placed = 0
-    for m in range(layout.n_instances):
-        cardinalities, table_scopes, hub_scopes = data.views.scopes(m)
-        scopes = [*table_scopes, *hub_scopes]
-        key = (tuple(cardinalities.tolist()), tuple(scopes))
-        if key not in known:
-            tree = junction_tree(cardinalities, scopes)
-            known[key] = ClusterGraph(cardinalities, tree.cliques, tree.edges), tree
-        graph, tree = known[key]
-        assignment = np.array(tree.assignment, dtype=np.int64)
-        first, last = layout.instance_clusters[m], layout.instance_clusters[m + 1]
-        cluster_clique[first:last] = placed + assignment[: len(table_scopes)]
-        first, last = layout.instance_hubs[m], layout.instance_hubs[m + 1]
-        hub_clique[first:last] = placed + assignment[len(table_scopes) :]
-        axes = [
-            tuple(tree.cliques[q].index(v) for v in scope) for q, scope in zip(tree.assignment, scopes, strict=True)
-        ]
-        cluster_axes += axes[: len(table_scopes)]
-        hub_axes += axes[len(table_scopes) :]
-        cliques += [graph.shape(clique) for clique in tree.cliques]
-        graphs.append(graph)
-        placed += len(tree.cliques)
-
-    tables = TablePlan.own([graph.structure for graph in graphs])
-    tree_layout = build_layout([graph.structure for graph in graphs], tables)
-    views = ModelViews(graphs, tree_layout.instance_hubs, tree_layout.instance_clusters)
-    clusters, hubs = (cluster_clique, cluster_axes), (hub_clique, hub_axes)
-    spread = _spread_matrix(data, tree_layout.table_offset, tree_layout.n_hub_states, cliques, clusters, hubs)
-    scores = SpreadScores(data.scores, data.layout.n_entries, spread)
+    planner = TreePlanner(data)
+    trees = [planner.tree(m) for m in range(data.layout.n_instances)]
+    graphs = [tree.graph for tree in trees]
+    layout = clique_layout(trees)
     packed = pack_layout(
-        tree_layout, [graph.structure for graph in graphs], scores, data.weights, views, data.hub_kind[:0]
+        layout,
+        [graph.structure for graph in graphs],
+        SpreadScores(data.scores, data.layout.n_entries, _spread_matrix(data, trees, layout)),
+        data.weights,
+        ModelViews(graphs, layout.instance_hubs, layout.instance_clusters),
+        data.hub_kind[:0],
     )
     packed = replace(packed, empirical=data.empirical, observed_base=data.observed_base)
-    return JunctionData(data, packed, clusters, hubs, cliques)
+    return JunctionData(data, packed, trees)
 
 
-def _spread_matrix(
-    data: PackedData,
-    clique_offset: Ints,
-    n_hub_states: int,
-    shapes: list[tuple[int, ...]],
-    clusters: tuple[Ints, list[tuple[int, ...]]],
-    hubs: tuple[Ints, list[tuple[int, ...]]],
-) -> sp.csr_array:
-    """The matrix of :class:`SpreadScores`: ones where an old state is part of a clique's state."""
+def _spread_matrix(data: PackedData, trees: Sequence[FactorTree], cliques: Layout) -> sp.csr_array:
+    """The matrix of :class:`SpreadScores`: ones where a state of a factor is part of a clique's state."""
     layout = data.layout
-    rows: list[Ints] = []
-    columns: list[NDArray[np.int64]] = []
-    starts = (layout.table_offset[layout.cluster_table], layout.n_entries + layout.hub_offset[:-1])
-    for (places, all_axes), offset in zip((clusters, hubs), starts, strict=True):
-        for place, axes, start in zip(places.tolist(), all_axes, offset.tolist(), strict=True):
-            rows.append(np.arange(clique_offset[place], clique_offset[place + 1]))
-            columns.append(start + projection_map(shapes[place], axes).astype(np.int64))
-    shape = (int(clique_offset[-1]) + n_hub_states, layout.n_entries + layout.n_hub_states)
-    if not rows:
-        return sp.csr_array(shape)
+    rows: list[Ints] = [np.zeros(0, dtype=np.int64)]
+    columns: list[Ints] = [np.zeros(0, dtype=np.int64)]
+    for m, tree in enumerate(trees):
+        tables = layout.cluster_table[layout.instance_clusters[m] : layout.instance_clusters[m + 1]]
+        hubs = layout.n_entries + layout.hub_offset[layout.instance_hubs[m] : layout.instance_hubs[m + 1] + 1]
+        starts = np.concatenate([layout.table_offset[tables], hubs[:-1]]).tolist()
+        stops = np.concatenate([layout.table_offset[tables + 1], hubs[1:]]).tolist()
+        for factor, (q, start, stop) in enumerate(zip(tree.tree.assignment, starts, stops, strict=True)):
+            clique = int(cliques.instance_clusters[m]) + q
+            rows.append(np.arange(cliques.table_offset[clique], cliques.table_offset[clique + 1]))
+            states = tree.spread(factor, np.arange(start, stop), {})
+            columns.append(np.broadcast_to(states, tree.shape(q)).ravel())
     flat_rows, flat_columns = np.concatenate(rows), np.concatenate(columns)
+    shape = (cliques.n_entries + cliques.n_hub_states, layout.n_entries + layout.n_hub_states)
     return sp.csr_array((np.ones(flat_rows.size), (flat_rows, flat_columns)), shape=shape)
-
-
-class _MarginalReader(TableReader):
-    def __init__(self, junction: JunctionData, cliques: TableReader) -> None:
-        self._junction, self._cliques = junction, cliques
-
-    def cluster(self, index: int) -> Floats:
-        return self._marginal(self._junction.cluster_place, index)
-
-    def hub(self, index: int) -> Floats:
-        return self._marginal(self._junction.hub_place, index)
-
-    def _marginal(self, place: tuple[Ints, list[tuple[int, ...]]], index: int) -> Floats:
-        clique, axes = int(place[0][index]), place[1][index]
-        states = projection_map(self._junction.clique_shapes[clique], axes)
-        marginal: Floats = np.bincount(states, weights=self._cliques.cluster(clique)).astype(np.float64)
-        return marginal

@@ -190,6 +190,35 @@ class TableReader:
         return np.stack([self.cluster(index) for index in range(first, last)])
 
 
+class FactorReader(TableReader):
+    """Belief tables by instance; the factors of one are its table clusters, then its hubs."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+
+    def factor(self, instance: int, factor: int) -> Floats:
+        """Belief table of a factor of an instance."""
+        raise NotImplementedError
+
+    def cluster(self, index: int) -> Floats:
+        """See :class:`TableReader`."""
+        clusters = self._layout.instance_clusters
+        m = instance_of(clusters, index)
+        return self.factor(m, index - int(clusters[m]))
+
+    def hub(self, index: int) -> Floats:
+        """See :class:`TableReader`."""
+        layout = self._layout
+        m = instance_of(layout.instance_hubs, index)
+        n_tables = int(layout.instance_clusters[m + 1] - layout.instance_clusters[m])
+        return self.factor(m, n_tables + index - int(layout.instance_hubs[m]))
+
+
+def instance_of(bounds: Ints, index: int) -> int:
+    """The instance that cluster or hub ``index`` belongs to, from the bounds of all instances."""
+    return int(np.searchsorted(bounds, index, side="right")) - 1
+
+
 def instance_blocks(layout: Layout) -> Ints:
     """Blocks of instances of about equal work."""
     work = np.concatenate([[0], np.cumsum(np.diff(layout.link_offset))])[layout.hub_links]

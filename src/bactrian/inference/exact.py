@@ -1,10 +1,14 @@
 """Exact inference: two sweeps of messages on trees, a junction tree elsewhere.
 
 Evidence is cut out of the tables before variables are eliminated, so that observed ones cost nothing: a factor is read
-with the strides of its free variables, from where its observed ones stand (:mod:`bactrian.inference.junction_plan`).
+with the strides of its free variables, from where its observed ones stand.
 """
 
 from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,16 +17,22 @@ from bactrian.camel.entropy import carve
 from bactrian.engines.numba.junction import calibrate
 from bactrian.engines.numba.layout import Layout
 from bactrian.engines.numba.schedules import CONVERGED
-from bactrian.graphs.packed import TableReader
+from bactrian.engines.numba.table_views import TreePlan
+from bactrian.graphs.domain import pointer, strides
+from bactrian.graphs.elimination import JunctionTree
+from bactrian.graphs.junction import FactorTree, TreePlanner
+from bactrian.graphs.packed import FactorReader, TableReader, instance_of
 from bactrian.graphs.packing import is_bethe
-from bactrian.inference.evidence import contradiction
-from bactrian.inference.junction_plan import Elimination, Eliminator
+from bactrian.inference.evidence import Evidence, contradiction
 from bactrian.inference.problem import Problem, check_contradictions, new_progress
 from bactrian.inference.propagation import BeliefReader, sequential
 from bactrian.inference.result import InferenceResult, views_of
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+
+#: A pool has at most so many entries, or this part of its clique's, unless a single factor has more.
+_SMALL_POOL, _POOL_PART = 256, 32
 
 
 def exact(problem: Problem) -> list[InferenceResult]:
@@ -31,8 +41,7 @@ def exact(problem: Problem) -> list[InferenceResult]:
     swept = layout.instance_is_tree & np.array([is_bethe(data, m) for m in range(layout.n_instances)], dtype=bool)
     others = np.flatnonzero(~swept).tolist()
     places = {m: _Place(layout, m) for m in others}
-    eliminator = Eliminator(problem.options.memory_budget)
-    eliminations = {m: _eliminate(problem, eliminator, m, places[m]) for m in others}
+    eliminations = _eliminations(problem, places)
     carving = carve(data, "bethe").whole
     messages = problem.messages(carving)
     progress = new_progress(problem, carving)
@@ -49,7 +58,7 @@ def exact(problem: Problem) -> list[InferenceResult]:
             local = places[m].gather(messages.tables.log_entries, messages.tables.hub_scores)
             values[m], beliefs[m] = _calibrated(eliminations[m], local)
 
-    largest = max((_bytes(elimination) for elimination in eliminations.values()), default=0)
+    largest = max((8 * elimination.tree.table_entries for elimination in eliminations.values()), default=0)
     together = largest * problem.workers.n_threads <= problem.options.memory_budget
     problem.workers.run(task, np.arange(len(others) + 1) if together else np.array([0, len(others)]))
     for impossible in np.flatnonzero(values == -np.inf):
@@ -77,36 +86,54 @@ def exact(problem: Problem) -> list[InferenceResult]:
 
 
 class _Place:
-    """Tables of one instance one after the other, shared ones repeated, then the states of its hubs."""
+    """Scores of one instance's factors one after the other: tables, shared ones repeated, then the states of hubs."""
 
     def __init__(self, layout: Layout, instance: int) -> None:
-        self.first_cluster, last = layout.instance_clusters[instance : instance + 2].tolist()
-        self.first_hub, self.last_hub = layout.instance_hubs[instance : instance + 2].tolist()
-        tables = layout.cluster_table[self.first_cluster : last]
+        tables = layout.cluster_table[slice(*layout.instance_clusters[instance : instance + 2])]
+        hub_offset = layout.hub_offset[slice(layout.instance_hubs[instance], layout.instance_hubs[instance + 1] + 1)]
         self._table_start = layout.table_offset[tables]
-        sizes = layout.table_offset[tables + 1] - self._table_start
-        self.cluster_start = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-        self._hub_states = slice(*layout.hub_offset[[self.first_hub, self.last_hub]].tolist())
-        hub_offset = layout.hub_offset[self.first_hub : self.last_hub + 1]
-        self.hub_start = hub_offset - hub_offset[0] + self.cluster_start[-1]
+        self._table_sizes = layout.table_offset[tables + 1] - self._table_start
+        self._hub_states = slice(int(hub_offset[0]), int(hub_offset[-1]))
+        self.start = pointer(np.concatenate([self._table_sizes, np.diff(hub_offset)]))  #: of each factor, and the end
 
     def gather(self, entries: Floats, hub_scores: Floats) -> Floats:
         """The instance's scores in this order."""
-        within = np.arange(self.cluster_start[-1]) - np.repeat(self.cluster_start[:-1], np.diff(self.cluster_start))
-        tables = entries[np.repeat(self._table_start, np.diff(self.cluster_start)) + within]
-        return np.concatenate([tables, hub_scores[self._hub_states]])
+        moved = np.repeat(self._table_start - self.start[: self._table_start.size], self._table_sizes)
+        return np.concatenate([entries[np.arange(moved.size) + moved], hub_scores[self._hub_states]])
 
 
-def _eliminate(problem: Problem, eliminator: Eliminator, instance: int, place: _Place) -> Elimination:
-    data = problem.data
-    cardinalities, table_scopes, hub_scopes = data.views.scopes(instance)
-    own = [h for h in range(len(hub_scopes)) if not data.hub_virtual[place.first_hub + h]]
-    scopes = [*table_scopes, *(hub_scopes[h] for h in own)]
-    starts = [*place.cluster_start[:-1].tolist(), *place.hub_start[own].tolist()]
-    return eliminator.eliminate(cardinalities, scopes, starts, problem.evidence[instance])
+@dataclass(frozen=True)
+class _Elimination:
+    """A junction tree ready to run, for factors that lie one after the other in one array of scores."""
+
+    plan: TreePlan
+    constants: Ints  #: entries that evidence leaves of factors without a free variable
+    tree: JunctionTree
 
 
-def _calibrated(elimination: Elimination, local: Floats) -> tuple[float, Floats]:
+def _eliminations(problem: Problem, places: Mapping[int, _Place]) -> dict[int, _Elimination]:
+    """Junction trees of some instances; those with the same scopes and the same observed variables share a plan."""
+    planner = TreePlanner(problem.data, problem.options.memory_budget)
+    plans: dict[FactorTree, tuple[TreePlan, list[int]]] = {}
+    found = {}
+    for m, place in places.items():
+        factors = planner.tree(m, problem.evidence[m].keys())
+        if factors not in plans:
+            plans[factors] = _plan(factors)
+        plan, pooled = plans[factors]
+        source = place.start[:-1] + _observed_entries(factors, problem.evidence[m])
+        constants = source[np.array(factors.tree.assignment) < 0]
+        found[m] = _Elimination(plan._replace(factor_source=source[pooled]), constants, factors.tree)
+    return found
+
+
+def _observed_entries(factors: FactorTree, evidence: Evidence) -> Ints:
+    """Index of the observed states in the table of each factor, its free variables at 0."""
+    steps = (strides(scope, factors.sizes) for scope in factors.scopes)
+    return np.array([sum(stride * evidence.get(v, 0) for v, stride in step.items()) for step in steps], dtype=np.int64)
+
+
+def _calibrated(elimination: _Elimination, local: Floats) -> tuple[float, Floats]:
     """log Z, and the marginals of all factors in the order of their scores."""
     beliefs = np.zeros(local.size)
     constant = float(local[elimination.constants].sum())
@@ -117,48 +144,148 @@ def _calibrated(elimination: Elimination, local: Floats) -> tuple[float, Floats]
     return constant + value, beliefs
 
 
-def _bytes(elimination: Elimination) -> int:
-    return 8 * elimination.tree.table_entries
-
-
-class _ExactReader(TableReader):
+class _ExactReader(FactorReader):
     """Marginals of clusters and hubs: of trees from their messages, of other instances from their junction trees."""
 
     def __init__(
         self, layout: Layout, trees: TableReader | None, places: dict[int, _Place], beliefs: dict[int, Floats]
     ) -> None:
-        self._layout, self._trees, self._places, self._beliefs = layout, trees, places, beliefs
+        super().__init__(layout)
+        self._trees, self._places, self._beliefs = trees, places, beliefs
+
+    def factor(self, instance: int, factor: int) -> Floats:
+        """See :class:`FactorReader`."""
+        start = self._places[instance].start
+        return self._beliefs[instance][start[factor] : start[factor + 1]].copy()
 
     def cluster(self, index: int) -> Floats:
-        """Marginal of a table cluster."""
-        m = int(np.searchsorted(self._layout.instance_clusters, index, side="right")) - 1
-        if m not in self._places:
-            assert self._trees is not None
-            return self._trees.cluster(index)
-        place = self._places[m]
-        bounds = place.cluster_start[index - place.first_cluster : index - place.first_cluster + 2]
-        return self._beliefs[m][slice(*bounds.tolist())].copy()
+        """See :class:`TableReader`."""
+        trees = self._reader_of_trees(self._layout.instance_clusters, index)
+        return super().cluster(index) if trees is None else trees.cluster(index)
 
     def hub(self, index: int) -> Floats:
-        """Marginal of a hub."""
-        m = int(np.searchsorted(self._layout.instance_hubs, index, side="right")) - 1
-        if m not in self._places:
-            assert self._trees is not None
-            return self._trees.hub(index)
-        place = self._places[m]
-        bounds = place.hub_start[index - place.first_hub : index - place.first_hub + 2]
-        return self._beliefs[m][slice(*bounds.tolist())].copy()
+        """See :class:`TableReader`."""
+        trees = self._reader_of_trees(self._layout.instance_hubs, index)
+        return super().hub(index) if trees is None else trees.hub(index)
 
     def hubs(self, first: int, last: int) -> Floats:
         """See :class:`TableReader`; the hubs are of one instance."""
-        m = int(np.searchsorted(self._layout.instance_hubs, first, side="right")) - 1
-        if m in self._places or self._trees is None:
-            return super().hubs(first, last)
-        return self._trees.hubs(first, last)
+        trees = self._reader_of_trees(self._layout.instance_hubs, first)
+        return super().hubs(first, last) if trees is None else trees.hubs(first, last)
 
     def pairs(self, first: int, last: int) -> Floats:
         """See :class:`TableReader`; the pairs are of one instance."""
-        m = int(np.searchsorted(self._layout.instance_clusters, first, side="right")) - 1
-        if m in self._places or self._trees is None:
-            return super().pairs(first, last)
-        return self._trees.pairs(first, last)
+        trees = self._reader_of_trees(self._layout.instance_clusters, first)
+        return super().pairs(first, last) if trees is None else trees.pairs(first, last)
+
+    def _reader_of_trees(self, bounds: Ints, index: int) -> TableReader | None:
+        return None if instance_of(bounds, index) in self._places else self._trees
+
+
+def _plan(factors: FactorTree) -> tuple[TreePlan, list[int]]:
+    """Index arrays (factor sources not yet known) and the factors in the order in which pools take them.
+
+    Variables are ranked in the reverse of the order in which they first appear on the way from the roots, and every
+    table has its axes in that order. What a clique does not share with its parent then comes first, and the sepset's
+    table is a contiguous block that repeats through the clique's: both messages of an edge run through memory in long
+    stretches.
+    """
+    sizes, scopes, tree = factors.sizes, factors.scopes, factors.tree
+    rank = _ranks(tree)
+    cliques = [sorted(clique, key=rank.__getitem__) for clique in tree.cliques]
+    taken: list[list[int]] = [[] for _ in cliques]
+    for f, q in enumerate(tree.assignment):
+        if q >= 0:
+            taken[q].append(f)
+    free = [{v for v in scope if v in rank} for scope in scopes]
+    pools = [_pool(members, free, sizes, _size(clique, sizes)) for members, clique in zip(taken, cliques, strict=True)]
+    pool_scopes = [sorted(scope, key=rank.__getitem__) for group in pools for scope, _ in group]
+    pool_members = [members for group in pools for _, members in group]
+    views = _Views(sizes)
+    for scope, q in zip(pool_scopes, [q for q, group in enumerate(pools) for _ in group], strict=True):
+        views.add(cliques[q], strides(scope, sizes))
+    sepsets = [sorted(sepset, key=rank.__getitem__) for _, _, sepset in tree.edges]
+    for (child, _, _), sepset in zip(tree.edges, sepsets, strict=True):
+        views.add(cliques[child], strides(sepset, sizes))
+    for (_, parent, _), sepset in zip(tree.edges, sepsets, strict=True):
+        views.add(cliques[parent], strides(sepset, sizes))
+    for scope, members in zip(pool_scopes, pool_members, strict=True):
+        for f in members:
+            views.add(scope, strides(scopes[f], sizes))
+    pooled = [f for members in pool_members for f in members]
+    plan = TreePlan(
+        clique_offset=pointer([_size(clique, sizes) for clique in cliques]),
+        clique_pools=pointer([len(group) for group in pools]),
+        pool_offset=pointer([_size(scope, sizes) for scope in pool_scopes]),
+        pool_factors=pointer([len(members) for members in pool_members]),
+        factor_source=np.zeros(len(pooled), dtype=np.int64),
+        sepset_offset=pointer([_size(sepset, sizes) for sepset in sepsets]),
+        child=np.array([child for child, _, _ in tree.edges], dtype=np.int64),
+        parent=np.array([parent for _, parent, _ in tree.edges], dtype=np.int64),
+        views=np.array(views.bounds, dtype=np.int64),
+        dims=np.array(views.dims, dtype=np.int64),
+        strides=np.array(views.strides, dtype=np.int64),
+    )
+    return plan, pooled
+
+
+def _pool(factors: list[int], free: list[set[int]], sizes: list[int], entries: int) -> list[tuple[set[int], list[int]]]:
+    """Factors of a clique with ``entries`` states in groups whose joint scope stays small; at least one group."""
+    limit = max(_SMALL_POOL, entries // _POOL_PART)
+    pools: list[tuple[set[int], list[int]]] = []
+    for f in sorted(factors, key=lambda f: -_size(free[f], sizes)):
+        for scope, members in pools:
+            if free[f] <= scope or _size(scope | free[f], sizes) <= limit:
+                scope |= free[f]
+                members.append(f)
+                break
+        else:
+            pools.append((set(free[f]), [f]))
+    return pools or [(set(), [])]
+
+
+def _ranks(tree: JunctionTree) -> dict[int, int]:
+    """Free variables in the reverse of the order in which they first appear from the roots down."""
+    children = {child for child, _, _ in tree.edges}
+    rank: dict[int, int] = {}
+    downward = [q for q in range(len(tree.cliques)) if q not in children]
+    downward += [child for child, _, _ in reversed(tree.edges)]
+    for q in downward:
+        for v in tree.cliques[q]:
+            rank.setdefault(v, -len(rank))
+    return rank
+
+
+def _size(scope: Iterable[int], sizes: list[int]) -> int:
+    return math.prod([sizes[v] for v in scope])
+
+
+class _Views:
+    """Views one after the other: axes of a larger table with their strides in a smaller one."""
+
+    def __init__(self, sizes: list[int]) -> None:
+        self._sizes = sizes
+        self.bounds = [0]
+        self.dims: list[int] = []
+        self.strides: list[int] = []
+
+    def add(self, scope: Sequence[int], strides: Mapping[int, int]) -> None:
+        """Add the view of a table over ``scope``; axes that one stride serves are merged."""
+        dims, steps = [1], [0]
+        for v in reversed(scope):
+            size, stride = self._sizes[v], strides.get(v, 0)
+            if size == 1:
+                continue
+            if dims[-1] == 1:
+                dims[-1], steps[-1] = size, stride
+            elif stride == steps[-1] * dims[-1]:
+                dims[-1] *= size
+            else:
+                dims.append(size)
+                steps.append(stride)
+        if len(dims) == 1:
+            dims.append(1)
+            steps.append(0)
+        self.dims += reversed(dims)
+        self.strides += reversed(steps)
+        self.bounds.append(len(self.dims))

@@ -7,7 +7,7 @@ variables or instances.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,12 +17,15 @@ from bactrian.engines.numba.assignments import Scores
 from bactrian.engines.numba.blocks import Blocks, build_blocks
 from bactrian.engines.numba.decoding import Found, dual_instances, max_product_instances
 from bactrian.engines.numba.first_optimum import decode_trees
+from bactrian.engines.numba.layout import Layout
 from bactrian.engines.numba.maximum import joint_score
 from bactrian.engines.numba.threads import Workers
 from bactrian.engines.numba.ties import lower_instances
 from bactrian.engines.numba.viterbi import decode_pairs
+from bactrian.graphs.domain import pointer, strides
 from bactrian.graphs.elimination import MemoryBudgetError
-from bactrian.inference.cliques import Cliques, build_cliques, grouped, plan_cliques
+from bactrian.graphs.junction import FactorTree, TreePlanner, clique_layout
+from bactrian.graphs.packed import instance_blocks
 from bactrian.inference.evidence import contradiction
 from bactrian.inference.factors import FactorScores
 
@@ -67,10 +70,10 @@ def decode_exactly(scores: FactorScores, workers: Workers, memory_budget: int) -
     Raises :class:`~bactrian.graphs.elimination.MemoryBudgetError` where a junction tree would not fit.
     """
     loopy = np.flatnonzero(~scores.layout.instance_is_tree)
-    plans = plan_cliques(scores, loopy, memory_budget)
+    plans = _plan_cliques(scores, loopy, memory_budget)
     found = _decode_forests(scores, workers)
-    for group in grouped(plans, memory_budget):
-        _decode_cliques(scores, build_cliques(scores, group), found, workers)
+    for group in _grouped(plans, memory_budget):
+        _decode_cliques(scores, _build_cliques(scores, group), found, workers)
     return found
 
 
@@ -171,7 +174,116 @@ def _decode_forests(scores: FactorScores, workers: Workers) -> Assignments:
     return Assignments(states, score, score.copy(), np.ones(n, dtype=np.bool_), np.full(n, 2))
 
 
-def _decode_cliques(scores: FactorScores, cliques: Cliques, found: Assignments | Found, workers: Workers) -> None:
+@dataclass(frozen=True)
+class _Plan:
+    """The junction tree of one instance without the variables that have a single allowed state."""
+
+    instance: int
+    fixed: dict[int, int]  #: states of those variables
+    factors: FactorTree
+
+
+@dataclass(frozen=True)
+class _Cliques:
+    """Junction trees of several instances, packed; their hubs are the sepsets."""
+
+    plans: Sequence[_Plan]
+    layout: Layout
+    blocks: Ints
+    entries: Floats  #: clique tables
+    variables: Ints  #: (instances + 1,) variables of each, of all in turn
+    clique: Ints  #: a clique that holds the variable; -1 - hub for one that is in none
+    stride: Ints  #: its stride there
+    states: Ints  #: its number of states
+    possible: Flags  #: no table that is cut down to one entry forbids it
+
+
+def _plan_cliques(scores: FactorScores, instances: Ints, memory_budget: int) -> list[_Plan]:
+    """Junction trees of some instances, or MemoryBudgetError for the first that does not fit.
+
+    Evidence leaves a variable one state, as does a cardinality of 1: such variables are in no clique.
+    """
+    layout = scores.layout
+    planner = TreePlanner(scores.data, memory_budget)
+    plans = []
+    for m in instances.tolist():
+        fixed = {}
+        for v, hub in enumerate(range(*layout.instance_hubs[m : m + 2].tolist())):
+            allowed = np.flatnonzero(scores.hubs[layout.hub_offset[hub] : layout.hub_offset[hub + 1]] > -np.inf)
+            if allowed.size <= 1:
+                fixed[v] = int(allowed[0]) if allowed.size else 0
+        plans.append(_Plan(m, fixed, planner.tree(m, fixed.keys())))
+    return plans
+
+
+def _grouped(plans: Sequence[_Plan], memory_budget: int) -> Iterator[list[_Plan]]:
+    """Plans in turn, in groups whose tables together stay within the budget (or are one instance's)."""
+    group: list[_Plan] = []
+    held = 0
+    for plan in plans:
+        needed = 8 * plan.factors.tree.table_entries
+        if group and held + needed > memory_budget:
+            yield group
+            group, held = [], 0
+        group.append(plan)
+        held += needed
+    if group:
+        yield group
+
+
+def _build_cliques(scores: FactorScores, plans: Sequence[_Plan]) -> _Cliques:
+    """Add up the tables of every clique and pack the trees."""
+    layout = clique_layout([plan.factors for plan in plans])
+    entries = np.zeros(layout.n_entries)
+    clique: list[int] = []
+    stride: list[int] = []
+    possible = np.ones(len(plans), dtype=np.bool_)
+    for i, plan in enumerate(plans):
+        factors, tree = plan.factors, plan.factors.tree
+        possible[i] = _fill(scores, plan, entries, layout.table_offset[int(layout.instance_clusters[i]) :])
+        free_hub = {scope[0]: h for h, scope in enumerate(factors.graph.structure.hub_scopes) if len(scope) == 1}
+        for v, q in enumerate(tree.assignment[factors.n_tables :]):
+            if q < 0:
+                clique.append(-1 - (int(layout.instance_hubs[i]) + free_hub[v]))
+                stride.append(1)
+            else:
+                clique.append(int(layout.instance_clusters[i]) + q)
+                stride.append(strides(tree.cliques[q], factors.sizes)[v])
+    return _Cliques(
+        plans=plans,
+        layout=layout,
+        blocks=instance_blocks(layout),
+        entries=entries,
+        variables=pointer([len(plan.factors.sizes) for plan in plans]),
+        clique=np.array(clique, dtype=np.int64),
+        stride=np.array(stride, dtype=np.int64),
+        states=np.array([k for plan in plans for k in plan.factors.sizes], dtype=np.int64),
+        possible=possible,
+    )
+
+
+def _fill(scores: FactorScores, plan: _Plan, entries: Floats, clique_offset: Ints) -> bool:
+    """Add the tables of an instance into its cliques; False where an entry that is left alone is forbidden."""
+    layout, factors = scores.layout, plan.factors
+    tables = layout.cluster_table[slice(*layout.instance_clusters[plan.instance : plan.instance + 2])]
+    first_hub = int(layout.instance_hubs[plan.instance])
+    possible = True
+    for f, q in enumerate(factors.tree.assignment):
+        if f < factors.n_tables:
+            source = scores.entries[layout.table_offset[tables[f]] : layout.table_offset[tables[f] + 1]]
+        else:
+            hub = first_hub + f - factors.n_tables
+            source = scores.hubs[layout.hub_offset[hub] : layout.hub_offset[hub + 1]]
+        part = factors.spread(f, source, plan.fixed)
+        if q < 0:
+            possible = possible and bool(part > -np.inf)
+        else:
+            table = entries[clique_offset[q] : clique_offset[q + 1]].reshape(factors.shape(q))
+            table += part
+    return possible
+
+
+def _decode_cliques(scores: FactorScores, cliques: _Cliques, found: Assignments | Found, workers: Workers) -> None:
     """Decode the instances of ``cliques`` into ``found``."""
     layout = scores.layout
     tree = cliques.layout
@@ -238,10 +350,10 @@ def _try_cliques(scores: FactorScores, found: Found, chosen: Flags, workers: Wor
     """Decode the chosen instances by junction trees where those fit in the budget."""
     for m in np.flatnonzero(chosen):
         try:
-            plans = plan_cliques(scores, np.array([m]), memory_budget)
+            plans = _plan_cliques(scores, np.array([m]), memory_budget)
         except MemoryBudgetError:
             continue
-        _decode_cliques(scores, build_cliques(scores, plans), found, workers)
+        _decode_cliques(scores, _build_cliques(scores, plans), found, workers)
 
 
 def _kernel_arguments(scores: FactorScores) -> tuple[Scores, Blocks, Floats]:

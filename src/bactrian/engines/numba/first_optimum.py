@@ -225,32 +225,3 @@ def _make_consistent(layout: Layout, tight: Tight, m: int) -> None:
                     listed[kept] = listed[i]
                     kept += 1
             left[local] = kept - begin[local]
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def add_table(target: Floats, sizes: Ints, strides: Ints, source: Floats, start: int) -> None:
-    """Add a factor to a clique's table in C order: ``source[start + sum of strides x state]`` to each joint state.
-
-    ``sizes`` are those of the clique's axes; a stride of 0 marks a variable that the factor does not have.
-    """
-    axes = sizes.size
-    run, last = 1, axes
-    while last > 0 and strides[last - 1] == 0:
-        last -= 1
-        run *= sizes[last]
-    state = np.zeros(max(last, 1), np.int64)
-    place, k = start, 0
-    while k < target.size:
-        score = source[place]
-        for i in range(k, k + run):
-            target[i] += score
-        k += run
-        axis = last - 1
-        while axis >= 0:
-            state[axis] += 1
-            place += strides[axis]
-            if state[axis] < sizes[axis]:
-                break
-            place -= strides[axis] * sizes[axis]
-            state[axis] = 0
-            axis -= 1
