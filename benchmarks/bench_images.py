@@ -17,14 +17,21 @@ from typing import Any
 
 import numpy as np
 
-from bactrian.experiments.table3.corel import FOLDS, ScoredSplit, ScoreSettings, score_split
-from bactrian.experiments.table3.corel_data import CorelImages, corel_folder, draw_splits, read_corel
-from bactrian.experiments.table3.learners import ROWS, Fitted, Limits, TableRow, fit, marginals
+from bactrian.experiments.table3.corel import (
+    FOLDS,
+    CorelImages,
+    ScoredSplit,
+    ScoreSettings,
+    corel_folder,
+    draw_splits,
+    read_corel,
+    score_split,
+)
+from bactrian.experiments.table3.learners import ROW, ROWS, Fitted, Limits, TableRow, fit, marginals
 from bactrian.graphs.graph_data import GraphData
 from bactrian.vision import ArrayCache
 from bactrian.vision.classifiers import KINDS
 
-ROW = {row.name: row for row in ROWS}
 #: Tolerances on the change of beliefs, loosest first, among which the first with a small enough belief error is taken.
 LOOSE = (3e-2, 1e-2, 3e-3, 1e-3, 3e-4)
 BELIEF_ERROR = 0.01
@@ -114,13 +121,11 @@ def main() -> None:
     parser.add_argument("--fold", choices=FOLDS, default="in-fold")
     parser.add_argument("--prior", type=float)
     parser.add_argument("--tolerance", type=float, default=1e-4)
-    parser.add_argument("--seconds", type=float, default=60.0, help="limit of one fit")
+    parser.add_argument("--seconds", type=float, help="limit of one fit; figures that it stops depend on the machine")
     parser.add_argument("--threads", type=int)
     options = parser.parse_args()
     corel, cache = read_corel(corel_folder(options.data)), ArrayCache(options.cache)
-    limits = Limits(
-        tolerance=options.tolerance, max_iterations=2000, max_seconds=options.seconds, n_threads=options.threads
-    )
+    limits = Limits(tolerance=options.tolerance, max_seconds=options.seconds, n_threads=options.threads)
     if options.part == "variants":
         variants(corel, ScoreSettings(), cache, limits, options.splits)
         return

@@ -1,6 +1,8 @@
 """Settings and fixtures shared by all tests."""
 
+import itertools
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -22,3 +24,15 @@ def real_data() -> Path:
     if not path.is_dir():
         pytest.fail(f"BACTRIAN_DATA is set to {folder!r}, which is not a folder")
     return path
+
+
+@pytest.fixture
+def slow_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock on which a minute passes between any two looks: a limit in seconds strikes at once."""
+    minutes = itertools.count()
+
+    def clock() -> float:
+        return 60.0 * next(minutes)
+
+    monkeypatch.setattr(time, "perf_counter", clock)
+    monkeypatch.setattr("bactrian.parallel.communicator.perf_counter", clock)

@@ -80,7 +80,7 @@ def test_output_may_name_a_page_or_a_folder(tmp_path, capsys):
 
 def test_stopping_short_is_exit_code_1_with_results_kept(tmp_path, capsys):
     small = ["--train", "6", "--test", "6", "--announcements", "0"]
-    arguments = ["demo", *small, "-m", "cccp", "--max-seconds", "0", "-o", str(tmp_path)]
+    arguments = ["demo", *small, "-m", "cccp", "--max-seconds", "1e-9", "-o", str(tmp_path)]
     code, out, _ = run(arguments, capsys)
     assert code == 1
     assert "stopped" in out

@@ -481,8 +481,8 @@ TABLE = PaperTable("Table 1", ("method", "F1"), (("piecewise", "85.2"),), ("chos
 def test_reproduce_prints_and_writes_the_table(tmp_path, monkeypatch, capsys):
     calls = []
 
-    def experiment(data, *, quick, progress):
-        calls.append((data, quick))
+    def experiment(data, *, quick, progress, rows, seconds):
+        calls.append((data, quick, list(rows), seconds))
         progress("begun")
         return TABLE
 
@@ -496,13 +496,19 @@ def test_reproduce_prints_and_writes_the_table(tmp_path, monkeypatch, capsys):
         assert "85.2" in out
         assert "chosen on testa" in out
         assert "85.2" in path.read_text(encoding="utf-8")
-    assert calls == [(tmp_path, True)] * 2
+    assert calls == [(tmp_path, True, [], None)] * 2
+    chosen = ["--rows", "exact chain", "--rows", "CCCP", "--seconds", "2.5"]
+    assert run(["reproduce", "table1", "--data", tmp_path, *chosen], capsys)[0] == 0
+    assert calls[-1] == (tmp_path, False, ["exact chain", "CCCP"], 2.5)
+    code, _, err = run(["reproduce", "table1", "--data", tmp_path, "--seconds", "0"], capsys)
+    assert code == 2
+    assert "--seconds" in err
     code, _, err = run(["reproduce", "table1", "--data", tmp_path / "nowhere"], capsys)
     assert (code, err.count("\n")) == (2, 1)
 
 
 def test_reproduce_says_what_is_wrong_with_the_data(tmp_path, monkeypatch, capsys):
-    def experiment(data, *, quick, progress):
+    def experiment(data, **options):
         raise ValueError(f"{data} has no eng.train")
 
     module = type(sys)("bactrian.experiments.table1.table")

@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bactrian.experiments.digits.data import N_AVAILABLE, load_noisy_digits
-from bactrian.experiments.digits.prediction import node_marginals
-from bactrian.experiments.digits.task import LEARNERS, METRICS, NODE_ONLY, DigitsSettings, run_digits
+from bactrian.experiments.digits.task import LEARNERS, METRICS, NODE_ONLY, DigitsSettings, node_marginals, run_digits
 from bactrian.report import LearnersSection
 from bactrian.runs.comparison import Curve, Entry, LabelTable, Metric, Picture, log_loss, reliability
 from bactrian.solvers.solution import ConvergenceWarning
@@ -63,6 +62,12 @@ def test_same_seed_gives_the_same_numbers_whatever_the_threads(comparison):
         assert found.metrics[metric.key] == pytest.approx(expected.metrics[metric.key], abs=1e-8)
     other = run_digits(DigitsSettings(learners=("piecewise",), n_train=30, n_test=60, tolerance=1e-3, seed=1))
     assert other.entries[0].metrics != again.entries[0].metrics
+
+
+def test_figures_do_not_depend_on_the_clock(comparison, slow_clock):
+    again = run_digits(SMALL)
+    assert [entry.metrics for entry in again.entries] == [entry.metrics for entry in comparison.entries]
+    assert all(entry.training is None or entry.training.converged for entry in again.entries)
 
 
 def test_steps_are_told_in_order():

@@ -1,19 +1,35 @@
 """The protocol of Table 3, on small synthetic photographs; and a smoke test on the real ones."""
 
+from contextlib import contextmanager
+
 import numpy as np
 import pytest
 from scipy.stats import bootstrap
+from threadpoolctl import threadpool_limits
 
 from bactrian import infer, learn
 from bactrian.experiments.table3.choices import candidates_of, choose
-from bactrian.experiments.table3.corel import FOLDS, ScoreSettings, graphs, score_split
-from bactrian.experiments.table3.corel_data import CLASSES, CorelImages, corel_folder, draw_splits, read_corel
-from bactrian.experiments.table3.differences import paired_difference
-from bactrian.experiments.table3.figures import table3_figures
-from bactrian.experiments.table3.gallery import table3_gallery
+from bactrian.experiments.table3.corel import (
+    CLASSES,
+    FOLDS,
+    CorelImages,
+    ScoreSettings,
+    corel_folder,
+    draw_splits,
+    graphs,
+    read_corel,
+    score_split,
+)
 from bactrian.experiments.table3.learners import ROWS, Limits
-from bactrian.experiments.table3.table import NODE_ROW, Table3Settings, run_table3
-from bactrian.experiments.table3.text import HEADINGS, mean_and_deviation, plain_table, table3_rows, worse_than_nodes
+from bactrian.experiments.table3.protocol import NODE_ROW, Table3Settings, run_table3
+from bactrian.experiments.table3.table import (
+    HEADINGS,
+    paired_difference,
+    run,
+    table3_gallery,
+    table3_rows,
+    worse_than_nodes,
+)
 from bactrian.graphs.graph_data import GraphData
 from bactrian.vision import ArrayCache, BoostingSettings
 from bactrian.vision.cache import checksum
@@ -162,7 +178,6 @@ def test_the_table_has_every_row_and_says_where_choices_come_from():
     assert shown[6].startswith(f"{matched - alone:+.2f} (")
     called = "CCCP without a prior"
     assert (called in worse_than_nodes(table).split(";")[0]) == (matched < alone)
-    assert plain_table(HEADINGS, rows).count("\n") == len(rows) + 1
     # On two splits: boosting rounds, kind of score, node factors of two rows without a prior, priors of all four rows.
     assert sum("cross-validation over the 4 training images" in choice for choice in table.choices) == 2 * (2 + 2 + 4)
     assert all("training images" in choice for choice in table.choices if "cross-validation" in choice)
@@ -172,10 +187,6 @@ def test_the_table_has_every_row_and_says_where_choices_come_from():
     right = np.mean(table.split.test[0].pixel_labels == to_pixels(
         table.split.test[0].segments, table.predictions["CCCP"][0].argmax(axis=1)))  # fmt: skip
     assert gallery.sheets[0].rows[0][-1].text == f"CCCP: {100 * right:.0f} % of the pixels right"
-    pytest.importorskip("matplotlib")
-    figures = table3_figures(table, n_images=2)
-    titles = [axis.get_title() for axis in figures["segmentations"].axes[: 2 + 1 + len(names)]]
-    assert titles == ["image", "truth", NODE_ROW, *names]
 
 
 def test_choices_are_the_best_on_held_out_images_with_their_out_of_fold_scores():
@@ -185,9 +196,11 @@ def test_choices_are_the_best_on_held_out_images_with_their_out_of_fold_scores()
     candidates = candidates_of(row, (1e-2, 1e-6), FOLDS)
     assert len(candidates) == 8  # two priors, two places of node scores, in-fold and out-of-fold
     assert [one.prior_variance for one in candidates[:2]] == [1e-6, 1e-2]
-    limits = Limits(tolerance=1e-5, max_iterations=60, max_seconds=None)
+    limits = Limits(tolerance=1e-5, max_iterations=60)
     options = {"limits": limits, "n_folds": 2, "seed": 0, "say": lambda _: None}
-    chosen, why = choose(row, scored, candidates, **options)
+    choice = choose(row, scored, candidates, **options)
+    chosen, why = choice.candidate, choice.why
+    assert choice.seconds > 0.0
     accuracies = []
     for one in candidates:
         learned = scored.in_fold if one.fold == "in-fold" else scored.out_of_fold
@@ -208,7 +221,7 @@ def test_choices_are_the_best_on_held_out_images_with_their_out_of_fold_scores()
     assert chosen == candidates[accuracies.index(max(accuracies))]
     for one, accuracy in zip(candidates, accuracies, strict=True):
         assert f"{one}: {accuracy:.1f} %" in why
-    assert choose(row, scored, candidates[:1], **options)[0] == candidates[0]
+    assert choose(row, scored, candidates[:1], **options).candidate == candidates[0]
 
 
 def test_held_out_images_have_out_of_fold_scores_whatever_is_learned_from():
@@ -251,16 +264,86 @@ def test_differences_are_those_of_the_accuracies_and_chance_is_that_of_whole_ima
     assert (uneven.low, uneven.high) == pytest.approx((0.0, 0.1))
 
 
-def test_mean_and_sample_deviation():
-    assert mean_and_deviation([1.0, 2.0, 3.0]) == pytest.approx((2.0, 1.0))
-    assert mean_and_deviation([4.0]) == (4.0, 0.0)
+@pytest.fixture(scope="module")
+def quick_folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("corel")
+    corel = photographs(8)
+    np.savez(folder / "corel.npz", images=corel.images, labels=corel.labels)
+    return folder
+
+
+#: One that solves a sequence of problems, one that starts from a row and takes the choices of another, both left out.
+FEW = ("LBP from piecewise", "TRW")
+
+
+@pytest.fixture(scope="module")
+def quick_table(quick_folder):
+    with cores(1):
+        return run(quick_folder, quick=True, rows=FEW, cache=quick_folder / "one")
+
+
+@contextmanager
+def cores(number):
+    """As on a machine with so many cores."""
+    with pytest.MonkeyPatch.context() as patch, threadpool_limits(number):
+        patch.setattr("bactrian.engines.numba.threads.available_cores", lambda: number)
+        patch.setenv("LOKY_MAX_CPU_COUNT", str(number))
+        yield
+
+
+def figures(table):
+    """Rows and notes without what the clock says."""
+    times = {"seconds", "CPU seconds", "choosing, s"}
+    kept = [k for k, name in enumerate(table.columns) if name not in times]
+    assert len(table.columns) - len(kept) == len(times)
+    return [[row[k] for k in kept] for row in table.rows], [note for note in table.notes if " s in all" not in note]
+
+
+def test_figures_depend_neither_on_the_clock_nor_on_threads(quick_folder, quick_table, slow_clock):
+    with cores(2):
+        again = run(quick_folder, quick=True, rows=FEW, cache=quick_folder / "two")
+    assert figures(again) == figures(quick_table)
+    scores = [next((quick_folder / number).glob("scores-*.npz")) for number in ("one", "two")]
+    with np.load(scores[0]) as first, np.load(scores[1]) as second:
+        assert all(np.array_equal(first[name], second[name]) for name in first.files)
+
+
+def test_every_row_says_what_it_cost(quick_table):
+    place = {name: k for k, name in enumerate(quick_table.columns)}
+    for row in quick_table.rows:
+        costs = [row[place[name]] for name in ("seconds", "evaluations", "iterations", "outer loops")]
+        if row[0] == NODE_ROW:
+            assert costs == [""] * 4
+        else:
+            assert float(costs[0]) >= 0.0
+            assert int(costs[1]) >= 1  # a start may be the end: no iteration
+            assert int(costs[2]) >= 0
+            assert int(costs[3]) >= 1
+    assert [row[0] for row in quick_table.rows] == [NODE_ROW, *FEW, *FEW]
+    assert not any("STOPPED" in note for note in quick_table.notes)
+
+
+def test_rows_are_the_same_with_and_without_those_they_depend_on(quick_folder, quick_table):
+    more = run(quick_folder, quick=True, rows=("piecewise", "convex", *FEW), cache=quick_folder / "one")
+    kept = [row for row in figures(more)[0] if row[0] in (NODE_ROW, *FEW)]
+    assert kept == figures(quick_table)[0]
+
+
+def test_a_limit_in_seconds_is_told(quick_folder):
+    table = run(quick_folder, quick=True, rows=FEW, seconds=1e-9, splits=2, cache=quick_folder / "one")
+    assert "splits: 2" in table.title
+    assert {row[-1] for row in table.rows if row[0] != NODE_ROW} == {"time limit"}
+    (told,) = [note for note in table.notes if "STOPPED by --seconds" in note]
+    for name in FEW:
+        assert f"{name} without a prior" in told
+        assert f"{name} with a prior" in told
 
 
 def test_bad_settings_are_refused():
-    with pytest.raises(ValueError, match=r"rows must be among .*, found 'nothing'"):
+    with pytest.raises(ValueError, match=r"rows must be among .*; found 'nothing'"):
         Table3Settings(rows=("nothing",))
-    with pytest.raises(ValueError, match="rows with 'TRW' must have 'convex'"):
-        Table3Settings(rows=("piecewise", "TRW"))
+    with pytest.raises(ValueError, match="n_splits must be at least 1, found 0"):
+        Table3Settings(n_splits=0)
     with pytest.raises(ValueError, match="priors must be positive"):
         Table3Settings(priors=(0.0,))
     with pytest.raises(ValueError, match="kind must be one of boosted, linear, blend or chosen, found 'best'"):

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from bactrian.experiments.announcements.generator import make_announcements
-from bactrian.experiments.paper_table import PaperTable
+from bactrian.experiments.paper_table import PaperTable, percent
 from bactrian.experiments.table1 import table as table1
 from bactrian.experiments.table2 import table as table2
-from bactrian.experiments.tagging import Corpus, Row, peak_memory, percent, train_and_score
+from bactrian.experiments.tagging import Corpus, Row, peak_memory, train_and_score
 from bactrian.graphs.scores import StructuredScores
 from bactrian.text.tagged import parse_seminar
 
@@ -37,14 +37,22 @@ def write_conll(folder: Path) -> None:
 def test_table1_on_a_small_corpus(tmp_path: Path) -> None:
     write_conll(tmp_path)
     said: list[str] = []
-    table = table1.run(tmp_path, progress=said.append, rows=table1.ROWS[:2] + table1.ROWS[5:6])
+    table = table1.run(tmp_path, progress=said.append, rows=("exact chain", "piecewise", "CAMEL(0)"))
     assert [row[0] for row in table.rows] == ["piecewise", "CAMEL(0)", "exact chain"]
-    best = dict(zip(table.columns[:8], table.rows[2][:8], strict=True))
+    best = dict(zip(table.columns[:9], table.rows[2][:9], strict=True))
     assert best["micro F1"] == "100.0"  # a word tells its label
-    assert table.rows[0][6] == "83.7"  # the paper's, beside ours
+    assert int(best["evaluations"]) >= int(best["iterations"]) > 0
+    assert table.rows[0][7] == "83.7"  # the paper's, beside ours
     assert all(row[-1] == "converged" for row in table.rows)
     assert any("chosen on testa" in note for note in table.notes)
     assert any(line.startswith("CAMEL(0): training on 12 documents") for line in said)
+    assert not any("STOPPED" in note for note in table.notes)
+    with pytest.raises(ValueError, match=r"rows must be among piecewise; .*; found 'LPB'"):
+        table1.run(tmp_path, rows=("LPB",))
+    hasty = table1.run(tmp_path, rows=("piecewise",), seconds=1e-9)
+    assert hasty.rows[0][-1] == "time limit"
+    assert hasty.notes[0].startswith("STOPPED by --seconds")
+    assert hasty.notes[0].endswith(": piecewise")
 
 
 def test_table1_reads_the_subfolder_and_says_what_is_missing(tmp_path: Path) -> None:
@@ -59,9 +67,15 @@ def test_table2_on_generated_announcements(tmp_path: Path) -> None:
     for number, announcement in enumerate(make_announcements(24, seed=1)):
         (tmp_path / f"{number}.txt").write_text(announcement.tagged)
     settings = replace(table2.SETTINGS, tolerance=1e-2)
-    table = table2.run(tmp_path, rows=(Row("exact chain", "exact", chain=True),), settings=settings)
+    table = table2.run(tmp_path, rows=("exact chain",), settings=settings)
     cells = dict(zip(table.columns, table.rows[0], strict=True))
     assert len(cells["outer"].split(", ")) == table2.N_FOLDS
+    assert int(cells["evaluations"]) >= int(cells["iterations"]) > 0
+    one = table2.run(tmp_path, rows=("exact chain",), settings=settings, splits=1)
+    assert "1 of 4 folds" in one.title
+    assert len(one.rows[0][1].split(", ")) == 1
+    with pytest.raises(ValueError, match="splits must lie between 1 and 4, found 5"):
+        table2.run(tmp_path, splits=5)
     mean, deviation = cells["micro F1"].rstrip(")").split(" (")
     assert 20.0 < float(mean) <= 100.0
     assert float(deviation) >= 0.0

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from bactrian.cli.common import bad_input, in_paragraphs, make_folder, progress_bar, terminal_table
+from bactrian.cli.common import bad_input, in_paragraphs, make_folder, positive, progress_bar, terminal_table
 
 if TYPE_CHECKING:
     from bactrian.experiments.bench.files import BenchResult
@@ -38,7 +38,11 @@ def learners(
     strengths: Annotated[str, typer.Option(metavar="LIST", help="Sizes of the couplings.")] = "0.25,0.5,1,2",
     seeds: Annotated[int, typer.Option(help="Fields drawn for each size, sharing and strength.")] = 5,
     samples: Annotated[int, typer.Option(help="Samples to learn from.")] = 500,
-    max_seconds: Annotated[float, typer.Option(help="Limit of one training run.")] = 2.0,
+    max_iterations: Annotated[int, typer.Option(min=1, help="Limit of one training run.")] = 300,
+    max_seconds: Annotated[
+        float | None,
+        typer.Option(callback=positive, help="Limit of one training run; its figures then depend on the machine."),
+    ] = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for tables and plots.")] = Path(
         "bactrian-bench"
     ),
@@ -63,6 +67,7 @@ def learners(
             strengths=(0.25, 1.0) if quick else _numbers(strengths),
             n_seeds=2 if quick else seeds,
             n_samples=samples,
+            max_iterations=max_iterations,
             max_seconds=max_seconds,
         )
     make_folder(output)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
+import typer
 from rich import box
 from rich.console import Console
 from rich.markup import escape
@@ -50,6 +52,13 @@ def _words(problem: Exception) -> str:
         extra = "vision" if problem.name is not None and problem.name.startswith("skimage") else "report"
         return f"{problem}; pip install 'bactrian[{extra}]'"
     return str(problem)
+
+
+def positive(value: float | None) -> float | None:
+    """Check an option: a number above 0, where one is given."""
+    if value is not None and not 0.0 < value < math.inf:
+        raise typer.BadParameter(f"expected a positive number, found {value}")
+    return value
 
 
 def in_paragraphs(command: Callable[..., None]) -> str:

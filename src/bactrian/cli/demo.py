@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from bactrian.cli.common import BadInputError, bad_input, make_folder, progress_bar, terminal_table
+from bactrian.cli.common import BadInputError, bad_input, make_folder, positive, progress_bar, terminal_table
 
 if TYPE_CHECKING:
     from bactrian.experiments.digits.task import Step
@@ -37,7 +37,9 @@ def demo_command(
     ] = 80,
     noise: Annotated[float, typer.Option(help="Standard deviation of the noise; pixels are 0 or 1.")] = 0.5,
     seed: Annotated[int, typer.Option(help="Seed of the choice of images and of the noise.")] = 0,
-    max_seconds: Annotated[float, typer.Option(help="Limit of each learner's training.")] = 30.0,
+    max_seconds: Annotated[
+        float | None, typer.Option(callback=positive, help="Limit of each learner's training; none by default.")
+    ] = None,
     threads: Annotated[int | None, typer.Option(help="Threads; one per core by default.")] = None,
 ) -> None:
     """Restore noisy digits and tag announcements, every learner in turn, and write a report.

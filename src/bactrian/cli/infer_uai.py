@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bactrian.cli.common import BadInputError, bad_input, named, progress_bar
+from bactrian.cli.common import BadInputError, bad_input, named, positive, progress_bar
 
 if TYPE_CHECKING:
     from bactrian.inference.decode import Decoding
@@ -58,13 +58,6 @@ def bytes_of(text: str) -> int:
     if not 1 <= size < 2**63:
         raise typer.BadParameter(f"expected bytes such as 4GiB, 500MiB or 1000000, found {text!r}")
     return int(size)
-
-
-def positive(value: float | None) -> float | None:
-    """A number above 0, where one is given."""
-    if value is not None and not 0.0 < value < math.inf:
-        raise typer.BadParameter(f"expected a positive number, found {value}")
-    return value
 
 
 def share(value: float | None) -> float | None:

@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from bactrian.cli.common import BadInputError, bad_input, progress_bar, terminal_table
+from bactrian.cli.common import BadInputError, bad_input, positive, progress_bar, terminal_table
 
 app = typer.Typer(help="Run the paper's experiments on your copy of their data.", no_args_is_help=True)
 
@@ -22,6 +22,20 @@ Data = Annotated[
 ]
 Output = Annotated[Path | None, typer.Option("--output", "-o", help="Write the table: .html or .json.")]
 Quick = Annotated[bool, typer.Option("--quick", help="A small part of the data, to see that it works.")]
+Rows = Annotated[
+    list[str] | None, typer.Option("--rows", help="A row of the table, by name; may be repeated. All by default.")
+]
+Seconds = Annotated[
+    float | None,
+    typer.Option(
+        "--seconds",
+        callback=positive,
+        help="Limit of each fit. None by default: a row that it stops has figures of your machine, and says so.",
+    ),
+]
+Splits = Annotated[
+    int | None, typer.Option("--splits", min=1, help="Splits of the data; those of the paper by default.")
+]
 
 #: Without a terminal, how far it has come is told in lines, so often.
 _SECONDS_BETWEEN_LINES = 10.0
@@ -32,15 +46,22 @@ def _example(name: str) -> str:
 
 
 @app.command("table1", epilog=_example("table1"))
-def table1(data: Data, output: Output = None, quick: Quick = False) -> None:
+def table1(data: Data, output: Output = None, quick: Quick = False, rows: Rows = None, seconds: Seconds = None) -> None:
     """Named entities: CoNLL-2003 English, skip chains, every learner."""
-    _run("table1", data, output, quick)
+    _run("table1", data, output, quick, rows, seconds)
 
 
 @app.command("table2", epilog=_example("table2"))
-def table2(data: Data, output: Output = None, quick: Quick = False) -> None:
+def table2(
+    data: Data,
+    output: Output = None,
+    quick: Quick = False,
+    rows: Rows = None,
+    seconds: Seconds = None,
+    splits: Splits = None,
+) -> None:
     """Seminar announcements, four folds."""
-    _run("table2", data, output, quick)
+    _run("table2", data, output, quick, rows, seconds, splits=splits)
 
 
 @app.command("table3", epilog=_example("table3"))
@@ -48,19 +69,30 @@ def table3(
     data: Data,
     output: Output = None,
     quick: Quick = False,
+    rows: Rows = None,
+    seconds: Seconds = None,
+    splits: Splits = None,
     cache: Annotated[Path | None, typer.Option(help="Folder that keeps features for the next time.")] = None,
 ) -> None:
     """Images as superpixels: Corel, three random splits."""
-    _run("table3", data, output, quick, module="paper", cache=cache)
+    _run("table3", data, output, quick, rows, seconds, splits=splits, cache=cache)
 
 
-def _run(name: str, data: Path, output: Path | None, quick: bool, *, module: str = "table", **options: Any) -> None:
+def _run(
+    name: str,
+    data: Path,
+    output: Path | None,
+    quick: bool,
+    rows: list[str] | None,
+    seconds: float | None,
+    **options: Any,
+) -> None:
     if not data.is_dir():
         raise BadInputError(f"--data: {data} is not a folder")
     if output is not None and (output.suffix not in (".html", ".json") or not output.absolute().parent.is_dir()):
         raise BadInputError(f"--output: {output} must be a .html or .json file in a folder that exists")
     try:
-        experiment = import_module(f"bactrian.experiments.{name}.{module}")
+        experiment = import_module(f"bactrian.experiments.{name}.table")
     except ModuleNotFoundError as problem:
         raise BadInputError(f"{name} needs {problem.name}, which is not installed") from problem
     run: Callable[..., Any] = experiment.run
@@ -75,7 +107,7 @@ def _run(name: str, data: Path, output: Path | None, quick: bool, *, module: str
                 said = time.monotonic()
                 typer.echo(f"{name}: {text}", err=True)
 
-        table = run(data, quick=quick, progress=progress, **options)
+        table = run(data, quick=quick, progress=progress, rows=rows or (), seconds=seconds, **options)
     _print(table)
     if output is not None:
         with bad_input(OSError, ImportError):

@@ -6,6 +6,7 @@ import os
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -15,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bactrian.estimators.sequences import LinearChainCRF, SkipChainCRF
-from bactrian.solvers.solution import Solution
+from bactrian.experiments.paper_table import status_of
+from bactrian.solvers.solution import ConvergenceWarning, Solution
 from bactrian.text.documents import Document
 from bactrian.text.entities import Scores, entity_scores, token_scores
 from bactrian.text.features import EntityFeatures, Token
@@ -46,6 +48,7 @@ class TaggerSettings:
     prior_variance: float = 10.0
     min_frequency: int = 2
     tolerance: float = 1e-3
+    max_seconds: float | None = None  #: of one fit; a limit that strikes makes figures depend on the machine
     notes: tuple[str, ...] = ()
 
 
@@ -95,6 +98,11 @@ class Trained:
         return len(self.solution.history)
 
     @property
+    def status(self) -> str:
+        """How training ended, in a few words."""
+        return status_of(self.solution)
+
+    @property
     def inner(self) -> list[int]:
         """Quasi-Newton iterations of each inner solve."""
         return [record.iterations for record in self.solution.history]
@@ -107,6 +115,7 @@ def make_tagger(row: Row, settings: TaggerSettings) -> LinearChainCRF | SkipChai
         "prior_variance": settings.prior_variance,
         "min_frequency": settings.min_frequency,
         "tolerance": settings.tolerance,
+        "max_seconds": settings.max_seconds,
         "node_factors": row.node_factors,
     }
     if row.chain:
@@ -115,10 +124,11 @@ def make_tagger(row: Row, settings: TaggerSettings) -> LinearChainCRF | SkipChai
 
 
 def train_and_score(row: Row, settings: TaggerSettings, train: Corpus, test: Corpus) -> Trained:
-    """Train on one corpus, tag the other and score it."""
+    """Train on one corpus, tag the other and score it; where training stops short its status says so."""
     tagger = make_tagger(row, settings)
     began = time.perf_counter()
-    with peak_memory() as memory:
+    with peak_memory() as memory, warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
         tagger.fit(train.tokens, train.tags, breaks=train.breaks)
     seconds = time.perf_counter() - began
     predicted = tagger.predict(test.tokens, breaks=test.breaks)
@@ -171,8 +181,3 @@ def _resident() -> float | None:
     with open("/proc/self/statm", encoding="ascii") as stream:
         pages = int(stream.read().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
-
-
-def percent(value: float) -> str:
-    """A share as a percentage with one decimal."""
-    return f"{100.0 * value:.1f}"

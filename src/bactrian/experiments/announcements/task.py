@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from bactrian.estimators.sequences import SkipChainCRF
 from bactrian.experiments.announcements.generator import make_announcements
-from bactrian.experiments.digits.task import Step
+from bactrian.experiments.digits.task import MAX_ITERATIONS, Step
 from bactrian.learners.learn import METHODS
 from bactrian.runs.comparison import (
     Comparison,
@@ -79,7 +79,7 @@ class AnnouncementsSettings:
     seed: int = 0
     prior_variance: float = 10.0
     tolerance: float = 1e-3
-    max_seconds: float | None = 30.0  #: limit of each learner; None for none
+    max_seconds: float | None = None  #: of each learner; where it strikes, figures depend on the machine
     n_threads: int | None = None
 
     def __post_init__(self) -> None:
@@ -167,6 +167,7 @@ def _fit(
         inference="bp",
         prior_variance=settings.prior_variance,
         tolerance=settings.tolerance,
+        max_iterations=MAX_ITERATIONS,
         max_seconds=settings.max_seconds,
         n_threads=settings.n_threads,
         seed=settings.seed,

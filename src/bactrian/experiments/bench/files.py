@@ -111,8 +111,10 @@ def _about(settings: BenchSettings) -> str:
     return (
         f"Sizes {', '.join(settings.sizes)}, weights unshared and shared, {settings.n_seeds} seeds each; "
         f"{settings.n_samples} samples to learn from, {settings.n_held_out} held out, prior variance "
-        f"{settings.prior_variance:g}, at most {settings.max_seconds:g} s a run on one thread. Every cell is the mean "
-        "(standard deviation) over the sizes of a family, both kinds of sharing and the seeds."
+        f"{settings.prior_variance:g}, at most {settings.max_iterations} iterations a run"
+        + ("" if settings.max_seconds is None else f" and {settings.max_seconds:g} s")
+        + ", on one thread. Every cell is the mean (standard deviation) over the sizes of a family, both kinds of "
+        "sharing and the seeds."
     )
 
 

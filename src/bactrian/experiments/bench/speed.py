@@ -1,7 +1,7 @@
 """Ratios of training times on the fields of ``bactrian bench learners``, both sides timed in one run.
 
 Each pair of learners takes turns on the same data, so that whatever else slows the run slows both; the best of several
-turns counts. A pair counts where its second learner converged within the time limit: runs of ``lbp`` that would have
+turns counts. A pair counts where its second learner converged within the limits: runs of ``lbp`` that would have
 converged later are left out, which is to its advantage.
 """
 
@@ -91,8 +91,7 @@ def _best_times(problem: Problem, settings: BenchSettings, repeats: int, names: 
     for _ in range(repeats):
         for name in names:
             began = perf_counter()
-            options = {"prior_variance": settings.prior_variance, "max_seconds": settings.max_seconds}
-            quiet_learn(problem.data, learners[name], **options)
+            quiet_learn(problem.data, learners[name], prior_variance=settings.prior_variance, **settings.limits)
             seconds[name] = min(seconds[name], perf_counter() - began)
     return seconds
 

@@ -7,23 +7,23 @@ scores, since that is how test images look to it, whatever scores it learns from
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from time import perf_counter
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bactrian.experiments.paper_table import LATE, Follow, status_of
 from bactrian.experiments.table3.corel import ScoredSplit
 from bactrian.experiments.table3.learners import Limits, TableRow, fit, marginals
 from bactrian.vision.node_scores import image_folds
 
 Floats = NDArray[np.float64]
-Follow = Callable[[str], None]
 
-#: Of a run in cross-validation: tolerance times that of the table, quasi-Newton steps and seconds at most. Labels
-#: change little beyond, and there are many runs.
-_LOOSER, _ITERATIONS, _SECONDS = 30.0, 60, 2.0
+#: Tolerance of a fit in cross-validation by that of the table: labels change little beyond, and there are many fits.
+_LOOSER = 30.0
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,16 @@ class Candidate:
     def __str__(self) -> str:
         prior = "no prior" if self.prior_variance is None else f"prior variance {self.prior_variance:g}"
         return f"{self.fold} scores, {prior}, node factors {self.node_factors}"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What was chosen for a row, and what that took."""
+
+    candidate: Candidate
+    why: str
+    seconds: float = 0.0
+    late: bool = False  #: whether a limit in seconds stopped a fit
 
 
 def graph_options(row: TableRow, candidate: Candidate) -> dict[str, Any]:
@@ -63,36 +73,34 @@ def choose(
     n_folds: int,
     seed: int,
     say: Follow,
-) -> tuple[Candidate, str]:
-    """The candidate with the highest held-out accuracy under matched inference, the first of equals; and why."""
+) -> Choice:
+    """The candidate with the highest held-out accuracy under matched inference, the first of equals."""
     if len(candidates) == 1:
-        return candidates[0], f"{row.name}: {candidates[0]}, set beforehand"
-    seconds = _SECONDS if limits.max_seconds is None else min(_SECONDS, limits.max_seconds)
-    rough = replace(
-        limits,
-        tolerance=_LOOSER * limits.tolerance,
-        max_iterations=min(limits.max_iterations, _ITERATIONS),
-        max_seconds=seconds,
-    )
-    right = np.zeros((len(candidates), len(scored.train)))
+        return Choice(candidates[0], f"{row.name}: {candidates[0]}, set beforehand")
+    began = perf_counter()
+    steps = row.rough_iterations if limits.max_iterations is None else min(limits.max_iterations, row.rough_iterations)
+    rough = replace(limits, tolerance=_LOOSER * limits.tolerance, max_iterations=steps)
+    right, late = np.zeros((len(candidates), len(scored.train))), False
     for number, held in enumerate(image_folds(len(scored.train), n_folds, seed)):
         say(f"{row.name}: cross-validation of {len(candidates)} candidates, fold {number + 1} of {n_folds}")
-        right[:, held] = _right(row, scored, candidates, held, rough)
+        right[:, held], stopped = _right(row, scored, candidates, held, rough)
+        late |= stopped
     accuracies = 100.0 * right.sum(axis=1) / sum(image.n_superpixels for image in scored.train)
     best = int(accuracies.argmax())
     compared = "; ".join(f"{one}: {accuracy:.1f} %" for one, accuracy in zip(candidates, accuracies, strict=True))
     why = f"highest accuracy, {n_folds}-fold cross-validation over the {len(scored.train)} training images ({compared})"
-    return candidates[best], f"{row.name}: {candidates[best]}: {why}"
+    return Choice(candidates[best], f"{row.name}: {candidates[best]}: {why}", perf_counter() - began, late)
 
 
 def _right(
     row: TableRow, scored: ScoredSplit, candidates: Sequence[Candidate], held: NDArray[np.int64], limits: Limits
-) -> Floats:
-    """Superpixels that each candidate labels rightly, (n_candidates, held-out images)."""
+) -> tuple[Floats, bool]:
+    """Superpixels that each candidate labels rightly, (n_candidates, held-out images); whether a fit was stopped."""
     rest = np.setdiff1d(np.arange(len(scored.train)), held)
     right = np.zeros((len(candidates), len(held)))
     last: Candidate | None = None
     weights: Floats | None = None
+    late = False
     for c, candidate in enumerate(candidates):
         options = graph_options(row, candidate)
         train = scored.training_graphs(candidate.fold, rest, **options)
@@ -100,8 +108,9 @@ def _right(
         # Along a path of weaker and weaker priors the last weights are a good start.
         same = last is not None and replace(last, prior_variance=candidate.prior_variance) == candidate
         start = weights if same else None
-        weights = fit(row, train, limits, prior_variance=candidate.prior_variance, start=start).solution.weights
+        solution = fit(row, train, limits, prior_variance=candidate.prior_variance, start=start).solution
+        weights, late = solution.weights, late or status_of(solution) == LATE
         found, _ = marginals(row, test, weights, "matched", limits.n_threads)
         right[c] = np.add.reduceat(found.argmax(axis=1) == test.labels, test.node_pointer[:-1], dtype=np.float64)
         last = candidate
-    return right
+    return right, late

@@ -1,19 +1,27 @@
-"""Corel images made ready for learning: superpixels, features, node scores, and graphs with 56 + 28 weights."""
+"""The Corel images of Table 3, 100 photographs in seven classes: splits, superpixels, node scores and graphs.
+
+The paper's 80 images and three splits are not published; a seed draws them here. The model has 56 + 28 weights.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+import zipfile
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 
-from bactrian.experiments.table3.corel_data import CLASSES, CorelImages, Split
+from bactrian.experiments.paper_table import Follow
 from bactrian.graphs.graph_data import GraphData
 from bactrian.vision.appearance import TextonVocabulary, appearance
-from bactrian.vision.cache import ArrayCache, Arrays
+from bactrian.vision.cache import ArrayCache, Arrays, checksum
 from bactrian.vision.classifiers import KINDS, BoostingSettings
 from bactrian.vision.node_scores import NodeScores, node_scores, with_opinions
 from bactrian.vision.superpixel_features import (
@@ -28,7 +36,8 @@ from bactrian.vision.superpixels import superpixels
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
-Follow = Callable[[str], None]
+
+CLASSES = ("rhino or hippo", "polar bear", "water", "snow", "vegetation", "ground", "sky")
 
 #: Scores of the training images that a random field may learn from.
 FOLDS = ("in-fold", "out-of-fold")
@@ -39,6 +48,70 @@ EDGES = ("tables", "features", "none")
 _OWN, _OTHER = 10.0, 0.1
 #: Changes of the code that change features or scores raise it, so that caches do not go stale.
 _VERSION = 2
+
+
+@dataclass(frozen=True, eq=False)
+class CorelImages:
+    """Images and the class of every pixel."""
+
+    images: NDArray[np.uint8]  #: (n, h, w, 3)
+    labels: NDArray[np.int8]  #: (n, h, w)
+    checksum: str
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Numbers of the training and test images, in order."""
+
+    train: Integers
+    test: Integers
+
+
+def corel_folder(given: str | Path | None = None) -> Path:
+    """The folder of ``corel.npz``: ``given``, or else the folder BACTRIAN_DATA names, or ``corel`` in it."""
+    roots = [Path(given)] if given is not None else []
+    if given is None and os.environ.get("BACTRIAN_DATA"):
+        roots.append(Path(os.environ["BACTRIAN_DATA"]))
+    for root in roots:
+        for folder in (root, root / "corel"):
+            if (folder / "corel.npz").is_file():
+                return folder
+    looked = f"{roots[0]} and {roots[0] / 'corel'} have none" if roots else "no folder was given"
+    raise ValueError(f"corel.npz is needed and {looked}; name its folder, or set BACTRIAN_DATA to the folder above it")
+
+
+def read_corel(folder: str | Path) -> CorelImages:
+    """Read ``corel.npz``: ``images`` (n, h, w, 3) uint8 and ``labels`` (n, h, w) integers from 0 to 6."""
+    path = Path(folder) / "corel.npz"
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            images, labels = stored["images"], stored["labels"]
+    except KeyError as missing:
+        raise ValueError(f"{path} must hold the arrays images and labels: {missing}") from missing
+    except (zipfile.BadZipFile, ValueError, EOFError) as damage:
+        raise ValueError(f"{path} is no NumPy archive of plain arrays: {damage}") from damage
+    if images.dtype != np.uint8 or images.ndim != 4 or images.shape[3] != 3:
+        raise ValueError(f"{path}: images must be uint8 of shape (n, h, w, 3), found {images.dtype} {images.shape}")
+    if labels.shape != images.shape[:3] or labels.dtype.kind not in "iu":
+        raise ValueError(f"{path}: labels must be integers of shape {images.shape[:3]}, found {labels.shape}")
+    if labels.min() < 0 or labels.max() >= len(CLASSES):
+        raise ValueError(f"{path}: labels must lie between 0 and {len(CLASSES) - 1}")
+    return CorelImages(images, labels.astype(np.int8), checksum(images, labels.astype(np.int8)))
+
+
+def draw_splits(
+    n_images: int, *, n_drawn: int = 80, n_train: int = 40, n_splits: int = 3, seed: int = 0
+) -> tuple[Split, ...]:
+    """Draw ``n_drawn`` of the images once, and split them at random ``n_splits`` times."""
+    if not 1 <= n_train < n_drawn <= n_images:
+        raise ValueError(
+            f"n_train must be at least 1 and below n_drawn, and n_drawn at most the {n_images} images, "
+            f"found n_train = {n_train} and n_drawn = {n_drawn}"
+        )
+    rng = np.random.default_rng(seed)
+    drawn = np.sort(rng.choice(n_images, n_drawn, replace=False))
+    orders = [rng.permutation(n_drawn) for _ in range(n_splits)]
+    return tuple(Split(np.sort(drawn[order[:n_train]]), np.sort(drawn[order[n_train:]])) for order in orders)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,6 +238,11 @@ def edge_inputs(image: SegmentedImage) -> Floats:
     return np.stack(columns, axis=1)
 
 
+def _made_by() -> list[Any]:
+    """Versions of what makes superpixels and scores, as part of the cache's key."""
+    return [_VERSION, version("scikit-image"), version("scikit-learn")]
+
+
 def segment_all(
     corel: CorelImages, numbers: Integers, settings: ScoreSettings, cache: ArrayCache
 ) -> list[SegmentedImage]:
@@ -178,7 +256,7 @@ def segment_all(
         }
         return {"segments": np.stack([superpixels(corel.images[i], **options) for i in numbers]).astype(np.int32)}
 
-    key = [_VERSION, corel.checksum, numbers.tolist(), settings.superpixels, settings.n_superpixels, settings.seed]
+    key = [*_made_by(), corel.checksum, numbers.tolist(), settings.superpixels, settings.n_superpixels, settings.seed]
     segments = cache.get("superpixels", key, make)["segments"]
     return [
         segment_image(corel.images[i], corel.labels[i], n_labels=len(CLASSES), segments=found)
@@ -197,7 +275,7 @@ def score_split(
     train, test = (segment_all(corel, numbers, settings, cache) for numbers in (split.train, split.test))
 
     stored = _scores(
-        train, test, [_VERSION, corel.checksum, split.train.tolist(), split.test.tolist()], settings, cache, follow
+        train, test, [*_made_by(), corel.checksum, split.train.tolist(), split.test.tolist()], settings, cache, follow
     )
     losses = dict(zip(KINDS, stored["losses"].tolist(), strict=True))
     kind = min(losses, key=lambda one: losses[one]) if settings.kind == "chosen" else settings.kind
@@ -224,7 +302,9 @@ def _scores(
     for stage in range(1, settings.stages + 1):
         kept = {name: value for name, value in asdict(settings).items() if name != "kind"}
         made = partial(_stage, train, test, first, settings, follow)
-        first = cache.get("scores", [*key, {**kept, "stages": stage}], made)
+        # Libraries with threads of their own round sums differently for each number of threads.
+        with threadpool_limits(1):
+            first = cache.get("scores", [*key, {**kept, "stages": stage}], made)
     assert first is not None
     return first
 

@@ -1,242 +1,292 @@
-"""Table 3 of the paper on Corel images: three random splits, every learner, with and without a prior.
-
-Nothing is chosen on test images: see :mod:`bactrian.experiments.table3.choices`.
-"""
+"""Table 3 beside the paper's, for ``bactrian reproduce``: rows of text, what may be chance, and pictures."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from time import perf_counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bactrian.experiments.table3.choices import Candidate, candidates_of, choose, graph_options
-from bactrian.experiments.table3.corel import FOLDS, ScoredSplit, ScoreSettings, score_split
-from bactrian.experiments.table3.corel_data import CorelImages, draw_splits
-from bactrian.experiments.table3.learners import ROWS, Fitted, Limits, TableRow, fit, marginals
-from bactrian.graphs.graph_data import GraphData
+from bactrian.experiments.paper_table import Follow, PaperTable, late_note, mean_and_deviation
+from bactrian.experiments.table3.corel import CLASSES, ScoreSettings, corel_folder, read_corel
+from bactrian.experiments.table3.learners import ROWS, Limits
+from bactrian.experiments.table3.protocol import INFERENCES, NODE_ROW, Cell, Table3, Table3Settings, run_table3
+from bactrian.runs.comparison import Gallery, Picture, Sheet
 from bactrian.vision.cache import ArrayCache
+from bactrian.vision.classifiers import BoostingSettings
+from bactrian.vision.pictures import class_colours, label_picture, uncertainty
 from bactrian.vision.superpixel_features import SegmentedImage
 from bactrian.vision.superpixels import to_pixels
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
-Follow = Callable[[str], None]
 
-NODE_ROW = "node scores alone"
-INFERENCES = ("rbp", "matched")
+HEADINGS = (
+    "method",
+    "prior variance",
+    "scores learned from",
+    "node factors",
+    "superpixel %, rbp",
+    "superpixel %, matched",
+    "against node scores, matched",
+    "pixel %, rbp",
+    "pixel %, matched",
+    "paper",
+    "seconds",
+    "CPU seconds",
+    "choosing, s",
+    "evaluations",
+    "iterations",
+    "outer loops",
+    "violation",
+    "moment gap",
+    "BP converges",
+    "status",
+)
+
+#: Few images, weak node scores, one split: to see that everything runs.
+_QUICK = Table3Settings(
+    scores=ScoreSettings(
+        n_superpixels=60,
+        n_textons=8,
+        n_colours=8,
+        n_structures=8,
+        boosting=(BoostingSettings(rounds=5, trees=8, least_leaf=4, n_features=20, learning_rate=0.3),),
+        n_folds=2,
+        stages=1,
+    ),
+    n_drawn=8,
+    n_train=4,
+    n_splits=1,
+    priors=(1.0,),
+    limits=Limits(tolerance=1e-3, max_iterations=100),
+)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Table3Settings:
-    """What is run."""
+def run(
+    data: Path,
+    *,
+    quick: bool = False,
+    progress: Follow = lambda _: None,
+    rows: Sequence[str] = (),
+    seconds: float | None = None,
+    splits: int | None = None,
+    cache: Path | None = None,
+) -> PaperTable:
+    """Run every row, or those with the names ``rows``, on every split.
 
-    scores: ScoreSettings = field(default_factory=ScoreSettings)
-    n_drawn: int = 80
-    n_train: int = 40
-    n_splits: int = 3
-    seed: int = 0
-    rows: tuple[str, ...] = tuple(row.name for row in ROWS)
-    folds: tuple[str, ...] = FOLDS[:1]  #: scores that may be learned from; without a prior the first
-    priors: tuple[float, ...] = (1e-3, 1e-2, 1e-1)  #: variances among which cross-validation chooses
-    n_folds: int = 4  #: of that cross-validation
-    limits: Limits = field(default_factory=Limits)
+    ``quick`` takes eight images and weak node scores, to see that everything runs. ``seconds`` limits each fit,
+    ``splits`` is how many splits are drawn, and ``cache`` names a folder that keeps features and node scores for the
+    next time.
+    """
+    settings = _QUICK if quick else Table3Settings()
+    settings = replace(
+        settings,
+        rows=tuple(rows),
+        n_splits=settings.n_splits if splits is None else splits,
+        limits=replace(settings.limits, max_seconds=seconds),
+    )
+    table = run_table3(read_corel(corel_folder(data)), settings, ArrayCache(cache), progress)
+    notes = (
+        *(("QUICK: eight images and weak node scores; the figures mean nothing",) if quick else ()),
+        *late_note([_called(cell.row, cell.prior_variance is not None) for cell in table.cells if cell.late]),
+        "superpixel: part of the superpixels, pixel: part of the pixels with the right class, in test images; paper: "
+        "superpixels",
+        "rbp: residual belief propagation with every learner's weights; matched: the entropy that it learned with",
+        "against node scores: points of superpixel accuracy above them (95 % of resamples of the test images)",
+        "violation and moment gap: the worst of the splits; BP converges: part of the test images; seconds, "
+        "evaluations of the objective and iterations: learning on one split; choosing: cross-validation, where a row "
+        "has its own",
+        worse_than_nodes(table),
+        *table.choices,
+        _times(table),
+    )
+    title = f"Table 3: {settings.n_drawn} Corel images, splits: {settings.n_splits}, mean (deviation)"
+    return PaperTable(title, HEADINGS, tuple(table3_rows(table)), notes, (table3_gallery(table),))
 
-    def __post_init__(self) -> None:
-        known = [row.name for row in ROWS]
-        for name in self.rows:
-            if name not in known:
-                raise ValueError(f"rows must be among {', '.join(known)}, found {name!r}")
-            needed = next(row.choices_from for row in ROWS if row.name == name)
-            if needed is not None and needed not in self.rows:
-                raise ValueError(f"rows with {name!r} must have {needed!r}, whose choices it takes")
-        if not self.folds or any(fold not in FOLDS for fold in self.folds):
-            raise ValueError(f"folds must be some of {', '.join(FOLDS)}, found {self.folds}")
-        if any(not 0.0 < prior < np.inf for prior in self.priors):
-            raise ValueError(f"priors must be positive and finite, found {self.priors}")
+
+def _times(table: Table3) -> str:
+    learning = sum(cell.seconds for cell in table.cells if cell.row != NODE_ROW)
+    choosing = sum(cell.choosing_seconds for cell in table.cells)
+    return (
+        f"{table.seconds:.0f} s in all: features and node scores {table.score_seconds:.0f}, choosing {choosing:.0f}, "
+        f"learning {learning:.0f}, the rest for rows that others need, and prediction"
+    )
+
+
+def table3_rows(table: Table3) -> list[tuple[str, ...]]:
+    """One row of text, in the order of :data:`HEADINGS`, for each learner with and without a prior."""
+    paper = {row.name: row.paper for row in ROWS}
+    rows = []
+    for (name, _), cells in _by_row(table).items():
+        reported = paper.get(name)
+        rows.append(
+            (
+                name,
+                ", ".join(f"{c.prior_variance:g}" for c in cells if c.prior_variance is not None) or "none",
+                ", ".join(dict.fromkeys(c.fold for c in cells)),
+                ", ".join(dict.fromkeys(c.node_factors for c in cells)),
+                *(mean_and_deviation([c.superpixel[way] for c in cells]) for way in INFERENCES),
+                "" if name == NODE_ROW else str(against_nodes(table, cells)),
+                *(mean_and_deviation([c.pixel[way] for c in cells]) for way in INFERENCES),
+                "" if reported is None else f"{reported[0]:.1f} ({reported[1]:.1f})",
+                *_learning(cells),
+            )
+        )
+    return rows
+
+
+def _by_row(table: Table3) -> dict[tuple[str, bool], list[Cell]]:
+    """Cells of every row, first those without a prior."""
+    found: dict[tuple[str, bool], list[Cell]] = {}
+    for cell in sorted(table.cells, key=lambda cell: cell.prior_variance is not None):
+        found.setdefault((cell.row, cell.prior_variance is not None), []).append(cell)
+    return found
+
+
+def _called(name: str, prior: bool) -> str:
+    return f"{name} {'with' if prior else 'without'} a prior"
+
+
+def against_nodes(table: Table3, cells: Sequence[Cell]) -> Difference:
+    """Superpixel accuracy of a row's cells under matched inference against that of the node scores alone."""
+    alone = {cell.split: cell for cell in table.cells if cell.row == NODE_ROW}
+    return paired_difference(
+        [cell.right["matched"] - alone[cell.split].right["matched"] for cell in cells],
+        [table.sizes[cell.split] for cell in cells],
+        [table.test_images[cell.split] for cell in cells],
+    )
+
+
+def worse_than_nodes(table: Table3) -> str:
+    """Which rows of the CAMEL family are below the node scores alone, and by more than chance."""
+    camel = [row.name for row in ROWS if row.is_camel]
+    below, surely = [], []
+    for (name, prior), cells in _by_row(table).items():
+        if name in camel:
+            difference = against_nodes(table, cells)
+            called = _called(name, prior)
+            below += [called] if difference.mean < 0.0 else []
+            surely += [called] if difference.high < 0.0 else []
+    return (
+        f"CAMEL rows below the node scores, matched inference: {', '.join(below) or 'none'}; by more than chance (95 % "
+        f"of 4,000 resamples of the test images): {', '.join(surely) or 'none'}"
+    )
 
 
 @dataclass(frozen=True)
-class Cell:
-    """One row on one split, with or without a prior."""
+class Difference:
+    """Mean over the splits of a difference in accuracy, with the bounds between which 95 % of resamples lie."""
 
-    row: str
-    split: int
-    prior_variance: float | None
-    superpixel: dict[str, float]  #: accuracy by inference, from 0 to 1
-    pixel: dict[str, float]
-    right: dict[str, Integers] = field(repr=False)  #: superpixels of each test image with the right label
-    node_factors: str = ""
-    fold: str = ""
-    seconds: float = np.nan
-    cpu_seconds: float = np.nan
-    outer_loops: int = 0
-    violation: float = np.nan
-    moment_gap: float = np.nan
-    bp_converged: float = np.nan  #: part of the test images on which belief propagation converges
-    status: str = ""
-    weights: Floats = field(default_factory=lambda: np.zeros(0), repr=False)
+    mean: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{100.0 * self.mean:+.2f} ({100.0 * self.low:+.1f} to {100.0 * self.high:+.1f})"
 
 
-@dataclass(frozen=True, eq=False)
-class Table3:
-    """All cells, where every choice came from, and what pictures need."""
+def paired_difference(
+    gained: Sequence[Integers],
+    sizes: Sequence[Integers],
+    images: Sequence[Integers],
+    *,
+    n_resamples: int = 4000,
+    seed: int = 0,
+) -> Difference:
+    """Difference and its interval by a bootstrap over images (Efron and Tibshirani 1993, chapter 13).
 
-    settings: Table3Settings
-    cells: tuple[Cell, ...]
-    choices: tuple[str, ...]
-    seconds: float
-    test_images: tuple[Integers, ...]  #: of each split, their numbers
-    sizes: tuple[Integers, ...]  #: of each split, superpixels of the test images
-    split: ScoredSplit  #: the first one
-    predictions: dict[str, list[Floats]]  #: matched marginals of its test images by row, with a prior if there is one
+    Superpixels of an image are right or wrong together, and an image may be in several splits: so whole images are
+    drawn, each with all its appearances.
 
-
-def run_table3(corel: CorelImages, settings: Table3Settings, cache: ArrayCache, follow: Follow | None = None) -> Table3:
-    """Run every row on every split."""
-    began = perf_counter()
-    say = follow or (lambda _: None)
-    splits = draw_splits(
-        len(corel.images),
-        n_drawn=settings.n_drawn,
-        n_train=settings.n_train,
-        n_splits=settings.n_splits,
-        seed=settings.seed,
+    Parameters
+    ----------
+    gained, sizes, images : lists with an array per split
+        Superpixels that the one method labels rightly minus those of the other; superpixels; and the number of each
+        test image.
+    n_resamples, seed : int
+        How often images are drawn anew, and the seed.
+    """
+    numbers, places = np.unique(np.concatenate(images), return_inverse=True)
+    places_of = np.split(places, np.cumsum([len(part) for part in images])[:-1])
+    draws = np.random.default_rng(seed).multinomial(
+        len(numbers), np.full(len(numbers), 1.0 / len(numbers)), n_resamples
     )
-    cells: list[Cell] = []
-    choices = [
-        f"{settings.n_drawn} of {len(corel.images)} images and {settings.n_splits} splits into "
-        f"{settings.n_train} and {settings.n_drawn - settings.n_train}: drawn with seed {settings.seed}"
-    ]
-    sizes: list[Integers] = []
-    kept: tuple[ScoredSplit, dict[str, list[Floats]]] | None = None
-    for number, split in enumerate(splits):
-        say(f"split {number + 1}: features and node scores")
-        scored = score_split(corel, split, settings.scores, cache, _prefixed(say, f"split {number + 1}: node scores, "))
-        found, chosen, predictions = _run_split(number, scored, settings, say)
-        cells += found
-        sizes.append(np.array([image.n_superpixels for image in scored.test]))
-        choices += [f"split {number + 1}: {choice}" for choice in (*scored.choices, *chosen)]
-        kept = kept or (scored, predictions)
-    assert kept is not None
-    tests = tuple(split.test for split in splits)
-    return Table3(settings, tuple(cells), tuple(choices), perf_counter() - began, tests, tuple(sizes), *kept)
+    # The first is the sample itself.
+    times = np.concatenate([np.ones((1, len(numbers)), dtype=draws.dtype), draws])
+    total = np.zeros(len(times))
+    for gain, size, place in zip(gained, sizes, places_of, strict=True):
+        chosen = times[:, place]
+        # A resample may hold no image of a split: it then says nothing of it.
+        total += (chosen @ gain) / np.maximum(chosen @ size, 1)
+    means = total / len(gained)
+    low, high = np.quantile(means[1:], [0.025, 0.975])
+    return Difference(float(means[0]), float(low), float(high))
 
 
-def _prefixed(say: Follow, prefix: str) -> Follow:
-    return lambda text: say(prefix + text)
+def _choosing(cells: Sequence[Cell]) -> str:
+    seconds = np.mean([cell.choosing_seconds for cell in cells])
+    return f"{seconds:.1f}" if seconds else ""
 
 
-def _run_split(
-    number: int, scored: ScoredSplit, settings: Table3Settings, say: Follow
-) -> tuple[list[Cell], list[str], dict[str, list[Floats]]]:
-    alone = _accuracies([score.argmax(axis=1) for score in scored.test_scores], scored.test)
-    superpixel, pixel = (dict.fromkeys(INFERENCES, part) for part in alone[:2])
-    cells = [Cell(NODE_ROW, number, None, superpixel, pixel, dict.fromkeys(INFERENCES, alone[2]))]
-    predictions = {NODE_ROW: [_softmax(score) for score in scored.test_scores]}
-    rows = [row for row in ROWS if row.name in settings.rows]
-    choices: list[str] = []
-    for with_prior in (False, True) if settings.priors else (False,):
-        priors = settings.priors if with_prior else (None,)
-        folds = settings.folds if with_prior else settings.folds[:1]
-        # Four times as many weights of tables call for a prior.
-        shown = [row for row in rows if with_prior or row.edges != "features"]
-        ways = {row.name: candidates_of(row, priors, folds) for row in shown}
-        chosen = {row.name: _choose(row, scored, settings, ways[row.name], choices, say) for row in shown}
-        learned: dict[str, Floats] = {}
-        for row in shown:
-            candidate = chosen[row.choices_from or row.name]
-            say(f"split {number + 1}: {row.name}, {candidate}")
-            options = graph_options(row, candidate)
-            fitted = fit(
-                row,
-                scored.training_graphs(candidate.fold, **options),
-                settings.limits,
-                prior_variance=candidate.prior_variance,
-                start=learned.get(row.start or ""),
-            )
-            learned[row.name] = fitted.solution.weights
-            test = scored.test_graphs(candidate.fold, **options)
-            cell, found = _measure(row, number, candidate, fitted, test, scored.test, settings.limits.n_threads)
-            cells.append(cell)
-            predictions[row.name] = found
-    return cells, choices, predictions
-
-
-def _choose(
-    row: TableRow,
-    scored: ScoredSplit,
-    settings: Table3Settings,
-    candidates: Sequence[Candidate],
-    choices: list[str],
-    say: Follow,
-) -> Candidate:
-    if row.choices_from is not None:
-        return candidates[0]  # the other row's choice is taken instead
-    candidate, why = choose(
-        row,
-        scored,
-        candidates,
-        limits=settings.limits,
-        n_folds=settings.n_folds,
-        seed=settings.seed,
-        say=say,
+def _learning(cells: Sequence[Cell]) -> tuple[str, ...]:
+    """What tells how learning went; empty for a row that does not learn."""
+    if all(np.isnan(cell.seconds) for cell in cells):
+        return ("",) * 10
+    converged = np.mean([cell.bp_converged for cell in cells])
+    return (
+        f"{np.mean([cell.seconds for cell in cells]):.1f}",
+        f"{np.mean([cell.cpu_seconds for cell in cells]):.1f}",
+        _choosing(cells),
+        f"{np.mean([cell.evaluations for cell in cells]):.0f}",
+        f"{np.mean([cell.iterations for cell in cells]):.0f}",
+        f"{np.mean([cell.outer_loops for cell in cells]):.0f}",
+        f"{max(cell.violation for cell in cells):.1e}",
+        f"{max(cell.moment_gap for cell in cells):.1e}",
+        f"{100.0 * converged:.0f} %",
+        ", ".join(dict.fromkeys(cell.status for cell in cells)),
     )
-    if len(candidates) > 1:
-        kin = [other.name for other in ROWS if other.choices_from == row.name and other.name in settings.rows]
-        choices.append(why + (f"; taken over by {', '.join(kin)}" if kin else ""))
-    return candidate
 
 
-def _measure(
-    row: TableRow,
-    number: int,
-    candidate: Candidate,
-    fitted: Fitted,
-    test: GraphData,
-    images: list[SegmentedImage],
-    n_threads: int | None,
-) -> tuple[Cell, list[Floats]]:
-    superpixel, pixel, right, converged, found = {}, {}, {}, {}, np.zeros((0, 0))
-    ends, solution = test.node_pointer[1:-1], fitted.solution
-    for inference in INFERENCES:
-        if inference == "rbp" or not row.has_bethe_entropy:
-            found, converged[inference] = marginals(row, test, solution.weights, inference, n_threads)
-        parts = np.split(found.argmax(axis=1), ends)
-        superpixel[inference], pixel[inference], right[inference] = _accuracies(parts, images)
-    cell = Cell(
-        row=row.name,
-        split=number,
-        prior_variance=candidate.prior_variance,
-        superpixel=superpixel,
-        pixel=pixel,
-        right=right,
-        node_factors=candidate.node_factors,
-        fold=candidate.fold,
-        seconds=fitted.seconds,
-        cpu_seconds=fitted.cpu_seconds,
-        outer_loops=len(solution.history),
-        violation=solution.violation,
-        moment_gap=solution.moment_gap,
-        bp_converged=converged["rbp"],
-        status=solution.status.name.lower().replace("_", " "),
-        weights=solution.weights,
+def table3_gallery(table: Table3, n_images: int = 8) -> Gallery:
+    """Segmentations and uncertainty of evenly spaced test images: matched inference, with a prior if there is one."""
+    total = len(table.split.test)
+    numbers = [k * total // n_images for k in range(n_images)] if n_images < total else list(range(total))
+    labels, doubts = [], []
+    for k in numbers:
+        image = table.split.test[k]
+        shown = (Picture(image.image, "the image"), Picture(_painted(image, image.pixel_labels), "the truth"))
+        found = {name: marginals[k] for name, marginals in table.predictions.items()}
+        labels.append((*shown, *(_segmentation(name, image, marginals) for name, marginals in found.items())))
+        doubts.append((*shown, *(_doubt(name, image, marginals) for name, marginals in found.items())))
+    colours = (255.0 * class_colours(len(CLASSES))).round().astype(int).tolist()
+    return Gallery(
+        title="Test images of the first split",
+        columns=("image", "truth", *table.predictions),
+        row_labels=tuple(f"test image {k + 1}" for k in numbers),
+        sheets=(
+            Sheet("segmentations", "The most probable class of every superpixel.", tuple(labels)),
+            Sheet("uncertainty", "The entropy of every superpixel's marginal: white is certain.", tuple(doubts)),
+        ),
+        colours={name: (int(r), int(g), int(b)) for name, (r, g, b) in zip(CLASSES, colours, strict=True)},
     )
-    return cell, np.split(found, ends)
 
 
-def _accuracies(predicted: Sequence[Integers], images: Sequence[SegmentedImage]) -> tuple[float, float, Integers]:
-    """Part of the superpixels and of the pixels with the right label, and the number of such superpixels by image."""
-    right = np.array([np.sum(labels == image.labels) for labels, image in zip(predicted, images, strict=True)])
-    pixels = [
-        to_pixels(image.segments, labels) == image.pixel_labels for labels, image in zip(predicted, images, strict=True)
-    ]
-    return float(right.sum() / sum(len(labels) for labels in predicted)), float(np.mean(pixels)), right
+def _segmentation(name: str, image: SegmentedImage, marginals: Floats) -> Picture:
+    labels = to_pixels(image.segments, marginals.argmax(axis=1))
+    right = float(np.mean(labels == image.pixel_labels))
+    return Picture(_painted(image, labels), f"{name}: {100.0 * right:.0f} % of the pixels right")
 
 
-def _softmax(scores: Floats) -> Floats:
-    positive = np.exp(scores - scores.max(axis=1, keepdims=True))
-    shares: Floats = positive / positive.sum(axis=1, keepdims=True)
-    return shares
+def _painted(image: SegmentedImage, labels: NDArray[np.int64] | None) -> NDArray[np.uint8]:
+    codes = np.full(image.segments.shape, -1) if labels is None else labels
+    return (255.0 * label_picture(image.image, codes, len(CLASSES))).round().astype(np.uint8)
+
+
+def _doubt(name: str, image: SegmentedImage, marginals: Floats) -> Picture:
+    doubt = uncertainty(marginals)
+    white, purple = np.array([250.0, 250.0, 247.0]), np.array([98.0, 54.0, 150.0])
+    pixels = white + to_pixels(image.segments, doubt)[..., None] * (purple - white)
+    return Picture(pixels.round().astype(np.uint8), f"{name}: {doubt.mean():.2f} of the largest entropy on average")

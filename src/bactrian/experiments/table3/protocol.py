@@ -1,0 +1,261 @@
+"""Table 3 of the paper on Corel images: three random splits, every learner, with and without a prior.
+
+Nothing is chosen on test images: see :mod:`bactrian.experiments.table3.choices`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bactrian.experiments.paper_table import LATE, Follow, iterations_of, rows_named, status_of
+from bactrian.experiments.table3.choices import Choice, candidates_of, choose, graph_options
+from bactrian.experiments.table3.corel import (
+    FOLDS,
+    CorelImages,
+    ScoredSplit,
+    ScoreSettings,
+    draw_splits,
+    score_split,
+)
+from bactrian.experiments.table3.learners import ROW, ROWS, Fitted, Limits, TableRow, fit, marginals
+from bactrian.vision.cache import ArrayCache
+from bactrian.vision.superpixel_features import SegmentedImage
+from bactrian.vision.superpixels import to_pixels
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+NODE_ROW = "node scores alone"
+INFERENCES = ("rbp", "matched")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table3Settings:
+    """What is run."""
+
+    scores: ScoreSettings = field(default_factory=ScoreSettings)
+    n_drawn: int = 80
+    n_train: int = 40
+    n_splits: int = 3
+    seed: int = 0
+    rows: tuple[str, ...] = ()  #: names; all rows without any
+    folds: tuple[str, ...] = FOLDS[:1]  #: scores that may be learned from; without a prior the first
+    priors: tuple[float, ...] = (1e-3, 1e-2, 1e-1)  #: variances among which cross-validation chooses
+    n_folds: int = 4  #: of that cross-validation
+    limits: Limits = field(default_factory=Limits)
+
+    def __post_init__(self) -> None:
+        rows_named(ROWS, self.rows)
+        if self.n_splits < 1:
+            raise ValueError(f"n_splits must be at least 1, found {self.n_splits}")
+        if not self.folds or any(fold not in FOLDS for fold in self.folds):
+            raise ValueError(f"folds must be some of {', '.join(FOLDS)}, found {self.folds}")
+        if any(not 0.0 < prior < np.inf for prior in self.priors):
+            raise ValueError(f"priors must be positive and finite, found {self.priors}")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One row on one split, with or without a prior."""
+
+    row: str
+    split: int
+    prior_variance: float | None
+    superpixel: dict[str, float]  #: accuracy by inference, from 0 to 1
+    pixel: dict[str, float]
+    right: dict[str, Integers] = field(repr=False)  #: superpixels of each test image with the right label
+    node_factors: str = ""
+    fold: str = ""
+    seconds: float = np.nan
+    cpu_seconds: float = np.nan
+    choosing_seconds: float = 0.0  #: of cross-validation; none where another row's choices are taken
+    evaluations: int = 0
+    iterations: int = 0
+    outer_loops: int = 0
+    violation: float = np.nan
+    moment_gap: float = np.nan
+    bp_converged: float = np.nan  #: part of the test images on which belief propagation converges
+    status: str = ""
+    late: bool = False  #: whether a limit in seconds stopped learning, or a fit of what it was chosen or starts from
+    weights: Floats = field(default_factory=lambda: np.zeros(0), repr=False)
+
+
+@dataclass(frozen=True, eq=False)
+class Table3:
+    """All cells, where every choice came from, and what pictures need."""
+
+    settings: Table3Settings
+    cells: tuple[Cell, ...]
+    choices: tuple[str, ...]
+    seconds: float
+    score_seconds: float  #: of these, for features and node scores
+    test_images: tuple[Integers, ...]  #: of each split, their numbers
+    sizes: tuple[Integers, ...]  #: of each split, superpixels of the test images
+    split: ScoredSplit  #: the first one
+    predictions: dict[str, list[Floats]]  #: matched marginals of its test images by row, with a prior if there is one
+
+
+def run_table3(corel: CorelImages, settings: Table3Settings, cache: ArrayCache, follow: Follow | None = None) -> Table3:
+    """Run every row on every split."""
+    began = perf_counter()
+    say = follow or (lambda _: None)
+    splits = draw_splits(
+        len(corel.images),
+        n_drawn=settings.n_drawn,
+        n_train=settings.n_train,
+        n_splits=settings.n_splits,
+        seed=settings.seed,
+    )
+    cells: list[Cell] = []
+    choices = [
+        f"{settings.n_drawn} of {len(corel.images)} images, {settings.n_train} of them to learn from in each of "
+        f"{settings.n_splits} splits: drawn with seed {settings.seed}"
+    ]
+    sizes: list[Integers] = []
+    kept: tuple[ScoredSplit, dict[str, list[Floats]]] | None = None
+    scoring = 0.0
+    for number, split in enumerate(splits):
+        started = perf_counter()
+        say(f"split {number + 1}: features and node scores")
+        scored = score_split(corel, split, settings.scores, cache, _prefixed(say, f"split {number + 1}: node scores, "))
+        scoring += perf_counter() - started
+        found, chosen, predictions = _run_split(number, scored, settings, say)
+        cells += found
+        sizes.append(np.array([image.n_superpixels for image in scored.test]))
+        choices += [f"split {number + 1}: {choice}" for choice in (*scored.choices, *chosen)]
+        kept = kept or (scored, predictions)
+    assert kept is not None
+    tests = tuple(split.test for split in splits)
+    seconds = perf_counter() - began
+    return Table3(settings, tuple(cells), tuple(choices), seconds, scoring, tests, tuple(sizes), *kept)
+
+
+def _prefixed(say: Follow, prefix: str) -> Follow:
+    return lambda text: say(prefix + text)
+
+
+def _run_split(
+    number: int, scored: ScoredSplit, settings: Table3Settings, say: Follow
+) -> tuple[list[Cell], list[str], dict[str, list[Floats]]]:
+    alone = _accuracies([score.argmax(axis=1) for score in scored.test_scores], scored.test)
+    superpixel, pixel = (dict.fromkeys(INFERENCES, part) for part in alone[:2])
+    cells = [Cell(NODE_ROW, number, None, superpixel, pixel, dict.fromkeys(INFERENCES, alone[2]))]
+    predictions = {NODE_ROW: [_softmax(score) for score in scored.test_scores]}
+    choices: list[str] = []
+    for with_prior in (False, True) if settings.priors else (False,):
+        learning = _Learning(number, scored, settings, with_prior, say)
+        for row in rows_named(ROWS, settings.rows):
+            # Four times as many weights of tables call for a prior.
+            if with_prior or row.edges != "features":
+                cell, predictions[row.name] = learning.measure(row)
+                cells.append(cell)
+        choices += learning.choices
+    return cells, choices, predictions
+
+
+class _Learning:
+    """Learning on a split, with a prior or without: each row once, and with it those that it depends on."""
+
+    def __init__(
+        self, number: int, scored: ScoredSplit, settings: Table3Settings, with_prior: bool, say: Follow
+    ) -> None:
+        self.number, self.scored, self.settings, self.with_prior, self.say = number, scored, settings, with_prior, say
+        self.choices: list[str] = []
+        self._chosen: dict[str, Choice] = {}
+        self._fitted: dict[str, Fitted] = {}
+        self._late: dict[str, bool] = {}
+
+    def choice(self, row: TableRow) -> Choice:
+        """The row's prior and place of node scores, by cross-validation, or as of the row it takes them from."""
+        if row.choices_from is not None:
+            return self.choice(ROW[row.choices_from])
+        if row.name not in self._chosen:
+            settings = self.settings
+            priors = settings.priors if self.with_prior else (None,)
+            candidates = candidates_of(row, priors, settings.folds if self.with_prior else settings.folds[:1])
+            found = self._chosen[row.name] = choose(
+                row,
+                self.scored,
+                candidates,
+                limits=settings.limits,
+                n_folds=settings.n_folds,
+                seed=settings.seed,
+                say=self.say,
+            )
+            if len(candidates) > 1:
+                kin = [one.name for one in rows_named(ROWS, settings.rows) if one.choices_from == row.name]
+                self.choices.append(found.why + (f"; taken over by {', '.join(kin)}" if kin else ""))
+        return self._chosen[row.name]
+
+    def fitted(self, row: TableRow) -> Fitted:
+        """The row's solution."""
+        if row.name not in self._fitted:
+            choice, start = self.choice(row), None
+            late = choice.late
+            if row.start is not None:
+                start = self.fitted(ROW[row.start]).solution.weights
+                late |= self._late[row.start]
+            candidate = choice.candidate
+            self.say(f"split {self.number + 1}: {row.name}, {candidate}")
+            data = self.scored.training_graphs(candidate.fold, **graph_options(row, candidate))
+            found = fit(row, data, self.settings.limits, prior_variance=candidate.prior_variance, start=start)
+            self._fitted[row.name] = found
+            self._late[row.name] = late or status_of(found.solution) == LATE
+        return self._fitted[row.name]
+
+    def measure(self, row: TableRow) -> tuple[Cell, list[Floats]]:
+        """The row's cell, and matched marginals of the test images."""
+        fitted, choice, images = self.fitted(row), self.choice(row), self.scored.test
+        candidate, solution = choice.candidate, fitted.solution
+        test = self.scored.test_graphs(candidate.fold, **graph_options(row, candidate))
+        superpixel, pixel, right, converged, found = {}, {}, {}, {}, np.zeros((0, 0))
+        ends = test.node_pointer[1:-1]
+        for inference in INFERENCES:
+            if inference == "rbp" or not row.has_bethe_entropy:
+                threads = self.settings.limits.n_threads
+                found, converged[inference] = marginals(row, test, solution.weights, inference, threads)
+            parts = np.split(found.argmax(axis=1), ends)
+            superpixel[inference], pixel[inference], right[inference] = _accuracies(parts, images)
+        cell = Cell(
+            row=row.name,
+            split=self.number,
+            prior_variance=candidate.prior_variance,
+            superpixel=superpixel,
+            pixel=pixel,
+            right=right,
+            node_factors=candidate.node_factors,
+            fold=candidate.fold,
+            seconds=fitted.seconds,
+            cpu_seconds=fitted.cpu_seconds,
+            choosing_seconds=choice.seconds if row.choices_from is None else 0.0,
+            evaluations=solution.evaluations,
+            iterations=iterations_of(solution),
+            outer_loops=len(solution.history),
+            violation=solution.violation,
+            moment_gap=solution.moment_gap,
+            bp_converged=converged["rbp"],
+            status=status_of(solution),
+            late=self._late[row.name],
+            weights=solution.weights,
+        )
+        return cell, np.split(found, ends)
+
+
+def _accuracies(predicted: Sequence[Integers], images: Sequence[SegmentedImage]) -> tuple[float, float, Integers]:
+    """Part of the superpixels and of the pixels with the right label, and the number of such superpixels by image."""
+    right = np.array([np.sum(labels == image.labels) for labels, image in zip(predicted, images, strict=True)])
+    pixels = [
+        to_pixels(image.segments, labels) == image.pixel_labels for labels, image in zip(predicted, images, strict=True)
+    ]
+    return float(right.sum() / sum(len(labels) for labels in predicted)), float(np.mean(pixels)), right
+
+
+def _softmax(scores: Floats) -> Floats:
+    positive = np.exp(scores - scores.max(axis=1, keepdims=True))
+    shares: Floats = positive / positive.sum(axis=1, keepdims=True)
+    return shares
