@@ -16,7 +16,7 @@ import bactrian.torch as btt  # noqa: E402
 from bactrian.camel.dual import Dual  # noqa: E402
 from bactrian.camel.entropy import carve  # noqa: E402
 from bactrian.camel.prior import Prior  # noqa: E402
-from bactrian.engines.numba.colouring import greedy_colours  # noqa: E402
+from bactrian.engines.numba.orders import greedy_colours  # noqa: E402
 from bactrian.engines.numba.threads import Workers  # noqa: E402
 from bactrian.engines.torch import stars  # noqa: E402
 from bactrian.engines.torch.device import explain_memory  # noqa: E402

@@ -10,7 +10,7 @@ from oracle import DenseModel, cluster_marginals, n_states, variable_marginals
 from random_models import BETHE_SHAPES, EXPLICIT_SHAPES, generative_problem
 
 import bactrian as bt
-from bactrian.engines.numba.random import draw, new_states, uniform
+from bactrian.engines.numba.gibbs import draw, new_states, uniform
 
 SHAPES = BETHE_SHAPES + EXPLICIT_SHAPES
 

@@ -18,7 +18,7 @@ import bactrian as bt
 from bactrian.camel.inner import InnerResult
 from bactrian.camel.prior import Prior
 from bactrian.camel.run import Run, Settings
-from bactrian.engines.numba.deadline import Deadline
+from bactrian.engines.numba.threads import Deadline
 from bactrian.graphs.packing import pack
 from bactrian.solvers.solution import Status
 

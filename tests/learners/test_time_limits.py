@@ -19,8 +19,7 @@ import bactrian as bt
 from bactrian.camel.dual import Dual
 from bactrian.camel.entropy import carve
 from bactrian.camel.prior import Prior
-from bactrian.engines.numba.deadline import Deadline
-from bactrian.engines.numba.threads import Workers
+from bactrian.engines.numba.threads import Deadline, Workers
 from bactrian.graphs.packing import pack
 from bactrian.solvers.lbfgs import Outcome, minimise
 

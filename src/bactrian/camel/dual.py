@@ -24,9 +24,8 @@ from bactrian.camel.messages import Messages
 from bactrian.camel.prior import Prior
 from bactrian.camel.schedule import Schedule
 from bactrian.engines.files.packed_folder import PackedFolder
-from bactrian.engines.numba.deadline import Deadline
 from bactrian.engines.numba.long_vectors import add_prior
-from bactrian.engines.numba.threads import Workers
+from bactrian.engines.numba.threads import Deadline, Workers
 from bactrian.graphs.inputs import N_BLOCKS
 from bactrian.graphs.packed import PackedData
 from bactrian.parallel.communicator import Alone, Communicator, Message, anywhere, combine, largest

@@ -35,7 +35,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from scipy.optimize import linprog
 
-from bactrian.engines.numba.forests import appearances
+from bactrian.engines.numba.orders import appearances
 from bactrian.graphs.domain import real_numbers
 from bactrian.graphs.packed import PackedData
 from bactrian.graphs.packing import is_bethe

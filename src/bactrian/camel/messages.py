@@ -15,14 +15,12 @@ from numpy.typing import NDArray
 from bactrian.camel.entropy import Carving
 from bactrian.camel.schedule import SCHEDULE, Schedule
 from bactrian.engines.files.space import Space
-from bactrian.engines.numba.apart import evaluate_apart, evaluate_given
-from bactrian.engines.numba.deadline import Deadline
+from bactrian.engines.numba.equal_pairs import Plan, evaluate_apart, evaluate_given, make_plan, sweep_uniform
 from bactrian.engines.numba.layout import Layout
-from bactrian.engines.numba.pair_evaluation import evaluate_pairwise
+from bactrian.engines.numba.pairs import evaluate_pairwise
 from bactrian.engines.numba.stars import evaluate_instances
 from bactrian.engines.numba.tables import Beliefs, Numbers, Tables, fill_scores, prepare_tables, summarise
-from bactrian.engines.numba.threads import Workers, balanced_blocks
-from bactrian.engines.numba.uniform import Plan, make_plan, sweep_uniform
+from bactrian.engines.numba.threads import Deadline, Workers, balanced_blocks
 from bactrian.graphs.inputs import N_BLOCKS
 from bactrian.graphs.packed import PackedData, TableReader
 

@@ -16,7 +16,7 @@ from bactrian.camel.prior import Prior, pseudo_gradient
 from bactrian.camel.recession import certifies, collect_states, has_direction, is_inside
 from bactrian.camel.schedule import SCHEDULE
 from bactrian.engines.files.packed_folder import PackedFolder
-from bactrian.engines.numba.deadline import Deadline
+from bactrian.engines.numba.threads import Deadline
 from bactrian.graphs.junction import JunctionData
 from bactrian.graphs.packed import BeliefTables, PackedData
 from bactrian.graphs.triplets import TightenedData

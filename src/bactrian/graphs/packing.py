@@ -15,7 +15,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from bactrian.engines.numba.layout import Layout, pair_links
-from bactrian.engines.numba.traversal import sweep_order
+from bactrian.engines.numba.orders import sweep_order
 from bactrian.graphs.domain import pointer
 from bactrian.graphs.graph import ClusterGraph, Structure
 from bactrian.graphs.graph_data import GraphData

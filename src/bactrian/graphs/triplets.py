@@ -37,7 +37,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from bactrian.engines.numba.deadline import Deadline
+from bactrian.engines.numba.threads import Deadline
 from bactrian.graphs.domain import pointer
 from bactrian.graphs.graph import Structure
 from bactrian.graphs.packed import InstanceViews, PackedData, TableReader

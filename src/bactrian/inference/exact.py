@@ -14,10 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bactrian.camel.entropy import carve
-from bactrian.engines.numba.junction import calibrate
+from bactrian.engines.numba.junction import TreePlan, calibrate
 from bactrian.engines.numba.layout import Layout
 from bactrian.engines.numba.schedules import CONVERGED
-from bactrian.engines.numba.table_views import TreePlan
 from bactrian.graphs.domain import pointer, strides
 from bactrian.graphs.elimination import JunctionTree
 from bactrian.graphs.junction import FactorTree, TreePlanner

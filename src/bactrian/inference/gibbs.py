@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 
 from bactrian.engines.numba.assignments import Scores
 from bactrian.engines.numba.blocks import Blocks, build_blocks
-from bactrian.engines.numba.gibbs import Draws, run_chain, start_chain
+from bactrian.engines.numba.gibbs import Draws, Words, new_states, run_chain, start_chain
 from bactrian.engines.numba.layout import Layout
-from bactrian.engines.numba.random import Words, new_states
 from bactrian.graphs.domain import pointer
 from bactrian.graphs.packed import InstanceBeliefs, TableReader
 from bactrian.inference.factors import FactorScores, FactorTables, factor_scores

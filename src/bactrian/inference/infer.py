@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bactrian.camel.entropy import CountingNumbers, carve, concave_numbers
-from bactrian.engines.numba.deadline import Deadline
-from bactrian.engines.numba.threads import Workers
+from bactrian.engines.numba.threads import Deadline, Workers
 from bactrian.errors import check_flag, check_number
 from bactrian.graphs.domain import pointer
 from bactrian.graphs.graph_data import GraphData

@@ -13,15 +13,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from bactrian.engines.numba.assignments import Scores
+from bactrian.engines.numba.assignments import Scores, joint_score, lower_instances
 from bactrian.engines.numba.blocks import Blocks, build_blocks
 from bactrian.engines.numba.decoding import Found, dual_instances, max_product_instances
-from bactrian.engines.numba.first_optimum import decode_trees
+from bactrian.engines.numba.forest_optimum import decode_pairs, decode_trees
 from bactrian.engines.numba.layout import Layout
-from bactrian.engines.numba.maximum import joint_score
 from bactrian.engines.numba.threads import Workers
-from bactrian.engines.numba.ties import lower_instances
-from bactrian.engines.numba.viterbi import decode_pairs
 from bactrian.graphs.domain import pointer, strides
 from bactrian.graphs.elimination import MemoryBudgetError
 from bactrian.graphs.junction import FactorTree, TreePlanner, clique_layout

@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 
 from bactrian.camel.entropy import Carving, CountingNumbers, carve
 from bactrian.camel.messages import Messages
-from bactrian.engines.numba.deadline import Deadline
-from bactrian.engines.numba.ranges import RISING
+from bactrian.engines.numba.arithmetic import RISING
 from bactrian.engines.numba.schedules import CONTRADICTION, CONVERGED, RUNNING, Progress
-from bactrian.engines.numba.threads import Workers
+from bactrian.engines.numba.threads import Deadline, Workers
 from bactrian.graphs.domain import pointer
 from bactrian.graphs.packed import PackedData
 from bactrian.inference.evidence import Evidence, contradiction

@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 
 from bactrian.camel.entropy import Carving, carve, reported_numbers
 from bactrian.camel.messages import Messages, MessageTables
-from bactrian.engines.numba.linear import Linear
-from bactrian.engines.numba.queue import Queue, contractions
-from bactrian.engines.numba.residual import run_residual
+from bactrian.engines.numba.flooding import LinearMessages
+from bactrian.engines.numba.residual import Queue, contractions, run_residual
 from bactrian.engines.numba.schedules import CONVERGED, RUNNING, Progress, record_sweeps, run_parallel, run_sequential
 from bactrian.inference.evidence import contradiction
 from bactrian.inference.problem import Advance, Problem, new_progress, run_rounds, warm_start_of
@@ -51,9 +50,9 @@ class BeliefReader(MessageTables):
         return beliefs
 
 
-def _new_linear(problem: Problem) -> Linear:
+def _new_linear(problem: Problem) -> LinearMessages:
     layout = problem.data.layout
-    return Linear(
+    return LinearMessages(
         outgoing=np.zeros(layout.n_link_states),
         incoming=np.zeros(layout.n_link_states),
         psi=np.zeros(layout.n_hub_states),

@@ -13,8 +13,7 @@ from bactrian.camel.camel import SHORTHAND, Camel
 from bactrian.camel.prior import Prior
 from bactrian.camel.run import Settings
 from bactrian.engines.files.packed_folder import PackedFolder
-from bactrian.engines.numba.deadline import Deadline
-from bactrian.engines.numba.threads import Workers, single_threaded_blas
+from bactrian.engines.numba.threads import Deadline, Workers, single_threaded_blas
 from bactrian.errors import ArgumentError, ArgumentTypeError, check_number
 from bactrian.graphs.domain import real_numbers
 from bactrian.graphs.graph_data import GraphData

@@ -23,9 +23,8 @@ from bactrian.camel.entropy import Carving, carve
 from bactrian.camel.profiled import Profiled, ProfiledObjective
 from bactrian.camel.run import Run, Settings
 from bactrian.engines.files.packed_folder import PackedFolder
-from bactrian.engines.numba.deadline import Deadline
 from bactrian.engines.numba.schedules import CONVERGED
-from bactrian.engines.numba.threads import Workers
+from bactrian.engines.numba.threads import Deadline, Workers
 from bactrian.graphs.junction import on_junction_trees
 from bactrian.graphs.packed import PackedData
 from bactrian.inference.problem import Options, Problem, new_progress, run_rounds

@@ -1,4 +1,4 @@
-"""Assignments from messages, and how to improve them."""
+"""Assignments: max-sum messages and scores, how to improve them, and how to find the first of those that tie."""
 
 from __future__ import annotations
 
@@ -10,9 +10,156 @@ from numpy.typing import NDArray
 from bactrian.compiling import njit
 from bactrian.engines.numba.blocks import Blocks, conditional_start
 from bactrian.engines.numba.layout import Ints, Layout
-from bactrian.engines.numba.maximum import Scratch, fill_sums, first_best, joint_score
+from bactrian.engines.numba.tables import largest_sizes
 
 Floats = NDArray[np.float64]
+Scratch = tuple[Floats, Floats, Floats, Floats]
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def scratch(layout: Layout, first: int, last: int) -> Scratch:
+    """Work space for instances ``first:last``: cluster scores, hub states, and twice the messages around a hub."""
+    table, states, star = largest_sizes(layout, first, last)
+    star = max(star, states)
+    return np.empty(table), np.empty(states), np.empty(star), np.empty(star)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def fill_sums(layout: Layout, entries: Floats, multipliers: Floats, cluster: int, skipped: int, out: Floats) -> int:
+    """theta_a plus the multipliers of all links but ``skipped``; returns the table's size."""
+    table = layout.cluster_table[cluster]
+    start = layout.table_offset[table]
+    size = layout.table_offset[table + 1] - start
+    for k in range(size):
+        out[k] = entries[start + k]
+    for position in range(layout.cluster_links[cluster], layout.cluster_links[cluster + 1]):
+        link = layout.cluster_link[position]
+        if link != skipped:
+            projection = layout.link_projection[link]
+            offset = layout.link_offset[link]
+            for k in range(size):
+                out[k] += multipliers[offset + layout.projection[projection + k]]
+    return size
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def max_message(
+    layout: Layout, entries: Floats, multipliers: Floats, link: int, sums: Floats, out: Floats, start: int
+) -> None:
+    """m of a link into ``out[start:]``; ``sums`` is scratch."""
+    cluster = layout.link_cluster[link]
+    states = layout.link_offset[link + 1] - layout.link_offset[link]
+    for k in range(states):
+        out[start + k] = -np.inf
+    rows = layout.cluster_rows[cluster]
+    if rows > 0:
+        table = layout.cluster_table[cluster]
+        first_entry = layout.table_offset[table]
+        columns = (layout.table_offset[table + 1] - first_entry) // rows
+        row_link = layout.cluster_link[layout.cluster_links[cluster]]
+        column_link = layout.cluster_link[layout.cluster_links[cluster] + 1]
+        if link == column_link:
+            other = layout.link_offset[row_link]
+            for a in range(rows):
+                told = multipliers[other + a]
+                row = first_entry + a * columns
+                for b in range(columns):
+                    out[start + b] = max(out[start + b], entries[row + b] + told)
+        else:
+            other = layout.link_offset[column_link]
+            for a in range(rows):
+                row = first_entry + a * columns
+                best = -np.inf
+                for b in range(columns):
+                    best = max(best, entries[row + b] + multipliers[other + b])
+                out[start + a] = best
+        return
+    size = fill_sums(layout, entries, multipliers, cluster, link, sums)
+    projection = layout.link_projection[link]
+    for k in range(size):
+        state = start + layout.projection[projection + k]
+        out[state] = max(out[state], sums[k])
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def update_star(
+    layout: Layout,
+    entries: Floats,
+    hub_scores: Floats,
+    multipliers: Floats,
+    hub: int,
+    damping: float,
+    work: Scratch,
+) -> float:
+    """Max-product at one hub: d_l = theta_v + sum of m over its other links, largest 0; returns the largest change.
+
+    A state that the messages forbid becomes -inf at once, undamped. Returns -1 where they forbid all states, which
+    proves that no joint state is allowed if the multipliers started at 0.
+    """
+    sums, suffix, incoming, others = work
+    start = layout.hub_offset[hub]
+    states = layout.hub_offset[hub + 1] - start
+    first, last = layout.hub_links[hub], layout.hub_links[hub + 1]
+    for k in range(states):
+        suffix[k] = hub_scores[start + k]
+    for link in range(first, last):
+        message = (link - first) * states
+        max_message(layout, entries, multipliers, link, sums, incoming, message)
+        for k in range(states):
+            others[message + k] = suffix[k]
+            suffix[k] += incoming[message + k]
+    for k in range(states):
+        suffix[k] = 0.0
+    change = 0.0
+    for link in range(last - 1, first - 1, -1):
+        message = (link - first) * states
+        offset = layout.link_offset[link]
+        top = -np.inf
+        for k in range(states):
+            others[message + k] += suffix[k]
+            suffix[k] += incoming[message + k]
+            top = max(top, others[message + k])
+        if top == -np.inf:
+            return -1.0
+        for k in range(states):
+            new = others[message + k] - top
+            old = multipliers[offset + k]
+            if new != -np.inf and old != -np.inf:
+                change = max(change, abs(new - old))
+                new += damping * (old - new)
+            elif new != old:
+                change = np.inf
+            multipliers[offset + k] = new
+    return change
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def joint_score(layout: Layout, entries: Floats, hub_scores: Floats, strides: Ints, states: Ints, m: int) -> float:
+    """Joint log score of one instance's assignment on a factor graph; ``states`` has one entry per hub."""
+    total = 0.0
+    for hub in range(layout.instance_hubs[m], layout.instance_hubs[m + 1]):
+        total += hub_scores[layout.hub_offset[hub] + states[hub]]
+    for cluster in range(layout.instance_clusters[m], layout.instance_clusters[m + 1]):
+        index = layout.table_offset[layout.cluster_table[cluster]]
+        for position in range(layout.cluster_links[cluster], layout.cluster_links[cluster + 1]):
+            link = layout.cluster_link[position]
+            index += strides[link] * states[layout.link_hub[link]]
+        total += entries[index]
+    return total
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def first_best(values: Floats, size: int) -> int:
+    """First index of ``values[:size]`` that is within rounding of the largest."""
+    top = -np.inf
+    for k in range(size):
+        top = max(top, values[k])
+    for k in range(size):
+        if values[k] == top or values[k] >= top - 1e-12 * max(1.0, abs(top)):
+            return k
+    return 0
+
+
 #: Work space of :func:`climb_blocks`: scores of variables, choices of children, states of a variable.
 Climber = tuple[Floats, Ints, Floats]
 
@@ -189,3 +336,131 @@ def _maximise_block(
         else:
             start = layout.hub_offset[hub]
             states[hub] = first_best(local[start:], layout.hub_offset[hub + 1] - start)
+
+
+Flags = NDArray[np.bool_]
+
+#: Passes over the variables of an instance at most.
+_PASSES = 20
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def lower_instances(
+    layout: Layout, scores: Scores, states: Ints, active: Flags, tolerance: Floats, first: int, last: int
+) -> None:
+    """Lower the allowed assignments of the active instances among ``first:last`` while that costs them nothing.
+
+    A variable takes the lowest state it can, alone or with a later one that shares a cluster and takes any other state,
+    if the score falls by no more than ``tolerance`` of the instance over all moves together.
+    """
+    total, forbidden = np.zeros(scores.hubs.size), np.zeros(scores.hubs.size)
+    for m in range(first, last):
+        if not active[m]:
+            continue
+        begin, end = layout.instance_hubs[m], layout.instance_hubs[m + 1]
+        for hub in range(begin, end):
+            _score_states(layout, scores, states, hub, total, forbidden)
+        left = tolerance[m]
+        for _ in range(_PASSES):
+            moved = False
+            for hub in range(begin, end):
+                for x in range(states[hub]):
+                    other, y, change = _find_move(layout, scores, states, hub, x, total, forbidden, left)
+                    if other < 0:
+                        continue
+                    left += min(change, 0.0)
+                    states[hub] = x
+                    states[other] = y
+                    _refresh(layout, scores, states, hub, total, forbidden)
+                    if other != hub:
+                        _refresh(layout, scores, states, other, total, forbidden)
+                    moved = True
+                    break
+            if not moved:
+                break
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _score_states(layout: Layout, scores: Scores, states: Ints, hub: int, total: Floats, forbidden: Floats) -> None:
+    """Score of each state of a variable given all others, and how many entries forbid it, which add nothing."""
+    start, stop = layout.hub_offset[hub], layout.hub_offset[hub + 1]
+    for k in range(start, stop):
+        impossible = scores.hubs[k] == -np.inf
+        total[k] = 0.0 if impossible else scores.hubs[k]
+        forbidden[k] = 1.0 if impossible else 0.0
+    for link in range(layout.hub_links[hub], layout.hub_links[hub + 1]):
+        add_conditional(layout, scores.entries, scores.strides, states, link, total[start:stop], forbidden[start:stop])
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _refresh(layout: Layout, scores: Scores, states: Ints, hub: int, total: Floats, forbidden: Floats) -> None:
+    """Score the states of all variables that share a cluster with one that has moved."""
+    _score_states(layout, scores, states, hub, total, forbidden)
+    for link in range(layout.hub_links[hub], layout.hub_links[hub + 1]):
+        cluster = layout.link_cluster[link]
+        for position in range(layout.cluster_links[cluster], layout.cluster_links[cluster + 1]):
+            other = layout.link_hub[layout.cluster_link[position]]
+            if other != hub:
+                _score_states(layout, scores, states, other, total, forbidden)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _find_move(
+    layout: Layout, scores: Scores, states: Ints, hub: int, x: int, total: Floats, forbidden: Floats, left: float
+) -> tuple[int, int, float]:
+    """Another variable and its state with which ``hub`` can take state x, and the gain; the variable itself if alone.
+
+    The variable is -1 where there is none.
+    """
+    start = layout.hub_offset[hub]
+    change = total[start + x] - total[start + states[hub]]
+    if forbidden[start + x] == 0.0 and change >= -left:
+        return hub, x, change
+    for link in range(layout.hub_links[hub], layout.hub_links[hub + 1]):
+        cluster = layout.link_cluster[link]
+        for position in range(layout.cluster_links[cluster], layout.cluster_links[cluster + 1]):
+            other = layout.link_hub[layout.cluster_link[position]]
+            if other <= hub:
+                continue
+            for y in range(layout.hub_offset[other + 1] - layout.hub_offset[other]):
+                if y != states[other]:
+                    change, count = _joint_change(layout, scores, states, hub, x, other, y, total, forbidden)
+                    if count == 0.0 and change >= -left:
+                        return other, y, change
+    return -1, 0, 0.0
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _joint_change(
+    layout: Layout,
+    scores: Scores,
+    states: Ints,
+    hub: int,
+    x: int,
+    other: int,
+    y: int,
+    total: Floats,
+    forbidden: Floats,
+) -> tuple[float, float]:
+    """Gain in score where two variables move together, and how many entries then forbid it."""
+    at, before = layout.hub_offset[hub] + x, layout.hub_offset[hub] + states[hub]
+    other_at, other_before = layout.hub_offset[other] + y, layout.hub_offset[other] + states[other]
+    change = total[at] - total[before] + total[other_at] - total[other_before]
+    count = forbidden[at] + forbidden[other_at]
+    for link in range(layout.hub_links[hub], layout.hub_links[hub + 1]):
+        cluster = layout.link_cluster[link]
+        for position in range(layout.cluster_links[cluster], layout.cluster_links[cluster + 1]):
+            shared = layout.cluster_link[position]
+            if layout.link_hub[shared] != other:
+                continue
+            # Both scores count the cluster with the other variable where it was.
+            index = conditional_start(layout, scores.strides, states, link, shared)
+            row, column = scores.strides[link], scores.strides[shared]
+            for sign, a, b in ((1.0, x, y), (-1.0, x, states[other]), (-1.0, states[hub], y)):
+                entry = scores.entries[index + row * a + column * b]
+                if entry == -np.inf:
+                    count += sign
+                else:
+                    change += sign * entry
+            change += scores.entries[index + row * states[hub] + column * states[other]]
+    return change, count

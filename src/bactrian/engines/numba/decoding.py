@@ -12,10 +12,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bactrian.compiling import njit
-from bactrian.engines.numba.assignments import Climber, Scores, assign_greedily, climb, climb_blocks
+from bactrian.engines.numba.assignments import (
+    Climber,
+    Scores,
+    Scratch,
+    assign_greedily,
+    climb,
+    climb_blocks,
+    fill_sums,
+    joint_score,
+    max_message,
+    scratch,
+    update_star,
+)
 from bactrian.engines.numba.blocks import Blocks
 from bactrian.engines.numba.layout import Ints, Layout
-from bactrian.engines.numba.maximum import Scratch, fill_sums, joint_score, max_message, scratch, update_star
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bactrian.engines.numba.ranges import RISING
+from bactrian.engines.numba.arithmetic import RISING
 
 Floats = NDArray[np.float64]
 States = tuple[Any, ...]

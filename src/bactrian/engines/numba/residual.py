@@ -15,26 +15,138 @@ For a pair the bound is sharper: a message is a contraction of the multipliers, 
 range of the table's cross-differences theta(a,c) + theta(b,d) - theta(a,d) - theta(b,c) (Ihler, Fisher and Willsky,
 JMLR 6, 2005, whose measure of a table's strength this is).
 
-The queue is in :mod:`.queue`; :mod:`.residual_pairs` does the same in linear space.
+The queue is an indexed binary heap of hubs per instance. Pairs are updated in linear space where they can be.
 """
 
 from __future__ import annotations
+
+import math
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bactrian.compiling import njit
-from bactrian.engines.numba.flooding import all_messages, log_belief
+from bactrian.engines.numba.arithmetic import FAST_MATH
+from bactrian.engines.numba.flooding import (
+    LinearMessages,
+    all_messages,
+    hub_belief,
+    load_instance,
+    log_belief,
+    pair_messages,
+    store_instance,
+    to_column,
+    to_row,
+)
 from bactrian.engines.numba.layout import Layout
-from bactrian.engines.numba.linear import Linear, load_instance, store_instance
-from bactrian.engines.numba.queue import FAR, ROUNDING, STALE, Queue, make_heap, sift_down, sift_up
-from bactrian.engines.numba.residual_pairs import first_linear_pass, run_linear
 from bactrian.engines.numba.schedules import CONTRADICTION, CONVERGED, RUNNING, Progress
-from bactrian.engines.numba.scratch import Scratch, new_scratch
 from bactrian.engines.numba.stars import incoming_message
-from bactrian.engines.numba.tables import Numbers, Tables
+from bactrian.engines.numba.tables import Numbers, Scratch, Tables, new_scratch
 
 Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+#: What a change from or to impossible counts as, in nats.
+FAR = 50.0
+#: Changes below this are rounding.
+ROUNDING = 1e-14
+#: A message is out of date where its bound is above this part of the tolerance, shared by the links of the hub.
+STALE = 0.1
+
+
+class Queue(NamedTuple):
+    """Residuals and the heaps over them."""
+
+    incoming: Floats  #: (n_link_states,) log m of every link when it was last computed
+    pending: Floats  #: (L,) bound of the change of a link's message since then
+    priority: Floats  #: (H,) bound of the change of a hub's multipliers
+    heap: Ints  #: (H,) heap of each instance's hubs, in its range ``instance_hubs``
+    place: Ints  #: (H,) place of a hub in its heap
+    contraction: Floats  #: (T,) factor by which a table's messages shrink changes
+    started: NDArray[np.bool_]  #: (M,) the first pass was made
+    late: NDArray[np.bool_]  #: (1,) time is up
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def contractions(layout: Layout, tables: Tables, numbers: Numbers, largest: int, out: Floats) -> None:
+    """tanh(R / 4) of the tables of pairs, 1 for other tables and where a table has more than ``largest`` entries."""
+    for t in range(out.size):
+        out[t] = -1.0
+    for cluster in range(layout.cluster_table.size):
+        table = layout.cluster_table[cluster]
+        start, rows = layout.table_offset[table], layout.cluster_rows[cluster]
+        size = layout.table_offset[table + 1] - start
+        if rows == 0 or size > largest:
+            out[table] = 1.0
+            continue
+        if out[table] >= 0.0:
+            continue
+        columns = size // rows
+        widest = 0.0
+        for c in range(columns):
+            for d in range(c):
+                low, high = np.inf, -np.inf
+                for a in range(rows):
+                    one = tables.log_entries[start + a * columns + c]
+                    two = tables.log_entries[start + a * columns + d]
+                    if one == -np.inf and two == -np.inf:
+                        continue
+                    low, high = min(low, one - two), max(high, one - two)
+                if high > low:
+                    widest = max(widest, high - low)
+        out[table] = math.tanh(0.25 * widest / numbers.table[table])
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def sift_up(heap: Ints, place: Ints, priority: Floats, base: int, hub: int) -> None:
+    """Move a hub whose priority has risen towards the top of the heap that starts at ``base``."""
+    position = place[hub]
+    own = priority[hub]
+    while position > 0:
+        parent = (position - 1) >> 1
+        above = heap[base + parent]
+        if priority[above] >= own:
+            break
+        heap[base + position] = above
+        place[above] = position
+        position = parent
+    heap[base + position] = hub
+    place[hub] = position
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def sift_down(heap: Ints, place: Ints, priority: Floats, base: int, size: int, hub: int) -> None:
+    """Move a hub whose priority has fallen away from the top of the heap of ``size`` hubs at ``base``."""
+    position = place[hub]
+    own = priority[hub]
+    while True:
+        child = 2 * position + 1
+        if child >= size:
+            break
+        below = heap[base + child]
+        if child + 1 < size and priority[heap[base + child + 1]] > priority[below]:
+            child += 1
+            below = heap[base + child]
+        if priority[below] <= own:
+            break
+        heap[base + position] = below
+        place[below] = position
+        position = child
+    heap[base + position] = hub
+    place[hub] = position
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def make_heap(heap: Ints, place: Ints, priority: Floats, base: int, stop: int) -> None:
+    """A heap of all hubs ``base:stop`` by their priorities."""
+    for hub in range(base, stop):
+        heap[hub] = hub
+        place[hub] = hub - base
+    size = stop - base
+    for position in range(size // 2 - 1, -1, -1):
+        sift_down(heap, place, priority, base, size, heap[base + position])
+
 
 #: Multipliers go no further: those that would are running away, and past the range of floats they would look as if they
 #: stood still, at states that only seem impossible.
@@ -185,7 +297,7 @@ def run_residual(
     multipliers: Floats,
     hub_log: Floats,
     queue: Queue,
-    linear: Linear,
+    linear: LinearMessages,
     progress: Progress,
     first: int,
     last: int,
@@ -236,3 +348,101 @@ def run_residual(
         progress.updates[instance] += updates
         progress.iterations[instance] = (progress.updates[instance] + n_links - 1) // max(1, n_links)
         progress.residual[instance] = queue.priority[queue.heap[base]] if stop > base else 0.0
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST_MATH)
+def _spread_of_ratio(belief: Floats, states: int, m: Floats, u: Floats, offset: int, commit: bool) -> float:
+    """max / min - 1 of new over old multipliers, no less than the range of their logarithms; at most ``FAR``."""
+    low, high = np.inf, 0.0
+    for k in range(states):
+        new = belief[k] / m[offset + k]
+        ratio = new / u[offset + k]
+        low, high = min(low, ratio), max(high, ratio)
+        if commit:
+            u[offset + k] = new
+    return min(high - low, FAR * low) / low
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def first_linear_pass(
+    layout: Layout, tables: Tables, linear: LinearMessages, queue: Queue, instance: int, belief: Floats
+) -> bool:
+    """As :func:`_first_pass`, in linear space; False where log space is needed."""
+    base, stop = layout.instance_hubs[instance], layout.instance_hubs[instance + 1]
+    hub_offset, hub_links, link_offset = layout.hub_offset, layout.hub_links, layout.link_offset
+    if not pair_messages(layout, tables, linear, instance):
+        return False
+    for hub in range(base, stop):
+        first, last, states = hub_links[hub], hub_links[hub + 1], hub_offset[hub + 1] - hub_offset[hub]
+        if not hub_belief(
+            linear.psi, hub_offset[hub], states, linear.incoming, link_offset[first], last - first, belief
+        ):
+            return False
+        change = 0.0
+        for link in range(first, last):
+            queue.pending[link] = 0.0
+            step = _spread_of_ratio(belief, states, linear.incoming, linear.outgoing, link_offset[link], False)
+            change = max(change, step)
+        queue.priority[hub] = change
+    make_heap(queue.heap, queue.place, queue.priority, base, stop)
+    return True
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def run_linear(
+    layout: Layout,
+    tables: Tables,
+    linear: LinearMessages,
+    queue: Queue,
+    instance: int,
+    tolerance: float,
+    limit: float,
+    belief: Floats,
+) -> tuple[int, int]:
+    """As :func:`_run_instance`, in linear space; status -1 where log space is needed."""
+    hub_offset, hub_links, link_offset = layout.hub_offset, layout.hub_links, layout.link_offset
+    link_cluster, link_hub, cluster_table = layout.link_cluster, layout.link_hub, layout.cluster_table
+    cluster_links, cluster_link, cluster_rows = layout.cluster_links, layout.cluster_link, layout.cluster_rows
+    table_offset, entries = layout.table_offset, tables.exp_entries
+    pending, contraction = queue.pending, queue.contraction
+    heap, place, priority = queue.heap, queue.place, queue.priority
+    u, m, psi = linear.outgoing, linear.incoming, linear.psi
+    base, stop = layout.instance_hubs[instance], layout.instance_hubs[instance + 1]
+    updates = 0
+    while stop > base and updates < limit and not queue.late[0]:
+        hub = heap[base]
+        if priority[hub] <= tolerance:
+            return CONVERGED, updates
+        start, states = hub_offset[hub], hub_offset[hub + 1] - hub_offset[hub]
+        first, last = hub_links[hub], hub_links[hub + 1]
+        stale = STALE * tolerance / max(1, last - first)
+        left = 0.0
+        safe = True
+        for link in range(first, last):
+            if pending[link] > stale:
+                cluster = link_cluster[link]
+                ends, rows, at = cluster_links[cluster], cluster_rows[cluster], table_offset[cluster_table[cluster]]
+                columns = (table_offset[cluster_table[cluster] + 1] - at) // rows
+                row, column = cluster_link[ends], cluster_link[ends + 1]
+                if link == row:
+                    safe &= to_row(entries, at, rows, columns, u, link_offset[column], m, link_offset[row])
+                else:
+                    safe &= to_column(entries, at, rows, columns, u, link_offset[row], m, link_offset[column])
+                pending[link] = 0.0
+                updates += 1
+            left += pending[link]
+        if not (safe and hub_belief(psi, start, states, m, link_offset[first], last - first, belief)):
+            return -1, updates
+        for link in range(first, last):
+            cluster = link_cluster[link]
+            change = _spread_of_ratio(belief, states, m, u, link_offset[link], True)
+            change *= contraction[cluster_table[cluster]]
+            if change > ROUNDING:
+                ends = cluster_links[cluster]
+                other = cluster_link[ends + 1] if cluster_link[ends] == link else cluster_link[ends]
+                pending[other] += change
+                priority[link_hub[other]] += change
+                sift_up(heap, place, priority, base, link_hub[other])
+        priority[hub] = left
+        sift_down(heap, place, priority, base, stop - base, hub)
+    return CONVERGED if stop == base else RUNNING, updates

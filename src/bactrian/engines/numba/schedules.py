@@ -17,13 +17,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bactrian.compiling import njit
-from bactrian.engines.numba.flooding import all_messages, update_all_hubs
+from bactrian.engines.numba.flooding import (
+    LinearMessages,
+    all_messages,
+    load_instance,
+    pair_messages,
+    store_instance,
+    update_all_hubs,
+    update_hubs,
+)
 from bactrian.engines.numba.layout import Layout
-from bactrian.engines.numba.linear import Linear, load_instance, pair_messages, store_instance, update_hubs
 from bactrian.engines.numba.pairs import load_messages, new_linear, store_messages, sweep_linear
-from bactrian.engines.numba.scratch import new_scratch
 from bactrian.engines.numba.stars import sweep_hubs
-from bactrian.engines.numba.tables import Beliefs, Numbers, Tables
+from bactrian.engines.numba.tables import Beliefs, Numbers, Tables, new_scratch
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -92,7 +98,7 @@ def run_parallel(
     multipliers: Floats,
     hub_log: Floats,
     incoming: Floats,
-    linear: Linear,
+    linear: LinearMessages,
     progress: Progress,
     first: int,
     last: int,

@@ -28,10 +28,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bactrian.compiling import njit
-from bactrian.engines.numba.arithmetic import FAST_MATH, exp
+from bactrian.engines.numba.arithmetic import FAST_MATH, LEAST, MOST, RISING, exp
 from bactrian.engines.numba.layout import Layout
-from bactrian.engines.numba.ranges import LEAST, MOST, RISING
-from bactrian.engines.numba.scratch import new_scratch
 from bactrian.engines.numba.tables import (
     Beliefs,
     Numbers,
@@ -40,6 +38,7 @@ from bactrian.engines.numba.tables import (
     evaluate_cluster,
     evaluate_hubs,
     fill_scores,
+    new_scratch,
     project_logsumexp,
 )
 

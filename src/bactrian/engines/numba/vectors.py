@@ -15,7 +15,7 @@ from numba.core import cgutils
 
 from bactrian.compiling import intrinsic
 from bactrian.engines.numba import plain_vectors
-from bactrian.engines.numba.ranges import RISING
+from bactrian.engines.numba.arithmetic import RISING
 
 _DOUBLE = ir.DoubleType()
 _INDEX = ir.IntType(64)

@@ -21,8 +21,7 @@ from bactrian.camel.prior import Prior
 from bactrian.camel.profiled import Profiled, ProfiledObjective
 from bactrian.camel.run import Run, Settings
 from bactrian.camel.schedule import SCHEDULE
-from bactrian.engines.numba.deadline import Deadline
-from bactrian.engines.numba.threads import Workers
+from bactrian.engines.numba.threads import Deadline, Workers
 from bactrian.engines.torch.beliefs import (
     GraphBeliefs,
     multipliers_by_node,

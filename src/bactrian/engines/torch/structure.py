@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bactrian.engines.numba.colouring import greedy_colours
+from bactrian.engines.numba.orders import greedy_colours
 
 Ints = NDArray[np.int64]
 

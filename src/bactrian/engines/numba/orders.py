@@ -1,4 +1,4 @@
-"""Acyclic subsets of a packed graph, drawn so that every part appears in some of them."""
+"""Orders and subsets of packed graphs: of hubs for message passing, colours of nodes, and random acyclic subsets."""
 
 from __future__ import annotations
 
@@ -9,6 +9,86 @@ from bactrian.compiling import njit
 from bactrian.engines.numba.layout import Layout
 
 Ints = NDArray[np.int64]
+
+
+@njit(cache=True, nogil=True)
+def sweep_order(
+    instance_hubs: Ints,
+    hub_links: Ints,
+    link_cluster: Ints,
+    link_hub: Ints,
+    cluster_links: Ints,
+    cluster_link: Ints,
+) -> tuple[Ints, NDArray[np.bool_]]:
+    """Order of each instance's hubs, and whether its graph of hubs and clusters is a forest.
+
+    On a forest the order is breadth-first: a backward sweep over it collects messages at the roots and a forward sweep
+    distributes them, so that two sweeps of belief propagation are exact. Elsewhere hubs keep the order given.
+    """
+    n_instances = instance_hubs.size - 1
+    order = np.empty(hub_links.size - 1, dtype=np.int64)
+    is_tree = np.empty(n_instances, dtype=np.bool_)
+    seen_hub = np.zeros(order.size, dtype=np.bool_)
+    seen_cluster = np.zeros(cluster_links.size - 1, dtype=np.bool_)
+    for instance in range(n_instances):
+        first, last = instance_hubs[instance], instance_hubs[instance + 1]
+        filled = first
+        head = first
+        nodes = last - first
+        components = 0
+        for root in range(first, last):
+            if seen_hub[root]:
+                continue
+            components += 1
+            seen_hub[root] = True
+            order[filled] = root
+            filled += 1
+            while head < filled:
+                hub = order[head]
+                head += 1
+                for link in range(hub_links[hub], hub_links[hub + 1]):
+                    cluster = link_cluster[link]
+                    if seen_cluster[cluster]:
+                        continue
+                    seen_cluster[cluster] = True
+                    nodes += 1
+                    for position in range(cluster_links[cluster], cluster_links[cluster + 1]):
+                        other = link_hub[cluster_link[position]]
+                        if not seen_hub[other]:
+                            seen_hub[other] = True
+                            order[filled] = other
+                            filled += 1
+        links = hub_links[last] - hub_links[first]
+        is_tree[instance] = links == nodes - components
+        if not is_tree[instance]:
+            for hub in range(first, last):
+                order[hub] = hub
+    return order, is_tree
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def greedy_colours(pointer: Ints, neighbours: Ints) -> Ints:
+    """(n_nodes,) the smallest colour that no earlier neighbour has, node after node.
+
+    The neighbours of node v are ``neighbours[pointer[v]:pointer[v + 1]]``. Chains and grids in their natural order get
+    two colours; no graph gets more than its largest degree plus one.
+    """
+    n_nodes = pointer.size - 1
+    colours = np.full(n_nodes, -1, dtype=np.int64)
+    largest = 0
+    for v in range(n_nodes):
+        largest = max(largest, pointer[v + 1] - pointer[v])
+    taken_by = np.full(largest + 1, -1, dtype=np.int64)
+    for v in range(n_nodes):
+        for position in range(pointer[v], pointer[v + 1]):
+            colour = colours[neighbours[position]]
+            if colour >= 0:
+                taken_by[colour] = v
+        colour = 0
+        while taken_by[colour] == v:
+            colour += 1
+        colours[v] = colour
+    return colours
 
 
 @njit(cache=True, nogil=True)
