@@ -5,8 +5,9 @@ An argument of a function may be an option of the command line, and an item of a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import numpy as np
 
@@ -60,18 +61,53 @@ def about(argument: str, item: int) -> Iterator[None]:
 
 
 def check_choice(argument: str, value: object, choices: Collection[str]) -> None:
-    """Refuse what is none of the ``choices``."""
+    """Refuse what is not one of the ``choices``."""
     if not isinstance(value, str) or value not in choices:
         raise ArgumentError(argument, f"must be one of {', '.join(choices)}, found {value!r}")
 
 
-def check_number(argument: str, value: object, *, least: float = -np.inf, whole: bool = False) -> None:
-    """Refuse what is no number of at least ``least``; NaN is none."""
+class Number(NamedTuple):
+    """What an option that is a number may be."""
+
+    least: float = -np.inf
+    positive: bool = False  #: more than 0
+    below: float | None = None
+    whole: bool = False
+    optional: bool = False  #: None is allowed
+
+
+def check_numbers(rules: Mapping[str, Number], given: Mapping[str, object]) -> None:
+    """Refuse options that are not as the rules want them; options without a rule are left alone."""
+    for name, rule in rules.items():
+        if name in given and not (rule.optional and given[name] is None):
+            check_number(
+                name, given[name], least=rule.least, positive=rule.positive, below=rule.below, whole=rule.whole
+            )
+
+
+def check_number(
+    argument: str,
+    value: object,
+    *,
+    least: float = -np.inf,
+    positive: bool = False,
+    below: float | None = None,
+    whole: bool = False,
+) -> None:
+    """Refuse what is not a number, at least ``least`` (or above 0) and below ``below``; NaN is not a number.
+
+    >>> check_number("damping", 1.5, least=0, below=1)
+    Traceback (most recent call last):
+        ...
+    bactrian.errors.ArgumentError: damping must be at least 0 and below 1, found 1.5
+    """
     kinds = int | np.integer if whole else int | float | np.integer | np.floating
     if isinstance(value, bool) or not isinstance(value, kinds):
         raise ArgumentTypeError(argument, f"must be {'an integer' if whole else 'a number'}, found {value!r}")
-    if not value >= least:
-        raise ArgumentError(argument, f"must be at least {least}, found {value}")
+    if not (value > 0 if positive else value >= least) or not (below is None or value < below):
+        lower = "positive" if positive else f"at least {least}"
+        upper = "" if below is None else " and finite" if below == np.inf else f" and below {below}"
+        raise ArgumentError(argument, f"must be {lower}{upper}, found {value}")
 
 
 def check_flag(argument: str, value: object) -> None:

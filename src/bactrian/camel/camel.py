@@ -24,6 +24,7 @@ from bactrian.camel.run import Run, Settings
 from bactrian.camel.schedule import SCHEDULE
 from bactrian.engines.files.packed_folder import PackedFolder
 from bactrian.engines.numba.threads import Workers
+from bactrian.errors import check_number
 from bactrian.graphs.packed import PackedData
 from bactrian.graphs.packing import require_bethe
 from bactrian.graphs.triplets import find_triplets, tighten
@@ -102,10 +103,7 @@ class Camel:
             )
         if self.fold and self.entropy != "bethe":
             raise ValueError("fold carves Bethe's entropy; use it with entropy='bethe'")
-        if isinstance(self.tighten, bool) or not isinstance(self.tighten, int | np.integer):
-            raise TypeError(f"tighten must be a number of triplets, found {self.tighten!r}")
-        if self.tighten < 0:
-            raise ValueError(f"tighten must be at least 0, found {self.tighten}")
+        check_number("tighten", self.tighten, least=0, whole=True)
         if self.tighten and self.entropy != "bethe":
             raise ValueError("tighten refines Bethe's polytope and entropy; use it with entropy='bethe'")
         if self.start not in ("zero", "piecewise", "empirical"):

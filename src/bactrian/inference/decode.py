@@ -5,19 +5,19 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, overload
+from typing import Any, Literal, TypedDict, Unpack, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bactrian.engines.numba.threads import Workers
+from bactrian.errors import Number, check_choice, check_flag, check_numbers
 from bactrian.graphs.graph_data import GraphData
 from bactrian.graphs.loglinear import LogLinearModel
-from bactrian.graphs.packed import PackedData
-from bactrian.graphs.packing import pack, pack_models
-from bactrian.inference.arguments import check_free_states, check_list, checked_weights, evidence_list
-from bactrian.inference.evidence import checked_evidence, contradiction
+from bactrian.inference.arguments import check_free_states, checked_weights, contradiction, packed
 from bactrian.inference.factors import FactorScores, factor_scores
+from bactrian.inference.infer import METHODS as INFERENCE
+from bactrian.inference.infer import infer
 from bactrian.inference.maximum import (
     Assignments,
     decode_dual,
@@ -25,6 +25,7 @@ from bactrian.inference.maximum import (
     decode_max_product,
     score_assignments,
 )
+from bactrian.inference.result import InferenceResult
 from bactrian.solvers.solution import ConvergenceWarning
 
 Ints = NDArray[np.int64]
@@ -63,26 +64,25 @@ class Decoding:
     method: str
 
 
-@dataclass(frozen=True)
-class Settings:
-    """Options of :func:`decode`."""
+class _Options(TypedDict, total=False):
+    """Keywords that all forms of :func:`decode` share."""
 
-    inference: str = "rbp"
-    tolerance: float | None = None
-    max_iterations: int = 1000
-    damping: float = 0.3
-    memory_budget: int = 4 * 2**30
-    n_threads: int | None = None
+    inference: str
+    tolerance: float | None
+    max_iterations: int
+    damping: float
+    memory_budget: int
+    n_threads: int | None
 
-    def __post_init__(self) -> None:
-        if self.tolerance is not None and not self.tolerance >= 0.0:
-            raise ValueError(f"tolerance must be at least 0, found {self.tolerance}")
-        if not self.max_iterations >= 1:
-            raise ValueError(f"max_iterations must be at least 1, found {self.max_iterations}")
-        if not 0.0 <= self.damping < 1.0:
-            raise ValueError(f"damping must be at least 0 and below 1, found {self.damping}")
-        if not self.memory_budget >= 0:
-            raise ValueError(f"memory_budget must be at least 0, found {self.memory_budget}")
+
+#: Options that are numbers.
+_NUMBERS = {
+    "tolerance": Number(least=0, optional=True),
+    "max_iterations": Number(least=1, whole=True),
+    "damping": Number(least=0, below=1),
+    "memory_budget": Number(least=0),
+    "n_threads": Number(least=1, whole=True, optional=True),
+}
 
 
 @overload
@@ -93,7 +93,7 @@ def decode(
     evidence: Mapping[int, int] | None = ...,
     *,
     return_result: Literal[False] = ...,
-    **options: Any,
+    **options: Unpack[_Options],
 ) -> Ints: ...
 @overload
 def decode(
@@ -103,7 +103,7 @@ def decode(
     evidence: Mapping[int, int] | None = ...,
     *,
     return_result: Literal[True],
-    **options: Any,
+    **options: Unpack[_Options],
 ) -> Decoding: ...
 @overload
 def decode(
@@ -113,7 +113,7 @@ def decode(
     evidence: Sequence[Mapping[int, int] | None] | None = ...,
     *,
     return_result: Literal[False] = ...,
-    **options: Any,
+    **options: Unpack[_Options],
 ) -> list[Ints]: ...
 @overload
 def decode(
@@ -123,7 +123,7 @@ def decode(
     evidence: Sequence[Mapping[int, int] | None] | None = ...,
     *,
     return_result: Literal[True],
-    **options: Any,
+    **options: Unpack[_Options],
 ) -> list[Decoding]: ...
 def decode(
     model: LogLinearModel | Models,
@@ -132,7 +132,12 @@ def decode(
     evidence: Any = None,
     *,
     return_result: bool = False,
-    **options: Any,
+    inference: str = "rbp",
+    tolerance: float | None = None,
+    max_iterations: int = 1000,
+    damping: float = 0.3,
+    memory_budget: int = 4 * 2**30,
+    n_threads: int | None = None,
 ) -> Ints | Decoding | list[Ints] | list[Decoding]:
     """Find a most probable assignment: the largest sum of cluster scores.
 
@@ -155,19 +160,19 @@ def decode(
         Observed variables keep their states.
     return_result : bool
         Return :class:`Decoding` objects, with score, bound and certificate, in place of plain arrays.
-    inference : str, default "rbp"
+    inference : str
         Method of ``infer`` for ``"max-marginals"``.
     tolerance : float, optional
         Largest change of a message (1e-6 where left out) or least relative fall of the bound (1e-7) to go on for.
-    max_iterations : int, default 1000
+    max_iterations : int
         Most sweeps.
-    damping : float, default 0.3
+    damping : float
         Share of the old message that max-product keeps, from 0 to below 1.
-    memory_budget : int, default 4 GiB
-        Bytes that the clique tables of a junction tree may take, at 8 an entry; models without loops need none.
+    memory_budget : int
+        Bytes that the clique tables of a junction tree may take, at 8 per entry; models without loops need none.
         Variables in no cluster are refused where their states alone would exceed it.
     n_threads : int, optional
-        Threads over models; one a core by default. The result does not depend on it.
+        Threads over models; one per core by default. The result does not depend on it.
 
     Returns
     -------
@@ -196,25 +201,29 @@ def decode(
     >>> bt.decode(model, [-1.0], method="exact", evidence={1: 1})
     array([0, 1, 0])
     """
-    if method not in METHODS:
-        raise ValueError(f"unknown method {method!r}; choose from {', '.join(METHODS)}")
-    unknown = [name for name in options if name not in Settings.__dataclass_fields__]
-    if unknown:
-        raise TypeError(f"decode has no option {unknown[0]!r}; options are {', '.join(Settings.__dataclass_fields__)}")
-    settings = Settings(**options)
-    single = isinstance(model, LogLinearModel)
+    limits = {"max_iterations": max_iterations, "memory_budget": memory_budget}
+    check_choice("method", method, METHODS)
+    check_choice("inference", inference, INFERENCE)
+    check_flag("return_result", return_result)
+    check_numbers(_NUMBERS, {"tolerance": tolerance, "damping": damping, "n_threads": n_threads, **limits})
     if isinstance(model, Sequence) and not len(model):
         return []
-    check_free_states(model, settings.memory_budget)
-    data = _packed(model)
-    checked = checked_weights(weights, data.n_weights)
-    observed = _checked_all(data, [evidence] if single else evidence, single)
-    workers = Workers(settings.n_threads)
-    scores = factor_scores(data, checked, observed, workers)
-    if method == "max-marginals":
-        found = _max_marginals(model, checked, evidence, scores, settings)
+    check_free_states(model, memory_budget)
+    single = isinstance(model, LogLinearModel)
+    data, observed = packed(model, evidence)
+    weights = checked_weights(weights, data.n_weights)
+    workers = Workers(n_threads)
+    scores = factor_scores(data, weights, observed, workers)
+    if method == "exact":
+        found = decode_exactly(scores, workers, memory_budget)
+    elif method == "dual":
+        found = decode_dual(scores, workers, tolerance=1e-7 if tolerance is None else float(tolerance), **limits)
+    elif method == "max-product":
+        tolerance = 1e-6 if tolerance is None else float(tolerance)
+        found = decode_max_product(scores, workers, tolerance=tolerance, damping=float(damping), **limits)
     else:
-        found = _maximise(scores, workers, method, settings)
+        marginals: Any = infer(model, weights, inference, evidence, n_threads=n_threads, **limits)
+        found = _modes(scores, [marginals] if single else marginals)
     for m in np.flatnonzero(found.bound == -np.inf):
         raise contradiction(int(m), not single, observed)
     _warn_forbidden(found, method)
@@ -223,18 +232,6 @@ def decode(
     if return_result:
         return results[0] if single else results
     return results[0].assignment if single else [result.assignment for result in results]
-
-
-def _maximise(scores: FactorScores, workers: Workers, method: str, settings: Settings) -> Assignments:
-    budget = settings.memory_budget
-    if method == "exact":
-        return decode_exactly(scores, workers, budget)
-    limits = {"max_iterations": settings.max_iterations, "memory_budget": budget}
-    if method == "dual":
-        tolerance = 1e-7 if settings.tolerance is None else settings.tolerance
-        return decode_dual(scores, workers, tolerance=tolerance, **limits)
-    tolerance = 1e-6 if settings.tolerance is None else settings.tolerance
-    return decode_max_product(scores, workers, tolerance=tolerance, damping=settings.damping, **limits)
 
 
 def _decoding(scores: FactorScores, found: Assignments, optimal: bool, m: int, method: str) -> Decoding:
@@ -250,31 +247,13 @@ def _decoding(scores: FactorScores, found: Assignments, optimal: bool, m: int, m
     )
 
 
-def _max_marginals(
-    model: LogLinearModel | Models,
-    weights: NDArray[np.float64],
-    evidence: Any,
-    scores: FactorScores,
-    settings: Settings,
-) -> Assignments:
-    from bactrian.inference.infer import infer
-
-    given: Any = infer(
-        model,
-        weights,
-        method=settings.inference,
-        evidence=evidence,
-        max_iterations=settings.max_iterations,
-        memory_budget=settings.memory_budget,
-        n_threads=settings.n_threads,
-    )
-    results = given if isinstance(given, Sequence) else [given]
-    layout = scores.layout
+def _modes(scores: FactorScores, results: Sequence[InferenceResult]) -> Assignments:
+    """The first mode of every variable's marginal."""
     states = np.array([_first_mode(p) for result in results for p in result.variables], dtype=np.int64)
     return Assignments(
         states,
         score_assignments(scores, states),
-        np.full(layout.n_instances, np.inf),
+        np.full(scores.layout.n_instances, np.inf),
         np.array([result.converged for result in results], dtype=np.bool_),
         np.array([result.iterations for result in results], dtype=np.int64),
     )
@@ -295,22 +274,3 @@ def _warn_forbidden(found: Assignments, method: str) -> None:
             ConvergenceWarning,
             stacklevel=3,
         )
-
-
-def _packed(model: Any) -> PackedData:
-    if isinstance(model, LogLinearModel):
-        return pack_models([model])
-    if isinstance(model, GraphData | PackedData):
-        return pack(model, need_labels=False)
-    check_list(model)
-    return pack_models(model)
-
-
-def _checked_all(data: PackedData, evidence: Any, single: bool) -> list[dict[int, int]]:
-    given = evidence_list(evidence, data.layout.n_instances)
-    return [
-        {}
-        if seen is None
-        else checked_evidence(seen, data.views.scopes(m)[0], "evidence" if single else f"evidence[{m}]")
-        for m, seen in enumerate(given)
-    ]

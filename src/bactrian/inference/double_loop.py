@@ -31,7 +31,7 @@ from bactrian.engines.numba.schedules import CONVERGED, RUNNING, Progress
 from bactrian.graphs.packed import PackedData, TableReader
 from bactrian.graphs.packing import require_bethe
 from bactrian.graphs.triplets import find_triplets, tighten
-from bactrian.inference.evidence import contradiction
+from bactrian.inference.arguments import contradiction
 from bactrian.inference.problem import Problem, check_contradictions, new_progress, report
 from bactrian.inference.propagation import BeliefReader, collect, sequential
 from bactrian.inference.result import InferenceResult, views_of
@@ -159,18 +159,6 @@ def _compare(
 
 #: Methods that minimise Bethe's free energy, which the triplets refine.
 TIGHTENED = ("bp", "rbp", "double-loop")
-
-
-def check_tighten(tighten: object, method: str) -> None:
-    """Raise an error where ``tighten`` is no count, or ``method`` cannot be tightened."""
-    if isinstance(tighten, bool) or not isinstance(tighten, int | np.integer):
-        raise TypeError(f"tighten must be a number of triplets, found {tighten!r}")
-    if tighten < 0:
-        raise ValueError(f"tighten must be at least 0, found {tighten}")
-    if tighten and method not in TIGHTENED:
-        raise ValueError(
-            f"tighten is for {', '.join(map(repr, TIGHTENED))}; {method!r} has no Bethe polytope to refine"
-        )
 
 
 def tightened(problem: Problem, method: Callable[[Problem], list[InferenceResult]], most: int) -> list[InferenceResult]:

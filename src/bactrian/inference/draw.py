@@ -6,22 +6,17 @@ with the parent (Dawid, Statistics and Computing 2, 1992). Elsewhere blocked Gib
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bactrian.engines.numba.blocks import build_blocks
-from bactrian.engines.numba.threads import Workers
 from bactrian.graphs.elimination import JunctionTree, junction_tree
 from bactrian.graphs.graph import ClusterGraph
 from bactrian.graphs.loglinear import LogLinearModel
-from bactrian.inference.arguments import checked_weights, packed
-from bactrian.inference.evidence import hub_bias
 from bactrian.inference.factors import factor_scores
 from bactrian.inference.gibbs import LARGEST_PAIR, Chains
 from bactrian.inference.infer import infer
-from bactrian.inference.problem import Options, Problem
+from bactrian.inference.problem import Options, new_problem
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -99,19 +94,8 @@ def draw_by_gibbs(
     n_threads: int | None = None,
 ) -> Ints:
     """Draws, shape (n_samples, n_variables), from chains in turn: approximate, and dependent within a chain."""
-    began = time.perf_counter()
-    data, seen = packed(model, None)
-    problem = Problem(
-        data=data,
-        weights=checked_weights(weights, data.n_weights),
-        evidence=seen,
-        bias=hub_bias(data, seen),
-        many=False,
-        workers=Workers(n_threads),
-        options=Options(seed=seed),
-        began=began,
-    )
-    scores = factor_scores(data, problem.weights, seen, problem.workers)
+    problem = new_problem(model, weights, None, Options(seed=seed), n_threads)
+    scores = factor_scores(problem.data, problem.weights, problem.evidence, problem.workers)
     n_chains = max(1, min(n_chains, n_samples))
     chains = Chains(scores, build_blocks(scores.layout, scores.hubs, LARGEST_PAIR), n_chains, seed)
     chains.start(problem)

@@ -22,7 +22,7 @@ from bactrian.graphs.elimination import JunctionTree
 from bactrian.graphs.junction import FactorTree, TreePlanner
 from bactrian.graphs.packed import FactorReader, TableReader, instance_of
 from bactrian.graphs.packing import is_bethe
-from bactrian.inference.evidence import Evidence, contradiction
+from bactrian.inference.arguments import Evidence, contradiction
 from bactrian.inference.problem import Problem, check_contradictions, new_progress
 from bactrian.inference.propagation import BeliefReader, sequential
 from bactrian.inference.result import InferenceResult, views_of

@@ -21,7 +21,7 @@ from bactrian.graphs.graph import ClusterGraph
 from bactrian.graphs.packed import PackedData, TableReader
 from bactrian.graphs.packing import ModelViews, TablePlan, build_layout, pack_layout
 from bactrian.graphs.scores import SpreadScores
-from bactrian.inference.evidence import Evidence, hub_bias
+from bactrian.inference.arguments import Evidence, hub_bias
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

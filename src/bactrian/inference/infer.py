@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, overload
@@ -12,18 +10,19 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bactrian.camel.entropy import CountingNumbers, carve, concave_numbers
-from bactrian.engines.numba.threads import Deadline, Workers
-from bactrian.errors import check_flag, check_number
+from bactrian.errors import ArgumentError, ArgumentTypeError, Number, check_choice, check_flag, check_numbers
 from bactrian.graphs.domain import pointer
 from bactrian.graphs.graph_data import GraphData
 from bactrian.graphs.loglinear import LogLinearModel
-from bactrian.inference.arguments import check_free_states, check_options, checked_start, checked_weights, packed
-from bactrian.inference.double_loop import check_tighten, double_loop, tightened
-from bactrian.inference.evidence import hub_bias
+from bactrian.inference.double_loop import TIGHTENED, double_loop, tightened
 from bactrian.inference.exact import exact
-from bactrian.inference.problem import Options, Problem, warn_unconverged
+from bactrian.inference.gibbs import gibbs
+from bactrian.inference.mean_field import mean_field
+from bactrian.inference.problem import Options, Problem, new_problem, warn_unconverged
 from bactrian.inference.propagation import propagate
 from bactrian.inference.result import Callback, InferenceResult, VariableMarginals
+
+Floats = NDArray[np.float64]
 
 
 @overload
@@ -104,11 +103,11 @@ def infer(
     start : result or list of results, optional
         Earlier results on the same graphs, whose messages to start from.
     memory_budget : int
-        Bytes that the clique tables of one junction tree may take, at 8 an entry. The model's own tables do not count,
+        Bytes that the clique tables of one junction tree may take, at 8 per entry. The model's own tables do not count,
         and models without loops are solved on these, whatever the budget. For every method, variables in no cluster
         are refused where their states alone would exceed it.
     n_threads : int, optional
-        Threads over models; one a core by default. The result does not depend on it.
+        Threads over models; one per core by default. The result does not depend on it.
     seed : int
         Seed of the random forests of ``"trw"`` and of ``"gibbs"``.
     callback : callable, optional
@@ -136,75 +135,62 @@ def infer(
     >>> bt.infer(model, [0.0], evidence={0: 1}).variables[1].tolist()
     [0.5, 0.5]
     """
-    began = time.perf_counter()
-    if method not in METHODS:
-        raise ValueError(f"method must be one of {', '.join(map(repr, METHODS))}, found {method!r}")
-    _check_more(method, more)
-    options = Options(
-        tolerance=tolerance,
-        max_iterations=max_iterations,
-        max_seconds=max_seconds,
-        damping=damping,
-        schedule=schedule,
-        counting_numbers=counting_numbers,
-        fallback=fallback,
-        start=None,
-        memory_budget=memory_budget,
-        seed=seed,
-        callback=callback,
-    )
-    check_options(options, method)
-    check_tighten(tighten, method)
-    check_free_states(model, memory_budget)
-    many = not isinstance(model, LogLinearModel)
-    data, seen = packed(model, evidence)
-    options = replace(options, tolerance=float(tolerance), start=checked_start(start, many, data.layout.n_instances))
-    deadline = Deadline(max_seconds)
-    problem = Problem(
-        data=data,
-        weights=checked_weights(weights, data.n_weights),
-        evidence=seen,
-        bias=hub_bias(data, seen),
-        many=many,
-        workers=Workers(n_threads),
-        options=options,
-        began=began,
-        deadline=deadline,
-    )
-    with deadline:
+    given: dict[str, Any] = {
+        "tolerance": tolerance,
+        "max_iterations": max_iterations,
+        "max_seconds": max_seconds,
+        "damping": damping,
+        "schedule": schedule,
+        "counting_numbers": counting_numbers,
+        "fallback": fallback,
+        "memory_budget": memory_budget,
+        "seed": seed,
+    }
+    check_inference(method, {**given, "tighten": tighten, "n_threads": n_threads, **more})
+    given["tolerance"] = float(tolerance)
+    problem = new_problem(model, weights, evidence, Options(**given, start=start, callback=callback), n_threads)
+    with problem.deadline:
         results = tightened(problem, METHODS[method], tighten) if tighten else METHODS[method](problem, **more)
     warn_unconverged(method, results)
-    return results if many else results[0]
+    return results if problem.many else results[0]
 
 
 def check_inference(method: str, given: Mapping[str, Any]) -> None:
-    """Refuse options that :func:`infer` would not take with a method.
+    """Refuse a method or options that :func:`infer` does not take, before any work.
 
     Raises
     ------
-    TypeError, ValueError
-        With the name of the option.
+    ArgumentError
+        A ValueError (or TypeError) with the name of the option.
     """
-    own = {name: value for name, value in given.items() if name in _NUMBERS or name in _CHOICES}
-    _check_more(method, {name: value for name, value in given.items() if name not in own and name != "tighten"})
-    for name, value in own.items():
-        if name in _NUMBERS and value is not None:
-            least, whole = _NUMBERS[name]
-            check_number(name, value, least=least, whole=whole)
-    check_options(Options(**{name: value for name, value in own.items() if name != "n_threads"}), method)
-    check_tighten(given.get("tighten", 0), method)
+    check_choice("method", method, METHODS)
+    own = _OWN_NUMBERS.get(method, {})
+    flags = _OWN_FLAGS.get(method, ())
+    for name in given:
+        if name not in (*_NUMBERS, *_CHOICES, *own, *flags):
+            raise ArgumentTypeError(name, f"is not an option of {method!r}")
+    check_numbers({**_NUMBERS, **own}, given)
+    for name in flags:
+        check_flag(name, given.get(name, False))
+    check_choice("schedule", given.get("schedule", "sequential"), ("sequential", "parallel"))
+    if given.get("fallback") is not None:
+        if given["fallback"] != "double-loop":
+            raise ArgumentError("fallback", f"must be None or 'double-loop', found {given['fallback']!r}")
+        _check_method("fallback", method, ("bp", "rbp"))
+    if given.get("tighten", 0):
+        _check_method("tighten", method, TIGHTENED)
+    if given.get("counting_numbers") is not None:
+        _check_method("counting_numbers", method, ("convex",))
+        numbers = given["counting_numbers"]
+        if not isinstance(numbers, CountingNumbers) and numbers != "clusters":
+            kind = ArgumentError if isinstance(numbers, str) else ArgumentTypeError
+            raise kind("counting_numbers", f"must be CountingNumbers or 'clusters', found {numbers!r}")
 
 
-def _check_more(method: str, more: Mapping[str, Any]) -> None:
-    """Refuse options that are not among a method's own, or too small."""
-    for name, value in more.items():
-        if name not in _MORE.get(method, {}):
-            raise TypeError(f"{method!r} has no option {name!r}")
-        least = _MORE[method][name]
-        if least is None:
-            check_flag(name, value)
-        else:
-            check_number(name, value, least=least, whole=isinstance(least, int))
+def _check_method(option: str, method: str, methods: Sequence[str]) -> None:
+    """Refuse an option of certain methods for another."""
+    if method not in methods:
+        raise ArgumentError(option, f"is for {', '.join(map(repr, methods))}; {method!r} does not take it")
 
 
 def _propagation(method: str, schedule: str | None) -> Callable[[Problem], list[InferenceResult]]:
@@ -239,26 +225,29 @@ def _convex(problem: Problem) -> list[InferenceResult]:
     return propagate(problem, "convex", "sequential", carving, tame=True)
 
 
-def _elsewhere(module: str, name: str) -> Callable[..., list[InferenceResult]]:
-    def run(problem: Problem, **more: Any) -> list[InferenceResult]:
-        function = getattr(importlib.import_module(f"bactrian.inference.{module}"), name)
-        results: list[InferenceResult] = function(problem, **more)
-        return results
-
-    return run
-
-
-#: Numbers among the options: the least value, and whether they are whole.
-_NUMBERS: dict[str, tuple[float, bool]] = {
-    "tolerance": (0, False), "max_iterations": (1, True), "max_seconds": (0, False), "damping": (0, False),
-    "memory_budget": (1, True), "n_threads": (1, True), "seed": (0, True),
-}  # fmt: skip
-_CHOICES = ("schedule", "counting_numbers", "fallback")
-#: Options of single methods: the least value, a float where fractions are allowed, or None for a flag.
-_MORE: dict[str, dict[str, float | None]] = {
-    "gibbs": {"n_samples": 4, "burn_in": 0, "thinning": 1, "n_chains": 1, "blocked": None, "r_hat": 1.0},
-    "mean-field": {"restarts": 1},
+#: Options that are numbers, of all methods and of some alone.
+_NUMBERS = {
+    "tolerance": Number(positive=True, below=np.inf),
+    "max_iterations": Number(least=1, whole=True),
+    "max_seconds": Number(positive=True, optional=True),
+    "damping": Number(least=0, below=1, optional=True),
+    "tighten": Number(least=0, whole=True),
+    "memory_budget": Number(least=1),
+    "n_threads": Number(least=1, whole=True, optional=True),
+    "seed": Number(least=0, whole=True),
 }
+_OWN_NUMBERS = {
+    "gibbs": {
+        "n_samples": Number(least=4, whole=True),
+        "burn_in": Number(least=0, whole=True),
+        "thinning": Number(least=1, whole=True),
+        "n_chains": Number(least=1, whole=True),
+        "r_hat": Number(least=1),
+    },
+    "mean-field": {"restarts": Number(least=1, whole=True)},
+}
+_OWN_FLAGS = {"gibbs": ("blocked",)}
+_CHOICES = ("schedule", "counting_numbers", "fallback")
 
 METHODS: dict[str, Callable[..., list[InferenceResult]]] = {
     "exact": exact,
@@ -267,12 +256,9 @@ METHODS: dict[str, Callable[..., list[InferenceResult]]] = {
     "trw": _tree_reweighted,
     "convex": _convex,
     "double-loop": double_loop,
-    "mean-field": _elsewhere("mean_field", "mean_field"),
-    "gibbs": _elsewhere("gibbs", "gibbs"),
+    "mean-field": mean_field,
+    "gibbs": gibbs,
 }
-
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from bactrian.graphs.domain import pointer, strides
 from bactrian.graphs.elimination import MemoryBudgetError
 from bactrian.graphs.junction import FactorTree, TreePlanner, clique_layout
 from bactrian.graphs.packed import instance_blocks
-from bactrian.inference.evidence import contradiction
+from bactrian.inference.arguments import contradiction
 from bactrian.inference.factors import FactorScores
 
 Floats = NDArray[np.float64]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +17,17 @@ from bactrian.engines.numba.arithmetic import RISING
 from bactrian.engines.numba.schedules import CONTRADICTION, CONVERGED, RUNNING, Progress
 from bactrian.engines.numba.threads import Deadline, Workers
 from bactrian.graphs.domain import pointer
+from bactrian.graphs.loglinear import LogLinearModel
 from bactrian.graphs.packed import PackedData
-from bactrian.inference.evidence import Evidence, contradiction
+from bactrian.inference.arguments import (
+    Evidence,
+    check_free_states,
+    checked_start,
+    checked_weights,
+    contradiction,
+    hub_bias,
+    packed,
+)
 from bactrian.inference.result import Callback, InferenceProgress, InferenceResult, WarmStart
 from bactrian.solvers.solution import ConvergenceWarning
 
@@ -33,7 +43,7 @@ _SLOW, _MOST_DAMPING = 0.999, 0.9
 
 @dataclass(frozen=True)
 class Options:
-    """Settings of one call, checked."""
+    """Settings of one call of :func:`bactrian.infer`."""
 
     tolerance: float = 1e-8
     max_iterations: int = 1000
@@ -42,7 +52,7 @@ class Options:
     schedule: str = "sequential"
     counting_numbers: CountingNumbers | str | None = None
     fallback: str | None = None
-    start: Sequence[InferenceResult] | None = None
+    start: Any = None
     memory_budget: int = 4 * 2**30
     seed: int = 0
     callback: Callback | None = None
@@ -105,6 +115,25 @@ class Problem:
                 )
             usable = np.isfinite(earlier.multipliers)
             messages.multipliers[first:last] = np.where(usable, earlier.multipliers, 0.0)
+
+
+def new_problem(model: Any, weights: Any, evidence: Any, options: Options, n_threads: int | None = None) -> Problem:
+    """What a method works on, from what a caller gave; models, weights, evidence and start are checked here."""
+    began, deadline = time.perf_counter(), Deadline(options.max_seconds)
+    check_free_states(model, options.memory_budget)
+    many = not isinstance(model, LogLinearModel)
+    data, seen = packed(model, evidence)
+    return Problem(
+        data=data,
+        weights=checked_weights(weights, data.n_weights),
+        evidence=seen,
+        bias=hub_bias(data, seen),
+        many=many,
+        workers=Workers(n_threads),
+        options=replace(options, start=checked_start(options.start, many, data.layout.n_instances)),
+        began=began,
+        deadline=deadline,
+    )
 
 
 def new_progress(problem: Problem, carving: Carving, *, damping: float = 0.0) -> Progress:

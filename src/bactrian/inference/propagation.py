@@ -20,7 +20,7 @@ from bactrian.camel.messages import Messages, MessageTables
 from bactrian.engines.numba.flooding import LinearMessages
 from bactrian.engines.numba.residual import Queue, contractions, run_residual
 from bactrian.engines.numba.schedules import CONVERGED, RUNNING, Progress, record_sweeps, run_parallel, run_sequential
-from bactrian.inference.evidence import contradiction
+from bactrian.inference.arguments import contradiction
 from bactrian.inference.problem import Advance, Problem, new_progress, run_rounds, warm_start_of
 from bactrian.inference.result import InferenceResult, views_of
 

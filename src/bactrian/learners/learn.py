@@ -14,7 +14,7 @@ from bactrian.camel.prior import Prior
 from bactrian.camel.run import Settings
 from bactrian.engines.files.packed_folder import PackedFolder
 from bactrian.engines.numba.threads import Deadline, Workers, single_threaded_blas
-from bactrian.errors import ArgumentError, ArgumentTypeError, check_number
+from bactrian.errors import ArgumentTypeError, Number, check_choice, check_numbers
 from bactrian.graphs.domain import real_numbers
 from bactrian.graphs.graph_data import GraphData
 from bactrian.graphs.loglinear import Instance, Samples
@@ -186,14 +186,14 @@ def _check_ranks(data: PackedData | PackedFolder, method: str, communicator: Com
         raise ValueError(f"all ranks must have data of one model; found {-least:.0f} to {most:.0f} weights")
 
 
-#: The least value of each option that is a number, whether it is a whole one, and whether None stands for no limit.
+#: Options that are numbers.
 _NUMBERS = {
-    "tolerance": (0, False, False),
-    "max_iterations": (0, True, False),
-    "max_relinearisations": (0, True, False),
-    "max_seconds": (0, False, True),
-    "n_threads": (1, True, True),
-    "seed": (0, True, False),
+    "tolerance": Number(least=0),
+    "max_iterations": Number(least=0, whole=True),
+    "max_relinearisations": Number(least=0, whole=True),
+    "max_seconds": Number(least=0, optional=True),
+    "n_threads": Number(least=1, whole=True, optional=True),
+    "seed": Number(least=0, whole=True),
 }
 
 
@@ -206,17 +206,13 @@ def check_options(method: Any, *, prior_variance: Any, l1: Any, **numbers: Any) 
         A ValueError (or TypeError) with the name of the option.
     """
     learner = _checked_method(method)
-    for name, value in numbers.items():
-        least, whole, optional = _NUMBERS[name]
-        if value is not None or not optional:
-            check_number(name, value, least=least, whole=whole)
+    check_numbers(_NUMBERS, numbers)
     return learner, Prior.of(prior_variance, l1)
 
 
 def _checked_method(method: Any) -> Learner:
     if isinstance(method, str):
-        if method not in METHODS:
-            raise ArgumentError("method", f"must be one of {', '.join(METHODS)}, found {method!r}")
+        check_choice("method", method, METHODS)
         return METHODS[method]
     if isinstance(method, type) or not hasattr(method, "learn"):
         found = type(method).__name__
