@@ -34,7 +34,7 @@ def njit(**options: Any) -> Callable[[Function], Function]:
             # As compiled code does: integers wrap around, and numbers overflow to infinity without a word.
             return np.errstate(all="ignore")(function)
         try:
-            return numba.njit(**options)(function)
+            return _forgiving(numba.njit(**options)(function))
         except RuntimeError as problem:
             if "no locator available" not in str(problem):
                 raise
@@ -44,11 +44,31 @@ def njit(**options: Any) -> Callable[[Function], Function]:
         before = config.CACHE_DIR
         config.CACHE_DIR = folder  # read when a function is decorated
         try:
-            return numba.njit(**options)(function)
+            return _forgiving(numba.njit(**options)(function))
         finally:
             config.CACHE_DIR = before
 
     return decorate
+
+
+def _forgiving(compiled: Any) -> Any:
+    """Take an index of compiled functions that cannot be read for an empty one.
+
+    An upgrade leaves the index of the version before, and Numba reads it whole before it sees that it is out of date,
+    with types in it that this version may have under another name.
+    """
+    file = getattr(getattr(compiled, "_cache", None), "_cache_file", None)
+    load = getattr(file, "_load_index", None)
+    if file is not None and load is not None:
+
+        def load_index() -> Any:
+            try:
+                return load()
+            except (AttributeError, ImportError):
+                return {}
+
+        file._load_index = load_index
+    return compiled
 
 
 def intrinsic(plain: Any) -> Callable[[Any], Any]:

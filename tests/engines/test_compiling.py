@@ -92,3 +92,30 @@ def test_kernels_as_python_do_the_same() -> None:
         numbers.append([float(word) for word in done.stdout.split()])
     assert len(numbers[0]) > 100
     assert numbers[1] == pytest.approx(numbers[0], rel=1e-5, abs=1e-7)
+
+
+_RENAMED = """
+from typing import NamedTuple
+from bactrian.compiling import njit
+
+class NAME(NamedTuple):
+    value: float
+
+@njit(cache=True)
+def double(x):
+    return 2.0 * x.value
+
+print(double(NAME(1.5)))
+"""
+
+
+def test_kernels_that_an_earlier_version_compiled(tmp_path: Path) -> None:
+    """The index of compiled functions names types; one that is gone must not keep the function from running."""
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache"), "NUMBA_DISABLE_JIT": "0"}
+    environment["PYTHONPATH"] = os.pathsep.join([str(tmp_path), *sys.path])
+    for name in ("Before", "Later"):
+        (tmp_path / "kernels.py").write_text(_RENAMED.replace("NAME", name))
+        command = [sys.executable, "-c", "import kernels"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
+        assert done.stdout == "3.0\n", done.stderr
+    assert list((tmp_path / "cache").rglob("*.nbi"))
