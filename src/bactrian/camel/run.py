@@ -179,6 +179,12 @@ class Run:
         )
         self._evaluations, self._sweeps, self._failures = inner.evaluations, inner.sweeps, inner.failures
 
+    def solve(self, inner: InnerSolver, junction: JunctionData | None = None) -> Solution:
+        """The solution of a learner that solves one problem, from its initial weights."""
+        result = inner.solve(self.initial_weights(), tolerance=self.gap_tolerance, max_iterations=self.iterations_left)
+        self.record(result, inner)
+        return self.finish(inner, result.weights, result.status, junction)
+
     def finish(
         self,
         inner: InnerSolver,

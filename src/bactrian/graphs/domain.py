@@ -18,7 +18,7 @@ class Domain:
     """
 
     def __init__(self, cardinalities: Sequence[int] | NDArray[np.integer], clusters: Iterable[Sequence[int]]) -> None:
-        self.cardinalities = _checked_cardinalities(cardinalities)
+        self.cardinalities = checked_cardinalities(cardinalities)
         if not isinstance(clusters, Iterable):
             raise TypeError(f"clusters must be a sequence of scopes, found {type(clusters).__name__}")
         self.clusters = tuple(self.checked_scope(scope, f"clusters[{i}]") for i, scope in enumerate(clusters))
@@ -118,7 +118,8 @@ def _index(value: SupportsIndex) -> int:
     return operator.index(value)
 
 
-def _checked_cardinalities(cardinalities: Sequence[int] | NDArray[np.integer]) -> NDArray[np.int64]:
+def checked_cardinalities(cardinalities: Any) -> NDArray[np.int64]:
+    """Numbers of states, all of them whole and at least 1."""
     array = rectangular(cardinalities, "cardinalities")
     if array.ndim != 1:
         raise ValueError(f"cardinalities must be a flat sequence of integers, found shape {array.shape}")

@@ -25,7 +25,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bactrian.engines.numba.elimination import adjacency, assign_scopes, eliminate, initial_fill, supernodes
-from bactrian.errors import ArgumentError
+from bactrian.errors import ArgumentError, check_choice, check_number
+from bactrian.graphs.domain import checked_cardinalities, pointer
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -127,7 +128,7 @@ def junction_tree(
     MemoryBudgetError
         Where the best tree found needs more than ``memory_budget``.
     """
-    sizes = _checked_cardinalities(cardinalities)
+    sizes = checked_cardinalities(cardinalities)
     flat, offsets = _checked_scopes(scopes, sizes.size)
     free = _free_variables(evidence, sizes.size)
     _check_options(orders, restarts, memory_budget)
@@ -217,23 +218,10 @@ def _build(
     )
 
 
-def _checked_cardinalities(cardinalities: ArrayLike) -> Ints:
-    """Cardinalities as an array, all of them whole and at least 1."""
-    sizes = np.asarray(cardinalities)
-    if sizes.ndim != 1:
-        raise ValueError(f"cardinalities: expected a one-dimensional array, found shape {sizes.shape}")
-    if sizes.size and sizes.dtype.kind not in "iu":
-        raise ValueError(f"cardinalities: expected integers, found dtype {sizes.dtype}")
-    if sizes.size and sizes.min() < 1:
-        v = int(np.argmin(sizes))
-        raise ValueError(f"cardinalities[{v}]: expected at least 1, found {sizes[v]}")
-    return sizes.astype(np.int64)
-
-
 def _checked_scopes(scopes: Sequence[Sequence[int]], n: int) -> tuple[Ints, Ints]:
     """Scopes end to end in one array, with the offsets at which they start."""
     lengths = np.fromiter(map(len, scopes), np.int64, len(scopes))
-    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+    offsets = pointer(lengths)
     flat = np.asarray(list(chain.from_iterable(scopes)))
     if flat.size == 0:
         return np.zeros(0, np.int64), offsets
@@ -267,12 +255,9 @@ def _check_options(orders: Sequence[str], restarts: int, memory_budget: int) -> 
     if isinstance(orders, str) or not orders:
         raise ValueError(f"orders: expected a sequence of one or more of {ORDERS}, found {orders!r}")
     for i, rule in enumerate(orders):
-        if rule not in ORDERS:
-            raise ValueError(f"orders[{i}]: expected one of {ORDERS}, found {rule!r}")
-    if restarts < 1:
-        raise ValueError(f"restarts: expected at least 1, found {restarts}")
-    if memory_budget < 0:
-        raise ValueError(f"memory_budget: expected at least 0 bytes, found {memory_budget}")
+        check_choice(f"orders[{i}]", rule, ORDERS)
+    check_number("restarts", restarts, least=1, whole=True)
+    check_number("memory_budget", memory_budget, least=0)
 
 
 def _readable(n_bytes: int) -> str:

@@ -5,9 +5,11 @@ Running intersection is not demanded; every sepset must lie in the scopes of bot
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -17,7 +19,8 @@ from bactrian.graphs.domain import Domain, pointer, strides
 from bactrian.graphs.elimination import junction_tree
 
 Ints = NDArray[np.int64]
-Edge = tuple[int, int, tuple[int, ...]]
+Scope = tuple[int, ...]
+Edge = tuple[int, int, Scope]
 
 
 class ClusterGraph(Domain):
@@ -118,13 +121,13 @@ class ClusterGraph(Domain):
         return int(i), int(j), scope
 
     @cached_property
-    def structure(self) -> Structure:
+    def structure(self) -> GraphStructure:
         """The graph as hubs, links and table clusters."""
         return _build_structure(self)
 
 
 @dataclass(frozen=True)
-class Structure:
+class GraphStructure:
     """One graph in the form of :class:`bactrian.engines.numba.layout.Layout`, before packing.
 
     ``positions[i]`` says where cluster ``i`` of ``all_clusters`` went: table cluster ``p``, or hub ``-1 - p``.
@@ -141,7 +144,7 @@ class Structure:
     link_projection: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]  #: (shape, axes) of each link
     cluster_given: Ints  #: (C,) index in graph.clusters of each table cluster
     cluster_sizes: Ints
-    cluster_rows: Ints
+    cluster_rows: Ints  #: (C,) rows of a pair with one link for each of its variables, else 0
     cluster_links: Ints
     cluster_link: Ints
     positions: Ints
@@ -149,7 +152,7 @@ class Structure:
     hub_strides: sp.csr_array
 
 
-def _build_structure(graph: ClusterGraph) -> Structure:
+def _build_structure(graph: ClusterGraph) -> GraphStructure:
     positions = np.empty(len(graph.all_clusters), dtype=np.int64)
     if graph.is_bethe:
         hub_cluster = graph.hub_of_variable
@@ -168,53 +171,73 @@ def _build_structure(graph: ClusterGraph) -> Structure:
         ends = [(end, e, e, sepset) for e, (i, j, sepset) in enumerate(graph.edges) for end in (i, j)]
     positions[table_clusters] = np.arange(table_clusters.size)
     scopes = [graph.clusters[i] for i in table_clusters]
-
-    link_cluster = np.array([positions[end] for end, _, _, _ in ends], dtype=np.int64)
-    link_hub = np.array([hub for _, hub, _, _ in ends], dtype=np.int64)
-    projections = tuple(
-        (graph.shape(graph.clusters[end]), tuple(graph.clusters[end].index(v) for v in sepset))
-        for end, _, _, sepset in ends
-    )
-    first_axis = np.array([axes[0] for _, axes in projections], dtype=np.int64)
-    cluster_link = np.lexsort((first_axis, link_cluster)).astype(np.int64)
-    degrees = np.bincount(link_cluster, minlength=len(scopes))
-    return Structure(
-        hub_scopes=hub_scopes,
+    links = [
+        (hub, int(positions[end]), tuple(graph.clusters[end].index(v) for v in sepset)) for end, hub, _, sepset in ends
+    ]
+    return GraphStructure(
+        **_linked(graph.cardinalities, hub_scopes, scopes, links),
         hub_cluster=hub_cluster,
         hub_given=(hub_cluster >= 0) & (hub_cluster < len(graph.clusters)),
-        hub_sizes=np.array([graph.size(scope) for scope in hub_scopes], dtype=np.int64),
-        hub_links=pointer(np.bincount(link_hub, minlength=len(hub_scopes))),
-        link_hub=link_hub,
-        link_cluster=link_cluster,
         link_edge=np.array([e for _, _, e, _ in ends], dtype=np.int64),
-        link_projection=projections,
         cluster_given=table_clusters,
-        cluster_sizes=np.array([graph.size(scope) for scope in scopes], dtype=np.int64),
-        cluster_rows=_pair_rows(graph, scopes, degrees, cluster_link, projections),
-        cluster_links=pointer(degrees),
-        cluster_link=cluster_link,
         positions=positions,
         table_strides=_strides(graph, scopes),
         hub_strides=_strides(graph, hub_scopes),
     )
 
 
-def _pair_rows(
-    graph: ClusterGraph,
-    scopes: Sequence[tuple[int, ...]],
-    degrees: Ints,
-    cluster_link: Ints,
-    projections: Sequence[tuple[tuple[int, ...], tuple[int, ...]]],
-) -> Ints:
-    """Rows of the table where a cluster is a pair with one link for each of its variables, else 0."""
-    rows = np.zeros(len(scopes), dtype=np.int64)
-    start = 0
-    for c, scope in enumerate(scopes):
-        links = cluster_link[start : start + degrees[c]]
-        start += int(degrees[c])
-        if len(scope) == 2 and [projections[link][1] for link in links] == [(0,), (1,)]:
-            rows[c] = graph.cardinalities[scope[0]]
-    return rows
+def region_structure(
+    cardinalities: Ints,
+    hubs: Sequence[Scope],
+    clusters: Sequence[Scope],
+    links: Sequence[tuple[int, int, Scope]],
+    hub_given: NDArray[np.bool_],
+    hub_cluster: Ints,
+) -> GraphStructure:
+    """The structure of any hubs, clusters and links (hub, cluster, axes of the hub's variables), sorted by hub."""
+    nothing = sp.csr_array((0, cardinalities.size), dtype=np.int64)
+    numbers = np.arange(len(clusters), dtype=np.int64)
+    return GraphStructure(
+        **_linked(cardinalities, hubs, clusters, links),
+        hub_cluster=hub_cluster,
+        hub_given=hub_given,
+        link_edge=np.arange(len(links), dtype=np.int64),
+        cluster_given=numbers,
+        positions=numbers,
+        table_strides=nothing,
+        hub_strides=nothing,
+    )
+
+
+def _linked(
+    cardinalities: Ints, hubs: Sequence[Scope], clusters: Sequence[Scope], links: Sequence[tuple[int, int, Scope]]
+) -> dict[str, Any]:
+    """The part of a structure that says how hubs and clusters are linked."""
+    sizes = cardinalities.tolist()
+    shapes = [tuple(sizes[v] for v in scope) for scope in clusters]
+    link_hub = np.array([hub for hub, _, _ in links], dtype=np.int64)
+    link_cluster = np.array([cluster for _, cluster, _ in links], dtype=np.int64)
+    first_axis = np.array([axes[0] for _, _, axes in links], dtype=np.int64)
+    n_axes = np.array([len(axes) for _, _, axes in links], dtype=np.int64)
+    cluster_link = np.lexsort((first_axis, n_axes, link_cluster)).astype(np.int64)
+    cluster_links = pointer(np.bincount(link_cluster, minlength=len(clusters)))
+    cluster_rows = np.zeros(len(clusters), dtype=np.int64)
+    for c, shape in enumerate(shapes):
+        around = cluster_link[cluster_links[c] : cluster_links[c + 1]].tolist()
+        if len(shape) == 2 and [links[link][2] for link in around] == [(0,), (1,)]:
+            cluster_rows[c] = shape[0]
+    return {
+        "hub_scopes": tuple(hubs),
+        "hub_sizes": np.array([math.prod([sizes[v] for v in scope]) for scope in hubs], dtype=np.int64),
+        "hub_links": pointer(np.bincount(link_hub, minlength=len(hubs))),
+        "link_hub": link_hub,
+        "link_cluster": link_cluster,
+        "link_projection": tuple((shapes[cluster], axes) for _, cluster, axes in links),
+        "cluster_sizes": np.array([math.prod(shape) for shape in shapes], dtype=np.int64),
+        "cluster_rows": cluster_rows,
+        "cluster_links": cluster_links,
+        "cluster_link": cluster_link,
+    }
 
 
 def _strides(graph: ClusterGraph, scopes: Sequence[tuple[int, ...]]) -> sp.csr_array:

@@ -64,9 +64,7 @@ class Instance:
     """
 
     def __init__(self, model: LogLinearModel, y: ArrayLike, weight: float = 1.0) -> None:
-        if not isinstance(model, LogLinearModel):
-            raise TypeError(f"model must be a LogLinearModel, found {type(model).__name__}")
-        self.model = model
+        self.model = _checked_model(model)
         self.y = model.graph.checked_states(y, "y")
         if self.y.ndim != 1:
             raise ValueError(f"y must be flat, one state per variable, found shape {self.y.shape}")
@@ -83,9 +81,7 @@ class Samples:
     """
 
     def __init__(self, model: LogLinearModel, X: ArrayLike, sample_weight: ArrayLike | None = None) -> None:
-        if not isinstance(model, LogLinearModel):
-            raise TypeError(f"model must be a LogLinearModel, found {type(model).__name__}")
-        self.model = model
+        self.model = _checked_model(model)
         self.X = model.graph.checked_states(X, "X")
         if self.X.ndim != 2:
             raise ValueError(f"X must have shape (n_samples, n_variables), found {self.X.shape}")
@@ -106,6 +102,12 @@ class Samples:
 
     def __repr__(self) -> str:
         return f"Samples({self.model!r}, {self.X.shape[0]} samples)"
+
+
+def _checked_model(model: Any) -> LogLinearModel:
+    if not isinstance(model, LogLinearModel):
+        raise TypeError(f"model must be a LogLinearModel, found {type(model).__name__}")
+    return model
 
 
 def _checked_list(entries: Any, name: str) -> list[Any]:

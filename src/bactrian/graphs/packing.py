@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from bactrian.engines.numba.layout import Layout, pair_links
 from bactrian.engines.numba.orders import sweep_order
 from bactrian.graphs.domain import pointer
-from bactrian.graphs.graph import ClusterGraph, Structure
+from bactrian.graphs.graph import ClusterGraph, GraphStructure
 from bactrian.graphs.graph_data import GraphData
 from bactrian.graphs.loglinear import Instance, LogLinearModel, Samples
 from bactrian.graphs.packed import Incidence, InstanceViews, Observations, PackedData, Scopes, instance_blocks
@@ -137,7 +137,7 @@ def _pack_models(models: list[LogLinearModel], states: list[Ints] | None, weight
 
 
 def _with_truth(
-    packed: PackedData, structures: list[Structure], states: list[Ints], weights: list[Floats]
+    packed: PackedData, structures: list[GraphStructure], states: list[Ints], weights: list[Floats]
 ) -> PackedData:
     """Add the observed moments: the weighted counts of observed states, mapped like beliefs."""
     layout = packed.layout
@@ -173,7 +173,7 @@ def _refuse_forbidden(models: list[LogLinearModel], states: list[Ints], weights:
 
 
 def _collect_tables(
-    models: list[LogLinearModel], structures: list[Structure]
+    models: list[LogLinearModel], structures: list[GraphStructure]
 ) -> tuple[TablePlan, list[tuple[int, int]]]:
     """One table per distinct pair of feature and base-score objects, and the (model, cluster) that defines each."""
     first_user: dict[tuple[int, int, int], int] = {}
@@ -207,7 +207,7 @@ def _collect_tables(
 
 
 def _sparse_scores(
-    models: list[LogLinearModel], structures: list[Structure], tables: TablePlan, owners: list[tuple[int, int]]
+    models: list[LogLinearModel], structures: list[GraphStructure], tables: TablePlan, owners: list[tuple[int, int]]
 ) -> SparseScores:
     blocks: list[sp.csr_array] = []
     base: list[Floats] = []
@@ -230,7 +230,7 @@ def _sparse_scores(
     return SparseScores(sp.csr_array(sp.vstack(blocks, format="csr")), np.concatenate(base))
 
 
-def _hub_kinds(graphs: list[ClusterGraph], structures: list[Structure]) -> Ints:
+def _hub_kinds(graphs: list[ClusterGraph], structures: list[GraphStructure]) -> Ints:
     """Hubs of equal place where all instances share one graph, else hubs with equal cardinalities."""
     if all(graph is graphs[0] for graph in graphs):
         return np.tile(np.arange(structures[0].hub_sizes.size, dtype=np.int64), len(graphs))
@@ -266,7 +266,7 @@ class TablePlan:
     instance_tables: Ints
 
     @staticmethod
-    def own(structures: list[Structure]) -> TablePlan:
+    def own(structures: list[GraphStructure]) -> TablePlan:
         """A table of its own for every cluster."""
         sizes = np.concatenate([s.cluster_sizes for s in structures])
         return TablePlan(
@@ -277,7 +277,7 @@ class TablePlan:
         )
 
 
-def build_layout(structures: list[Structure], tables: TablePlan) -> Layout:
+def build_layout(structures: list[GraphStructure], tables: TablePlan) -> Layout:
     """Concatenate the structures of all instances."""
     hubs = pointer([s.hub_sizes.size for s in structures])
     clusters = pointer([s.cluster_given.size for s in structures])
@@ -317,9 +317,14 @@ def build_layout(structures: list[Structure], tables: TablePlan) -> Layout:
 
 
 def pack_layout(
-    layout: Layout, structures: list[Structure], scores: ScoreMap, weights: Floats, views: InstanceViews, hub_kind: Ints
+    layout: Layout,
+    structures: list[GraphStructure],
+    scores: ScoreMap,
+    weights: Floats,
+    views: InstanceViews,
+    hub_kind: Ints,
 ) -> PackedData:
-    """Packed data of graphs made of :class:`Structure`, not yet with labels."""
+    """Packed data of graphs made of :class:`GraphStructure`, not yet with labels."""
     degrees = np.diff(layout.hub_links)
     return PackedData(
         layout=layout,
@@ -339,7 +344,7 @@ def pack_layout(
     )
 
 
-def _collect_projections(structures: list[Structure]) -> tuple[Ints, NDArray[np.int32]]:
+def _collect_projections(structures: list[GraphStructure]) -> tuple[Ints, NDArray[np.int32]]:
     starts: dict[tuple[tuple[int, ...], tuple[int, ...]], int] = {}
     maps: list[NDArray[np.int32]] = []
     filled = 0

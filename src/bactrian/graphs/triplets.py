@@ -38,8 +38,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from bactrian.engines.numba.threads import Deadline
-from bactrian.graphs.domain import pointer
-from bactrian.graphs.graph import Structure
+from bactrian.graphs.graph import GraphStructure, region_structure
 from bactrian.graphs.packed import InstanceViews, PackedData, TableReader
 from bactrian.graphs.packing import TablePlan, build_layout, pack_layout, projection_map
 from bactrian.graphs.scores import SpreadScores
@@ -302,7 +301,7 @@ def _first_variable(tightened: TightenedData, hub: int) -> int:
 class _Region:
     """One instance's region graph: its structure and where the original clusters went, within the instance."""
 
-    structure: Structure
+    structure: GraphStructure
     total: Floats
     pairs: list[Pair]  #: of the hubs after those of the variables
     place: list[int]
@@ -367,7 +366,15 @@ def _region(
                     ends.append((hub_of_pair[a, b], c, (i, j)))
     ends.sort()
     total = _numbers(len(hubs), cardinalities.size, ends, pairs)
-    return _Region(_structure(cardinalities, hubs, clusters, ends, hub_given, hub_index), total, pairs, place, swapped)
+    structure = region_structure(
+        cardinalities,
+        hubs,
+        clusters,
+        ends,
+        hub_given=np.concatenate([hub_given, np.zeros(len(pairs), dtype=bool)]),
+        hub_cluster=np.concatenate([hub_index, np.zeros(len(pairs), dtype=np.int64)]),
+    )
+    return _Region(structure, total, pairs, place, swapped)
 
 
 def _pair(scope: Scope) -> Pair:
@@ -381,47 +388,6 @@ def _numbers(n_hubs: int, n_variables: int, ends: list[tuple[int, int, Scope]], 
         total[a] -= total[n_variables + i]
         total[b] -= total[n_variables + i]
     return total.astype(np.float64)
-
-
-def _structure(
-    cardinalities: Ints,
-    hubs: list[Scope],
-    clusters: list[Scope],
-    ends: list[tuple[int, int, Scope]],
-    hub_given: NDArray[np.bool_],
-    hub_index: Ints,
-) -> Structure:
-    shapes = [tuple(int(cardinalities[v]) for v in scope) for scope in clusters]
-    link_hub = np.array([hub for hub, _, _ in ends], dtype=np.int64)
-    link_cluster = np.array([cluster for _, cluster, _ in ends], dtype=np.int64)
-    sizes = np.array([len(axes) for _, _, axes in ends], dtype=np.int64)
-    first_axis = np.array([axes[0] for _, _, axes in ends], dtype=np.int64)
-    degrees = np.bincount(link_cluster, minlength=len(clusters))
-    n_pairs = len(hubs) - cardinalities.size
-    nothing = sp.csr_array((0, cardinalities.size), dtype=np.int64)
-    return Structure(
-        hub_scopes=tuple(hubs),
-        hub_cluster=np.concatenate([hub_index, np.zeros(n_pairs, dtype=np.int64)]),
-        hub_given=np.concatenate([hub_given, np.zeros(n_pairs, dtype=bool)]),
-        hub_sizes=_sizes(cardinalities, hubs),
-        hub_links=pointer(np.bincount(link_hub, minlength=len(hubs))),
-        link_hub=link_hub,
-        link_cluster=link_cluster,
-        link_edge=np.arange(len(ends), dtype=np.int64),
-        link_projection=tuple((shapes[cluster], axes) for _, cluster, axes in ends),
-        cluster_given=np.arange(len(clusters), dtype=np.int64),
-        cluster_sizes=_sizes(cardinalities, clusters),
-        cluster_rows=np.array([shape[0] if len(shape) == 2 else 0 for shape in shapes], dtype=np.int64),
-        cluster_links=pointer(degrees),
-        cluster_link=np.lexsort((first_axis, sizes, link_cluster)).astype(np.int64),
-        positions=np.arange(len(clusters), dtype=np.int64),
-        table_strides=nothing,
-        hub_strides=nothing,
-    )
-
-
-def _sizes(cardinalities: Ints, scopes: list[Scope]) -> Ints:
-    return np.array([int(np.prod([cardinalities[v] for v in scope])) for scope in scopes], dtype=np.int64)
 
 
 def _spread(tightened: TightenedData) -> sp.csr_array:

@@ -10,6 +10,7 @@ from typing import Any, Literal, TypedDict, Unpack, overload
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from bactrian.engines.numba.decoding import Assignments
 from bactrian.engines.numba.threads import Workers
 from bactrian.errors import Number, check_choice, check_flag, check_numbers
 from bactrian.graphs.graph_data import GraphData
@@ -18,13 +19,7 @@ from bactrian.inference.arguments import check_free_states, checked_weights, con
 from bactrian.inference.factors import FactorScores, factor_scores
 from bactrian.inference.infer import METHODS as INFERENCE
 from bactrian.inference.infer import infer
-from bactrian.inference.maximum import (
-    Assignments,
-    decode_dual,
-    decode_exactly,
-    decode_max_product,
-    score_assignments,
-)
+from bactrian.inference.maximum import certified, decode_dual, decode_exactly, decode_max_product, score_assignments
 from bactrian.inference.result import InferenceResult
 from bactrian.solvers.solution import ConvergenceWarning
 
@@ -227,7 +222,7 @@ def decode(
     for m in np.flatnonzero(found.bound == -np.inf):
         raise contradiction(int(m), not single, observed)
     _warn_forbidden(found, method)
-    optimal = found.optimal
+    optimal = certified(found)
     results = [_decoding(scores, found, bool(optimal[m]), m, method) for m in range(data.layout.n_instances)]
     if return_result:
         return results[0] if single else results

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from bactrian.engines.numba.assignments import Scores, joint_score, lower_instances
 from bactrian.engines.numba.blocks import Blocks, build_blocks
-from bactrian.engines.numba.decoding import Found, dual_instances, max_product_instances
+from bactrian.engines.numba.decoding import Assignments, dual_instances, max_product_instances
 from bactrian.engines.numba.forest_optimum import decode_pairs, decode_trees
 from bactrian.engines.numba.layout import Layout
 from bactrian.engines.numba.threads import Workers
@@ -30,7 +30,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 #: Decodes the active instances of a block: (found, active, first, last).
-Run = Callable[[Found, Flags, int, int], None]
+Run = Callable[[Assignments, Flags, int, int], None]
 
 #: Scores closer than this, or than this part of an instance's largest score times 1e-3, are ties.
 _TIE = 1e-9
@@ -42,23 +42,12 @@ _SECOND_SWEEPS = 200
 _LARGEST_PAIR = 4096
 
 
-@dataclass(frozen=True)
-class Assignments:
-    """Assignments of all instances."""
-
-    states: Ints  #: (H,) state of each variable
-    score: Floats  #: (M,) joint log score; -inf where the assignment is forbidden
-    bound: Floats  #: (M,) no assignment scores more; +inf where the method has no bound, -inf: none is allowed
-    converged: Flags  #: (M,)
-    iterations: Ints  #: (M,)
-
-    @property
-    def optimal(self) -> Flags:
-        """(M,) the bound meets the score: a certificate of optimality."""
-        finite = np.isfinite(self.score) & np.isfinite(self.bound)
-        gap = np.where(finite, self.bound, 1.0) - np.where(finite, self.score, 0.0)
-        certified: Flags = finite & (gap <= _TIE * np.maximum(1.0, np.abs(np.where(finite, self.bound, 0.0))))
-        return certified
+def certified(found: Assignments) -> Flags:
+    """(M,) the bound meets the score: a certificate of optimality."""
+    finite = np.isfinite(found.score) & np.isfinite(found.bound)
+    gap = np.where(finite, found.bound, 1.0) - np.where(finite, found.score, 0.0)
+    optimal: Flags = finite & (gap <= _TIE * np.maximum(1.0, np.abs(np.where(finite, found.bound, 0.0))))
+    return optimal
 
 
 def decode_exactly(scores: FactorScores, workers: Workers, memory_budget: int) -> Assignments:
@@ -106,14 +95,14 @@ def decode_dual(
     layout = scores.layout
     arguments = _kernel_arguments(scores)
 
-    def run(found: Found, active: Flags, first: int, last: int) -> None:
+    def run(found: Assignments, active: Flags, first: int, last: int) -> None:
         dual_instances(layout, *arguments, found, active, first, last, tolerance, max_iterations)
 
     found = _decode_loopy(scores, workers, run, memory_budget)
-    unsettled = ~found.optimal & (found.bound > -np.inf)
+    unsettled = ~certified(found) & (found.bound > -np.inf)
     if unsettled.any():
         n = layout.n_instances
-        again = Found(
+        again = Assignments(
             found.states, found.score, np.full(n, np.inf), np.zeros(n, dtype=np.bool_), np.zeros(n, dtype=np.int64)
         )
         second = _max_product(scores, 1e-6, min(max_iterations, _SECOND_SWEEPS), 0.3)
@@ -280,7 +269,7 @@ def _fill(scores: FactorScores, plan: _Plan, entries: Floats, clique_offset: Int
     return possible
 
 
-def _decode_cliques(scores: FactorScores, cliques: _Cliques, found: Assignments | Found, workers: Workers) -> None:
+def _decode_cliques(scores: FactorScores, cliques: _Cliques, found: Assignments, workers: Workers) -> None:
     """Decode the instances of ``cliques`` into ``found``."""
     layout = scores.layout
     tree = cliques.layout
@@ -308,10 +297,9 @@ def _decode_cliques(scores: FactorScores, cliques: _Cliques, found: Assignments 
 def _decode_loopy(scores: FactorScores, workers: Workers, run: Run, memory_budget: int) -> Assignments:
     """Forests exactly, the other instances by ``run``; junction trees where those were given or nothing else helps."""
     layout = scores.layout
-    exact = _decode_forests(scores, workers)
+    found = _decode_forests(scores, workers)
     if layout.instance_is_tree.all():
-        return exact
-    found = Found(exact.states, exact.score, exact.bound, exact.converged, exact.iterations)
+        return found
     active = ~layout.instance_is_tree
     found.bound[active] = np.inf
     found.converged[active] = False
@@ -322,9 +310,8 @@ def _decode_loopy(scores: FactorScores, workers: Workers, run: Run, memory_budge
     failed = active & (found.score == -np.inf) & (found.bound > -np.inf)
     found.converged[failed] = False
     _try_cliques(scores, found, failed, workers, min(memory_budget, _RESCUE_BUDGET))
-    return Assignments(
-        found.states, found.score, np.maximum(found.bound, found.score), found.converged, found.iterations
-    )
+    np.maximum(found.bound, found.score, out=found.bound)
+    return found
 
 
 def _lower(scores: FactorScores, workers: Workers, found: Assignments) -> None:
@@ -343,7 +330,7 @@ def _lower(scores: FactorScores, workers: Workers, found: Assignments) -> None:
     np.maximum(found.bound, found.score, out=found.bound)
 
 
-def _try_cliques(scores: FactorScores, found: Found, chosen: Flags, workers: Workers, memory_budget: int) -> None:
+def _try_cliques(scores: FactorScores, found: Assignments, chosen: Flags, workers: Workers, memory_budget: int) -> None:
     """Decode the chosen instances by junction trees where those fit in the budget."""
     for m in np.flatnonzero(chosen):
         try:
@@ -362,7 +349,7 @@ def _kernel_arguments(scores: FactorScores) -> tuple[Scores, Blocks, Floats]:
 def _max_product(scores: FactorScores, tolerance: float, max_iterations: int, damping: float) -> Run:
     arguments = _kernel_arguments(scores)
 
-    def run(found: Found, active: Flags, first: int, last: int) -> None:
+    def run(found: Assignments, active: Flags, first: int, last: int) -> None:
         max_product_instances(scores.layout, *arguments, found, active, first, last, tolerance, max_iterations, damping)
 
     return run

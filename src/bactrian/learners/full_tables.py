@@ -87,7 +87,7 @@ class PseudoMoments:
     def learn(self, data: PackedData, settings: Settings, workers: Workers) -> Solution:
         """Fit the weights of packed data."""
         run = Run(settings, data, self.name)
-        tables = Tables(data, settings, self.name)
+        tables = FullTables(data, settings, self.name)
         layout = data.layout
         owners = np.flatnonzero(data.hub_given & (data.degrees == 0))  # singletons that no other cluster touches
         rows = [tables.rows_of_cluster(c) for c in range(layout.n_clusters)]
@@ -183,7 +183,7 @@ class UnifiedScaling:
     def learn(self, data: PackedData, settings: Settings, workers: Workers) -> Solution:
         """Fit the weights of packed data."""
         run = Run(settings, data, self.name)
-        tables = Tables(data, settings, self.name)
+        tables = FullTables(data, settings, self.name)
         prescribed, inverse = self._singletons(tables)
         target, on_boundary = _targets(data, prescribed, settings.tolerance)
         dual = Dual(data, carve(data, "bethe").whole, settings.prior, workers)
@@ -206,7 +206,7 @@ class UnifiedScaling:
             status = Status.UNBOUNDED
         return finish(run, dual, evaluation, weights, status, sweeps)
 
-    def _singletons(self, tables: Tables) -> tuple[NDArray[np.bool_], sp.csr_array]:
+    def _singletons(self, tables: FullTables) -> tuple[NDArray[np.bool_], sp.csr_array]:
         """(H,) whether a hub has a table to learn, and the map (n_weights, n_hub_states) from scores to weights."""
         data = tables.data
         layout = data.layout
@@ -294,7 +294,7 @@ Ints = NDArray[np.int64]
 _LEAST_MIXTURE = 1e-12
 
 
-class Tables:
+class FullTables:
     """The feature matrices of generative data, cluster by cluster; anything else is refused with the reason.
 
     Raises ``ValueError`` for a prior, for conditional data, for weights that several clusters share and for states that

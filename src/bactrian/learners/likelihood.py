@@ -31,6 +31,11 @@ from bactrian.inference.problem import Options, Problem, new_progress, run_round
 from bactrian.inference.propagation import SCHEDULES
 from bactrian.solvers.solution import Solution
 
+Floats = NDArray[np.float64]
+
+#: What to choose for data in files instead.
+_ADVICE = "choose a learner of the CAMEL family, such as 'cccp' or 'camel0', or 'convex' or 'trw'"
+
 
 @dataclass(frozen=True)
 class Likelihood:
@@ -71,39 +76,23 @@ class Likelihood:
 
     def learn(self, data: PackedData | PackedFolder, settings: Settings, workers: Workers) -> Solution:
         """Fit the weights of packed data."""
+        if self.inference == "exact":
+            return self._exact(data, settings, workers)
         if isinstance(data, PackedFolder):
-            return self._streamed(data, settings, workers)
-        return (
-            self._exact(data, settings, workers) if self.inference == "exact" else self._loopy(data, settings, workers)
-        )
+            raise ValueError(f"{self.name} does not learn from a folder of packed data; {_ADVICE}")
+        return self._loopy(data, settings, workers)
 
-    def _streamed(self, data: PackedFolder, settings: Settings, workers: Workers) -> Solution:
-        """Exact learning of trees and chains in files."""
-        advice = "choose a learner of the CAMEL family, such as 'cccp' or 'camel0', or 'convex' or 'trw'"
-        if self.inference != "exact":
-            raise ValueError(f"{self.name} does not learn from a folder of packed data; {advice}")
+    def _exact(self, data: PackedData | PackedFolder, settings: Settings, workers: Workers) -> Solution:
+        junction = None
+        if isinstance(data, PackedData) and not _is_forest(data):
+            junction = on_junction_trees(data)
+            data = junction.packed
         run = Run(settings, data, self.name)
         dual = Dual(data, _bethe, settings.prior, workers, communicator=settings.communicator)
-        if not dual.is_forest:
-            raise ValueError(f"exact does not learn graphs with loops from a folder of packed data; {advice}")
+        if isinstance(data, PackedFolder) and not dual.is_forest:
+            raise ValueError(f"exact does not learn graphs with loops from a folder of packed data; {_ADVICE}")
         inner = Profiled(dual, run, ProfiledObjective(dual, accuracy=run.accuracy, tree_sweeps=2))
-        result = inner.solve(run.initial_weights(), tolerance=run.gap_tolerance, max_iterations=run.iterations_left)
-        run.record(result, inner)
-        return run.finish(inner, result.weights, result.status)
-
-    def _exact(self, data: PackedData, settings: Settings, workers: Workers) -> Solution:
-        # A cluster without links shares its variables with others unbeknown to the messages.
-        has_links = (np.diff(data.layout.cluster_links) > 0).all()
-        is_tree = data.layout.instance_is_tree.all() and has_links and not data.hub_virtual.any()
-        junction = None if is_tree else on_junction_trees(data)
-        exact = data if junction is None else junction.packed
-        run = Run(settings, exact, self.name)
-        dual = Dual(exact, _bethe(exact), settings.prior, workers, communicator=settings.communicator)
-        objective = ProfiledObjective(dual, accuracy=run.accuracy, tree_sweeps=2)
-        inner = Profiled(dual, run, objective)
-        result = inner.solve(run.initial_weights(), tolerance=run.gap_tolerance, max_iterations=run.iterations_left)
-        run.record(result, inner)
-        return run.finish(inner, result.weights, result.status, junction)
+        return run.solve(inner, junction)
 
     def _loopy(self, data: PackedData, settings: Settings, workers: Workers) -> Solution:
         run = Run(settings, data, self.name)
@@ -120,17 +109,17 @@ class Likelihood:
             tame=not bethe,
             deadline=settings.deadline,
         )
-        inner = Profiled(dual, run, objective)
-        result = inner.solve(run.initial_weights(), tolerance=run.gap_tolerance, max_iterations=run.iterations_left)
-        run.record(result, inner)
-        return run.finish(inner, result.weights, result.status)
+        return run.solve(Profiled(dual, run, objective))
+
+
+def _is_forest(data: PackedData) -> bool:
+    """Whether two sweeps are exact; a cluster without links shares its variables unbeknown to the messages."""
+    has_links = (np.diff(data.layout.cluster_links) > 0).all()
+    return bool(data.layout.instance_is_tree.all() and has_links and not data.hub_virtual.any())
 
 
 def _bethe(data: PackedData) -> Carving:
     return carve(data, "bethe").whole
-
-
-Floats = NDArray[np.float64]
 
 
 class PropagatedObjective:

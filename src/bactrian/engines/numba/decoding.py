@@ -35,14 +35,14 @@ _CLIMBS = 20
 _ROUNDING = 1e-9
 
 
-class Found(NamedTuple):
-    """What decoding leaves behind, per instance but for ``states``."""
+class Assignments(NamedTuple):
+    """The best assignments found of all instances."""
 
-    states: Ints  #: (H,) best assignment found
-    score: Floats  #: its joint log score
-    bound: Floats  #: no assignment scores more; -inf where none is allowed
-    converged: Flags
-    iterations: Ints
+    states: Ints  #: (H,) state of each variable
+    score: Floats  #: (M,) joint log score; -inf where the assignment is forbidden
+    bound: Floats  #: (M,) no assignment scores more; +inf where the method has no bound, -inf where none is allowed
+    converged: Flags  #: (M,)
+    iterations: Ints  #: (M,)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -51,7 +51,7 @@ def max_product_instances(
     scores: Scores,
     blocks: Blocks,
     multipliers: Floats,
-    found: Found,
+    found: Assignments,
     active: Flags,
     first: int,
     last: int,
@@ -103,7 +103,7 @@ def _round(
     scores: Scores,
     blocks: Blocks,
     multipliers: Floats,
-    found: Found,
+    found: Assignments,
     trial: Ints,
     m: int,
     work: Scratch,
@@ -128,7 +128,7 @@ def dual_instances(
     scores: Scores,
     blocks: Blocks,
     multipliers: Floats,
-    found: Found,
+    found: Assignments,
     active: Flags,
     first: int,
     last: int,
