@@ -338,7 +338,7 @@ def test_labels_that_are_not_flat() -> None:
 def test_sample_with_a_state_out_of_range(row: int, variable: int, state: int) -> None:
     rows = np.array(X)
     rows[row, variable] = state
-    with pytest.raises(ValueError, match=rf"X\[{row}, {variable}\] = {state} is no state of variable {variable}"):
+    with pytest.raises(ValueError, match=rf"X\[{row}, {variable}\] = {state} is not a state of variable {variable}"):
         bt.Samples(model(), rows)
 
 
@@ -346,7 +346,7 @@ def test_sample_with_a_state_out_of_range(row: int, variable: int, state: int) -
 def test_label_out_of_range(variable: int, state: int) -> None:
     y = np.zeros(3, dtype=int)
     y[variable] = state
-    with pytest.raises(ValueError, match=rf"y\[{variable}\] = {state} is no state"):
+    with pytest.raises(ValueError, match=rf"y\[{variable}\] = {state} is not a state"):
         bt.Instance(model(), y)
 
 

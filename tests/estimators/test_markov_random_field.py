@@ -370,8 +370,8 @@ def test_bad_training_data(X, error, message):
     ("X", "error", "message"),
     [
         ([[0, 0, 0]], ValueError, "X has 3 features, but MarkovRandomField is expecting 4"),
-        ([[0, -2, 0, 0]], ValueError, r"X\[0, 1\] = -2 is no state of variable 1; its states are 0 to 2"),
-        ([[0, 0, 2, 0]], ValueError, r"X\[0, 2\] = 2 is no state of variable 2; its states are 0 to 1"),
+        ([[0, -2, 0, 0]], ValueError, r"X\[0, 1\] = -2 is not a state of variable 1; its states are 0 to 2"),
+        ([[0, 0, 2, 0]], ValueError, r"X\[0, 2\] = 2 is not a state of variable 2; its states are 0 to 1"),
         ([[0.5, 0, 0, 0]], TypeError, "X must hold integer states"),
     ],
 )
@@ -400,7 +400,7 @@ def test_missing_states_have_no_score(fields):
         ({"tables": "some"}, ValueError, "tables must be one of"),
         ({"tables": "shared", "cardinalities": [2, 3, 2, 3]}, ValueError, "equally many states"),
         ({"cardinalities": [2, 3]}, ValueError, "cardinalities must have one entry per variable"),
-        ({"cardinalities": 2}, ValueError, "X.* is no state of variable"),
+        ({"cardinalities": 2}, ValueError, "X.* is not a state of variable"),
         ({"cardinalities": 2.5}, TypeError, "cardinalities must be integers"),
         ({"cardinalities": [2, 10**9, 10**9, 3]}, ValueError, "variable 1 has 1000000000 states, the most of all"),
         ({"cardinalities": 10**18, "tables": "potts"}, ValueError, "variable 0 has 1000000000000000000 states"),

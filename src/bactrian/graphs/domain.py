@@ -70,7 +70,7 @@ class Domain:
                     f"{label} = -1 stands for an unknown state; learning needs the state of every variable"
                 )
             raise ValueError(
-                f"{label} = {array[position]} is no state of variable {position[-1]}; "
+                f"{label} = {array[position]} is not a state of variable {position[-1]}; "
                 f"its states are 0 to {self.cardinalities[position[-1]] - 1}"
             )
         return array.astype(np.int64)

@@ -116,7 +116,7 @@ def junction_tree(
     seed
         Seed of the random draws.
     memory_budget
-        Bytes that the clique tables may take together, at 8 bytes an entry.
+        Bytes that the clique tables may take together, at 8 bytes per entry.
 
     Returns
     -------

@@ -36,7 +36,7 @@ class BundledRows:
     """Input rows X = own + use @ bundles, of shape (n_rows, n_inputs), never multiplied out.
 
     Where many rows share a large part (all features that depend on a word alone, say), that part is a bundle: it is
-    multiplied by the weights once, not once a row.
+    multiplied by the weights once, not once per row.
     """
 
     own: sp.csr_array  #: (n_rows, n_inputs) what belongs to a row alone

@@ -25,7 +25,7 @@ Scopes = tuple[Ints, list[tuple[int, ...]], list[tuple[int, ...]]]
 class Observations:
     """Observed states of all variables: R rows, in each the variables of instance after instance.
 
-    Generative data is one instance with a row a sample, conditional data one row with many instances.
+    Generative data is one instance with one row per sample, conditional data one row with many instances.
     """
 
     states: Ints  #: (R, V)

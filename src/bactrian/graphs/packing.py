@@ -26,8 +26,6 @@ from bactrian.graphs.scores import ScoreMap, SparseScores
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-Data = Samples | Sequence[Instance] | GraphData
-
 
 def pack(data: Any, *, need_labels: bool = True) -> PackedData:
     """Pack anything that ``learn`` accepts, or raise an error that says what is wrong."""

@@ -104,8 +104,8 @@ class SpreadScores:
 class TiedTable:
     """A label table (n_labels, n_labels) whose entries share weights.
 
-    ``index[a, b]`` is the weight of entry (a, b), or -1 for an entry fixed at 0: ``full`` has one weight an entry,
-    ``symmetric`` one an unordered pair, ``diagonal`` one a label for agreement on it, ``potts`` a single one for
+    ``index[a, b]`` is the weight of entry (a, b), or -1 for an entry fixed at 0: ``full`` has one weight per entry,
+    ``symmetric`` one per unordered pair, ``diagonal`` one per label for agreement on it, ``potts`` a single one for
     agreement. ``pooled`` adds two of these: weight 0, in units of ``attraction``, for agreement on any label, and a
     deviation from it for every unordered pair, which ``index`` names. The unit makes the sums of squares of both
     features alike: with a larger one, first steps of learning overshoot.

@@ -1,8 +1,8 @@
 """What callers give to ``infer`` and ``decode``: models, weights, evidence and earlier results, checked before work.
 
 Evidence becomes forbidden states. On a Bethe graph an observed variable forbids states of its hub. On an explicit
-cluster graph a variable has no hub, and clusters that share no sepset with it would not hear of the observation, so the
-forbidden states go into the tables of every cluster that contains the variable.
+cluster graph a variable has no hub, and messages would not carry the observation to clusters that share no sepset with
+it, so the forbidden states go into the tables of every cluster that contains the variable.
 """
 
 from __future__ import annotations

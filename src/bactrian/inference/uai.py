@@ -312,12 +312,12 @@ class _Words:
 
 
 def _whole(word: str) -> int:
-    """The integer that a word is, or -1 where it is none or is negative."""
+    """The integer that a word stands for, or -1 if it is not an integer or is negative."""
     return int(word) if word.isascii() and word.isdigit() and len(word) < 20 else -1
 
 
 def _to_float(word: str) -> float:
-    """The number that a word is, or NaN."""
+    """The number that a word stands for, or NaN."""
     try:
         return float(word) if word.isascii() and "_" not in word else math.nan
     except ValueError:

@@ -156,7 +156,7 @@ def _multipliers_of_cluster(dual: Dual, cluster: int, size: int) -> Floats:
     return total
 
 
-#: Sweeps without a smaller change than ever before, after which there is no headway.
+#: Sweeps are given up after so many without a new smallest change.
 _PATIENCE = 50
 #: Propagation that oscillates even with this part of the old multipliers kept is given up.
 _MOST_DAMPING = 0.9

@@ -87,9 +87,9 @@ def learn(
     max_iterations, max_relinearisations, max_seconds
         Limits; the best result so far is returned with a status and a :class:`ConvergenceWarning`.
     n_threads : int, optional
-        Threads over instances; one a core by default. The result does not depend on it.
+        Threads over instances; one per core by default. The result does not depend on it.
     seed : int
-        Seed for learners that draw random numbers; none of the present ones does.
+        Seed for learners that draw random numbers: the forests of ``"trw"``.
     callback : callable, optional
         Called with a :class:`Progress` after every iteration; return True to stop.
     start : array or Solution, optional
@@ -152,12 +152,12 @@ def learn(
     return solution
 
 
-#: Learners whose solution is no sum over instances.
+#: Learners whose solution is not a sum over instances.
 _UNDIVIDED = ("ups", "pseudo-moments")
 
 
 def _own_part(data: Any, communicator: Communicator) -> PackedData | PackedFolder:
-    """The data of this rank, packed; where one rank's is no good all ranks refuse, or they would wait for it."""
+    """The data of this rank, packed; if one rank refuses its data all do, since they would wait for it."""
     refusal = None
     try:
         packed = data.share(communicator.rank, communicator.size) if isinstance(data, PackedFolder) else pack(data)

@@ -113,7 +113,7 @@ class Likelihood:
 
 
 def _is_forest(data: PackedData) -> bool:
-    """Whether two sweeps are exact; a cluster without links shares its variables unbeknown to the messages."""
+    """Whether two sweeps are exact; no message tells a cluster without links what others say of its variables."""
     has_links = (np.diff(data.layout.cluster_links) > 0).all()
     return bool(data.layout.instance_is_tree.all() and has_links and not data.hub_virtual.any())
 

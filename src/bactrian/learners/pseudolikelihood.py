@@ -131,7 +131,7 @@ class _Distinct:
 def pack_conditionals(data: PackedData, *, piecewise: bool) -> PackedData:
     """Conditionals of every variable in every row; with ``piecewise`` one for each factor around it, of that alone.
 
-    A hub that is no cluster of its own (absorbed node scores) is shared evenly by the clusters around it.
+    A hub that is not a cluster of its own (absorbed node scores) is shared evenly by the clusters around it.
     """
     if data.observations is None:
         raise ValueError("the data has no labels; conditionals need the observed states")
@@ -238,7 +238,7 @@ def _classes(columns: Sequence[Ints]) -> tuple[Ints, Ints]:
 
 
 def _spread_matrix(found: Sequence[_Distinct], n_old: int) -> sp.csr_array:
-    """The matrix of :class:`SpreadScores`, a row a state of a conditional."""
+    """The matrix of :class:`SpreadScores`, one row per state of a conditional."""
     columns, values, lengths = [], [], []
     for group in found:
         owner = np.repeat(np.arange(group.size.size), group.size)
