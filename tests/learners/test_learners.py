@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from generators import learning_case
 from library import library_data
-from oracle import largest_change, maximum_likelihood, negative_log_likelihood
+from oracle import cluster_marginals, largest_change, maximum_likelihood, negative_log_likelihood
 from random_models import conditional_problem, generative_problem, ising_problem, loop_clusters
 from sklearn.linear_model import LogisticRegression
 
@@ -18,6 +19,7 @@ import bactrian as bt
 from bactrian.camel.inner import InnerResult
 from bactrian.camel.prior import Prior
 from bactrian.camel.run import Run, Settings
+from bactrian.camel.schedule import SCHEDULE
 from bactrian.engines.numba.threads import Deadline
 from bactrian.graphs.packing import pack
 from bactrian.solvers.solution import Status
@@ -280,3 +282,23 @@ def test_relinearisations_without_a_step_end(belief_change: float, seconds: floa
     _, status = bt.Camel().relinearise(run, Stuck(belief_change, seconds), linearisation, np.zeros(2))  # type: ignore[arg-type]
     assert status is (Status.TIME_LIMIT if seconds else Status.STALLED)
     assert len(run.records) < 20
+
+
+@pytest.mark.parametrize("tolerance", [1e-1, 1e-4])
+@pytest.mark.parametrize("seed", range(6))
+def test_beliefs_of_exact_learning_are_exact_at_any_tolerance(tolerance: float, seed: int) -> None:
+    """Two sweeps are made on a tree even where the first one changes next to nothing."""
+    problem = generative_problem(seed, "tree", size=5, coupling=6.0, rows=3)
+    solution = bt.learn(library_data(problem), "exact", prior_variance=50.0, tolerance=tolerance)
+    expected = cluster_marginals(problem.data[0].model, solution.weights)
+    found = [table.ravel() for table in list(solution.beliefs[0])[: len(expected)]]
+    assert largest_change(found, expected) < 1e-9
+
+
+def test_learning_by_propagation_that_never_converges_gives_up() -> None:
+    """Data of the attack on which no evaluation converges: a thousand steps took minutes."""
+    case = learning_case(77)
+    with pytest.warns(bt.ConvergenceWarning, match="did not converge"):
+        solution = bt.learn(case.model, "lbp", prior_variance=1.0, l1=0.5, tolerance=1e-4, max_iterations=1000)
+    assert solution.status is Status.UNRELIABLE
+    assert solution.evaluations < 2 * SCHEDULE.most_unconverged

@@ -34,6 +34,8 @@ class ProfiledObjective:
     sweeps go on to ``accuracy``, damped where they oscillate. Evaluations that do not get there are ``failures``.
     """
 
+    hopeless = False  # whatever messages do, D bounds the optimum or is damped
+
     def __init__(self, dual: Any, *, accuracy: float, max_sweeps: int = 1000, tree_sweeps: int = 1 << 30) -> None:
         self.dual = dual  # a Dual, or that of a device
         self.accuracy = accuracy
@@ -74,7 +76,7 @@ class ProfiledObjective:
         self.evaluations += 1
         evaluation: Evaluation = self.dual.evaluate(
             weights,
-            tolerance=self.accuracy,
+            tolerance=0.0 if self._is_exact else self.accuracy,  # all of the few sweeps that a tree needs
             max_sweeps=self.max_sweeps,
             tree_sweeps=self.tree_sweeps,
             damping=self.damping,
@@ -187,7 +189,8 @@ class Profiled:
                 SCHEDULE.sharpest, min(objective.accuracy, 0.01 * run.accuracy), 0.1 * objective.accuracy
             )
         self._evaluations_before, self._value_before = objective.evaluations, step.value
-        return run.after_step(step.x, step.value, step.gradient_norm, objective.last.violation)
+        stop = run.after_step(step.x, step.value, step.gradient_norm, objective.last.violation)
+        return stop or objective.hopeless
 
     def _result(self, minimum: Minimum, iterations: int) -> InnerResult:
         last = self.objective.last

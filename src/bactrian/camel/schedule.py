@@ -47,6 +47,9 @@ class Schedule:
     #: Trials in one line search, and relative decrease of the objective, at which messages are made more accurate.
     many_trials: int = 5
     little_gain: float = 1e-12
+    #: Evaluations in a row at which belief propagation did not converge, after which likelihood learning gives up: it
+    #: would take a thousand steps along gradients that mean little. Set by tests/attack.
+    most_unconverged: int = 300
     #: Star updates that oscillate even with this part of the old multipliers kept are given up.
     most_damping: float = 0.9
 

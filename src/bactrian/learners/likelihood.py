@@ -22,6 +22,7 @@ from bactrian.camel.dual import Dual, Evaluation
 from bactrian.camel.entropy import Carving, carve
 from bactrian.camel.profiled import Profiled, ProfiledObjective
 from bactrian.camel.run import Run, Settings
+from bactrian.camel.schedule import SCHEDULE
 from bactrian.engines.files.packed_folder import PackedFolder
 from bactrian.engines.numba.schedules import CONVERGED
 from bactrian.engines.numba.threads import Deadline, Workers
@@ -139,10 +140,16 @@ class PropagatedObjective:
         self.tame = tame
         self.evaluations = 0
         self.failures = 0
+        self._in_a_row = 0
         self.last: Evaluation | None = None
         self.converged = True
         self._best_value = np.inf
         dual.remember()
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether messages have not converged for so long that further steps are not worth their time."""
+        return self._in_a_row >= SCHEDULE.most_unconverged
 
     def forget(self) -> None:
         """Forget the best point."""
@@ -160,6 +167,7 @@ class PropagatedObjective:
         self.converged = self.last.residual < np.inf  # on every rank
         self.evaluations += 1
         self.failures += not self.converged
+        self._in_a_row = 0 if self.converged else self._in_a_row + 1
         if self.converged and self.last.value <= self._best_value:
             self._best_value = self.last.value
             dual.remember()
