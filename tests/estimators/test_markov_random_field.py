@@ -358,7 +358,7 @@ def test_feature_names():
         (sp.csr_array(np.eye(2, dtype=int)), TypeError, r"found a sparse csr_array; give X.toarray\(\)"),
         ([[0, 10**9], [1, 2]], ValueError, "variable 1 would have 1000000001 states, .* the data holds 2 of them"),
         ([[0, 2**63 - 1], [1, 2]], ValueError, "variable 1 would have 9223372036854775808 states"),
-        (np.array([[0, 2**64 - 1]], dtype=np.uint64), ValueError, "X holds 18446744073709551615, which is no state"),
+        (np.array([[0, 2**64 - 1]], dtype=np.uint64), ValueError, "X holds 18446744073709551615, which is not a state"),
     ],
 )
 def test_bad_training_data(X, error, message):
