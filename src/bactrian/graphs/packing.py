@@ -364,13 +364,14 @@ def projection_map(shape: tuple[int, ...], axes: tuple[int, ...]) -> NDArray[np.
     >>> projection_map((2, 3), (1,)).tolist()
     [0, 1, 2, 0, 1, 2]
     """
-    index = np.zeros(shape, dtype=np.int32)
+    large = [axis for axis, size in enumerate(shape) if size > 1]  # arrays have few axes, scopes may have many
+    index = np.zeros([shape[axis] for axis in large], dtype=np.int32)
     stride = 1
     for axis in reversed(axes):
-        view = [1] * len(shape)
-        view[axis] = shape[axis]
-        index += stride * np.arange(shape[axis], dtype=np.int32).reshape(view)
-        stride *= shape[axis]
+        if shape[axis] > 1:
+            states = stride * np.arange(shape[axis], dtype=np.int32)
+            index += states.reshape([-1 if other == axis else 1 for other in large])
+            stride *= shape[axis]
     return index.ravel()
 
 

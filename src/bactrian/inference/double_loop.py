@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from bactrian.camel.entropy import Carving, carve
 from bactrian.camel.messages import Messages
 from bactrian.engines.numba.schedules import CONVERGED, RUNNING, Progress
-from bactrian.graphs.packed import PackedData, TableReader
+from bactrian.graphs.packed import PackedData, TableReader, instance_of
 from bactrian.graphs.packing import require_bethe
 from bactrian.graphs.triplets import find_triplets, tighten
 from bactrian.inference.arguments import contradiction
@@ -218,11 +218,11 @@ class _ResultTables(TableReader):
 
     def cluster(self, index: int) -> Floats:
         data = self._data
-        m = int(np.searchsorted(data.layout.instance_clusters, index, side="right")) - 1
+        m = instance_of(data.layout.instance_clusters, index)
         belief: Floats = self._results[m].clusters[int(data.cluster_index[index])].ravel()
         return belief
 
     def hub(self, index: int) -> Floats:
         hubs = self._data.layout.instance_hubs
-        m = int(np.searchsorted(hubs, index, side="right")) - 1
+        m = instance_of(hubs, index)
         return self._results[m].variables[index - int(hubs[m])]

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from bactrian.engines.numba.layout import Layout
 from bactrian.engines.numba.threads import Workers
 from bactrian.graphs.graph import ClusterGraph
-from bactrian.graphs.packed import PackedData, TableReader
+from bactrian.graphs.packed import PackedData, TableReader, instance_of
 from bactrian.graphs.packing import ModelViews, TablePlan, build_layout, pack_layout
 from bactrian.graphs.scores import SpreadScores
 from bactrian.inference.arguments import Evidence, hub_bias
@@ -140,7 +140,7 @@ class FactorTables(TableReader):
         layout = self._data.layout
         states = int(layout.hub_offset[index + 1] - layout.hub_offset[index])
         if layout.hub_links[index] == layout.hub_links[index + 1]:
-            m = int(np.searchsorted(layout.instance_hubs, index, side="right")) - 1
+            m = instance_of(layout.instance_hubs, index)
             (variable,) = self._data.views.scopes(m)[2][index - int(layout.instance_hubs[m])]
             return self._tables.hub(int(self._factors.layout.instance_hubs[m]) + variable)
         link = int(layout.hub_links[index])
