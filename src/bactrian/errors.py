@@ -114,3 +114,9 @@ def check_flag(argument: str, value: object) -> None:
     """Refuse what is neither true nor false; 0 and 1 are."""
     if not (isinstance(value, bool | np.bool_) or (isinstance(value, int | np.integer) and value in (0, 1))):
         raise ArgumentTypeError(argument, f"must be True or False, found {value!r}")
+
+
+def check_callback(callback: object) -> None:
+    """Refuse what can neither be called nor is None."""
+    if callback is not None and not callable(callback):
+        raise ArgumentTypeError("callback", f"must be callable, found {type(callback).__name__}")

@@ -527,6 +527,7 @@ def test_limits_and_callbacks_stop_with_a_status() -> None:
         ({"counting_numbers": CountingNumbers()}, ValueError, "counting_numbers is for 'convex'"),
         ({"method": "convex", "counting_numbers": 1.0}, TypeError, "must be CountingNumbers"),
         ({"start": 3}, TypeError, "start must be an InferenceResult"),
+        ({"callback": 3}, TypeError, "callback must be callable, found int"),
         ({"colour": 3}, TypeError, "colour is not an option of 'rbp'"),
         ({"model": "x"}, TypeError, "model must be a LogLinearModel"),
         ({"model": []}, ValueError, "empty list"),

@@ -47,6 +47,7 @@ Floats = NDArray[np.float64]
 Scope = tuple[int, ...]
 Pair = tuple[int, int]
 Triplet = tuple[int, int, int]
+Ints = NDArray[np.int64]
 
 #: Cycles that correct log Z by less than this are left alone, and longer ones are not looked for.
 _LEAST_SCORE, _LONGEST_CYCLE = 1e-6, 8
@@ -224,9 +225,6 @@ def _reduce(vector: int, basis: dict[int, int]) -> bool:
     if rest:
         basis[rest.bit_length()] = rest
     return rest > 0
-
-
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True)

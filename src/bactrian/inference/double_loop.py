@@ -41,6 +41,8 @@ Bools = NDArray[np.bool_]
 
 #: Inner solves stop at this part of the last outer change, and after so many sweeps.
 _INNER_PART, _INNER_SWEEPS = 0.05, 400
+#: Methods that minimise Bethe's free energy, which the triplets refine.
+TIGHTENED = ("bp", "rbp", "double-loop")
 
 
 @dataclass(frozen=True)
@@ -155,10 +157,6 @@ def _compare(
     change = np.zeros(n_instances)
     np.maximum.at(change, instance_of_state, np.abs(belief - np.exp(old)))
     return divergence, change
-
-
-#: Methods that minimise Bethe's free energy, which the triplets refine.
-TIGHTENED = ("bp", "rbp", "double-loop")
 
 
 def tightened(problem: Problem, method: Callable[[Problem], list[InferenceResult]], most: int) -> list[InferenceResult]:

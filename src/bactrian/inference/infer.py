@@ -10,7 +10,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bactrian.camel.entropy import CountingNumbers, carve, concave_numbers
-from bactrian.errors import ArgumentError, ArgumentTypeError, Number, check_choice, check_flag, check_numbers
+from bactrian.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    Number,
+    check_callback,
+    check_choice,
+    check_flag,
+    check_numbers,
+)
 from bactrian.graphs.domain import pointer
 from bactrian.graphs.graph_data import GraphData
 from bactrian.graphs.loglinear import LogLinearModel
@@ -147,12 +155,38 @@ def infer(
         "seed": seed,
     }
     check_inference(method, {**given, "tighten": tighten, "n_threads": n_threads, **more})
+    check_callback(callback)
     given["tolerance"] = float(tolerance)
     problem = new_problem(model, weights, evidence, Options(**given, start=start, callback=callback), n_threads)
     with problem.deadline:
         results = tightened(problem, METHODS[method], tighten) if tighten else METHODS[method](problem, **more)
     warn_unconverged(method, results)
     return results if problem.many else results[0]
+
+
+#: Options that are numbers, of all methods and of some alone.
+_NUMBERS = {
+    "tolerance": Number(positive=True, below=np.inf),
+    "max_iterations": Number(least=1, whole=True),
+    "max_seconds": Number(positive=True, optional=True),
+    "damping": Number(least=0, below=1, optional=True),
+    "tighten": Number(least=0, whole=True),
+    "memory_budget": Number(least=1),
+    "n_threads": Number(least=1, whole=True, optional=True),
+    "seed": Number(least=0, whole=True),
+}
+_OWN_NUMBERS = {
+    "gibbs": {
+        "n_samples": Number(least=4, whole=True),
+        "burn_in": Number(least=0, whole=True),
+        "thinning": Number(least=1, whole=True),
+        "n_chains": Number(least=1, whole=True),
+        "r_hat": Number(least=1),
+    },
+    "mean-field": {"restarts": Number(least=1, whole=True)},
+}
+_OWN_FLAGS = {"gibbs": ("blocked",)}
+_CHOICES = ("schedule", "counting_numbers", "fallback")
 
 
 def check_inference(method: str, given: Mapping[str, Any]) -> None:
@@ -182,9 +216,11 @@ def check_inference(method: str, given: Mapping[str, Any]) -> None:
     if given.get("counting_numbers") is not None:
         _check_method("counting_numbers", method, ("convex",))
         numbers = given["counting_numbers"]
-        if not isinstance(numbers, CountingNumbers) and numbers != "clusters":
-            kind = ArgumentError if isinstance(numbers, str) else ArgumentTypeError
-            raise kind("counting_numbers", f"must be CountingNumbers or 'clusters', found {numbers!r}")
+        if not isinstance(numbers, CountingNumbers | str):
+            found = type(numbers).__name__
+            raise ArgumentTypeError("counting_numbers", f"must be CountingNumbers or 'clusters', found {found}")
+        if isinstance(numbers, str) and numbers != "clusters":
+            raise ArgumentError("counting_numbers", f"must be CountingNumbers or 'clusters', found {numbers!r}")
 
 
 def _check_method(option: str, method: str, methods: Sequence[str]) -> None:
@@ -224,30 +260,6 @@ def _convex(problem: Problem) -> list[InferenceResult]:
     carving = carve(problem.data, "convex") if given is None else concave_numbers(problem.data, given)
     return propagate(problem, "convex", "sequential", carving, tame=True)
 
-
-#: Options that are numbers, of all methods and of some alone.
-_NUMBERS = {
-    "tolerance": Number(positive=True, below=np.inf),
-    "max_iterations": Number(least=1, whole=True),
-    "max_seconds": Number(positive=True, optional=True),
-    "damping": Number(least=0, below=1, optional=True),
-    "tighten": Number(least=0, whole=True),
-    "memory_budget": Number(least=1),
-    "n_threads": Number(least=1, whole=True, optional=True),
-    "seed": Number(least=0, whole=True),
-}
-_OWN_NUMBERS = {
-    "gibbs": {
-        "n_samples": Number(least=4, whole=True),
-        "burn_in": Number(least=0, whole=True),
-        "thinning": Number(least=1, whole=True),
-        "n_chains": Number(least=1, whole=True),
-        "r_hat": Number(least=1),
-    },
-    "mean-field": {"restarts": Number(least=1, whole=True)},
-}
-_OWN_FLAGS = {"gibbs": ("blocked",)}
-_CHOICES = ("schedule", "counting_numbers", "fallback")
 
 METHODS: dict[str, Callable[..., list[InferenceResult]]] = {
     "exact": exact,

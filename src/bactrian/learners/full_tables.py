@@ -60,9 +60,16 @@ from bactrian.graphs.scores import SparseScores
 from bactrian.solvers.solution import Record, Solution, Status
 
 Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 
 #: Moment gap, per sample, that rounding may leave in the closed form.
 _ROUNDING = 1e-8
+#: Sweeps are given up after so many without a new smallest change.
+_PATIENCE = 50
+#: Propagation that oscillates even with this part of the old multipliers kept is given up.
+_MOST_DAMPING = 0.9
+#: Least part of a uniform distribution that observed marginals on the boundary are mixed with.
+_LEAST_MIXTURE = 1e-12
 
 
 @dataclass(frozen=True)
@@ -154,12 +161,6 @@ def _multipliers_of_cluster(dual: Dual, cluster: int, size: int) -> Floats:
         states = layout.projection[layout.link_projection[link] : layout.link_projection[link] + size]
         total += dual.part.multipliers[layout.link_offset[link] + states]
     return total
-
-
-#: Sweeps are given up after so many without a new smallest change.
-_PATIENCE = 50
-#: Propagation that oscillates even with this part of the old multipliers kept is given up.
-_MOST_DAMPING = 0.9
 
 
 @dataclass(frozen=True)
@@ -286,12 +287,6 @@ def _status(
     if stop:
         return run.interrupted
     return headway.status if headway.lost(residual) else None
-
-
-Ints = NDArray[np.int64]
-
-#: Least part of a uniform distribution that observed marginals on the boundary are mixed with.
-_LEAST_MIXTURE = 1e-12
 
 
 class FullTables:

@@ -14,7 +14,7 @@ from bactrian.camel.prior import Prior
 from bactrian.camel.run import Settings
 from bactrian.engines.files.packed_folder import PackedFolder
 from bactrian.engines.numba.threads import Deadline, Workers, single_threaded_blas
-from bactrian.errors import ArgumentTypeError, Number, check_choice, check_numbers
+from bactrian.errors import ArgumentTypeError, Number, check_callback, check_choice, check_numbers
 from bactrian.graphs.domain import real_numbers
 from bactrian.graphs.graph_data import GraphData
 from bactrian.graphs.loglinear import Instance, Samples
@@ -25,6 +25,9 @@ from bactrian.learners.likelihood import Likelihood
 from bactrian.learners.pseudolikelihood import PseudoLikelihood
 from bactrian.parallel.communicator import Alone, Communicator, largest
 from bactrian.solvers.solution import Callback, ConvergenceWarning, Solution
+
+#: Learners whose solution is not a sum over instances.
+_UNDIVIDED = ("ups", "pseudo-moments")
 
 
 class Learner(Protocol):
@@ -121,8 +124,7 @@ def learn(
         n_threads=n_threads,
         seed=seed,
     )
-    if callback is not None and not callable(callback):
-        raise TypeError(f"callback must be callable, found {type(callback).__name__}")
+    check_callback(callback)
     deadline = Deadline(max_seconds)
     workers = Workers(n_threads)
     communicator = communicator or Alone()
@@ -150,10 +152,6 @@ def learn(
     if not solution.converged:
         warnings.warn(f"{solution.method}: {solution.status}", ConvergenceWarning, stacklevel=2)
     return solution
-
-
-#: Learners whose solution is not a sum over instances.
-_UNDIVIDED = ("ups", "pseudo-moments")
 
 
 def _own_part(data: Any, communicator: Communicator) -> PackedData | PackedFolder:

@@ -45,6 +45,10 @@ from bactrian.graphs.scores import SpreadScores
 from bactrian.solvers.solution import Solution
 
 Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+#: Terms looked at together when equal conditionals are sought; bounds the memory.
+_TERMS_AT_ONCE = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -99,12 +103,6 @@ class PseudoLikelihood:
         run.record(replace(result, violation=np.nan), inner)
         solution = run.finish(inner, result.weights, result.status)
         return replace(solution, violation=np.nan, beliefs=NoBeliefs(self.name))
-
-
-Ints = NDArray[np.int64]
-
-#: Terms looked at together when equal conditionals are sought; bounds the memory.
-_TERMS_AT_ONCE = 1 << 22
 
 
 @dataclass(frozen=True)
