@@ -69,7 +69,7 @@ class Problem:
     many: bool  #: whether the caller gave several models, for the wording of errors
     workers: Workers
     options: Options
-    began: float  #: time.perf_counter() at the start of the call
+    began: float = field(default_factory=time.perf_counter)  #: at the start of the call
     deadline: Deadline = field(default_factory=Deadline)
 
     @property
@@ -119,7 +119,7 @@ class Problem:
 
 def new_problem(model: Any, weights: Any, evidence: Any, options: Options, n_threads: int | None = None) -> Problem:
     """What a method works on, from what a caller gave; models, weights, evidence and start are checked here."""
-    began, deadline = time.perf_counter(), Deadline(options.max_seconds)
+    began, deadline = time.perf_counter(), Deadline(options.max_seconds)  # packing counts
     check_free_states(model, options.memory_budget)
     many = not isinstance(model, LogLinearModel)
     data, seen = packed(model, evidence)

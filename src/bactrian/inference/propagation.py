@@ -20,8 +20,9 @@ from bactrian.camel.messages import Messages, MessageTables
 from bactrian.engines.numba.flooding import LinearMessages
 from bactrian.engines.numba.residual import Queue, contractions, run_residual
 from bactrian.engines.numba.schedules import CONVERGED, RUNNING, Progress, record_sweeps, run_parallel, run_sequential
+from bactrian.engines.numba.threads import Deadline
 from bactrian.inference.arguments import contradiction
-from bactrian.inference.problem import Advance, Problem, new_progress, run_rounds, warm_start_of
+from bactrian.inference.problem import Advance, Options, Problem, new_progress, run_rounds, warm_start_of
 from bactrian.inference.result import InferenceResult, views_of
 
 Floats = NDArray[np.float64]
@@ -135,6 +136,34 @@ def residual(problem: Problem, messages: Messages, progress: Progress, tolerance
 
 
 SCHEDULES = {"sequential": sequential, "parallel": parallel, "residual": residual}
+
+
+def settle(
+    messages: Messages,
+    weights: Floats,
+    schedule: str,
+    *,
+    tolerance: float,
+    max_sweeps: int,
+    tame: bool,
+    deadline: Deadline | None = None,
+) -> Progress:
+    """Pass the messages of a learner's data at ``weights`` until they settle, or for ``max_sweeps`` sweeps."""
+    messages.set_weights(weights)
+    problem = Problem(
+        data=messages.data,
+        weights=weights,
+        evidence=[{}] * messages.data.layout.n_instances,
+        bias=-messages.linearisation,
+        many=True,
+        workers=messages.workers,
+        options=Options(tolerance=tolerance, max_iterations=max_sweeps),
+        deadline=deadline or Deadline(),
+    )
+    progress = new_progress(problem, messages.carving)
+    advance = SCHEDULES[schedule](problem, messages, progress, tolerance)
+    run_rounds(problem, progress, advance, schedule, tame=tame)
+    return progress
 
 
 def propagate(

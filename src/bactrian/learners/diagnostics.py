@@ -11,7 +11,6 @@ the nodes say, which a comparison with the scores of the nodes alone shows.
 from __future__ import annotations
 
 import itertools
-import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,8 +26,7 @@ from bactrian.graphs.graph_data import GraphData
 from bactrian.graphs.packed import PackedData
 from bactrian.graphs.packing import pack
 from bactrian.inference.infer import GraphMarginals, graph_marginals
-from bactrian.inference.problem import Options, Problem, new_progress, run_rounds
-from bactrian.inference.propagation import SCHEDULES
+from bactrian.inference.propagation import settle
 from bactrian.learners.unseen import seldom_pairs, unseen_weights, weight_name
 from bactrian.solvers.solution import Solution
 
@@ -203,20 +201,9 @@ class _Probe:
         """Beliefs of all hub states, and which instances converged."""
         part = self.dual.part
         part.multipliers[:] = 0.0 if start is None else start
-        part.set_weights(self.weights)
-        problem = Problem(
-            data=self.data,
-            weights=self.weights,
-            evidence=[{}] * self.data.layout.n_instances,
-            bias=-part.linearisation,
-            many=True,
-            workers=self.workers,
-            options=Options(tolerance=_TOLERANCE, max_iterations=_SWEEPS),
-            began=time.perf_counter(),
+        progress = settle(
+            part, self.weights, self.schedule, tolerance=_TOLERANCE, max_sweeps=_SWEEPS, tame=not self.bethe
         )
-        progress = new_progress(problem, part.carving)
-        advance = SCHEDULES[self.schedule](problem, part, progress, _TOLERANCE)
-        run_rounds(problem, progress, advance, self.schedule, tame=not self.bethe)
         part.pass_messages()
         return part.hub_beliefs(), progress.status == CONVERGED
 

@@ -12,7 +12,6 @@ little: such evaluations are counted.
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,8 +27,7 @@ from bactrian.engines.numba.schedules import CONVERGED
 from bactrian.engines.numba.threads import Deadline, Workers
 from bactrian.graphs.junction import on_junction_trees
 from bactrian.graphs.packed import PackedData
-from bactrian.inference.problem import Options, Problem, new_progress, run_rounds
-from bactrian.inference.propagation import SCHEDULES
+from bactrian.inference.propagation import settle
 from bactrian.solvers.solution import Solution
 
 Floats = NDArray[np.float64]
@@ -161,9 +159,17 @@ class PropagatedObjective:
         dual = self.dual
         if self.last is not None and not (self.converged and self.last.value <= self._best_value):
             dual.recall()
-        dual.part.set_weights(weights)
-        sweeps = self._pass_messages(weights)
-        self.last = dual.evaluate(weights, residual=0.0 if self.converged else np.inf, sweeps=sweeps)
+        progress = settle(
+            dual.part,
+            weights,
+            self.schedule,
+            tolerance=self.accuracy,
+            max_sweeps=self.max_sweeps,
+            tame=self.tame,
+            deadline=self.deadline,
+        )
+        residual = 0.0 if (progress.status == CONVERGED).all() else np.inf
+        self.last = dual.evaluate(weights, residual=residual, sweeps=int(progress.iterations.sum()))
         self.converged = self.last.residual < np.inf  # on every rank
         self.evaluations += 1
         self.failures += not self.converged
@@ -172,23 +178,3 @@ class PropagatedObjective:
             self._best_value = self.last.value
             dual.remember()
         return self.last.value, self.last.gradient
-
-    def _pass_messages(self, weights: Floats) -> int:
-        part = self.dual.part
-        data = part.data
-        problem = Problem(
-            data=data,
-            weights=weights,
-            evidence=[{}] * data.layout.n_instances,
-            bias=-part.linearisation,
-            many=True,
-            workers=part.workers,
-            options=Options(tolerance=self.accuracy, max_iterations=self.max_sweeps),
-            began=time.perf_counter(),
-            deadline=self.deadline,
-        )
-        progress = new_progress(problem, part.carving)
-        advance = SCHEDULES[self.schedule](problem, part, progress, self.accuracy)
-        run_rounds(problem, progress, advance, self.schedule, tame=self.tame)
-        self.converged = bool((progress.status == CONVERGED).all())
-        return int(progress.iterations.sum())
