@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from bactrian.camel.entropy import Carving, carve
 from bactrian.camel.messages import Messages
-from bactrian.engines.numba.schedules import CONVERGED, RUNNING, Progress
+from bactrian.engines.numba.schedules import CONVERGED, RUNNING, SweepProgress
 from bactrian.graphs.packed import PackedData, TableReader, instance_of
 from bactrian.graphs.packing import require_bethe
 from bactrian.graphs.triplets import find_triplets, tighten
@@ -50,7 +50,7 @@ class Descent:
     """Where the double loop ended."""
 
     messages: Messages
-    progress: Progress
+    progress: SweepProgress
     status: str
     log_partition: Floats  #: (M,) minus the free energy
     histories: list[tuple[float, ...]]
@@ -134,7 +134,7 @@ def _power_of_ten(x: Floats) -> Floats:
     return powers
 
 
-def _solve_inner(problem: Problem, messages: Messages, inner: Progress, tolerance: float) -> None:
+def _solve_inner(problem: Problem, messages: Messages, inner: SweepProgress, tolerance: float) -> None:
     """Star updates to ``tolerance`` on every instance that is running."""
     advance = sequential(problem, messages, inner, tolerance)
     swept = 0

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from bactrian.camel.entropy import Carving, CountingNumbers, carve
 from bactrian.camel.messages import Messages
 from bactrian.engines.numba.arithmetic import RISING
-from bactrian.engines.numba.schedules import CONTRADICTION, CONVERGED, RUNNING, Progress
+from bactrian.engines.numba.schedules import CONTRADICTION, CONVERGED, RUNNING, SweepProgress
 from bactrian.engines.numba.threads import Deadline, Workers
 from bactrian.graphs.domain import pointer
 from bactrian.graphs.loglinear import LogLinearModel
@@ -136,7 +136,7 @@ def new_problem(model: Any, weights: Any, evidence: Any, options: Options, n_thr
     )
 
 
-def new_progress(problem: Problem, carving: Carving, *, damping: float = 0.0) -> Progress:
+def new_progress(problem: Problem, carving: Carving, *, damping: float = 0.0) -> SweepProgress:
     """All instances at the start; two sweeps are marked exact where Bethe's numbers meet a tree."""
     layout = problem.data.layout
     n = layout.n_instances
@@ -144,7 +144,7 @@ def new_progress(problem: Problem, carving: Carving, *, damping: float = 0.0) ->
     off_hub = pointer(np.abs(carving.hub - bethe.hub) > 1e-12)[layout.instance_hubs]
     off_cluster = pointer(np.abs(carving.cluster - 1.0) > 1e-12)[layout.instance_clusters]
     exact = layout.instance_is_tree & (np.diff(off_hub) == 0) & (np.diff(off_cluster) == 0) & (damping == 0.0)
-    return Progress(
+    return SweepProgress(
         status=np.zeros(n, dtype=np.int8),
         iterations=np.zeros(n, dtype=np.int64),
         updates=np.zeros(n, dtype=np.int64),
@@ -156,7 +156,7 @@ def new_progress(problem: Problem, carving: Carving, *, damping: float = 0.0) ->
 
 
 def run_rounds(
-    problem: Problem, progress: Progress, advance: Advance, method: str, *, tame: bool = False
+    problem: Problem, progress: SweepProgress, advance: Advance, method: str, *, tame: bool = False
 ) -> str | None:
     """Advance all instances until none is running or a limit is met; says which limit.
 
@@ -181,13 +181,13 @@ def run_rounds(
     return status
 
 
-def check_contradictions(problem: Problem, progress: Progress) -> None:
+def check_contradictions(problem: Problem, progress: SweepProgress) -> None:
     """Raise the error for the first instance on which a hub has no possible state."""
     for m in np.flatnonzero(progress.status == CONTRADICTION):
         raise contradiction(int(m), problem.many, problem.evidence)
 
 
-def report(problem: Problem, progress: Progress, method: str, done: int) -> str | None:
+def report(problem: Problem, progress: SweepProgress, method: str, done: int) -> str | None:
     """Tell the callback, and say which limit was met where some instance is still running after ``done`` iterations."""
     options = problem.options
     stop = options.callback is not None and options.callback(_snapshot(problem, progress, method))
@@ -202,7 +202,7 @@ def report(problem: Problem, progress: Progress, method: str, done: int) -> str 
     return None
 
 
-def _snapshot(problem: Problem, progress: Progress, method: str) -> InferenceProgress:
+def _snapshot(problem: Problem, progress: SweepProgress, method: str) -> InferenceProgress:
     return InferenceProgress(
         method=method,
         iteration=int(progress.iterations.max(initial=0)),

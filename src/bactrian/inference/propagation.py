@@ -19,7 +19,14 @@ from bactrian.camel.entropy import Carving, carve, reported_numbers
 from bactrian.camel.messages import Messages, MessageTables
 from bactrian.engines.numba.flooding import LinearMessages
 from bactrian.engines.numba.residual import Queue, contractions, run_residual
-from bactrian.engines.numba.schedules import CONVERGED, RUNNING, Progress, record_sweeps, run_parallel, run_sequential
+from bactrian.engines.numba.schedules import (
+    CONVERGED,
+    RUNNING,
+    SweepProgress,
+    record_sweeps,
+    run_parallel,
+    run_sequential,
+)
 from bactrian.engines.numba.threads import Deadline
 from bactrian.inference.arguments import contradiction
 from bactrian.inference.problem import Advance, Options, Problem, new_progress, run_rounds, warm_start_of
@@ -61,7 +68,7 @@ def _new_linear(problem: Problem) -> LinearMessages:
     )
 
 
-def sequential(problem: Problem, messages: Messages, progress: Progress, tolerance: float) -> Advance:
+def sequential(problem: Problem, messages: Messages, progress: SweepProgress, tolerance: float) -> Advance:
     """The sequential schedule, threaded over instances."""
     layout, tables, numbers = problem.data.layout, messages.tables, messages.numbers
 
@@ -84,7 +91,7 @@ def sequential(problem: Problem, messages: Messages, progress: Progress, toleran
     return advance
 
 
-def parallel(problem: Problem, messages: Messages, progress: Progress, tolerance: float) -> Advance:
+def parallel(problem: Problem, messages: Messages, progress: SweepProgress, tolerance: float) -> Advance:
     """The parallel schedule, threaded over instances."""
     layout, tables, numbers = problem.data.layout, messages.tables, messages.numbers
     incoming, linear = np.zeros(layout.n_link_states), _new_linear(problem)
@@ -101,7 +108,7 @@ def parallel(problem: Problem, messages: Messages, progress: Progress, tolerance
     return advance
 
 
-def residual(problem: Problem, messages: Messages, progress: Progress, tolerance: float) -> Advance:
+def residual(problem: Problem, messages: Messages, progress: SweepProgress, tolerance: float) -> Advance:
     """The residual schedule, threaded over instances; trees are swept twice instead, which is exact."""
     layout, tables, numbers = problem.data.layout, messages.tables, messages.numbers
     linear = _new_linear(problem)
@@ -147,7 +154,7 @@ def settle(
     max_sweeps: int,
     tame: bool,
     deadline: Deadline | None = None,
-) -> Progress:
+) -> SweepProgress:
     """Pass the messages of a learner's data at ``weights`` until they settle, or for ``max_sweeps`` sweeps."""
     messages.set_weights(weights)
     problem = Problem(
@@ -183,7 +190,7 @@ def propagate(
 def collect(
     problem: Problem,
     messages: Messages,
-    progress: Progress,
+    progress: SweepProgress,
     method: str,
     status: str,
     *,

@@ -40,7 +40,7 @@ from bactrian.engines.numba.flooding import (
     to_row,
 )
 from bactrian.engines.numba.layout import Layout
-from bactrian.engines.numba.schedules import CONTRADICTION, CONVERGED, RUNNING, Progress
+from bactrian.engines.numba.schedules import CONTRADICTION, CONVERGED, RUNNING, SweepProgress
 from bactrian.engines.numba.stars import incoming_message
 from bactrian.engines.numba.tables import Numbers, Scratch, Tables, new_scratch
 
@@ -298,7 +298,7 @@ def run_residual(
     hub_log: Floats,
     queue: Queue,
     linear: LinearMessages,
-    progress: Progress,
+    progress: SweepProgress,
     first: int,
     last: int,
     tolerance: float,

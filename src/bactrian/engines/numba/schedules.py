@@ -37,7 +37,7 @@ Ints = NDArray[np.int64]
 RUNNING, CONVERGED, CONTRADICTION = 0, 1, 2
 
 
-class Progress(NamedTuple):
+class SweepProgress(NamedTuple):
     """Where each of ``M`` instances stands."""
 
     status: NDArray[np.int8]  #: (M,) RUNNING, CONVERGED or CONTRADICTION (some hub has no possible state)
@@ -60,7 +60,9 @@ def _is_pairwise(layout: Layout, numbers: Numbers, instance: int) -> bool:
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _record(layout: Layout, progress: Progress, instance: int, residual: float, sweeps: int, tolerance: float) -> None:
+def _record(
+    layout: Layout, progress: SweepProgress, instance: int, residual: float, sweeps: int, tolerance: float
+) -> None:
     """Note the outcome of ``sweeps`` sweeps."""
     hubs = layout.instance_hubs[instance], layout.instance_hubs[instance + 1]
     progress.iterations[instance] += sweeps
@@ -74,7 +76,7 @@ def _record(layout: Layout, progress: Progress, instance: int, residual: float, 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def record_sweeps(
-    layout: Layout, progress: Progress, beliefs: Beliefs, running: NDArray[np.bool_], first: int, last: int,
+    layout: Layout, progress: SweepProgress, beliefs: Beliefs, running: NDArray[np.bool_], first: int, last: int,
     tolerance: float,
 ) -> None:  # fmt: skip
     """Note the sweeps of running instances that the fastest path has done; they rest until the next call.
@@ -99,7 +101,7 @@ def run_parallel(
     hub_log: Floats,
     incoming: Floats,
     linear: LinearMessages,
-    progress: Progress,
+    progress: SweepProgress,
     first: int,
     last: int,
     tolerance: float,
@@ -140,7 +142,7 @@ def run_sequential(
     numbers: Numbers,
     multipliers: Floats,
     hub_log: Floats,
-    progress: Progress,
+    progress: SweepProgress,
     first: int,
     last: int,
     tolerance: float,

@@ -98,7 +98,7 @@ class Row:
 
 
 @dataclass(frozen=True, eq=False)
-class Problem:
+class RandomProblem:
     """A field with training data and exact answers."""
 
     size: Size
@@ -128,7 +128,7 @@ def bench_learners() -> dict[str, Learner]:
     }
 
 
-def problems(settings: BenchSettings) -> Iterable[Problem]:
+def problems(settings: BenchSettings) -> Iterable[RandomProblem]:
     """Every size, sharing, strength and seed in turn; the numbers drawn depend on these alone."""
     for name in settings.sizes:
         size = Size.parse(name)
@@ -138,13 +138,15 @@ def problems(settings: BenchSettings) -> Iterable[Problem]:
                     yield make_problem(settings, size, sharing, strength, seed)
 
 
-def make_problem(settings: BenchSettings, size: Size, sharing: str, strength: float, seed: int) -> Problem:
+def make_problem(settings: BenchSettings, size: Size, sharing: str, strength: float, seed: int) -> RandomProblem:
     """One field and its samples."""
     rng = np.random.default_rng([seed, size.n_variables, size.n_labels, size.height, sharing == "shared"])
     field = random_field(size, sharing == "shared", strength, rng)
     data = Samples(field.model, field.sample(settings.n_samples, rng))
     held_out = joint_features(field.model, field.sample(settings.n_held_out, rng)).mean(axis=0)
-    return Problem(size, sharing, strength, seed, field, data, held_out, exact_marginals(field.model, field.weights)[0])
+    return RandomProblem(
+        size, sharing, strength, seed, field, data, held_out, exact_marginals(field.model, field.weights)[0]
+    )
 
 
 def run_learners(settings: BenchSettings, follow: Follow | None = None) -> list[Row]:
@@ -168,7 +170,7 @@ def run_learners(settings: BenchSettings, follow: Follow | None = None) -> list[
 
 
 def run_one(
-    problem: Problem, name: str, learner: Learner, settings: BenchSettings, reference: Solution | None
+    problem: RandomProblem, name: str, learner: Learner, settings: BenchSettings, reference: Solution | None
 ) -> tuple[Row, Solution | None]:
     """One learner on one field, without the prior where it refuses to run with it."""
     reasons = []
@@ -199,7 +201,7 @@ def exact_marginals(model: LogLinearModel, weights: Floats) -> tuple[list[Floats
     return [result.clusters[i] for i in range(len(model.features))], result.log_partition
 
 
-def _measure(problem: Problem, solution: Solution, reference: Solution) -> dict[str, float]:
+def _measure(problem: RandomProblem, solution: Solution, reference: Solution) -> dict[str, float]:
     at_weights, log_partition = exact_marginals(problem.field.model, solution.weights)
     log_likelihood = float(problem.held_out @ solution.weights) - log_partition
     best = float(problem.held_out @ reference.weights) - exact_marginals(problem.field.model, reference.weights)[1]
@@ -225,7 +227,7 @@ def _distance(first: Sequence[Floats], second: Sequence[Floats]) -> float:
     return float(np.mean([0.5 * np.abs(a - b).sum() for a, b in zip(first, second, strict=True)]))
 
 
-def _row(problem: Problem, name: str, outcome: Solution | str, prior: bool, **numbers: float) -> Row:
+def _row(problem: RandomProblem, name: str, outcome: Solution | str, prior: bool, **numbers: float) -> Row:
     status = outcome if isinstance(outcome, str) else outcome.status.name.lower().replace("_", " ")
     converged = not isinstance(outcome, str) and outcome.converged
     size = problem.size

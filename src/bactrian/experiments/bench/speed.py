@@ -16,7 +16,7 @@ import numpy as np
 from bactrian.experiments.bench.learners import (
     BenchSettings,
     Follow,
-    Problem,
+    RandomProblem,
     Row,
     bench_learners,
     problems,
@@ -85,7 +85,9 @@ def run_speed(
     return timed
 
 
-def _best_times(problem: Problem, settings: BenchSettings, repeats: int, names: Sequence[str]) -> dict[str, float]:
+def _best_times(
+    problem: RandomProblem, settings: BenchSettings, repeats: int, names: Sequence[str]
+) -> dict[str, float]:
     learners = bench_learners()
     seconds = dict.fromkeys(names, np.inf)
     for _ in range(repeats):
