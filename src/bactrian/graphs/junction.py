@@ -60,12 +60,24 @@ class FactorTree:
 
         Where no clique has it, since all its variables are observed, a single entry is left.
         """
-        scope, clique = self.axes(self.scopes[factor]), self.tree.assignment[factor]
-        cut = table.reshape([self.sizes[v] for v in scope])[tuple(observed.get(v, slice(None)) for v in scope)]
-        free = [v for v in scope if v not in observed]
-        axes = self.axes(self.tree.cliques[clique]) if clique >= 0 else []
-        ordered = cut.transpose([free.index(v) for v in axes if v in free])
-        return ordered.reshape([self.sizes[v] if v in free else 1 for v in axes])
+        scope, shape, order, spread = self._reshapings[factor]
+        cut = table.reshape(shape)
+        if observed:
+            cut = cut[tuple(observed.get(v, slice(None)) for v in scope)]
+        return cut.transpose(order).reshape(spread)
+
+    @cached_property
+    def _reshapings(self) -> list[tuple[list[int], list[int], list[int], list[int]]]:
+        """Axes and shape of each factor's table, and the order and shape that its free axes have in its clique."""
+        found = []
+        for scope, clique in zip(self.scopes, self.tree.assignment, strict=True):
+            axes = self.axes(scope)
+            outer = self.axes(self.tree.cliques[clique]) if clique >= 0 else []
+            free = [v for v in axes if v in outer]
+            order = [free.index(v) for v in outer if v in free]
+            spread = [self.sizes[v] if v in free else 1 for v in outer]
+            found.append((axes, [self.sizes[v] for v in axes], order, spread))
+        return found
 
     def marginal(self, factor: int, table: Floats) -> Floats:
         """Sums of its clique's table for each state of a factor that has no observed variables."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -227,6 +228,7 @@ def _build_cliques(scores: FactorScores, plans: Sequence[_Plan]) -> _Cliques:
     for i, plan in enumerate(plans):
         factors, tree = plan.factors, plan.factors.tree
         possible[i] = _fill(scores, plan, entries, layout.table_offset[int(layout.instance_clusters[i]) :])
+        inside = [strides(scope, factors.sizes) for scope in tree.cliques]
         free_hub = {scope[0]: h for h, scope in enumerate(factors.graph.structure.hub_scopes) if len(scope) == 1}
         for v, q in enumerate(tree.assignment[factors.n_tables :]):
             if q < 0:
@@ -234,7 +236,7 @@ def _build_cliques(scores: FactorScores, plans: Sequence[_Plan]) -> _Cliques:
                 stride.append(1)
             else:
                 clique.append(int(layout.instance_clusters[i]) + q)
-                stride.append(strides(tree.cliques[q], factors.sizes)[v])
+                stride.append(inside[q][v])
     return _Cliques(
         plans=plans,
         layout=layout,
@@ -252,20 +254,20 @@ def _fill(scores: FactorScores, plan: _Plan, entries: Floats, clique_offset: Int
     """Add the tables of an instance into its cliques; False where an entry that is left alone is forbidden."""
     layout, factors = scores.layout, plan.factors
     tables = layout.cluster_table[slice(*layout.instance_clusters[plan.instance : plan.instance + 2])]
-    first_hub = int(layout.instance_hubs[plan.instance])
+    hubs = layout.hub_offset[slice(layout.instance_hubs[plan.instance], layout.instance_hubs[plan.instance + 1] + 1)]
+    sources = [
+        scores.entries[a:b] for a, b in zip(layout.table_offset[tables], layout.table_offset[tables + 1], strict=True)
+    ]
+    sources += [scores.hubs[a:b] for a, b in pairwise(hubs.tolist())]
+    bounds = clique_offset[: len(factors.tree.cliques) + 1].tolist()
+    cliques = [entries[a:b].reshape(factors.shape(q)) for q, (a, b) in enumerate(pairwise(bounds))]
     possible = True
-    for f, q in enumerate(factors.tree.assignment):
-        if f < factors.n_tables:
-            source = scores.entries[layout.table_offset[tables[f]] : layout.table_offset[tables[f] + 1]]
-        else:
-            hub = first_hub + f - factors.n_tables
-            source = scores.hubs[layout.hub_offset[hub] : layout.hub_offset[hub + 1]]
+    for f, (source, q) in enumerate(zip(sources, factors.tree.assignment, strict=True)):
         part = factors.spread(f, source, plan.fixed)
-        if q < 0:
-            possible = possible and bool(part > -np.inf)
+        if q >= 0:
+            cliques[q] += part
         else:
-            table = entries[clique_offset[q] : clique_offset[q + 1]].reshape(factors.shape(q))
-            table += part
+            possible = possible and bool(part > -np.inf)
     return possible
 
 
