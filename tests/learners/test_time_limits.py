@@ -71,7 +71,8 @@ def check_learner(name: str, n: int, limit: float) -> None:
     overtime(0.1, lambda: bt.learn(grid(100), learner, max_seconds=0.3, **options))
     data = grid(n)
     solution, over = overtime(limit, lambda: bt.learn(data, learner, max_seconds=limit, **options))
-    assert solution.status is bt.Status.TIME_LIMIT
+    if solution.status is not bt.Status.TIME_LIMIT:  # on a fast machine no step helps any more before time is up
+        assert (solution.status, solution.seconds < limit) == (bt.Status.STALLED, True)
     assert over <= 0.1 * limit + 1.0, f"{over:.1f} s more than {limit} s"
     assert np.isfinite(solution.weights).all()
     assert np.isfinite([solution.objective, solution.moment_gap]).all()
