@@ -48,7 +48,7 @@ class Team:
     def __init__(self) -> None:
         from mpi4py import MPI
 
-        from bactrian.parallel.mpi import MPICommunicator
+        from bactrian.parallel.launched import MPICommunicator
 
         self.world = MPI.COMM_WORLD
         self.library = MPI.Get_library_version().split(",")[0]

@@ -266,7 +266,7 @@ def main() -> None:
     """Do the task and write what was found; a failure ends all ranks."""
     kind, tasks, how, folder, *names = sys.argv[1:]
     if kind == "mpi":
-        from bactrian.parallel.mpi import MPICommunicator
+        from bactrian.parallel.launched import MPICommunicator
 
         communicator: Any = MPICommunicator()
     else:

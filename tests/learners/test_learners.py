@@ -16,9 +16,8 @@ from random_models import conditional_problem, generative_problem, ising_problem
 from sklearn.linear_model import LogisticRegression
 
 import bactrian as bt
-from bactrian.camel.inner import InnerResult
 from bactrian.camel.prior import Prior
-from bactrian.camel.run import Run, Settings
+from bactrian.camel.run import InnerResult, Run, Settings
 from bactrian.camel.schedule import SCHEDULE
 from bactrian.engines.numba.threads import Deadline
 from bactrian.graphs.packing import pack

@@ -15,12 +15,11 @@ from numpy.typing import NDArray
 
 from bactrian.camel.dual import Dual
 from bactrian.camel.entropy import Carving, CountingNumbers, carve
-from bactrian.camel.inner import InnerSolver
 from bactrian.camel.joint import Alternating, Joint
 from bactrian.camel.linearisation import Linearisation
 from bactrian.camel.messages import MessageTables
 from bactrian.camel.profiled import Profiled
-from bactrian.camel.run import Run, Settings
+from bactrian.camel.run import InnerSolver, Run, Settings
 from bactrian.camel.schedule import SCHEDULE
 from bactrian.engines.files.packed_folder import PackedFolder
 from bactrian.engines.numba.threads import Workers

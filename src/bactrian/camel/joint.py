@@ -6,10 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bactrian.camel.dual import Dual, Evaluation
-from bactrian.camel.inner import InnerResult
 from bactrian.camel.memories import SharedMemory, make_memory
 from bactrian.camel.prior import pseudo_gradient
-from bactrian.camel.run import Run
+from bactrian.camel.run import InnerResult, Run
 from bactrian.camel.schedule import SCHEDULE
 from bactrian.solvers.lbfgs import Step, minimise
 from bactrian.solvers.solution import Status

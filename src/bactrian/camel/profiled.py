@@ -12,10 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bactrian.camel.dual import Evaluation
-from bactrian.camel.inner import InnerResult
 from bactrian.camel.memories import make_memory
 from bactrian.camel.prior import pseudo_gradient
-from bactrian.camel.run import Run
+from bactrian.camel.run import InnerResult, Run
 from bactrian.camel.schedule import SCHEDULE
 from bactrian.solvers.lbfgs import Minimum, Outcome, Step, minimise
 from bactrian.solvers.solution import Status

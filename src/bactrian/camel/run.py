@@ -1,16 +1,17 @@
-"""One run of a learner: its settings, limits, progress and result."""
+"""One run of a learner: settings, limits, progress and result, and what it asks of whoever solves inner problems."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn, Protocol
 from weakref import ref
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bactrian.camel.dual import Evaluation
 from bactrian.camel.messages import MessageTables
 from bactrian.camel.prior import Prior, pseudo_gradient
 from bactrian.camel.recession import certifies, collect_states, has_direction, is_inside
@@ -23,9 +24,6 @@ from bactrian.graphs.triplets import TightenedData
 from bactrian.parallel.communicator import Alone, Communicator, Message, Signals, total
 from bactrian.solvers.lbfgs import Outcome
 from bactrian.solvers.solution import Callback, Progress, Record, Solution, Status, WarmState
-
-if TYPE_CHECKING:
-    from bactrian.camel.inner import InnerResult, InnerSolver
 
 Floats = NDArray[np.float64]
 
@@ -48,6 +46,45 @@ class Settings:
     state: Any = None
     communicator: Communicator = field(default_factory=Alone)
     deadline: Deadline = field(default_factory=Deadline)
+
+
+@dataclass(frozen=True)
+class InnerResult:
+    """Weights after an inner solve, with what it took."""
+
+    weights: Floats
+    objective: float
+    gap: float
+    violation: float
+    iterations: int
+    status: Status
+
+
+class InnerSolver(Protocol):
+    """Minimises the dual from given weights and the dual's multipliers; keeps what helps the next solve."""
+
+    dual: Any  #: a Dual, or one that streams: the profiled schedule takes either
+    sweeps: int
+
+    @property
+    def evaluations(self) -> int:
+        """Evaluations of the dual so far."""
+
+    @property
+    def failures(self) -> int:
+        """Evaluations at which message passing did not converge."""
+
+    def solve(self, weights: Floats, *, tolerance: float, relative: float = 0.0, max_iterations: int) -> InnerResult:
+        """Run until the moment gap is at most ``tolerance``, or ``relative`` of what it was at the start."""
+
+    def refine(self, weights: Floats, belief_change: float) -> None:
+        """Before a relinearisation: make beliefs consistent enough for a change of that size to mean something."""
+
+    def objective_changed(self) -> None:
+        """The linearisation was updated."""
+
+    def evaluate(self, weights: Floats) -> Evaluation:
+        """The dual at ``weights``, as accurately as the run demands."""
 
 
 class Run:

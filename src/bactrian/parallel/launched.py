@@ -1,7 +1,9 @@
-"""Which launcher started this process, if any did."""
+"""Ranks joined by MPI (extra ``mpi``) or ``torch.distributed`` (extra ``torch``), and what launched this process."""
 
 from __future__ import annotations
 
+import atexit
+import datetime
 import os
 import sys
 from collections.abc import Callable
@@ -9,7 +11,79 @@ from functools import cache
 from types import TracebackType
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from bactrian.parallel.communicator import Alone, Communicator
+
+
+class MPICommunicator:
+    """All processes that ``mpirun`` started, or those of a given ``mpi4py`` communicator."""
+
+    def __init__(self, comm: Any = None) -> None:
+        from mpi4py import MPI
+
+        self._mpi = MPI
+        self._comm = MPI.COMM_WORLD if comm is None else comm
+        self.rank, self.size = int(self._comm.Get_rank()), int(self._comm.Get_size())
+
+    def add_up(self, values: NDArray[np.float64]) -> None:
+        """See :class:`Communicator`."""
+        self._comm.Allreduce(self._mpi.IN_PLACE, values, op=self._mpi.SUM)
+
+    def give_up(self, code: int) -> None:
+        """End the processes of all ranks: the others wait for one that failed."""
+        self._comm.Abort(code)
+
+
+#: Seconds without an answer after which the other ranks count as lost.
+PATIENCE = 50.0
+
+
+class ProcessGroup:
+    """All processes that ``torchrun`` started.
+
+    Parameters
+    ----------
+    backend : {"gloo", "nccl"}
+        ``"nccl"`` adds up on the GPU of the local rank. It was tried with a single rank only.
+    """
+
+    def __init__(self, backend: str = "gloo") -> None:
+        import torch
+        import torch.distributed
+
+        if backend not in ("gloo", "nccl"):
+            raise ValueError(f"backend must be 'gloo' or 'nccl', found {backend!r}")
+        self._torch, self._distributed = torch, torch.distributed
+        self._device: Any = "cpu"
+        if backend == "nccl":
+            self._device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+        if not torch.distributed.is_initialized():
+            torch.distributed.init_process_group(backend, timeout=datetime.timedelta(seconds=PATIENCE))
+            # Left to the end of the process, its threads are now and then still at work then, and abort it.
+            atexit.register(_end)
+        self.rank, self.size = int(torch.distributed.get_rank()), int(torch.distributed.get_world_size())
+
+    def add_up(self, values: NDArray[np.float64]) -> None:
+        """See :class:`Communicator`."""
+        shared = self._torch.from_numpy(values)
+        there = shared.to(self._device)
+        self._distributed.all_reduce(there)
+        if there is not shared:
+            shared.copy_(there)
+
+    def give_up(self, code: int) -> None:
+        """End this process at once; the launcher ends the others."""
+        os._exit(code)
+
+
+def _end() -> None:
+    import torch.distributed
+
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+
 
 Hook = Callable[[type[BaseException], BaseException, TracebackType | None], object]
 
@@ -39,16 +113,12 @@ def launched() -> Communicator:
 def _found() -> Communicator:
     if "TORCHELASTIC_RUN_ID" in os.environ:
         try:
-            from bactrian.parallel.process_group import ProcessGroup
-
             return ProcessGroup()
         except ImportError:
             raise ImportError("torchrun needs PyTorch: pip install 'bactrian[torch]'") from None
     sizes = [os.environ[name] for name in _SIZES if name in os.environ]
     if any(size != "1" for size in sizes) or (not sizes and _RANK in os.environ):
         try:
-            from bactrian.parallel.mpi import MPICommunicator
-
             return MPICommunicator()
         except ImportError:
             raise ImportError("mpirun needs mpi4py: pip install 'bactrian[mpi]'") from None

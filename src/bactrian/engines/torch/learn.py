@@ -16,10 +16,9 @@ from torch import Tensor
 
 from bactrian.camel.camel import SHORTHAND, Camel
 from bactrian.camel.dual import Dual
-from bactrian.camel.inner import InnerResult
 from bactrian.camel.prior import Prior
 from bactrian.camel.profiled import Profiled, ProfiledObjective
-from bactrian.camel.run import Run, Settings
+from bactrian.camel.run import InnerResult, Run, Settings
 from bactrian.camel.schedule import SCHEDULE
 from bactrian.engines.numba.threads import Deadline, Workers
 from bactrian.engines.torch.beliefs import (
