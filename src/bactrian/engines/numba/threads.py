@@ -59,7 +59,7 @@ class Deadline:
 
 
 class Workers:
-    """A pool of ``n_threads`` threads, the caller's among them; ``None`` means one a core available to the process."""
+    """A pool of ``n_threads`` threads, the caller's among them; ``None`` means one per core that is available."""
 
     def __init__(self, n_threads: int | None = None) -> None:
         if n_threads is None:
