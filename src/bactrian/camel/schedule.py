@@ -1,7 +1,7 @@
-"""Constants that steer the solvers, in one frozen object, each with what it was set by.
+"""Constants that steer the solvers, in one frozen object, with what they were set by where that is on record.
 
-Convergence and results do not depend on them: what they decide is time. Fields name the benchmark whose figures
-moved when they did; those without one were never seen to matter.
+Optima do not depend on them: they decide how long a solver takes to get there, and when it gives up. Change one with
+``benchmarks/bench_learning.py``, ``bench_images.py`` and ``bench_text.py`` before and after.
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ class Schedule:
     # --- the outer loop (camel.py) ---
 
     #: Quasi-Newton steps in each inner solve but the last ones; tighter solves early on are wasted on a linearisation
-    #: that is about to change. Set by bench_images (10.4 s for tight first solves, 6.6 s loose, 5.6 s with 10 steps).
+    #: that is about to change. On Corel images a prototype took 10.4 s with tight first solves, 6.6 s loose, 5.6 s so.
     loose_iterations: int = 10
     #: Part of the gap that a relinearisation opened at which its solve stops. Set by ``bactrian bench learners``.
     loose_reduction: float = 0.003
     #: Gap per instance at which a first solve stops, and iterations that piecewise training gets as a mere start.
-    #: Set by bench_images and bench_text.
     loose_gap: float = 1e-2
     start_iterations: int = 50
     #: Largest change of a weight between relinearisations, and estimated distance still to go, at which, with a prior,
@@ -36,12 +35,12 @@ class Schedule:
     # --- the profiled solver (profiled.py) ---
 
     #: Pairs that L-BFGS remembers, and how many of them where there are so many weights that passes over the pairs
-    #: outweigh all else. Set by bench_text (2.5 million weights).
+    #: outweigh all else.
     memory: int = 10
     long_memory: int = 7
     long_dimension: int = 100_000
     #: Change of a marginal at which the first sweeps stop, and the least that is asked for; between them it follows the
-    #: moment gap down. Set by bench_images and bench_text.
+    #: moment gap down.
     loosest: float = 1e-2
     sharpest: float = 1e-13
     #: Trials in one line search, and relative decrease of the objective, at which messages are made more accurate.
@@ -62,7 +61,6 @@ class Schedule:
     #: Multipliers above which their level is removed: it takes digits from what they say.
     large_multiplier: float = 1e6
     #: States up to which loops are unrolled, and states of links from which that is worth the seconds of compiling.
-    #: Set by bench_text and bench_images.
     most_unrolled: int = 20
     worth_compiling: int = 20_000
 
