@@ -11,9 +11,10 @@ from typing import Any, Self
 
 import numpy as np
 
+from bactrian.arrays import Ints
 from bactrian.estimators.encoding import Rows
 from bactrian.estimators.labels import Labels
-from bactrian.estimators.sequence_data import Ints, SequenceEdges
+from bactrian.estimators.sequence_data import SequenceEdges
 from bactrian.estimators.sequences import LinearChainCRF
 from bactrian.graphs.packing import pack
 

@@ -32,10 +32,9 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from bactrian.arrays import Bools, Floats, Ints
 from bactrian.engines.numba.names import fill_slots, find_names
 from bactrian.graphs.inputs import BundledRows, checked_rows
-
-Ints = NDArray[np.int64]
 
 # --- columns of names ---
 
@@ -170,7 +169,7 @@ class NamedTokens:
         number, different = names.number(bundles)
         self._n_bundles = len(different)
         rows, in_bundles = _columns_of_bundles(names, different, pool)
-        self._bundled: NDArray[np.bool_] = np.concatenate(bundled)
+        self._bundled: Bools = np.concatenate(bundled)
         token = np.repeat(np.arange(len(self._sizes)), self._sizes)
         self._own = token[~self._bundled], np.concatenate([np.zeros(0, dtype=np.int64), *(wait() for wait in columns)])
         self._use = token[self._bundled], number
@@ -225,13 +224,13 @@ def _place(X: Any, entry: Any, what: str) -> str:
     )
 
 
-def _are_tuples(entries: list[Any]) -> NDArray[np.bool_]:
+def _are_tuples(entries: list[Any]) -> Bools:
     if tuple not in map(type, entries):
         return np.zeros(len(entries), dtype=bool)
     return np.frombuffer(bytes(map(is_, map(type, entries), repeat(tuple))), dtype=bool)
 
 
-def _chosen(entries: list[Any], chosen: NDArray[np.bool_]) -> list[Any]:
+def _chosen(entries: list[Any], chosen: Bools) -> list[Any]:
     if chosen.all():
         return entries
     if not chosen.any():
@@ -250,7 +249,7 @@ def _columns_of_bundles(names: Names | GrowingNames, bundles: list[Bundle], pool
         raise TypeError(f"a bundle holds strings alone, found another entry in {bundle[:3]!r}") from None
 
 
-def _matrix(rows: Ints, columns: Ints, values: NDArray[np.float64] | None, shape: tuple[int, int]) -> sp.csr_array:
+def _matrix(rows: Ints, columns: Ints, values: Floats | None, shape: tuple[int, int]) -> sp.csr_array:
     """Entries in the order of their rows, without those in column -1."""
     known = columns >= 0
     if not known.all():

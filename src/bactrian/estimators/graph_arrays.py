@@ -8,14 +8,12 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import NDArray
 
+from bactrian.arrays import Ints
 from bactrian.errors import about
 from bactrian.estimators.labels import checked_list
 from bactrian.graphs.domain import number_pairs, pointer
 from bactrian.graphs.inputs import checked_rows
-
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_is_fitted
 
+from bactrian.arrays import Floats
 from bactrian.camel.camel import Camel
 from bactrian.errors import check_choice, check_flag, check_number
 from bactrian.estimators.base import LearnedEstimator
@@ -33,9 +34,6 @@ from bactrian.inference.infer import METHODS, GraphMarginals, check_inference, g
 from bactrian.learners.diagnostics import Diagnosis, diagnose
 from bactrian.learners.learn import matched_inference
 from bactrian.solvers.solution import Callback
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 #: The default learner: a concave entropy, solved as CAMEL is, so that messages are only as accurate as weights deserve.
 CONVEX = Camel(entropy="convex")

@@ -11,11 +11,9 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from bactrian.arrays import Bools, Floats, Ints
 from bactrian.errors import ArgumentError, about
 from bactrian.graphs.domain import real_numbers, rectangular
-
-Ints = NDArray[np.int64]
-
 
 #: Kinds of labels, in words, and the dtype of an array of them. In Python booleans are integers, so they come first.
 _KINDS: dict[Any, tuple[str, Any]] = {
@@ -98,7 +96,7 @@ class Labels:
         return ", ".join(listed if len(listed) <= 12 else [*listed[:11], "..."])
 
 
-def class_weights(given: Any, classes: NDArray[Any]) -> str | NDArray[np.float64] | None:
+def class_weights(given: Any, classes: NDArray[Any]) -> str | Floats | None:
     """Weights of classes as :class:`bactrian.GraphData` takes them, from a dict by label, or one per class."""
     if given is None or isinstance(given, str):
         return given
@@ -261,7 +259,7 @@ def _plain_objects(array: NDArray[Any], name: str) -> NDArray[Any]:
     return array
 
 
-def _refuse_unknown(array: NDArray[Any], unknown: NDArray[np.bool_], name: str) -> NoReturn:
+def _refuse_unknown(array: NDArray[Any], unknown: Bools, name: str) -> NoReturn:
     position = tuple(int(p) for p in np.argwhere(unknown)[0])
     place = f"{name}[{', '.join(map(str, position))}]" if position else name
     label = array[position]

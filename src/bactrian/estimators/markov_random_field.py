@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import logsumexp
 from sklearn.base import DensityMixin
 from sklearn.utils.validation import check_is_fitted
 
+from bactrian.arrays import Bools, Floats, Ints
 from bactrian.errors import ArgumentError, check_choice, check_number
 from bactrian.estimators.base import LearnedEstimator
 from bactrian.estimators.pairwise import (
@@ -41,9 +42,6 @@ from bactrian.inference.draw import draw_by_gibbs, draw_exactly
 from bactrian.inference.infer import METHODS, infer
 from bactrian.learners.learn import matched_inference
 from bactrian.solvers.solution import Callback
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -235,7 +233,7 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
             raise ValueError("prior_variance='cv' needs at least two samples, found 1. Give a number")
         fold_of = np.random.default_rng(self.seed).permutation(n) % N_FOLDS
 
-        def fold(out: NDArray[np.bool_]) -> Fold:
+        def fold(out: Bools) -> Fold:
             rows, weights = data.X[out], data.sample_weight[out]
             train = Samples(data.model, data.X[~out], data.sample_weight[~out])
             return Fold(train, lambda: float(weights @ self._conditional_losses(rows)), rows.size)

@@ -13,12 +13,10 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from bactrian.arrays import Floats, Ints
 from bactrian.graphs.domain import Domain, number_pairs, rectangular
 from bactrian.graphs.graph import ClusterGraph, grid_edges
 from bactrian.graphs.loglinear import LogLinearModel
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 # --- samples ---
 

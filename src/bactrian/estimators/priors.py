@@ -10,15 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bactrian.arrays import Bools, Floats, Ints
 from bactrian.errors import ArgumentError
 from bactrian.graphs.graph_data import GraphData
 from bactrian.learners.learn import learn
 from bactrian.solvers.solution import ConvergenceWarning
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 #: Variance of blocks that a mapping does not name.
 VARIANCE = 10.0
@@ -135,7 +132,7 @@ def graph_folds(data: GraphData, marginals: Callable[[GraphData, Any], Floats], 
     return [_graph_fold(data, held_out == f, marginals, whole) for f in range(min(N_FOLDS, fold_of.size))]
 
 
-def _graph_fold(data: GraphData, out: NDArray[np.bool_], marginals: Callable[..., Floats], whole: bool) -> Fold:
+def _graph_fold(data: GraphData, out: Bools, marginals: Callable[..., Floats], whole: bool) -> Fold:
     assert data.labels is not None
     labels = data.labels
     test = data.subset(out) if whole else data

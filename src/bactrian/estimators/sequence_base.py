@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
+from bactrian.arrays import Bools, Floats, Ints
 from bactrian.errors import check_choice, check_flag, check_number
 from bactrian.estimators.base import LearnedEstimator
 from bactrian.estimators.encoding import FeatureVocabulary, Rows, check_sequences, fit_vocabulary
@@ -35,9 +36,6 @@ from bactrian.inference.infer import GraphMarginals
 from bactrian.solvers.solution import Callback
 from bactrian.text.entities import entity_scores
 from bactrian.text.schemes import guess_scheme
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 _EDGE_KINDS = ("transition", "skip")
 _BLOCKS = ("transitions", "skips")
@@ -217,7 +215,7 @@ class SequenceCRF(LearnedEstimator):
         data = self._graphs(sizes, edges, labels, labels=codes)
         seen = pack(data).empirical
         assert seen is not None
-        active: NDArray[np.bool_] = seen > 0.0
+        active: Bools = seen > 0.0
         node, transition = slice(0, int(data.scores.bounds[1])), slice(int(data.scores.bounds[1]), None)
         if self.all_possible_states:
             active[node] = True

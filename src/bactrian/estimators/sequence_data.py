@@ -8,13 +8,12 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from bactrian.arrays import Ints
 from bactrian.estimators.encoding import Rows
 from bactrian.graphs.domain import number_pairs, pointer, rectangular
 from bactrian.text.skips import SkipRule, skip_edges
-
-Ints = NDArray[np.int64]
 
 #: Types of edges in the packed graphs.
 TRANSITION, SKIP = 0, 1

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bactrian.arrays import Floats, Ints
 from bactrian.errors import ArgumentTypeError, check_choice, check_number
 from bactrian.estimators.sequence_base import SequenceCRF
 from bactrian.estimators.sequence_data import SKIP, checked_skips, ruled_skips
@@ -18,9 +18,6 @@ from bactrian.inference.infer import METHODS as INFERENCE
 from bactrian.inference.infer import GraphMarginals, check_inference, graph_marginals
 from bactrian.learners.learn import matched_inference
 from bactrian.text.skips import RULES
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

@@ -10,6 +10,8 @@ from typing import Any, SupportsIndex
 import numpy as np
 from numpy.typing import NDArray
 
+from bactrian.arrays import Floats, Ints
+
 
 class Domain:
     """Variables ``0 .. n-1`` with their cardinalities, and clusters of variables.
@@ -51,7 +53,7 @@ class Domain:
             raise ValueError(f"{name} is empty; a scope needs at least one variable")
         return variables
 
-    def checked_states(self, states: object, name: str) -> NDArray[np.int64]:
+    def checked_states(self, states: object, name: str) -> Ints:
         """Rows of states, shape (..., n_variables), or an error that calls them ``name``; booleans are 0 and 1."""
         array = rectangular(states, name)
         array = array.astype(np.int64) if array.dtype.kind == "b" else array
@@ -87,7 +89,7 @@ def rectangular(values: object, name: str) -> NDArray[Any]:
         raise ValueError(f"{name} must be a rectangular array; its rows have different lengths") from None
 
 
-def real_numbers(values: object, name: str) -> NDArray[np.float64]:
+def real_numbers(values: object, name: str) -> Floats:
     """A new array of floats, or an error that calls the values ``name``."""
     array = rectangular(values, name)
     if array.dtype.kind not in "biuf":
@@ -95,7 +97,7 @@ def real_numbers(values: object, name: str) -> NDArray[np.float64]:
     return array.astype(np.float64)
 
 
-def number_pairs(values: object, n: int, name: str, what: str = "node") -> NDArray[np.int64]:
+def number_pairs(values: object, n: int, name: str, what: str = "node") -> Ints:
     """Pairs of two different numbers from 0 to n - 1, shape (n_pairs, 2), or an error that calls them ``name``."""
     array = rectangular(values, name)
     if array.size == 0:
@@ -118,7 +120,7 @@ def _index(value: SupportsIndex) -> int:
     return operator.index(value)
 
 
-def checked_cardinalities(cardinalities: Any) -> NDArray[np.int64]:
+def checked_cardinalities(cardinalities: Any) -> Ints:
     """Numbers of states, all of them whole and at least 1."""
     array = rectangular(cardinalities, "cardinalities")
     if array.ndim != 1:
@@ -131,7 +133,7 @@ def checked_cardinalities(cardinalities: Any) -> NDArray[np.int64]:
     return array.astype(np.int64)
 
 
-def pointer(counts: Sequence[int] | NDArray[np.integer | np.bool_]) -> NDArray[np.int64]:
+def pointer(counts: Sequence[int] | NDArray[np.integer | np.bool_]) -> Ints:
     """Bounds of consecutive runs of such lengths, from 0."""
     return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
 

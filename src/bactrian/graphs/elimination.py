@@ -22,14 +22,12 @@ from itertools import chain
 from math import log10, prod
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from bactrian.arrays import Bools, Floats, Ints
 from bactrian.engines.numba.elimination import adjacency, assign_scopes, eliminate, initial_fill, supernodes
 from bactrian.errors import ArgumentError, check_choice, check_number
 from bactrian.graphs.domain import checked_cardinalities, pointer
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 ORDERS = ("min-fill", "min-mean-fill", "min-weight")
 
@@ -145,7 +143,7 @@ def _best_elimination(
     sizes: Ints,
     flat: Ints,
     offsets: Ints,
-    free: NDArray[np.bool_],
+    free: Bools,
     orders: Sequence[str],
     restarts: int,
     seed: int,
@@ -196,7 +194,7 @@ def _build(
     sizes: Ints,
     flat: Ints,
     offsets: Ints,
-    free: NDArray[np.bool_],
+    free: Bools,
     order: Ints,
     bag_offsets: Ints,
     bags: Ints,
@@ -240,7 +238,7 @@ def _checked_scopes(scopes: Sequence[Sequence[int]], n: int) -> tuple[Ints, Ints
     return flat.astype(np.int64), offsets
 
 
-def _free_variables(evidence: Iterable[int], n: int) -> NDArray[np.bool_]:
+def _free_variables(evidence: Iterable[int], n: int) -> Bools:
     """Which variables are not observed."""
     free = np.ones(n, np.bool_)
     for v in evidence:

@@ -15,10 +15,10 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from bactrian.arrays import Bools, Ints
 from bactrian.graphs.domain import Domain, pointer, strides
 from bactrian.graphs.elimination import junction_tree
 
-Ints = NDArray[np.int64]
 Scope = tuple[int, ...]
 Edge = tuple[int, int, Scope]
 
@@ -135,7 +135,7 @@ class GraphStructure:
 
     hub_scopes: tuple[tuple[int, ...], ...]
     hub_cluster: Ints  #: (H,) index in all_clusters, or -1 for the sepset of an explicit edge
-    hub_given: NDArray[np.bool_]  #: (H,) the hub is a singleton cluster that the user gave
+    hub_given: Bools  #: (H,) the hub is a singleton cluster that the user gave
     hub_sizes: Ints
     hub_links: Ints
     link_hub: Ints
@@ -191,7 +191,7 @@ def region_structure(
     hubs: Sequence[Scope],
     clusters: Sequence[Scope],
     links: Sequence[tuple[int, int, Scope]],
-    hub_given: NDArray[np.bool_],
+    hub_given: Bools,
     hub_cluster: Ints,
 ) -> GraphStructure:
     """The structure of any hubs, clusters and links (hub, cluster, axes of the hub's variables), sorted by hub."""
@@ -282,7 +282,7 @@ def grid_graph(height: int, width: int, cardinality: int) -> ClusterGraph:
     )
 
 
-def grid_edges(height: int, width: int) -> NDArray[np.int64]:
+def grid_edges(height: int, width: int) -> Ints:
     """Edges (n_edges, 2) of a 4-connected grid in row order: all horizontal ones, then all vertical ones."""
     index = np.arange(height * width, dtype=np.int64).reshape(height, width)
     horizontal = np.stack([index[:, :-1].ravel(), index[:, 1:].ravel()], axis=1)

@@ -10,8 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from bactrian.arrays import Bools, Floats, Ints
 from bactrian.graphs.domain import number_pairs, pointer, real_numbers, rectangular
 from bactrian.graphs.inputs import Inputs, checked_rows
 from bactrian.graphs.scores import TYINGS, EdgeType, StructuredScores, TiedTable
@@ -83,7 +84,7 @@ class GraphData:
         self.node_pointer = _checked_pointer(node_counts, n_nodes)
         self.edges, order = self._checked_edges(edges, n_nodes)
         n_edges = self.edges.shape[0]
-        self.edge_order: NDArray[np.int64] = order
+        self.edge_order: Ints = order
         self.tables: tuple[TiedTable, ...] = _checked_tables(tables, self.n_labels)
         self.edge_types = _checked_codes(edge_types, n_edges, len(self.tables), "edge_types")[order]
         rows_of_type = self._checked_edge_inputs(edge_inputs)
@@ -117,7 +118,7 @@ class GraphData:
         """Number of weights."""
         return self.scores.n_weights
 
-    def _label_weights(self, class_weight: str | ArrayLike) -> NDArray[np.float64]:
+    def _label_weights(self, class_weight: str | ArrayLike) -> Floats:
         """Mean label weight of each graph; 1 for a graph without nodes."""
         if self.labels is None:
             raise ValueError("class_weight needs labels=")
@@ -159,7 +160,7 @@ class GraphData:
             active=self.scores.active,
         )
 
-    def split_weights(self, weights: ArrayLike) -> tuple[NDArray[np.float64], list[NDArray[np.float64]]]:
+    def split_weights(self, weights: ArrayLike) -> tuple[Floats, list[Floats]]:
         """Node weights (n_inputs, n_labels), and per edge type its table (n_labels, n_labels).
 
         Of a type with edge inputs the tables have shape (n_edge_inputs, n_labels, n_labels).
@@ -212,7 +213,7 @@ class GraphData:
                 types.append(EdgeType(table, Inputs(rows), self.table_of_edge[self.edge_types == t]))
         return tuple(types)
 
-    def _checked_edges(self, edges: ArrayLike, n_nodes: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def _checked_edges(self, edges: ArrayLike, n_nodes: int) -> tuple[Ints, Ints]:
         """Edges sorted by graph, and the order that sorts them."""
         array = number_pairs(edges, n_nodes, "edges")
         graph = np.searchsorted(self.node_pointer, array, side="right") - 1
@@ -223,7 +224,7 @@ class GraphData:
         return array[order], order
 
 
-def _numbered_tables(edge_types: NDArray[np.int64], rows_of_type: Sequence[Any]) -> tuple[NDArray[np.int64], int]:
+def _numbered_tables(edge_types: Ints, rows_of_type: Sequence[Any]) -> tuple[Ints, int]:
     """The table of each edge, and how many are shared: these come first, then the edges' own in the edges' order."""
     has_own = np.array([rows is not None for rows in rows_of_type])
     n_shared = int((~has_own).sum())
@@ -244,7 +245,7 @@ def _checked_tables(tables: Any, n_labels: int) -> tuple[TiedTable, ...]:
     return tuple(TiedTable.make(name, n_labels) for name in names)
 
 
-def _checked_pointer(node_counts: ArrayLike | None, n_nodes: int) -> NDArray[np.int64]:
+def _checked_pointer(node_counts: ArrayLike | None, n_nodes: int) -> Ints:
     if n_nodes == 0:
         raise ValueError("inputs has no rows; the data needs at least one node")
     if node_counts is None:
@@ -257,7 +258,7 @@ def _checked_pointer(node_counts: ArrayLike | None, n_nodes: int) -> NDArray[np.
     return pointer(counts)
 
 
-def _checked_codes(codes: ArrayLike | None, length: int, n_codes: int, name: str) -> NDArray[np.int64]:
+def _checked_codes(codes: ArrayLike | None, length: int, n_codes: int, name: str) -> Ints:
     if codes is None:
         return np.zeros(length, dtype=np.int64)
     array = rectangular(codes, name)
@@ -274,7 +275,7 @@ def _checked_codes(codes: ArrayLike | None, length: int, n_codes: int, name: str
     return array.astype(np.int64)
 
 
-def checked_weights(weights: ArrayLike | None, length: int, name: str) -> NDArray[np.float64]:
+def checked_weights(weights: ArrayLike | None, length: int, name: str) -> Floats:
     """Weights of instances or labels, 1 where none are given; ``name`` is what an error calls them."""
     if weights is None:
         return np.ones(length)
@@ -286,7 +287,7 @@ def checked_weights(weights: ArrayLike | None, length: int, name: str) -> NDArra
     return array
 
 
-def _checked_active(active: ArrayLike, n_weights: int) -> NDArray[np.bool_]:
+def _checked_active(active: ArrayLike, n_weights: int) -> Bools:
     array = rectangular(active, "active")
     if array.shape != (n_weights,) or array.dtype != np.bool_:
         raise ValueError(f"active must be {n_weights} booleans, found shape {array.shape} of {array.dtype}")

@@ -13,12 +13,12 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from bactrian.arrays import Bools, Floats, Ints
 from bactrian.engines.numba.sparse import rows_times_states, rows_times_weights
 from bactrian.engines.numba.threads import Workers, balanced_blocks
 from bactrian.graphs.domain import real_numbers
 
-Floats = NDArray[np.float64]
-Compressed = tuple[NDArray[np.int64], NDArray[np.int32], Floats]
+Compressed = tuple[Ints, NDArray[np.int32], Floats]
 
 #: Blocks for threads: fixed, so that results do not depend on the number of threads.
 N_BLOCKS = 32
@@ -114,10 +114,10 @@ class Inputs:
         return columns.indptr.astype(np.int64), columns.indices.astype(np.int32), columns.data
 
     @cached_property
-    def _column_blocks(self) -> NDArray[np.int64]:
+    def _column_blocks(self) -> Ints:
         return balanced_blocks(np.diff(self._columns[0]) + 1.0, N_BLOCKS, _LEAST)
 
-    def rows(self, chosen: NDArray[np.bool_]) -> Any:
+    def rows(self, chosen: Bools) -> Any:
         """The chosen rows, as they may be given to another such object."""
         if self.dense is not None:
             return self.dense[chosen]
@@ -201,7 +201,7 @@ class Inputs:
     @staticmethod
     def _multiply(
         compressed: Compressed,
-        blocks: NDArray[np.int64],
+        blocks: Ints,
         right: Floats,
         out: Floats,
         workers: Workers,

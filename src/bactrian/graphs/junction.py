@@ -21,6 +21,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from bactrian.arrays import Floats, Ints
 from bactrian.engines.numba.layout import Layout
 from bactrian.graphs.elimination import JunctionTree, junction_tree
 from bactrian.graphs.graph import ClusterGraph
@@ -28,8 +29,6 @@ from bactrian.graphs.packed import FactorReader, PackedData, TableReader
 from bactrian.graphs.packing import ModelViews, TablePlan, build_layout, pack_layout
 from bactrian.graphs.scores import SpreadScores
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 Scope = tuple[int, ...]
 
 

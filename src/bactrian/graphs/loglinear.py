@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from bactrian.arrays import Floats
 from bactrian.graphs.domain import Domain, real_numbers
 from bactrian.graphs.inputs import checked_rows
 
@@ -150,11 +151,11 @@ def _checked_features(graph: Domain, features: Sequence[Any]) -> tuple[tuple[sp.
     return tuple(checked), n_weights
 
 
-def _checked_base_scores(graph: Domain, base_scores: Sequence[Any] | None) -> tuple[NDArray[np.float64] | None, ...]:
+def _checked_base_scores(graph: Domain, base_scores: Sequence[Any] | None) -> tuple[Floats | None, ...]:
     if base_scores is None:
         return (None,) * len(graph.clusters)
-    converted: dict[int, NDArray[np.float64]] = {}
-    checked: list[NDArray[np.float64] | None] = []
+    converted: dict[int, Floats] = {}
+    checked: list[Floats | None] = []
     for i, entry in enumerate(base_scores):
         if entry is None:
             checked.append(None)

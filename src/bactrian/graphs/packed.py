@@ -6,15 +6,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bactrian.arrays import Bools, Floats, Ints
 from bactrian.engines.numba.layout import Layout
 from bactrian.engines.numba.threads import Workers, balanced_blocks
 from bactrian.graphs.inputs import N_BLOCKS
 from bactrian.graphs.scores import ScoreMap
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 #: States of links below which a block of instances is not worth handing to a thread.
 _LEAST_WORK = 200.0
 
@@ -59,8 +57,8 @@ class PackedData:
     scores: ScoreMap
     weights: Floats  #: (M,) weight of each instance in the objective; n_samples for generative data
     blocks: Ints  #: bounds of the blocks of instances that threads take
-    hub_given: NDArray[np.bool_]  #: (H,) the hub has a singleton cluster of its own
-    hub_virtual: NDArray[np.bool_]  #: (H,) the hub is the sepset of an explicit edge
+    hub_given: Bools  #: (H,) the hub has a singleton cluster of its own
+    hub_virtual: Bools  #: (H,) the hub is the sepset of an explicit edge
     hub_kind: Ints  #: (H,) kind of sepset: hubs of one kind are pooled for an empirical start
     link_share: Floats  #: (L,) the part of its hub's score that a cluster takes where scores are absorbed
     cluster_index: Ints  #: (C,) index of the cluster among those of its instance

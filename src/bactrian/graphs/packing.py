@@ -14,6 +14,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from bactrian.arrays import Floats, Ints
 from bactrian.engines.numba.layout import Layout, pair_links
 from bactrian.engines.numba.orders import sweep_order
 from bactrian.graphs.domain import pointer
@@ -22,9 +23,6 @@ from bactrian.graphs.graph_data import GraphData
 from bactrian.graphs.loglinear import Instance, LogLinearModel, Samples
 from bactrian.graphs.packed import Incidence, InstanceViews, Observations, PackedData, Scopes, instance_blocks
 from bactrian.graphs.scores import ScoreMap, SparseScores
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 def pack(data: Any, *, need_labels: bool = True) -> PackedData:

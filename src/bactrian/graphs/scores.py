@@ -13,12 +13,10 @@ from typing import Protocol
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import NDArray
 
+from bactrian.arrays import Bools, Floats, Ints
 from bactrian.engines.numba.threads import Workers
 from bactrian.graphs.inputs import Inputs
-
-Floats = NDArray[np.float64]
 
 #: How a label table may be tied.
 TYINGS = ("full", "symmetric", "diagonal", "potts", "pooled")
@@ -112,7 +110,7 @@ class TiedTable:
     """
 
     tying: str
-    index: NDArray[np.int64]
+    index: Ints
     n_tied: int
 
     @property
@@ -163,7 +161,7 @@ class TiedTable:
         return totals
 
     @cached_property
-    def _entries(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def _entries(self) -> tuple[Ints, Ints]:
         """The entries of each weight, one weight after the other, and where those of each begin."""
         flat = self.index.ravel()
         places = np.arange(flat.size)
@@ -183,7 +181,7 @@ class EdgeType:
 
     table: TiedTable
     inputs: Inputs | None
-    rows: NDArray[np.int64]  #: numbers of the tables: one, or one per edge of the type
+    rows: Ints  #: numbers of the tables: one, or one per edge of the type
 
     @property
     def n_inputs(self) -> int:
@@ -199,9 +197,7 @@ class StructuredScores:
     0, so that neither a gradient nor a prior moves them from 0.
     """
 
-    def __init__(
-        self, inputs: Inputs, n_labels: int, types: tuple[EdgeType, ...], active: NDArray[np.bool_] | None = None
-    ) -> None:
+    def __init__(self, inputs: Inputs, n_labels: int, types: tuple[EdgeType, ...], active: Bools | None = None) -> None:
         self.active = active
         self.inputs = inputs
         self.n_labels = n_labels

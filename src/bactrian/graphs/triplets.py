@@ -35,19 +35,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import NDArray
 
+from bactrian.arrays import Bools, Floats, Ints
 from bactrian.engines.numba.threads import Deadline
 from bactrian.graphs.graph import GraphStructure, region_structure
 from bactrian.graphs.packed import InstanceViews, PackedData, TableReader
 from bactrian.graphs.packing import TablePlan, build_layout, pack_layout, projection_map
 from bactrian.graphs.scores import SpreadScores
 
-Floats = NDArray[np.float64]
 Scope = tuple[int, ...]
 Pair = tuple[int, int]
 Triplet = tuple[int, int, int]
-Ints = NDArray[np.int64]
 
 #: Cycles that correct log Z by less than this are left alone, and longer ones are not looked for.
 _LEAST_SCORE, _LONGEST_CYCLE = 1e-6, 8
@@ -237,7 +235,7 @@ class TightenedData:
     total: Floats  #: (H,) Kikuchi's counting numbers of hubs; those of clusters are 1
     pair_hubs: Ints  #: (n, 3) hub, and the hubs of its two variables
     cluster_place: Ints  #: (C,) new cluster of each original one, or -1 - h for hub h
-    swapped: NDArray[np.bool_]  #: (C,) the hub's variables are in the other order
+    swapped: Bools  #: (C,) the hub's variables are in the other order
     hub_place: Ints  #: (H of the original,)
 
     def reader(self, tables: TableReader) -> TableReader:
@@ -345,7 +343,7 @@ def tighten(data: PackedData, triplets: Sequence[Sequence[Triplet]]) -> Tightene
 
 
 def _region(
-    cardinalities: Ints, scopes: list[Scope], hub_given: NDArray[np.bool_], hub_index: Ints, triplets: Sequence[Triplet]
+    cardinalities: Ints, scopes: list[Scope], hub_given: Bools, hub_index: Ints, triplets: Sequence[Triplet]
 ) -> _Region:
     pairs = sorted({pair for a, b, c in triplets for pair in ((a, b), (a, c), (b, c))})
     hub_of_pair = {pair: cardinalities.size + i for i, pair in enumerate(pairs)}

@@ -12,8 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from bactrian.arrays import Floats, Ints
 from bactrian.errors import ArgumentError
 from bactrian.graphs.graph import ClusterGraph
 from bactrian.graphs.graph_data import GraphData
@@ -22,8 +23,6 @@ from bactrian.graphs.packed import PackedData
 from bactrian.graphs.packing import is_bethe, pack, pack_models
 from bactrian.inference.result import InferenceResult
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 Evidence = Mapping[int, int]
 
 #: What inference takes for each state of a variable.

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypedDict, Unpack, overload
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from bactrian.arrays import Floats, Ints
 from bactrian.engines.numba.decoding import Assignments
 from bactrian.engines.numba.threads import Workers
 from bactrian.errors import Number, check_choice, check_flag, check_numbers
@@ -23,7 +24,6 @@ from bactrian.inference.maximum import certified, decode_dual, decode_exactly, d
 from bactrian.inference.result import InferenceResult
 from bactrian.solvers.solution import ConvergenceWarning
 
-Ints = NDArray[np.int64]
 Models = Sequence[LogLinearModel] | GraphData
 METHODS = ("exact", "max-product", "max-marginals", "dual")
 
@@ -254,7 +254,7 @@ def _modes(scores: FactorScores, results: Sequence[InferenceResult]) -> Assignme
     )
 
 
-def _first_mode(marginal: NDArray[np.float64]) -> int:
+def _first_mode(marginal: Floats) -> int:
     """First state within rounding of the most probable."""
     return int(np.argmax(marginal >= marginal.max() - 1e-9))
 

@@ -23,8 +23,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bactrian.arrays import Bools, Floats, Ints
 from bactrian.camel.entropy import Carving, carve
 from bactrian.camel.messages import Messages
 from bactrian.engines.numba.schedules import CONVERGED, RUNNING, SweepProgress
@@ -35,9 +35,6 @@ from bactrian.inference.arguments import contradiction
 from bactrian.inference.problem import Problem, check_contradictions, new_progress, report
 from bactrian.inference.propagation import BeliefReader, collect, sequential
 from bactrian.inference.result import InferenceResult, views_of
-
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
 
 #: Inner solves stop at this part of the last outer change, and after so many sweeps.
 _INNER_PART, _INNER_SWEEPS = 0.05, 400
@@ -145,7 +142,7 @@ def _solve_inner(problem: Problem, messages: Messages, inner: SweepProgress, tol
 
 
 def _compare(
-    new: Floats, old: Floats, number: Floats, instance_of_state: NDArray[np.int64], n_instances: int
+    new: Floats, old: Floats, number: Floats, instance_of_state: Ints, n_instances: int
 ) -> tuple[Floats, Floats]:
     """sum_v r_v KL(new | old) and the largest change of a marginal, per instance."""
     belief = np.exp(new)

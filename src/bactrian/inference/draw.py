@@ -7,8 +7,9 @@ with the parent (Dawid, Statistics and Computing 2, 1992). Elsewhere blocked Gib
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from bactrian.arrays import Floats, Ints
 from bactrian.engines.numba.blocks import build_blocks
 from bactrian.graphs.elimination import JunctionTree, junction_tree
 from bactrian.graphs.graph import ClusterGraph
@@ -17,9 +18,6 @@ from bactrian.inference.factors import factor_scores
 from bactrian.inference.gibbs import LARGEST_PAIR, Chains
 from bactrian.inference.infer import infer
 from bactrian.inference.problem import Options, new_problem
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 def draw_exactly(

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bactrian.arrays import Floats, Ints
 from bactrian.camel.entropy import carve
 from bactrian.engines.numba.junction import TreePlan, calibrate
 from bactrian.engines.numba.layout import Layout
@@ -26,9 +26,6 @@ from bactrian.inference.arguments import Evidence, contradiction
 from bactrian.inference.problem import Problem, check_contradictions, new_progress
 from bactrian.inference.propagation import BeliefReader, sequential
 from bactrian.inference.result import InferenceResult, views_of
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 #: A pool has at most so many entries, or this part of its clique's, unless a single factor has more.
 _SMALL_POOL, _POOL_PART = 256, 32

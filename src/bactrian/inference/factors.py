@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import NDArray
 
+from bactrian.arrays import Bools, Floats, Ints
 from bactrian.engines.numba.layout import Layout
 from bactrian.engines.numba.threads import Workers
 from bactrian.graphs.graph import ClusterGraph
@@ -22,9 +22,6 @@ from bactrian.graphs.packed import PackedData, TableReader, instance_of
 from bactrian.graphs.packing import ModelViews, TablePlan, build_layout, pack_layout
 from bactrian.graphs.scores import SpreadScores
 from bactrian.inference.arguments import Evidence, hub_bias
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 class _FactorGraph(ClusterGraph):
@@ -82,7 +79,7 @@ class FactorScores:
     entries: Floats  #: (n_entries,) log tables
     hubs: Floats  #: (n_hub_states,) scores of variables, -inf where evidence rules a state out
     strides: Ints  #: (L,) see :func:`link_strides`
-    cluster_trees: NDArray[np.bool_]  #: (M,) the clusters came as a tree with the running-intersection property
+    cluster_trees: Bools  #: (M,) the clusters came as a tree with the running-intersection property
 
     @property
     def layout(self) -> Layout:
@@ -102,7 +99,7 @@ def factor_scores(data: PackedData, weights: Floats, evidence: Sequence[Evidence
     return FactorScores(factors, entries, hubs, link_strides(layout), _cluster_trees(data))
 
 
-def _cluster_trees(data: PackedData) -> NDArray[np.bool_]:
+def _cluster_trees(data: PackedData) -> Bools:
     """(M,) instances on explicit cluster trees with the running-intersection property.
 
     On a forest of clusters the property holds where every variable is in one cluster more than in sepsets.

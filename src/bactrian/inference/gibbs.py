@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from math import isqrt
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bactrian.arrays import Floats, Ints
 from bactrian.engines.numba.assignments import Scores
 from bactrian.engines.numba.blocks import Blocks, build_blocks
 from bactrian.engines.numba.gibbs import Draws, Words, new_states, run_chain, start_chain
@@ -23,9 +23,6 @@ from bactrian.inference.factors import FactorScores, FactorTables, factor_scores
 from bactrian.inference.maximum import find_allowed
 from bactrian.inference.problem import Problem
 from bactrian.inference.result import InferenceResult, VariableMarginals
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 #: Sweeps in which a chain looks for an allowed state by itself.
 _SEARCH = 200

@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any, overload
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from bactrian.arrays import Floats, Ints
 from bactrian.camel.entropy import CountingNumbers, carve, concave_numbers
 from bactrian.errors import (
     ArgumentError,
@@ -29,8 +30,6 @@ from bactrian.inference.mean_field import mean_field
 from bactrian.inference.problem import Options, Problem, new_problem, warn_unconverged
 from bactrian.inference.propagation import propagate
 from bactrian.inference.result import Callback, InferenceResult, VariableMarginals
-
-Floats = NDArray[np.float64]
 
 
 @overload
@@ -319,7 +318,7 @@ def graph_marginals(
     return GraphMarginals(nodes, in_order, results)
 
 
-def _edge_pointer(data: GraphData) -> NDArray[np.int64]:
+def _edge_pointer(data: GraphData) -> Ints:
     """(n_graphs + 1,) edges of each graph; edges are sorted by graph."""
     graph = np.searchsorted(data.node_pointer, data.edges[:, 0], side="right") - 1
     return pointer(np.bincount(graph, minlength=data.n_graphs))

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bactrian.arrays import Bools, Floats, Ints
 from bactrian.engines.numba.assignments import Scores, joint_score, lower_instances
 from bactrian.engines.numba.blocks import Blocks, build_blocks
 from bactrian.engines.numba.decoding import Assignments, dual_instances, max_product_instances
@@ -27,11 +27,8 @@ from bactrian.graphs.packed import instance_blocks
 from bactrian.inference.arguments import contradiction
 from bactrian.inference.factors import FactorScores
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Flags = NDArray[np.bool_]
 #: Decodes the active instances of a block: (found, active, first, last).
-Run = Callable[[Assignments, Flags, int, int], None]
+Run = Callable[[Assignments, Bools, int, int], None]
 
 #: Scores closer than this, or than this part of an instance's largest score times 1e-3, are ties.
 _TIE = 1e-9
@@ -43,11 +40,11 @@ _SECOND_SWEEPS = 200
 _LARGEST_PAIR = 4096
 
 
-def certified(found: Assignments) -> Flags:
+def certified(found: Assignments) -> Bools:
     """(M,) the bound meets the score: a certificate of optimality."""
     finite = np.isfinite(found.score) & np.isfinite(found.bound)
     gap = np.where(finite, found.bound, 1.0) - np.where(finite, found.score, 0.0)
-    optimal: Flags = finite & (gap <= _TIE * np.maximum(1.0, np.abs(np.where(finite, found.bound, 0.0))))
+    optimal: Bools = finite & (gap <= _TIE * np.maximum(1.0, np.abs(np.where(finite, found.bound, 0.0))))
     return optimal
 
 
@@ -96,7 +93,7 @@ def decode_dual(
     layout = scores.layout
     arguments = _kernel_arguments(scores)
 
-    def run(found: Assignments, active: Flags, first: int, last: int) -> None:
+    def run(found: Assignments, active: Bools, first: int, last: int) -> None:
         dual_instances(layout, *arguments, found, active, first, last, tolerance, max_iterations)
 
     found = _decode_loopy(scores, workers, run, memory_budget)
@@ -182,7 +179,7 @@ class _Cliques:
     clique: Ints  #: a clique that holds the variable; -1 - hub for one that is in none
     stride: Ints  #: its stride there
     states: Ints  #: its number of states
-    possible: Flags  #: no table that is cut down to one entry forbids it
+    possible: Bools  #: no table that is cut down to one entry forbids it
 
 
 def _plan_cliques(scores: FactorScores, instances: Ints, memory_budget: int) -> list[_Plan]:
@@ -332,7 +329,7 @@ def _lower(scores: FactorScores, workers: Workers, found: Assignments) -> None:
     np.maximum(found.bound, found.score, out=found.bound)
 
 
-def _try_cliques(scores: FactorScores, found: Assignments, chosen: Flags, workers: Workers, memory_budget: int) -> None:
+def _try_cliques(scores: FactorScores, found: Assignments, chosen: Bools, workers: Workers, memory_budget: int) -> None:
     """Decode the chosen instances by junction trees where those fit in the budget."""
     for m in np.flatnonzero(chosen):
         try:
@@ -351,7 +348,7 @@ def _kernel_arguments(scores: FactorScores) -> tuple[Scores, Blocks, Floats]:
 def _max_product(scores: FactorScores, tolerance: float, max_iterations: int, damping: float) -> Run:
     arguments = _kernel_arguments(scores)
 
-    def run(found: Assignments, active: Flags, first: int, last: int) -> None:
+    def run(found: Assignments, active: Bools, first: int, last: int) -> None:
         max_product_instances(scores.layout, *arguments, found, active, first, last, tolerance, max_iterations, damping)
 
     return run

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bactrian.arrays import Floats, Ints
 from bactrian.engines.numba.layout import Layout
 from bactrian.engines.numba.mean_field import ascend_instances
 from bactrian.engines.numba.threads import Workers
@@ -20,9 +20,6 @@ from bactrian.inference.factors import FactorScores, FactorTables, factor_scores
 from bactrian.inference.maximum import find_allowed
 from bactrian.inference.problem import Problem
 from bactrian.inference.result import InferenceResult, VariableMarginals
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 def mean_field(problem: Problem, *, restarts: int = 1) -> list[InferenceResult]:

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bactrian.arrays import Floats
 from bactrian.camel.entropy import Carving, CountingNumbers, carve
 from bactrian.camel.messages import Messages
 from bactrian.engines.numba.arithmetic import RISING
@@ -31,7 +31,6 @@ from bactrian.inference.arguments import (
 from bactrian.inference.result import Callback, InferenceProgress, InferenceResult, WarmStart
 from bactrian.solvers.solution import ConvergenceWarning
 
-Floats = NDArray[np.float64]
 #: Runs up to so many sweeps of every instance that is still running.
 Advance = Callable[[int], None]
 

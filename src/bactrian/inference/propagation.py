@@ -13,8 +13,8 @@ dual value, which is then not a number either, by minus the free energy of the b
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bactrian.arrays import Floats
 from bactrian.camel.entropy import Carving, carve, reported_numbers
 from bactrian.camel.messages import Messages, MessageTables
 from bactrian.engines.numba.flooding import LinearMessages
@@ -31,8 +31,6 @@ from bactrian.engines.numba.threads import Deadline
 from bactrian.inference.arguments import contradiction
 from bactrian.inference.problem import Advance, Options, Problem, new_progress, run_rounds, warm_start_of
 from bactrian.inference.result import InferenceResult, views_of
-
-Floats = NDArray[np.float64]
 
 #: Tables with more entries than this are not measured for their strength.
 _LARGEST_MEASURED = 4096

@@ -7,13 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bactrian.arrays import Floats
 from bactrian.camel.entropy import CountingNumbers
 from bactrian.graphs.packed import InstanceBeliefs, PackedData, TableReader
 from bactrian.graphs.packing import is_bethe
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,9 @@ from pathlib import Path
 from typing import Literal, NoReturn, cast
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from bactrian.arrays import Floats, Ints
 from bactrian.files import atomic_file
 from bactrian.graphs.graph import ClusterGraph
 from bactrian.graphs.loglinear import LogLinearModel
@@ -32,7 +33,6 @@ from bactrian.inference.arguments import check_free_variables
 
 Kind = Literal["MARKOV", "BAYES"]
 StrPath = str | os.PathLike[str]
-Floats = NDArray[np.float64]
 
 _KINDS = ("MARKOV", "BAYES")
 _LARGEST = 2**31  # a count beyond this is a damaged file, and must not reach the shape of an array
@@ -60,7 +60,7 @@ class UaiModel:
         given the others.
     """
 
-    cardinalities: NDArray[np.int64]
+    cardinalities: Ints
     scopes: list[tuple[int, ...]]
     tables: list[Floats]
     kind: Kind = "MARKOV"
@@ -340,7 +340,7 @@ def _are_blocks(words: Sequence[str], count: int, width: int) -> bool:
     return count >= 0 and at == len(words)
 
 
-def _checked_integers(name: str, values: ArrayLike, lowest: int) -> NDArray[np.int64]:
+def _checked_integers(name: str, values: ArrayLike, lowest: int) -> Ints:
     """Values as a vector of integers, none of them below ``lowest``."""
     array = np.asarray(values)
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
@@ -363,7 +363,7 @@ def _check_probabilities(name: str, arrays: Sequence[Floats]) -> None:
                 raise ValueError(f"{name}[{i}]: expected finite entries of at least 0, found {array[where]} at {where}")
 
 
-def _join(values: NDArray[np.int64] | Floats) -> str:
+def _join(values: Ints | Floats) -> str:
     """Values in C order, separated by spaces, with as many digits as it takes to read them back."""
     return " ".join(map(repr, values.ravel().tolist()))
 

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from bactrian.arrays import Bools, Floats, Ints
 from bactrian.camel.dual import Dual
 from bactrian.camel.entropy import Carving, CountingNumbers, carve, concave_numbers
 from bactrian.camel.prior import Prior, pseudo_gradient
@@ -28,9 +29,6 @@ from bactrian.graphs.packing import pack
 from bactrian.inference.infer import GraphMarginals, graph_marginals
 from bactrian.inference.propagation import settle
 from bactrian.solvers.solution import Solution
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 #: Edges per weight below which a table has few, and edges below which a pair is seldom seen.
 _FEW_EDGES, _SELDOM = 10, 5
@@ -280,7 +278,7 @@ class _Probe:
         self.bethe = inference in ("bp", "rbp")
         self.schedule = "residual" if inference == "rbp" else "sequential"
 
-    def run(self, start: Floats | None) -> tuple[Floats, NDArray[np.bool_]]:
+    def run(self, start: Floats | None) -> tuple[Floats, Bools]:
         """Beliefs of all hub states, and which instances converged."""
         part = self.dual.part
         part.multipliers[:] = 0.0 if start is None else start
@@ -445,7 +443,7 @@ def _look_at_pairs(data: GraphData, prior: Prior, label_names: list[str] | None,
         )
 
 
-def _labels_of_nodes(data: GraphData, weights: Floats) -> NDArray[np.int64]:
+def _labels_of_nodes(data: GraphData, weights: Floats) -> Ints:
     """Labels by the scores of nodes alone."""
     node, _ = data.scores.split(weights)
     scores = np.empty((data.n_nodes, data.n_labels))

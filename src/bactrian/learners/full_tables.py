@@ -47,8 +47,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import NDArray
 
+from bactrian.arrays import Bools, Floats, Ints
 from bactrian.camel.dual import Dual, Evaluation
 from bactrian.camel.entropy import carve
 from bactrian.camel.messages import MessageTables
@@ -58,9 +58,6 @@ from bactrian.engines.numba.unified_scaling import scale_hubs
 from bactrian.graphs.packed import BeliefTables, PackedData
 from bactrian.graphs.scores import SparseScores
 from bactrian.solvers.solution import Record, Solution, Status
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 #: Moment gap, per sample, that rounding may leave in the closed form.
 _ROUNDING = 1e-8
@@ -207,7 +204,7 @@ class UnifiedScaling:
             status = Status.UNBOUNDED
         return finish(run, dual, evaluation, weights, status, sweeps)
 
-    def _singletons(self, tables: FullTables) -> tuple[NDArray[np.bool_], sp.csr_array]:
+    def _singletons(self, tables: FullTables) -> tuple[Bools, sp.csr_array]:
         """(H,) whether a hub has a table to learn, and the map (n_weights, n_hub_states) from scores to weights."""
         data = tables.data
         layout = data.layout
@@ -234,7 +231,7 @@ class UnifiedScaling:
         return prescribed, sp.csr_array(entries, shape=(data.n_weights, layout.n_hub_states))
 
 
-def _targets(data: PackedData, prescribed: NDArray[np.bool_], tolerance: float) -> tuple[Floats, bool]:
+def _targets(data: PackedData, prescribed: Bools, tolerance: float) -> tuple[Floats, bool]:
     """Log of the marginals to match (0 where there are none), and whether some observed marginal is zero."""
     assert data.hub_truth is not None
     hub = data.hub_of_state

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from bactrian.arrays import Floats
 from bactrian.camel.camel import SHORTHAND, Camel
 from bactrian.camel.prior import Prior
 from bactrian.camel.run import Settings
@@ -219,7 +220,7 @@ def _checked_method(method: Any) -> Learner:
     return learner
 
 
-def _checked_start(start: ArrayLike | Solution | None, n_weights: int) -> NDArray[np.float64] | None:
+def _checked_start(start: ArrayLike | Solution | None, n_weights: int) -> Floats | None:
     if start is None:
         return None
     weights = real_numbers(start.weights if isinstance(start, Solution) else start, "start")

@@ -15,8 +15,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bactrian.arrays import Floats
 from bactrian.camel.dual import Dual, Evaluation
 from bactrian.camel.entropy import Carving, carve
 from bactrian.camel.profiled import Profiled, ProfiledObjective
@@ -29,8 +29,6 @@ from bactrian.graphs.junction import on_junction_trees
 from bactrian.graphs.packed import PackedData
 from bactrian.inference.propagation import settle
 from bactrian.solvers.solution import Solution
-
-Floats = NDArray[np.float64]
 
 #: What to choose for data in files instead.
 _ADVICE = "choose a learner of the CAMEL family, such as 'cccp' or 'camel0', or 'convex' or 'trw'"

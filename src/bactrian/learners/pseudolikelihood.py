@@ -31,8 +31,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import NDArray
 
+from bactrian.arrays import Bools, Floats, Ints
 from bactrian.camel.dual import Dual
 from bactrian.camel.entropy import carve
 from bactrian.camel.profiled import Profiled
@@ -43,9 +43,6 @@ from bactrian.graphs.domain import pointer
 from bactrian.graphs.packed import Incidence, InstanceViews, Observations, PackedData, instance_blocks
 from bactrian.graphs.scores import SpreadScores
 from bactrian.solvers.solution import Solution
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 #: Terms looked at together when equal conditionals are sought; bounds the memory.
 _TERMS_AT_ONCE = 1 << 22
@@ -156,7 +153,7 @@ def _pieces_of_variables(incidence: Incidence) -> _Pieces:
     )
 
 
-def _pieces_of_factors(incidence: Incidence, own: NDArray[np.bool_]) -> _Pieces:
+def _pieces_of_factors(incidence: Incidence, own: Bools) -> _Pieces:
     is_own = own[incidence.factor]
     owned, absorbed = np.flatnonzero(is_own), np.flatnonzero(~is_own)
     variable = incidence.variable[owned]

@@ -13,9 +13,8 @@ from time import perf_counter
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from bactrian.arrays import Floats
 
 
 class Communicator(Protocol):

@@ -11,9 +11,7 @@ from functools import cache
 from types import TracebackType
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
+from bactrian.arrays import Floats
 from bactrian.parallel.communicator import Alone, Communicator
 
 
@@ -27,7 +25,7 @@ class MPICommunicator:
         self._comm = MPI.COMM_WORLD if comm is None else comm
         self.rank, self.size = int(self._comm.Get_rank()), int(self._comm.Get_size())
 
-    def add_up(self, values: NDArray[np.float64]) -> None:
+    def add_up(self, values: Floats) -> None:
         """See :class:`Communicator`."""
         self._comm.Allreduce(self._mpi.IN_PLACE, values, op=self._mpi.SUM)
 
@@ -65,7 +63,7 @@ class ProcessGroup:
             atexit.register(_end)
         self.rank, self.size = int(torch.distributed.get_rank()), int(torch.distributed.get_world_size())
 
-    def add_up(self, values: NDArray[np.float64]) -> None:
+    def add_up(self, values: Floats) -> None:
         """See :class:`Communicator`."""
         shared = self._torch.from_numpy(values)
         there = shared.to(self._device)

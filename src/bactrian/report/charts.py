@@ -10,11 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 from markupsafe import Markup, escape
-from numpy.typing import NDArray
 
+from bactrian.arrays import Bools, Floats
 from bactrian.runs.comparison import Curve, Reliability, Training
-
-Floats = NDArray[np.float64]
 
 # --- axes ---
 
@@ -46,9 +44,9 @@ class Axis:
         step = _nice_step(high - low, whole)
         return Axis(float(np.floor(low / step)) * step, float(np.ceil(high / step)) * step, start, end, whole=whole)
 
-    def holds(self, values: Floats) -> NDArray[np.bool_]:
+    def holds(self, values: Floats) -> Bools:
         """Which values can be drawn."""
-        inside: NDArray[np.bool_] = np.isfinite(values) & ((values > 0.0) | (not self.log))
+        inside: Bools = np.isfinite(values) & ((values > 0.0) | (not self.log))
         return inside
 
     def place(self, values: Floats | float) -> Floats:

@@ -10,11 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bactrian.arrays import Floats
 from bactrian.runs.comparison import TaggedText
-
-Floats = NDArray[np.float64]
 
 _WIDTH = 100  #: columns at which a line is broken
 _MOST_INDENT = 12

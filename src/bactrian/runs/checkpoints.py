@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bactrian.arrays import Floats
 from bactrian.camel.camel import Camel
 from bactrian.engines.files.packed_folder import PackedFolder
 from bactrian.estimators.saving import ModelFileError, SavedModel, read_model, write_model
@@ -27,8 +27,6 @@ from bactrian.graphs.packing import pack
 from bactrian.learners.learn import METHODS, learn
 from bactrian.parallel.communicator import Alone, Communicator, anywhere, total
 from bactrian.solvers.solution import Callback, ConvergenceWarning, Progress, Record, Solution, Status, WarmState
-
-Floats = NDArray[np.float64]
 
 #: Iterations of a segment. The first few of each are spent on learning the curvature anew.
 EVERY = 100

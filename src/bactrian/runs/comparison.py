@@ -14,9 +14,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from bactrian.arrays import Floats, Ints
 from bactrian.solvers.solution import Progress, Record, Solution
-
-Floats = NDArray[np.float64]
 
 # --- calibration ---
 
@@ -31,11 +30,11 @@ class Reliability:
 
     confidence: Floats
     accuracy: Floats
-    counts: NDArray[np.int64]
+    counts: Ints
     error: float
 
 
-def reliability(marginals: Floats, labels: NDArray[np.int64], n_bins: int = 10) -> Reliability:
+def reliability(marginals: Floats, labels: Ints, n_bins: int = 10) -> Reliability:
     """Reliability of marginals (n, n_labels); a prediction is the most probable label.
 
     Confidence lies between 1 / n_labels and 1; the bins divide that range.
@@ -59,7 +58,7 @@ def reliability(marginals: Floats, labels: NDArray[np.int64], n_bins: int = 10) 
     return Reliability(mean_confidence, mean_right, counts[used], error)
 
 
-def log_loss(marginals: Floats, labels: NDArray[np.int64]) -> float:
+def log_loss(marginals: Floats, labels: Ints) -> float:
     """Mean of -log of the probability given to the true label, in nats; a probability of 0 counts as 1e-300.
 
     >>> round(log_loss(np.array([[0.5, 0.5]]), np.array([1])), 4)
@@ -143,7 +142,7 @@ class Confusion:
     """How often each label was taken for each: ``counts[t, p]`` of shape (n_labels, n_labels), truth down."""
 
     labels: tuple[str, ...]
-    counts: NDArray[np.int64]
+    counts: Ints
 
     def __post_init__(self) -> None:
         expected = (len(self.labels), len(self.labels))
@@ -262,7 +261,7 @@ class Metric:
 class Curve:
     """The course of a training run, one point an iteration or an outer iteration; every array has shape (n_points,)."""
 
-    outer: NDArray[np.int64]
+    outer: Ints
     seconds: Floats
     objective: Floats
     moment_gap: Floats

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bactrian.arrays import Floats
 from bactrian.estimators.base import LearnedEstimator
 from bactrian.runs.folders import RunFolder
 from bactrian.runs.graph_files import LabelledGraph, places_of
@@ -19,8 +19,6 @@ from bactrian.text.documents import Document
 from bactrian.text.entities import entity_scores, token_scores
 from bactrian.text.features import EntityFeatures
 from bactrian.text.schemes import convert
-
-Floats = NDArray[np.float64]
 
 #: Documents are labelled together up to so many tokens, graphs up to so many nodes.
 _TOGETHER = 20_000

@@ -35,6 +35,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bactrian.arrays import Floats, Ints
 from bactrian.errors import ArgumentError
 from bactrian.graphs.domain import number_pairs
 from bactrian.graphs.inputs import checked_rows
@@ -48,9 +49,9 @@ class LabelledGraph:
     """One graph of a file."""
 
     name: str
-    node_features: NDArray[np.float64]
-    edges: NDArray[np.int64]
-    edge_features: NDArray[np.float64] | None
+    node_features: Floats
+    edges: Ints
+    edge_features: Floats | None
     labels: NDArray[Any] | None
     place: str  #: file and line, or number within the file
 
@@ -163,9 +164,9 @@ def _from_arrays(path: Path, need_labels: bool) -> Iterator[LabelledGraph]:
         )
 
 
-def _matrix(values: Any, where: str) -> NDArray[np.float64]:
+def _matrix(values: Any, where: str) -> Floats:
     empty = isinstance(values, list) and not values
-    matrix: NDArray[np.float64] = checked_rows(np.zeros((0, 0)) if empty else values, where)
+    matrix: Floats = checked_rows(np.zeros((0, 0)) if empty else values, where)
     return matrix
 
 
@@ -177,7 +178,7 @@ def _labels(values: Any, n_nodes: int, where: str) -> NDArray[Any]:
     return array
 
 
-def _ends(counts: NDArray[Any] | None, total: int, where: str) -> NDArray[np.int64]:
+def _ends(counts: NDArray[Any] | None, total: int, where: str) -> Ints:
     if counts is None:
         return np.array([total], dtype=np.int64)
     if counts.ndim != 1 or counts.dtype.kind not in "iu" or (counts < 0).any() or int(counts.sum()) != total:

@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from bactrian.arrays import Floats
 
 #: Differences remembered, and the part of the mean square by which their least squares are made well posed.
 WINDOW, _RIDGE = 5, 1e-10

@@ -19,11 +19,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bactrian.arrays import Floats, Ints
 from bactrian.compiling import njit
 
-Floats = NDArray[np.float64]
 #: Inner products of the rows of one matrix with the rows of another.
 InnerProducts = Callable[[Floats, Floats], Floats]
 
@@ -155,7 +154,7 @@ class Memory:
 
 
 @njit(cache=True, nogil=True)
-def _two_loops(gram: Floats, order: NDArray[np.int64], projections: Floats, q: Floats) -> float:
+def _two_loops(gram: Floats, order: Ints, projections: Floats, q: Floats) -> float:
     """Fill q with the coefficients of the stored vectors; the direction is q @ vectors - scale * gradient."""
     slots = gram.shape[0] // 2
     newest = order[-1]

@@ -9,11 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from bactrian.arrays import Ints
 from bactrian.text.schemes import convert, spans, tags_of
-
-Positions = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -29,9 +28,9 @@ class Document:
     tags
         One label per token, or None where they are not known.
     sentence_starts
-        Positions of the tokens that start a sentence, rising from 0. None means one sentence.
+        Ints of the tokens that start a sentence, rising from 0. None means one sentence.
     line_starts
-        Positions of the tokens that start a line of the text, or None where lines are not known.
+        Ints of the tokens that start a line of the text, or None where lines are not known.
     text
         The text that the words were taken from, or None.
     starts, stops
@@ -55,11 +54,11 @@ class Document:
     words: Sequence[str]
     columns: Mapping[str, Sequence[str]] = field(default_factory=dict)
     tags: Sequence[str] | None = None
-    sentence_starts: Positions = None  # type: ignore[assignment]  # an array once made
-    line_starts: Positions | None = None
+    sentence_starts: Ints = None  # type: ignore[assignment]  # an array once made
+    line_starts: Ints | None = None
     text: str | None = None
-    starts: Positions | None = None
-    stops: Positions | None = None
+    starts: Ints | None = None
+    stops: Ints | None = None
     name: str = ""
     header: tuple[str, ...] | None = None
     blank_lines: tuple[int, ...] | None = None
@@ -181,14 +180,14 @@ def joined_text(document: Document) -> Document:
     return document.replace(text="".join(pieces), starts=stops - lengths, stops=stops)
 
 
-def _read_only(values: ArrayLike | None) -> Positions:
+def _read_only(values: ArrayLike | None) -> Ints:
     array = np.array(values, dtype=np.int64)
     array.flags.writeable = False
     return array
 
 
-def _rising(values: ArrayLike, length: int, name: str) -> Positions:
-    """Positions of tokens, checked: from 0, rising, below ``length``."""
+def _rising(values: ArrayLike, length: int, name: str) -> Ints:
+    """Ints of tokens, checked: from 0, rising, below ``length``."""
     array = np.asarray(values)
     if array.size and (array.ndim != 1 or array.dtype.kind not in "iu"):
         raise TypeError(f"{name} must be a flat sequence of positions, found {values!r}")

@@ -6,7 +6,9 @@ import itertools
 from collections.abc import Callable, Hashable, Sequence
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
+
+from bactrian.arrays import Ints
 
 #: A rule: its name, or a function from the words of a document to edges.
 SkipRule = str | Callable[[Sequence[str]], ArrayLike]
@@ -14,9 +16,7 @@ SkipRule = str | Callable[[Sequence[str]], ArrayLike]
 RULES = ("nearest", "all", "names")
 
 
-def skip_edges(
-    words: Sequence[str], rule: SkipRule = "nearest", *, max_occurrences: int | None = None
-) -> NDArray[np.int64]:
+def skip_edges(words: Sequence[str], rule: SkipRule = "nearest", *, max_occurrences: int | None = None) -> Ints:
     """Edges between the positions of identical words that start with a capital letter.
 
     Parameters
@@ -78,7 +78,7 @@ def _names(words: Sequence[str]) -> list[tuple[int, int]]:
     return places
 
 
-def _checked_edges(edges: ArrayLike, n_words: int) -> NDArray[np.int64]:
+def _checked_edges(edges: ArrayLike, n_words: int) -> Ints:
     """The edges that a function returned, in the form that :func:`skip_edges` promises."""
     array = np.asarray(edges)
     if array.size == 0:

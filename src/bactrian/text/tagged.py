@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bactrian.arrays import Ints
 from bactrian.text.documents import Document
 from bactrian.text.tokenizer import tokenize
 
@@ -189,7 +189,7 @@ def parse_seminar(
     return document.with_spans(marked, scheme)
 
 
-def folds(documents: Sequence[Document], n_folds: int = 4, *, seed: int = 0) -> list[NDArray[np.int64]]:
+def folds(documents: Sequence[Document], n_folds: int = 4, *, seed: int = 0) -> list[Ints]:
     """Positions of the documents of each fold; documents with the same words are in one fold.
 
     Parameters

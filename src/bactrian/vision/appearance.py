@@ -15,13 +15,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import ndimage
 
+from bactrian.arrays import Floats, Ints
 from bactrian.vision.superpixels import checked_image, checked_segments, region_means
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 # --- structure ---
 
@@ -36,7 +33,7 @@ _STEP = 2
 _LARGEST = 0.2
 
 
-def binary_patterns(light: Floats) -> list[Integers]:
+def binary_patterns(light: Floats) -> list[Ints]:
     """Code from 0 to 9 of every pixel at each radius; ``light`` (h, w) from 0 to 100."""
     from skimage.feature import local_binary_pattern
 
@@ -71,7 +68,7 @@ def descriptors(light: Floats) -> Floats:
     return scaled
 
 
-def enlarged(codes: Integers, shape: tuple[int, int]) -> Integers:
+def enlarged(codes: Ints, shape: tuple[int, int]) -> Ints:
     """Codes of every second pixel, (rows, columns), for all pixels of an image of ``shape``."""
     return codes.repeat(_STEP, axis=0).repeat(_STEP, axis=1)[: shape[0], : shape[1]]
 
@@ -162,13 +159,13 @@ class TextonVocabulary:
             _centres(np.concatenate(drawn_structures), n_structures, seed, n_starts=1),
         )
 
-    def words(self, lab: Floats, responses: Floats) -> tuple[Integers, Integers]:
+    def words(self, lab: Floats, responses: Floats) -> tuple[Ints, Ints]:
         """Nearest texton and nearest colour of every pixel, (h, w) each."""
         flat = (responses.reshape(-1, N_FILTERS) - self.mean) / self.scale
         shape = lab.shape[:2]
         return nearest(flat, self.textons).reshape(shape), nearest(lab.reshape(-1, 3), self.colours).reshape(shape)
 
-    def structure_words(self, light: Floats) -> Integers:
+    def structure_words(self, light: Floats) -> Ints:
         """Nearest structure of every pixel, (h, w)."""
         found = descriptors(light)
         codes = nearest(found.reshape(-1, N_DESCRIPTOR), self.structures).reshape(found.shape[:2])
@@ -183,10 +180,10 @@ def _centres(points: Floats, number: int, seed: int, n_starts: int = 3) -> Float
     return np.asarray(found, dtype=np.float64)
 
 
-def nearest(points: Floats, centres: Floats) -> Integers:
+def nearest(points: Floats, centres: Floats) -> Ints:
     """Number of the nearest centre of each point."""
     distance = (centres**2).sum(axis=1) - 2.0 * points @ centres.T
-    chosen: Integers = distance.argmin(axis=1)
+    chosen: Ints = distance.argmin(axis=1)
     return chosen
 
 
@@ -249,13 +246,13 @@ def appearance(image: Any, segments: Any, vocabulary: TextonVocabulary) -> Appea
     )
 
 
-def _structure(regions: Integers, light: Floats, vocabulary: TextonVocabulary) -> Floats:
+def _structure(regions: Ints, light: Floats, vocabulary: TextonVocabulary) -> Floats:
     patterns = [_histogram(regions, codes, N_PATTERNS) for codes in binary_patterns(light)]
     words = _histogram(regions, vocabulary.structure_words(light), len(vocabulary.structures))
     return np.concatenate([*patterns, words], axis=1)
 
 
-def _histogram(regions: Integers, codes: Integers, n_codes: int) -> Floats:
+def _histogram(regions: Ints, codes: Ints, n_codes: int) -> Floats:
     """Part of each region's pixels with each code, (n, n_codes)."""
     n = int(regions.max()) + 1
     counts = np.bincount(regions.ravel() * n_codes + codes.ravel(), minlength=n * n_codes).reshape(n, n_codes)
@@ -263,11 +260,11 @@ def _histogram(regions: Integers, codes: Integers, n_codes: int) -> Floats:
     return shares
 
 
-def _binned(values: Floats, low: float, high: float) -> Integers:
+def _binned(values: Floats, low: float, high: float) -> Ints:
     return np.clip((_BINS * (values - low) / (high - low)).astype(np.int64), 0, _BINS - 1)
 
 
-def _colour(regions: Integers, lab: Floats, hsv: Floats) -> Floats:
+def _colour(regions: Ints, lab: Floats, hsv: Floats) -> Floats:
     flat = lab.reshape(-1, 3)
     mean = region_means(regions, flat)
     away = flat - mean[regions.ravel()]
@@ -283,7 +280,7 @@ def _colour(regions: Integers, lab: Floats, hsv: Floats) -> Floats:
     return np.concatenate([mean, deviation, skewness, region_means(regions, hue), extremes, chroma, saturation], axis=1)
 
 
-def _texture(regions: Integers, responses: Floats) -> Floats:
+def _texture(regions: Ints, responses: Floats) -> Floats:
     flat = responses.reshape(-1, responses.shape[-1])
     mean = region_means(regions, flat)
     return np.concatenate(
@@ -292,7 +289,7 @@ def _texture(regions: Integers, responses: Floats) -> Floats:
     )
 
 
-def _gradients(regions: Integers, light: Floats) -> Floats:
+def _gradients(regions: Ints, light: Floats) -> Floats:
     down, right = (ndimage.gaussian_filter(light, 1.0, order=order) for order in ((1, 0), (0, 1)))
     strength = np.hypot(down, right)
     angle = np.mod(np.arctan2(down, right), np.pi)
@@ -306,7 +303,7 @@ def _gradients(regions: Integers, light: Floats) -> Floats:
     return np.concatenate([orientations, mean[:, :1], deviation[:, None]], axis=1)
 
 
-def _geometry(regions: Integers, size: Floats) -> tuple[Floats, Floats, Floats]:
+def _geometry(regions: Ints, size: Floats) -> tuple[Floats, Floats, Floats]:
     """Place, shape and centre of the regions."""
     height, width = regions.shape
     row, column = np.indices(regions.shape).reshape(2, -1)

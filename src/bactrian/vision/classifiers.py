@@ -19,8 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
+from bactrian.arrays import Bools, Floats, Ints
 
 # --- linear ---
 
@@ -38,7 +37,7 @@ class LinearClassifier:
         self._model: Any = None
         self._only: int | None = None
 
-    def fit(self, features: NDArray[Any], labels: Integers) -> LinearClassifier:
+    def fit(self, features: NDArray[Any], labels: Ints) -> LinearClassifier:
         """Fit to features (n, n_features) and labels (n,)."""
         from sklearn.exceptions import ConvergenceWarning
         from sklearn.linear_model import LogisticRegression
@@ -121,10 +120,10 @@ class BoostedClassifiers:
         self.n_labels, self.settings, self.seed = n_labels, settings or BoostingSettings(), seed
         self._models: list[Any] = []
         self._linear: LinearClassifier | None = None
-        self._kept: Integers = np.zeros(0, dtype=np.int64)
+        self._kept: Ints = np.zeros(0, dtype=np.int64)
 
     def fit(
-        self, features: NDArray[Any], labels: Integers, rounds: Sequence[int] | Integers | None = None
+        self, features: NDArray[Any], labels: Ints, rounds: Sequence[int] | Ints | None = None
     ) -> BoostedClassifiers:
         """Fit all classifiers, each for its own number of rounds where ``rounds`` is given.
 
@@ -176,9 +175,7 @@ class BoostedClassifiers:
         return staged.astype(np.float64)
 
 
-def _boosted(
-    features: NDArray[Any], target: NDArray[np.bool_], settings: BoostingSettings, rounds: int, seed: int
-) -> Any:
+def _boosted(features: NDArray[Any], target: Bools, settings: BoostingSettings, rounds: int, seed: int) -> Any:
     """A classifier boosted on one core; a number where there is nothing to tell apart."""
     from sklearn.ensemble import HistGradientBoostingClassifier
     from threadpoolctl import threadpool_limits
@@ -206,7 +203,7 @@ def kinds_of(boosted: Floats, linear: Floats) -> dict[str, Floats]:
     return {"boosted": boosted, "linear": linear, "blend": _SHARE * boosted + (1.0 - _SHARE) * linear}
 
 
-def binary_losses(scores: Floats, labels: Integers) -> Floats:
+def binary_losses(scores: Floats, labels: Ints) -> Floats:
     """Mean logistic loss of each label against the rest, (..., n_labels) for scores (..., n, n_labels)."""
     sign = np.where(labels[:, None] == np.arange(scores.shape[-1]), -1.0, 1.0)
     losses: Floats = np.logaddexp(0.0, sign * scores).mean(axis=-2)

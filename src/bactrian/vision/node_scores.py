@@ -17,10 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bactrian.arrays import Floats, Ints
 from bactrian.vision.classifiers import KINDS, BoostedClassifiers, BoostingSettings, binary_losses, kinds_of
 
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 Follow = Callable[[str], None]
 #: Weights (n, n) of an image's superpixels around each of them, by name.
 Windows = Sequence[Floats]
@@ -40,7 +39,7 @@ class NodeScores:
     accuracies: dict[str, float]  #: out-of-fold, of the label with the highest score, of every kind
 
 
-def image_folds(n_images: int, n_folds: int, seed: int) -> list[Integers]:
+def image_folds(n_images: int, n_folds: int, seed: int) -> list[Ints]:
     """Positions of the images of each fold, drawn at random."""
     if not 2 <= n_folds <= n_images:
         raise ValueError(f"n_folds must lie between 2 and the {n_images} training images, found {n_folds}")
@@ -50,7 +49,7 @@ def image_folds(n_images: int, n_folds: int, seed: int) -> list[Integers]:
 
 def node_scores(
     features: Sequence[NDArray[Any]],
-    labels: Sequence[Integers],
+    labels: Sequence[Ints],
     others: Sequence[NDArray[Any]] = (),
     *,
     n_labels: int,
@@ -116,15 +115,15 @@ def with_opinions(features: NDArray[Any], scores: Floats, windows: Windows) -> N
 @dataclass(frozen=True, eq=False)
 class _Tried:
     settings: BoostingSettings
-    rounds: Integers
+    rounds: Ints
     loss: float
     scores: dict[str, Floats]
 
 
 def _cross_validated(
     features: NDArray[Any],
-    labels: Integers,
-    fold_of: Integers,
+    labels: Ints,
+    fold_of: Ints,
     n_labels: int,
     settings: BoostingSettings,
     seed: int,
@@ -149,7 +148,7 @@ def _cross_validated(
     return _Tried(settings, rounds, float(loss.min(axis=0).sum()), kinds_of(boosted, linear))
 
 
-def _fold_numbers(folds: Sequence[Integers], n_images: int) -> Integers:
+def _fold_numbers(folds: Sequence[Ints], n_images: int) -> Ints:
     numbers = np.empty(n_images, dtype=np.int64)
     for f, images in enumerate(folds):
         numbers[images] = f

@@ -6,15 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bactrian.arrays import Floats
 from bactrian.vision.superpixel_features import SegmentedImage
 from bactrian.vision.superpixels import to_pixels
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Floats = NDArray[np.float64]
 
 #: Colours of classes, told apart by people who confuse red and green (Okabe and Ito 2008).
 PALETTE = ("#000000", "#e69f00", "#0072b2", "#f0e442", "#009e73", "#d55e00", "#56b4e9", "#cc79a7")

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bactrian.arrays import Floats, Ints
 from bactrian.vision.appearance import Appearance, TextonVocabulary, appearance
 from bactrian.vision.superpixels import (
     RegionAdjacency,
@@ -21,9 +22,6 @@ from bactrian.vision.superpixels import (
     region_adjacency,
     superpixels,
 )
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 # --- context ---
 
@@ -36,7 +34,7 @@ _ALIKE_DIFFERENCES = (12.0, 6.0, 6.0, 6.0)
 SIDES = {"above": (-_REACH, 0.0), "below": (_REACH, 0.0), "left": (0.0, -_REACH), "right": (0.0, _REACH)}
 
 
-def adjacency_means(values: Floats, edges: Integers, weights: Floats) -> Floats:
+def adjacency_means(values: Floats, edges: Ints, weights: Floats) -> Floats:
     """Mean of the neighbours' values, weighted by edge; a superpixel without neighbours has its own."""
     n = values.shape[0]
     matrix = np.zeros((n, n))
@@ -93,10 +91,10 @@ class SegmentedImage:
     """An image as a graph of superpixels."""
 
     image: NDArray[np.uint8]  #: (h, w, 3)
-    segments: Integers  #: (h, w) superpixel of each pixel
+    segments: Ints  #: (h, w) superpixel of each pixel
     adjacency: RegionAdjacency
-    labels: Integers | None  #: (n,) majority label of each superpixel
-    pixel_labels: Integers | None  #: (h, w)
+    labels: Ints | None  #: (n,) majority label of each superpixel
+    pixel_labels: Ints | None  #: (h, w)
 
     @property
     def n_superpixels(self) -> int:

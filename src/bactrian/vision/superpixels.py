@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
+from bactrian.arrays import Floats, Ints
 
 METHODS = ("slic", "normalised-cuts")
 
@@ -27,7 +26,7 @@ def superpixels(
     compactness: float = 20.0,
     threshold: float = 0.1,
     seed: int = 0,
-) -> Integers:
+) -> Ints:
     """Superpixel number of every pixel.
 
     Parameters
@@ -83,7 +82,7 @@ def checked_image(image: Any) -> Floats:
     return array.astype(np.float64)
 
 
-def checked_segments(segments: Any, shape: tuple[int, int] | None = None) -> Integers:
+def checked_segments(segments: Any, shape: tuple[int, int] | None = None) -> Ints:
     """A map of superpixel numbers without gaps, or an error."""
     array = np.asarray(segments)
     if array.ndim != 2 or array.size == 0:
@@ -100,19 +99,19 @@ def checked_segments(segments: Any, shape: tuple[int, int] | None = None) -> Int
     return array.astype(np.int64)
 
 
-def _cut(pixels: Floats, segments: Integers, threshold: float, seed: int) -> Integers:
+def _cut(pixels: Floats, segments: Ints, threshold: float, seed: int) -> Ints:
     from skimage.graph import cut_normalized, rag_mean_color
 
     graph = rag_mean_color(255.0 * pixels, segments, mode="similarity")
-    cut: Integers = cut_normalized(segments, graph, thresh=threshold, rng=np.random.default_rng(seed))
+    cut: Ints = cut_normalized(segments, graph, thresh=threshold, rng=np.random.default_rng(seed))
     return cut
 
 
-def _renumbered(segments: Integers) -> Integers:
+def _renumbered(segments: Ints) -> Ints:
     _, first, inverse = np.unique(segments, return_index=True, return_inverse=True)
     rank = np.empty(first.size, dtype=np.int64)
     rank[np.argsort(first)] = np.arange(first.size)
-    renumbered: Integers = rank[inverse].reshape(segments.shape)
+    renumbered: Ints = rank[inverse].reshape(segments.shape)
     return renumbered
 
 
@@ -123,7 +122,7 @@ def _renumbered(segments: Integers) -> Integers:
 class RegionAdjacency:
     """Pairs of regions that share a boundary; 4-connected pixels."""
 
-    edges: Integers  #: (n_edges, 2), the smaller number first, in lexicographic order
+    edges: Ints  #: (n_edges, 2), the smaller number first, in lexicographic order
     boundary_length: Floats  #: (n_edges,) pairs of touching pixels
     contrast: Floats  #: (n_edges,) mean Lab distance of the two pixels of such a pair
     mean_contrast: Floats  #: (n_edges,) Lab distance of the regions' mean colours
@@ -159,7 +158,7 @@ def region_adjacency(segments: Any, image: Any) -> RegionAdjacency:
     )
 
 
-def region_means(segments: Integers, values: Floats) -> Floats:
+def region_means(segments: Ints, values: Floats) -> Floats:
     """Mean of pixel ``values`` (h * w, n) over each region, (n_regions, n)."""
     flat = segments.ravel()
     size = np.bincount(flat).astype(np.float64)
@@ -168,7 +167,7 @@ def region_means(segments: Integers, values: Floats) -> Floats:
     return means
 
 
-def majority_labels(segments: Any, labels: Any, n_labels: int) -> Integers:
+def majority_labels(segments: Any, labels: Any, n_labels: int) -> Ints:
     """The commonest pixel label of each region, the lowest where several are; negative labels do not count.
 
     A region without a labelled pixel has the label -1.
@@ -184,7 +183,7 @@ def majority_labels(segments: Any, labels: Any, n_labels: int) -> Integers:
     counts = np.zeros((int(regions.max()) + 1, n_labels), dtype=np.int64)
     known = pixel_labels >= 0
     np.add.at(counts, (regions[known], pixel_labels[known].astype(np.int64)), 1)
-    majority: Integers = np.where(counts.any(axis=1), counts.argmax(axis=1), -1)
+    majority: Ints = np.where(counts.any(axis=1), counts.argmax(axis=1), -1)
     return majority
 
 
