@@ -1,10 +1,74 @@
-"""Types of arrays, by what they hold."""
+"""Types of arrays by what they hold, and arrays made of what callers give, or an error that calls it by its name."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bactrian.errors import ArgumentError, ArgumentTypeError
+
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
+
+
+def rectangular(values: object, name: str) -> NDArray[Any]:
+    """``values`` as an array, neither ragged nor with masked entries."""
+    if isinstance(values, np.ma.MaskedArray) and np.ma.getmaskarray(values).any():
+        place = ", ".join(map(str, np.argwhere(np.ma.getmaskarray(values))[0].tolist()))
+        raise ArgumentError(name, f"is an array with masked entries, the first at [{place}]; every entry must count")
+    try:
+        return np.asarray(values)
+    except ValueError:
+        raise ArgumentError(name, "must be a rectangular array; its rows have different lengths") from None
+
+
+def real_numbers(values: object, name: str, length: int | None = None) -> Floats:
+    """A new array of floats, flat and of this length where one is given."""
+    array = rectangular(values, name)
+    if array.dtype.kind not in "biuf":
+        raise ArgumentTypeError(name, f"must hold real numbers, found dtype {array.dtype}")
+    if length is not None and array.shape != (length,):
+        raise ArgumentError(name, f"must have shape ({length},), found {array.shape}")
+    return array.astype(np.float64)
+
+
+def integers(values: object, name: str, length: int | None = None, *, least: int = 0, below: int | None = None) -> Ints:
+    """A new flat array of integers from ``least`` to less than ``below``.
+
+    >>> integers([0, 3], "labels", below=3)
+    Traceback (most recent call last):
+        ...
+    bactrian.errors.ArgumentError: labels[1] = 3 is outside 0 to 2
+    """
+    array = rectangular(values, name)
+    if length is not None and array.shape != (length,) and (array.size or length):
+        raise ArgumentError(name, f"must have shape ({length},), found {array.shape}")
+    if array.ndim != 1:
+        raise ArgumentError(name, f"must be a flat sequence of integers, found shape {array.shape}")
+    if array.size and array.dtype.kind not in "iu":
+        raise ArgumentTypeError(name, f"must be integers, found dtype {array.dtype}")
+    wrong = array < least if below is None else (array < least) | (array >= below)
+    if wrong.any():
+        place = int(np.argmax(wrong))
+        limits = f"below {least}" if below is None else f"outside {least} to {below - 1}"
+        raise ArgumentError(name, f"[{place}] = {array[place]} is {limits}")
+    return array.astype(np.int64)
+
+
+def number_pairs(values: object, n: int, name: str, what: str = "node") -> Ints:
+    """Pairs of two different numbers from 0 to n - 1, shape (n_pairs, 2); ``what`` has these numbers."""
+    array = rectangular(values, name)
+    if array.size == 0:
+        return np.zeros((0, 2), dtype=np.int64)
+    if array.ndim != 2 or array.shape[1] != 2:
+        raise ArgumentError(name, f"must have shape (n_edges, 2), found {array.shape}")
+    if array.dtype.kind not in "iu":
+        raise ArgumentTypeError(name, f"must hold integer {what} numbers, found dtype {array.dtype}")
+    wrong = ((array < 0) | (array >= n)).any(axis=1) | (array[:, 0] == array[:, 1])
+    if wrong.any():
+        e = int(np.argmax(wrong))
+        raise ArgumentError(name, f"[{e}] = {tuple(array[e].tolist())} must join two different {what}s of 0 to {n - 1}")
+    return array.astype(np.int64)

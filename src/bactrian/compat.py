@@ -12,6 +12,7 @@ from typing import Any, Self
 import numpy as np
 
 from bactrian.arrays import Ints
+from bactrian.errors import check_number
 from bactrian.estimators.encoding import Rows
 from bactrian.estimators.labels import Labels
 from bactrian.estimators.sequence_data import SequenceEdges
@@ -121,11 +122,7 @@ class CRF(LinearChainCRF):
                 f"algorithm must be 'lbfgs', found {self.algorithm!r}; the others are not implemented here"
             )
         for name in ("c1", "c2", "min_freq"):
-            value = getattr(self, name)
-            if value is None and name == "min_freq":
-                continue
-            if not isinstance(value, int | float) or not 0.0 <= value < np.inf:
-                raise ValueError(f"{name} must be a finite number of at least 0, found {value!r}")
+            check_number(name, getattr(self, name), least=0, below=np.inf, optional=name == "min_freq")
         if self.model_filename is not None:
             warnings.warn(
                 f"model_filename={self.model_filename!r} has no effect: no file is written; use save and load",

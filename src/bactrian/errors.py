@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -67,7 +67,7 @@ def check_choice(argument: str, value: object, choices: Collection[str]) -> None
 
 
 class Number(NamedTuple):
-    """What an option that is a number may be."""
+    """What an option that is a number may be; NaN is not a number."""
 
     least: float = -np.inf
     positive: bool = False  #: more than 0
@@ -75,39 +75,36 @@ class Number(NamedTuple):
     whole: bool = False
     optional: bool = False  #: None is allowed
 
+    def check(self, argument: str, value: object) -> None:
+        """Refuse another value."""
+        if value is None and self.optional:
+            return
+        kinds = int | np.integer if self.whole else int | float | np.integer | np.floating
+        if isinstance(value, bool) or not isinstance(value, kinds):
+            raise ArgumentTypeError(argument, f"must be {'an integer' if self.whole else 'a number'}, found {value!r}")
+        large = value > 0 if self.positive else value >= self.least
+        if not large or not (self.below is None or value < self.below):
+            lower = "positive" if self.positive else f"at least {self.least}"
+            upper = "" if self.below is None else " and finite" if self.below == np.inf else f" and below {self.below}"
+            raise ArgumentError(argument, f"must be {lower}{upper}, found {value}")
+
 
 def check_numbers(rules: Mapping[str, Number], given: Mapping[str, object]) -> None:
     """Refuse options that are not as the rules want them; options without a rule are left alone."""
     for name, rule in rules.items():
-        if name in given and not (rule.optional and given[name] is None):
-            check_number(
-                name, given[name], least=rule.least, positive=rule.positive, below=rule.below, whole=rule.whole
-            )
+        if name in given:
+            rule.check(name, given[name])
 
 
-def check_number(
-    argument: str,
-    value: object,
-    *,
-    least: float = -np.inf,
-    positive: bool = False,
-    below: float | None = None,
-    whole: bool = False,
-) -> None:
-    """Refuse what is not a number, at least ``least`` (or above 0) and below ``below``; NaN is not a number.
+def check_number(argument: str, value: object, **rule: Any) -> None:
+    """Refuse what is not such a :class:`Number`.
 
     >>> check_number("damping", 1.5, least=0, below=1)
     Traceback (most recent call last):
         ...
     bactrian.errors.ArgumentError: damping must be at least 0 and below 1, found 1.5
     """
-    kinds = int | np.integer if whole else int | float | np.integer | np.floating
-    if isinstance(value, bool) or not isinstance(value, kinds):
-        raise ArgumentTypeError(argument, f"must be {'an integer' if whole else 'a number'}, found {value!r}")
-    if not (value > 0 if positive else value >= least) or not (below is None or value < below):
-        lower = "positive" if positive else f"at least {least}"
-        upper = "" if below is None else " and finite" if below == np.inf else f" and below {below}"
-        raise ArgumentError(argument, f"must be {lower}{upper}, found {value}")
+    Number(**rule).check(argument, value)
 
 
 def check_flag(argument: str, value: object) -> None:

@@ -459,7 +459,9 @@ def test_node_counts_that_do_not_add_up(counts: list[int]) -> None:
 
 @pytest.mark.parametrize("counts", [[6, -1], [2.5, 2.5], [[3, 2]], 5, ["3", "2"]])
 def test_node_counts_of_a_wrong_kind(counts: Any) -> None:
-    with pytest.raises(ValueError, match="node_counts must be a flat sequence of integers"):
+    with pytest.raises(
+        ValueError, match=r"node_counts(\[1\] = -1 is below 0| must be (integers|a flat sequence of integers))"
+    ):
         graph_data(node_counts=counts)
 
 
@@ -492,7 +494,7 @@ def test_labels_of_a_wrong_dtype(dtype: Any) -> None:
 
 @pytest.mark.parametrize("n_labels", [0, -1, 2.0, "3", None, True])
 def test_bad_number_of_labels(n_labels: Any) -> None:
-    with pytest.raises(ValueError, match="n_labels must be an integer of at least 1"):
+    with pytest.raises(ValueError, match=r"n_labels must be (at least 1|an integer)"):
         graph_data(n_labels=n_labels)
 
 

@@ -161,7 +161,7 @@ def test_what_a_document_lacks_is_named():
     with pytest.raises(ValueError, match="document 'x' does not know its text and lines, which message=True needs"):
         EntityFeatures(pos=False, message=True).extract(Document(["a"], name="x", line_starts=[0]))
     for setting in ({"ngrams": -1}, {"window": None}, {"reach": 1.5}, {"window": True}):
-        with pytest.raises(ValueError, match=f"{next(iter(setting))} must be an integer of 0 or more, found"):
+        with pytest.raises(ValueError, match=f"{next(iter(setting))} must be (at least 0|an integer), found"):
             EntityFeatures(**setting)
 
 
@@ -243,17 +243,19 @@ def test_frequent_words_are_joined_to_the_nearest():
 def test_own_rules_are_checked():
     assert skip_edges(["a", "b", "a"], lambda words: [(2, 0), (0, 2), (1, 0)]).tolist() == [[0, 1], [0, 2]]
     assert skip_edges(["a"], lambda words: []).shape == (0, 2)
-    with pytest.raises(ValueError, match=r"rule returned edge 1 = \(0, 3\); expected two different positions among 3"):
+    with pytest.raises(
+        ValueError, match=r"what rule returns\[1\] = \(0, 3\) must join two different positions of 0 to 2"
+    ):
         skip_edges(["a", "b", "c"], lambda words: [(0, 1), (0, 3)])
-    with pytest.raises(ValueError, match=r"edge 0 = \(1, 1\)"):
+    with pytest.raises(ValueError, match=r"= \(1, 1\) must join two different"):
         skip_edges(["a", "b", "c"], lambda words: [(1, 1)])
-    with pytest.raises(ValueError, match="pairs of positions"):
+    with pytest.raises(ValueError, match="must have shape"):
         skip_edges(["a", "b", "c"], lambda words: [0, 1])
-    with pytest.raises(ValueError, match="pairs of positions"):
+    with pytest.raises(ValueError, match="integer position numbers"):
         skip_edges(["a", "b", "c"], lambda words: [(0.0, 1.0)])
     with pytest.raises(ValueError, match="rule must be one of nearest, all, names or a function"):
         skip_edges(["a"], "next")
-    with pytest.raises(ValueError, match="max_occurrences must be None or an integer of 2 or more"):
+    with pytest.raises(ValueError, match="max_occurrences must be at least 2"):
         skip_edges(["a"], "all", max_occurrences=1)
     with pytest.raises(TypeError, match=r"words\[1\] must be a string"):
         skip_edges(["a", 1])

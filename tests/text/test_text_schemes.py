@@ -111,7 +111,7 @@ def test_other_bad_input_is_refused():
         spans("O")
     with pytest.raises(ValueError, match="target must be one of"):
         convert([], "BIO", "bio")
-    with pytest.raises(ValueError, match="must rise from 0 or more to less than the 2 tokens"):
+    with pytest.raises(ValueError, match=r"sentence_starts\[1\] = 2 is outside 0 to 1"):
         spans(["O", "O"], sentence_starts=[0, 2])
     with pytest.raises(ValueError, match=r"entities\[1\] = \('LOC', 1, 3\) overlaps"):
         tags_of([("PER", 0, 2), ("LOC", 1, 3)], 4)

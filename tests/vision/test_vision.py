@@ -83,8 +83,8 @@ def test_bad_images_are_refused(image, error, message):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"method": "watershed"}, "method must be one of 'slic', 'normalised-cuts', found 'watershed'"),
-        ({"n_superpixels": 0}, "n_superpixels must be an integer of at least 1, found 0"),
+        ({"method": "watershed"}, "method must be one of slic, normalised-cuts, found 'watershed'"),
+        ({"n_superpixels": 0}, "n_superpixels must be at least 1, found 0"),
         ({"compactness": 0.0}, "compactness must be positive"),
         ({"threshold": float("nan")}, "threshold must be positive"),
     ],

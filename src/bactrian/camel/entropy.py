@@ -35,8 +35,8 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from scipy.optimize import linprog
 
+from bactrian.arrays import real_numbers
 from bactrian.engines.numba.orders import appearances
-from bactrian.graphs.domain import real_numbers
 from bactrian.graphs.packed import PackedData
 from bactrian.graphs.packing import is_bethe
 

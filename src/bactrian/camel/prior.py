@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bactrian.arrays import real_numbers
 from bactrian.errors import ArgumentError, ArgumentTypeError
-from bactrian.graphs.domain import real_numbers
 
 Floats = NDArray[np.float64]
 

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from bactrian.arrays import Ints
+from bactrian.arrays import Ints, number_pairs
 from bactrian.errors import about
 from bactrian.estimators.labels import checked_list
-from bactrian.graphs.domain import number_pairs, pointer
+from bactrian.graphs.domain import pointer
 from bactrian.graphs.inputs import checked_rows
 
 

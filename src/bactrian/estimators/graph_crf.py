@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_is_fitted
 
-from bactrian.arrays import Floats
+from bactrian.arrays import Floats, real_numbers
 from bactrian.camel.camel import Camel
 from bactrian.errors import check_choice, check_flag, check_number
 from bactrian.estimators.base import LearnedEstimator
@@ -26,7 +26,6 @@ from bactrian.estimators.labels import (
 )
 from bactrian.estimators.priors import Block, Fold, graph_blocks, graph_folds, variances
 from bactrian.estimators.saving import Arrays
-from bactrian.graphs.domain import real_numbers
 from bactrian.graphs.elimination import MemoryBudgetError
 from bactrian.graphs.graph_data import NODE_FACTORS, GraphData, checked_weights
 from bactrian.graphs.scores import TYINGS
@@ -279,9 +278,7 @@ class GraphEstimator(LearnedEstimator):
         right = self.classes_[found.nodes.argmax(axis=1)] == truth
         if sample_weight is None:
             return float(np.mean(right))
-        weights = real_numbers(sample_weight, "sample_weight")
-        if weights.shape != (len(stacked.shapes),):
-            raise ValueError(f"sample_weight must have shape ({len(stacked.shapes)},), found {weights.shape}")
+        weights = real_numbers(sample_weight, "sample_weight", len(stacked.shapes))
         return float(np.average(right, weights=np.repeat(weights, stacked.node_counts)))
 
     def diagnose(self, X: Any, y: Any, predict: Any = None, known: Any = None, *, restarts: int = 4) -> Diagnosis:

@@ -11,9 +11,8 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from bactrian.arrays import Bools, Floats, Ints
+from bactrian.arrays import Bools, Floats, Ints, real_numbers, rectangular
 from bactrian.errors import ArgumentError, about
-from bactrian.graphs.domain import real_numbers, rectangular
 
 #: Kinds of labels, in words, and the dtype of an array of them. In Python booleans are integers, so they come first.
 _KINDS: dict[Any, tuple[str, Any]] = {

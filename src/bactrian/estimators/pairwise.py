@@ -13,8 +13,8 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from bactrian.arrays import Floats, Ints
-from bactrian.graphs.domain import Domain, number_pairs, rectangular
+from bactrian.arrays import Floats, Ints, number_pairs, rectangular
+from bactrian.graphs.domain import Domain
 from bactrian.graphs.graph import ClusterGraph, grid_edges
 from bactrian.graphs.loglinear import LogLinearModel
 

@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import ArrayLike
 
-from bactrian.arrays import Ints
+from bactrian.arrays import Ints, integers, number_pairs
 from bactrian.estimators.encoding import Rows
-from bactrian.graphs.domain import number_pairs, pointer, rectangular
+from bactrian.graphs.domain import pointer
 from bactrian.text.skips import SkipRule, skip_edges
 
 #: Types of edges in the packed graphs.
@@ -48,21 +47,12 @@ def sequence_edges(lengths: Ints, breaks: Any, skips: Sequence[Ints] | None) -> 
     if breaks is not None:
         _check_length(breaks, lengths.size, "breaks")
         for m, positions in enumerate(breaks):
-            begins[start[m] + _checked_positions(positions, int(lengths[m]), f"breaks[{m}]")] = True
+            begins[start[m] + integers(positions, f"breaks[{m}]", below=int(lengths[m]))] = True
     second = np.flatnonzero(~begins[:-1])
     transitions = np.stack([second - 1, second], axis=1)
     empty = np.zeros((0, 2), dtype=np.int64)
     joined = [empty] if skips is None else [empty, *(pairs + start[m] for m, pairs in enumerate(skips))]
     return SequenceEdges(transitions, np.concatenate(joined))
-
-
-def _checked_positions(positions: ArrayLike, length: int, name: str) -> Ints:
-    array = rectangular(positions, name)
-    if array.size == 0:
-        return np.zeros(0, dtype=np.int64)
-    if array.ndim != 1 or array.dtype.kind not in "iu" or (array < 0).any() or (array >= length).any():
-        raise ValueError(f"{name} must hold positions from 0 to {length - 1}, found {positions!r}")
-    return array.astype(np.int64)
 
 
 def checked_skips(skips: Any, lengths: Ints) -> list[Ints]:

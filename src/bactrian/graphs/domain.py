@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Iterable, Sequence
-from typing import Any, SupportsIndex
+from typing import SupportsIndex
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bactrian.arrays import Floats, Ints
+from bactrian.arrays import Ints, integers, rectangular
 
 
 class Domain:
@@ -20,7 +20,7 @@ class Domain:
     """
 
     def __init__(self, cardinalities: Sequence[int] | NDArray[np.integer], clusters: Iterable[Sequence[int]]) -> None:
-        self.cardinalities = checked_cardinalities(cardinalities)
+        self.cardinalities = integers(cardinalities, "cardinalities", least=1)
         if not isinstance(clusters, Iterable):
             raise TypeError(f"clusters must be a sequence of scopes, found {type(clusters).__name__}")
         self.clusters = tuple(self.checked_scope(scope, f"clusters[{i}]") for i, scope in enumerate(clusters))
@@ -78,59 +78,10 @@ class Domain:
         return array.astype(np.int64)
 
 
-def rectangular(values: object, name: str) -> NDArray[Any]:
-    """``values`` as an array, or a ValueError that calls them ``name``: rows of different lengths, masked entries."""
-    if isinstance(values, np.ma.MaskedArray) and np.ma.getmaskarray(values).any():
-        place = ", ".join(map(str, np.argwhere(np.ma.getmaskarray(values))[0].tolist()))
-        raise ValueError(f"{name} is an array with masked entries, the first at [{place}]; every entry must count")
-    try:
-        return np.asarray(values)
-    except ValueError:
-        raise ValueError(f"{name} must be a rectangular array; its rows have different lengths") from None
-
-
-def real_numbers(values: object, name: str) -> Floats:
-    """A new array of floats, or an error that calls the values ``name``."""
-    array = rectangular(values, name)
-    if array.dtype.kind not in "biuf":
-        raise TypeError(f"{name} must hold real numbers, found dtype {array.dtype}")
-    return array.astype(np.float64)
-
-
-def number_pairs(values: object, n: int, name: str, what: str = "node") -> Ints:
-    """Pairs of two different numbers from 0 to n - 1, shape (n_pairs, 2), or an error that calls them ``name``."""
-    array = rectangular(values, name)
-    if array.size == 0:
-        return np.zeros((0, 2), dtype=np.int64)
-    if array.ndim != 2 or array.shape[1] != 2:
-        raise ValueError(f"{name} must have shape (n_edges, 2), found {array.shape}")
-    if array.dtype.kind not in "iu":
-        raise TypeError(f"{name} must hold integer {what} numbers, found dtype {array.dtype}")
-    wrong = ((array < 0) | (array >= n)).any(axis=1) | (array[:, 0] == array[:, 1])
-    if wrong.any():
-        e = int(np.argmax(wrong))
-        pair = tuple(array[e].tolist())
-        raise ValueError(f"{name}[{e}] = {pair} must join two different {what}s of 0 to {n - 1}")
-    return array.astype(np.int64)
-
-
 def _index(value: SupportsIndex) -> int:
     if isinstance(value, bool | np.bool_):
         raise TypeError
     return operator.index(value)
-
-
-def checked_cardinalities(cardinalities: Any) -> Ints:
-    """Numbers of states, all of them whole and at least 1."""
-    array = rectangular(cardinalities, "cardinalities")
-    if array.ndim != 1:
-        raise ValueError(f"cardinalities must be a flat sequence of integers, found shape {array.shape}")
-    if array.size and array.dtype.kind not in "iu":
-        raise TypeError(f"cardinalities must be integers, found dtype {array.dtype}")
-    if (array < 1).any():
-        v = int(np.argmax(array < 1))
-        raise ValueError(f"cardinalities[{v}] = {array[v]}; a variable needs at least 1 state")
-    return array.astype(np.int64)
 
 
 def pointer(counts: Sequence[int] | NDArray[np.integer | np.bool_]) -> Ints:

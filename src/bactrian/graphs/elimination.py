@@ -24,10 +24,10 @@ from math import log10, prod
 import numpy as np
 from numpy.typing import ArrayLike
 
-from bactrian.arrays import Bools, Floats, Ints
+from bactrian.arrays import Bools, Floats, Ints, integers
 from bactrian.engines.numba.elimination import adjacency, assign_scopes, eliminate, initial_fill, supernodes
-from bactrian.errors import ArgumentError, check_choice, check_number
-from bactrian.graphs.domain import checked_cardinalities, pointer
+from bactrian.errors import ArgumentError
+from bactrian.graphs.domain import pointer
 
 ORDERS = ("min-fill", "min-mean-fill", "min-weight")
 
@@ -101,8 +101,8 @@ def junction_tree(
     cardinalities
         (n,) number of states of each variable.
     scopes
-        Sets of variables, each of which some clique must contain. A variable in no scope has a clique of
-        its own.
+        Sets of variables, checked by :class:`~bactrian.graphs.domain.Domain`, each of which some clique must contain.
+        A variable in no scope has a clique of its own.
     evidence
         Observed variables; they are taken out of every scope before the first elimination.
     orders
@@ -126,10 +126,11 @@ def junction_tree(
     MemoryBudgetError
         Where the best tree found needs more than ``memory_budget``.
     """
-    sizes = checked_cardinalities(cardinalities)
-    flat, offsets = _checked_scopes(scopes, sizes.size)
-    free = _free_variables(evidence, sizes.size)
-    _check_options(orders, restarts, memory_budget)
+    sizes = integers(cardinalities, "cardinalities", least=1)
+    offsets = pointer(np.fromiter(map(len, scopes), np.int64, len(scopes)))
+    flat = integers(list(chain.from_iterable(scopes)), "scopes", below=sizes.size)
+    free = np.ones(sizes.size, np.bool_)
+    free[integers(list(evidence), "evidence", below=sizes.size)] = False
     log2_budget = float(np.log2(max(memory_budget, 1) / _BYTES_PER_ENTRY))
     best = _best_elimination(sizes, flat, offsets, free, orders, restarts, seed, log2_budget)
     tree = _build(sizes, flat, offsets, free, *best)
@@ -214,48 +215,6 @@ def _build(
         table_entries=sum(prod([cards[v] for v in clique]) for clique in cliques),
         assignment=tuple(assign_scopes(flat, offsets, free, order, clique_of).tolist()),
     )
-
-
-def _checked_scopes(scopes: Sequence[Sequence[int]], n: int) -> tuple[Ints, Ints]:
-    """Scopes end to end in one array, with the offsets at which they start."""
-    lengths = np.fromiter(map(len, scopes), np.int64, len(scopes))
-    offsets = pointer(lengths)
-    flat = np.asarray(list(chain.from_iterable(scopes)))
-    if flat.size == 0:
-        return np.zeros(0, np.int64), offsets
-    if flat.dtype.kind not in "iu":
-        raise ValueError(f"scopes: expected integers as variables, found dtype {flat.dtype}")
-    owner = np.repeat(np.arange(lengths.size), lengths)
-    outside = np.flatnonzero((flat < 0) | (flat >= n))
-    if outside.size:
-        s, v = owner[outside[0]], flat[outside[0]]
-        raise ValueError(f"scopes[{s}]: expected variables from 0 to {n - 1}, found {v}")
-    by_scope = np.lexsort((flat, owner))
-    same = (np.diff(flat[by_scope]) == 0) & (np.diff(owner[by_scope]) == 0)
-    if same.any():
-        i = by_scope[np.argmax(same)]
-        raise ValueError(f"scopes[{owner[i]}]: expected distinct variables, found {flat[i]} more than once")
-    return flat.astype(np.int64), offsets
-
-
-def _free_variables(evidence: Iterable[int], n: int) -> Bools:
-    """Which variables are not observed."""
-    free = np.ones(n, np.bool_)
-    for v in evidence:
-        if v not in range(n):
-            raise ValueError(f"evidence: expected variables from 0 to {n - 1}, found {v}")
-        free[int(v)] = False
-    return free
-
-
-def _check_options(orders: Sequence[str], restarts: int, memory_budget: int) -> None:
-    """Refuse options that name no order, draw none, or allow less than nothing."""
-    if isinstance(orders, str) or not orders:
-        raise ValueError(f"orders: expected a sequence of one or more of {ORDERS}, found {orders!r}")
-    for i, rule in enumerate(orders):
-        check_choice(f"orders[{i}]", rule, ORDERS)
-    check_number("restarts", restarts, least=1, whole=True)
-    check_number("memory_budget", memory_budget, least=0)
 
 
 def _readable(n_bytes: int) -> str:

@@ -301,8 +301,9 @@ def junction_tree_graph(cardinalities: Sequence[int], clusters: Sequence[Sequenc
     >>> len(graph.clusters), sorted(len(scope) for scope in graph.clusters[4:])
     (6, [3, 3])
     """
-    tree = junction_tree(np.asarray(cardinalities), [tuple(scope) for scope in clusters])
-    n = len(clusters)
+    given = Domain(cardinalities, clusters)
+    tree = junction_tree(given.cardinalities, given.clusters)
+    n = len(given.clusters)
     edges = [(n + i, n + j, sepset) for i, j, sepset in tree.edges]
-    edges += [(i, n + clique, tuple(clusters[i])) for i, clique in enumerate(tree.assignment)]
-    return ClusterGraph(cardinalities, [*map(tuple, clusters), *tree.cliques], edges)
+    edges += [(i, n + clique, given.clusters[i]) for i, clique in enumerate(tree.assignment)]
+    return ClusterGraph(cardinalities, [*given.clusters, *tree.cliques], edges)

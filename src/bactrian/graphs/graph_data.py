@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from bactrian.arrays import Bools, Floats, Ints
-from bactrian.graphs.domain import number_pairs, pointer, real_numbers, rectangular
+from bactrian.arrays import Bools, Floats, Ints, integers, number_pairs, real_numbers, rectangular
+from bactrian.errors import check_choice, check_number
+from bactrian.graphs.domain import pointer
 from bactrian.graphs.inputs import Inputs, checked_rows
 from bactrian.graphs.scores import TYINGS, EdgeType, StructuredScores, TiedTable
 
@@ -73,10 +74,8 @@ class GraphData:
         class_weight: str | ArrayLike | None = None,
         active: ArrayLike | None = None,
     ) -> None:
-        if isinstance(n_labels, bool) or not (isinstance(n_labels, int | np.integer) and n_labels >= 1):
-            raise ValueError(f"n_labels must be an integer of at least 1, found {n_labels!r}")
-        if node_factors not in NODE_FACTORS:
-            raise ValueError(f"node_factors must be one of {', '.join(NODE_FACTORS)}, found {node_factors!r}")
+        check_number("n_labels", n_labels, least=1, whole=True)
+        check_choice("node_factors", node_factors, NODE_FACTORS)
         self.n_labels = int(n_labels)
         self.node_factors = node_factors
         node_rows = checked_rows(inputs, "inputs")
@@ -86,7 +85,8 @@ class GraphData:
         n_edges = self.edges.shape[0]
         self.edge_order: Ints = order
         self.tables: tuple[TiedTable, ...] = _checked_tables(tables, self.n_labels)
-        self.edge_types = _checked_codes(edge_types, n_edges, len(self.tables), "edge_types")[order]
+        types = np.zeros(n_edges, dtype=np.int64) if edge_types is None else edge_types
+        self.edge_types = integers(types, "edge_types", n_edges, below=len(self.tables))[order]
         rows_of_type = self._checked_edge_inputs(edge_inputs)
         codes = rectangular(labels, "labels") if labels is not None else None
         if codes is not None and codes.dtype.kind == "b":
@@ -94,7 +94,7 @@ class GraphData:
         if codes is not None and codes.dtype.kind == "i" and (codes == -1).any():
             node = int(np.argmax(codes.ravel() == -1))
             raise ValueError(f"labels[{node}] = -1 stands for an unknown label; every node needs a label here")
-        self.labels = None if codes is None else _checked_codes(codes, n_nodes, self.n_labels, "labels")
+        self.labels = None if codes is None else integers(codes, "labels", n_nodes, below=self.n_labels)
         self.weights = checked_weights(weights, self.n_graphs, "weights")
         if class_weight is not None:
             self.weights = self.weights * self._label_weights(class_weight)
@@ -250,38 +250,17 @@ def _checked_pointer(node_counts: ArrayLike | None, n_nodes: int) -> Ints:
         raise ValueError("inputs has no rows; the data needs at least one node")
     if node_counts is None:
         return np.array([0, n_nodes], dtype=np.int64)
-    counts = rectangular(node_counts, "node_counts")
-    if counts.ndim != 1 or counts.dtype.kind not in "iu" or (counts < 0).any():
-        raise ValueError("node_counts must be a flat sequence of integers, none negative")
+    counts = integers(node_counts, "node_counts")
     if counts.sum() != n_nodes:
         raise ValueError(f"node_counts must add up to the {n_nodes} rows of inputs, found {int(counts.sum())}")
     return pointer(counts)
-
-
-def _checked_codes(codes: ArrayLike | None, length: int, n_codes: int, name: str) -> Ints:
-    if codes is None:
-        return np.zeros(length, dtype=np.int64)
-    array = rectangular(codes, name)
-    if array.size == 0 and length == 0:
-        return np.zeros(0, dtype=np.int64)
-    if array.shape != (length,):
-        raise ValueError(f"{name} must have shape ({length},), found {array.shape}")
-    if array.dtype.kind not in "iu":
-        raise TypeError(f"{name} must be integers, found dtype {array.dtype}")
-    wrong = (array < 0) | (array >= n_codes)
-    if wrong.any():
-        position = int(np.argmax(wrong))
-        raise ValueError(f"{name}[{position}] = {array[position]} is outside 0 to {n_codes - 1}")
-    return array.astype(np.int64)
 
 
 def checked_weights(weights: ArrayLike | None, length: int, name: str) -> Floats:
     """Weights of instances or labels, 1 where none are given; ``name`` is what an error calls them."""
     if weights is None:
         return np.ones(length)
-    array = real_numbers(weights, name)
-    if array.shape != (length,):
-        raise ValueError(f"{name} must have shape ({length},), found {array.shape}")
+    array = real_numbers(weights, name, length)
     if not (np.isfinite(array).all() and (array >= 0.0).all() and array.any()):
         raise ValueError(f"{name} must be finite, none negative and not all zero")
     return array

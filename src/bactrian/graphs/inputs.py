@@ -13,10 +13,9 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from bactrian.arrays import Bools, Floats, Ints
+from bactrian.arrays import Bools, Floats, Ints, real_numbers
 from bactrian.engines.numba.sparse import rows_times_states, rows_times_weights
 from bactrian.engines.numba.threads import Workers, balanced_blocks
-from bactrian.graphs.domain import real_numbers
 
 Compressed = tuple[Ints, NDArray[np.int32], Floats]
 

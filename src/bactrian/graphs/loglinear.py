@@ -14,8 +14,8 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike
 
-from bactrian.arrays import Floats
-from bactrian.graphs.domain import Domain, real_numbers
+from bactrian.arrays import Floats, real_numbers
+from bactrian.graphs.domain import Domain
 from bactrian.graphs.inputs import checked_rows
 
 
@@ -91,11 +91,7 @@ class Samples:
         if sample_weight is None:
             self.sample_weight = np.ones(self.X.shape[0])
         else:
-            self.sample_weight = real_numbers(sample_weight, "sample_weight")
-            if self.sample_weight.shape != (self.X.shape[0],):
-                raise ValueError(
-                    f"sample_weight must have shape ({self.X.shape[0]},), found {self.sample_weight.shape}"
-                )
+            self.sample_weight = real_numbers(sample_weight, "sample_weight", self.X.shape[0])
             for m, weight in enumerate(self.sample_weight):
                 _checked_weight(float(weight), f"sample_weight[{m}]")
             if not self.sample_weight.any():

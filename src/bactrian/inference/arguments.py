@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from bactrian.arrays import Floats, Ints
+from bactrian.arrays import Floats, Ints, real_numbers
 from bactrian.errors import ArgumentError
 from bactrian.graphs.graph import ClusterGraph
 from bactrian.graphs.graph_data import GraphData
@@ -101,12 +101,7 @@ def evidence_list(evidence: Any, n_models: int) -> Sequence[Any]:
 
 def checked_weights(weights: ArrayLike, n_weights: int) -> Floats:
     """Finite weights of the right length, or an error."""
-    array = np.asarray(weights)
-    if array.dtype.kind not in "biuf" and array.size:
-        raise TypeError(f"weights must be numbers, found dtype {array.dtype}")
-    if array.shape != (n_weights,):
-        raise ValueError(f"weights must have shape ({n_weights},), found {array.shape}")
-    array = array.astype(np.float64)
+    array = real_numbers(weights, "weights", n_weights)
     if not np.isfinite(array).all():
         raise ValueError(f"weights[{int(np.argmin(np.isfinite(array)))}] is not finite but NaN or infinite")
     return array

@@ -25,7 +25,7 @@ from typing import Literal, NoReturn, cast
 import numpy as np
 from numpy.typing import ArrayLike
 
-from bactrian.arrays import Floats, Ints
+from bactrian.arrays import Floats, Ints, integers
 from bactrian.files import atomic_file
 from bactrian.graphs.graph import ClusterGraph
 from bactrian.graphs.loglinear import LogLinearModel
@@ -67,7 +67,7 @@ class UaiModel:
 
     def __post_init__(self) -> None:
         """Take array-likes as well as arrays, and refuse what no file could hold."""
-        cards = _checked_integers("cardinalities", self.cardinalities, 1)
+        cards = integers(self.cardinalities, "cardinalities", least=1)
         scopes = [tuple(scope) for scope in self.scopes]
         tables = [np.asarray(table, np.float64) for table in self.tables]
         if self.kind not in _KINDS:
@@ -125,7 +125,7 @@ def read_evidence(path: StrPath, cardinalities: ArrayLike | None = None) -> dict
     layouts is read as the one without a count of samples, which is that of 2014.
     """
     words = _Words(path)
-    sizes = None if cardinalities is None else _checked_integers("cardinalities", cardinalities, 1).tolist()
+    sizes = None if cardinalities is None else integers(cardinalities, "cardinalities", least=1).tolist()
     n_words = words.left
     count = words.integer("number of observations", 0)
     if n_words != 1 + 2 * count:
@@ -184,7 +184,7 @@ def write_model(path: StrPath, model: UaiModel) -> None:
 
 def write_evidence(path: StrPath, evidence: Mapping[int, int]) -> None:
     """Write evidence ``{variable: state}`` in the layout of 2014, without a count of samples."""
-    pairs = _checked_integers("evidence", [part for pair in sorted(evidence.items()) for part in pair], 0)
+    pairs = integers([part for pair in sorted(evidence.items()) for part in pair], "evidence")
     _replace(path, [f"{len(evidence)} {_join(pairs)}".rstrip()])
 
 
@@ -208,7 +208,7 @@ def write_log_partition(path: StrPath, log_partition: float) -> None:
 
 def write_assignment(path: StrPath, assignment: ArrayLike) -> None:
     """Write one state per variable as an ``MPE`` result."""
-    states = _checked_integers("assignment", assignment, 0)
+    states = integers(assignment, "assignment")
     _replace(path, ["MPE", f"{states.size} {_join(states)}".rstrip()])
 
 
@@ -338,18 +338,6 @@ def _are_blocks(words: Sequence[str], count: int, width: int) -> bool:
             return False
         at += 1 + size * width
     return count >= 0 and at == len(words)
-
-
-def _checked_integers(name: str, values: ArrayLike, lowest: int) -> Ints:
-    """Values as a vector of integers, none of them below ``lowest``."""
-    array = np.asarray(values)
-    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
-        found = f"shape {array.shape} and dtype {array.dtype}"
-        raise ValueError(f"{name}: expected a vector of integers, found {found}")
-    if array.size and array.min() < lowest:
-        i = int(np.argmin(array))
-        raise ValueError(f"{name}[{i}]: expected at least {lowest}, found {array[i]}")
-    return array.astype(np.int64)
 
 
 def _check_probabilities(name: str, arrays: Sequence[Floats]) -> None:

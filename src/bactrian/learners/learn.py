@@ -9,14 +9,13 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike
 
-from bactrian.arrays import Floats
+from bactrian.arrays import Floats, real_numbers
 from bactrian.camel.camel import SHORTHAND, Camel
 from bactrian.camel.prior import Prior
 from bactrian.camel.run import Settings
 from bactrian.engines.files.packed_folder import PackedFolder
 from bactrian.engines.numba.threads import Deadline, Workers, single_threaded_blas
 from bactrian.errors import ArgumentTypeError, Number, check_callback, check_choice, check_numbers
-from bactrian.graphs.domain import real_numbers
 from bactrian.graphs.graph_data import GraphData
 from bactrian.graphs.loglinear import Instance, Samples
 from bactrian.graphs.packed import PackedData
@@ -223,9 +222,7 @@ def _checked_method(method: Any) -> Learner:
 def _checked_start(start: ArrayLike | Solution | None, n_weights: int) -> Floats | None:
     if start is None:
         return None
-    weights = real_numbers(start.weights if isinstance(start, Solution) else start, "start")
-    if weights.shape != (n_weights,):
-        raise ValueError(f"start must have shape ({n_weights},), found {weights.shape}")
+    weights = real_numbers(start.weights if isinstance(start, Solution) else start, "start", n_weights)
     if not np.isfinite(weights).all():
         raise ValueError("start holds NaN or infinite weights")
     return weights

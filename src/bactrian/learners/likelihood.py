@@ -25,6 +25,7 @@ from bactrian.camel.schedule import SCHEDULE
 from bactrian.engines.files.packed_folder import PackedFolder
 from bactrian.engines.numba.schedules import CONVERGED
 from bactrian.engines.numba.threads import Deadline, Workers
+from bactrian.errors import check_choice, check_number
 from bactrian.graphs.junction import on_junction_trees
 from bactrian.graphs.packed import PackedData
 from bactrian.inference.propagation import settle
@@ -59,12 +60,9 @@ class Likelihood:
     def __post_init__(self) -> None:
         if self.inference == "rbp":
             object.__setattr__(self, "inference", "lbp")
-        if self.inference not in ("exact", "lbp", "trw", "convex"):
-            raise ValueError(f"inference must be 'exact', 'lbp', 'trw' or 'convex', found {self.inference!r}")
-        if not self.message_tolerance > 0.0:
-            raise ValueError(f"message_tolerance must be positive, found {self.message_tolerance}")
-        if self.max_sweeps < 1:
-            raise ValueError(f"max_sweeps must be at least 1, found {self.max_sweeps}")
+        check_choice("inference", self.inference, ("exact", "lbp", "trw", "convex"))
+        check_number("message_tolerance", self.message_tolerance, positive=True)
+        check_number("max_sweeps", self.max_sweeps, least=1, whole=True)
 
     @property
     def name(self) -> str:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bactrian.arrays import Floats, Ints
+from bactrian.errors import check_number
 from bactrian.solvers.solution import Progress, Record, Solution
 
 # --- calibration ---
@@ -43,8 +44,7 @@ def reliability(marginals: Floats, labels: Ints, n_bins: int = 10) -> Reliabilit
     >>> float(round(reliability(marginals, np.array([0, 0, 0, 1, 0])).error, 12))
     0.0
     """
-    if n_bins < 1:
-        raise ValueError(f"n_bins must be at least 1, found {n_bins}")
+    check_number("n_bins", n_bins, least=1, whole=True)
     confidence = marginals.max(axis=1)
     right = marginals.argmax(axis=1) == labels
     least = 1.0 / marginals.shape[1]

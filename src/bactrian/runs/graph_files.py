@@ -35,9 +35,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bactrian.arrays import Floats, Ints
+from bactrian.arrays import Floats, Ints, number_pairs
 from bactrian.errors import ArgumentError
-from bactrian.graphs.domain import number_pairs
 from bactrian.graphs.inputs import checked_rows
 
 _KEYS = ("nodes", "edges", "edge_features", "labels", "name")

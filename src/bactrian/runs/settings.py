@@ -24,7 +24,7 @@ from bactrian.text.features import CONLL, SEMINARS, EntityFeatures
 from bactrian.text.schemes import checked_scheme
 from bactrian.text.skips import RULES
 from bactrian.text.tagged import SEMINAR_FIELDS
-from bactrian.text.tokenizer import PATTERNS
+from bactrian.text.tokenizer import PATTERNS, SENTENCES
 
 MODELS: dict[str, type[LearnedEstimator]] = {
     "chain": LinearChainCRF,
@@ -32,7 +32,6 @@ MODELS: dict[str, type[LearnedEstimator]] = {
     "graph": GraphCRF,
 }
 FORMATS = ("columns", "tagged", "graphs")
-SENTENCES = ("prose", "lines", "paragraphs", "document")
 
 #: Settings of the features by name; without parts of speech, so that raw text can be tagged.
 FEATURES: dict[str, EntityFeatures] = {"conll": dataclasses.replace(CONLL, pos=False), "seminars": SEMINARS}

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from bactrian.arrays import Ints
-from bactrian.text.schemes import convert, spans, tags_of
+from bactrian.errors import ArgumentError
+from bactrian.text.schemes import convert, rising, spans, tags_of
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -73,9 +74,9 @@ class Document:
         keep(self, "columns", {name: tuple(values) for name, values in self.columns.items()})
         keep(self, "tags", None if self.tags is None else tuple(self.tags))
         given = np.zeros(min(length, 1), dtype=np.int64) if self.sentence_starts is None else self.sentence_starts
-        keep(self, "sentence_starts", _rising(given, length, "sentence_starts"))
+        keep(self, "sentence_starts", _from_first(given, length, "sentence_starts"))
         if self.line_starts is not None:
-            keep(self, "line_starts", _rising(self.line_starts, length, "line_starts"))
+            keep(self, "line_starts", _from_first(self.line_starts, length, "line_starts"))
         offsets = (self.text, self.starts, self.stops)
         if any(value is None for value in offsets) and any(value is not None for value in offsets):
             raise ValueError("text, starts and stops belong together: give all of them or none")
@@ -186,13 +187,9 @@ def _read_only(values: ArrayLike | None) -> Ints:
     return array
 
 
-def _rising(values: ArrayLike, length: int, name: str) -> Ints:
-    """Ints of tokens, checked: from 0, rising, below ``length``."""
-    array = np.asarray(values)
-    if array.size and (array.ndim != 1 or array.dtype.kind not in "iu"):
-        raise TypeError(f"{name} must be a flat sequence of positions, found {values!r}")
-    if array.size == 0 and length == 0:
-        return _read_only([])
-    if array.size == 0 or array[0] != 0 or array[-1] >= length or (np.diff(array) <= 0).any():
-        raise ValueError(f"{name} must rise from 0 to less than the {length} tokens, found {array.tolist()}")
+def _from_first(positions: ArrayLike, length: int, name: str) -> Ints:
+    """Positions of tokens that start something, the first token among them."""
+    array = rising(positions, length, name)
+    if array[:1].tolist() != [0] * min(length, 1):
+        raise ArgumentError(name, f"must start at the first token, found {array.tolist()}")
     return _read_only(array)

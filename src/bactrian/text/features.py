@@ -33,7 +33,7 @@ from dataclasses import dataclass, field
 from sys import intern
 from typing import Any, NamedTuple
 
-from bactrian.errors import ArgumentError
+from bactrian.errors import check_number
 from bactrian.text.document_features import add_classes, add_elsewhere, add_message
 from bactrian.text.documents import Document
 
@@ -117,10 +117,8 @@ class EntityFeatures:
     _contexts: dict[Any, tuple[str, ...]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        for name, least in (("ngrams", 0), ("window", 0), ("reach", 0)):
-            value = getattr(self, name)
-            if not (name == "ngrams" and value is None) and (type(value) is not int or value < least):
-                raise ArgumentError(name, f"must be an integer of {least} or more, found {value!r}")
+        for name in ("ngrams", "window", "reach"):
+            check_number(name, getattr(self, name), least=0, whole=True, optional=name == "ngrams")
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave what is remembered behind."""

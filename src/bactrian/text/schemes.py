@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from bactrian.arrays import Ints, integers
 from bactrian.errors import ArgumentError
 
 #: An entity: its type, the position of its first token, and the position after its last.
@@ -169,18 +170,17 @@ def split_tags(tags: Sequence[str], scheme: str | None, name: str) -> list[tuple
     return parts
 
 
+def rising(positions: ArrayLike, length: int, name: str) -> Ints:
+    """Positions of tokens, each above the one before."""
+    array = integers(positions, name, below=max(length, 1))
+    if (np.diff(array) <= 0).any():
+        raise ArgumentError(name, f"must rise, found {array.tolist()}")
+    return array
+
+
 def checked_starts(sentence_starts: ArrayLike | None, length: int, name: str) -> frozenset[int]:
     """Positions at which sentences start, as a set."""
-    if sentence_starts is None:
-        return frozenset()
-    starts = np.asarray(sentence_starts)
-    if starts.size == 0:
-        return frozenset()
-    if starts.ndim != 1 or starts.dtype.kind not in "iu":
-        raise TypeError(f"{name} must be a flat sequence of positions, found {sentence_starts!r}")
-    if starts[0] < 0 or starts[-1] >= max(length, 1) or (np.diff(starts) <= 0).any():
-        raise ValueError(f"{name} must rise from 0 or more to less than the {length} tokens, found {starts.tolist()}")
-    return frozenset(starts.tolist())
+    return frozenset() if sentence_starts is None else frozenset(rising(sentence_starts, length, name).tolist())
 
 
 def joined(parts: Sequence[tuple[str, str]], sentence_starts: frozenset[int]) -> list[Span]:

@@ -8,7 +8,8 @@ from collections.abc import Callable, Hashable, Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from bactrian.arrays import Ints
+from bactrian.arrays import Ints, number_pairs
+from bactrian.errors import check_number
 
 #: A rule: its name, or a function from the words of a document to edges.
 SkipRule = str | Callable[[Sequence[str]], ArrayLike]
@@ -49,11 +50,12 @@ def skip_edges(words: Sequence[str], rule: SkipRule = "nearest", *, max_occurren
         if not isinstance(word, str):
             raise TypeError(f"words[{position}] must be a string, found {word!r}")
     if callable(rule):
-        return _checked_edges(rule(words), len(words))
+        pairs = number_pairs(rule(words), len(words), "what rule returns", "position")
+        return np.unique(np.sort(pairs, axis=1), axis=0)
     if rule not in RULES:
         raise ValueError(f"rule must be one of {', '.join(RULES)} or a function of the words, found {rule!r}")
-    if max_occurrences is not None and (not isinstance(max_occurrences, int) or max_occurrences < 2):
-        raise ValueError(f"max_occurrences must be None or an integer of 2 or more, found {max_occurrences!r}")
+    if max_occurrences is not None:
+        check_number("max_occurrences", max_occurrences, least=2, whole=True)
     occurrences: dict[Hashable, list[int]] = {}
     for position, (word, what) in enumerate(zip(words, _names(words) if rule == "names" else words, strict=True)):
         if word[:1].isupper():
@@ -76,21 +78,3 @@ def _names(words: Sequence[str]) -> list[tuple[int, int]]:
         number = numbers.setdefault(run, len(numbers))
         places += [(number, place) for place in range(len(run))]
     return places
-
-
-def _checked_edges(edges: ArrayLike, n_words: int) -> Ints:
-    """The edges that a function returned, in the form that :func:`skip_edges` promises."""
-    array = np.asarray(edges)
-    if array.size == 0:
-        return np.zeros((0, 2), dtype=np.int64)
-    if array.ndim != 2 or array.shape[1] != 2 or array.dtype.kind not in "iu":
-        raise ValueError(
-            f"rule must return pairs of positions, shape (n_edges, 2) of integers, found shape {array.shape} "
-            f"of {array.dtype}"
-        )
-    wrong = ((array < 0) | (array >= n_words)).any(axis=1) | (array[:, 0] == array[:, 1])
-    if wrong.any():
-        e = int(np.argmax(wrong))
-        pair = tuple(array[e].tolist())
-        raise ValueError(f"rule returned edge {e} = {pair}; expected two different positions among {n_words} words")
-    return np.unique(np.sort(array.astype(np.int64), axis=1), axis=0)

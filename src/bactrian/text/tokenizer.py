@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from bactrian.errors import check_choice
 from bactrian.text.documents import Document
 
 # Combining marks of the scripts in use, and the joiners: a letter and its marks stay together, but Python's \w does
@@ -59,7 +60,7 @@ PATTERNS: Mapping[str, re.Pattern[str]] = {"plain": re.compile(PLAIN), "news": r
 
 _BLANK_LINE = re.compile(r"\n[^\S\n]*\n")
 _SENTENCE_END = re.compile(r"[.!?…。！？]+")
-_SENTENCES = ("prose", "lines", "paragraphs", "document")
+SENTENCES = ("prose", "lines", "paragraphs", "document")
 _CLOSING = set("\"'”’»)]}")
 
 
@@ -100,8 +101,7 @@ def tokenize(
         raise TypeError(f"text must be a string, found {type(text).__name__}")
     if isinstance(pattern, str) and pattern not in PATTERNS:
         raise ValueError(f"pattern must be one of {', '.join(PATTERNS)} or a compiled pattern, found {pattern!r}")
-    if sentences not in _SENTENCES:
-        raise ValueError(f"sentences must be one of {', '.join(_SENTENCES)}, found {sentences!r}")
+    check_choice("sentences", sentences, SENTENCES)
     compiled = PATTERNS[pattern] if isinstance(pattern, str) else pattern
     matches = [match.span() for match in compiled.finditer(text, skip) if match.end() > match.start()]
     words = [text[start:stop] for start, stop in matches]

@@ -18,6 +18,7 @@ import numpy as np
 from scipy import ndimage
 
 from bactrian.arrays import Floats, Ints
+from bactrian.errors import check_number
 from bactrian.vision.superpixels import checked_image, checked_segments, region_means
 
 # --- structure ---
@@ -133,8 +134,7 @@ class TextonVocabulary:
         """Learn a vocabulary from ``images``, which must be training images."""
         numbers = {"n_textons": n_textons, "n_colours": n_colours, "n_structures": n_structures}
         for name, number in {**numbers, "pixels_an_image": pixels_an_image}.items():
-            if number < 1:
-                raise ValueError(f"{name} must be at least 1, found {number}")
+            check_number(name, number, least=1, whole=True)
         rng = np.random.default_rng(seed)
         drawn_responses, drawn_colours, drawn_structures = [], [], []
         for image in images:

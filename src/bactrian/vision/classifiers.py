@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bactrian.arrays import Bools, Floats, Ints
+from bactrian.errors import Number, check_numbers
 
 # --- linear ---
 
@@ -83,6 +84,17 @@ _CLIP = 8.0
 _SHARE = 0.25
 
 
+_NUMBERS = {
+    **dict.fromkeys(("rounds", "least_leaf", "n_features", "trees"), Number(least=1, whole=True)),
+    "leaves": Number(least=2, whole=True),
+    "bins": Number(least=2, below=256, whole=True),
+    "features_a_split": Number(positive=True),
+    "learning_rate": Number(positive=True),
+    "l2": Number(least=0),
+    "linear_penalty": Number(positive=True, below=np.inf),
+}
+
+
 @dataclass(frozen=True, kw_only=True)
 class BoostingSettings:
     """How trees are boosted, how their features are found, and how much the linear classifier is held back."""
@@ -99,15 +111,7 @@ class BoostingSettings:
     linear_penalty: float = 1000.0  #: half of it times the squared weights is added to the linear classifier's loss
 
     def __post_init__(self) -> None:
-        for name in ("rounds", "least_leaf", "n_features", "trees"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, found {getattr(self, name)}")
-        if self.leaves < 2 or not 2 <= self.bins <= 255:
-            raise ValueError(f"leaves must be at least 2 and bins from 2 to 255, found {self.leaves} and {self.bins}")
-        if not (0.0 < self.features_a_split <= 1.0 and self.learning_rate > 0.0 and self.l2 >= 0.0):
-            raise ValueError("features_a_split must lie in (0, 1], learning_rate above 0 and l2 not below 0")
-        if not 0.0 < self.linear_penalty < np.inf:
-            raise ValueError(f"linear_penalty must be positive and finite, found {self.linear_penalty}")
+        check_numbers(_NUMBERS, vars(self))
 
     def __str__(self) -> str:
         return f"{self.leaves} leaves, learning rate {self.learning_rate:g}, up to {self.rounds} rounds"

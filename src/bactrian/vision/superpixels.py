@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bactrian.arrays import Floats, Ints
+from bactrian.errors import check_choice, check_number
 
 METHODS = ("slic", "normalised-cuts")
 
@@ -53,13 +54,10 @@ def superpixels(
     from skimage.segmentation import slic
 
     pixels = checked_image(image)
-    if method not in METHODS:
-        raise ValueError(f"method must be one of {', '.join(map(repr, METHODS))}, found {method!r}")
-    if isinstance(n_superpixels, bool) or not isinstance(n_superpixels, int | np.integer) or n_superpixels < 1:
-        raise ValueError(f"n_superpixels must be an integer of at least 1, found {n_superpixels!r}")
-    for name, value in (("compactness", compactness), ("threshold", threshold)):
-        if not 0.0 < value < np.inf:
-            raise ValueError(f"{name} must be positive and finite, found {value}")
+    check_choice("method", method, METHODS)
+    check_number("n_superpixels", n_superpixels, least=1, whole=True)
+    check_number("compactness", compactness, positive=True, below=np.inf)
+    check_number("threshold", threshold, positive=True, below=np.inf)
     segments = slic(pixels, n_segments=int(n_superpixels), compactness=compactness, start_label=0, channel_axis=-1)
     if method == "normalised-cuts":
         segments = _cut(pixels, segments, threshold, seed)

@@ -9,8 +9,8 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from bactrian.arrays import rectangular
 from bactrian.engines.torch.structure import Structure, build_structure
-from bactrian.graphs.domain import rectangular
 
 Ints = NDArray[np.int64]
 

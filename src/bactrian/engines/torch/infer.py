@@ -10,13 +10,13 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
+from bactrian.arrays import real_numbers
 from bactrian.engines.torch.beliefs import GraphBeliefs
 from bactrian.engines.torch.device import checked_chunk, checked_data, checked_device, checked_dtype, explain_memory
 from bactrian.engines.torch.dual import DeviceMessages, make_parts, needed
 from bactrian.engines.torch.evaluation import sum_by_graph
 from bactrian.engines.torch.stars import FINEST, larger, settle
 from bactrian.errors import check_number
-from bactrian.graphs.domain import real_numbers
 from bactrian.graphs.graph_data import GraphData
 from bactrian.solvers.solution import ConvergenceWarning
 
