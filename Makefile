@@ -11,7 +11,7 @@ FAST  := not slow and not browser
 READY := $(VENV)/.ready
 
 .DELETE_ON_ERROR:
-.PHONY: help demo docs test lint format test-slow attack torch test-torch browser test-browser bench clean
+.PHONY: help demo docs docs-without-torch test lint format test-slow attack torch test-torch browser test-browser bench clean
 
 help:
 	@echo "make demo       install, restore noisy digits with every learner, write a report"
@@ -33,6 +33,11 @@ demo: $(READY)-report
 docs: $(READY)-docs
 	$(BIN)/python -m sphinx -W --keep-going -d build/doctrees docs build/docs
 	@echo "Open build/docs/index.html"
+
+# As someone without PyTorch builds it, whether it is installed or not; the tutorials do not run.
+docs-without-torch: $(READY)-docs
+	$(BIN)/python -m sphinx -W --keep-going -q -t without_torch -D nb_execution_mode=off \
+		-d build/doctrees-without-torch docs build/docs-without-torch
 
 test: lint
 	$(BIN)/python -m pytest -n $(WORKERS) -m "$(FAST)"
