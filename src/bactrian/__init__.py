@@ -24,6 +24,7 @@ __all__ = [
     "LinearChainCRF",
     "LogLinearModel",
     "MarkovRandomField",
+    "Moments",
     "PackedFolder",
     "Progress",
     "PseudoLikelihood",
@@ -41,6 +42,7 @@ __all__ = [
     "infer",
     "junction_tree_graph",
     "learn",
+    "region_graph",
     "skip_chain_graph",
 ]
 
@@ -54,7 +56,8 @@ if TYPE_CHECKING:
     from bactrian.estimators.sequences import LinearChainCRF, SkipChainCRF
     from bactrian.graphs.graph import ClusterGraph, chain_graph, grid_graph, junction_tree_graph, skip_chain_graph
     from bactrian.graphs.graph_data import GraphData
-    from bactrian.graphs.loglinear import Instance, LogLinearModel, Samples
+    from bactrian.graphs.loglinear import Instance, LogLinearModel, Moments, Samples
+    from bactrian.graphs.regions import region_graph
     from bactrian.inference.decode import Decoding, decode
     from bactrian.inference.infer import infer
     from bactrian.inference.result import InferenceResult
@@ -83,6 +86,7 @@ else:
         "LinearChainCRF": "bactrian.estimators.sequences",
         "LogLinearModel": "bactrian.graphs.loglinear",
         "MarkovRandomField": "bactrian.estimators.markov_random_field",
+        "Moments": "bactrian.graphs.loglinear",
         "PackedFolder": "bactrian.engines.files.packed_folder",
         "Progress": "bactrian.solvers.solution",
         "PseudoLikelihood": "bactrian.learners.pseudolikelihood",
@@ -99,6 +103,7 @@ else:
         "infer": "bactrian.inference.infer",
         "junction_tree_graph": "bactrian.graphs.graph",
         "learn": "bactrian.learners.learn",
+        "region_graph": "bactrian.graphs.regions",
         "skip_chain_graph": "bactrian.graphs.graph",
     }
 

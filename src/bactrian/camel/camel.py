@@ -129,6 +129,8 @@ class Camel:
         if isinstance(data, PackedFolder):
             self._check_streams()
         else:
+            if self.start == "empirical":
+                data.require_rows(f"{self.name}, which starts at the empirical distribution,")
             if self.tighten:
                 require_bethe(data)
             carving = self.carving(data, settings)  # what is wrong with its numbers is said before any work

@@ -96,10 +96,12 @@ def carve(
     if entropy not in ENTROPIES:
         raise ValueError(f"entropy must be one of {', '.join(ENTROPIES)} or CountingNumbers, found {entropy!r}")
     n_hubs = data.layout.n_hubs
-    total = np.where(data.hub_virtual, -1.0, 1.0 - data.degrees)
+    total = data.total_numbers
     kept = (data.hub_given | (data.degrees == 0)).astype(np.float64)
     if entropy == "folded":
         kept = _convex(data).hub
+    elif data.hub_numbers is not None and entropy == "bethe":
+        kept = np.maximum(kept, total)  # Kikuchi's numbers may be positive
     linearised = np.zeros(n_hubs) if entropy == "clusters" else kept - total
     return Carving(np.ones(data.layout.n_clusters), kept, linearised)
 
@@ -141,6 +143,8 @@ def _spread(numbers: Any, index: NDArray[np.int64], count: int, name: str) -> Fl
 
 def _tree_reweighted(data: PackedData, seed: int, late: NDArray[np.bool_]) -> Carving:
     """Tree-reweighted numbers from random maximal acyclic subsets; every cluster is in some of them."""
+    if data.hub_numbers is not None:
+        raise ValueError("trw has no numbers for region graphs; choose 'convex', or a graph with edges='bethe'")
     layout = data.layout
     cluster = np.ones(layout.n_clusters)
     hub = np.ones(layout.n_hubs)
@@ -173,31 +177,35 @@ def _convex(data: PackedData) -> Carving:
     On an explicit graph sepsets of a cluster may coincide, contain each other, or be the whole cluster. Where all of
     them have a variable in common, H_a - sum_v H_v / p_a is linear in the marginal of that variable: it is concave, but
     an optimum may lie in a vertex, which messages do not find. Such a cluster keeps a part for itself, p_a is one more.
-    A tree of clusters has Bethe's numbers: H of a root and of every other cluster given its sepset.
+    A tree of clusters has Bethe's numbers: H of a root and of every other cluster given its sepset. On a region graph
+    Kikuchi's numbers stand for 1 - d_v, and hubs whose number is not negative take no part of their clusters.
     """
     layout = data.layout
-    parts = np.maximum(np.diff(layout.cluster_links), 1).astype(np.float64)
+    total = data.total_numbers
+    is_region = data.hub_numbers is not None
+    any_explicit = is_region or data.hub_virtual.any()
+    explicit = [m for m in range(layout.n_instances) if any_explicit and not is_bethe(data, m)]
+    taking = (total < 0.0) | (not is_region)  # hubs that take a part of their clusters
+    parts = np.bincount(layout.link_cluster, weights=taking[layout.link_hub], minlength=layout.n_clusters)
+    parts = np.maximum(parts, 1.0)
     on_tree = np.zeros(layout.n_hubs, dtype=np.bool_)
-    for m in range(layout.n_instances) if data.hub_virtual.any() else ():
-        hubs = slice(*layout.instance_hubs[m : m + 2].tolist())
-        if data.hub_virtual[hubs].any():
-            on_tree[hubs] = layout.instance_is_tree[m]
-            parts[layout.instance_clusters[m] : layout.instance_clusters[m + 1]] += _share_a_variable(data, m)
+    for m in explicit:
+        on_tree[layout.instance_hubs[m] : layout.instance_hubs[m + 1]] = layout.instance_is_tree[m]
+        parts[layout.instance_clusters[m] : layout.instance_clusters[m + 1]] += _share_a_variable(data, m, taking)
     shares = np.bincount(layout.link_hub, weights=(1.0 / parts)[layout.link_cluster], minlength=layout.n_hubs)
-    bethe = np.where(data.hub_virtual, -1.0, 1.0 - data.degrees)
-    hub = np.where(on_tree & data.hub_virtual, bethe, np.maximum(bethe, -shares))
+    hub = np.where(on_tree, total, np.maximum(total, -shares))
     return Carving(np.ones(layout.n_clusters), _snapped(hub), np.zeros(layout.n_hubs))
 
 
-def _share_a_variable(data: PackedData, instance: int) -> NDArray[np.bool_]:
-    """Which clusters of an explicit graph have a variable that is in all of their sepsets."""
+def _share_a_variable(data: PackedData, instance: int, taking: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Which clusters of an explicit graph have a variable that is in all of their sepsets, as far as these take."""
     layout, hub_scopes = data.layout, data.views.scopes(instance)[2]
     first_hub = int(layout.instance_hubs[instance])
     clusters = range(*layout.instance_clusters[instance : instance + 2].tolist())
     found = np.zeros(len(clusters), dtype=np.bool_)
     for position, cluster in enumerate(clusters):
         links = layout.cluster_link[layout.cluster_links[cluster] : layout.cluster_links[cluster + 1]]
-        scopes = [set(hub_scopes[hub - first_hub]) for hub in layout.link_hub[links].tolist()]
+        scopes = [set(hub_scopes[hub - first_hub]) for hub in layout.link_hub[links].tolist() if taking[hub]]
         found[position] = bool(scopes and set.intersection(*scopes))
     return found
 

@@ -65,6 +65,17 @@ class Prior:
             )
         return self
 
+    def with_noise(self, variances: Floats) -> Prior:
+        """The prior that also allows for noise of these variances in the observed moments.
+
+        Noise of variance s^2 turns the constraint on a moment into a penalty gap^2 / (2 s^2), whose dual is
+        (s^2 / 2) w^2: precisions add up.
+        """
+        if not variances.any():
+            return self
+        with np.errstate(divide="ignore"):
+            return Prior(1.0 / (self.precision + variances), self.l1)
+
     @property
     def precision(self) -> float | Floats:
         """1 / sigma^2, one or one per weight; 0 without a Gaussian prior."""

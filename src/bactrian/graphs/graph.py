@@ -150,6 +150,7 @@ class GraphStructure:
     positions: Ints
     table_strides: sp.csr_array  #: (C, n_variables): times a joint state, the state of each table cluster
     hub_strides: sp.csr_array
+    hub_numbers: NDArray[np.float64] | None = None  #: (H,) total counting numbers where they are not Bethe's
 
 
 def _build_structure(graph: ClusterGraph) -> GraphStructure:
@@ -174,15 +175,32 @@ def _build_structure(graph: ClusterGraph) -> GraphStructure:
     links = [
         (hub, int(positions[end]), tuple(graph.clusters[end].index(v) for v in sepset)) for end, hub, _, sepset in ends
     ]
-    return GraphStructure(
-        **_linked(graph.cardinalities, hub_scopes, scopes, links),
+    return structure_of(
+        graph,
+        hub_scopes,
+        scopes,
+        links,
         hub_cluster=hub_cluster,
         hub_given=(hub_cluster >= 0) & (hub_cluster < len(graph.clusters)),
         link_edge=np.array([e for _, _, e, _ in ends], dtype=np.int64),
         cluster_given=table_clusters,
         positions=positions,
-        table_strides=_strides(graph, scopes),
-        hub_strides=_strides(graph, hub_scopes),
+    )
+
+
+def structure_of(
+    graph: Domain,
+    hubs: Sequence[Scope],
+    clusters: Sequence[Scope],
+    links: Sequence[tuple[int, int, Scope]],
+    **places: Any,
+) -> GraphStructure:
+    """The structure of a graph's hubs, table clusters and links (hub, cluster, axes of the hub's variables)."""
+    return GraphStructure(
+        **_linked(graph.cardinalities, hubs, clusters, links),
+        **places,
+        table_strides=_strides(graph, clusters),
+        hub_strides=_strides(graph, hubs),
     )
 
 
@@ -240,7 +258,7 @@ def _linked(
     }
 
 
-def _strides(graph: ClusterGraph, scopes: Sequence[tuple[int, ...]]) -> sp.csr_array:
+def _strides(graph: Domain, scopes: Sequence[tuple[int, ...]]) -> sp.csr_array:
     sizes = graph.cardinalities.tolist()
     entries = [(row, v, stride) for row, scope in enumerate(scopes) for v, stride in strides(scope, sizes).items()]
     rows, columns, values = np.array(entries, dtype=np.int64).reshape(-1, 3).T

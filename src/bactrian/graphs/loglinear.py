@@ -2,7 +2,8 @@
 
 The score of a cluster's state is ``features[i][state] @ weights + base_scores[i][state]``, the exponent of Eq. 1;
 weights are shared freely within and between clusters, since every feature matrix has the same columns. Learning from
-:class:`Samples` is the paper's Eq. 2, from a list of :class:`Instance` its Eq. 3.
+:class:`Samples` is the paper's Eq. 2, from a list of :class:`Instance` its Eq. 3. :class:`Moments` are all that Eq. 2
+reads of the samples, with a variance each: Eq. 4.
 """
 
 from __future__ import annotations
@@ -99,6 +100,65 @@ class Samples:
 
     def __repr__(self) -> str:
         return f"Samples({self.model!r}, {self.X.shape[0]} samples)"
+
+
+class Moments:
+    """Generative training data without rows: sums of the features over ``total`` samples, exact or noisy.
+
+    The dual needs no more, so every learner but those that look at rows (pseudo-likelihoods, ``"ups"``,
+    ``"pseudo-moments"`` and starts at the empirical distribution) takes moments in place of :class:`Samples`.
+
+    Parameters
+    ----------
+    model : LogLinearModel
+        One column of features for each moment.
+    observed : (n_weights,)
+        Sum of each feature over the samples, as far as it is known.
+    total : float
+        Number of samples, which multiplies the entropy.
+    variances : float or (n_weights,), optional
+        Variance of the noise in each observed sum; 0 or None for none. Noise of variance s^2 adds s^2 to the
+        precision of a weight's Gaussian prior: the primal penalty is gap^2 / (2 s^2) where there is no other prior.
+
+    Examples
+    --------
+    >>> import bactrian as bt
+    >>> model = bt.LogLinearModel(bt.ClusterGraph([2], [(0,)]), [[[0.0], [1.0]]])
+    >>> bt.learn(bt.Moments(model, [75.0], 100.0), prior_variance=None).weights.round(4)
+    array([1.0986])
+    """
+
+    def __init__(
+        self, model: LogLinearModel, observed: ArrayLike, total: float, variances: ArrayLike | None = None
+    ) -> None:
+        self.model = _checked_model(model)
+        self.observed = real_numbers(observed, "observed")
+        if self.observed.shape != (model.n_weights,):
+            raise ValueError(
+                f"observed must have one sum per weight: expected shape ({model.n_weights},), "
+                f"found {self.observed.shape}"
+            )
+        if not np.isfinite(self.observed).all():
+            raise ValueError(f"observed[{int(np.argmin(np.isfinite(self.observed)))}] is NaN or infinite")
+        self.total = _checked_weight(total, "total")
+        if self.total == 0.0:
+            raise ValueError("total must be positive, found 0")
+        self.variances = np.zeros(model.n_weights)
+        if variances is not None:
+            given = real_numbers(variances, "variances")
+            if given.shape not in ((), (model.n_weights,)):
+                raise ValueError(
+                    f"variances must be one number or one per weight, shape ({model.n_weights},), found {given.shape}"
+                )
+            self.variances[:] = given
+            wrong = np.flatnonzero(~(np.isfinite(self.variances) & (self.variances >= 0.0)))
+            if wrong.size:
+                raise ValueError(
+                    f"variances[{wrong[0]}] must be finite and not negative, found {self.variances[wrong[0]]}"
+                )
+
+    def __repr__(self) -> str:
+        return f"Moments({self.model!r}, total {self.total:g})"
 
 
 def _checked_model(model: Any) -> LogLinearModel:

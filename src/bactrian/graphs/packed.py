@@ -70,6 +70,7 @@ class PackedData:
     observed_base: float = 0.0  #: weighted sum of the fixed scores of observed states
     generative: bool = False  #: the one instance stands for many samples
     observations: Observations | None = None  #: the observed states themselves; None without labels
+    hub_numbers: Floats | None = None  #: (H,) counting numbers of hubs on region graphs; None where all are Bethe's
 
     def observed(self, entries: Floats, hub_states: Floats, observations: Observations | None = None) -> PackedData:
         """The same data with weighted counts of the observed table entries and hub states."""
@@ -80,6 +81,14 @@ class PackedData:
             hub_truth=hub_states,
             observations=observations,
         )
+
+    def require_rows(self, learner: str) -> None:
+        """Refuse data of which only the moments are known, on behalf of a learner that looks at rows."""
+        if self.observations is None:
+            raise ValueError(
+                f"{learner} needs observed states, and of Moments only the sums of features are known; choose a "
+                "learner that needs no more: 'exact', 'cccp', 'convex', 'trw', 'camel0', 'piecewise' or 'lbp'"
+            )
 
     @property
     def n_weights(self) -> int:
@@ -95,6 +104,13 @@ class PackedData:
     def degrees(self) -> Ints:
         """(H,) number of links of each hub."""
         return np.diff(self.layout.hub_links)
+
+    @property
+    def total_numbers(self) -> Floats:
+        """(H,) total counting numbers of hubs in the entropy of Bethe, or Kikuchi on region graphs."""
+        if self.hub_numbers is not None:
+            return self.hub_numbers
+        return np.where(self.hub_virtual, -1.0, 1.0 - self.degrees)
 
     @property
     def hub_of_state(self) -> Ints:

@@ -20,7 +20,7 @@ from bactrian.engines.numba.orders import sweep_order
 from bactrian.graphs.domain import pointer
 from bactrian.graphs.graph import ClusterGraph, GraphStructure
 from bactrian.graphs.graph_data import GraphData
-from bactrian.graphs.loglinear import Instance, LogLinearModel, Samples
+from bactrian.graphs.loglinear import Instance, LogLinearModel, Moments, Samples
 from bactrian.graphs.packed import Incidence, InstanceViews, Observations, PackedData, Scopes, instance_blocks
 from bactrian.graphs.scores import ScoreMap, SparseScores
 
@@ -35,10 +35,14 @@ def pack(data: Any, *, need_labels: bool = True) -> PackedData:
         return pack_graph_data(data)
     if isinstance(data, Samples):
         return replace(_pack_models([data.model], [data.X], [data.sample_weight]), generative=True)
+    if isinstance(data, Moments):
+        packed = replace(pack_models([data.model]), weights=np.array([data.total]), generative=True)
+        return replace(packed, empirical=data.observed)  # fixed scores of what was observed are not known
     if isinstance(data, Instance):
         raise TypeError("data must be a list of Instance objects; found a single Instance: wrap it in a list")
     if not isinstance(data, Sequence):
-        raise TypeError(f"data must be Samples, a list of Instance objects or GraphData, found {type(data).__name__}")
+        found = type(data).__name__
+        raise TypeError(f"data must be Samples, Moments, a list of Instance objects or GraphData, found {found}")
     if not data:
         raise ValueError("data is empty; learning needs at least one instance")
     for m, instance in enumerate(data):
@@ -322,7 +326,7 @@ def pack_layout(
 ) -> PackedData:
     """Packed data of graphs made of :class:`GraphStructure`, not yet with labels."""
     degrees = np.diff(layout.hub_links)
-    return PackedData(
+    packed = PackedData(
         layout=layout,
         scores=scores,
         weights=weights,
@@ -338,6 +342,13 @@ def pack_layout(
         empirical=None,
         hub_truth=None,
     )
+    if all(s.hub_numbers is None for s in structures):
+        return packed
+    numbers = packed.total_numbers
+    for m, structure in enumerate(structures):
+        if structure.hub_numbers is not None:
+            numbers[layout.instance_hubs[m] : layout.instance_hubs[m + 1]] = structure.hub_numbers
+    return replace(packed, hub_numbers=numbers)
 
 
 def _collect_projections(structures: list[GraphStructure]) -> tuple[Ints, NDArray[np.int32]]:

@@ -90,6 +90,7 @@ class PseudoMoments:
 
     def learn(self, data: PackedData, settings: Settings, workers: Workers) -> Solution:
         """Fit the weights of packed data."""
+        data.require_rows(self.name)
         run = Run(settings, data, self.name)
         tables = FullTables(data, settings, self.name)
         layout = data.layout
@@ -180,6 +181,7 @@ class UnifiedScaling:
 
     def learn(self, data: PackedData, settings: Settings, workers: Workers) -> Solution:
         """Fit the weights of packed data."""
+        data.require_rows(self.name)
         run = Run(settings, data, self.name)
         tables = FullTables(data, settings, self.name)
         prescribed, inverse = self._singletons(tables)

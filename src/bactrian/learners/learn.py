@@ -17,7 +17,7 @@ from bactrian.engines.files.packed_folder import PackedFolder
 from bactrian.engines.numba.threads import Deadline, Workers, single_threaded_blas
 from bactrian.errors import ArgumentTypeError, Number, check_callback, check_choice, check_numbers
 from bactrian.graphs.graph_data import GraphData
-from bactrian.graphs.loglinear import Instance, Samples
+from bactrian.graphs.loglinear import Instance, Moments, Samples
 from bactrian.graphs.packed import PackedData
 from bactrian.graphs.packing import pack
 from bactrian.learners.full_tables import PseudoMoments, UnifiedScaling
@@ -50,7 +50,7 @@ METHODS: dict[str, Learner] = {
 
 
 def learn(
-    data: Samples | Sequence[Instance] | GraphData | PackedFolder,
+    data: Samples | Moments | Sequence[Instance] | GraphData | PackedFolder,
     method: str | Learner = "cccp",
     *,
     prior_variance: float | ArrayLike | None = 10.0,
@@ -72,9 +72,9 @@ def learn(
 
     Parameters
     ----------
-    data : Samples, list of Instance, GraphData, or PackedFolder
-        Generative samples, conditional instances, structured graphs, or these in files, a chunk at a time (for
-        settings of :class:`Camel`, and on chains and trees ``"exact"``).
+    data : Samples, Moments, list of Instance, GraphData, or PackedFolder
+        Generative samples, or sums of their features alone, conditional instances, structured graphs, or these in
+        files, a chunk at a time (for settings of :class:`Camel`, and on chains and trees ``"exact"``).
     method : str or learner
         ``"piecewise"``, ``"camel0"``, ``"cccp"``, ``"cccp-empirical"``, ``"trw"``, ``"convex"`` (shorthand for settings
         of :class:`Camel`), ``"exact"``, ``"lbp"`` (for :class:`Likelihood`),
@@ -134,8 +134,9 @@ def learn(
             f"{learner.name} does not learn from a folder of packed data; choose a learner of the CAMEL family, such "
             "as 'cccp', 'camel0' or 'piecewise', or 'convex' or 'trw', or 'exact' for chains and trees"
         )
+    prior = prior.checked_for(packed.n_weights)
     settings = Settings(
-        prior=prior.checked_for(packed.n_weights),
+        prior=prior.with_noise(data.variances) if isinstance(data, Moments) else prior,
         tolerance=float(tolerance),
         max_iterations=int(max_iterations),
         max_relinearisations=int(max_relinearisations),

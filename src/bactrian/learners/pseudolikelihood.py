@@ -85,6 +85,7 @@ class PseudoLikelihood:
 
     def learn(self, data: PackedData, settings: Settings, workers: Workers) -> Solution:
         """Fit the weights of packed data."""
+        data.require_rows(self.name)
         run = Run(settings, data, self.name)
         conditionals = pack_conditionals(data, piecewise=self.piecewise)
         dual = Dual(

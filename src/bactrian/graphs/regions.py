@@ -1,0 +1,146 @@
+"""Region graphs: clusters of any size that agree on all that they share, with Kikuchi's counting numbers.
+
+Bethe's graph makes clusters agree on single variables; two clusters of three variables that share a pair should agree
+on the pair. The regions are the clusters given and all intersections of them (closed: intersections of intersections
+too). Every intersection R is a hub, linked to all clusters that contain it, and has the counting number
+
+    c_R = 1 - sum of the numbers of all regions that contain R strictly,        c = 1 for the clusters given
+
+so that every intersection is counted once in all (Kikuchi, Phys. Rev. 81, 1951; Yedidia, Freeman & Weiss, IEEE Trans.
+Inf. Theory 51(7), 2005). An intersection of number 0 is left out where larger ones already make its clusters agree.
+Where the clusters form a junction tree the entropy, and with it everything else, is exact. The convex entropy of
+:mod:`bactrian.camel.entropy` raises these numbers as far as concavity demands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bactrian.graphs.domain import Domain
+from bactrian.graphs.graph import ClusterGraph, Edge, GraphStructure, Scope, structure_of
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+class RegionGraph(ClusterGraph):
+    """What :func:`region_graph` builds: ``edges`` are (cluster, hub, scope of the hub)."""
+
+    def __init__(self, cardinalities: Sequence[int] | NDArray[np.integer], clusters: Iterable[Sequence[int]]) -> None:
+        Domain.__init__(self, cardinalities, clusters)
+        self.is_bethe = False
+        hubs, around = _intersections(self.clusters)
+        numbers = _kikuchi_numbers(hubs, around)
+        kept = [h for h in range(len(hubs)) if numbers[h] != 0.0 or not _agree_without(h, hubs, around)]
+        hubs, around = tuple(hubs[h] for h in kept), [around[h] for h in kept]
+        self.counting_numbers: Floats = numbers[kept]  #: of the hubs, in order
+        first = len(self.clusters)
+        self.all_clusters = self.clusters + hubs
+        self.edges: tuple[Edge, ...] = tuple((i, first + h, scope) for h, scope in enumerate(hubs) for i in around[h])
+
+    def __repr__(self) -> str:
+        hubs = len(self.all_clusters) - len(self.clusters)
+        return f"RegionGraph({self.n_variables} variables, {len(self.clusters)} clusters, {hubs} intersections)"
+
+    @cached_property
+    def structure(self) -> GraphStructure:
+        """The graph as hubs, links and table clusters."""
+        n = len(self.clusters)
+        covered = {v for scope in self.clusters for v in scope}
+        free: list[Scope] = [(v,) for v in range(self.n_variables) if v not in covered]
+        linked = self.all_clusters[n:]
+        hubs = linked + tuple(free)
+        numbers = np.concatenate([self.counting_numbers, np.ones(len(free))])
+        cluster_of_hub = np.concatenate([n + np.arange(len(linked)), np.full(len(free), -1)]).astype(np.int64)
+        links = [(hub - n, i, tuple(self.clusters[i].index(v) for v in scope)) for i, hub, scope in self.edges]
+        positions = np.concatenate([np.arange(n), -1 - np.arange(len(linked))]).astype(np.int64)
+        return structure_of(
+            self,
+            hubs,
+            self.clusters,
+            links,
+            hub_cluster=cluster_of_hub,
+            hub_given=np.zeros(len(hubs), dtype=bool),
+            link_edge=np.arange(len(links), dtype=np.int64),
+            cluster_given=np.arange(n, dtype=np.int64),
+            positions=positions,
+            hub_numbers=numbers,
+        )
+
+
+def region_graph(cardinalities: Sequence[int] | NDArray[np.integer], clusters: Iterable[Sequence[int]]) -> RegionGraph:
+    """A cluster graph on which clusters agree on everything that they share.
+
+    Every intersection of clusters becomes a hub, appended after the clusters, with Kikuchi's counting number
+    (``counting_numbers``). Learning with ``"cccp"`` and inference with ``"double-loop"`` use these numbers,
+    ``"convex"`` a concave version of them; ``"exact"`` needs no region graph and works on one all the same.
+
+    Parameters
+    ----------
+    cardinalities : sequence of int
+        Number of states of each variable.
+    clusters : sequence of tuples of int
+        Scopes, of any size, in any order; they may contain each other.
+
+    Examples
+    --------
+    >>> graph = region_graph([2, 2, 2, 2], [(0, 1, 2), (1, 2, 3), (0, 3)])
+    >>> graph.all_clusters[3:], graph.counting_numbers
+    (((1, 2), (0,), (3,)), array([-1., -1., -1.]))
+    """
+    return RegionGraph(cardinalities, clusters)
+
+
+def _intersections(clusters: Sequence[Scope]) -> tuple[tuple[Scope, ...], list[list[int]]]:
+    """Intersections of two or more clusters, largest first, and the clusters that contain each."""
+    sets = [frozenset(scope) for scope in clusters]
+    with_variable: dict[int, set[int]] = {}
+    for i, scope in enumerate(sets):
+        for v in scope:
+            with_variable.setdefault(v, set()).add(i)
+
+    def touching(scope: Iterable[int]) -> set[int]:
+        return set().union(*(with_variable[v] for v in scope))
+
+    found: dict[frozenset[int], None] = {}
+    waiting = list(dict.fromkeys(sets))
+    first = {scope: i for i, scope in reversed(list(enumerate(sets)))}
+    while waiting:
+        scope = waiting.pop()
+        for j in touching(scope):
+            common = scope & sets[j]
+            if common not in found and first.get(scope) != j:
+                found[common] = None
+                waiting.append(common)
+    hubs = sorted((tuple(sorted(scope)) for scope in found), key=lambda scope: (-len(scope), scope))
+    return tuple(hubs), [sorted(set.intersection(*(with_variable[v] for v in scope))) for scope in hubs]
+
+
+def _agree_without(hub: int, hubs: Sequence[Scope], around: Sequence[Sequence[int]]) -> bool:
+    """Whether clusters around a hub agree on it because larger hubs tie them together."""
+    scope = set(hubs[hub])
+    groups = [{i} for i in around[hub]]
+    for larger in range(hub):  # sorted by size
+        if scope < set(hubs[larger]):
+            tied = set(around[larger])
+            groups = [group for group in groups if not group & tied] + [
+                tied.union(*(group for group in groups if group & tied))
+            ]
+    return len(groups) == 1
+
+
+def _kikuchi_numbers(hubs: Sequence[Scope], around: Sequence[Sequence[int]]) -> Floats:
+    """1 less the numbers of all regions above, for hubs sorted by size, largest first."""
+    numbers = np.zeros(len(hubs))
+    with_variable: dict[int, list[int]] = {}
+    sets = [frozenset(scope) for scope in hubs]
+    for h, scope in enumerate(hubs):
+        above = [s for s in with_variable.get(scope[0], ()) if sets[h] < sets[s]]
+        numbers[h] = 1.0 - len(around[h]) - sum(numbers[s] for s in above)
+        for v in scope:
+            with_variable.setdefault(v, []).append(h)
+    return numbers
