@@ -17,6 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from bactrian.experiments.table3.cache import ArrayCache
+from bactrian.experiments.table3.classifiers import KINDS
 from bactrian.experiments.table3.corel import (
     FOLDS,
     CorelImages,
@@ -29,8 +31,6 @@ from bactrian.experiments.table3.corel import (
 )
 from bactrian.experiments.table3.learners import ROW, ROWS, Fitted, Limits, TableRow, fit, marginals
 from bactrian.graphs.graph_data import GraphData
-from bactrian.vision import ArrayCache
-from bactrian.vision.classifiers import KINDS
 
 #: Tolerances on the change of beliefs, loosest first, among which the first with a small enough belief error is taken.
 LOOSE = (3e-2, 1e-2, 3e-3, 1e-3, 3e-4)

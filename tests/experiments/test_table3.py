@@ -8,7 +8,9 @@ from scipy.stats import bootstrap
 from threadpoolctl import threadpool_limits
 
 from bactrian import infer, learn
+from bactrian.experiments.table3.cache import ArrayCache, checksum
 from bactrian.experiments.table3.choices import candidates_of, choose
+from bactrian.experiments.table3.classifiers import BoostingSettings
 from bactrian.experiments.table3.corel import (
     CLASSES,
     FOLDS,
@@ -21,6 +23,7 @@ from bactrian.experiments.table3.corel import (
     score_split,
 )
 from bactrian.experiments.table3.learners import ROWS, Limits
+from bactrian.experiments.table3.node_scores import image_folds
 from bactrian.experiments.table3.protocol import NODE_ROW, Table3Settings, run_table3
 from bactrian.experiments.table3.table import (
     HEADINGS,
@@ -31,9 +34,6 @@ from bactrian.experiments.table3.table import (
     worse_than_nodes,
 )
 from bactrian.graphs.graph_data import GraphData
-from bactrian.vision import ArrayCache, BoostingSettings
-from bactrian.vision.cache import checksum
-from bactrian.vision.node_scores import image_folds
 from bactrian.vision.superpixels import to_pixels
 
 SMALL = ScoreSettings(

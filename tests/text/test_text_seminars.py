@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bactrian.experiments.table2.table import folds
 from bactrian.text import (
     SEMINAR_FIELDS,
     Document,
     Entity,
     find_entities,
-    folds,
     joined_text,
     json_line,
     parse_seminar,

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bactrian.experiments.table3.cache import ArrayCache, checksum
 from bactrian.vision import (
-    ArrayCache,
     TextonVocabulary,
     majority_labels,
     region_adjacency,
@@ -16,7 +16,6 @@ from bactrian.vision import (
     to_pixels,
 )
 from bactrian.vision.appearance import N_FILTERS, appearance, filter_responses, lab_of, nearest
-from bactrian.vision.cache import checksum
 from bactrian.vision.superpixel_features import adjacency_means, look_alike_weights, window_weights
 
 

@@ -7,7 +7,7 @@ from bactrian.text.features import CONLL, SEMINARS, EntityFeatures, flatten, wor
 from bactrian.text.output import Entity, find_entities, json_line, prediction_lines, tagged_text, write_lines
 from bactrian.text.schemes import SCHEMES, convert, guess_scheme, spans, tags_of
 from bactrian.text.skips import skip_edges
-from bactrian.text.tagged import SEMINAR_FIELDS, folds, parse_seminar, read_seminars, read_tagged, write_tagged
+from bactrian.text.tagged import SEMINAR_FIELDS, parse_seminar, read_seminars, read_tagged, write_tagged
 from bactrian.text.tokenizer import tokenize
 
 __all__ = [
@@ -25,7 +25,6 @@ __all__ = [
     "entity_scores",
     "find_entities",
     "flatten",
-    "folds",
     "guess_scheme",
     "joined_text",
     "json_line",

@@ -11,9 +11,6 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-import numpy as np
-
-from bactrian.arrays import Ints
 from bactrian.text.documents import Document
 from bactrian.text.tokenizer import tokenize
 
@@ -187,40 +184,6 @@ def parse_seminar(
     number = _MESSAGE_ID.match(plain)
     document = tokenize(plain, "plain", sentences=sentences, name=name, skip=number.end() if number else 0)
     return document.with_spans(marked, scheme)
-
-
-def folds(documents: Sequence[Document], n_folds: int = 4, *, seed: int = 0) -> list[Ints]:
-    """Positions of the documents of each fold; documents with the same words are in one fold.
-
-    Parameters
-    ----------
-    documents
-        All documents.
-    n_folds
-        Number of folds, 2 or more.
-    seed
-        The same seed gives the same folds.
-
-    Examples
-    --------
-    >>> documents = [Document([word]) for word in ("a", "b", "c", "a", "d", "e")]
-    >>> [fold.tolist() for fold in folds(documents, 2, seed=1)]  # 0 and 3 are the same
-    [[0, 2, 3], [1, 4, 5]]
-    """
-    groups: dict[tuple[str, ...], list[int]] = {}
-    for position, document in enumerate(documents):
-        groups.setdefault(tuple(document.words), []).append(position)
-    if not isinstance(n_folds, int) or not 2 <= n_folds <= len(groups):
-        raise ValueError(
-            f"n_folds must be an integer from 2 to the number of different documents, {len(groups)}, found {n_folds!r}"
-        )
-    shuffled = list(groups.values())
-    order = np.random.default_rng(seed).permutation(len(shuffled))
-    # The larger groups first, each to the smallest fold, so that sizes differ by one where groups are single.
-    members: list[list[int]] = [[] for _ in range(n_folds)]
-    for group in sorted((shuffled[g] for g in order), key=len, reverse=True):
-        min(members, key=len).extend(group)
-    return [np.array(sorted(fold), dtype=np.int64) for fold in members]
 
 
 def _number(stem: str) -> int:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from bactrian.arrays import Ints
 from bactrian.experiments.paper_table import (
     LATE,
     Follow,
@@ -18,8 +19,9 @@ from bactrian.experiments.paper_table import (
     rows_named,
 )
 from bactrian.experiments.tagging import Corpus, Row, TaggerSettings, Trained, train_and_score
+from bactrian.text.documents import Document
 from bactrian.text.features import SEMINARS
-from bactrian.text.tagged import folds, read_seminars
+from bactrian.text.tagged import read_seminars
 
 #: Paper: macro and micro F1, mean and standard deviation over folds.
 ROWS = (
@@ -161,3 +163,37 @@ def notes(settings: TaggerSettings, quick: bool) -> tuple[str, ...]:
         f"features: {settings.features}, those seen once dropped",
         *settings.notes,
     )
+
+
+def folds(documents: Sequence[Document], n_folds: int = 4, *, seed: int = 0) -> list[Ints]:
+    """Positions of the documents of each fold; documents with the same words are in one fold.
+
+    Parameters
+    ----------
+    documents
+        All documents.
+    n_folds
+        Number of folds, 2 or more.
+    seed
+        The same seed gives the same folds.
+
+    Examples
+    --------
+    >>> documents = [Document([word]) for word in ("a", "b", "c", "a", "d", "e")]
+    >>> [fold.tolist() for fold in folds(documents, 2, seed=1)]  # 0 and 3 are the same
+    [[0, 2, 3], [1, 4, 5]]
+    """
+    groups: dict[tuple[str, ...], list[int]] = {}
+    for position, document in enumerate(documents):
+        groups.setdefault(tuple(document.words), []).append(position)
+    if not isinstance(n_folds, int) or not 2 <= n_folds <= len(groups):
+        raise ValueError(
+            f"n_folds must be an integer from 2 to the number of different documents, {len(groups)}, found {n_folds!r}"
+        )
+    shuffled = list(groups.values())
+    order = np.random.default_rng(seed).permutation(len(shuffled))
+    # The larger groups first, each to the smallest fold, so that sizes differ by one where groups are single.
+    members: list[list[int]] = [[] for _ in range(n_folds)]
+    for group in sorted((shuffled[g] for g in order), key=len, reverse=True):
+        min(members, key=len).extend(group)
+    return [np.array(sorted(fold), dtype=np.int64) for fold in members]

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from bactrian.experiments.paper_table import LATE, Follow, status_of
 from bactrian.experiments.table3.corel import ScoredSplit
 from bactrian.experiments.table3.learners import Limits, TableRow, fit, marginals
-from bactrian.vision.node_scores import image_folds
+from bactrian.experiments.table3.node_scores import image_folds
 
 Floats = NDArray[np.float64]
 

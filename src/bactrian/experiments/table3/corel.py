@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from bactrian.experiments.paper_table import Follow
+from bactrian.experiments.table3.cache import ArrayCache, Arrays, checksum
+from bactrian.experiments.table3.classifiers import KINDS, BoostingSettings
+from bactrian.experiments.table3.node_scores import NodeScores, node_scores, with_opinions
 from bactrian.graphs.graph_data import GraphData
 from bactrian.vision.appearance import TextonVocabulary, appearance
-from bactrian.vision.cache import ArrayCache, Arrays, checksum
-from bactrian.vision.classifiers import KINDS, BoostingSettings
-from bactrian.vision.node_scores import NodeScores, node_scores, with_opinions
 from bactrian.vision.superpixel_features import (
     SegmentedImage,
     adjacency_means,

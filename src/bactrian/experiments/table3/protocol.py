@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bactrian.experiments.paper_table import LATE, Follow, iterations_of, rows_named, status_of
+from bactrian.experiments.table3.cache import ArrayCache
 from bactrian.experiments.table3.choices import Choice, candidates_of, choose, graph_options
 from bactrian.experiments.table3.corel import (
     FOLDS,
@@ -23,7 +24,6 @@ from bactrian.experiments.table3.corel import (
     score_split,
 )
 from bactrian.experiments.table3.learners import ROW, ROWS, Fitted, Limits, TableRow, fit, marginals
-from bactrian.vision.cache import ArrayCache
 from bactrian.vision.superpixel_features import SegmentedImage
 from bactrian.vision.superpixels import to_pixels
 

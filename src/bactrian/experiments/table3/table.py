@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bactrian.experiments.paper_table import Follow, PaperTable, late_note, mean_and_deviation
+from bactrian.experiments.table3.cache import ArrayCache
+from bactrian.experiments.table3.classifiers import BoostingSettings
 from bactrian.experiments.table3.corel import CLASSES, ScoreSettings, corel_folder, read_corel
 from bactrian.experiments.table3.learners import ROWS, Limits
+from bactrian.experiments.table3.pictures import class_colours, label_picture, uncertainty
 from bactrian.experiments.table3.protocol import INFERENCES, NODE_ROW, Cell, Table3, Table3Settings, run_table3
 from bactrian.runs.comparison import Gallery, Picture, Sheet
-from bactrian.vision.cache import ArrayCache
-from bactrian.vision.classifiers import BoostingSettings
-from bactrian.vision.pictures import class_colours, label_picture, uncertainty
 from bactrian.vision.superpixel_features import SegmentedImage
 from bactrian.vision.superpixels import to_pixels
 

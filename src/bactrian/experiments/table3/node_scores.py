@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bactrian.arrays import Floats, Ints
-from bactrian.vision.classifiers import KINDS, BoostedClassifiers, BoostingSettings, binary_losses, kinds_of
+from bactrian.experiments.table3.classifiers import KINDS, BoostedClassifiers, BoostingSettings, binary_losses, kinds_of
 
 Follow = Callable[[str], None]
 #: Weights (n, n) of an image's superpixels around each of them, by name.

@@ -3,16 +3,9 @@
 import numpy as np
 import pytest
 
-from bactrian.vision import BoostedClassifiers, BoostingSettings, node_scores, segment_image
-from bactrian.vision.classifiers import binary_losses
-from bactrian.vision.node_scores import image_folds, with_opinions
-from bactrian.vision.pictures import (
-    class_colours,
-    label_picture,
-    segmentation_figure,
-    uncertainty,
-    uncertainty_figure,
-)
+from bactrian.experiments.table3.classifiers import BoostedClassifiers, BoostingSettings, binary_losses
+from bactrian.experiments.table3.node_scores import image_folds, node_scores, with_opinions
+from bactrian.experiments.table3.pictures import class_colours, label_picture, uncertainty
 
 SMALL = BoostingSettings(
     rounds=8, least_leaf=3, trees=10, n_features=4, features_a_split=1.0, learning_rate=0.3, linear_penalty=1.0
@@ -111,7 +104,7 @@ def test_opinions_are_probabilities_and_their_means():
 def test_the_linear_classifier_minimises_penalised_loss():
     from scipy.optimize import minimize
 
-    from bactrian.vision.classifiers import LinearClassifier
+    from bactrian.experiments.table3.classifiers import LinearClassifier
 
     rng = np.random.default_rng(3)
     X, y = rng.standard_normal((50, 3)) ** 3, rng.integers(0, 3, 50)
@@ -159,21 +152,3 @@ def test_labels_are_painted_in_their_colours():
     np.testing.assert_allclose(picture[0, 0], class_colours(2)[1])
     np.testing.assert_allclose(picture[0, 1], 0.0)
     assert len(np.unique(class_colours(20), axis=0)) == 20
-
-
-def test_figures_have_a_panel_for_every_method():
-    pytest.importorskip("matplotlib")
-    image = np.zeros((12, 16, 3), np.uint8)
-    image[:, 8:] = 200
-    segmented = segment_image(image, (np.arange(16) >= 8)[None].repeat(12, 0).astype(int), n_labels=2, n_superpixels=8)
-    n = segmented.n_superpixels
-    marginals = {"a": [np.full((n, 2), 0.5)] * 2, "b": [np.eye(2)[segmented.labels]] * 2}
-    figure = segmentation_figure([segmented] * 2, marginals, ("dark", "light"))
-    assert [axis.get_title() for axis in figure.axes[:4]] == ["image", "truth", "a", "b"]
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["dark", "light"]
-    assert len(figure.axes) == 8
-    uncertain = uncertainty_figure([segmented] * 2, marginals)
-    assert (np.asarray(uncertain.axes[1].images[0].get_array()) == 1.0).all()
-    assert (np.asarray(uncertain.axes[2].images[0].get_array()) == 0.0).all()
-    with pytest.raises(ValueError, match="images is empty"):
-        uncertainty_figure([], marginals)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +11,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from bactrian.files import atomic_file
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -62,12 +63,5 @@ def _write(path: Path, key: str, arrays: Arrays) -> None:
     if "key" in arrays:
         raise ValueError("no array may be named 'key'")
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.stem}.{os.getpid()}.part.npz")
-    try:
-        with draft.open("wb") as stream:
-            np.savez(stream, **{"key": np.array(key), **arrays})  # type: ignore[arg-type]
-            stream.flush()
-            os.fsync(stream.fileno())
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
+    with atomic_file(path) as stream:
+        np.savez(stream, **{"key": np.array(key), **arrays})  # type: ignore[arg-type]
