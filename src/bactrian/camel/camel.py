@@ -191,7 +191,7 @@ class Camel:
 
     def carving(self, data: PackedData, settings: Settings) -> Carving:
         """Counting numbers of packed data under this learner's entropy."""
-        return carve(data, "folded" if self.fold else self.entropy, settings.seed, settings.deadline.late)
+        return carve(data, "folded" if self.fold else self.entropy, settings.seed, settings.deadline)
 
     def _piecewise_weights(self, run: Run, workers: Workers, weights: Floats) -> Floats:
         dual = Dual(

@@ -37,6 +37,7 @@ from scipy.optimize import linprog
 
 from bactrian.arrays import real_numbers
 from bactrian.engines.numba.orders import appearances
+from bactrian.engines.numba.threads import Deadline
 from bactrian.graphs.packed import PackedData
 from bactrian.graphs.packing import is_bethe
 
@@ -80,17 +81,16 @@ class CountingNumbers:
     sepsets: Any = 1.0
 
 
-def carve(
-    data: PackedData, entropy: str | CountingNumbers, seed: int = 0, late: NDArray[np.bool_] | None = None
-) -> Carving:
+def carve(data: PackedData, entropy: str | CountingNumbers, seed: int = 0, deadline: Deadline | None = None) -> Carving:
     """Counting numbers of ``data`` under an entropy of :data:`ENTROPIES`, or the user's own.
 
-    ``seed`` is for "trw", whose numbers are rougher where time is up (``late``) before all forests are drawn.
+    ``seed`` is for "trw", whose numbers are rougher where half of the time is up before all forests are drawn.
     """
     if isinstance(entropy, CountingNumbers):
         return _carve_numbers(data, entropy)
     if entropy == "trw":
-        return _tree_reweighted(data, seed, np.zeros(1, dtype=np.bool_) if late is None else late)
+        with (deadline or Deadline()).half() as half:
+            return _tree_reweighted(data, seed, half.late)
     if entropy == "convex":
         return _convex(data)
     if entropy not in ENTROPIES:

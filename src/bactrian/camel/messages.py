@@ -22,7 +22,7 @@ from bactrian.engines.numba.stars import evaluate_instances
 from bactrian.engines.numba.tables import Beliefs, Numbers, Tables, fill_scores, prepare_tables, summarise
 from bactrian.engines.numba.threads import Deadline, Workers, balanced_blocks
 from bactrian.graphs.inputs import N_BLOCKS
-from bactrian.graphs.packed import PackedData, TableReader
+from bactrian.graphs.packed import PackedData, TableReader, tables_by_number
 
 Floats = NDArray[np.float64]
 
@@ -77,6 +77,8 @@ class Messages:
         space: Space | None = None,
         schedule: Schedule | None = None,
     ) -> None:
+        if space is None:  # a file keeps the data as it is
+            data = tables_by_number(data, carving.cluster)
         layout = data.layout
         self.name = name
         self.schedule = schedule = schedule or SCHEDULE

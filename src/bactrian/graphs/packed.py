@@ -11,7 +11,7 @@ from bactrian.arrays import Bools, Floats, Ints
 from bactrian.engines.numba.layout import Layout
 from bactrian.engines.numba.threads import Workers, balanced_blocks
 from bactrian.graphs.inputs import N_BLOCKS
-from bactrian.graphs.scores import ScoreMap
+from bactrian.graphs.scores import RepeatedScores, ScoreMap
 
 #: States of links below which a block of instances is not worth handing to a thread.
 _LEAST_WORK = 200.0
@@ -238,3 +238,43 @@ def instance_blocks(layout: Layout) -> Ints:
     work = np.concatenate([[0], np.cumsum(np.diff(layout.link_offset))])[layout.hub_links]
     per_instance = np.diff(work[layout.instance_hubs]) + np.diff(layout.instance_clusters) + 1.0
     return balanced_blocks(per_instance, N_BLOCKS, _LEAST_WORK)
+
+
+def tables_by_number(data: PackedData, number: Floats) -> PackedData:
+    """The same data with a copy of each shared table for every counting number that its clusters have.
+
+    Then the exponential of a table, which is taken once for all of its clusters, is that of each of them. Left as they
+    are where all clusters of a table have one number, or copies would outgrow the messages.
+    """
+    layout = data.layout
+    n_shared = layout.table_shared
+    sharing = np.flatnonzero(layout.cluster_table < n_shared)
+    table = layout.cluster_table[sharing]
+    first = np.empty(n_shared)
+    first[table] = number[sharing]
+    if (number[sharing] == first[table]).all():
+        return data
+    _, code = np.unique(number[sharing], return_inverse=True)
+    n_codes = int(code.max()) + 1
+    key = table * n_codes + code
+    kinds = np.flatnonzero(np.bincount(key))
+    copy_of = np.empty(n_shared * n_codes, dtype=np.int64)
+    copy_of[kinds] = np.arange(kinds.size)
+    originals = np.concatenate([kinds // n_codes, np.arange(n_shared, layout.n_tables)])
+    sizes = np.diff(layout.table_offset)[originals]
+    if sizes[: kinds.size].sum() * (data.blocks.size - 1) > layout.n_link_states:
+        return data
+    offset = np.concatenate([[0], np.cumsum(sizes)])
+    source = np.repeat(layout.table_offset[originals] - offset[:-1], sizes) + np.arange(offset[-1])
+    cluster_table = layout.cluster_table + (kinds.size - n_shared)
+    cluster_table[sharing] = copy_of[key]
+    return replace(
+        data,
+        layout=layout._replace(
+            cluster_table=cluster_table,
+            table_offset=offset,
+            table_shared=int(kinds.size),
+            instance_tables=layout.instance_tables + (kinds.size - n_shared),
+        ),
+        scores=RepeatedScores(data.scores, layout.n_entries, source),
+    )

@@ -250,7 +250,7 @@ def _finished(problem: Problem, results: list[InferenceResult]) -> list[Inferenc
 
 
 def _tree_reweighted(problem: Problem) -> list[InferenceResult]:
-    carving = carve(problem.data, "trw", problem.options.seed)
+    carving = carve(problem.data, "trw", problem.options.seed, problem.deadline)
     return propagate(problem, "trw", "sequential", carving, tame=True)
 
 

@@ -14,7 +14,6 @@ import numpy as np
 from bactrian.arrays import Floats, Ints
 from bactrian.engines.numba.layout import Layout
 from bactrian.engines.numba.mean_field import ascend_instances
-from bactrian.engines.numba.threads import Workers
 from bactrian.graphs.packed import InstanceBeliefs, TableReader
 from bactrian.inference.factors import FactorScores, FactorTables, factor_scores
 from bactrian.inference.maximum import find_allowed
@@ -26,7 +25,7 @@ def mean_field(problem: Problem, *, restarts: int = 1) -> list[InferenceResult]:
     """Coordinate ascent on F(q) = E[score] + H(q), for q a product over variables; F never falls.
 
     An instance is done when no belief changes by more than ``tolerance`` in a sweep over its variables, or after
-    ``max_iterations`` sweeps. ``log_partition`` is F, which is at most log Z.
+    ``max_iterations`` sweeps, or where time is up. ``log_partition`` is F, which is at most log Z.
 
     Parameters
     ----------
@@ -42,13 +41,14 @@ def mean_field(problem: Problem, *, restarts: int = 1) -> list[InferenceResult]:
     generator = np.random.default_rng(options.seed)
 
     def ascend(beliefs: Floats, best: _Ascent | None) -> _Ascent:
-        ascent = _ascend(scores, beliefs, workers, options.tolerance, options.max_iterations)
+        ascent = _ascend(scores, beliefs, problem)
         return ascent if best is None else _better(scores.layout, best, ascent)
 
     best = ascend(_start(scores, None), None)
     for _ in range(restarts - 1):
-        best = ascend(_start(scores, generator), best)
-    if (best.bound == -np.inf).any():
+        if not problem.out_of_time:
+            best = ascend(_start(scores, generator), best)
+    if not problem.out_of_time and (best.bound == -np.inf).any():
         best = ascend(_allowed_start(scores, problem), best)
     beliefs = ProductTables(scores.layout, best.beliefs)
     tables = FactorTables(problem.data, scores.data, beliefs)
@@ -62,7 +62,9 @@ def _result(
     problem: Problem, best: _Ascent, m: int, variables: Sequence[Floats], clusters: Sequence[Floats]
 ) -> InferenceResult:
     settled, allowed = best.residual[m] <= problem.options.tolerance, best.bound[m] > -np.inf
-    status = "converged" if settled else f"stopped at the limit of {problem.options.max_iterations} iterations"
+    most = problem.options.max_iterations
+    limit = f"the limit of {most} iterations" if best.iterations[m] >= most else "the time limit"
+    status = "converged" if settled else f"stopped at {limit}"
     return InferenceResult(
         variables=variables,
         clusters=clusters,
@@ -125,13 +127,13 @@ def _allowed_start(scores: FactorScores, problem: Problem) -> Floats:
     return beliefs
 
 
-def _ascend(scores: FactorScores, beliefs: Floats, workers: Workers, tolerance: float, max_iterations: int) -> _Ascent:
-    n = scores.layout.n_instances
+def _ascend(scores: FactorScores, beliefs: Floats, problem: Problem) -> _Ascent:
+    n, options = scores.layout.n_instances, problem.options
     ascent = _Ascent(beliefs, np.full(n, -np.inf), np.full(n, np.inf), np.zeros(n, dtype=np.int64))
-    workers.run(
+    problem.workers.run(
         lambda _, first, last: ascend_instances(
             scores.layout, scores.entries, scores.hubs, ascent.beliefs, ascent.bound, ascent.residual,
-            ascent.iterations, first, last, tolerance, max_iterations,
+            ascent.iterations, first, last, options.tolerance, options.max_iterations, problem.deadline.late,
         ),
         scores.data.blocks,
     )  # fmt: skip

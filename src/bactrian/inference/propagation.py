@@ -68,7 +68,7 @@ def _new_linear(problem: Problem) -> LinearMessages:
 
 def sequential(problem: Problem, messages: Messages, progress: SweepProgress, tolerance: float) -> Advance:
     """The sequential schedule, threaded over instances."""
-    layout, tables, numbers = problem.data.layout, messages.tables, messages.numbers
+    layout, tables, numbers = messages.data.layout, messages.tables, messages.numbers
 
     def block(_: int, first: int, last: int, sweeps: int) -> None:
         running = np.zeros(layout.n_instances, dtype=np.bool_)
@@ -91,7 +91,7 @@ def sequential(problem: Problem, messages: Messages, progress: SweepProgress, to
 
 def parallel(problem: Problem, messages: Messages, progress: SweepProgress, tolerance: float) -> Advance:
     """The parallel schedule, threaded over instances."""
-    layout, tables, numbers = problem.data.layout, messages.tables, messages.numbers
+    layout, tables, numbers = messages.data.layout, messages.tables, messages.numbers
     incoming, linear = np.zeros(layout.n_link_states), _new_linear(problem)
 
     def advance(sweeps: int) -> None:
@@ -108,7 +108,7 @@ def parallel(problem: Problem, messages: Messages, progress: SweepProgress, tole
 
 def residual(problem: Problem, messages: Messages, progress: SweepProgress, tolerance: float) -> Advance:
     """The residual schedule, threaded over instances; trees are swept twice instead, which is exact."""
-    layout, tables, numbers = problem.data.layout, messages.tables, messages.numbers
+    layout, tables, numbers = messages.data.layout, messages.tables, messages.numbers
     linear = _new_linear(problem)
     queue = Queue(
         incoming=np.zeros(layout.n_link_states),

@@ -92,7 +92,7 @@ class Likelihood:
     def _loopy(self, data: PackedData, settings: Settings, workers: Workers) -> Solution:
         run = Run(settings, data, self.name)
         carving = carve(
-            data, "bethe" if self.inference == "lbp" else self.inference, settings.seed, settings.deadline.late
+            data, "bethe" if self.inference == "lbp" else self.inference, settings.seed, settings.deadline
         ).whole
         dual = Dual(data, carving, settings.prior, workers, communicator=settings.communicator)
         bethe = self.inference == "lbp"

@@ -39,8 +39,12 @@ def ascend_instances(
     last: int,
     tolerance: float,
     max_iterations: int,
+    late: Flags,
 ) -> None:
-    """Update the beliefs of instances ``first:last`` until none changes by more than ``tolerance``."""
+    """Update the beliefs of instances ``first:last`` until none changes by more than ``tolerance``, or it is ``late``.
+
+    A sweep that is cut short leaves a residual of infinity.
+    """
     largest = 1
     for hub in range(layout.instance_hubs[first], layout.instance_hubs[last]):
         largest = max(largest, layout.hub_offset[hub + 1] - layout.hub_offset[hub])
@@ -48,9 +52,12 @@ def ascend_instances(
     for m in range(first, last):
         iterations[m] = 0
         residual[m] = np.inf
-        while residual[m] > tolerance and iterations[m] < max_iterations:
+        while residual[m] > tolerance and iterations[m] < max_iterations and not late[0]:
             residual[m] = 0.0
             for hub in range(layout.instance_hubs[m], layout.instance_hubs[m + 1]):
+                if late[0]:
+                    residual[m] = np.inf
+                    break
                 change = _update(layout, entries, hub_scores, beliefs, hub, expected, forbidden)
                 residual[m] = max(residual[m], change)
             iterations[m] += 1

@@ -129,7 +129,8 @@ def appearances(
 
     Items are clusters that join hubs or, ``by_hub``, hubs that join clusters. ``order`` lists the instance's items at
     random. Each subset is filled greedily; what it took goes to the end of the order, so that the items taken least
-    often come first, and subsets are drawn until every item was taken and there are ``n_forests``, or it is ``late``.
+    often come first, and subsets are drawn until every item was taken and there are ``n_forests``, or it is ``late``:
+    then the one under way counts only if it is needed.
     """
     of_instance = layout.instance_clusters if by_hub else layout.instance_hubs
     base, n_nodes = of_instance[instance], of_instance[instance + 1] - of_instance[instance]
@@ -149,8 +150,12 @@ def appearances(
     while missing > 0 or (drawn < n_forests and not late[0]):
         for node in range(n_nodes):
             parent[node] = -1
-        kept, n_taken = 0, 0
+        kept, n_taken, needed = 0, 0, missing > 0
         for position in range(order.size):
+            if late[0] and not needed:
+                for other in range(n_taken):
+                    counts[taken[other]] -= 1
+                return drawn
             item = order[position]
             if _joins(ends, links[item] - first, links[item + 1] - first, parent, roots):
                 missing -= counts[item] == 0

@@ -44,6 +44,10 @@ class Deadline:
             self.late[0] = True
         return bool(self.late[0])
 
+    def half(self) -> Deadline:
+        """Half of the time that is left, for work that others wait for."""
+        return Deadline(0.5 * (self.at - perf_counter()))
+
     def __enter__(self) -> Deadline:
         left = self.at - perf_counter()
         if left < TIMEOUT_MAX and not self.has_passed:
