@@ -6,6 +6,8 @@ regression and minimises their sum with SciPy; it shares no code with the librar
 
 from __future__ import annotations
 
+import itertools
+import tracemalloc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -585,3 +587,51 @@ def test_equal_neighbourhoods_are_collapsed() -> None:
     graphs = pack(some_graphs().packed("clusters", edge_inputs=False))
     # Edges of a type share a table: two ends, two types and three states of the other end, and the nodes.
     assert pack_conditionals(graphs, piecewise=True).layout.n_hubs <= 2 * 2 * 3 + 10
+
+
+def complete_ising(n: int) -> bt.LogLinearModel:
+    """A field and a coupling of states 0 and 1 for every variable and pair."""
+    pairs = list(itertools.combinations(range(n), 2))
+    clusters = [(v,) for v in range(n)] + pairs
+    features = []
+    for i, cluster in enumerate(clusters):
+        table = np.zeros((2 ** len(cluster), len(clusters)))
+        table[-1, i] = 1.0
+        features.append(sp.csr_array(table))
+    return bt.LogLinearModel(bt.ClusterGraph([2] * n, clusters), features)
+
+
+def test_many_neighbours_are_summed_row_by_row() -> None:
+    """Where every row has neighbourhoods of its own: logistic regressions on all other variables, by dense algebra."""
+    rng = np.random.default_rng(5)
+    n, rows = 30, 400
+    x = rng.integers(2, size=(rows, n))
+    x[50:60] = x[:10]
+    weights = rng.integers(0, 4, size=rows).astype(float)
+    solution = learn(bt.Samples(complete_ising(n), x, weights), "pseudolikelihood", prior_variance=0.5, tolerance=1e-8)
+    field, pairs = solution.weights[:n], np.zeros((n, n))
+    pairs[np.triu_indices(n, 1)] = solution.weights[n:]
+    coupling = pairs + pairs.T
+    odds = field + x @ coupling
+    value = float(weights @ (np.logaddexp(0.0, odds) - x * odds).sum(axis=1)) + float(
+        solution.weights @ solution.weights
+    )
+    residual = weights[:, None] * (1.0 / (1.0 + np.exp(-odds)) - x)
+    slope = residual.T @ x
+    gradient = np.concatenate([residual.sum(axis=0), (slope + slope.T)[np.triu_indices(n, 1)]]) + 2.0 * solution.weights
+    assert solution.objective == pytest.approx(value, rel=1e-10)
+    assert np.abs(gradient).max() < 1e-5
+
+
+def test_memory_follows_the_rows_not_their_neighbourhoods() -> None:
+    rng = np.random.default_rng(6)
+    n, rows = 50, 3_000
+    data = bt.Samples(complete_ising(n), rng.integers(2, size=(rows, n)))
+    learn(data, "pseudolikelihood", prior_variance=1.0, tolerance=0.1)
+    tracemalloc.start()
+    try:
+        learn(data, "pseudolikelihood", prior_variance=1.0, tolerance=0.1)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 60 * 8 * 2 * n * rows  # one value per state of every cell is 2.4 MB; by neighbourhood it is 380 MB

@@ -24,6 +24,9 @@ from bactrian.graphs.loglinear import Instance, LogLinearModel, Moments, Samples
 from bactrian.graphs.packed import Incidence, InstanceViews, Observations, PackedData, Scopes, instance_blocks
 from bactrian.graphs.scores import ScoreMap, SparseScores
 
+#: States of clusters in rows looked at together when they are counted; bounds the memory.
+_COUNTED_AT_ONCE = 1 << 20
+
 
 def pack(data: Any, *, need_labels: bool = True) -> PackedData:
     """Pack anything that ``learn`` accepts, or raise an error that says what is wrong."""
@@ -145,13 +148,20 @@ def _with_truth(
     hub_states = np.zeros(layout.n_hub_states)
     for m, (structure, rows, weight) in enumerate(zip(structures, states, weights, strict=True)):
         first, last = layout.instance_clusters[m], layout.instance_clusters[m + 1]
-        offsets = layout.table_offset[layout.cluster_table[first:last]]
-        index = structure.table_strides @ rows.T + offsets[:, None]
-        np.add.at(entries, index, weight[None, :])
-        offsets = layout.hub_offset[layout.instance_hubs[m] : layout.instance_hubs[m + 1]]
-        index = structure.hub_strides @ rows.T + offsets[:, None]
-        np.add.at(hub_states, index, weight[None, :])
+        _count(entries, structure.table_strides, rows, weight, layout.table_offset[layout.cluster_table[first:last]])
+        hubs = slice(layout.instance_hubs[m], layout.instance_hubs[m + 1])
+        _count(hub_states, structure.hub_strides, rows, weight, layout.hub_offset[hubs])
     return packed.observed(entries, hub_states, Observations(np.hstack(states), np.stack(weights, axis=1)))
+
+
+def _count(counts: Floats, strides: sp.csr_array, rows: Ints, weight: Floats, offsets: Ints) -> None:
+    """Add the weights of the rows to the states that they have in each cluster, some clusters at a time."""
+    step = max(1, _COUNTED_AT_ONCE // max(1, rows.shape[0]))
+    for first in range(0, offsets.size, step):
+        index = strides[first : first + step] @ rows.T + offsets[first : first + step, None]
+        least = int(index.min(initial=counts.size))
+        found = np.bincount((index - least).ravel(), np.broadcast_to(weight, index.shape).ravel())
+        counts[least : least + found.size] += found
 
 
 def _refuse_forbidden(models: list[LogLinearModel], states: list[Ints], weights: list[Floats]) -> None:

@@ -20,8 +20,13 @@ scores) and x the observed states,
     p(X_v = k | x) ~ exp( sum_{f around v} theta_f(k, x of the other variables of f) )
 
 is one multinomial logistic term: a hub without links. Its scores are sums of entries of the original tables, a linear
-map, so weights and moments pass through it as they do for junction trees. Conditionals whose sums have the same terms
-are one term with the sum of their weights: many samples cost no more than the distinct neighbourhoods among them.
+map F, so weights and moments pass through it as they do for junction trees. There are two forms of F:
+
+- **by neighbourhood**: conditionals whose sums have the same terms are one term with the sum of their weights, so many
+  samples cost no more than the distinct neighbourhoods among them. F is a sparse matrix;
+- **by row**: where variables have so many neighbours that nearly every row has a neighbourhood of its own, distinct
+  rows are instances with their weights. F is never built: scores are sums of rows of the tables
+  (:mod:`bactrian.engines.numba.row_sums`), and memory is that of the data.
 """
 
 from __future__ import annotations
@@ -38,14 +43,19 @@ from bactrian.camel.entropy import carve
 from bactrian.camel.profiled import Profiled
 from bactrian.camel.run import NoBeliefs, Run, Settings
 from bactrian.engines.numba.layout import Layout
-from bactrian.engines.numba.threads import Workers
+from bactrian.engines.numba.row_sums import Segments, add_rows, collect_rows
+from bactrian.engines.numba.threads import Workers, balanced_blocks
 from bactrian.graphs.domain import pointer
+from bactrian.graphs.inputs import N_BLOCKS
 from bactrian.graphs.packed import Incidence, InstanceViews, Observations, PackedData, instance_blocks
-from bactrian.graphs.scores import SpreadScores
+from bactrian.graphs.scores import ScoreMap, SpreadScores
 from bactrian.solvers.solution import Solution
 
 #: Terms looked at together when equal conditionals are sought; bounds the memory.
 _TERMS_AT_ONCE = 1 << 22
+#: Terms of F by row that cost as much as one of F by neighbourhood: an addition of neighbours in memory against an
+#: index, a value and a jump.
+_ROW_TERMS = 8
 
 
 @dataclass(frozen=True)
@@ -135,13 +145,19 @@ def pack_conditionals(data: PackedData, *, piecewise: bool) -> PackedData:
     start = np.concatenate([layout.table_offset[layout.cluster_table], layout.n_entries + layout.hub_offset[:-1]])
     own = np.concatenate([np.ones(layout.n_clusters, dtype=bool), data.hub_given | (data.degrees == 0)])
     pieces = _pieces_of_factors(incidence, own) if piecewise else _pieces_of_variables(incidence)
-    found = list(_collapse(pieces, incidence, start, data.observations))
+    observations = data.observations
+    if data.generative:
+        observations = _merge_rows(observations)
+        contexts = _contexts(pieces, incidence)
+        if _are_rows_better(pieces, incidence, contexts, observations.states.shape[0]):
+            return _pack_rows(data, pieces, incidence, contexts, start, observations)
+    found = list(_collapse(pieces, incidence, start, observations))
     size = np.concatenate([group.size for group in found])
     weights = np.concatenate([group.counts.sum(axis=1) for group in found])
     truth = np.concatenate([group.counts[np.arange(group.counts.shape[1]) < group.size[:, None]] for group in found])
     spread = _spread_matrix(found, layout.n_entries + layout.n_hub_states)
-    packed = _pack_hubs(size, weights, SpreadScores(data.scores, layout.n_entries, spread))
-    return packed.observed(np.zeros(0), truth)
+    scores = SpreadScores(data.scores, layout.n_entries, spread)
+    return _pack_hubs(np.arange(size.size + 1), size, weights, scores).observed(np.zeros(0), truth)
 
 
 def _pieces_of_variables(incidence: Incidence) -> _Pieces:
@@ -246,16 +262,16 @@ def _spread_matrix(found: Sequence[_Distinct], n_old: int) -> sp.csr_array:
     return sp.csr_array((np.concatenate(values), np.concatenate(columns), bounds), shape=(bounds.size - 1, n_old))
 
 
-def _pack_hubs(size: Ints, weights: Floats, scores: SpreadScores) -> PackedData:
-    """An instance of a single hub, and nothing else, for each conditional."""
-    none, zeros, no_tables = np.zeros(0, dtype=np.int64), np.zeros(size.size + 1, dtype=np.int64), pointer([])
+def _pack_hubs(instance_hubs: Ints, size: Ints, weights: Floats, scores: ScoreMap) -> PackedData:
+    """Instances of hubs, and nothing else: a hub for each conditional."""
+    none, zeros, no_tables = np.zeros(0, dtype=np.int64), np.zeros(instance_hubs.size, dtype=np.int64), pointer([])
     layout = Layout(
-        instance_hubs=np.arange(size.size + 1),
+        instance_hubs=instance_hubs,
         instance_clusters=zeros,
         hub_order=np.arange(size.size),
-        instance_is_tree=np.ones(size.size, dtype=bool),
+        instance_is_tree=np.ones(weights.size, dtype=bool),
         hub_offset=pointer(size),
-        hub_links=zeros,
+        hub_links=np.zeros(size.size + 1, dtype=np.int64),
         link_hub=none,
         link_cluster=none,
         link_offset=no_tables,
@@ -287,3 +303,154 @@ def _pack_hubs(size: Ints, weights: Floats, scores: SpreadScores) -> PackedData:
         empirical=None,
         hub_truth=None,
     )
+
+
+def _merge_rows(observations: Observations) -> Observations:
+    """Distinct rows, each with the sum of the weights of its copies; rows of weight 0 are left out."""
+    counted = observations.weights[:, 0] > 0.0
+    states = np.ascontiguousarray(observations.states[counted])
+    as_bytes = states.astype(np.min_scalar_type(int(states.max(initial=0))), copy=False)
+    rows = np.ascontiguousarray(as_bytes).view(np.dtype((np.void, max(1, as_bytes.itemsize * as_bytes.shape[1]))))
+    _, first, kind = np.unique(rows.ravel(), return_index=True, return_inverse=True)
+    weights = np.bincount(kind, weights=observations.weights[counted, 0], minlength=first.size)
+    return Observations(states[first], weights[:, None].astype(np.float64, copy=False))
+
+
+@dataclass(frozen=True)
+class _Contexts:
+    """The other variables of each incidence's factor, as one joint variable: its context."""
+
+    context: Ints  #: (n_incidences,) context of each
+    size: Ints  #: (n_contexts,) joint states
+    others: Ints  #: (n_contexts, most others) variables, V for none
+    radix: Ints  #: (n_contexts, most others) what a variable's state is multiplied by in the joint state
+    strides: Ints  #: (n_incidences, most others) what it is multiplied by in the factor's state
+
+
+def _contexts(pieces: _Pieces, incidence: Incidence) -> _Contexts:
+    factor, variable, n_variables = incidence.factor, incidence.variable, incidence.cardinalities.size
+    order = np.lexsort((variable, factor))
+    members = np.bincount(factor)
+    first = pointer(members)[factor]
+    most = int(members.max()) - 1
+    others, strides = np.full((factor.size, most), n_variables), np.zeros((factor.size, most), dtype=np.int64)
+    filled = np.zeros(factor.size, dtype=np.int64)
+    for j in range(most + 1):  # the j-th variable of each factor
+        has = members[factor] > j
+        at = order[np.where(has, first + j, 0)]
+        has &= variable[at] != variable
+        others[has, filled[has]], strides[has, filled[has]] = variable[at[has]], incidence.stride[at[has]]
+        filled += has
+    distinct, context = np.unique(others, axis=0, return_inverse=True)
+    sizes = np.append(incidence.cardinalities, 1)[distinct]
+    radix = np.ones_like(sizes)
+    radix[:, 1:] = np.cumprod(sizes, axis=1)[:, :-1]
+    return _Contexts(context.ravel(), sizes.prod(axis=1), distinct, radix, strides)
+
+
+def _are_rows_better(pieces: _Pieces, incidence: Incidence, contexts: _Contexts, n_rows: int) -> bool:
+    """Whether sums over all rows are cheaper than sums over the distinct neighbourhoods that rows can have."""
+    n_terms = np.diff(pieces.pointer)
+    log_states = np.add.reduceat(np.append(np.log(contexts.size)[contexts.context[pieces.term]], 0.0), pieces.pointer)
+    neighbourhoods = np.exp(np.minimum(np.where(n_terms > 0, log_states[:-1], 0.0), np.log(n_rows)))
+    terms = n_terms * incidence.cardinalities[pieces.variable]
+    return bool(_ROW_TERMS * (neighbourhoods @ terms) > n_rows * terms.sum())
+
+
+def _pack_rows(
+    data: PackedData,
+    pieces: _Pieces,
+    incidence: Incidence,
+    contexts: _Contexts,
+    start: Ints,
+    observations: Observations,
+) -> PackedData:
+    """An instance for each row, with a hub for each piece."""
+    states, weights = observations.states, observations.weights[:, 0]
+    size = incidence.cardinalities[pieces.variable]
+    scores = _RowScores(data, pieces, incidence, contexts, start, states)
+    n_rows = states.shape[0]
+    packed = _pack_hubs(np.arange(n_rows + 1) * size.size, np.tile(size, n_rows), weights, scores)
+    truth = np.zeros((n_rows, int(size.sum())))
+    np.put_along_axis(truth, pointer(size)[:-1] + states[:, pieces.variable], weights[:, None], axis=1)
+    return packed.observed(np.zeros(0), truth.ravel())
+
+
+class _RowScores:
+    """Scores of the pieces of every row, as sums of rows of tables with one part for each context."""
+
+    def __init__(
+        self,
+        data: PackedData,
+        pieces: _Pieces,
+        incidence: Incidence,
+        contexts: _Contexts,
+        start: Ints,
+        states: Ints,
+    ) -> None:
+        self._original, self.n_weights = data.scores, data.n_weights
+        self._n_entries, self._n_old = data.layout.n_entries, data.layout.n_entries + data.layout.n_hub_states
+        size = incidence.cardinalities[pieces.variable]
+        self._n_columns = int(size.sum())
+        owner = np.repeat(np.arange(size.size), np.diff(pieces.pointer))
+        order = np.argsort(contexts.context[pieces.term], kind="stable")  # by context, then by piece
+        owner, term, share = owner[order], pieces.term[order], pieces.share[order]
+        context, length, column = contexts.context[term], size[owner], pointer(size)[owner]
+        bounds = np.searchsorted(context, np.arange(contexts.size.size + 1))
+        within = pointer(length)[:-1] - pointer(length)[bounds[context]]
+        width = np.diff(pointer(length)[bounds])
+        begin = pointer(contexts.size * width)
+        # Each table element of each term: context state s and own state k.
+        count = contexts.size[context] * length
+        of = np.repeat(np.arange(term.size), count)
+        s, k = np.divmod(np.arange(of.size) - pointer(count)[of], length[of])
+        entry = start[incidence.factor[term]][of] + incidence.stride[term][of] * k
+        sizes = np.append(incidence.cardinalities, 1)[contexts.others]
+        for j in range(contexts.others.shape[1]):
+            digit = s // contexts.radix[context, j][of] % sizes[context, j][of]
+            entry += contexts.strides[term, j][of] * digit
+        to = begin[context][of] + s * width[context][of] + within[of] + k
+        self._entry, self._share = np.empty_like(entry), np.empty(entry.size)
+        self._entry[to], self._share[to] = entry, share[of]
+        joined = np.append(False, (column[1:] == (column + length)[:-1]) & (context[1:] == context[:-1]))
+        heads = np.flatnonzero(~joined)
+        self._segments = Segments(
+            np.searchsorted(context[heads], np.arange(contexts.size.size + 1)),
+            column[heads],
+            np.add.reduceat(length, heads),
+        )
+        padded = np.column_stack([states, np.zeros(states.shape[0], dtype=np.int64)])
+        self._place = np.tile(begin[:-1], (states.shape[0], 1))
+        for j in range(contexts.others.shape[1]):
+            self._place += padded[:, contexts.others[:, j]] * (contexts.radix[:, j] * width)
+        self._row_blocks = np.linspace(0, states.shape[0], N_BLOCKS + 1).astype(np.int64)
+        self._context_blocks = balanced_blocks(width.astype(float), N_BLOCKS)
+
+    def scores(self, weights: Floats, log_entries: Floats, hub_scores: Floats, workers: Workers) -> None:
+        """See :class:`bactrian.graphs.scores.ScoreMap`."""
+        old = np.empty(self._n_old)
+        self._original.scores(weights, old[: self._n_entries], old[self._n_entries :], workers)
+        table, out = old[self._entry] * self._share, hub_scores.reshape(-1, self._n_columns)
+        workers.run(
+            lambda _, first, last: add_rows(self._segments, self._place, table, out, first, last), self._row_blocks
+        )
+
+    def moments(self, counts: Floats, hub_counts: Floats, workers: Workers, out: Floats | None = None) -> Floats:
+        """See :class:`bactrian.graphs.scores.ScoreMap`."""
+        old = self._collect(hub_counts, workers)
+        return self._original.moments(old[: self._n_entries], old[self._n_entries :], workers, out)
+
+    def base_score(self, counts: Floats, hub_counts: Floats) -> float:
+        """See :class:`bactrian.graphs.scores.ScoreMap`."""
+        old = self._collect(hub_counts, Workers(1))
+        return self._original.base_score(old[: self._n_entries], old[self._n_entries :])
+
+    def _collect(self, hub_counts: Floats, workers: Workers) -> Floats:
+        """Counts of the original table entries and hub states."""
+        table, counts = np.zeros(self._entry.size), hub_counts.reshape(-1, self._n_columns)
+        workers.run(
+            lambda _, first, last: collect_rows(self._segments, self._place, counts, table, first, last),
+            self._context_blocks,
+        )
+        old = np.bincount(self._entry, weights=table * self._share, minlength=self._n_old)
+        return old.astype(np.float64, copy=False)
