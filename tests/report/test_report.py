@@ -13,7 +13,7 @@ from PIL import Image
 from sklearn.metrics import confusion_matrix
 
 from bactrian.report import (
-    EdgeTableSection,
+    ByLearnerSection,
     GallerySection,
     HeadingSection,
     LearnersSection,
@@ -124,7 +124,7 @@ def test_an_empty_report_is_a_page_too():
 
 
 def test_several_comparisons_share_a_page():
-    report = report_of(made_up(), replace(made_up(1), title="Other"), title="Both", summary="Two tasks")
+    report = report_of(made_up(), replace(made_up(1), title="Other"), title="Both")
     headings = [section.title for section in report.sections if isinstance(section, HeadingSection)]
     assert headings == [f"Title {NASTY}", "Other"]
     page = Page(render_report(report))
@@ -299,7 +299,9 @@ def test_forbidden_pairs_and_many_labels_do_not_upset_heat_maps():
     values = np.zeros((20, 20))
     values[0, 0] = -np.inf
     names = tuple(f"label {k}" for k in range(20))
-    text = render_report(Report("x", (EdgeTableSection({"m": (LabelTable("t", values, names, names),)}),)))
+    text = render_report(
+        Report("x", (ByLearnerSection("edge_tables", {"m": (LabelTable("t", values, names, names),)}),))
+    )
     assert "matrix dense" in text
     assert "nan" not in text
     assert "score -inf" in text

@@ -2,10 +2,7 @@
 
 from bactrian.files import write_atomically
 from bactrian.report.content import (
-    CalibrationSection,
-    ConfusionSection,
-    CurveSection,
-    EdgeTableSection,
+    ByLearnerSection,
     GallerySection,
     HeadingSection,
     LearnersSection,
@@ -13,17 +10,12 @@ from bactrian.report.content import (
     Report,
     TableSection,
     TextSection,
-    WeightSection,
     report_of,
-    sections_of,
 )
 from bactrian.report.page import render_report, write_report
 
 __all__ = [
-    "CalibrationSection",
-    "ConfusionSection",
-    "CurveSection",
-    "EdgeTableSection",
+    "ByLearnerSection",
     "GallerySection",
     "HeadingSection",
     "LearnersSection",
@@ -31,10 +23,8 @@ __all__ = [
     "Report",
     "TableSection",
     "TextSection",
-    "WeightSection",
     "render_report",
     "report_of",
-    "sections_of",
     "write_atomically",
     "write_report",
 ]

@@ -7,26 +7,13 @@ learner has one colour, and one switch, throughout a page.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any
 
 import numpy as np
 
-from bactrian.runs.comparison import (
-    Comparison,
-    Confusion,
-    Entry,
-    Gallery,
-    LabelTable,
-    Metric,
-    NamedWeight,
-    Reliability,
-    TaggedText,
-    Training,
-)
-
-T = TypeVar("T")
+from bactrian.runs.comparison import Comparison, Entry, Gallery, Metric, TaggedText
 
 
 @dataclass(frozen=True)
@@ -45,7 +32,6 @@ class LearnersSection:
     metrics: tuple[Metric, ...]
     entries: tuple[Entry, ...]
     title: str = "Learners side by side"
-    note: str = "Seconds are those of training alone."
 
     def best(self, metric: Metric) -> float:
         """The best finite value of a metric; NaN where no entry has one."""
@@ -64,7 +50,6 @@ class TableSection:
     columns: tuple[str, ...]
     rows: tuple[tuple[str | float, ...], ...]
     note: str = ""
-    number_format: str = ".4g"
 
     def __post_init__(self) -> None:
         for number, row in enumerate(self.rows):
@@ -72,44 +57,32 @@ class TableSection:
                 raise ValueError(f"rows[{number}] must have {len(self.columns)} cells, found {len(row)}")
 
 
-@dataclass(frozen=True)
-class CurveSection:
-    """How training went: objective, moment gap and violation, over time and over relinearisations."""
-
-    trainings: Mapping[str, Training]
-    title: str = "Convergence"
-
-
-@dataclass(frozen=True)
-class CalibrationSection:
-    """Whether marginals mean what they say: reliability diagrams and expected calibration errors."""
-
-    reliabilities: Mapping[str, Reliability]
-    title: str = "Calibration of marginals"
+#: Of what learners have to show: the template, its title, and where an entry of a comparison has it.
+BY_LEARNER = {
+    "curves": ("Convergence", "training"),
+    "calibration": ("Calibration of marginals", "reliability"),
+    "edge_tables": ("Learned tables", "tables"),
+    "confusions": ("Confusions", "confusion"),
+    "weights": ("Most telling weights", "weights"),
+}
 
 
 @dataclass(frozen=True)
-class EdgeTableSection:
-    """Learned tables of scores as heat maps, on one scale."""
+class ByLearnerSection:
+    """What each learner has to show of one kind.
 
-    tables: Mapping[str, Sequence[LabelTable]]
-    title: str = "Learned tables"
+    The kinds are ``"curves"`` (:class:`Training`), ``"calibration"`` (:class:`Reliability`), ``"edge_tables"``
+    (:class:`LabelTable` objects, as heat maps on one scale), ``"confusions"`` (:class:`Confusion`) and ``"weights"``
+    (:class:`NamedWeight` objects).
+    """
 
+    kind: str
+    shown: Mapping[str, Any]
 
-@dataclass(frozen=True)
-class ConfusionSection:
-    """Which labels are taken for which."""
-
-    confusions: Mapping[str, Confusion]
-    title: str = "Confusions"
-
-
-@dataclass(frozen=True)
-class WeightSection:
-    """The most telling weights, by name."""
-
-    weights: Mapping[str, Sequence[NamedWeight]]
-    title: str = "Most telling weights"
+    @property
+    def title(self) -> str:
+        """That of its kind."""
+        return BY_LEARNER[self.kind][0]
 
 
 @dataclass(frozen=True)
@@ -130,7 +103,6 @@ class TextSection:
 
     texts: tuple[TaggedText, ...]
     title: str = "Texts"
-    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -142,17 +114,7 @@ class NoteSection:
 
 
 Section = (
-    HeadingSection
-    | LearnersSection
-    | TableSection
-    | CurveSection
-    | CalibrationSection
-    | EdgeTableSection
-    | ConfusionSection
-    | WeightSection
-    | GallerySection
-    | TextSection
-    | NoteSection
+    HeadingSection | LearnersSection | TableSection | ByLearnerSection | GallerySection | TextSection | NoteSection
 )
 
 
@@ -166,7 +128,7 @@ class Report:
     facts: Mapping[str, str] = field(default_factory=dict)  #: settings, shown as they are
 
 
-def report_of(*comparisons: Comparison, title: str | None = None, summary: str = "") -> Report:
+def report_of(*comparisons: Comparison, title: str | None = None) -> Report:
     """The report of a comparison; of several, each a part with a heading of its own, on one page.
 
     A single run is a comparison with one entry.
@@ -175,34 +137,23 @@ def report_of(*comparisons: Comparison, title: str | None = None, summary: str =
         raise ValueError("comparisons must hold at least one comparison")
     if len(comparisons) == 1:
         only = comparisons[0]
-        return Report(title or only.title, sections_of(only), summary or only.summary, only.facts)
+        return Report(title or only.title, _sections_of(only), only.summary, only.facts)
     sections: list[Section] = []
     for comparison in comparisons:
         sections.append(HeadingSection(comparison.title, comparison.summary, comparison.facts))
-        sections.extend(sections_of(comparison))
-    return Report(title or "; ".join(comparison.title for comparison in comparisons), tuple(sections), summary)
+        sections.extend(_sections_of(comparison))
+    return Report(title or "; ".join(comparison.title for comparison in comparisons), tuple(sections))
 
 
-def sections_of(comparison: Comparison) -> tuple[Section, ...]:
+def _sections_of(comparison: Comparison) -> tuple[Section, ...]:
     """The sections for which a comparison has anything to show."""
-    entries = comparison.entries
-    sections: list[Section] = [LearnersSection(comparison.metrics, entries)]
+    sections: list[Section] = [LearnersSection(comparison.metrics, comparison.entries)]
     sections += [GallerySection(gallery) for gallery in comparison.galleries]
     if comparison.texts:
         sections.append(TextSection(comparison.texts))
-    if trainings := _named(entries, lambda entry: entry.training):
-        sections.append(CurveSection(trainings))
-    if reliabilities := _named(entries, lambda entry: entry.reliability):
-        sections.append(CalibrationSection(reliabilities))
-    if tables := _named(entries, lambda entry: entry.tables or None):
-        sections.append(EdgeTableSection(tables))
-    if confusions := _named(entries, lambda entry: entry.confusion):
-        sections.append(ConfusionSection(confusions))
-    if weights := _named(entries, lambda entry: entry.weights or None):
-        sections.append(WeightSection(weights))
+    for kind, (_, attribute) in BY_LEARNER.items():
+        found = {entry.name: getattr(entry, attribute) for entry in comparison.entries}
+        shown = {name: value for name, value in found.items() if value not in (None, ())}
+        if shown:
+            sections.append(ByLearnerSection(kind, shown))
     return tuple(sections)
-
-
-def _named(entries: Sequence[Entry], of: Callable[[Entry], T | None]) -> dict[str, T]:
-    found = {entry.name: of(entry) for entry in entries}
-    return {name: value for name, value in found.items() if value is not None}

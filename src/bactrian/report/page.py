@@ -62,42 +62,39 @@ def table_limit(tables: Sequence[LabelTable]) -> float:
     return float(max(values, default=0.0)) or 1.0
 
 
+def _heat_map(
+    title: str, row_labels: Sequence[str], column_labels: Sequence[str], cell: Callable[[int, int], HeatCell]
+) -> HeatMap:
+    rows = [[cell(r, c) for c in range(len(column_labels))] for r in range(len(row_labels))]
+    return HeatMap(title, row_labels, column_labels, rows)
+
+
 def table_matrix(table: LabelTable, limit: float) -> HeatMap:
     """The interaction in a table of scores; colours run from -``limit`` through 0 to ``limit``."""
     interaction = table.interaction
-    rows = []
-    for r, row_name in enumerate(table.row_labels):
-        cells = []
-        for c, column_name in enumerate(table.column_labels):
-            value = float(interaction[r, c])
-            finite = bool(np.isfinite(value))
-            cells.append(
-                HeatCell(
-                    f"{value:+.2f}".replace("-", "−") if finite else "–",
-                    f"{row_name}, {column_name}: score {table.values[r, c]:.4f}",
-                    "above" if value >= 0.0 else "below",
-                    0.75 * min(abs(value) / limit, 1.0) if finite else 0.0,
-                )
-            )
-        rows.append(cells)
-    return HeatMap(table.title, table.row_labels, table.column_labels, rows)
+
+    def cell(r: int, c: int) -> HeatCell:
+        value = float(interaction[r, c])
+        title = f"{table.row_labels[r]}, {table.column_labels[c]}: score {table.values[r, c]:.4f}"
+        shade = 0.75 * min(abs(value) / limit, 1.0) if np.isfinite(value) else 0.0
+        return HeatCell(_signed(value), title, "above" if value >= 0.0 else "below", shade)
+
+    return _heat_map(table.title, table.row_labels, table.column_labels, cell)
 
 
 def confusion_matrix(confusion: Confusion) -> HeatMap:
     """Counts, shaded by their share of the row: right ones in one colour, wrong ones in the other."""
-    totals = confusion.counts.sum(axis=1)
-    rows = []
-    for t, true in enumerate(confusion.labels):
-        cells = []
-        for p, guess in enumerate(confusion.labels):
-            count = int(confusion.counts[t, p])
-            share = count / totals[t] if totals[t] else 0.0
-            # The square root lifts rare confusions, which a linear scale would leave white.
-            shade = 0.75 * float(np.sqrt(share))
-            title = f"{true} taken for {guess}: {count} of {totals[t]} ({share:.1%})"
-            cells.append(HeatCell(f"{count:,}" if count else "·", title, "above" if t == p else "below", shade))
-        rows.append(cells)
-    return HeatMap("", confusion.labels, confusion.labels, rows)
+    labels, totals = confusion.labels, confusion.counts.sum(axis=1)
+
+    def cell(t: int, p: int) -> HeatCell:
+        count = int(confusion.counts[t, p])
+        share = count / totals[t] if totals[t] else 0.0
+        title = f"{labels[t]} taken for {labels[p]}: {count} of {totals[t]} ({share:.1%})"
+        # The square root lifts rare confusions, which a linear scale would leave white.
+        shade = 0.75 * float(np.sqrt(share))
+        return HeatCell(f"{count:,}" if count else "·", title, "above" if t == p else "below", shade)
+
+    return _heat_map("", labels, labels, cell)
 
 
 # --- sections ---
@@ -120,17 +117,16 @@ class View:
 
 def learners_of(report: content.Report) -> dict[str, int]:
     """Every learner on the page, numbered in order of appearance."""
-    names: dict[str, int] = {}
-    for section in report.sections:
-        for name in _KINDS[type(section)][2](section):
-            names.setdefault(name, len(names))
-    return names
+    names = dict.fromkeys(name for section in report.sections for name in _KINDS[type(section)][2](section))
+    return {name: number for number, name in enumerate(names)}
 
 
 def view_of(section: content.Section, key: str, numbers: Numbers) -> View:
     """A section made ready; ``key`` is its number on the page, from which its ids are made."""
     template, prepare, _ = _KINDS[type(section)]
     values, rules = prepare(section, key, numbers)
+    if isinstance(section, content.ByLearnerSection):
+        template = f"{section.kind}.html"
     return View(key, section, template, values, rules)
 
 
@@ -162,43 +158,36 @@ def _table(section: content.TableSection, key: str, numbers: Numbers) -> Prepare
     def show(value: str | float) -> tuple[str, bool]:
         if isinstance(value, str):
             return value, _IS_NUMBER.fullmatch(value) is not None
-        return (format(value, section.number_format) if np.isfinite(value) else "–"), True
+        return (format(value, ".4g") if np.isfinite(value) else "–"), True
 
     return {"rows": [[show(value) for value in row] for row in section.rows]}, []
 
 
-def _curves(section: content.CurveSection, key: str, numbers: Numbers) -> Prepared:
-    charts = convergence_charts(section.trainings, numbers)
-    rules = [
-        f"body:has(#axis-{key}-{k}:checked) #charts-{key}-{k} {{ display: grid; }}" for k in range(1, len(charts) + 1)
-    ]
-    return {"charts": charts}, rules
+def _switch(key: str, switch: str, switched: str, n: int, display: str) -> list[str]:
+    """Style rules that show what the chosen one of ``n`` buttons stands for."""
+    chosen, part = f"body:has(#{switch}-{key}-", f"#{switched}-{key}-"
+    return [f"{chosen}{k}:checked) {part}{k} {{ display: {display}; }}" for k in range(1, n + 1)]
 
 
-def _calibration(section: content.CalibrationSection, key: str, numbers: Numbers) -> Prepared:
-    return {"chart": reliability_diagram(section.reliabilities, numbers)}, []
-
-
-def _edge_tables(section: content.EdgeTableSection, key: str, numbers: Numbers) -> Prepared:
-    limit = table_limit([table for tables in section.tables.values() for table in tables])
-    return {"matrices": {name: [table_matrix(t, limit) for t in tables] for name, tables in section.tables.items()}}, []
-
-
-def _confusions(section: content.ConfusionSection, key: str, numbers: Numbers) -> Prepared:
-    return {"matrices": {name: confusion_matrix(c) for name, c in section.confusions.items()}}, []
-
-
-def _weights(section: content.WeightSection, key: str, numbers: Numbers) -> Prepared:
-    values = [abs(weight.value) for weights in section.weights.values() for weight in weights]
+def _by_learner(section: content.ByLearnerSection, key: str, numbers: Numbers) -> Prepared:
+    kind, shown = section.kind, section.shown
+    if kind == "curves":
+        charts = convergence_charts(shown, numbers)
+        return {"charts": charts}, _switch(key, "axis", "charts", len(charts), "grid")
+    if kind == "calibration":
+        return {"chart": reliability_diagram(shown, numbers)}, []
+    if kind == "edge_tables":
+        limit = table_limit([table for tables in shown.values() for table in tables])
+        return {"matrices": {name: [table_matrix(t, limit) for t in tables] for name, tables in shown.items()}}, []
+    if kind == "confusions":
+        return {"matrices": {name: confusion_matrix(c) for name, c in shown.items()}}, []
+    values = [abs(weight.value) for weights in shown.values() for weight in weights]
     return {"limit": max((value for value in values if np.isfinite(value)), default=0.0) or 1.0}, []
 
 
 def _gallery(section: content.GallerySection, key: str, numbers: Numbers) -> Prepared:
-    rules = [
-        f"body:has(#sheet-{key}-{k}:checked) #pictures-{key}-{k} {{ display: block; }}"
-        for k in range(1, len(section.gallery.sheets) + 1)
-    ]
     pictures = [p for sheet in section.gallery.sheets for row in sheet.rows for p in row]
+    rules = _switch(key, "sheet", "pictures", len(section.gallery.sheets), "block")
     return {"large": max((p.size[0] for p in pictures), default=0) > 64}, rules
 
 
@@ -248,16 +237,12 @@ def _entities(texts: Sequence[TaggedText]) -> dict[str, int]:
     return {name: number for number, name in enumerate(name for name in names if name)}
 
 
-#: Of each kind of section: its template, what makes it ready, and the learners that it shows.
+#: Of each section: its template (or that of its kind), what makes it ready, and the learners that it shows.
 _KINDS: dict[type, tuple[str, Callable[[Any, str, Numbers], Prepared], Callable[[Any], Iterable[str]]]] = {
     content.HeadingSection: ("heading.html", _plain, _nobody),
     content.LearnersSection: ("learners.html", _learners, lambda section: [entry.name for entry in section.entries]),
     content.TableSection: ("table.html", _table, _nobody),
-    content.CurveSection: ("curves.html", _curves, lambda section: section.trainings),
-    content.CalibrationSection: ("calibration.html", _calibration, lambda section: section.reliabilities),
-    content.EdgeTableSection: ("edge_tables.html", _edge_tables, lambda section: section.tables),
-    content.ConfusionSection: ("confusions.html", _confusions, lambda section: section.confusions),
-    content.WeightSection: ("weights.html", _weights, lambda section: section.weights),
+    content.ByLearnerSection: ("", _by_learner, lambda section: section.shown),
     content.GallerySection: ("gallery.html", _gallery, _nobody),
     content.TextSection: ("texts.html", _texts, _taggers),
     content.NoteSection: ("note.html", _plain, _nobody),
