@@ -1,10 +1,13 @@
-"""Errors that carry what they are about, so that whoever knows it by another name can say so.
+"""Errors that carry what they are about, so that whoever knows it by another name can say so; and warnings.
 
 An argument of a function may be an option of the command line, and an item of a list a line of a file.
 """
 
 from __future__ import annotations
 
+import os
+import sys
+import warnings
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -117,3 +120,37 @@ def check_callback(callback: object) -> None:
     """Refuse what can neither be called nor is None."""
     if callback is not None and not callable(callback):
         raise ArgumentTypeError("callback", f"must be callable, found {type(callback).__name__}")
+
+
+# --- warnings ---
+
+_HERE = os.path.dirname(__file__)
+_told: set[tuple[str, int, str]] = set()
+
+
+def warn(message: str, kind: type[Warning] = UserWarning, figures: str = "") -> None:
+    """Warn at the line that called the library, past scikit-learn's searches, of which each is told once.
+
+    Parameters
+    ----------
+    message
+        What happened and what to do.
+    kind
+        Class of the warning.
+    figures
+        What is added to the message outside of searches, where it would differ from fit to fit.
+    """
+    frame, level, searches = sys._getframe(1), 2, False
+    while frame.f_back is not None:
+        module = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+        passed = module in ("sklearn", "joblib")
+        if not passed and not frame.f_code.co_filename.startswith(_HERE):
+            break
+        searches |= passed
+        frame, level = frame.f_back, level + 1
+    if searches:
+        place = (frame.f_code.co_filename, frame.f_lineno, message)
+        if place in _told:
+            return
+        _told.add(place)
+    warnings.warn(message if searches else message + figures, kind, stacklevel=level)

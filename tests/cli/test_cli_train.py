@@ -562,3 +562,107 @@ def test_variances_by_block_and_by_cross_validation(data, tmp_path, capsys):
     code, _, err = run(["train", data / "train.conll", "--prior-variance", "ten", "-o", tmp_path / "none"], capsys)
     assert code == 2
     assert "--prior-variance must be a number, None, a mapping by block or 'cv', found 'ten'" in err
+
+
+# --- what files are taken for ---
+
+
+def test_the_content_decides_how_a_file_is_read(trained, data, tmp_path, capsys):
+    expected = run(["predict", trained, data / "test.conll"], capsys)[1]
+    for name in ("eng.testb", "test.txt", "test"):
+        (tmp_path / name).write_bytes((data / "test.conll").read_bytes())
+        code, out, err = run(["predict", trained, tmp_path / name], capsys)
+        assert (code, out) == (0, expected)
+        assert f"{name}: read as columns" in err
+        assert err.count("\n") == 1
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "a.conll").write_bytes((data / "test.conll").read_bytes())
+    assert run(["predict", trained, folder], capsys)[:2] == (0, expected)
+    code, out, err = run(["predict", trained, data / "test" / "0.txt"], capsys)
+    assert "read as tagged" in err
+    assert "<" not in json.loads(out)["text"].splitlines()[-1]
+    (folder / "letter.txt").write_text("Come to Wean Hall .\n")
+    code, out, err = run(["predict", trained, folder], capsys)
+    assert (code, out) == (2, "")
+    assert "letter.txt is read as text and" in err
+    assert run(["predict", trained, folder, "--to", "columns"], capsys)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("graphs.jsonl", b"{}", "hold graphs"),
+        ("picture.png", b"PNG\0\0", "this is not text"),
+        ("raw.txt", b"Come to Wean Hall at four .", "is this a labelled file?"),
+        ("pos.conll", b"Come V\nto P\nRome N\n", "pos.conll, line 1: 'V' and the other tags are not among"),
+        (
+            "stray.conll",
+            b"Come O\nto O\nRome B_LOC\nfor O\nAda B-speaker",
+            "stray.conll, line 3: the tag 'B_LOC' is not",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused(name, content, words, trained, tmp_path, capsys):
+    (tmp_path / name).write_bytes(content)
+    command = "predict" if name in ("graphs.jsonl", "picture.png") else "evaluate"
+    code, out, err = run([command, trained, tmp_path / name], capsys)
+    assert (code, out) == (2, "")
+    assert words in err
+    assert err.count("\n") == 1
+
+
+def test_columns_on_standard_input_are_not_taken_for_text(trained, data, tmp_path, monkeypatch, capsys):
+    piped = io.BufferedReader(io.BytesIO((data / "test.conll").read_bytes()))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(piped))
+    code, out, err = run(["predict", trained, "-"], capsys)
+    assert (code, out) == (2, "")
+    assert "standard input looks like columns: say --input columns" in err
+
+
+PLAIN = [("Ada", "B-PER"), ("Lovelace", "I-PER"), ("saw", "O"), ("Rome", "B-LOC"), (".", "O")]
+
+
+@pytest.mark.parametrize(
+    ("tags", "words"),
+    [
+        (["B-PER", "I-PER", "O", "B-LOC", "O"], ""),
+        (["I-PER", "I-PER", "O", "I-LOC", "O"], ""),
+        (["B-PER", "E-PER", "O", "S-LOC", "O"], ""),
+        (["B-PER", "L-PER", "O", "U-LOC", "O"], ""),
+        (["PER", "PER", "O", "LOC", "O"], "tags are types without a prefix: LOC is read as I-LOC"),
+        (["I-PER", "I-PER", "O", "B-LOC", "O"], "3 tags are not well-formed BIO and repaired"),
+    ],
+)
+def test_every_scheme_gives_the_same_entities(tags, words, tmp_path, capsys):
+    path = tmp_path / "some.conll"
+    lines = "".join(f"{word} {tag}\n" for (word, _), tag in zip(PLAIN, tags, strict=True)) + "\n"
+    path.write_text("# a comment\n" + lines + "# text = Ada Lovelace saw Rome .\n" + lines * 2)
+    given = [path, "--dev", path, "--min-frequency", "1", *QUICK, "-o", tmp_path / "run"]
+    code, out, err = run(["train", *given], capsys)
+    assert code == 0
+    assert words in err if words else err == ""
+    scores = [line.split() for line in out.splitlines() if line.strip().startswith(("LOC", "PER"))]
+    assert scores == [[kind, "100.00", "100.00", "100.00", "3"] for kind in ("LOC", "PER")], out
+
+
+def test_one_stray_tag_is_refused_before_training(tmp_path, capsys):
+    path = tmp_path / "some.conll"
+    path.write_text("".join(f"{word} {tag}\n" for word, tag in PLAIN) + "Rome LOC\n")
+    code, out, err = run(["train", path, *QUICK, "-o", tmp_path / "run"], capsys)
+    assert (code, out) == (2, "")
+    assert "some.conll, line 6: the tag 'LOC' is not an entity tag, but others are: B-LOC" in err
+
+
+def test_a_skip_chain_counts_its_skips_and_warns_of_one_long_document(tmp_path, capsys):
+    path = tmp_path / "some.conll"
+    sentence = "".join(f"{word} {tag}\n" for word, tag in PLAIN) + "\n"
+    path.write_text(sentence * 1001)
+    given = ["train", path, "--model", "skip-chain", "-m", "piecewise", *QUICK]
+    code, out, err = run([*given, "-o", tmp_path / "one"], capsys)
+    assert code == 0
+    assert "skip edges  3,000 in 1 documents" in out
+    assert "1,001 sentences, and skip edges cross all of it" in err
+    code, out, err = run([*given, "--documents", "sentences", "-o", tmp_path / "many"], capsys)
+    assert "skip edges  0 in 1,001 documents" in out
+    assert "joins nothing" in err

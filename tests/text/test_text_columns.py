@@ -215,3 +215,22 @@ def test_real_files_come_back_byte_for_byte(real_data, tmp_path, part, n_documen
     assert sum(map(len, found)) == n_tokens
     write_columns(tmp_path / part, found)
     assert (tmp_path / part).read_bytes() == path.read_bytes()
+
+
+def test_comments_are_not_tokens_but_a_hash_sign_is(tmp_path):
+    content = "# a comment\n# text = Rome fell\nRome B-LOC\nfell O\n# O\n\n# sent_id = 2\n#hash\n# O\n1 O\n"
+    (document,) = read(tmp_path, content)
+    assert document.words == ("Rome", "fell", "#", "#", "1")
+    assert document.sentence_starts.tolist() == [0, 3]
+    first, second = read(tmp_path, "# newdoc id = a\nRome B-LOC\n\n# newdoc\nRome B-LOC\n")
+    assert (first.words, second.words) == (("Rome",), ("Rome",))
+
+
+@pytest.mark.parametrize(("documents", "n"), [("marked", [4]), ("blank-lines", [3, 1]), ("sentences", [2, 1, 1])])
+def test_documents_by_a_rule(tmp_path, documents, n):
+    assert [len(d) for d in read(tmp_path, "a O\nb O\n\nc O\n\n\nd O\n", documents=documents)] == n
+
+
+def test_an_unknown_rule_for_documents_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="documents must be one of marked, blank-lines, sentences, found 'pages'"):
+        read(tmp_path, "a O\n", documents="pages")

@@ -232,3 +232,14 @@ def test_real_tags_survive_conversion(real_data, part, n_entities):
             there = document.in_scheme("IOB1", scheme)
             assert there.entities(scheme) == document.entities("IOB1")
             assert there.in_scheme(scheme, "IOB1").tags == document.tags
+
+
+def test_schemes_of_other_letters_are_bioes():
+    tags = ["B-PER", "I-PER", "E-PER", "O", "S-LOC", "S-LOC"]
+    for scheme, letters in (("BILOU", {"E": "L", "S": "U"}), ("BMES", {"I": "M"})):
+        other = [letters.get(tag[0], tag[0]) + tag[1:] for tag in tags]
+        assert convert(tags, "BIOES", scheme) == other
+        assert convert(other, scheme, "BIOES") == tags
+        assert guess_scheme(other) == scheme
+    with pytest.raises(ValueError, match="is not a tag of BILOU"):
+        spans(["E-PER"], "BILOU")

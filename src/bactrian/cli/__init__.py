@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 from typing import Annotated, cast
 
@@ -51,7 +52,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     _prepare_streams()
     errors = Console(stderr=True, highlight=False, soft_wrap=True)
     try:
-        code = app(args=None if arguments is None else list(arguments), prog_name="bactrian", standalone_mode=False)
+        with warnings.catch_warnings():
+            warnings.simplefilter("default", UserWarning)
+            warnings.showwarning = lambda message, *_: errors.print(f"bactrian: {escape(str(message))}")
+            code = app(args=None if arguments is None else list(arguments), prog_name="bactrian", standalone_mode=False)
     except _UsageError as problem:
         # There is no message where a group of commands was named alone: its help has been shown.
         if message := " ".join(problem.format_message().split()):

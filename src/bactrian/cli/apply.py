@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bactrian.cli.common import BadInputError, bad_input, named, print_scores
+from bactrian.errors import warn
 
 if TYPE_CHECKING:
     from bactrian.runs.fitted_run import FittedRun
@@ -36,7 +37,7 @@ def predict_command(
             "--input",
             "-i",
             metavar="NAME",
-            help="text (the default), lines (one document per line), columns (.conll, .bio, .tsv), or tagged.",
+            help="text, lines (one document per line), columns or tagged; by the content of each file otherwise.",
         ),
     ] = None,
     to: Annotated[
@@ -80,16 +81,22 @@ def predict_command(
 def _text_lines(
     run: FittedRun, files: list[Path], form: str | None, to: str | None, probabilities: bool
 ) -> Iterator[str]:
-    from bactrian.runs.run_data import read_documents
+    from bactrian.runs.run_data import files_of, read_documents
     from bactrian.text import find_entities, json_line, prediction_lines, tagged_text
 
     entities = _marks_entities(run)
     if to == "tagged" and not entities:
         raise BadInputError("--to tagged: the labels of this model mark no entities; use --to columns")
     number = 0
-    for path in files:
-        kind = form or ("columns" if path.suffix.lower() in _COLUMN_SUFFIXES else "text")
-        shown = to or ("json" if entities and kind != "columns" else "columns")
+    kinds = {path: form or _form(path, run) for folder in files for path in files_of(folder)}
+    ways = {path: to or ("json" if entities and kind != "columns" else "columns") for path, kind in kinds.items()}
+    if len(set(ways.values())) > 1:
+        some = [next(path for path in kinds if ways[path] == way) for way in ("json", "columns")]
+        raise BadInputError(
+            f"{some[0]} is read as {kinds[some[0]]} and {some[1]} as {kinds[some[1]]}; say --to json or --to columns"
+        )
+    for path, kind in kinds.items():
+        shown = ways[path]
         # Whoever pipes lines waits for answers.
         together = 1 if kind == "lines" and str(path) == "-" else 64
         documents = read_documents(path, run.settings.input, kind)
@@ -100,6 +107,18 @@ def _text_lines(
                 continue
             found = find_entities(document, labelled.labels, probabilities=chances)
             yield json_line(document, found) if shown == "json" else tagged_text(document, found)
+
+
+def _form(path: Path, run: FittedRun) -> str:
+    """How a file is read, said aloud where its name does not tell."""
+    from bactrian.runs.run_data import guess_form
+
+    if path.suffix.lower() in _COLUMN_SUFFIXES:
+        return "columns"
+    form = guess_form(path, run.settings.input, run.classes)
+    if form != "text":
+        warn(f"{path}: read as {form}, by its content; --input text takes it for raw text")
+    return form
 
 
 def _graph_lines(run: FittedRun, files: list[Path], probabilities: bool) -> Iterator[str]:

@@ -68,11 +68,21 @@ class RunOption:
 DATA_OPTIONS = (
     RunOption("input.format", str, "columns, tagged or graphs; by the file's name otherwise."),
     RunOption("input.columns", list, "Names of the columns, such as word,pos,chunk,tag."),
+    RunOption(
+        "input.documents",
+        str,
+        "What sets documents apart beside -DOCSTART- lines: marked (nothing, the default), blank-lines (two of them) "
+        "or sentences (each is a document).",
+    ),
     RunOption("input.fields", list, "Names of the inline tags, such as speaker,location."),
     RunOption("input.encoding", str, "Of text files; utf-8."),
     RunOption("features.preset", str, "conll or seminars; the TOML file's table features has more.", "--features"),
     RunOption("features.pos", bool, "Use the column pos; such a model cannot tag raw text.", "--pos/--no-pos"),
-    RunOption("scheme", str, "Label scheme of the model: BIO, BIOES, IOB1 or IO."),
+    RunOption(
+        "scheme",
+        str,
+        "Label scheme of the model: BIO (the default), BIOES, BILOU, BMES, IOB1 or IO; none keeps tags as they are.",
+    ),
     RunOption("model", str, "chain, skip-chain or graph."),
     RunOption("options.min_frequency", int, "Features on fewer tokens are dropped; 2 by default."),
 )

@@ -120,6 +120,8 @@ def _finish(trained: TrainedRun) -> None:
         ("status", metrics["status_in_words"]),
         ("seconds", f"{metrics['seconds']:.3g}"),
     ]
+    if "skip_edges" in metrics:
+        lines.insert(1, ("skip edges", f"{metrics['skip_edges']:,} in {metrics['documents']:,} documents"))
     for key, value in lines:
         typer.echo(f"{key:<12}{value}")
     for name in ("dev", "test"):

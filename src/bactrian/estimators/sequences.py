@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from bactrian.arrays import Floats, Ints
-from bactrian.errors import ArgumentTypeError, check_choice, check_number
+from bactrian.errors import ArgumentTypeError, check_choice, check_number, warn
 from bactrian.estimators.sequence_base import SequenceCRF
 from bactrian.estimators.sequence_data import SKIP, checked_skips, ruled_skips
 from bactrian.graphs.elimination import MemoryBudgetError
@@ -119,6 +119,8 @@ all_possible_transitions, warm_start
         Labels and features.
     weights_, state_weights_, transition_features_, skip_table_
         What was learned.
+    n_skips_ : int
+        Number of skip edges in ``fit``.
     solution_ : Solution
         Status and history of learning.
 
@@ -167,6 +169,17 @@ all_possible_transitions, warm_start
         if self.skips is None:
             raise ValueError("skips=None needs the skip edges of every sequence: give skips= to this call")
         return ruled_skips(X, self.skips, self.word)
+
+    def encode(self, X: Any, y: Any, **given: Any) -> GraphData:
+        """See :meth:`SequenceCRF.encode`; warns where a rule finds no skip edge at all."""
+        data = super().encode(X, y, **given)
+        self.n_skips_ = int((data.edge_types == SKIP).sum())
+        if self.n_skips_ == 0 and given.get("skips") is None and isinstance(self.skips, str) and not self.warm_start:
+            warn(
+                f"skips={self.skips!r} joins nothing, so this is a chain: in no sequence does a word with a capital "
+                f"occur twice, and words are the feature {self.word!r}; name another with word=, or give a function"
+            )
+        return data
 
     def _labels_of(self, data: GraphData, evidence: Any) -> list[Ints]:
         if self.decoding != "max-marginals":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypedDict, Unpack, overload
@@ -13,7 +12,7 @@ from numpy.typing import ArrayLike
 from bactrian.arrays import Floats, Ints
 from bactrian.engines.numba.decoding import Assignments
 from bactrian.engines.numba.threads import Workers
-from bactrian.errors import Number, check_choice, check_flag, check_numbers
+from bactrian.errors import Number, check_choice, check_flag, check_numbers, warn
 from bactrian.graphs.graph_data import GraphData
 from bactrian.graphs.loglinear import LogLinearModel
 from bactrian.inference.arguments import check_free_states, checked_weights, contradiction, packed
@@ -262,10 +261,9 @@ def _first_mode(marginal: Floats) -> int:
 def _warn_forbidden(found: Assignments, method: str) -> None:
     forbidden = np.flatnonzero(found.score == -np.inf)
     if forbidden.size and method != "max-marginals":
-        warnings.warn(
+        warn(
             f"{method} found only assignments of probability zero for model {forbidden[0]}"
             f"{'' if forbidden.size == 1 else f' and {forbidden.size - 1} others'}; "
             "method='exact' would find one that is allowed, or prove that there is none",
             ConvergenceWarning,
-            stacklevel=3,
         )

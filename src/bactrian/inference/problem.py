@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,6 +15,7 @@ from bactrian.camel.messages import Messages
 from bactrian.engines.numba.arithmetic import RISING
 from bactrian.engines.numba.schedules import CONTRADICTION, CONVERGED, RUNNING, SweepProgress
 from bactrian.engines.numba.threads import Deadline, Workers
+from bactrian.errors import warn
 from bactrian.graphs.domain import pointer
 from bactrian.graphs.loglinear import LogLinearModel
 from bactrian.graphs.packed import PackedData
@@ -227,9 +227,9 @@ def warn_unconverged(method: str, results: Sequence[InferenceResult]) -> None:
     if not short:
         return
     worst = max(short, key=lambda m: results[m].residual)
-    which = "" if len(results) == 1 else f" on {len(short)} of {len(results)} models (worst: model {worst})"
-    warnings.warn(
-        f"{method} did not converge{which}: {results[worst].status}, residual {results[worst].residual:.1e}",
+    which = "" if len(results) == 1 else f"{len(short)} of {len(results)} models, worst model {worst}, "
+    warn(
+        f"{method} did not converge: {results[worst].status}; raise the limit or the tolerance, or choose 'convex'",
         ConvergenceWarning,
-        stacklevel=4,
+        f" ({which}residual {results[worst].residual:.1e})",
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -24,7 +23,7 @@ from bactrian.learners.full_tables import PseudoMoments, UnifiedScaling
 from bactrian.learners.likelihood import Likelihood
 from bactrian.learners.pseudolikelihood import PseudoLikelihood
 from bactrian.parallel.communicator import Alone, Communicator, largest
-from bactrian.solvers.solution import Callback, ConvergenceWarning, Solution
+from bactrian.solvers.solution import Callback, Solution, warn_stopped
 
 #: Learners whose solution is not a sum over instances.
 _UNDIVIDED = ("ups", "pseudo-moments")
@@ -150,8 +149,7 @@ def learn(
     _check_ranks(packed, learner.name, communicator)
     with single_threaded_blas(), deadline:
         solution = learner.learn(packed, settings, workers)
-    if not solution.converged:
-        warnings.warn(f"{solution.method}: {solution.status}", ConvergenceWarning, stacklevel=2)
+    warn_stopped(solution)
     return solution
 
 

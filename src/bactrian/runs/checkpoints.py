@@ -26,7 +26,16 @@ from bactrian.estimators.saving import ModelFileError, SavedModel, read_model, w
 from bactrian.graphs.packing import pack
 from bactrian.learners.learn import METHODS, learn
 from bactrian.parallel.communicator import Alone, Communicator, anywhere, total
-from bactrian.solvers.solution import Callback, ConvergenceWarning, Progress, Record, Solution, Status, WarmState
+from bactrian.solvers.solution import (
+    Callback,
+    ConvergenceWarning,
+    Progress,
+    Record,
+    Solution,
+    Status,
+    WarmState,
+    warn_stopped,
+)
 
 #: Iterations of a segment. The first few of each are spent on learning the curvature anew.
 EVERY = 100
@@ -188,8 +197,7 @@ def learn_in_segments(
             solution = dataclasses.replace(solution, status=limit)
         if solution.status in (Status.TIME_LIMIT, Status.ITERATION_LIMIT):
             save(at)  # whoever raises the limit goes on from here
-        if not solution.converged:
-            warnings.warn(f"{solution.method}: {solution.status}", ConvergenceWarning, stacklevel=2)
+        warn_stopped(solution)
         return dataclasses.replace(solution, history=at.history, seconds=at.seconds, evaluations=at.evaluations)
 
 

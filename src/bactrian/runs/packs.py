@@ -20,7 +20,7 @@ from bactrian.files import new_draft
 from bactrian.graphs.graph_data import GraphData
 from bactrian.runs.folders import RunFolder, check_free
 from bactrian.runs.graph_files import places_of
-from bactrian.runs.run_data import batches, breaks_of, labelled_documents, labelled_graphs, scheme_of, tags_in
+from bactrian.runs.run_data import batches, breaks_of, labelled_documents, labelled_graphs, say_reading, tag_reading
 from bactrian.runs.settings import MODELS, RunSettings
 from bactrian.solvers.solution import Solution, Status
 from bactrian.text.documents import Document
@@ -96,11 +96,12 @@ def _text_parts(settings: RunSettings, estimator: Any, chunk: int) -> Iterator[G
     def documents() -> Iterator[Document]:
         return (document for document in labelled_documents(settings.train, settings) if len(document))
 
-    scheme = scheme_of(documents(), settings.train, settings, None)
+    reading = tag_reading(documents(), settings.train, settings, None)
+    say_reading(reading, documents(), settings.train)
     growing, classes = GrowingVocabulary(), set[str]()
     for batch in batches(documents(), len, chunk):
         growing.add(list(extractor.extract_many(batch)))
-        classes.update(tag for document in batch for tag in tags_in(scheme, document))
+        classes.update(tag for document in batch for tag in reading.tags(document))
     estimator.begin(sorted(classes), growing.vocabulary(estimator.min_frequency))
     estimator.set_params(warm_start=True)
     del growing
@@ -108,7 +109,7 @@ def _text_parts(settings: RunSettings, estimator: Any, chunk: int) -> Iterator[G
     def parts() -> Iterator[GraphData]:
         for batch in batches(documents(), len, chunk):
             X = list(extractor.extract_many(batch))
-            yield estimator.encode(X, [tags_in(scheme, document) for document in batch], breaks=breaks_of(batch))
+            yield estimator.encode(X, [reading.tags(document) for document in batch], breaks=breaks_of(batch))
 
     return parts()
 

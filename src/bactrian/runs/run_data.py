@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import hashlib
+import io
+import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bactrian.errors import ArgumentError, warn
 from bactrian.runs.graph_files import LabelledGraph, read_graphs
-from bactrian.runs.settings import InputSettings, RunSettings
-from bactrian.text.columns import read_columns
+from bactrian.runs.settings import GRAPH_SUFFIXES, InputSettings, RunSettings
+from bactrian.text.columns import looks_like_columns, read_columns
 from bactrian.text.documents import Document
-from bactrian.text.schemes import convert, guess_scheme
+from bactrian.text.schemes import convert, entity_tags, guess_scheme
 from bactrian.text.tagged import parse_seminar, read_seminars
 from bactrian.text.tokenizer import tokenize
 
 #: How texts may come to ``predict``.
 TEXT_FORMATS = ("text", "lines", "columns", "tagged")
+
+#: Bytes at the beginning of a file that tell its form.
+_GLANCE = 1 << 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,24 +57,26 @@ def read_data(paths: Sequence[str], settings: RunSettings, labels: Iterable[Any]
         places = tuple(graph.place for graph in graphs)
         return RunData([graph.inputs for graph in graphs], [graph.labels for graph in graphs], {}, [], places=places)
     documents = list(labelled_documents(paths, settings))
-    scheme = scheme_of(documents, paths, settings, labels)
-    documents = [document.replace(tags=tags_in(scheme, document)) for document in documents]
+    reading = tag_reading(documents, paths, settings, labels)
+    if labels is None:
+        say_reading(reading, documents, paths)
+    documents = [document.replace(tags=reading.tags(document)) for document in documents]
     return RunData(
         X=list(settings.extractor().extract_many(documents)),
         y=[list(document.tags or ()) for document in documents],
         given={"breaks": breaks_of(documents)},
         documents=documents,
-        scheme=scheme,
+        scheme=reading.scheme,
     )
 
 
-def check_data(paths: Sequence[str], settings: RunSettings) -> None:
+def check_data(paths: Sequence[str], settings: RunSettings, labels: Iterable[Any] = ()) -> None:
     """Raise the error that :func:`read_data` would, without the work of extracting features."""
     if not settings.is_text:
         list(labelled_graphs(paths))
         return
     documents = [document for document in labelled_documents(paths, settings) if len(document)]
-    scheme_of(documents, paths, settings, ())
+    tag_reading(documents, paths, settings, labels)
     settings.extractor().extract(documents[0])  # one tells whether columns and lines are there
 
 
@@ -96,30 +106,111 @@ def labelled_documents(paths: Sequence[str], settings: RunSettings) -> Iterator[
             yield document if document.tags is not None else document.replace(tags=())
 
 
-def scheme_of(
+@dataclass(frozen=True)
+class TagReading:
+    """How the tags of files become labels of the model."""
+
+    scheme: str | None  #: in which labels are written; None where tags mark no entities and stay as they are
+    written: Mapping[str, str]  #: the tag with prefix and type that each tag of the files stands for
+
+    def tags(self, document: Document, scheme: str | None = None) -> list[str]:
+        """The tags of a document in the model's scheme, or in another."""
+        tags = document.tags or ()
+        if self.scheme is None:
+            return list(tags)
+        found = [self.written[tag] for tag in tags]
+        return convert(found, None, scheme or self.scheme, sentence_starts=document.sentence_starts)
+
+
+def tag_reading(
     documents: Iterable[Document], paths: Sequence[str], settings: RunSettings, labels: Iterable[Any] | None
-) -> str | None:
-    """The scheme of the model, where tags mark entities; None where they do not.
+) -> TagReading:
+    """How tags are read, which decides what is an entity.
 
     ``labels`` are those of a model. Without them one is to be learned, and texts that mark nothing are refused: it
     could say nothing but O.
+
+    Raises
+    ------
+    ValueError
+        For a tag that does not go with the others, or tags that do not go with the labels; it names file and line.
     """
-    tags = {tag for document in documents for tag in document.tags or ()}
+    counts = Counter(tag for document in documents for tag in document.tags or ())
     named = ", ".join(paths)
-    if not tags:
+    if not counts:
         raise ValueError(f"{named}: there are no tokens")
-    if labels is None and tags == {"O"}:
-        if settings.input.format == "tagged":
+    tagged = settings.input.format == "tagged"
+    if set(counts) == {"O"} and (labels is None or tagged):
+        if tagged:
             fields = ", ".join(settings.input.fields)
             raise ValueError(f"{named}: nothing is marked by the tags {fields}; name those of your texts with --fields")
         raise ValueError(f"{named}: every token has the label O, so there is nothing to learn")
-    return None if guess_scheme(tags | set(labels or ())) is None else settings.scheme
+    known = set(labels or ())
+    if settings.scheme == "none" or (known and guess_scheme(known) is None):
+        if known and known.isdisjoint(counts):
+            raise _not_labels(counts, known, paths, settings.input)
+        return TagReading(None, {})
+    try:
+        written = entity_tags(counts)
+    except ArgumentError as error:
+        where = _line_of(error.argument, paths, settings.input)
+        raise ValueError(f"{where}: the tag {error.said_of(repr(error.argument))}") from None
+    if written is None and known:
+        raise _not_labels(counts, known, paths, settings.input)
+    return TagReading(None if written is None else settings.scheme, written or {})
 
 
-def tags_in(scheme: str | None, document: Document) -> list[str]:
-    """The tags of a document in a scheme; as they are where that is None."""
-    tags = document.tags or ()
-    return list(tags if scheme is None else convert(tags, None, scheme, sentence_starts=document.sentence_starts))
+def say_reading(reading: TagReading, documents: Iterable[Document], paths: Sequence[str]) -> None:
+    """Warn where tags were not simply taken as they are: types alone, repairs, no entities at all."""
+    named = ", ".join(paths)
+    if reading.scheme is None:
+        tags = sorted({tag for document in documents for tag in document.tags or ()})
+        some = ", ".join(tags[:3])
+        warn(f"{named}: tags such as {some} mark no entities; tokens alone are scored")
+        return
+    changed = {tag: to for tag, to in reading.written.items() if tag != to}
+    if changed:
+        tag = min(changed)
+        kind = "prefixes without a type" if changed[tag].endswith("-SPAN") else "types without a prefix"
+        message = f"{named}: tags are {kind}: {tag} is read as {changed[tag]}, and a run of one type as one entity"
+        warn(f"{message}; --scheme none takes tags as they are")
+    kept = guess_scheme(reading.written.values()) or "BIO"
+    candidates = ("BIO", "IOB1") if kept == "BIO" else (kept,)
+    repairs = dict.fromkeys(candidates, 0)
+    examples: dict[str, str] = {}
+    for document in documents:
+        found = [reading.written[tag] for tag in document.tags or ()]
+        for scheme in candidates:
+            for t, (tag, repaired) in enumerate(zip(found, reading.tags(document, scheme), strict=True)):
+                if tag != repaired:
+                    repairs[scheme] += 1
+                    words = f"{tag} of {document.words[t]!r}, token {t + 1} of {document.name}, read as {repaired}"
+                    examples.setdefault(scheme, words)
+    scheme = min(candidates, key=lambda name: repairs[name])
+    if repairs[scheme]:
+        tags_are = "1 tag is" if repairs[scheme] == 1 else f"{repairs[scheme]:,} tags are"
+        message = f"{named}: {tags_are} not well-formed {scheme} and repaired as conlleval reads them"
+        warn(f"{message}, such as {examples[scheme]}")
+
+
+def _not_labels(
+    counts: Mapping[str, int], known: Collection[Any], paths: Sequence[str], settings: InputSettings
+) -> ValueError:
+    tag = next(iter(counts))
+    some = ", ".join(sorted(map(str, known))[:4])
+    problem = f"{tag!r} and the other tags are not among the model's labels ({some}, ...); is this a labelled file?"
+    return ValueError(f"{_line_of(tag, paths, settings)}: {problem}")
+
+
+def _line_of(tag: str, paths: Sequence[str], settings: InputSettings) -> str:
+    """File and line of the first token with a tag; the files alone where that cannot be found."""
+    for path in map(Path, paths):
+        if settings.format == "columns" and path.is_file():
+            with path.open("rb") as stream:
+                for number, line in enumerate(stream, start=1):
+                    if tag in line.decode(settings.encoding, "replace").split():
+                        return f"{path}, line {number}"
+    return ", ".join(paths)
 
 
 def breaks_of(documents: Iterable[Document]) -> list[list[int]]:
@@ -151,7 +242,13 @@ def read_documents(path: Path, settings: InputSettings, form: str | None = None)
             source = Path("/dev/stdin")
             if not source.exists():
                 raise ValueError("this system has no /dev/stdin: give a file of columns by its name")
-        yield from read_columns(source, settings.columns, separator=settings.separator, encoding=settings.encoding)
+        yield from read_columns(
+            source,
+            settings.columns,
+            separator=settings.separator,
+            encoding=settings.encoding,
+            documents=settings.documents,
+        )
     elif form == "lines":
         yield from _lines(path, settings)
     else:
@@ -173,11 +270,51 @@ def _folder(path: Path, settings: InputSettings, form: str) -> Iterator[Document
             path, fields=settings.fields, drop=settings.drop, sentences=settings.sentences, encoding=settings.encoding
         )
         return
+    for file in files_of(path):
+        yield from read_documents(file, settings, form)
+
+
+def files_of(path: Path) -> list[Path]:
+    """The files of a folder, or the file itself."""
+    if not path.is_dir():
+        return [path]
     files = sorted(file for file in path.iterdir() if file.is_file() and not file.name.startswith("."))
     if not files:
         raise ValueError(f"{path} holds no files")
-    for file in files:
-        yield from read_documents(file, settings, form)
+    return files
+
+
+def guess_form(path: Path, settings: InputSettings, labels: Iterable[Any] = ()) -> str:
+    """The form of a file by its content: ``"columns"``, ``"tagged"`` or ``"text"``; ``labels`` are those of a model.
+
+    Raises
+    ------
+    ValueError
+        For a file of something else than text, and for standard input that is not raw text: it can be read only once.
+    """
+    if path.suffix.lower() in GRAPH_SUFFIXES:
+        raise ValueError(f"{path}: {path.suffix} files hold graphs, and this model is for texts")
+    if str(path) == "-":
+        start = sys.stdin.buffer.peek(_GLANCE) if isinstance(sys.stdin.buffer, io.BufferedReader) else b""
+    else:
+        with path.open("rb") as stream:
+            start = stream.read(_GLANCE)
+    whole = start if len(start) < _GLANCE else start[: start.rfind(b"\n") + 1] or start
+    text = whole.removeprefix(codecs.BOM_UTF8).decode(settings.encoding, "replace")
+    if "\0" in text:
+        raise ValueError(f"{path}: this is not text in the encoding {settings.encoding}")
+    names = map(re.escape, settings.fields)
+    tags = {str(label) for label in labels}
+    tags |= {tag.partition("-")[2] for tag in tags} | {"O"}
+    if re.search(f"<({'|'.join(names)})>[^<]*</\\1>", text):
+        form = "tagged"
+    elif looks_like_columns(text, tags, settings.columns, settings.separator):
+        form = "columns"
+    else:
+        return "text"
+    if str(path) == "-":
+        raise ValueError(f"standard input looks like {form}: say --input {form}, or --input text if it is raw text")
+    return form
 
 
 def _document(path: Path, settings: InputSettings, form: str) -> Document:
@@ -225,9 +362,9 @@ def batches(
 
 
 def checksum(path: Path) -> str:
-    """SHA-256 of a file, or of the names and contents of the text files of a folder."""
+    """SHA-256 of a file, or of the names and contents of the files of a folder."""
     digest = hashlib.sha256()
-    files = sorted(path.glob("*.txt")) if path.is_dir() else [path]
+    files = files_of(path)
     for file in files:
         if path.is_dir():
             digest.update(file.name.encode("utf-8", "surrogateescape") + b"\0")

@@ -20,6 +20,7 @@ from bactrian.estimators.graph_crf import GraphCRF
 from bactrian.estimators.sequences import LinearChainCRF, SkipChainCRF
 from bactrian.learners.learn import METHODS
 from bactrian.runs.checkpoints import EVERY
+from bactrian.text.columns import DOCUMENTS, looks_like_columns
 from bactrian.text.features import CONLL, SEMINARS, EntityFeatures
 from bactrian.text.schemes import checked_scheme
 from bactrian.text.skips import RULES
@@ -32,6 +33,7 @@ MODELS: dict[str, type[LearnedEstimator]] = {
     "graph": GraphCRF,
 }
 FORMATS = ("columns", "tagged", "graphs")
+GRAPH_SUFFIXES = (".npz", ".jsonl", ".ndjson")
 
 #: Settings of the features by name; without parts of speech, so that raw text can be tagged.
 FEATURES: dict[str, EntityFeatures] = {"conll": dataclasses.replace(CONLL, pos=False), "seminars": SEMINARS}
@@ -49,7 +51,7 @@ class InputSettings:
     ----------
     format
         ``"columns"``, ``"tagged"`` (text with inline tags) or ``"graphs"``.
-    columns, separator
+    columns, separator, documents
         Of files of columns; see :func:`bactrian.text.read_columns`.
     fields, drop
         Inline tags that mark something, and tags to be taken out.
@@ -62,6 +64,7 @@ class InputSettings:
     format: str = "columns"
     columns: tuple[str, ...] | None = None
     separator: str | None = None
+    documents: str = "marked"
     fields: tuple[str, ...] = SEMINAR_FIELDS
     drop: tuple[str, ...] = ("sentence", "paragraph")
     tokenizer: str = "news"
@@ -70,6 +73,7 @@ class InputSettings:
 
     def __post_init__(self) -> None:
         check_choice("input.format", self.format, FORMATS)
+        check_choice("input.documents", self.documents, DOCUMENTS)
         check_choice("input.tokenizer", self.tokenizer, PATTERNS)
         check_choice("input.sentences", self.sentences, SENTENCES)
         for name in ("columns", "fields", "drop"):
@@ -102,7 +106,7 @@ class RunSettings:
     features
         Settings of :class:`bactrian.text.EntityFeatures`, for text.
     scheme
-        Label scheme of the model, for tags of entities.
+        Label scheme of the model, for tags of entities; ``"none"`` takes tags as they are.
     model
         ``"chain"``, ``"skip-chain"`` or ``"graph"``.
     options
@@ -129,7 +133,8 @@ class RunSettings:
         object.__setattr__(self, "train", tuple(self.train))
         if not self.train:
             raise ArgumentError("train", "must name at least one file to learn from")
-        object.__setattr__(self, "scheme", checked_scheme(self.scheme, "scheme"))
+        if self.scheme != "none":
+            object.__setattr__(self, "scheme", checked_scheme(self.scheme, "scheme"))
         check_choice("model", self.model, MODELS)
         variance = self.options.get("prior_variance")  # neither options nor TOML have a word for None
         if variance == math.inf:
@@ -211,8 +216,9 @@ def with_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
     first = Path(train if isinstance(train, str) else train[0]) if train else Path()
     inputs = dict(filled.get("input", {}))
     if "format" not in inputs:
-        guessed = "tagged" if first.is_dir() else "columns"
-        inputs["format"] = "graphs" if first.suffix in (".npz", ".jsonl", ".ndjson") else guessed
+        files = sorted(file for file in first.iterdir() if file.is_file()) if first.is_dir() else []
+        texts = first.is_dir() and not any(_is_column_file(file) for file in files[:1])
+        inputs["format"] = "graphs" if first.suffix in GRAPH_SUFFIXES else "tagged" if texts else "columns"
     if inputs["format"] == "tagged":
         inputs = {"tokenizer": "plain", "sentences": "document", **inputs}
     filled["input"] = inputs
@@ -234,6 +240,13 @@ def with_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
     elif features:
         raise ValueError("features are those of words: graphs bring their own")
     return filled
+
+
+def _is_column_file(path: Path) -> bool:
+    """Whether a file of a folder is one of columns, by its beginning."""
+    with path.open("rb") as stream:
+        lines = [line.decode("latin-1") for line in stream.readlines(1 << 16)]
+    return looks_like_columns("".join(lines), ())
 
 
 def _learner(method: Any) -> Any:

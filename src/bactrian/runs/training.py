@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bactrian.engines.files.packed_folder import PackedFolder
+from bactrian.errors import warn
 from bactrian.graphs.graph_data import GraphData
 from bactrian.parallel.communicator import Alone, Communicator, total
 from bactrian.runs.checkpoints import Checkpoint, learn_in_segments
@@ -21,6 +22,9 @@ from bactrian.runs.packs import estimator_of_pack, is_pack
 from bactrian.runs.run_data import RunData, check_data, checksum, read_data
 from bactrian.runs.settings import RunSettings
 from bactrian.solvers.solution import ConvergenceWarning, Progress, Solution
+
+#: A document of more sentences is probably many.
+_MANY_SENTENCES = 1000
 
 #: Sees every iteration; True stops training, which keeps what it has.
 Follow = Callable[[Progress], Any]
@@ -49,9 +53,10 @@ def start_run(
     communicator = communicator or Alone()
     checksums = _checksums(settings)
     data = _source(settings, communicator)
+    labels = {tag for tags in data.y for tag in tags} if isinstance(data, RunData) and settings.is_text else ()
     for other in (settings.dev, settings.test):
         if other is not None:
-            check_data([other], settings)  # what is wrong there is said before the work, not after it
+            check_data([other], settings, labels)  # what is wrong there is said before the work, not after it
     folder = RunFolder.create(path, settings, checksums) if communicator.rank == 0 else RunFolder(path)
     with folder.locked() if communicator.rank == 0 else nullcontext():
         total(communicator, 0.0)  # the folder is there for every rank
@@ -146,6 +151,7 @@ def _train(
         estimator = settings.estimator()
         with places_of(data.places):
             encoded = estimator.encode(data.X, data.y, **data.given)
+        _warn_of_long_documents(settings, data)
         estimator.choose_prior(encoded)
     else:
         estimator, encoded = estimator_of_pack(data, settings), PackedFolder.open(data)
@@ -162,6 +168,8 @@ def _train(
         )
     estimator.adopt(solution)
     metrics = _training_metrics(solution, estimator.method, trace)
+    if isinstance(data, RunData) and hasattr(estimator, "n_skips_"):
+        metrics["skip_edges"], metrics["documents"] = estimator.n_skips_, len(data.documents)
     if communicator.rank > 0:
         return TrainedRun(folder, metrics, solution.converged)
     estimator.save(folder.model)
@@ -177,6 +185,16 @@ def _train(
     if solution.converged:
         Checkpoint.remove(folder.checkpoint)
     return TrainedRun(folder, metrics, solution.converged, evaluations)
+
+
+def _warn_of_long_documents(settings: RunSettings, data: RunData) -> None:
+    """Skips cross whatever is one document: a file without marks is rarely meant to be one."""
+    sentences = max((len(document.sentence_starts) for document in data.documents), default=0)
+    if settings.model == "skip-chain" and settings.input.format == "columns" and sentences > _MANY_SENTENCES:
+        warn(
+            f"a document has {sentences:,} sentences, and skip edges cross all of it; mark documents with -DOCSTART- "
+            "lines, or say --documents blank-lines or sentences"
+        )
 
 
 def _training_metrics(solution: Solution, method: Any, trace: list[Progress]) -> dict[str, Any]:

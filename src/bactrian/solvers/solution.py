@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from bactrian.arrays import Floats
+from bactrian.errors import warn
 
 
 class Status(enum.Enum):
@@ -25,6 +26,19 @@ class Status(enum.Enum):
 
     def __str__(self) -> str:
         return self.value
+
+    @property
+    def advice(self) -> str:
+        """What to do about it."""
+        return _ADVICE.get(self.name, "")
+
+
+_ADVICE = {
+    "ITERATION_LIMIT": "raise max_iterations or tolerance",
+    "TIME_LIMIT": "raise max_seconds or tolerance",
+    "STALLED": "the weights are as good as rounding allows; raise tolerance, or scale features to about 1",
+    "UNRELIABLE": "choose method='convex', or a smaller prior_variance",
+}
 
 
 class ConvergenceWarning(UserWarning):
@@ -102,3 +116,10 @@ class Solution:
     def converged(self) -> bool:
         """Whether the stopping rule was met at a finite optimum."""
         return self.status is Status.CONVERGED
+
+
+def warn_stopped(solution: Solution) -> None:
+    """Warn of learning that stopped short, at the line of whoever called the library."""
+    if not solution.converged:
+        advice = f"; {solution.status.advice}" if solution.status.advice else ""
+        warn(f"{solution.method}: {solution.status}{advice}", ConvergenceWarning)

@@ -5,7 +5,7 @@ from bactrian.text.documents import Document, joined_text
 from bactrian.text.entities import Score, Scores, entity_scores, token_scores
 from bactrian.text.features import CONLL, SEMINARS, EntityFeatures, flatten, word_shape
 from bactrian.text.output import Entity, find_entities, json_line, prediction_lines, tagged_text, write_lines
-from bactrian.text.schemes import SCHEMES, convert, guess_scheme, spans, tags_of
+from bactrian.text.schemes import SCHEMES, convert, entity_tags, guess_scheme, spans, tags_of
 from bactrian.text.skips import skip_edges
 from bactrian.text.tagged import SEMINAR_FIELDS, parse_seminar, read_seminars, read_tagged, write_tagged
 from bactrian.text.tokenizer import tokenize
@@ -23,6 +23,7 @@ __all__ = [
     "column_lines",
     "convert",
     "entity_scores",
+    "entity_tags",
     "find_entities",
     "flatten",
     "guess_scheme",

@@ -1,7 +1,8 @@
 """Files of columns, as the shared tasks of CoNLL have them: one token per line, an empty line after each sentence.
 
-Documents start at a line whose first column is ``-DOCSTART-``; a file without such lines is one document. Columns are
-set apart by blanks or tabs.
+Documents start at a line whose first column is ``-DOCSTART-``, or at a comment ``# newdoc`` as in CoNLL-U; a file
+without such lines is one document unless told otherwise. Columns are set apart by blanks or tabs. Comments are lines
+before a sentence that start with ``#``, unless they have as many columns as the tokens; they are not kept.
 """
 
 from __future__ import annotations
@@ -9,14 +10,23 @@ from __future__ import annotations
 import codecs
 import itertools
 import os
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from bactrian.errors import check_choice
 from bactrian.files import atomic_file
 from bactrian.text.documents import Document
+from bactrian.text.schemes import guess_scheme
 
 DOCUMENT_START = "-DOCSTART-"
+
+#: How documents are set apart, beside the lines that start one.
+DOCUMENTS = ("marked", "blank-lines", "sentences")
+
+_NEW_DOCUMENT = re.compile(r"#\s*newdoc\b")
+_ENTRY = re.compile(r"#\s*(newpar\b|[\w.:-]+\s*=)")
 
 #: Names of the columns of a file whose columns are not named, by their number.
 USUAL_COLUMNS: dict[int, tuple[str, ...]] = {
@@ -33,6 +43,7 @@ def read_columns(
     *,
     separator: str | None = None,
     encoding: str = "utf-8",
+    documents: str = "marked",
 ) -> Iterator[Document]:
     r"""Read the documents of a file one after the other.
 
@@ -48,6 +59,9 @@ def read_columns(
         What sets columns apart; None for any blanks and tabs. With ``"\t"`` a word may contain blanks.
     encoding
         That of the file, one in which ASCII characters are single bytes.
+    documents
+        What sets documents apart beside ``-DOCSTART-`` lines: nothing (``"marked"``), two or more empty lines
+        (``"blank-lines"``), or each empty line (``"sentences"``: each is a document).
 
     Yields
     ------
@@ -69,7 +83,8 @@ def read_columns(
     [Document('small.txt#1', 4 tokens in 2 sentences)]
     """
     names = None if columns is None else _checked_names(columns)
-    return _documents(Path(path), names, separator, encoding)
+    check_choice("documents", documents, DOCUMENTS)
+    return _documents(Path(path), names, separator, encoding, documents)
 
 
 def write_columns(
@@ -170,48 +185,105 @@ class _Draft:
         )
 
 
-def _documents(path: Path, names: Sequence[str] | None, separator: str | None, encoding: str) -> Iterator[Document]:
+def _documents(
+    path: Path, names: Sequence[str] | None, separator: str | None, encoding: str, documents: str
+) -> Iterator[Document]:
     number = 1
     draft = _Draft()
+    apart = {"marked": None, "blank-lines": 2, "sentences": 1}[documents]
     with path.open("rb") as stream:
         for line_number, line in enumerate(stream, start=1):
             if line_number == 1:
                 line = line.removeprefix(codecs.BOM_UTF8)
-            cells = _cells(line, separator, encoding, path, line_number)
+            text = _decoded(line, encoding, path, line_number)
+            cells = split_line(text, separator)
             if not cells:
                 draft.blank_lines[-1] += 1
-            elif cells[0] == DOCUMENT_START:
-                if draft.rows or draft.header is not None:
-                    yield draft.finished(names or (), f"{path.name}#{number}")
-                    number += 1
+                continue
+            starts = bool(cells[0] == DOCUMENT_START or _NEW_DOCUMENT.match(text))
+            if not starts and (draft.blank_lines[-1] or not draft.rows) and is_comment(text, cells, names):
+                continue
+            if (starts or (apart and draft.blank_lines[-1] >= apart)) and (draft.rows or draft.header is not None):
+                yield draft.finished(names or (), f"{path.name}#{number}")
+                number += 1
+                draft = _Draft()
+            if starts:
                 draft = _Draft(tuple(cells))
-            else:
-                names = names or _usual_names(len(cells))
-                if len(cells) != len(names):
-                    raise ValueError(
-                        f"{path}, line {line_number}: expected {len(names)} columns ({', '.join(names)}), "
-                        f"found {len(cells)}"
-                    )
-                draft.add(cells)
+                continue
+            names = names or _usual_names(len(cells))
+            if len(cells) != len(names):
+                raise ValueError(
+                    f"{path}, line {line_number}: expected {len(names)} columns ({', '.join(names)}), "
+                    f"found {len(cells)}"
+                )
+            draft.add(cells)
     if draft.rows or draft.header is not None:
         yield draft.finished(names or (), f"{path.name}#{number}")
 
 
-def _cells(line: bytes, separator: str | None, encoding: str, path: Path, line_number: int) -> list[str]:
+def is_comment(text: str, cells: Sequence[str], names: Sequence[str] | None) -> bool:
+    """Whether a line before a sentence is a comment; the names of the columns may not be known yet."""
+    if not text.startswith("#"):
+        return False
+    like_a_token = len(cells) == len(names) if names else cells[-1] == "O"
+    return _ENTRY.match(text) is not None or not like_a_token
+
+
+def _decoded(line: bytes, encoding: str, path: Path, line_number: int) -> str:
     try:
-        text = line.decode(encoding)
+        return line.decode(encoding).rstrip("\r\n")
     except UnicodeDecodeError as error:
         raise ValueError(
             f"{path}, line {line_number}: not {encoding}: {error}; "
             "give the encoding of the file (encoding=, or --encoding)"
         ) from None
-    text = text.rstrip("\r\n")
+
+
+def split_line(text: str, separator: str | None) -> list[str]:
+    """The cells of a line without its end; none for an empty line."""
     # Only blanks and tabs: other spaces of Unicode may be part of a word.
     if not text.strip(" \t"):
         return []
     if separator is not None:
         return text.split(separator)
     return [cell for cell in text.replace("\t", " ").split(" ") if cell]
+
+
+def looks_like_columns(
+    text: str, tags: Collection[str], columns: Sequence[str] | None = None, separator: str | None = None
+) -> bool:
+    r"""Whether a text, or the beginning of one, is a file of columns: all lines alike, and a tag in its column.
+
+    Lines that all have the same number of tabs are columns too.
+
+    Parameters
+    ----------
+    text
+        Whole lines.
+    tags
+        Those that are known, beside ``O`` and such as ``B-PER``.
+    columns, separator
+        As in :func:`read_columns`.
+
+    Examples
+    --------
+    >>> looks_like_columns("Rome B-LOC\nfell O\n", []), looks_like_columns("Ada Lovelace\nAlan Turing\n", [])
+    (True, False)
+    """
+    rows, tabs = [], set()
+    for line in text.splitlines():
+        cells = split_line(line, separator)
+        if cells and cells[0] == DOCUMENT_START:
+            return True
+        if cells and not is_comment(line, cells, None):
+            rows.append(cells)
+            tabs.add(line.count("\t"))
+    widths = {len(cells) for cells in rows}
+    if len(widths) != 1 or widths == {1}:
+        return False
+    place = columns.index("tag") if columns and "tag" in columns and widths == {len(columns)} else -1
+    found = {cells[place] for cells in rows}
+    return (len(tabs) == 1 and 0 not in tabs) or all(guess_scheme([tag, "B-X"]) or tag in tags for tag in found)
 
 
 def _checked_names(columns: Sequence[str]) -> tuple[str, ...]:

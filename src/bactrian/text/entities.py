@@ -177,7 +177,7 @@ def _labels(tags: Sequence[str], prefixes: bool, name: str) -> list[str]:
     """What is compared of each token; empty outside entities."""
     parts = split_tags(tags, None, name)
     if prefixes:
-        return [f"{prefix}-{kind}" if kind else "" for prefix, kind in parts]
+        return [tag if kind else "" for tag, (_, kind) in zip(tags, parts, strict=True)]
     return [kind for _, kind in parts]
 
 

@@ -8,6 +8,8 @@ name      prefixes    an entity
 IOB1      B I         starts with I, and with B only where it touches an entity of its own type
 BIO       B I         starts with B, goes on with I (also called IOB2 or BIO2)
 BIOES     B I E S     starts with B and ends with E; one of a single token is S
+BILOU     B I L U     is one of BIOES with L for E and U for S
+BMES      B M E S     is one of BIOES with M for I
 IO        I           is a run of I: **two that touch and share a type become one**
 ========  ==========  =====================================================================================
 
@@ -17,7 +19,7 @@ CoNLL 2003): an entity starts at B or S, at I or E after O, after E or after S, 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,9 +32,20 @@ from bactrian.errors import ArgumentError
 Span = tuple[str, int, int]
 
 #: The prefixes of each label scheme.
-SCHEMES: dict[str, str] = {"IOB1": "BI", "BIO": "BI", "BIOES": "BIES", "IO": "I"}
+SCHEMES: dict[str, str] = {
+    "IOB1": "BI",
+    "BIO": "BI",
+    "BIOES": "BIES",
+    "BILOU": "BILU",
+    "BMES": "BMES",
+    "IO": "I",
+}
 
-_ALIASES = {"BIO2": "BIO", "IOB2": "BIO"}
+_ALIASES = {"BIO2": "BIO", "IOB2": "BIO", "IOBES": "BIOES", "BILUO": "BILOU"}
+
+#: All prefixes, as those of BIOES, and the letters of schemes that are BIOES in other letters.
+_IN_BIOES = {"B": "B", "I": "I", "E": "E", "S": "S", "L": "E", "U": "S", "M": "I"}
+_LETTERS = {"BILOU": {"E": "L", "S": "U"}, "BMES": {"I": "M"}}
 
 
 def spans(tags: Sequence[str], scheme: str | None = None, *, sentence_starts: ArrayLike | None = None) -> list[Span]:
@@ -43,8 +56,8 @@ def spans(tags: Sequence[str], scheme: str | None = None, *, sentence_starts: Ar
     tags
         One tag per token.
     scheme
-        ``"IOB1"``, ``"BIO"``, ``"BIOES"`` or ``"IO"``; None admits the prefixes of all. It decides only which tags
-        are admitted: how a sequence is read is the same for all.
+        One of :data:`SCHEMES`; None admits the prefixes of all. It decides only which tags are admitted: how a
+        sequence is read is the same for all.
     sentence_starts
         Positions at which sentences start, for the tags of a whole document: no entity crosses one.
 
@@ -125,8 +138,8 @@ def convert(
 def guess_scheme(labels: Iterable[Any]) -> str | None:
     """The scheme whose prefixes a set of labels has, or None where they are not tags of entities.
 
-    E or S means BIOES, I alone IO, and B with I is taken for BIO: IOB1 has the same prefixes, and :func:`spans` reads
-    both alike.
+    L or U means BILOU, M means BMES, E or S BIOES, I alone IO, and B with I is taken for BIO: IOB1 has the same
+    prefixes, and :func:`spans` reads both alike.
 
     Examples
     --------
@@ -138,34 +151,79 @@ def guess_scheme(labels: Iterable[Any]) -> str | None:
         if not isinstance(label, str):
             return None
         if label != "O":
-            prefix, hyphen, kind = label.partition("-")
-            if not (hyphen and kind and prefix in ("B", "I", "E", "S")):
+            prefix = _prefix(label)
+            if not prefix:
                 return None
             prefixes.add(prefix)
-    if not prefixes:
+    order = ("IO", "BIO", "BIOES", "BILOU", "BMES")
+    return next((name for name in order if prefixes and prefixes <= set(SCHEMES[name])), None)
+
+
+def entity_tags(counts: Mapping[str, int]) -> dict[str, str] | None:
+    """For each tag of a data set, the tag with prefix and type that it stands for; None where they mark no entities.
+
+    Types without a prefix are runs of one type, as in ``"IO"``, where ``O`` is the most frequent tag; prefixes without
+    a type (``B M E S``) get the type ``SPAN``.
+
+    Parameters
+    ----------
+    counts
+        How often each tag occurs.
+
+    Raises
+    ------
+    ArgumentError
+        Where a tag is no entity tag while others are; its ``argument`` is the tag.
+
+    Examples
+    --------
+    >>> entity_tags({"O": 90, "PER": 10}), entity_tags({"S": 5, "B": 7, "E": 7}), entity_tags({"noun": 3, "verb": 2})
+    ({'O': 'O', 'PER': 'I-PER'}, {'S': 'S-SPAN', 'B': 'B-SPAN', 'E': 'E-SPAN'}, None)
+    """
+    marks = [tag for tag in counts if tag != "O"]
+    whole = [tag for tag in marks if _prefix(tag)]
+    if any(tag[0] in "BI" for tag in whole) and len(whole) < len(marks):
+        stray = next(tag for tag in marks if tag not in whole)
+        raise ArgumentError(stray, f"is not an entity tag, but others are: {', '.join(sorted(whole)[:3])}")
+    if whole == marks:
+        written = {tag: tag for tag in marks}
+    elif "B" in marks and any(set(marks) <= set(letters) for letters in SCHEMES.values()):
+        written = {tag: f"{tag}-SPAN" for tag in marks}
+    elif "O" in counts and counts["O"] == max(counts.values()):
+        written = {tag: f"I-{tag}" for tag in marks}
+    else:
         return None
-    return "BIOES" if prefixes & {"E", "S"} else "BIO" if "B" in prefixes else "IO"
+    if guess_scheme(written.values()) is None and written:
+        found = ", ".join(f"{prefix}-" for prefix in sorted({tag[0] for tag in written.values()}))
+        raise ArgumentError(marks[0], f"and others have prefixes of no scheme: {found}")
+    return {tag: written.get(tag, "O") for tag in counts}
+
+
+def _prefix(tag: str) -> str:
+    """The prefix of an entity tag; nothing for any other."""
+    prefix, hyphen, kind = tag.partition("-")
+    return prefix if hyphen and kind and prefix in _IN_BIOES else ""
 
 
 # --- shared with the scores ---
 
 
 def split_tags(tags: Sequence[str], scheme: str | None, name: str) -> list[tuple[str, str]]:
-    """(prefix, type) of each tag, checked against the scheme; ``O`` has an empty type."""
+    """(prefix of BIOES, type) of each tag, checked against the scheme; ``O`` has an empty type."""
     if isinstance(tags, str) or not isinstance(tags, Iterable):
         raise TypeError(f"{name} must be a sequence of tags, found {tags!r}")
     known = {"O": ("O", "")}
-    prefixes = "BIES" if scheme is None else SCHEMES[checked_scheme(scheme, "scheme")]
+    prefixes = "".join(_IN_BIOES) if scheme is None else SCHEMES[checked_scheme(scheme, "scheme")]
     parts = []
     for position, tag in enumerate(tags):
         pair = known.get(tag) if isinstance(tag, str) else None
         if pair is None:
-            prefix, hyphen, kind = tag.partition("-") if isinstance(tag, str) else ("", "", "")
-            if not (hyphen and kind and len(prefix) == 1 and prefix in prefixes):
+            prefix = _prefix(tag) if isinstance(tag, str) else ""
+            if not (prefix and prefix in prefixes):
                 expected = ", ".join(f"{letter}-TYPE" for letter in prefixes)
                 label = "an entity tag" if scheme is None else f"a tag of {scheme}"
                 raise ValueError(f"{name}[{position}] = {tag!r} is not {label}: expected O or {expected}")
-            pair = known[tag] = (prefix, kind)
+            pair = known[tag] = (_IN_BIOES[prefix], tag.partition("-")[2])
         parts.append(pair)
     return parts
 
@@ -218,6 +276,7 @@ def _tags(
 ) -> list[str]:
     """Tags of entities sorted by position; those of IOB1 depend on where sentences start."""
     tags = ["O"] * length
+    letters = _LETTERS.get(scheme, {})
     kind_before, end = "", 0
     for number, (kind, start, stop) in enumerate(entities):
         if not (kind and 0 <= start < stop <= length):
@@ -227,10 +286,11 @@ def _tags(
         touches = start == end and kind == kind_before and start not in sentence_starts
         if touches and strict and scheme == "IO":
             raise ValueError(f"IO cannot keep the two {kind} entities apart that touch at position {start}")
-        tags[start:stop] = [f"I-{kind}"] * (stop - start)
-        if scheme in ("BIO", "BIOES") or (scheme == "IOB1" and touches):
-            tags[start] = f"B-{kind}"
-        if scheme == "BIOES":
-            tags[stop - 1] = f"S-{kind}" if stop == start + 1 else f"E-{kind}"
+        inside = [letters.get("I", "I")] * (stop - start)
+        if scheme not in ("IO", "IOB1") or (scheme == "IOB1" and touches):
+            inside[0] = "B"
+        if scheme in ("BIOES", "BILOU", "BMES"):
+            inside[-1] = letters.get("E", "E") if stop > start + 1 else letters.get("S", "S")
+        tags[start:stop] = [f"{letter}-{kind}" for letter in inside]
         kind_before, end = kind, stop
     return tags

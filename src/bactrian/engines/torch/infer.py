@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import warnings
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,7 +15,7 @@ from bactrian.engines.torch.device import checked_chunk, checked_data, checked_d
 from bactrian.engines.torch.dual import DeviceMessages, make_parts, needed
 from bactrian.engines.torch.evaluation import sum_by_graph
 from bactrian.engines.torch.stars import FINEST, larger, settle
-from bactrian.errors import check_number
+from bactrian.errors import check_number, warn
 from bactrian.graphs.graph_data import GraphData
 from bactrian.solvers.solution import ConvergenceWarning
 
@@ -115,7 +114,7 @@ def infer(
     converged = residual <= max(tolerance, FINEST[messages.dtype])
     if not converged:
         message = f"{method} did not converge in {sweeps} sweeps: residual {residual:.1e}"
-        warnings.warn(message, ConvergenceWarning, stacklevel=2)
+        warn(message, ConvergenceWarning)
     return GraphMarginals(
         nodes=beliefs.nodes,
         log_partition=log_partition,

@@ -5,7 +5,6 @@ The schedule and the stopping rules are the CPU's, with vectors that stay where 
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import replace
 from typing import Any, cast
 
@@ -46,7 +45,7 @@ from bactrian.graphs.packing import pack
 from bactrian.learners.learn import _checked_start
 from bactrian.solvers.anderson import Anderson
 from bactrian.solvers.lbfgs import Memory, Minimum, largest
-from bactrian.solvers.solution import Callback, ConvergenceWarning, Solution, Status, WarmState
+from bactrian.solvers.solution import Callback, Solution, Status, WarmState, warn_stopped
 
 Floats = NDArray[np.float64]
 
@@ -120,8 +119,7 @@ def learn(
     parts = make_parts(data, chunk)
     with torch.no_grad(), explain_memory(place, lambda: needed(parts, precision, n_vectors=2 * SCHEDULE.memory + 8)):
         solution = _learn(data, camel, name, settings, place, precision, parts)
-    if not solution.converged:
-        warnings.warn(f"{solution.method}: {solution.status}", ConvergenceWarning, stacklevel=2)
+    warn_stopped(solution)
     return solution
 
 

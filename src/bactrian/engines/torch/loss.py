@@ -13,7 +13,6 @@ relinearised at the last beliefs on a schedule (the concave-convex procedure, on
 from __future__ import annotations
 
 import math
-import warnings
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +26,7 @@ from bactrian.engines.torch.evaluation import edge_beliefs, observed_counts
 from bactrian.engines.torch.star_state import node_numbers
 from bactrian.engines.torch.stars import FINEST, Stars, settle
 from bactrian.engines.torch.structure import Structure
+from bactrian.errors import warn
 from bactrian.solvers.solution import ConvergenceWarning
 
 #: Entropy and consistency of each method.
@@ -174,11 +174,10 @@ class CamelLoss(torch.nn.Module):
                 self._keep(stars, ids, graphs)
         if not (self.converged or self._warned):
             self._warned = True
-            warnings.warn(
+            warn(
                 f"{self.method} did not settle its messages in max_sweeps={self.max_sweeps} sweeps: residual "
                 f"{self.residual:.1e} for tolerance={self.tolerance:.1e}; this loss warns once, see its residual",
                 ConvergenceWarning,
-                stacklevel=4,
             )
         return loss
 

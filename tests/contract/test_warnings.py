@@ -1,0 +1,39 @@
+"""Warnings point at the line of the user, and a search gives each of them once."""
+
+import warnings
+from pathlib import Path
+
+import pytest
+from sklearn.model_selection import GridSearchCV
+
+import bactrian as bt
+
+X = [[{"w": "a"}, {"w": "b"}], [{"w": "b"}, {"w": "a"}]] * 3
+Y = [["A", "B"], ["B", "A"]] * 3
+
+
+def of_this_file(caught):
+    return [warning for warning in caught if Path(warning.filename).name == Path(__file__).name]
+
+
+def test_a_fit_warns_at_the_line_that_called_it_and_says_what_to_do():
+    with pytest.warns(bt.ConvergenceWarning, match="iteration limit; raise max_iterations or tolerance") as caught:
+        bt.LinearChainCRF(max_iterations=1, tolerance=1e-9).fit(X, Y)
+    assert len(of_this_file(caught)) == len(caught) == 1
+
+
+def test_a_search_warns_once():
+    search = GridSearchCV(bt.LinearChainCRF(max_iterations=1, tolerance=1e-9), {"prior_variance": [1.0, 10.0]}, cv=2)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        search.fit(X, Y)
+    assert len(of_this_file(caught)) == len(caught) == 1
+
+
+def test_a_skip_chain_without_skips_says_so():
+    tokens = [[{"word": "rome"}, {"word": "rome"}]]
+    with pytest.warns(UserWarning, match="skips='nearest' joins nothing, so this is a chain") as caught:
+        model = bt.SkipChainCRF().fit(tokens, [["A", "A"]])
+    assert model.n_skips_ == 0
+    assert len(of_this_file(caught)) == 1
+    assert bt.SkipChainCRF().fit([[{"word": "Rome"}, {"word": "Rome"}]], [["A", "A"]]).n_skips_ == 1
