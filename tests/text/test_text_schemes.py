@@ -98,7 +98,7 @@ def test_touching_entities_across_sentences_start_with_i_in_iob1():
         (["B-"], "BIO", "'B-' is not"),
         (["I-PER", None], "BIO", r"tags\[1\] = None"),
         (["BI-PER"], "BIO", "'BI-PER' is not"),
-        (["O"], "BILOU", "scheme must be one of IOB1, BIO, BIOES, IO, found 'BILOU'"),
+        (["O"], "BOI", "scheme must be one of IOB1, BIO, BIOES, BILOU, BMES, IO, found 'BOI'"),
     ],
 )
 def test_foreign_tags_are_refused(tags, scheme, message):
