@@ -603,7 +603,7 @@ def test_empty_data(data: Any) -> None:
 
 @pytest.mark.parametrize("data", [3, np.zeros((2, 3)), {"a": 1}])
 def test_data_of_a_wrong_kind(data: Any) -> None:
-    with pytest.raises(TypeError, match="data must be Samples, a list of Instance objects or GraphData"):
+    with pytest.raises(TypeError, match="data must be Samples, Moments, a list of Instance objects or GraphData"):
         learn(data)
 
 

@@ -12,8 +12,8 @@ import scipy.sparse as sp
 from bactrian.arrays import Ints, number_pairs
 from bactrian.errors import about
 from bactrian.estimators.labels import checked_list
-from bactrian.graphs.domain import pointer
 from bactrian.graphs.inputs import checked_rows
+from bactrian.graphs.ragged import pointer
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from bactrian.errors import about, check_flag
 from bactrian.estimators.graph_arrays import StackedGraphs, stack_rows
 from bactrian.estimators.graph_crf import GraphEstimator
 from bactrian.estimators.labels import checked_list
-from bactrian.graphs.domain import pointer
+from bactrian.graphs.ragged import pointer
 
 #: Steps from a node to its neighbours, rows then columns: right, down, and the two diagonals downwards.
 _STEPS = ((0, 1), (1, 0), (1, 1), (1, -1))

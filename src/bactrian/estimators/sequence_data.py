@@ -11,7 +11,7 @@ import scipy.sparse as sp
 
 from bactrian.arrays import Ints, integers, number_pairs
 from bactrian.estimators.encoding import Rows
-from bactrian.graphs.domain import pointer
+from bactrian.graphs.ragged import pointer
 from bactrian.text.skips import SkipRule, skip_edges
 
 #: Types of edges in the packed graphs.

@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Iterable, Sequence
+from functools import cached_property
+from itertools import chain
 from typing import SupportsIndex
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bactrian.arrays import Ints, integers, rectangular
+from bactrian.graphs.ragged import Ragged
 
 
 class Domain:
@@ -23,7 +26,8 @@ class Domain:
         self.cardinalities = integers(cardinalities, "cardinalities", least=1)
         if not isinstance(clusters, Iterable):
             raise TypeError(f"clusters must be a sequence of scopes, found {type(clusters).__name__}")
-        self.clusters = tuple(self.checked_scope(scope, f"clusters[{i}]") for i, scope in enumerate(clusters))
+        given = clusters.tolist() if isinstance(clusters, np.ndarray) and clusters.ndim == 2 else list(clusters)
+        self.clusters, self.scopes = self._checked_scopes(given)
 
     @property
     def n_variables(self) -> int:
@@ -37,6 +41,35 @@ class Domain:
     def size(self, scope: Sequence[int]) -> int:
         """Number of joint states of ``scope``."""
         return math.prod(self.shape(scope))
+
+    def _checked_scopes(self, given: list[Sequence[int]]) -> tuple[tuple[tuple[int, ...], ...], Ragged]:
+        """The scopes as tuples and as arrays; all are looked at together, and one by one where something is wrong."""
+        try:
+            clusters = tuple(map(tuple, given))
+            types = set(map(type, chain.from_iterable(clusters)))
+            scopes = Ragged.of(clusters) if all(map(_is_whole, types)) else None
+        except (TypeError, OverflowError):
+            scopes = None
+        if scopes is not None and not self._is_wrong(scopes):
+            return clusters if types <= {int} else tuple(scopes.tuples(0, len(given))), scopes
+        clusters = tuple(self.checked_scope(scope, f"clusters[{i}]") for i, scope in enumerate(given))
+        return clusters, Ragged.of(clusters)
+
+    def _is_wrong(self, scopes: Ragged) -> bool:
+        """Whether a scope is empty, repeats a variable or names one that there is not."""
+        values = scopes.values
+        keys = np.sort(scopes.row_of_value * (self.n_variables + 1) + values)
+        return bool(
+            values.min(initial=0) < 0
+            or values.max(initial=-1) >= self.n_variables
+            or (scopes.lengths == 0).any()
+            or (keys[1:] == keys[:-1]).any()
+        )
+
+    @cached_property
+    def sizes(self) -> Ints:
+        """(n_clusters,) number of joint states of each cluster."""
+        return self.scopes.products(self.cardinalities)
 
     def checked_scope(self, scope: Sequence[int], name: str) -> tuple[int, ...]:
         """``scope`` as a tuple of distinct variables, or a ValueError that calls it ``name``."""
@@ -78,15 +111,14 @@ class Domain:
         return array.astype(np.int64)
 
 
+def _is_whole(kind: type) -> bool:
+    return issubclass(kind, int | np.integer) and not issubclass(kind, bool)
+
+
 def _index(value: SupportsIndex) -> int:
     if isinstance(value, bool | np.bool_):
         raise TypeError
     return operator.index(value)
-
-
-def pointer(counts: Sequence[int] | NDArray[np.integer | np.bool_]) -> Ints:
-    """Bounds of consecutive runs of such lengths, from 0."""
-    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
 
 
 def strides(scope: Sequence[int], cardinalities: Sequence[int] | NDArray[np.integer]) -> dict[int, int]:

@@ -27,7 +27,7 @@ from numpy.typing import ArrayLike
 from bactrian.arrays import Bools, Floats, Ints, integers
 from bactrian.engines.numba.elimination import adjacency, assign_scopes, eliminate, initial_fill, supernodes
 from bactrian.errors import ArgumentError
-from bactrian.graphs.domain import pointer
+from bactrian.graphs.ragged import pointer
 
 ORDERS = ("min-fill", "min-mean-fill", "min-weight")
 

@@ -5,18 +5,15 @@ Running intersection is not demanded; every sepset must lie in the scopes of bot
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from bactrian.arrays import Bools, Ints
-from bactrian.graphs.domain import Domain, pointer, strides
+from bactrian.arrays import Floats, Ints
+from bactrian.graphs.domain import Domain
 from bactrian.graphs.elimination import junction_tree
 
 Scope = tuple[int, ...]
@@ -66,14 +63,13 @@ class ClusterGraph(Domain):
             if edges != "bethe":
                 raise ValueError(f"edges must be 'bethe' or a list of (i, j, sepset), found {edges!r}")
             self.is_bethe = True
-            self.hub_of_variable, appended = self._find_hubs()
-            self.all_clusters = self.clusters + tuple((v,) for v in appended)
-            self.edges = self._bethe_edges()
+            self.hub_of_variable, self._appended = self._find_hubs()
+            self.n_appended = self._appended.size
         elif not isinstance(edges, Iterable):
             raise TypeError(f"edges must be 'bethe' or a list of (i, j, sepset), found {type(edges).__name__}")
         else:
             self.is_bethe = False
-            self.all_clusters = self.clusters
+            self.n_appended = 0
             self.edges = tuple(self._checked_edge(e, edge) for e, edge in enumerate(edges))
 
     def __repr__(self) -> str:
@@ -82,23 +78,40 @@ class ClusterGraph(Domain):
             f"ClusterGraph({self.n_variables} variables, {len(self.clusters)} clusters, {len(self.edges)} {kind} edges)"
         )
 
-    def _find_hubs(self) -> tuple[Ints, list[int]]:
+    @cached_property
+    def all_clusters(self) -> tuple[Scope, ...]:
+        """The clusters given, then the hubs appended."""
+        return self.clusters + (tuple((v,) for v in self._appended.tolist()) if self.is_bethe else ())
+
+    @cached_property
+    def edges(self) -> tuple[Edge, ...]:
+        """All edges; on a Bethe graph (cluster, hub, (variable,)), variable by variable."""
+        rows, variables = self.scopes.row_of_value, self.scopes.values
+        hubs = self.hub_of_variable[variables]
+        order = np.argsort(variables, kind="stable")
+        order = order[hubs[order] != rows[order]]
+        ends = zip(rows[order].tolist(), hubs[order].tolist(), variables[order].tolist(), strict=True)
+        return tuple((i, hub, (v,)) for i, hub, v in ends)
+
+    def _find_hubs(self) -> tuple[Ints, Ints]:
+        """The hub of each variable among all clusters, and the variables whose hubs are appended."""
         hubs = np.full(self.n_variables, -1, dtype=np.int64)
-        for i, scope in enumerate(self.clusters):
-            if len(scope) == 1 and hubs[scope[0]] < 0:
-                hubs[scope[0]] = i
+        singles = np.flatnonzero(self.scopes.lengths == 1)[::-1]
+        hubs[self.scopes.values[self.scopes.bounds[singles]]] = singles  # the first of a variable is written last
         appended = np.flatnonzero(hubs < 0)
         hubs[appended] = len(self.clusters) + np.arange(appended.size)
-        return hubs, appended.tolist()
+        return hubs, appended
 
-    def _bethe_edges(self) -> tuple[Edge, ...]:
-        around: list[list[Edge]] = [[] for _ in range(self.n_variables)]
-        for i, scope in enumerate(self.clusters):
-            for v in scope:
-                hub = int(self.hub_of_variable[v])
-                if hub != i:
-                    around[v].append((i, hub, (v,)))
-        return tuple(edge for edges in around for edge in edges)
+    def sepset_hubs(self) -> SepsetHubs:
+        """The hubs of a graph that is not Bethe's: the sepset of each edge, with two links."""
+        edges = np.repeat(np.arange(len(self.edges)), 2)
+        return SepsetHubs(
+            scopes=[sepset for _, _, sepset in self.edges],
+            cluster=np.full(len(self.edges), -1, dtype=np.int64),
+            link_hub=edges,
+            link_cluster=np.array([(i, j) for i, j, _ in self.edges], dtype=np.int64).ravel(),
+            link_edge=edges,
+        )
 
     def _checked_edge(self, e: int, edge: tuple[int, int, Sequence[int]]) -> Edge:
         name = f"edges[{e}]"
@@ -120,149 +133,16 @@ class ClusterGraph(Domain):
                 )
         return int(i), int(j), scope
 
-    @cached_property
-    def structure(self) -> GraphStructure:
-        """The graph as hubs, links and table clusters."""
-        return _build_structure(self)
 
+class SepsetHubs(NamedTuple):
+    """Hubs that clusters must agree on, and their links, hub after hub."""
 
-@dataclass(frozen=True)
-class GraphStructure:
-    """One graph in the form of :class:`bactrian.engines.numba.layout.Layout`, before packing.
-
-    ``positions[i]`` says where cluster ``i`` of ``all_clusters`` went: table cluster ``p``, or hub ``-1 - p``.
-    """
-
-    hub_scopes: tuple[tuple[int, ...], ...]
-    hub_cluster: Ints  #: (H,) index in all_clusters, or -1 for the sepset of an explicit edge
-    hub_given: Bools  #: (H,) the hub is a singleton cluster that the user gave
-    hub_sizes: Ints
-    hub_links: Ints
+    scopes: Sequence[Scope]
+    cluster: Ints  #: index among all clusters, or -1
     link_hub: Ints
-    link_cluster: Ints  #: (L,) table cluster
-    link_edge: Ints  #: (L,) index in graph.edges
-    link_projection: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]  #: (shape, axes) of each link
-    cluster_given: Ints  #: (C,) index in graph.clusters of each table cluster
-    cluster_sizes: Ints
-    cluster_rows: Ints  #: (C,) rows of a pair with one link for each of its variables, else 0
-    cluster_links: Ints
-    cluster_link: Ints
-    positions: Ints
-    table_strides: sp.csr_array  #: (C, n_variables): times a joint state, the state of each table cluster
-    hub_strides: sp.csr_array
-    hub_numbers: NDArray[np.float64] | None = None  #: (H,) total counting numbers where they are not Bethe's
-
-
-def _build_structure(graph: ClusterGraph) -> GraphStructure:
-    positions = np.empty(len(graph.all_clusters), dtype=np.int64)
-    if graph.is_bethe:
-        hub_cluster = graph.hub_of_variable
-        hub_scopes: tuple[tuple[int, ...], ...] = tuple((v,) for v in range(graph.n_variables))
-        positions[hub_cluster] = -1 - np.arange(hub_cluster.size)
-        table_clusters = np.setdiff1d(np.arange(len(graph.clusters)), hub_cluster)
-        ends: list[tuple[int, int, int, tuple[int, ...]]] = [
-            (i, v, e, (v,)) for e, (i, _, (v,)) in enumerate(graph.edges)
-        ]
-    else:
-        covered = {v for scope in graph.clusters for v in scope}
-        free = [v for v in range(graph.n_variables) if v not in covered]
-        hub_scopes = tuple(sepset for _, _, sepset in graph.edges) + tuple((v,) for v in free)
-        hub_cluster = np.full(len(hub_scopes), -1, dtype=np.int64)
-        table_clusters = np.arange(len(graph.clusters))
-        ends = [(end, e, e, sepset) for e, (i, j, sepset) in enumerate(graph.edges) for end in (i, j)]
-    positions[table_clusters] = np.arange(table_clusters.size)
-    scopes = [graph.clusters[i] for i in table_clusters]
-    links = [
-        (hub, int(positions[end]), tuple(graph.clusters[end].index(v) for v in sepset)) for end, hub, _, sepset in ends
-    ]
-    return structure_of(
-        graph,
-        hub_scopes,
-        scopes,
-        links,
-        hub_cluster=hub_cluster,
-        hub_given=(hub_cluster >= 0) & (hub_cluster < len(graph.clusters)),
-        link_edge=np.array([e for _, _, e, _ in ends], dtype=np.int64),
-        cluster_given=table_clusters,
-        positions=positions,
-    )
-
-
-def structure_of(
-    graph: Domain,
-    hubs: Sequence[Scope],
-    clusters: Sequence[Scope],
-    links: Sequence[tuple[int, int, Scope]],
-    **places: Any,
-) -> GraphStructure:
-    """The structure of a graph's hubs, table clusters and links (hub, cluster, axes of the hub's variables)."""
-    return GraphStructure(
-        **_linked(graph.cardinalities, hubs, clusters, links),
-        **places,
-        table_strides=_strides(graph, clusters),
-        hub_strides=_strides(graph, hubs),
-    )
-
-
-def region_structure(
-    cardinalities: Ints,
-    hubs: Sequence[Scope],
-    clusters: Sequence[Scope],
-    links: Sequence[tuple[int, int, Scope]],
-    hub_given: Bools,
-    hub_cluster: Ints,
-) -> GraphStructure:
-    """The structure of any hubs, clusters and links (hub, cluster, axes of the hub's variables), sorted by hub."""
-    nothing = sp.csr_array((0, cardinalities.size), dtype=np.int64)
-    numbers = np.arange(len(clusters), dtype=np.int64)
-    return GraphStructure(
-        **_linked(cardinalities, hubs, clusters, links),
-        hub_cluster=hub_cluster,
-        hub_given=hub_given,
-        link_edge=np.arange(len(links), dtype=np.int64),
-        cluster_given=numbers,
-        positions=numbers,
-        table_strides=nothing,
-        hub_strides=nothing,
-    )
-
-
-def _linked(
-    cardinalities: Ints, hubs: Sequence[Scope], clusters: Sequence[Scope], links: Sequence[tuple[int, int, Scope]]
-) -> dict[str, Any]:
-    """The part of a structure that says how hubs and clusters are linked."""
-    sizes = cardinalities.tolist()
-    shapes = [tuple(sizes[v] for v in scope) for scope in clusters]
-    link_hub = np.array([hub for hub, _, _ in links], dtype=np.int64)
-    link_cluster = np.array([cluster for _, cluster, _ in links], dtype=np.int64)
-    first_axis = np.array([axes[0] for _, _, axes in links], dtype=np.int64)
-    n_axes = np.array([len(axes) for _, _, axes in links], dtype=np.int64)
-    cluster_link = np.lexsort((first_axis, n_axes, link_cluster)).astype(np.int64)
-    cluster_links = pointer(np.bincount(link_cluster, minlength=len(clusters)))
-    cluster_rows = np.zeros(len(clusters), dtype=np.int64)
-    for c, shape in enumerate(shapes):
-        around = cluster_link[cluster_links[c] : cluster_links[c + 1]].tolist()
-        if len(shape) == 2 and [links[link][2] for link in around] == [(0,), (1,)]:
-            cluster_rows[c] = shape[0]
-    return {
-        "hub_scopes": tuple(hubs),
-        "hub_sizes": np.array([math.prod([sizes[v] for v in scope]) for scope in hubs], dtype=np.int64),
-        "hub_links": pointer(np.bincount(link_hub, minlength=len(hubs))),
-        "link_hub": link_hub,
-        "link_cluster": link_cluster,
-        "link_projection": tuple((shapes[cluster], axes) for _, cluster, axes in links),
-        "cluster_sizes": np.array([math.prod(shape) for shape in shapes], dtype=np.int64),
-        "cluster_rows": cluster_rows,
-        "cluster_links": cluster_links,
-        "cluster_link": cluster_link,
-    }
-
-
-def _strides(graph: Domain, scopes: Sequence[tuple[int, ...]]) -> sp.csr_array:
-    sizes = graph.cardinalities.tolist()
-    entries = [(row, v, stride) for row, scope in enumerate(scopes) for v, stride in strides(scope, sizes).items()]
-    rows, columns, values = np.array(entries, dtype=np.int64).reshape(-1, 3).T
-    return sp.csr_array((values, (rows, columns)), shape=(len(scopes), graph.n_variables))
+    link_cluster: Ints
+    link_edge: Ints
+    numbers: Floats | None = None  #: total counting numbers, where they are not Bethe's
 
 
 def chain_graph(cardinalities: Sequence[int]) -> ClusterGraph:

@@ -14,8 +14,8 @@ from numpy.typing import ArrayLike
 
 from bactrian.arrays import Bools, Floats, Ints, integers, number_pairs, real_numbers, rectangular
 from bactrian.errors import check_choice, check_number
-from bactrian.graphs.domain import pointer
 from bactrian.graphs.inputs import Inputs, checked_rows
+from bactrian.graphs.ragged import pointer
 from bactrian.graphs.scores import TYINGS, EdgeType, StructuredScores, TiedTable
 
 #: Where node scores may sit.

@@ -28,6 +28,7 @@ from bactrian.graphs.graph import ClusterGraph
 from bactrian.graphs.packed import FactorReader, PackedData, TableReader
 from bactrian.graphs.packing import ModelViews, TablePlan, build_layout, pack_layout
 from bactrian.graphs.scores import SpreadScores
+from bactrian.graphs.structure import structure_of
 
 Scope = tuple[int, ...]
 
@@ -109,8 +110,8 @@ class TreePlanner:
 
 def clique_layout(trees: Sequence[FactorTree]) -> Layout:
     """The cliques of trees, one instance each, with a table of its own for every clique; the hubs are sepsets."""
-    structures = [tree.graph.structure for tree in trees]
-    return build_layout(structures, TablePlan.own(structures))
+    structure = structure_of([tree.graph for tree in trees])
+    return build_layout(structure, TablePlan.own(structure))
 
 
 @dataclass(frozen=True)
@@ -143,13 +144,14 @@ def on_junction_trees(data: PackedData) -> JunctionData:
     planner = TreePlanner(data)
     trees = [planner.tree(m) for m in range(data.layout.n_instances)]
     graphs = [tree.graph for tree in trees]
-    layout = clique_layout(trees)
+    structure = structure_of(graphs)
+    layout = build_layout(structure, TablePlan.own(structure))
     packed = pack_layout(
         layout,
-        [graph.structure for graph in graphs],
+        structure,
         SpreadScores(data.scores, data.layout.n_entries, _spread_matrix(data, trees, layout)),
         data.weights,
-        ModelViews(graphs, layout.instance_hubs, layout.instance_clusters),
+        ModelViews(graphs, structure),
         data.hub_kind[:0],
     )
     packed = replace(packed, empirical=data.empirical, observed_base=data.observed_base)

@@ -8,16 +8,40 @@ reads of the samples, with a variance each: Eq. 4.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike
 
-from bactrian.arrays import Floats, real_numbers
+from bactrian.arrays import Floats, Ints, real_numbers
 from bactrian.graphs.domain import Domain
 from bactrian.graphs.inputs import checked_rows
+from bactrian.graphs.ragged import first_of, pointer
+
+#: Matrices that need no conversion.
+_PLAIN = (np.ndarray, sp.csr_array, sp.csr_matrix)
+
+
+@dataclass(frozen=True)
+class Tables:
+    """Tables of clusters, one below the other; the rows of cluster i begin at ``start[i]``, -1 where it has none."""
+
+    rows: Any  #: a sparse matrix of features, or flat scores
+    start: Ints
+    size: Ints
+
+    def split(self) -> tuple[Any, ...]:
+        """The table of each cluster, or None."""
+        known: dict[int, Any] = {-1: None}
+        for start, size in zip(self.start.tolist(), self.size.tolist(), strict=True):
+            if start not in known:
+                known[start] = self.rows[start : start + size]
+        return tuple(known[start] for start in self.start.tolist())
 
 
 class LogLinearModel:
@@ -49,8 +73,33 @@ class LogLinearModel:
             raise ValueError(
                 f"base_scores must have one entry per cluster: expected {n_clusters}, found {len(base_scores)}"
             )
-        self.features, self.n_weights = _checked_features(graph, features)
-        self.base_scores = _checked_base_scores(graph, base_scores)
+        self.feature_tables = _checked_features(graph, features)
+        self.base_tables = _checked_base_scores(graph, base_scores)
+
+    @property
+    def n_weights(self) -> int:
+        """Number of weights."""
+        return int(self.feature_tables.rows.shape[1])
+
+    @cached_property
+    def features(self) -> tuple[sp.csr_array | None, ...]:
+        """The features of each cluster; clusters that share a table have the same object."""
+        return self.feature_tables.split()
+
+    @cached_property
+    def base_scores(self) -> tuple[Floats | None, ...]:
+        """The fixed scores of each cluster, flat."""
+        return self.base_tables.split()
+
+    def with_base_scores(self, scores: Sequence[Floats | None]) -> LogLinearModel:
+        """The same model with other fixed scores, flat and of the right sizes."""
+        other = copy.copy(self)
+        other.__dict__.pop("base_scores", None)
+        has = np.array([own is not None for own in scores], dtype=bool)
+        starts = np.where(has, pointer(np.where(has, self.graph.sizes, 0))[:-1], -1)
+        rows = np.concatenate([np.zeros(0), *(own for own in scores if own is not None)])
+        other.base_tables = Tables(rows, starts, self.graph.sizes)
+        return other
 
     def __repr__(self) -> str:
         return (
@@ -181,52 +230,75 @@ def _checked_weight(weight: float, name: str) -> float:
     return float(weight)
 
 
-def _checked_features(graph: Domain, features: Sequence[Any]) -> tuple[tuple[sp.csr_array | None, ...], int]:
-    """Row-compressed features, equal objects converted once, and the number of weights."""
-    converted: dict[int, sp.csr_array] = {}
-    n_weights: int | None = None
-    checked: list[sp.csr_array | None] = []
-    for i, entry in enumerate(features):
-        if entry is None:
-            checked.append(None)
-            continue
-        if id(entry) not in converted:
-            converted[id(entry)] = sp.csr_array(checked_rows(entry, f"features[{i}]"))
-        matrix = converted[id(entry)]
-        states = graph.size(graph.clusters[i])
-        if n_weights is None:
-            n_weights = matrix.shape[1]
-        if matrix.shape != (states, n_weights):
-            raise ValueError(
-                f"features[{i}] must have shape (states of cluster {i}, n_weights) = ({states}, {n_weights}), "
-                f"found {matrix.shape}"
-            )
-        checked.append(matrix)
-    if n_weights is None:
+def _checked_features(graph: Domain, features: Sequence[Any]) -> Tables:
+    """All features one below the other, equal objects once."""
+    table, first = _distinct(features)
+    if not first:
         raise ValueError("features hold no matrix, so the number of weights is unknown; give at least one")
-    return tuple(checked), n_weights
+    given = [features[i] for i in first]
+    for t, (i, entry) in enumerate(zip(first, given, strict=True)):
+        if not (type(entry) in _PLAIN and entry.ndim == 2 and entry.dtype == np.float64):
+            given[t] = sp.csr_array(checked_rows(entry, f"features[{i}]"))
+    n_weights = given[0].shape[1]
+    heights = np.array([entry.shape[0] for entry in given], dtype=np.int64)
+    users = np.flatnonzero(table >= 0)
+    wrong = heights[table[users]] != graph.sizes[users]
+    wrong |= np.array([entry.shape[1] != n_weights for entry in given])[table[users]]
+    if wrong.any():
+        i = int(users[np.argmax(wrong)])
+        raise ValueError(
+            f"features[{i}] must have shape (states of cluster {i}, n_weights) = "
+            f"({graph.size(graph.clusters[i])}, {n_weights}), found {given[table[i]].shape}"
+        )
+    # Dense tables become sparse together; the sparse ones follow.
+    is_dense = np.array([type(entry) is np.ndarray for entry in given])
+    order = np.argsort(~is_dense, kind="stable")
+    dense = [given[t] for t in order[: is_dense.sum()]]
+    sparse = [given[t] for t in order[is_dense.sum() :]]
+    rows = sp.csr_array(np.concatenate(dense)) if dense else sp.csr_array((0, n_weights))
+    if sparse:
+        rows = sp.csr_array(sp.vstack([rows, *sparse], format="csr"))
+        rows.sum_duplicates()
+    if not np.isfinite(rows.data).all():
+        for i, entry in zip(first, given, strict=True):
+            checked_rows(entry, f"features[{i}]")  # says which
+    bounds = np.zeros(len(given), dtype=np.int64)
+    bounds[order] = pointer(heights[order])[:-1]
+    return Tables(rows, np.where(table >= 0, bounds[table], -1), graph.sizes)
 
 
-def _checked_base_scores(graph: Domain, base_scores: Sequence[Any] | None) -> tuple[Floats | None, ...]:
-    if base_scores is None:
-        return (None,) * len(graph.clusters)
-    converted: dict[int, Floats] = {}
-    checked: list[Floats | None] = []
-    for i, entry in enumerate(base_scores):
-        if entry is None:
-            checked.append(None)
-            continue
-        if id(entry) not in converted:
-            converted[id(entry)] = real_numbers(entry, f"base_scores[{i}]").ravel()
-        scores = converted[id(entry)]
-        states = graph.size(graph.clusters[i])
-        if scores.size != states:
-            raise ValueError(
-                f"base_scores[{i}] must have one score per state of cluster {i}: {states}, found {scores.size}"
-            )
-        if np.isnan(scores).any() or (scores == np.inf).any():
-            raise ValueError(f"base_scores[{i}] holds NaN or +inf; scores are finite, or -inf for a forbidden state")
-        if (scores == -np.inf).all():
-            raise ValueError(f"base_scores[{i}] forbids every state of cluster {i}")
-        checked.append(scores)
-    return tuple(checked)
+def _checked_base_scores(graph: Domain, base_scores: Sequence[Any] | None) -> Tables:
+    """All fixed scores one after the other, equal objects once."""
+    table, first = _distinct([None] * len(graph.clusters) if base_scores is None else base_scores)
+    if base_scores is None or not first:
+        return Tables(np.zeros(0), table, graph.sizes)
+    given = [base_scores[i] for i in first]
+    for t, (i, entry) in enumerate(zip(first, given, strict=True)):
+        if not (type(entry) is np.ndarray and entry.dtype == np.float64):
+            given[t] = real_numbers(entry, f"base_scores[{i}]")
+    sizes = np.array([entry.size for entry in given], dtype=np.int64)
+    users = np.flatnonzero(table >= 0)
+    wrong = sizes[table[users]] != graph.sizes[users]
+    if wrong.any():
+        i = int(users[np.argmax(wrong)])
+        raise ValueError(
+            f"base_scores[{i}] must have one score per state of cluster {i}: {graph.size(graph.clusters[i])}, "
+            f"found {sizes[table[i]]}"
+        )
+    scores, starts = np.concatenate(given, axis=None), pointer(sizes)[:-1]
+    largest = np.maximum.reduceat(scores, starts)
+    if not (largest < np.inf).all():
+        i = first[int(np.argmin(largest < np.inf))]
+        raise ValueError(f"base_scores[{i}] holds NaN or +inf; scores are finite, or -inf for a forbidden state")
+    if (largest == -np.inf).any():
+        i = first[int(np.argmax(largest == -np.inf))]
+        raise ValueError(f"base_scores[{i}] forbids every state of cluster {i}")
+    return Tables(scores, np.where(table >= 0, starts[table], -1), graph.sizes)
+
+
+def _distinct(entries: Sequence[Any]) -> tuple[Ints, list[int]]:
+    """The number of each entry's object in the order of appearance, -1 for None, and where each comes first."""
+    numbers: dict[int, int] = {id(None): -1}
+    table = np.array([numbers.setdefault(id(entry), len(numbers) - 1) for entry in entries], dtype=np.int64)
+    used = table[table >= 0]
+    return table, np.flatnonzero(table >= 0)[first_of(used)].tolist()

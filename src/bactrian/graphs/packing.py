@@ -1,13 +1,14 @@
 """Packing: models made by hand and labelled graphs in arrays become :class:`PackedData`.
 
-Models go through the structures of their cluster graphs (:func:`build_layout`), labelled graphs straight to the same
-flat arrays (:func:`pack_graph_data`); nothing there is a Python object per node or edge.
+Models go through the structure of their cluster graphs (:func:`build_layout`), labelled graphs straight to the same
+flat arrays (:func:`pack_graph_data`); neither makes a Python object per cluster, node or edge.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -17,12 +18,13 @@ from numpy.typing import NDArray
 from bactrian.arrays import Floats, Ints
 from bactrian.engines.numba.layout import Layout, pair_links
 from bactrian.engines.numba.orders import sweep_order
-from bactrian.graphs.domain import pointer
-from bactrian.graphs.graph import ClusterGraph, GraphStructure
+from bactrian.graphs.graph import ClusterGraph
 from bactrian.graphs.graph_data import GraphData
-from bactrian.graphs.loglinear import Instance, LogLinearModel, Moments, Samples
+from bactrian.graphs.loglinear import Instance, LogLinearModel, Moments, Samples, Tables
 from bactrian.graphs.packed import Incidence, InstanceViews, Observations, PackedData, Scopes, instance_blocks
+from bactrian.graphs.ragged import Ragged, first_of, numbered, pointer, ranges
 from bactrian.graphs.scores import ScoreMap, SparseScores
+from bactrian.graphs.structure import Structure, structure_of
 
 #: States of clusters in rows looked at together when they are counted; bounds the memory.
 _COUNTED_AT_ONCE = 1 << 20
@@ -74,47 +76,55 @@ def pack_models(models: Sequence[LogLinearModel]) -> PackedData:
 class ModelViews(InstanceViews):
     """Clusters of models made by hand."""
 
-    graphs: list[ClusterGraph]
-    instance_hubs: Ints
-    instance_clusters: Ints
+    graphs: Sequence[ClusterGraph]
+    structure: Structure
 
     def n_clusters(self, instance: int) -> int:
         """See :class:`InstanceViews`."""
-        return len(self.graphs[instance].all_clusters)
+        graph = self.graphs[instance]
+        return len(graph.clusters) + graph.n_appended
+
+    @cached_property
+    def _places(self) -> tuple[Ints, Ints]:
+        """Where all clusters of each instance begin, and the place of each."""
+        structure = self.structure
+        first = pointer([self.n_clusters(m) for m in range(len(self.graphs))])
+        places = np.zeros(first[-1], dtype=np.int64)
+        places[first[structure.instance_of_cluster] + structure.cluster_given] = np.arange(structure.cluster_given.size)
+        own = np.flatnonzero(structure.hub_cluster >= 0)
+        places[first[structure.instance_of_hub[own]] + structure.hub_cluster[own]] = -1 - own
+        return first, places
 
     def locate(self, instance: int, cluster: int) -> tuple[int, tuple[int, ...]]:
         """See :class:`InstanceViews`."""
         graph = self.graphs[instance]
-        position = int(graph.structure.positions[cluster])
-        shape = graph.shape(graph.all_clusters[cluster])
-        if position >= 0:
-            return position + int(self.instance_clusters[instance]), shape
-        return position - int(self.instance_hubs[instance]), shape
+        first, places = self._places
+        return int(places[first[instance] + cluster]), graph.shape(graph.all_clusters[cluster])
 
     def scopes(self, instance: int) -> Scopes:
         """See :class:`InstanceViews`."""
-        graph = self.graphs[instance]
-        structure = graph.structure
-        return graph.cardinalities, [graph.clusters[i] for i in structure.cluster_given], list(structure.hub_scopes)
+        structure, shift = self.structure, int(self.structure.instance_variables[instance])
+        tables, hubs = (
+            rows.tuples(int(bounds[instance]), int(bounds[instance + 1]), shift)
+            for rows, bounds in (
+                (structure.table_scopes, structure.instance_clusters),
+                (structure.hub_scopes, structure.instance_hubs),
+            )
+        )
+        return self.graphs[instance].cardinalities, tables, hubs
 
     def incidence(self) -> Incidence:
         """See :class:`InstanceViews`."""
-        structures = [graph.structure for graph in self.graphs]
-        variables = pointer([graph.n_variables for graph in self.graphs])
-        n_clusters = self.instance_clusters[-1]
-        parts: list[list[Ints]] = [[np.zeros(0, dtype=np.int64)] for _ in range(3)]
-        for m, structure in enumerate(structures):
-            scored = np.flatnonzero(structure.hub_given | (np.diff(structure.hub_links) == 0))
-            clusters = self.instance_clusters[m] + np.arange(structure.cluster_given.size)
-            hubs = n_clusters + self.instance_hubs[m] + scored
-            for rows, strides in ((clusters, structure.table_strides), (hubs, structure.hub_strides[scored])):
-                parts[0].append(np.repeat(rows, np.diff(strides.indptr)))
-                parts[1].append(variables[m] + strides.indices)
-                parts[2].append(strides.data)
-        factor, variable, stride = (np.concatenate(part).astype(np.int64) for part in parts)
-        cardinalities = np.concatenate([graph.cardinalities for graph in self.graphs])
+        structure = self.structure
+        scored = np.flatnonzero(structure.hub_given | (np.diff(structure.hub_links) == 0))
+        hubs, tables = structure.hub_scopes.take(scored), structure.table_scopes
+        sizes = structure.cardinalities
         return Incidence(
-            cardinalities, np.repeat(np.arange(len(self.graphs)), np.diff(variables)), factor, variable, stride
+            cardinalities=sizes,
+            instance=np.repeat(np.arange(len(self.graphs)), np.diff(structure.instance_variables)),
+            factor=np.concatenate([tables.row_of_value, structure.cluster_given.size + scored[hubs.row_of_value]]),
+            variable=np.concatenate([tables.values, hubs.values]),
+            stride=np.concatenate([tables.strides(sizes), hubs.strides(sizes)]),
         )
 
 
@@ -124,44 +134,38 @@ def _pack_models(models: list[LogLinearModel], states: list[Ints] | None, weight
         if not isinstance(model.graph, ClusterGraph):
             raise TypeError(f"the graph of model {m} must be a ClusterGraph, found {type(model.graph).__name__}")
         graphs.append(model.graph)
-    structures = [graph.structure for graph in graphs]
-    tables, owners = _collect_tables(models, structures)
-    layout = build_layout(structures, tables)
-    scores = _sparse_scores(models, structures, tables, owners)
+    structure = structure_of(graphs)
+    tables, scores = _collect_tables(models, structure)
+    layout = build_layout(structure, tables)
     instance_weights = np.ones(len(models)) if weights is None else np.array([w.sum() for w in weights])
-    views = ModelViews(graphs, layout.instance_hubs, layout.instance_clusters)
-    packed = pack_layout(layout, structures, scores, instance_weights, views, _hub_kinds(graphs, structures))
+    views = ModelViews(graphs, structure)
+    packed = pack_layout(layout, structure, scores, instance_weights, views, _hub_kinds(graphs, structure))
     if states is None or weights is None:
         return packed
-    packed = _with_truth(packed, structures, states, weights)
+    packed = _with_truth(packed, structure, np.hstack(states), np.stack(weights, axis=1))
     if packed.observed_base == -np.inf:
         _refuse_forbidden(models, states, weights)
     return packed
 
 
-def _with_truth(
-    packed: PackedData, structures: list[GraphStructure], states: list[Ints], weights: list[Floats]
-) -> PackedData:
+def _with_truth(packed: PackedData, structure: Structure, states: Ints, weights: Floats) -> PackedData:
     """Add the observed moments: the weighted counts of observed states, mapped like beliefs."""
-    layout = packed.layout
-    entries = np.zeros(layout.n_entries)
-    hub_states = np.zeros(layout.n_hub_states)
-    for m, (structure, rows, weight) in enumerate(zip(structures, states, weights, strict=True)):
-        first, last = layout.instance_clusters[m], layout.instance_clusters[m + 1]
-        _count(entries, structure.table_strides, rows, weight, layout.table_offset[layout.cluster_table[first:last]])
-        hubs = slice(layout.instance_hubs[m], layout.instance_hubs[m + 1])
-        _count(hub_states, structure.hub_strides, rows, weight, layout.hub_offset[hubs])
-    return packed.observed(entries, hub_states, Observations(np.hstack(states), np.stack(weights, axis=1)))
-
-
-def _count(counts: Floats, strides: sp.csr_array, rows: Ints, weight: Floats, offsets: Ints) -> None:
-    """Add the weights of the rows to the states that they have in each cluster, some clusters at a time."""
-    step = max(1, _COUNTED_AT_ONCE // max(1, rows.shape[0]))
-    for first in range(0, offsets.size, step):
-        index = strides[first : first + step] @ rows.T + offsets[first : first + step, None]
-        least = int(index.min(initial=counts.size))
-        found = np.bincount((index - least).ravel(), np.broadcast_to(weight, index.shape).ravel())
-        counts[least : least + found.size] += found
+    layout, sizes = packed.layout, structure.cardinalities
+    counts = []
+    for scopes, starts, instance, size in (
+        (structure.table_scopes, layout.table_offset[layout.cluster_table], structure.instance_of_cluster,
+         layout.n_entries),
+        (structure.hub_scopes, layout.hub_offset[:-1], structure.instance_of_hub, layout.n_hub_states),
+    ):  # fmt: skip
+        found = np.zeros(size)
+        strides = scopes.strides(sizes)
+        rows = max(1, _COUNTED_AT_ONCE // max(scopes.values.size, 1))
+        for first in range(0, len(states) if starts.size else 0, rows):
+            part = states[first : first + rows]
+            index = np.add.reduceat(part[:, scopes.values] * strides, scopes.bounds[:-1], axis=1) + starts
+            found += np.bincount(index.ravel(), weights[first : first + rows, instance].ravel(), size)
+        counts.append(found)
+    return packed.observed(counts[0], counts[1], Observations(states, weights))
 
 
 def _refuse_forbidden(models: list[LogLinearModel], states: list[Ints], weights: list[Floats]) -> None:
@@ -182,75 +186,67 @@ def _refuse_forbidden(models: list[LogLinearModel], states: list[Ints], weights:
                 )
 
 
-def _collect_tables(
-    models: list[LogLinearModel], structures: list[GraphStructure]
-) -> tuple[TablePlan, list[tuple[int, int]]]:
-    """One table per distinct pair of feature and base-score objects, and the (model, cluster) that defines each."""
-    first_user: dict[tuple[int, int, int], int] = {}
-    owner: list[tuple[int, int]] = []
-    sizes: list[int] = []
-    of_cluster: list[int] = []
-    for m, (model, structure) in enumerate(zip(models, structures, strict=True)):
-        for c, given in enumerate(structure.cluster_given.tolist()):
-            size = int(structure.cluster_sizes[c])
-            key = (id(model.features[given]), id(model.base_scores[given]), size)
-            table = first_user.setdefault(key, len(owner))
-            if table == len(owner):
-                owner.append((m, given))
-                sizes.append(size)
-            of_cluster.append(table)
-    users = np.bincount(np.array(of_cluster, dtype=np.int64), minlength=len(owner))
-    order = np.argsort(users < 2, kind="stable")
-    rank = np.empty(len(owner), dtype=np.int64)
-    rank[order] = np.arange(len(owner))
-    n_shared = int((users >= 2).sum())
-    owner = [owner[t] for t in order]
-    single_model = np.array([m for m, _ in owner[n_shared:]], dtype=np.int64)
-    instance_tables = n_shared + np.searchsorted(single_model, np.arange(len(models) + 1))
+def _collect_tables(models: Sequence[LogLinearModel], structure: Structure) -> tuple[TablePlan, SparseScores]:
+    """One table per distinct pair of feature and base-score objects, and the scores of tables and hubs."""
+    known = {id(model): model for model in models}
+    given = pointer([len(model.graph.clusters) for model in models])
+    cluster = given[structure.instance_of_cluster] + structure.cluster_given
+    hub = np.where(structure.hub_given, given[structure.instance_of_hub] + structure.hub_cluster, -1)
+    features = _stacked(models, [model.feature_tables for model in known.values()], list(known))
+    base = _stacked(models, [model.base_tables for model in known.values()], list(known))
+
+    kinds = numbered(features[cluster] + 1)
+    for key in (numbered(base[cluster] + 1), numbered(structure.cluster_sizes)):
+        kinds = numbered(kinds * (key.max(initial=0) + 1) + key)
+    owner, users = first_of(kinds), np.bincount(kinds)
+    order = np.lexsort((owner, users < 2))
+    owner, n_shared = owner[order], int((users >= 2).sum())
+    rank = np.empty_like(order)
+    rank[order] = np.arange(order.size)
+    of_single = structure.instance_of_cluster[owner[n_shared:]]
     plan = TablePlan(
-        of_cluster=rank[np.array(of_cluster, dtype=np.int64)],
-        offset=pointer(np.array(sizes, dtype=np.int64)[order]),
+        of_cluster=rank[kinds],
+        offset=pointer(structure.cluster_sizes[owner]),
         n_shared=n_shared,
-        instance_tables=instance_tables.astype(np.int64),
+        instance_tables=n_shared + np.searchsorted(of_single, np.arange(len(models) + 1)),
     )
-    return plan, owner
+
+    sizes = np.concatenate([structure.cluster_sizes[owner], structure.hub_sizes])
+    source = np.concatenate([cluster[owner], hub])
+    fixed = np.zeros(sizes.sum())
+    at, rows = _rows(base, source, sizes)
+    fixed[at] = np.concatenate([model.base_tables.rows for model in known.values()])[rows]
+    at, rows = _rows(features, source, sizes)
+    matrices = [model.feature_tables.rows for model in known.values()]
+    stacked = matrices[0] if len(matrices) == 1 else sp.vstack(matrices, format="csr")
+    lengths = np.zeros(fixed.size, dtype=np.int64)
+    lengths[at] = np.diff(stacked.indptr)[rows]
+    entries = ranges(stacked.indptr[rows].astype(np.int64), lengths[at])
+    parts = (stacked.data[entries], stacked.indices[entries], pointer(lengths))
+    return plan, SparseScores(sp.csr_array(parts, shape=(fixed.size, models[0].n_weights)), fixed)
 
 
-def _sparse_scores(
-    models: list[LogLinearModel], structures: list[GraphStructure], tables: TablePlan, owners: list[tuple[int, int]]
-) -> SparseScores:
-    blocks: list[sp.csr_array] = []
-    base: list[Floats] = []
-    n_weights = models[0].n_weights
-
-    def add(model: LogLinearModel | None, given: int, size: int) -> None:
-        features = None if model is None else model.features[given]
-        scores = None if model is None else model.base_scores[given]
-        blocks.append(sp.csr_array((size, n_weights)) if features is None else features)
-        base.append(np.zeros(size) if scores is None else scores)
-
-    for t, (m, given) in enumerate(owners):
-        add(models[m], given, int(tables.offset[t + 1] - tables.offset[t]))
-    for model, structure in zip(models, structures, strict=True):
-        for hub, cluster in enumerate(structure.hub_cluster.tolist()):
-            given = structure.hub_given[hub]
-            add(model if given else None, cluster, int(structure.hub_sizes[hub]))
-    if not blocks:
-        return SparseScores(sp.csr_array((0, n_weights)), np.zeros(0))
-    return SparseScores(sp.csr_array(sp.vstack(blocks, format="csr")), np.concatenate(base))
+def _stacked(models: Sequence[LogLinearModel], tables: list[Tables], known: list[int]) -> Ints:
+    """Where the rows of each instance's given clusters begin with the tables of all known models stacked; -1: none."""
+    first = dict(zip(known, pointer([own.rows.shape[0] for own in tables]).tolist(), strict=False))
+    starts = dict(zip(known, (own.start for own in tables), strict=True))
+    joined = np.concatenate([starts[id(model)] for model in models])
+    shift = np.repeat([first[id(model)] for model in models], [starts[id(model)].size for model in models])
+    return np.where(joined >= 0, joined + shift, -1).astype(np.int64)
 
 
-def _hub_kinds(graphs: list[ClusterGraph], structures: list[GraphStructure]) -> Ints:
+def _rows(starts: Ints, source: Ints, sizes: Ints) -> tuple[Ints, Ints]:
+    """Rows of all tables that have something in the stacked tables, and where it is there."""
+    first = np.where(source >= 0, starts[source], -1) if starts.size else np.full(source.size, -1)
+    has = first >= 0
+    return ranges(pointer(sizes)[:-1][has], sizes[has]), ranges(first[has], sizes[has])
+
+
+def _hub_kinds(graphs: Sequence[ClusterGraph], structure: Structure) -> Ints:
     """Hubs of equal place where all instances share one graph, else hubs with equal cardinalities."""
     if all(graph is graphs[0] for graph in graphs):
-        return np.tile(np.arange(structures[0].hub_sizes.size, dtype=np.int64), len(graphs))
-    kinds: dict[tuple[int, ...], int] = {}
-    found = [
-        kinds.setdefault(graph.shape(scope), len(kinds))
-        for graph, structure in zip(graphs, structures, strict=True)
-        for scope in structure.hub_scopes
-    ]
-    return np.array(found, dtype=np.int64)
+        return np.tile(np.arange(structure.instance_hubs[1], dtype=np.int64), len(graphs))
+    return Ragged(structure.hub_scopes.bounds, structure.cardinalities[structure.hub_scopes.values]).kinds()
 
 
 def is_bethe(data: PackedData, instance: int) -> bool:
@@ -276,49 +272,40 @@ class TablePlan:
     instance_tables: Ints
 
     @staticmethod
-    def own(structures: list[GraphStructure]) -> TablePlan:
+    def own(structure: Structure) -> TablePlan:
         """A table of its own for every cluster."""
-        sizes = np.concatenate([s.cluster_sizes for s in structures])
         return TablePlan(
-            of_cluster=np.arange(sizes.size, dtype=np.int64),
-            offset=pointer(sizes),
+            of_cluster=np.arange(structure.cluster_given.size, dtype=np.int64),
+            offset=pointer(structure.cluster_sizes),
             n_shared=0,
-            instance_tables=pointer([s.cluster_sizes.size for s in structures]),
+            instance_tables=structure.instance_clusters,
         )
 
 
-def build_layout(structures: list[GraphStructure], tables: TablePlan) -> Layout:
-    """Concatenate the structures of all instances."""
-    hubs = pointer([s.hub_sizes.size for s in structures])
-    clusters = pointer([s.cluster_given.size for s in structures])
-    links = pointer([s.link_hub.size for s in structures])
-    link_hub = shifted([s.link_hub for s in structures], hubs)
-    hub_offset = pointer(np.concatenate([s.hub_sizes for s in structures]))
-    hub_links = np.concatenate([[0], *(s.hub_links[1:] + links[m] for m, s in enumerate(structures))])
-    link_cluster = shifted([s.link_cluster for s in structures], clusters)
-    cluster_links = np.concatenate([[0], *(s.cluster_links[1:] + links[m] for m, s in enumerate(structures))])
-    cluster_link = shifted([s.cluster_link for s in structures], links)
-    order, is_tree = sweep_order(hubs, hub_links, link_cluster, link_hub, cluster_links, cluster_link)
-    link_projection, projection = _collect_projections(structures)
-    cluster_rows = np.concatenate([s.cluster_rows for s in structures])
-    link_partner, link_axis = pair_links(cluster_rows, cluster_links, cluster_link)
+def build_layout(structure: Structure, tables: TablePlan) -> Layout:
+    """The layout of all instances."""
+    hubs, links = structure.instance_hubs, (structure.cluster_links, structure.cluster_link)
+    hub_offset = pointer(structure.hub_sizes)
+    order, is_tree = sweep_order(hubs, structure.hub_links, structure.link_cluster, structure.link_hub, *links)
+    link_projection, projection = _collect_projections(structure)
+    link_partner, link_axis = pair_links(structure.cluster_rows, *links)
     return Layout(
         instance_hubs=hubs,
-        instance_clusters=clusters,
+        instance_clusters=structure.instance_clusters,
         hub_order=order,
         instance_is_tree=is_tree,
         hub_offset=hub_offset,
-        hub_links=hub_links,
-        link_hub=link_hub,
-        link_cluster=link_cluster,
-        link_offset=pointer(np.diff(hub_offset)[link_hub]),
+        hub_links=structure.hub_links,
+        link_hub=structure.link_hub,
+        link_cluster=structure.link_cluster,
+        link_offset=pointer(structure.hub_sizes[structure.link_hub]),
         link_projection=link_projection,
         link_partner=link_partner,
         link_axis=link_axis,
-        cluster_links=cluster_links,
-        cluster_link=cluster_link,
+        cluster_links=structure.cluster_links,
+        cluster_link=structure.cluster_link,
         cluster_table=tables.of_cluster,
-        cluster_rows=cluster_rows,
+        cluster_rows=structure.cluster_rows,
         table_offset=tables.offset,
         table_shared=tables.n_shared,
         instance_tables=tables.instance_tables,
@@ -327,54 +314,43 @@ def build_layout(structures: list[GraphStructure], tables: TablePlan) -> Layout:
 
 
 def pack_layout(
-    layout: Layout,
-    structures: list[GraphStructure],
-    scores: ScoreMap,
-    weights: Floats,
-    views: InstanceViews,
-    hub_kind: Ints,
+    layout: Layout, structure: Structure, scores: ScoreMap, weights: Floats, views: InstanceViews, hub_kind: Ints
 ) -> PackedData:
-    """Packed data of graphs made of :class:`GraphStructure`, not yet with labels."""
+    """Packed data of graphs, not yet with labels."""
     degrees = np.diff(layout.hub_links)
     packed = PackedData(
         layout=layout,
         scores=scores,
         weights=weights,
         blocks=instance_blocks(layout),
-        hub_given=np.concatenate([s.hub_given for s in structures]),
-        hub_virtual=np.concatenate([(s.hub_cluster < 0) & (np.diff(s.hub_links) > 0) for s in structures]),
+        hub_given=structure.hub_given,
+        hub_virtual=(structure.hub_cluster < 0) & (degrees > 0),
         hub_kind=hub_kind,
         link_share=1.0 / np.maximum(degrees, 1)[layout.link_hub],
-        cluster_index=np.concatenate([s.cluster_given for s in structures]),
-        hub_index=np.concatenate([s.hub_cluster for s in structures]),
-        link_edge=np.concatenate([s.link_edge for s in structures]),
+        cluster_index=structure.cluster_given,
+        hub_index=structure.hub_cluster,
+        link_edge=structure.link_edge,
         views=views,
         empirical=None,
         hub_truth=None,
     )
-    if all(s.hub_numbers is None for s in structures):
+    if structure.hub_numbers is None:
         return packed
-    numbers = packed.total_numbers
-    for m, structure in enumerate(structures):
-        if structure.hub_numbers is not None:
-            numbers[layout.instance_hubs[m] : layout.instance_hubs[m + 1]] = structure.hub_numbers
-    return replace(packed, hub_numbers=numbers)
+    own = np.isfinite(structure.hub_numbers)
+    return replace(packed, hub_numbers=np.where(own, structure.hub_numbers, packed.total_numbers))
 
 
-def _collect_projections(structures: list[GraphStructure]) -> tuple[Ints, NDArray[np.int32]]:
-    starts: dict[tuple[tuple[int, ...], tuple[int, ...]], int] = {}
-    maps: list[NDArray[np.int32]] = []
-    filled = 0
-    link_projection: list[int] = []
-    for structure in structures:
-        for key in structure.link_projection:
-            if key not in starts:
-                starts[key] = filled
-                maps.append(projection_map(*key))
-                filled += maps[-1].size
-            link_projection.append(starts[key])
-    empty = np.zeros(0, dtype=np.int32)
-    return np.array(link_projection, dtype=np.int64), np.concatenate([empty, *maps])
+def _collect_projections(structure: Structure) -> tuple[Ints, NDArray[np.int32]]:
+    """Where the map of each link begins among all distinct ones."""
+    scopes, axes = structure.table_scopes, structure.link_axes
+    shapes = Ragged(scopes.bounds, structure.cardinalities[scopes.values])
+    by_axes = axes.kinds()
+    kinds = numbered(shapes.kinds()[structure.link_cluster] * (by_axes.max(initial=0) + 1) + by_axes)
+    maps = []
+    for link in first_of(kinds).tolist():
+        cluster = int(structure.link_cluster[link])
+        maps.append(projection_map(shapes.tuples(cluster, cluster + 1)[0], axes.tuples(link, link + 1)[0]))
+    return pointer([own.size for own in maps])[kinds], np.concatenate([np.zeros(0, dtype=np.int32), *maps])
 
 
 def projection_map(shape: tuple[int, ...], axes: tuple[int, ...]) -> NDArray[np.int32]:
@@ -392,11 +368,6 @@ def projection_map(shape: tuple[int, ...], axes: tuple[int, ...]) -> NDArray[np.
             index += states.reshape([-1 if other == axis else 1 for other in large])
             stride *= shape[axis]
     return index.ravel()
-
-
-def shifted(parts: list[Ints], shift: Ints) -> Ints:
-    """Parts, each with its shift added, one after the other."""
-    return np.concatenate([np.zeros(0, dtype=np.int64), *(part + shift[m] for m, part in enumerate(parts))])
 
 
 @dataclass(frozen=True)

@@ -15,13 +15,12 @@ Where the clusters form a junction tree the entropy, and with it everything else
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bactrian.graphs.domain import Domain
-from bactrian.graphs.graph import ClusterGraph, Edge, GraphStructure, Scope, structure_of
+from bactrian.graphs.graph import ClusterGraph, Edge, Scope, SepsetHubs
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -39,6 +38,7 @@ class RegionGraph(ClusterGraph):
         hubs, around = tuple(hubs[h] for h in kept), [around[h] for h in kept]
         self.counting_numbers: Floats = numbers[kept]  #: of the hubs, in order
         first = len(self.clusters)
+        self.n_appended = len(hubs)
         self.all_clusters = self.clusters + hubs
         self.edges: tuple[Edge, ...] = tuple((i, first + h, scope) for h, scope in enumerate(hubs) for i in around[h])
 
@@ -46,29 +46,17 @@ class RegionGraph(ClusterGraph):
         hubs = len(self.all_clusters) - len(self.clusters)
         return f"RegionGraph({self.n_variables} variables, {len(self.clusters)} clusters, {hubs} intersections)"
 
-    @cached_property
-    def structure(self) -> GraphStructure:
-        """The graph as hubs, links and table clusters."""
+    def sepset_hubs(self) -> SepsetHubs:
+        """The intersections, one link for each cluster around them."""
         n = len(self.clusters)
-        covered = {v for scope in self.clusters for v in scope}
-        free: list[Scope] = [(v,) for v in range(self.n_variables) if v not in covered]
-        linked = self.all_clusters[n:]
-        hubs = linked + tuple(free)
-        numbers = np.concatenate([self.counting_numbers, np.ones(len(free))])
-        cluster_of_hub = np.concatenate([n + np.arange(len(linked)), np.full(len(free), -1)]).astype(np.int64)
-        links = [(hub - n, i, tuple(self.clusters[i].index(v) for v in scope)) for i, hub, scope in self.edges]
-        positions = np.concatenate([np.arange(n), -1 - np.arange(len(linked))]).astype(np.int64)
-        return structure_of(
-            self,
-            hubs,
-            self.clusters,
-            links,
-            hub_cluster=cluster_of_hub,
-            hub_given=np.zeros(len(hubs), dtype=bool),
-            link_edge=np.arange(len(links), dtype=np.int64),
-            cluster_given=np.arange(n, dtype=np.int64),
-            positions=positions,
-            hub_numbers=numbers,
+        ends = np.array([(hub - n, i) for i, hub, _ in self.edges], dtype=np.int64).reshape(-1, 2)
+        return SepsetHubs(
+            scopes=self.all_clusters[n:],
+            cluster=n + np.arange(self.n_appended),
+            link_hub=ends[:, 0],
+            link_cluster=ends[:, 1],
+            link_edge=np.arange(len(ends)),
+            numbers=self.counting_numbers,
         )
 
 

@@ -38,10 +38,11 @@ import scipy.sparse as sp
 
 from bactrian.arrays import Bools, Floats, Ints
 from bactrian.engines.numba.threads import Deadline
-from bactrian.graphs.graph import GraphStructure, region_structure
 from bactrian.graphs.packed import InstanceViews, PackedData, TableReader
 from bactrian.graphs.packing import TablePlan, build_layout, pack_layout, projection_map
+from bactrian.graphs.ragged import Ragged, pointer, shifted
 from bactrian.graphs.scores import SpreadScores
+from bactrian.graphs.structure import Structure
 
 Scope = tuple[int, ...]
 Pair = tuple[int, int]
@@ -295,9 +296,11 @@ def _first_variable(tightened: TightenedData, hub: int) -> int:
 
 @dataclass(frozen=True)
 class _Region:
-    """One instance's region graph: its structure and where the original clusters went, within the instance."""
+    """One instance's region graph, and where the original clusters went, within the instance."""
 
-    structure: GraphStructure
+    hubs: list[Scope]
+    clusters: list[Scope]
+    links: list[tuple[int, int, Scope]]  #: hub, cluster and the axes of the hub's variables, hub after hub
     total: Floats
     pairs: list[Pair]  #: of the hubs after those of the variables
     place: list[int]
@@ -306,14 +309,13 @@ class _Region:
 
 def tighten(data: PackedData, triplets: Sequence[Sequence[Triplet]]) -> TightenedData:
     """Packed data with the triplets of each instance added; scores pass through, triplets have none."""
-    layout = data.layout
-    regions = []
+    sizes, regions = [], []
     for m, chosen in enumerate(triplets):
         cardinalities, scopes, _ = data.views.scopes(m)
-        hubs = slice(*layout.instance_hubs[m : m + 2].tolist())
-        regions.append(_region(cardinalities, scopes, data.hub_given[hubs], data.hub_index[hubs], chosen))
-    structures = [region.structure for region in regions]
-    new = build_layout(structures, TablePlan.own(structures))
+        sizes.append(cardinalities)
+        regions.append(_region(cardinalities.size, scopes, chosen))
+    structure = _structure(data, sizes, regions)
+    new = build_layout(structure, TablePlan.own(structure))
     parts = ((new.instance_clusters[m], new.instance_hubs[m], region) for m, region in enumerate(regions))
     place, swapped, pair_hubs, hub_place = [], [], [], []
     for first_cluster, first_hub, region in parts:
@@ -335,42 +337,56 @@ def tighten(data: PackedData, triplets: Sequence[Sequence[Triplet]]) -> Tightene
         hub_place=np.concatenate(hub_place),
     )
     kinds = np.zeros(new.n_hubs, dtype=np.int64)
-    packed = pack_layout(new, structures, data.scores, data.weights, InstanceViews(), kinds)
+    packed = pack_layout(new, structure, data.scores, data.weights, InstanceViews(), kinds)
     tightened = replace(tightened, packed=packed)
     scores = SpreadScores(data.scores, data.layout.n_entries, _spread(tightened))
     packed = replace(packed, scores=scores, empirical=data.empirical, observed_base=data.observed_base)
     return replace(tightened, packed=packed)
 
 
-def _region(
-    cardinalities: Ints, scopes: list[Scope], hub_given: Bools, hub_index: Ints, triplets: Sequence[Triplet]
-) -> _Region:
+def _region(n_variables: int, scopes: list[Scope], triplets: Sequence[Triplet]) -> _Region:
     pairs = sorted({pair for a, b, c in triplets for pair in ((a, b), (a, c), (b, c))})
-    hub_of_pair = {pair: cardinalities.size + i for i, pair in enumerate(pairs)}
+    hub_of_pair = {pair: n_variables + i for i, pair in enumerate(pairs)}
     kept = [c for c, scope in enumerate(scopes) if tuple(sorted(scope)) not in hub_of_pair]
     clusters: list[Scope] = [scopes[c] for c in kept] + list(triplets)
     rank = {c: i for i, c in enumerate(kept)}
     place = [rank[c] if c in rank else -1 - hub_of_pair[_pair(scope)] for c, scope in enumerate(scopes)]
     swapped = [c not in rank and scope[0] > scope[1] for c, scope in enumerate(scopes)]
-    hubs: list[Scope] = [*((v,) for v in range(cardinalities.size)), *pairs]
-    ends: list[tuple[int, int, Scope]] = []
+    hubs: list[Scope] = [*((v,) for v in range(n_variables)), *pairs]
+    links: list[tuple[int, int, Scope]] = []
     for c, scope in enumerate(clusters):
-        ends += [(v, c, (axis,)) for axis, v in enumerate(scope)]
+        links += [(v, c, (axis,)) for axis, v in enumerate(scope)]
         for i, a in enumerate(scope):
             for j, b in enumerate(scope):
                 if (a, b) in hub_of_pair:
-                    ends.append((hub_of_pair[a, b], c, (i, j)))
-    ends.sort()
-    total = _numbers(len(hubs), cardinalities.size, ends, pairs)
-    structure = region_structure(
-        cardinalities,
-        hubs,
-        clusters,
-        ends,
-        hub_given=np.concatenate([hub_given, np.zeros(len(pairs), dtype=bool)]),
-        hub_cluster=np.concatenate([hub_index, np.zeros(len(pairs), dtype=np.int64)]),
+                    links.append((hub_of_pair[a, b], c, (i, j)))
+    links.sort()
+    return _Region(hubs, clusters, links, _numbers(len(hubs), n_variables, links, pairs), pairs, place, swapped)
+
+
+def _structure(data: PackedData, sizes: list[Ints], regions: list[_Region]) -> Structure:
+    """The structure of all region graphs; the hubs of variables keep what is known of them."""
+    variables = pointer([own.size for own in sizes])
+    hubs, clusters = (pointer([len(getattr(r, name)) for r in regions]) for name in ("hubs", "clusters"))
+    is_variable = np.concatenate([np.arange(len(r.hubs)) < own.size for r, own in zip(regions, sizes, strict=True)])
+    given, index = np.zeros(is_variable.size, dtype=bool), np.zeros(is_variable.size, dtype=np.int64)
+    given[is_variable], index[is_variable] = data.hub_given, data.hub_index
+    ends = [np.array([link[:2] for link in r.links], dtype=np.int64).reshape(-1, 2).T for r in regions]
+    return Structure(
+        instance_variables=variables,
+        instance_hubs=hubs,
+        instance_clusters=clusters,
+        cardinalities=np.concatenate(sizes),
+        hub_scopes=Ragged.joined([Ragged.of(r.hubs) for r in regions], variables),
+        hub_cluster=index,
+        hub_given=given,
+        link_hub=shifted([hub for hub, _ in ends], hubs),
+        link_cluster=shifted([cluster for _, cluster in ends], clusters),
+        link_edge=np.concatenate([np.arange(len(r.links)) for r in regions]),
+        link_axes=Ragged.of([axes for r in regions for _, _, axes in r.links]),
+        table_scopes=Ragged.joined([Ragged.of(r.clusters) for r in regions], variables),
+        cluster_given=np.concatenate([np.arange(len(r.clusters)) for r in regions]),
     )
-    return _Region(structure, total, pairs, place, swapped)
 
 
 def _pair(scope: Scope) -> Pair:

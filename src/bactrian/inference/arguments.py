@@ -7,7 +7,6 @@ it, so the forbidden states go into the tables of every cluster that contains th
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -156,7 +155,6 @@ def condition_tables(model: LogLinearModel, evidence: Evidence) -> LogLinearMode
     graph = model.graph
     if not evidence or not isinstance(graph, ClusterGraph) or graph.is_bethe:
         return model
-    conditioned = copy.copy(model)
     base = list(model.base_scores)
     for i, scope in enumerate(graph.clusters):
         seen = [(axis, evidence[v]) for axis, v in enumerate(scope) if v in evidence]
@@ -170,8 +168,7 @@ def condition_tables(model: LogLinearModel, evidence: Evidence) -> LogLinearMode
         forbidden[tuple(index)] = 0.0
         given = base[i]
         base[i] = forbidden.ravel() if given is None else given + forbidden.ravel()
-    conditioned.base_scores = tuple(base)
-    return conditioned
+    return model.with_base_scores(base)
 
 
 def hub_bias(data: PackedData, evidence: Sequence[Evidence]) -> Floats:

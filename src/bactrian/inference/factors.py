@@ -21,14 +21,16 @@ from bactrian.graphs.graph import ClusterGraph
 from bactrian.graphs.packed import PackedData, TableReader, instance_of
 from bactrian.graphs.packing import ModelViews, TablePlan, build_layout, pack_layout
 from bactrian.graphs.scores import SpreadScores
+from bactrian.graphs.structure import structure_of
 from bactrian.inference.arguments import Evidence, hub_bias
 
 
 class _FactorGraph(ClusterGraph):
     """A Bethe graph on which every given cluster keeps its table, singletons included."""
 
-    def _find_hubs(self) -> tuple[Ints, list[int]]:
-        return len(self.clusters) + np.arange(self.n_variables), list(range(self.n_variables))
+    def _find_hubs(self) -> tuple[Ints, Ints]:
+        variables = np.arange(self.n_variables)
+        return len(self.clusters) + variables, variables
 
 
 def as_factor_graph(data: PackedData) -> PackedData:
@@ -41,10 +43,10 @@ def as_factor_graph(data: PackedData) -> PackedData:
         graph if graph.is_bethe else known.setdefault(id(graph), _FactorGraph(graph.cardinalities, graph.clusters))
         for graph in views.graphs
     ]
-    structures = [graph.structure for graph in graphs]
+    structure = structure_of(graphs)
     old = data.layout
     tables = TablePlan(old.cluster_table, old.table_offset, old.table_shared, old.instance_tables)
-    layout = build_layout(structures, tables)
+    layout = build_layout(structure, tables)
     # Tables keep their scores, hubs of Bethe graphs move to where they are now, and other hubs have none.
     kept = [m for m, graph in enumerate(views.graphs) if graph.is_bethe]
     tables_first = [np.arange(old.n_entries)]
@@ -57,8 +59,8 @@ def as_factor_graph(data: PackedData) -> PackedData:
     shape = (layout.n_entries + layout.n_hub_states, old.n_entries + old.n_hub_states)
     moved = sp.csr_array((np.ones(rows.size), (rows, columns)), shape=shape)
     scores = SpreadScores(data.scores, old.n_entries, moved)
-    new_views = ModelViews(graphs, layout.instance_hubs, layout.instance_clusters)
-    return pack_layout(layout, structures, scores, data.weights, new_views, np.zeros(layout.n_hubs, dtype=np.int64))
+    kinds = np.zeros(layout.n_hubs, dtype=np.int64)
+    return pack_layout(layout, structure, scores, data.weights, ModelViews(graphs, structure), kinds)
 
 
 def link_strides(layout: Layout) -> Ints:
@@ -107,7 +109,7 @@ def _cluster_trees(data: PackedData) -> Bools:
     found = np.zeros(data.layout.n_instances, dtype=np.bool_)
     views = data.views
     if isinstance(views, ModelViews):
-        for m in np.flatnonzero(data.layout.instance_is_tree):
+        for m in np.flatnonzero(data.layout.instance_is_tree).tolist():
             graph = views.graphs[m]
             if not graph.is_bethe:
                 in_clusters = Counter(v for scope in graph.clusters for v in scope)

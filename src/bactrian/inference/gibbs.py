@@ -17,8 +17,8 @@ from bactrian.engines.numba.assignments import Scores
 from bactrian.engines.numba.blocks import Blocks, build_blocks
 from bactrian.engines.numba.gibbs import Draws, Words, new_states, run_chain, start_chain
 from bactrian.engines.numba.layout import Layout
-from bactrian.graphs.domain import pointer
 from bactrian.graphs.packed import InstanceBeliefs, TableReader
+from bactrian.graphs.ragged import pointer
 from bactrian.inference.factors import FactorScores, FactorTables, factor_scores
 from bactrian.inference.maximum import find_allowed
 from bactrian.inference.problem import Problem

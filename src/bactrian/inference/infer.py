@@ -20,9 +20,9 @@ from bactrian.errors import (
     check_flag,
     check_numbers,
 )
-from bactrian.graphs.domain import pointer
 from bactrian.graphs.graph_data import GraphData
 from bactrian.graphs.loglinear import LogLinearModel
+from bactrian.graphs.ragged import pointer
 from bactrian.inference.double_loop import TIGHTENED, double_loop, tightened
 from bactrian.inference.exact import exact
 from bactrian.inference.gibbs import gibbs

@@ -20,10 +20,11 @@ from bactrian.engines.numba.decoding import Assignments, dual_instances, max_pro
 from bactrian.engines.numba.forest_optimum import decode_pairs, decode_trees
 from bactrian.engines.numba.layout import Layout
 from bactrian.engines.numba.threads import Workers
-from bactrian.graphs.domain import pointer, strides
+from bactrian.graphs.domain import strides
 from bactrian.graphs.elimination import MemoryBudgetError
 from bactrian.graphs.junction import FactorTree, TreePlanner, clique_layout
 from bactrian.graphs.packed import instance_blocks
+from bactrian.graphs.ragged import pointer
 from bactrian.inference.arguments import contradiction
 from bactrian.inference.factors import FactorScores
 
@@ -226,7 +227,8 @@ def _build_cliques(scores: FactorScores, plans: Sequence[_Plan]) -> _Cliques:
         factors, tree = plan.factors, plan.factors.tree
         possible[i] = _fill(scores, plan, entries, layout.table_offset[int(layout.instance_clusters[i]) :])
         inside = [strides(scope, factors.sizes) for scope in tree.cliques]
-        free_hub = {scope[0]: h for h, scope in enumerate(factors.graph.structure.hub_scopes) if len(scope) == 1}
+        free = np.setdiff1d(np.arange(len(factors.sizes)), factors.graph.scopes.values).tolist()
+        free_hub = {v: len(tree.edges) + h for h, v in enumerate(free)}  # after the sepsets
         for v, q in enumerate(tree.assignment[factors.n_tables :]):
             if q < 0:
                 clique.append(-1 - (int(layout.instance_hubs[i]) + free_hub[v]))

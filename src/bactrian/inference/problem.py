@@ -16,9 +16,9 @@ from bactrian.engines.numba.arithmetic import RISING
 from bactrian.engines.numba.schedules import CONTRADICTION, CONVERGED, RUNNING, SweepProgress
 from bactrian.engines.numba.threads import Deadline, Workers
 from bactrian.errors import warn
-from bactrian.graphs.domain import pointer
 from bactrian.graphs.loglinear import LogLinearModel
 from bactrian.graphs.packed import PackedData
+from bactrian.graphs.ragged import pointer
 from bactrian.inference.arguments import (
     Evidence,
     check_free_states,

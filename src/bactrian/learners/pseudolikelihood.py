@@ -45,9 +45,9 @@ from bactrian.camel.run import NoBeliefs, Run, Settings
 from bactrian.engines.numba.layout import Layout
 from bactrian.engines.numba.row_sums import Segments, add_rows, collect_rows
 from bactrian.engines.numba.threads import Workers, balanced_blocks
-from bactrian.graphs.domain import pointer
 from bactrian.graphs.inputs import N_BLOCKS
 from bactrian.graphs.packed import Incidence, InstanceViews, Observations, PackedData, instance_blocks
+from bactrian.graphs.ragged import pointer
 from bactrian.graphs.scores import ScoreMap, SpreadScores
 from bactrian.solvers.solution import Solution
 
