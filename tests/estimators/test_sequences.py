@@ -90,7 +90,9 @@ def test_exact_chain_reaches_crfsuites_optimum(judged: Any) -> None:
 
 def test_compat_restricts_weights_to_what_was_seen(tmp_path: Any) -> None:
     X, y = corpus(50, seed=1)
-    crf = CRF(algorithm="lbfgs", c1=0.0, c2=0.1, max_iterations=500, all_possible_transitions=False, epsilon=1e-7)
+    crf = CRF(
+        algorithm="lbfgs", c1=0.0, c2=0.1, max_iterations=500, all_possible_transitions=False, epsilon=1e-7, delta=1e-12
+    )
     crf.fit(X, y)
     trainer = pycrfsuite.Trainer(verbose=False)
     for sequence, labels in zip(X, y, strict=True):
@@ -117,7 +119,12 @@ def test_compat_restricts_weights_to_what_was_seen(tmp_path: Any) -> None:
 def test_compat_prunes_features_as_crfsuite_does(tmp_path: Any, min_freq: float, possible: bool) -> None:
     X, y = corpus(50, seed=1)
     crf = CRF(
-        c2=0.1, min_freq=min_freq, all_possible_states=possible, all_possible_transitions=possible, epsilon=1e-7
+        c2=0.1,
+        min_freq=min_freq,
+        all_possible_states=possible,
+        all_possible_transitions=possible,
+        epsilon=1e-7,
+        delta=1e-12,
     ).fit(X, y)
     trainer = pycrfsuite.Trainer(verbose=False)
     for sequence, labels in zip(X, y, strict=True):
@@ -146,12 +153,68 @@ def test_compat_takes_every_parameter_of_lbfgs() -> None:
         CRF(min_freq=-1).fit(X, y)
 
 
-def test_compat_warns_that_no_file_is_written(tmp_path: Any) -> None:
-    X, y = corpus(3)
-    crf = CRF(max_iterations=100, model_filename=str(tmp_path / "model"))
-    with pytest.warns(UserWarning, match=r"model_filename='.*model' has no effect: .* use save and load"):
-        crf.fit(X, y)
-    assert not (tmp_path / "model").exists()
+def test_compat_features_are_crfsuites_whatever_their_values(tmp_path: Any) -> None:
+    """A feature that is False or 0 gets a weight; one whose values sum to less than 0 gets none."""
+    rng = np.random.default_rng(3)
+    X = [[{"upper": bool(u), "n": 0, "x": float(x)} for u, x in rng.integers(-1, 2, (6, 2))] for _ in range(20)]
+    y = [["A" if token["upper"] else "B" for token in sequence] for sequence in X]
+    for sequence in X:
+        sequence[0]["neg"] = -1.0
+        sequence[1]["sum"] = 1.0
+    crf = CRF(c2=0.1, epsilon=1e-7, delta=1e-12).fit(X, y)
+    trainer = pycrfsuite.Trainer(verbose=False)
+    for sequence, labels in zip(X, y, strict=True):
+        trainer.append(sequence, labels)
+    trainer.set_params({"c1": 0.0, "c2": 0.1, "epsilon": 1e-9, "delta": 1e-12, "period": 50})
+    trainer.train(str(tmp_path / "model"))
+    tagger = pycrfsuite.Tagger()
+    tagger.open(str(tmp_path / "model"))
+    theirs = tagger.info()
+    assert set(crf.state_features_) == set(theirs.state_features)
+    assert set(crf.transition_features_) == set(theirs.transitions)
+    for key, weight in theirs.state_features.items():
+        assert crf.state_features_[key] == pytest.approx(weight, abs=1e-3)
+    ours = crf.tagger_
+    for tool in (ours, tagger):
+        tool.set(X[2])
+    assert ours.tag() == tagger.tag()
+    assert ours.probability(y[2]) == pytest.approx(tagger.probability(y[2]), rel=1e-3)
+    assert ours.marginal("A", 3) == pytest.approx(tagger.marginal("A", 3), rel=1e-3)
+
+
+def test_compat_scores_tokens_even_where_labels_are_entities() -> None:
+    X = [[{"w": "a"}, {"w": "b"}], [{"w": "a"}, {"w": "b"}], [{"w": "a"}, {"w": "b"}]]
+    y = [["B-PER", "I-PER"], ["B-PER", "I-PER"], ["B-PER", "O"]]
+    assert CRF(c2=0.1).fit(X, y).score(X, y) == pytest.approx(5 / 6)
+
+
+def test_compat_stops_when_the_loss_settles_and_keeps_a_log(capsys: Any) -> None:
+    X, y = corpus(40)
+    early = CRF(c2=0.1, delta=0.1, period=3, verbose=True).fit(X, y, X[:5], y[:5])
+    late = CRF(c2=0.1, delta=0.0, epsilon=1e-8).fit(X, y)
+    assert early.solution_.converged
+    losses = [entry["loss"] for entry in early.training_log_.iterations]
+    assert 4 <= len(losses) < len(late.training_log_.iterations)
+    assert losses[-4] - losses[-1] < 0.1 * losses[-1]
+    assert losses[-5] - losses[-2] >= 0.1 * losses[-2] if len(losses) > 4 else True
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == len(losses)
+    assert lines[0].startswith("Iter ")
+    last = early.training_log_.last_iteration
+    assert last["item_accuracy_float"] == early.score(X[:5], y[:5])
+    with pytest.raises(ValueError, match="X_dev and y_dev must be given together"):
+        CRF().fit(X, y, X)
+
+
+def test_compat_reads_and_writes_the_named_file(tmp_path: Any) -> None:
+    X, y = corpus(5)
+    path = str(tmp_path / "model")
+    crf = CRF(model_filename=path)
+    assert crf.tagger_ is None
+    with pytest.raises(NotFittedError):
+        crf.predict(X)
+    crf.fit(X, y)
+    assert CRF(model_filename=path).predict(X) == crf.predict(X)
 
 
 def test_compat_is_cloned_and_refuses_other_algorithms() -> None:
@@ -161,6 +224,10 @@ def test_compat_is_cloned_and_refuses_other_algorithms() -> None:
         CRF(algorithm="ap").fit(*corpus(3))
     with pytest.raises(ValueError, match="c2 must be at least 0 and finite"):
         CRF(c2=-1.0).fit(*corpus(3))
+    with pytest.raises(ValueError, match="gamma belongs to what is not implemented here"):
+        CRF(gamma=1.0).fit(*corpus(3))
+    with pytest.warns(UserWarning, match="num_memories=3 has no effect"):
+        CRF(num_memories=3).fit(*corpus(3))
 
 
 def scores_of(model: Any, X: list[list[list[str]]], m: int) -> tuple[Array, Array]:

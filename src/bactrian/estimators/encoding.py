@@ -284,8 +284,8 @@ def features_of_dict(token: Mapping[Any, Any]) -> tuple[list[str], list[float]]:
     for key, value in token.items():
         if not isinstance(key, str):
             raise TypeError(f"names of features must be strings, found {key!r}")
-        if isinstance(value, str):
-            names.append(f"{key}:{value}")
+        if isinstance(value, str | bytes):
+            names.append(f"{key}:{value if isinstance(value, str) else value.decode()}")
             values.append(1.0)
         elif isinstance(value, bool | int | float | np.bool_ | np.integer | np.floating):
             number = float(value)

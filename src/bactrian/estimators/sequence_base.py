@@ -42,7 +42,7 @@ _BLOCKS = ("transitions", "skips")
 
 
 @dataclass(frozen=True)
-class _EdgesGiven:
+class EdgesGiven:
     """What calls say about the edges of sequences."""
 
     skips: Any
@@ -126,7 +126,7 @@ class SequenceCRF(LearnedEstimator):
         callback : callable, optional
             See :func:`bactrian.learn`.
         """
-        given = _EdgesGiven(skips, breaks, transition_features, skip_features)
+        given = EdgesGiven(skips, breaks, transition_features, skip_features)
         return self._fit(lambda: self.encode(X, y, **vars(given), sample_weight=sample_weight), callback)
 
     def encode(
@@ -146,7 +146,7 @@ class SequenceCRF(LearnedEstimator):
         then.
         """
         self.check_params()
-        given = _EdgesGiven(skips, breaks, transition_features, skip_features)
+        given = EdgesGiven(skips, breaks, transition_features, skip_features)
         again = self.warm_start and hasattr(self, "_vocabularies")
         if again:
             labels, vocabularies, rows = self._labels, self._vocabularies, self._rows(X, given)
@@ -247,7 +247,7 @@ class SequenceCRF(LearnedEstimator):
 
     # --- prediction ---
 
-    def _rows(self, X: Any, given: _EdgesGiven) -> dict[str, Rows]:
+    def _rows(self, X: Any, given: EdgesGiven) -> dict[str, Rows]:
         """Rows over the vocabularies of the last fit."""
         parts = {"X": X, **given.features}
         for name in ("transition_features", "skip_features"):
@@ -256,7 +256,7 @@ class SequenceCRF(LearnedEstimator):
                 raise ValueError(f"the last fit was {there} {name}=, and this call must be too")
         return {name: vocabulary.encode(parts[name], name) for name, vocabulary in self._vocabularies.items()}
 
-    def _encoded(self, X: Any, given: _EdgesGiven) -> GraphData:
+    def _encoded(self, X: Any, given: EdgesGiven) -> GraphData:
         """Data to predict, without labels."""
         rows = self._rows(X, given)
         lengths = rows["X"].lengths
@@ -281,7 +281,7 @@ class SequenceCRF(LearnedEstimator):
         check_sequences(X, "X")
         if not _any_tokens(X):
             return [[] for _ in X]
-        data = self._encoded(X, _EdgesGiven(skips, breaks, transition_features, skip_features))
+        data = self._encoded(X, EdgesGiven(skips, breaks, transition_features, skip_features))
         evidence = None if partial is None else self._labels.evidence(partial, np.diff(data.node_pointer))
         return [self._labels.decode(codes) for codes in self._labels_of(data, evidence)]
 
@@ -306,7 +306,7 @@ class SequenceCRF(LearnedEstimator):
         if not _any_tokens(X):
             empty = [np.zeros((0, k)) for _ in X]
             return (empty, [(np.zeros((0, 2), dtype=np.int64), np.zeros((0, k, k))) for _ in X]) if edges else empty
-        data = self._encoded(X, _EdgesGiven(skips, breaks, transition_features, skip_features))
+        data = self._encoded(X, EdgesGiven(skips, breaks, transition_features, skip_features))
         evidence = None if partial is None else self._labels.evidence(partial, np.diff(data.node_pointer))
         marginals = self._marginals_of(data, evidence, edges)
         nodes = np.split(marginals.nodes, data.node_pointer[1:-1])
@@ -332,7 +332,7 @@ class SequenceCRF(LearnedEstimator):
         skip_features: Any = None,
     ) -> float:
         """Micro-averaged F1 of entities where the labels are those of a scheme (``B-PER``), else accuracy of tokens."""
-        given = _EdgesGiven(skips, breaks, transition_features, skip_features)
+        given = EdgesGiven(skips, breaks, transition_features, skip_features)
         predicted = SequenceCRF.predict(self, X, **vars(given))
         true = listed_labels(y, [len(labels) for labels in predicted])
         self._labels.check_kind(true)
