@@ -7,7 +7,7 @@ it, so the forbidden states go into the tables of every cluster that contains th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -56,14 +56,13 @@ def check_free_states(model: Any, memory_budget: int) -> None:
     """Refuse models with variables in no cluster whose states would not fit in the budget."""
     for one in model if isinstance(model, list | tuple) else [model]:
         if isinstance(one, LogLinearModel):  # anything else is checked elsewhere
-            check_free_variables(one.graph.cardinalities, one.graph.clusters, memory_budget)
+            check_free_variables(one.graph.cardinalities, one.graph.scopes.values, memory_budget)
 
 
-def check_free_variables(cardinalities: Ints, scopes: Iterable[Sequence[int]], memory_budget: int) -> None:
+def check_free_variables(cardinalities: Ints, covered: Ints, memory_budget: int) -> None:
     """Refuse variables in no scope whose states would not fit in the budget: no table bounds their number."""
     states = cardinalities.copy()
-    for scope in scopes:
-        states[list(scope)] = 0
+    states[covered] = 0
     if states.sum(dtype=np.float64) * _BYTES_PER_STATE > memory_budget:
         v = int(states.argmax())
         raise ArgumentError(

@@ -19,6 +19,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Literal, NoReturn, cast
 
@@ -29,6 +30,7 @@ from bactrian.arrays import Floats, Ints, integers
 from bactrian.files import atomic_file
 from bactrian.graphs.graph import ClusterGraph
 from bactrian.graphs.loglinear import LogLinearModel
+from bactrian.graphs.ragged import Ragged, pointer
 from bactrian.inference.arguments import check_free_variables
 
 Kind = Literal["MARKOV", "BAYES"]
@@ -74,9 +76,9 @@ class UaiModel:
             raise ValueError(f"kind: expected one of {_KINDS}, found {self.kind!r}")
         if len(scopes) != len(tables):
             raise ValueError(f"tables: expected {len(scopes)}, one per scope, found {len(tables)}")
-        sizes, variables = cards.tolist(), range(cards.size)
+        sizes = dict(enumerate(cards.tolist()))
         for i, (scope, table) in enumerate(zip(scopes, tables, strict=True)):
-            if len(set(scope)) != len(scope) or not all(v in variables for v in scope):
+            if len(set(scope)) != len(scope) or not sizes.keys() >= set(scope):
                 raise ValueError(f"scopes[{i}]: expected distinct variables below {cards.size}, found {scope}")
             scopes[i] = scope = tuple(map(int, scope))
             shape = tuple([sizes[v] for v in scope])
@@ -93,29 +95,29 @@ def read_model(path: StrPath) -> UaiModel:
     words = _Words(path)
     kind = cast(Kind, words.header(*_KINDS))
     n = words.integer("number of variables", 0)
-    cards = [words.integer(f"cardinality of variable {v}", 1) for v in range(n)]
+    cards = words.integers("cardinality of variable {}", n, 1)
     n_tables = words.integer("number of tables", 0)
     scopes = [_read_scope(words, i, n) for i in range(n_tables)]
     tables = []
     for i, scope in enumerate(scopes):
-        shape = tuple([cards[v] for v in scope])
-        entries = words.integer(f"number of entries of table {i}", 0)
-        if entries != math.prod(shape):
-            words.fail(f"table {i}: expected {math.prod(shape)} entries, found a count of {entries}")
-        tables.append(words.numbers(f"table {i}", entries).reshape(shape))
+        shape = [cards[v] for v in scope]
+        size = math.prod(shape)
+        (entries,) = words.integers("number of entries of table {}", 1, 0, number=i)
+        if entries != size:
+            words.fail(f"table {i}: expected {size} entries, found a count of {entries}")
+        tables.append(words.numbers("table {}", size, i).reshape(shape))
     words.end(f"{n_tables} tables")
     return UaiModel(np.array(cards, np.int64), scopes, tables, kind)
 
 
 def _read_scope(words: _Words, i: int, n: int) -> tuple[int, ...]:
     """Take the size and the variables of scope i."""
-    scope: dict[int, None] = {}
-    for _ in range(words.integer(f"size of scope {i}", 0)):
-        v = words.integer(f"scope {i}", 0, n)
-        if v in scope:
-            words.fail(f"scope {i}: expected distinct variables, found {v} twice")
-        scope[v] = None
-    return tuple(scope)
+    (size,) = words.integers("size of scope {}", 1, 0, number=i)
+    scope = tuple(words.integers("scope {}", size, 0, n, i))
+    if len(set(scope)) < size:
+        again = next(place for place, v in enumerate(scope) if v in scope[:place])
+        words.fail(f"scope {i}: expected distinct variables, found {scope[again]} twice", words.at - size + again)
+    return scope
 
 
 def read_evidence(path: StrPath, cardinalities: ArrayLike | None = None) -> dict[int, int]:
@@ -154,7 +156,7 @@ def read_marginals(path: StrPath) -> list[Floats]:
     marginals = []
     for v in range(n):
         cardinality = words.integer(f"cardinality of variable {v}", 1)
-        marginals.append(words.numbers(f"marginal of variable {v}", cardinality))
+        marginals.append(words.numbers("marginal of variable {}", cardinality, v))
     words.end(f"{n} marginals")
     return marginals
 
@@ -227,7 +229,7 @@ class _Words:
             text = text.replace("\r\n", "\n").replace("\r", "\n")
         self._text = re.sub(r"#[^\n]*", "", text) if "#" in text else text
         self._words = self._text.split()
-        self._at = 0
+        self.at = 0
         self._numbers = np.zeros(0)
         self._numbers_from = len(self._words)
         self._first_bad = len(self._words)
@@ -235,15 +237,15 @@ class _Words:
     @property
     def left(self) -> int:
         """Number of words not yet taken."""
-        return len(self._words) - self._at
+        return len(self._words) - self.at
 
     def rest(self) -> list[str]:
         """Copy the words not yet taken."""
-        return self._words[self._at :]
+        return self._words[self.at :]
 
     def fail(self, problem: str, at: int | None = None) -> NoReturn:
         """Raise the error, naming the line of word ``at``, by default of the one taken last."""
-        at = self._at - 1 if at is None else at
+        at = self.at - 1 if at is None else at
         line = seen = 0
         for content in self._text.rstrip().split("\n"):
             line += 1
@@ -256,8 +258,8 @@ class _Words:
         """Take the next word, which should be ``what``."""
         if not self.left:
             self.fail(f"{what}: expected a word, found the end of the file", len(self._words))
-        self._at += 1
-        return self._words[self._at - 1]
+        self.at += 1
+        return self._words[self.at - 1]
 
     def header(self, *expected: str) -> str:
         """Take the first word, which must be one of those expected."""
@@ -275,24 +277,40 @@ class _Words:
             self.fail(f"{what}: expected an integer of at least {lowest}{upper}, found {_quote(word)}")
         return value
 
-    def numbers(self, what: str, count: int) -> Floats:
-        """Take ``count`` finite numbers that are not negative."""
+    def integers(
+        self, what: str, count: int, lowest: int, limit: int = _LARGEST, number: int | None = None
+    ) -> list[int]:
+        """Take ``count`` integers; ``what`` is formatted with ``number``, or with the place of each."""
+        words = self._words[self.at : self.at + count]
+        joined = "".join(words)
+        if len(words) == count and len(joined) < 10 * count and joined.isascii() and joined.isdigit():
+            values = list(map(int, words))
+            if min(values) >= lowest and max(values) < limit:
+                self.at += count
+                return values
+        return [
+            self.integer(what.format(i if number is None else number), lowest, limit) for i in range(count)
+        ]  # says which is wrong
+
+    def numbers(self, what: str, count: int, number: int) -> Floats:
+        """Take ``count`` finite numbers that are not negative; ``what`` is formatted with ``number``."""
         if self.left < count:
-            problem = f"{what}: expected {count} numbers, found {self.left} before the end of the file"
+            problem = f"{what.format(number)}: expected {count} numbers, found {self.left} before the end of the file"
             self.fail(problem, len(self._words))
-        if self._at < self._numbers_from:  # all that is left is converted at once, the first time
+        if self.at < self._numbers_from:  # all that is left is converted at once, the first time
             self._convert()
-        if self._first_bad < self._at + count:
+        if self._first_bad < self.at + count:
             word = _quote(self._words[self._first_bad])
-            self.fail(f"{what}: expected a finite number of at least 0, found {word}", self._first_bad)
-        start = self._at - self._numbers_from
-        self._at += count
-        return self._numbers[start : start + count].copy()
+            problem = f"{what.format(number)}: expected a finite number of at least 0, found {word}"
+            self.fail(problem, self._first_bad)
+        start = self.at - self._numbers_from
+        self.at += count
+        return self._numbers[start : start + count]
 
     def _convert(self) -> None:
         """Convert the words from the cursor on to numbers and find the first that is not acceptable."""
         words = self.rest()
-        self._numbers_from = self._at
+        self._numbers_from = self.at
         try:
             # float() takes digits of any script, and underscores between them; a file may not have those.
             if "_" in self._text or not self._text.isascii():
@@ -302,13 +320,13 @@ class _Words:
             self._numbers = np.array([_to_float(word) for word in words])
         bad = ~((self._numbers >= 0) & (self._numbers < np.inf))
         if bad.any():
-            self._first_bad = self._at + int(np.argmax(bad))
+            self._first_bad = self.at + int(np.argmax(bad))
 
     def end(self, what: str) -> None:
         """Require that nothing follows ``what``."""
         if self.left:
-            word = _quote(self._words[self._at])
-            self.fail(f"expected the end of the file after {what}, found {word}", self._at)
+            word = _quote(self._words[self.at])
+            self.fail(f"expected the end of the file after {what}, found {word}", self.at)
 
 
 def _whole(word: str) -> int:
@@ -384,12 +402,14 @@ def to_model(model: UaiModel, memory_budget: int = 4 * 2**30) -> LogLinearModel:
     """
     if not model.cardinalities.size:
         raise ValueError("the model has no variables")
-    check_free_variables(model.cardinalities, model.scopes, memory_budget)
-    for i, table in enumerate(model.tables):
-        if not table.any():
-            raise ValueError(f"table {i} is zero everywhere: no joint state has positive probability")
+    check_free_variables(model.cardinalities, Ragged.of(model.scopes).values, memory_budget)
+    bounds = pointer([table.size for table in model.tables])
     with np.errstate(divide="ignore"):
-        logs = [np.log(table).ravel() for table in model.tables]
+        every = np.log(np.concatenate([np.zeros(0), *model.tables], axis=None))
+    impossible = np.flatnonzero(np.maximum.reduceat(every, bounds[:-1]) == -np.inf)
+    if impossible.size:
+        raise ValueError(f"table {impossible[0]} is zero everywhere: no joint state has positive probability")
+    logs = [every[first:last] for first, last in pairwise(bounds.tolist())]
     kept = [i for i, scope in enumerate(model.scopes) if scope]
     scopes = [model.scopes[i] for i in kept] or [(0,)]
     scores = [logs[i] for i in kept] or [np.zeros(int(model.cardinalities[0]))]
