@@ -10,6 +10,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Camel",
     "ClusterGraph",
+    "ContradictionWarning",
     "ConvergenceWarning",
     "CountingNumbers",
     "Decoding",
@@ -23,6 +24,7 @@ __all__ = [
     "Likelihood",
     "LinearChainCRF",
     "LogLinearModel",
+    "Marginal",
     "MarkovRandomField",
     "Moments",
     "PackedFolder",
@@ -52,6 +54,7 @@ if TYPE_CHECKING:
     from bactrian.engines.files.packed_folder import PackedFolder
     from bactrian.estimators.graph_crf import GraphCRF
     from bactrian.estimators.grid_crf import GridCRF
+    from bactrian.estimators.marginals import ContradictionWarning, Marginal
     from bactrian.estimators.markov_random_field import MarkovRandomField
     from bactrian.estimators.sequences import LinearChainCRF, SkipChainCRF
     from bactrian.graphs.graph import ClusterGraph, chain_graph, grid_graph, junction_tree_graph, skip_chain_graph
@@ -72,6 +75,7 @@ else:
     _MODULES = {
         "Camel": "bactrian.camel.camel",
         "ClusterGraph": "bactrian.graphs.graph",
+        "ContradictionWarning": "bactrian.estimators.marginals",
         "ConvergenceWarning": "bactrian.solvers.solution",
         "CountingNumbers": "bactrian.camel.entropy",
         "Decoding": "bactrian.inference.decode",
@@ -85,6 +89,7 @@ else:
         "Likelihood": "bactrian.learners.likelihood",
         "LinearChainCRF": "bactrian.estimators.sequences",
         "LogLinearModel": "bactrian.graphs.loglinear",
+        "Marginal": "bactrian.estimators.marginals",
         "MarkovRandomField": "bactrian.estimators.markov_random_field",
         "Moments": "bactrian.graphs.loglinear",
         "PackedFolder": "bactrian.engines.files.packed_folder",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
@@ -15,6 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 from bactrian.arrays import Bools, Floats, Ints
 from bactrian.errors import ArgumentError, check_choice, check_number
 from bactrian.estimators.base import LearnedEstimator
+from bactrian.estimators.marginals import MARGINS, Marginal, MarginFit, Residuals, Variables, check_margins, fit_margins
 from bactrian.estimators.pairwise import (
     NODE_FACTORS,
     TABLES,
@@ -40,13 +41,24 @@ from bactrian.graphs.loglinear import LogLinearModel, Samples
 from bactrian.inference.decode import decode
 from bactrian.inference.draw import draw_by_gibbs, draw_exactly
 from bactrian.inference.infer import METHODS, infer
+from bactrian.inference.joint import joint_marginal, joint_scores
 from bactrian.learners.learn import matched_inference
-from bactrian.solvers.solution import Callback
+from bactrian.learners.margins import MarginProblem, Options
+from bactrian.solvers.solution import Callback, Solution
+
+
+@dataclass(frozen=True)
+class _Margins:
+    """What a field that was learned from margins keeps of them."""
+
+    variables: Variables
+    problem: MarginProblem
+    fitted: list[Floats]  #: probabilities, one axis per variable
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  # scikit-learn has no types
-    """A pairwise Markov random field, learned from complete samples.
+    """A pairwise Markov random field, learned from complete samples; or one of any clusters, learned from margins.
 
     log p(x) = sum_v s_v(x_v) + sum_(u,v) t_uv(x_u, x_v) - log Z, with tables s and t of weights. By default every
     variable's table is a cluster of its own (counting number 1 in clusters-only entropies); see ``node_factors``.
@@ -61,7 +73,8 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
         A table per variable and per edge; one table for all variables and one for all edges (which then need equally
         many states); or a table per variable and a single weight for agreement on any edge.
     method : str or learner
-        Any learner of :func:`bactrian.learn`, but for two that are refused with the reason where they cannot work:
+        ``"auto"``: ``"exact"`` where a junction tree fits ``memory_budget``, else ``"cccp"``; ``method_`` says which.
+        Or any learner of :func:`bactrian.learn`, but for two that are refused with the reason where they cannot work:
         ``"pseudo-moments"`` is a closed form for tables that share no weights, without a prior: it needs
         ``tables="full"``, ``node_factors="clusters"``, ``prior_variance=None`` and ``l1=0``. ``"ups"`` scales tables of
         variables, those of the edges being fixed, so that it cannot learn a field with edges.
@@ -139,6 +152,9 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
     n_features_in_: int = field(init=False)
     _fits: tuple[int, bool] | None = field(init=False)
     _partition: tuple[object, float] | None = field(init=False)
+    residuals_: Residuals = field(init=False)
+    total_: float = field(init=False)
+    _margins: _Margins | None = field(init=False, default=None)
 
     # --- learning ---
 
@@ -199,6 +215,88 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
             del self.feature_names_in_
         return samples
 
+    def fit_marginals(
+        self,
+        margins: Sequence[Marginal],
+        cardinalities: Mapping[str, Any] | None = None,
+        *,
+        total: float | None = None,
+        base: Any = None,
+        impossible: Sequence[Mapping[str, Any]] = (),
+        entropy_weight: float = 0.01,
+        callback: Callback | None = None,
+    ) -> Self:
+        """Learn from tables of counts where there are no rows: the distribution of maximum entropy.
+
+        Exact margins that agree are met to a thousandth of ``tolerance``, as iterative proportional fitting would meet
+        them; where they contradict each other a :class:`ContradictionWarning` and ``residuals_`` say which, and the
+        nearest distribution, by least squares, is learned. Noisy margins count by their variances. The clusters of the
+        model are the margins; ``edges``, ``tables``, ``prior_variance`` and ``l1`` play no part, and
+        :mod:`bactrian.learners.margins` has the formulas.
+
+        Parameters
+        ----------
+        margins : list of Marginal
+            In any order, of any overlap.
+        cardinalities : mapping, optional
+            Number of states, or list of their labels, of each variable by its name; by default as many as the margins
+            have.
+        total : float, optional
+            Number of rows; by default what exact margins add up to, or the best estimate from noisy ones.
+        base : Marginal, list of them, or array, optional
+            The seed table of proportional fitting: the distribution is as close to it (to the product, of several) as
+            the margins allow. Cells of 0 stay 0. An array has one axis per variable.
+        impossible : list of mappings
+            Combinations of states that cannot be, such as ``{"age": "0-15", "married": "yes"}``.
+        entropy_weight : float
+            Weight of the entropy against noise: 1 is the likelihood's scale, which over-smooths.
+        callback : callable, optional
+            Sees a :class:`Progress` after every iteration; returning True stops learning.
+
+        Examples
+        --------
+        >>> import bactrian as bt
+        >>> margins = [bt.Marginal("sex", [40, 60]), bt.Marginal(("sex", "smoker"), [[30, 10], [30, 30]])]
+        >>> field = bt.MarkovRandomField(method="auto").fit_marginals(margins, {"sex": ["f", "m"], "smoker": 2})
+        >>> field.marginal(("smoker", "sex")).round(3)
+        array([[0.3, 0.3],
+               [0.1, 0.3]])
+        """
+        self.check_params()
+        check_number("entropy_weight", entropy_weight, positive=True, below=np.inf)
+        checked = check_margins(margins, cardinalities, total, base, impossible)
+        options = Options(
+            self.tolerance, self.max_iterations, self.max_seconds, self.n_threads, self.seed, callback=callback
+        )
+        found = fit_margins(checked, self.method, float(entropy_weight), self.memory_budget, options)
+        self._keep_margins(checked.variables, found.problem, found.model, found.cells)
+        self._adopt_margins(found)
+        self.residuals_, self.total_ = found.residuals, checked.total
+        return self
+
+    def _keep_margins(self, variables: Variables, problem: MarginProblem, model: LogLinearModel, cells: Floats) -> None:
+        self._keep(MARGINS, model, np.zeros((0, 2), dtype=np.int64))
+        self.node_factors_ = self.node_factors
+        self.feature_names_in_ = np.array(variables.names, dtype=object)
+        self._margins = _Margins(variables, problem, problem.split(cells))
+
+    def _adopt_margins(self, found: MarginFit) -> None:
+        self.solution_, self.weights_, self.method_ = found.solution, found.solution.weights.copy(), found.method
+        self.prior_variance_ = None
+
+    def _options(self) -> dict[str, Any]:
+        """See :class:`LearnedEstimator`; what ``"auto"`` stands for is known as soon as the model is."""
+        options = super()._options()
+        if options["method"] == "auto":
+            options["method"] = "exact" if getattr(self, "model_", None) is not None and self._fits_exactly else "cccp"
+        return options
+
+    def adopt(self, solution: Solution) -> Self:
+        """See :class:`LearnedEstimator`."""
+        super().adopt(solution)
+        self.method_ = self._options()["method"]
+        return self
+
     def _numbers_of_states(self, states: Ints, again: bool, names: Any) -> Ints:
         n = states.shape[1]
         if self.cardinalities is not None:
@@ -218,6 +316,7 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
         self.edges_ = edges
         self.cardinalities_ = model.graph.cardinalities.copy()
         self.n_features_in_ = model.graph.n_variables
+        self._margins = None
         self._fits = None
         self._partition = None
 
@@ -283,6 +382,8 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
         check_is_fitted(self, "weights_")
         self.check_params()
         if self.inference != "matched":
+            if self.tables_ == MARGINS and not self._fits_exactly and self.inference == "rbp":
+                return "double-loop", {}  # Kikuchi's numbers need not suit belief propagation
             return ("exact" if self._fits_exactly else self.inference), {}
         method, options = matched_inference(self.method_)
         if method == "exact" and not self._fits_exactly:
@@ -297,7 +398,7 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
         return self._fits[1]
 
     def _exact_fits(self) -> bool:
-        if is_forest(self.n_features_in_, self.edges_):
+        if self.tables_ != MARGINS and is_forest(self.n_features_in_, self.edges_):
             return True
         try:
             junction_tree(self.cardinalities_, self.model_.graph.clusters, memory_budget=self.memory_budget)
@@ -321,11 +422,15 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
     def log_potentials(self) -> tuple[list[Floats], list[Floats]]:
         """Tables of log-potentials: one per variable, shape (states,), and one per edge of ``edges_``."""
         check_is_fitted(self, "weights_")
+        if self.tables_ == MARGINS:
+            raise ValueError("a field learned from margins has no tables of edges; see model_ and weights_")
         return split_tables(self.tables_, self.cardinalities_, self.edges_, self.weights_)
 
     def score_samples(self, X: ArrayLike) -> Floats:
         """Log-probability of each sample; where ``inference_method_`` is not exact, log Z is its approximation."""
         states = self._checked_states(X)
+        if self.tables_ == MARGINS:
+            return joint_scores(self.model_, self.weights_, states) - self.log_partition_
         variables, pairs = self.log_potentials()
         scores = np.full(states.shape[0], -self.log_partition_)
         for v, table in enumerate(variables):
@@ -358,6 +463,37 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
             return draw_by_gibbs(*given, seed=seed, n_threads=self.n_threads)
 
     # --- marginals and completions ---
+
+    def marginal(self, names: str | int | Sequence[str | int]) -> Floats:
+        """The joint marginal of some variables: probabilities, one axis per variable, in the order asked for.
+
+        Any set of variables will do. A set inside a margin that was fitted is read off it. Otherwise exact inference is
+        tried with the variables in one table; where that does not fit ``memory_budget`` the states of all of them but
+        one are taken as evidence in turn.
+
+        Parameters
+        ----------
+        names : name or number of a variable, or a sequence of them
+        """
+        check_is_fitted(self, "weights_")
+        scope = self._scope_of(names)
+        for of, table in zip(self._margins.problem.scopes, self._margins.fitted, strict=True) if self._margins else ():
+            if set(scope) <= set(of):
+                kept = table.sum(axis=tuple(a for a, v in enumerate(of) if v not in scope))
+                left = [v for v in of if v in scope]
+                marginal: Floats = kept.transpose([left.index(v) for v in scope])
+                return marginal
+        return joint_marginal(self.model_, self.weights_, scope, self._infer, self._budget, self.n_threads)
+
+    def _scope_of(self, names: Any) -> tuple[int, ...]:
+        """Numbers of variables that are given by name or number."""
+        listed = [names] if isinstance(names, str | int | np.integer) else list(names)
+        known = list(getattr(self, "feature_names_in_", ()))
+        scope: Any = tuple(known.index(name) if isinstance(name, str) and name in known else name for name in listed)
+        for name in scope:
+            if isinstance(name, str):
+                raise ArgumentError("names", f"has {name!r}; the variables are {', '.join(map(str, known))}")
+        return self.model_.graph.checked_scope(scope, "names")
 
     def marginals(self, evidence: Mapping[int, int] | None = None) -> list[Floats]:
         """Marginal of every variable, given the states of some of them, which are then one-hot."""
@@ -442,19 +578,34 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
 
     def _contents(self) -> tuple[dict[str, Any], Arrays]:
         names = getattr(self, "feature_names_in_", None)
+        arrays: Arrays = {"edges": self.edges_, "cardinalities": self.cardinalities_}
         attributes = {
             "tables": self.tables_,  # parameters may have changed since
             "node_factors": self.node_factors_,
             "feature_names": None if names is None else names.tolist(),
         }
-        return attributes, {"edges": self.edges_, "cardinalities": self.cardinalities_}
+        if self._margins is not None:
+            problem = self._margins.problem
+            attributes["margins"] = {
+                "scopes": [list(scope) for scope in problem.scopes],
+                "labels": [None if labels is None else list(labels) for labels in self._margins.variables.labels],
+                "base": [list(scope) for scope, _ in problem.base],
+                "total": problem.total,
+            }
+            arrays |= {"forbidden": problem.forbidden.astype(np.int64)}
+            arrays |= {"fitted": np.concatenate([table.ravel() for table in self._margins.fitted])}
+            arrays |= {f"base.{i}": table for i, (_, table) in enumerate(problem.base)}
+        return attributes, arrays
 
     def _restore(self, attributes: dict[str, Any], arrays: Arrays) -> None:
         cardinalities = Domain(arrays["cardinalities"], []).cardinalities
         if cardinalities.size == 0:
             raise ValueError("it has no variables")
-        edges = checked_edges(arrays["edges"], None, cardinalities.size)
         tables = attributes["tables"]
+        if tables == MARGINS:
+            self._restore_margins(cardinalities, attributes, arrays)
+            return
+        edges = checked_edges(arrays["edges"], None, cardinalities.size)
         if n_weights_of(tables, cardinalities, edges) != self.weights_.size:  # before any table is made
             raise ValueError(f"it has {self.weights_.size} weights, which do not fit its tables")
         self.node_factors_ = attributes["node_factors"]
@@ -462,3 +613,26 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
         names = attributes["feature_names"]
         if names is not None:
             self.feature_names_in_ = np.array(names, dtype=object)
+
+    def _restore_margins(self, cardinalities: Ints, attributes: dict[str, Any], arrays: Arrays) -> None:
+        kept = attributes["margins"]
+        scopes = Domain(cardinalities, kept["scopes"]).clusters
+        base_scopes = Domain(cardinalities, kept["base"]).clusters
+        cells = self.weights_.size
+        problem = MarginProblem(
+            cardinalities=cardinalities,
+            scopes=scopes,
+            observed=np.zeros(cells),
+            precision=np.zeros(cells),
+            forbidden=arrays["forbidden"].astype(np.bool_),
+            total=float(kept["total"]),
+            base=tuple((scope, arrays[f"base.{i}"]) for i, scope in enumerate(base_scopes)),
+        )
+        if not problem.bounds[-1] == cells == problem.forbidden.size == arrays["fitted"].size:
+            raise ValueError(f"it has {cells} weights, which do not fit its margins")
+        labels = [None if listed is None else tuple(listed) for listed in kept["labels"]]
+        variables = Variables(tuple(attributes["feature_names"]), tuple(cardinalities.tolist()), tuple(labels))
+        if not len(variables.names) == len(labels) == cardinalities.size:
+            raise ValueError("its names do not fit its variables")
+        self._keep_margins(variables, problem, problem.model(regions=self.method_ != "exact"), arrays["fitted"])
+        self.node_factors_, self.total_ = attributes["node_factors"], problem.total

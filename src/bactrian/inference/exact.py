@@ -116,7 +116,7 @@ def _eliminations(problem: Problem, places: Mapping[int, _Place]) -> dict[int, _
     for m, place in places.items():
         factors = planner.tree(m, problem.evidence[m].keys())
         if factors not in plans:
-            plans[factors] = _plan(factors)
+            plans[factors] = tree_plan(factors)
         plan, pooled = plans[factors]
         source = place.start[:-1] + _observed_entries(factors, problem.evidence[m])
         constants = source[np.array(factors.tree.assignment) < 0]
@@ -179,7 +179,7 @@ class _ExactReader(FactorReader):
         return None if instance_of(bounds, index) in self._places else self._trees
 
 
-def _plan(factors: FactorTree) -> tuple[TreePlan, list[int]]:
+def tree_plan(factors: FactorTree) -> tuple[TreePlan, list[int]]:
     """Index arrays (factor sources not yet known) and the factors in the order in which pools take them.
 
     Variables are ranked in the reverse of the order in which they first appear on the way from the roots, and every

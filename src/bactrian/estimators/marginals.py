@@ -1,0 +1,517 @@
+"""Margins as users give them: by name, as counts or probabilities, checked and made one problem of maximum entropy."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from bactrian.arrays import Bools, Floats, real_numbers
+from bactrian.errors import ArgumentError, ArgumentTypeError, check_number
+from bactrian.graphs.graph import Scope
+from bactrian.graphs.loglinear import LogLinearModel
+from bactrian.learners.margins import MarginProblem, Options, fit_exactly, fit_on_regions, tree_of
+from bactrian.solvers.solution import ConvergenceWarning, Solution, Status
+
+#: What ``tables_`` of a field says that was learned from margins.
+MARGINS = "margins"
+#: Sums of exact margins, and what two of them say of the variables they share, may differ by this part of the total.
+AGREEMENT = 1e-7
+#: Standard deviations by which two noisy margins must differ to be called contradictory.
+_CONTRADICTION = 5.0
+#: Margins whose sums are this close to 1 hold probabilities.
+_ONE = 1e-6
+#: Exact margins are met to this part of the tolerance.
+_EXACTLY = 1e-3
+#: Where exact margins contradict each other, their cells get this part of the total as tempered variance.
+NEAREST = 1e-6
+
+
+class ContradictionWarning(UserWarning):
+    """Margins contradict each other; what was fitted is the nearest answer."""
+
+
+class Marginal:
+    """A table over some variables, for :meth:`bactrian.MarkovRandomField.fit_marginals`.
+
+    Parameters
+    ----------
+    names : str or tuple of str
+        The variables, one per axis of the table.
+    table : array
+        Counts, or probabilities: a table that adds up to 1 is taken for probabilities.
+    stddev : float or array, optional
+        Standard deviation of the noise in each entry, in its units; None for an exact table. Only noisy tables may have
+        negative entries.
+
+    Examples
+    --------
+    >>> Marginal(("sex", "smoker"), [[30, 20], [10, 40]])
+    Marginal(('sex', 'smoker'), 2 x 2, exact)
+    """
+
+    def __init__(self, names: str | Sequence[str], table: ArrayLike, stddev: ArrayLike | None = None) -> None:
+        self.names: tuple[str, ...] = (names,) if isinstance(names, str) else tuple(names)
+        if not self.names or len(set(self.names)) != len(self.names):
+            raise ArgumentError("names", f"must be one or more different variables, found {names!r}")
+        self.table = real_numbers(table, "table")
+        if self.table.ndim != len(self.names):
+            raise ArgumentError("table", f"must have one axis for each of {self.names}, found shape {self.table.shape}")
+        if not np.isfinite(self.table).all():
+            raise ArgumentError("table", f"holds NaN or infinity at {_first(~np.isfinite(self.table))}")
+        self.stddev: Floats | None = None
+        if stddev is not None:
+            given = real_numbers(stddev, "stddev")
+            if given.ndim and given.shape != self.table.shape:
+                expected = f"must be one number or have the table's shape {self.table.shape}"
+                raise ArgumentError("stddev", f"{expected}, found {given.shape}")
+            if not (np.isfinite(given) & (given > 0.0)).all():
+                raise ArgumentError("stddev", "must be positive and finite; None stands for an exact table")
+            self.stddev = np.broadcast_to(given, self.table.shape).copy()
+        elif (self.table < 0.0).any():
+            raise ArgumentError(
+                "table",
+                f"is exact and has a negative entry at {_first(self.table < 0.0)}; give stddev= where it is noisy",
+            )
+        if not self.table.sum() > 0.0:
+            raise ArgumentError("table", f"must add up to more than 0, found {self.table.sum():g}")
+
+    def __repr__(self) -> str:
+        kind = "exact" if self.stddev is None else "noisy"
+        return f"Marginal({self.names}, {' x '.join(map(str, self.table.shape))}, {kind})"
+
+    @property
+    def variance(self) -> Floats:
+        """Of every entry; 0 where exact."""
+        return np.zeros(self.table.shape) if self.stddev is None else self.stddev**2
+
+    @property
+    def holds_probabilities(self) -> bool:
+        """Whether it adds up to 1, as far as its noise lets one say."""
+        spread = _CONTRADICTION * float(np.sqrt(self.variance.sum()))
+        return bool(spread < 0.5 and abs(self.table.sum() - 1.0) <= max(_ONE, spread))
+
+    def scaled(self, factor: float) -> Marginal:
+        """The same in other units."""
+        return Marginal(self.names, factor * self.table, None if self.stddev is None else factor * self.stddev)
+
+
+def _first(where: Bools) -> tuple[int, ...]:
+    return tuple(np.argwhere(where)[0].tolist())
+
+
+@dataclass(frozen=True)
+class Variables:
+    """Names, numbers of states and, where they were given, labels of states."""
+
+    names: tuple[str, ...]
+    cardinalities: tuple[int, ...]
+    labels: tuple[tuple[Any, ...] | None, ...]
+
+    @staticmethod
+    def of(cardinalities: Any, margins: Sequence[Marginal]) -> Variables:
+        """From a mapping of names to numbers or lists of states, or from the margins' own shapes."""
+        if cardinalities is None:
+            seen: dict[str, Any] = {}
+            for i, margin in enumerate(margins):
+                for name, size in zip(margin.names, margin.table.shape, strict=True):
+                    if seen.setdefault(name, size) != size:
+                        raise ArgumentError("margins", f" has {size} states of {name!r}, others {seen[name]}", i)
+            cardinalities = seen
+        if not isinstance(cardinalities, Mapping) or not cardinalities:
+            expected = "must map names of variables to numbers of states or lists of their labels"
+            raise ArgumentTypeError("cardinalities", f"{expected}, found {cardinalities!r}")
+        sizes: list[int] = []
+        labels: list[tuple[Any, ...] | None] = []
+        for name, states in cardinalities.items():
+            if isinstance(states, int | np.integer) and not isinstance(states, bool):
+                if states < 1:
+                    raise ArgumentError("cardinalities", f"[{name!r}] must be at least 1, found {states}")
+                sizes.append(int(states))
+                labels.append(None)
+                continue
+            listed = () if isinstance(states, str) else tuple(states)
+            if not listed or len(set(listed)) != len(listed):
+                raise ArgumentError("cardinalities", f"[{name!r}] must be a number or different labels: {states!r}")
+            sizes.append(len(listed))
+            labels.append(listed)
+        return Variables(tuple(cardinalities), tuple(sizes), tuple(labels))
+
+    def index(self, name: Any, what: str) -> int:
+        """The number of a variable, given by its name."""
+        if name not in self.names:
+            raise ArgumentError(what, f"names {name!r}; the variables are {', '.join(map(str, self.names))}")
+        return self.names.index(name)
+
+    def scope(self, names: Sequence[Any], what: str) -> Scope:
+        """The numbers of variables."""
+        return tuple(self.index(name, what) for name in names)
+
+    def state(self, variable: int, state: Any, what: str) -> int:
+        """The number of a state, given by its label where there are labels."""
+        labels, name = self.labels[variable], self.names[variable]
+        if labels is not None:
+            if state not in labels:
+                raise ArgumentError(what, f": {name!r} has no state {state!r}, only {', '.join(map(str, labels))}")
+            return labels.index(state)
+        if isinstance(state, bool) or not isinstance(state, int | np.integer):
+            raise ArgumentTypeError(what, f": states of {name!r} are integers, found {state!r}")
+        if not 0 <= state < self.cardinalities[variable]:
+            raise ArgumentError(what, f": {name!r} has states 0 to {self.cardinalities[variable] - 1}, found {state}")
+        return int(state)
+
+    def called(self, scope: Scope, states: Sequence[int]) -> str:
+        """Such as ``sex=f, age=3``."""
+        pairs = []
+        for v, state in zip(scope, states, strict=True):
+            labels = self.labels[v]
+            pairs.append(f"{self.names[v]}={labels[state] if labels else state}")
+        return ", ".join(pairs)
+
+
+@dataclass(frozen=True)
+class MarginResidual:
+    """A margin as it was given and as it was fitted, both in counts."""
+
+    names: tuple[str, ...]
+    given: Floats
+    fitted: Floats
+    stddev: Floats | None
+
+    @property
+    def difference(self) -> Floats:
+        """Fitted less given."""
+        return self.fitted - self.given
+
+    @property
+    def z(self) -> Floats:
+        """The difference in standard deviations; NaN where the margin is exact."""
+        return np.full(self.given.shape, np.nan) if self.stddev is None else self.difference / self.stddev
+
+    @property
+    def distance(self) -> float:
+        """Half the sum of absolute differences, as part of the total: total variation."""
+        return float(0.5 * np.abs(self.difference).sum() / self.fitted.sum())
+
+
+@dataclass(frozen=True)
+class Residuals(Sequence[MarginResidual]):
+    """One entry per margin, and in words which margins contradict which.
+
+    ``str(residuals)`` is a table of them.
+    """
+
+    margins: tuple[MarginResidual, ...]
+    contradictions: tuple[str, ...]
+
+    def __getitem__(self, index):  # type: ignore[no-untyped-def]
+        return self.margins[index]
+
+    def __len__(self) -> int:
+        return len(self.margins)
+
+    def __iter__(self) -> Iterator[MarginResidual]:
+        return iter(self.margins)
+
+    def __str__(self) -> str:
+        lines = [f"{'margin':40} {'largest difference':>18} {'total variation':>16} {'largest |z|':>12}"]
+        for margin in self.margins:
+            z = "exact" if margin.stddev is None else f"{np.abs(margin.z).max():.2f}"
+            largest = np.abs(margin.difference).max()
+            lines.append(f"{', '.join(margin.names):40} {largest:18.4g} {margin.distance:16.2e} {z:>12}")
+        return "\n".join([*lines, *self.contradictions])
+
+
+@dataclass(frozen=True)
+class CheckedMargins:
+    """Margins in counts over numbered variables, with all that restricts the distribution beside them."""
+
+    variables: Variables
+    margins: tuple[Marginal, ...]
+    scopes: tuple[Scope, ...]
+    total: float
+    base: tuple[tuple[Scope, Floats], ...]
+    impossible: tuple[Bools, ...]  #: cells of each margin that cannot be
+    contradictions: tuple[str, ...]
+    is_consistent: bool  #: exact margins agree, two by two
+
+    def problem(self, entropy_weight: float, *, nearest: bool) -> MarginProblem:
+        """The problem of maximum entropy; with ``nearest`` exact margins become as soft as least squares."""
+        observed = np.concatenate([margin.table.ravel() for margin in self.margins])
+        exact = np.concatenate([np.full(margin.table.size, margin.stddev is None) for margin in self.margins])
+        variance = np.concatenate([margin.variance.ravel() for margin in self.margins])
+        forbidden = np.concatenate([cells.ravel() for cells in self.impossible])
+        precision = entropy_weight * variance
+        if nearest:
+            precision = np.where(exact, NEAREST * self.total, precision)
+        else:
+            forbidden = forbidden | (exact & (observed == 0.0))
+        return MarginProblem(
+            cardinalities=np.array(self.variables.cardinalities, dtype=np.int64),
+            scopes=self.scopes,
+            observed=observed,
+            precision=precision,
+            forbidden=forbidden,
+            total=self.total,
+            base=self.base,
+        )
+
+    def residuals(self, fitted: Sequence[Floats], contradictions: Sequence[str]) -> Residuals:
+        """The account of a fit whose tables of probabilities are ``fitted``."""
+        entries = [
+            MarginResidual(margin.names, margin.table, self.total * table, margin.stddev)
+            for margin, table in zip(self.margins, fitted, strict=True)
+        ]
+        return Residuals(tuple(entries), tuple(contradictions))
+
+
+def check_margins(margins: Any, cardinalities: Any, total: Any, base: Any, impossible: Any) -> CheckedMargins:
+    """Refuse margins that make no sense, each with an error of its own, before any work."""
+    if isinstance(margins, Marginal) or not isinstance(margins, Sequence):
+        raise ArgumentTypeError("margins", f"must be a list of Marginal, found {type(margins).__name__}")
+    if not margins:
+        raise ArgumentError("margins", "is empty; give at least one Marginal")
+    for i, margin in enumerate(margins):
+        if not isinstance(margin, Marginal):
+            raise ArgumentTypeError("margins", f"must be a Marginal, found {type(margin).__name__}", i)
+    variables = Variables.of(cardinalities, margins)
+    scopes = []
+    for i, margin in enumerate(margins):
+        scope = tuple(_index(variables, name, i) for name in margin.names)
+        expected = tuple(variables.cardinalities[v] for v in scope)
+        if margin.table.shape != expected:
+            raise ArgumentError(
+                "margins", f" over {margin.names} must have shape {expected}, found {margin.table.shape}", i
+            )
+        scopes.append(scope)
+    in_counts, number = _in_counts(margins, total)
+    tables = _checked_base(base, variables)
+    cells, more = _checked_impossible(impossible, variables, in_counts, scopes, tables)
+    _check_base_has_mass(in_counts, scopes, tables, variables)
+    words, consistent = _contradictions(in_counts, scopes, number, variables)
+    return CheckedMargins(
+        variables, tuple(in_counts), tuple(scopes), number, (*tables, *more), cells, tuple(words), consistent
+    )
+
+
+def _index(variables: Variables, name: str, margin: int) -> int:
+    if name not in variables.names:
+        raise ArgumentError(
+            "margins", f" names {name!r}; the variables are {', '.join(map(str, variables.names))}", margin
+        )
+    return variables.names.index(name)
+
+
+def _in_counts(margins: Sequence[Marginal], total: Any) -> tuple[list[Marginal], float]:
+    """All margins in counts, and the total: given, that of exact margins, or the best estimate from noisy ones."""
+    check_number("total", total, positive=True, below=np.inf, optional=True)
+    number = None if total is None else float(total)
+    probabilities = [margin.holds_probabilities for margin in margins]
+    counts = [margin for margin, is_probability in zip(margins, probabilities, strict=True) if not is_probability]
+    exact = [(i, margin) for i, margin in enumerate(margins) if margin.stddev is None and not probabilities[i]]
+    if number is None and exact:
+        number = float(exact[0][1].table.sum())
+    if number is None and counts:
+        # The sum of n entries of variance s^2 has variance n s^2.
+        weights = np.array([1.0 / margin.variance.sum() for margin in counts])
+        number = float(weights @ [margin.table.sum() for margin in counts] / weights.sum())
+        if not number > 0.0:
+            raise ArgumentError("total", "cannot be estimated: the noisy margins add up to less than 0; give it")
+    number = 1.0 if number is None else number
+    for i, margin in exact:
+        if abs(margin.table.sum() - number) > AGREEMENT * number:
+            other = f"total is {number:g}" if total is not None else f"margins[{exact[0][0]}] to {number:g}"
+            raise ArgumentError(
+                "margins",
+                f" is exact and adds up to {margin.table.sum():.10g}, but {other}; scale it, give probabilities, or "
+                "give stddev= where it is only known roughly",
+                i,
+            )
+    scaled = [
+        margin.scaled(number / margin.table.sum() if margin.stddev is None else number) if is_probability else margin
+        for margin, is_probability in zip(margins, probabilities, strict=True)
+    ]
+    return scaled, number
+
+
+def _checked_base(base: Any, variables: Variables) -> tuple[tuple[Scope, Floats], ...]:
+    """Log tables of the seed."""
+    if base is None:
+        return ()
+    if not isinstance(base, Marginal) and not (isinstance(base, Sequence) and isinstance(base[0], Marginal)):
+        table = real_numbers(base, "base")
+        if table.shape != variables.cardinalities:
+            expected = f"must be a Marginal, a list of them, or a table of shape {variables.cardinalities}"
+            raise ArgumentError("base", f"{expected}, found shape {table.shape}")
+        base = Marginal(variables.names, table)
+    found = []
+    for margin in [base] if isinstance(base, Marginal) else base:
+        scope = variables.scope(margin.names, "base")
+        expected_shape = tuple(variables.cardinalities[v] for v in scope)
+        if margin.table.shape != expected_shape:
+            raise ArgumentError(
+                "base", f"over {margin.names} must have shape {expected_shape}, found {margin.table.shape}"
+            )
+        if (margin.table < 0.0).any():
+            raise ArgumentError("base", f"over {margin.names} has a negative entry at {_first(margin.table < 0.0)}")
+        with np.errstate(divide="ignore"):
+            found.append((scope, np.log(margin.table / margin.table.max()).ravel()))
+    return tuple(found)
+
+
+def _checked_impossible(
+    impossible: Any,
+    variables: Variables,
+    margins: Sequence[Marginal],
+    scopes: Sequence[Scope],
+    base: Sequence[tuple[Scope, Floats]],
+) -> tuple[tuple[Bools, ...], tuple[tuple[Scope, Floats], ...]]:
+    """Impossible cells of each margin, and tables for those that are in none."""
+    cells = [np.zeros(margin.table.shape, dtype=bool) for margin in margins]
+    others: dict[Scope, NDArray[np.float64]] = {}
+    if isinstance(impossible, Mapping | str) or not isinstance(impossible, Sequence):
+        raise ArgumentTypeError("impossible", f"must be a list of mappings from names to states, found {impossible!r}")
+    for k, entry in enumerate(impossible):
+        what = f"impossible[{k}]"
+        if not isinstance(entry, Mapping) or not entry:
+            raise ArgumentTypeError(what, f"must map names of variables to states, found {entry!r}")
+        states = {variables.index(n, what): s for n, s in entry.items()}
+        states = {v: variables.state(v, s, what) for v, s in states.items()}
+        covered = False
+        for i, (margin, scope) in enumerate(zip(margins, scopes, strict=True)):
+            if states.keys() <= set(scope):
+                index = tuple(states.get(v, slice(None)) for v in scope)
+                cells[i][index] = True
+                covered = True
+                mass = float(margin.table[index].sum())
+                if margin.stddev is None and mass > 0.0:
+                    cell = variables.called(tuple(states), list(states.values()))
+                    raise ArgumentError("margins", f" gives {mass:g} to {cell}, which {what} says cannot be", i)
+        if not covered:
+            scope = tuple(sorted(states))
+            shape = tuple(variables.cardinalities[v] for v in scope)
+            others.setdefault(scope, np.zeros(shape))[tuple(states[v] for v in scope)] = -np.inf
+    for scope, table in others.items():
+        if (table == -np.inf).all():
+            raise ArgumentError("impossible", f"leaves no state of {[variables.names[v] for v in scope]}")
+    return tuple(cells), tuple((scope, table.ravel()) for scope, table in others.items())
+
+
+def _check_base_has_mass(
+    margins: Sequence[Marginal], scopes: Sequence[Scope], base: Sequence[tuple[Scope, Floats]], variables: Variables
+) -> None:
+    """Refuse exact margins that give mass to what the base says is impossible."""
+    for base_scope, table in base:
+        support = np.isfinite(table).reshape([variables.cardinalities[v] for v in base_scope])
+        for i, (margin, scope) in enumerate(zip(margins, scopes, strict=True)):
+            common = [v for v in base_scope if v in scope]
+            if margin.stddev is not None or not common:
+                continue
+            has_base = support.any(axis=tuple(a for a, v in enumerate(base_scope) if v not in common))
+            has_mass = _projected(margin.table, scope, common) > 0.0
+            if (has_mass & ~has_base).any():
+                cell = variables.called(tuple(common), _first(has_mass & ~has_base))
+                raise ArgumentError("margins", f" gives mass to {cell}, to which base gives none", i)
+
+
+def _projected(table: Floats, scope: Scope, onto: Sequence[int]) -> Floats:
+    """Sums over all variables but ``onto``, in that order."""
+    summed = table.sum(axis=tuple(a for a, v in enumerate(scope) if v not in onto))
+    left = [v for v in scope if v in onto]
+    projected: Floats = summed.transpose([left.index(v) for v in onto])
+    return projected
+
+
+def _contradictions(
+    margins: Sequence[Marginal], scopes: Sequence[Scope], total: float, variables: Variables
+) -> tuple[list[str], bool]:
+    """In words which margins disagree on variables that they share; and whether all exact ones agree."""
+    words, consistent = [], True
+    for (i, a), (j, b) in combinations(enumerate(margins), 2):
+        common = [v for v in scopes[i] if v in scopes[j]]
+        if not common:
+            continue
+        left, right = _projected(a.table, scopes[i], common), _projected(b.table, scopes[j], common)
+        variance = _projected(a.variance, scopes[i], common) + _projected(b.variance, scopes[j], common)
+        gap = np.abs(left - right)
+        exact = a.stddev is None and b.stddev is None
+        worst = np.unravel_index(int(np.argmax(gap if exact else gap / np.sqrt(variance))), gap.shape)
+        if exact and gap[worst] > AGREEMENT * total:
+            consistent = False
+            by = f"by {gap[worst]:.6g}"
+        elif not exact and gap[worst] > _CONTRADICTION * np.sqrt(variance[worst]):
+            by = f"by {gap[worst]:.6g}, {gap[worst] / np.sqrt(variance[worst]):.1f} standard deviations"
+        else:
+            continue
+        cell = variables.called(tuple(common), [int(s) for s in worst])
+        words.append(
+            f"margins[{i}] {a.names} and margins[{j}] {b.names} disagree {by} on {cell}: "
+            f"{left[worst]:.10g} against {right[worst]:.10g}"
+        )
+    return words, consistent
+
+
+@dataclass(frozen=True)
+class MarginFit:
+    """What was learned from margins."""
+
+    problem: MarginProblem
+    model: LogLinearModel
+    solution: Solution
+    method: Any  #: that was learned with
+    cells: Floats  #: (n_cells,) fitted probabilities of all margins' cells
+    residuals: Residuals
+
+
+def fit_margins(
+    checked: CheckedMargins, method: Any, entropy_weight: float, memory_budget: int, options: Options
+) -> MarginFit:
+    """Learn from margins; where exact ones contradict each other, the nearest answer by least squares."""
+    nearest = not checked.is_consistent
+    problem = checked.problem(entropy_weight, nearest=nearest)
+    tries = isinstance(method, str) and method in ("auto", "exact")
+    tree = tree_of(problem, memory_budget, refuse=method == "exact") if tries else None
+    chosen = "exact" if tree is not None else "cccp" if method == "auto" else method
+    model = problem.model(regions=chosen != "exact")
+
+    def fit(problem: MarginProblem, tolerance: float) -> tuple[Solution, Floats]:
+        limits = replace(options, tolerance=tolerance)
+        if tree is not None:
+            return fit_exactly(problem, tree, limits)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)  # said below, once
+            return fit_on_regions(problem, chosen, limits, problem.model(regions=True))
+
+    words = list(checked.contradictions)
+    is_exact = not problem.precision.any()
+    solution, cells = fit(problem, _EXACTLY * options.tolerance if is_exact else options.tolerance)
+    unbounded = solution.status in (Status.UNBOUNDED, Status.STALLED)
+    if not nearest and unbounded and solution.moment_gap > AGREEMENT * checked.total:
+        problem = checked.problem(entropy_weight, nearest=True)
+        model = problem.model(regions=chosen != "exact")
+        solution, cells = fit(problem, options.tolerance)
+        words.append(_no_distribution(checked, problem.split(checked.total * cells)))
+    if not solution.converged:
+        warnings.warn(f"{solution.method}: {solution.status}", ConvergenceWarning, stacklevel=3)
+    if words:
+        warnings.warn("; ".join(words), ContradictionWarning, stacklevel=3)
+    residuals = checked.residuals(problem.split(cells), words)
+    return MarginFit(problem, model, solution, chosen, cells, residuals)
+
+
+def _no_distribution(checked: CheckedMargins, fitted: Sequence[Floats]) -> str:
+    """What is said of exact margins that agree two by two, and contradict each other all the same."""
+    gaps = []
+    for i, (margin, table) in enumerate(zip(checked.margins, fitted, strict=True)):
+        gap = np.abs(table - margin.table)
+        worst = _first(gap == gap.max())
+        if margin.stddev is None and gap.max() > 1e-5 * checked.total:
+            cell = checked.variables.called(checked.scopes[i], worst)
+            gaps.append((-gap.max(), f"margins[{i}] {margin.names} by up to {gap.max():.6g} ({cell})"))
+    listed = ", ".join(text for _, text in sorted(gaps))
+    return f"no distribution has all of these margins, though any two agree; the nearest one misses {listed}"

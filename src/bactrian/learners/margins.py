@@ -1,0 +1,251 @@
+"""Maximum entropy from margins: tables of counts over some sets of variables, exact or noisy, and no rows.
+
+The distribution p over all variables has, next to a base measure q, the most entropy that the margins leave it. With
+y_k the given count of a cell, N the total, mu_k(p) the probability of the cell, s_k the standard deviation of y_k and
+epsilon the weight of the entropy, p maximises
+
+    epsilon N [ H(p) + E_p log q ]  -  sum over noisy cells (y_k - N mu_k(p))^2 / (2 s_k^2)
+
+and meets exact margins (s = 0). Divided by epsilon this is Eq. 4 of the paper with a variance per moment; its dual is
+the likelihood of the log-linear model with a weight per cell and a Gaussian prior of precision epsilon s_k^2,
+
+    D(w) = N log sum_x q(x) exp(sum_k w_k [x in cell k])  -  w.y  +  sum_k epsilon s_k^2 w_k^2 / 2.
+
+Where a junction tree fits, D is evaluated on it (:class:`MarginTree`; with exact margins its minimum is that of
+iterative proportional fitting: Deming & Stephan, Ann. Math. Stat. 11(4), 1940; Csiszár, Ann. Prob. 3(1), 1975).
+Elsewhere the entropy is Kikuchi's on the region graph of the margins, and :func:`bactrian.learn` learns from
+:class:`bactrian.Moments`. Noisy margins of private data are the case of McKenna, Sheldon & Miklau (ICML 2019).
+
+An exact margin's cell of count 0 has no finite weight, so it is forbidden instead: that is the limit. Weights of
+overlapping margins are redundant; L-BFGS never leaves the span of gradients, so that this does no harm. If exact
+margins are those of some distribution, D is at least N times that distribution's E log q: a smaller value proves that
+they contradict each other, whether or not two of them do.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from bactrian.arrays import Bools, Floats, Ints
+from bactrian.camel.memories import make_memory
+from bactrian.engines.numba.junction import calibrate
+from bactrian.engines.numba.threads import Deadline, Workers
+from bactrian.graphs.domain import pointer
+from bactrian.graphs.elimination import MemoryBudgetError, junction_tree
+from bactrian.graphs.graph import ClusterGraph, Scope
+from bactrian.graphs.junction import FactorTree
+from bactrian.graphs.loglinear import LogLinearModel, Moments
+from bactrian.graphs.regions import region_graph
+from bactrian.inference.exact import tree_plan
+from bactrian.learners.learn import learn
+from bactrian.solvers.lbfgs import Minimum, Outcome, minimise
+from bactrian.solvers.solution import Callback, Progress, Record, Solution, Status
+
+#: Rounding, in nats per sample, that a proof of contradiction must exceed.
+_SLACK = 1e-6
+
+
+@dataclass(frozen=True)
+class MarginProblem:
+    """What is known of a distribution; margins are flat, one after the other, in the order of ``scopes``."""
+
+    cardinalities: Ints
+    scopes: tuple[Scope, ...]  #: of the margins
+    observed: Floats  #: (n_cells,) counts
+    precision: Floats  #: (n_cells,) epsilon s^2, 0 for exact cells
+    forbidden: Bools  #: (n_cells,) cells that cannot be
+    total: float
+    base: tuple[tuple[Scope, Floats], ...] = ()  #: fixed log tables
+
+    @cached_property
+    def bounds(self) -> Ints:
+        """(n_margins + 1,) where the cells of each margin begin."""
+        return pointer([int(np.prod(self.cardinalities[list(scope)])) for scope in self.scopes])
+
+    def split(self, cells: Floats) -> list[Floats]:
+        """Tables of the margins, one axis per variable."""
+        parts = np.split(cells, self.bounds[1:-1])
+        return [part.reshape(self.cardinalities[list(s)]) for part, s in zip(parts, self.scopes, strict=True)]
+
+    def model(self, *, regions: bool) -> LogLinearModel:
+        """The log-linear model: a weight per cell, on a region graph or on one for exact inference alone."""
+        scopes = [*self.scopes, *(scope for scope, _ in self.base)]
+        build: Callable[[Any, Any], ClusterGraph] = region_graph if regions else ClusterGraph
+        identity = sp.identity(int(self.bounds[-1]), format="csr")
+        features = [identity[a:b] for a, b in zip(self.bounds[:-1], self.bounds[1:], strict=True)]
+        forbidden = np.split(np.where(self.forbidden, -np.inf, 0.0), self.bounds[1:-1])
+        base_scores = [table if (table < 0.0).any() else None for table in forbidden]
+        return LogLinearModel(
+            build(self.cardinalities, scopes),
+            [*features, *[None] * len(self.base)],
+            [*base_scores, *(table for _, table in self.base)],
+        )
+
+
+class MarginTree:
+    """The junction tree of some tables: from log tables, one after the other, to log Z and all their marginals."""
+
+    def __init__(self, cardinalities: Ints, scopes: Sequence[Scope], memory_budget: int) -> None:
+        tree = junction_tree(cardinalities, scopes, memory_budget=memory_budget)
+        factors = FactorTree(cardinalities.tolist(), list(scopes), len(scopes), tree)
+        plan, pooled = tree_plan(factors)
+        starts = pointer([int(np.prod(cardinalities[list(scope)])) for scope in scopes])[:-1]
+        self.table_entries = tree.table_entries
+        self._plan = plan._replace(factor_source=starts[pooled])
+
+    def calibrated(self, scores: Floats) -> tuple[float, Floats]:
+        """log Z (-inf where no state is possible) and marginals, laid out like the scores."""
+        beliefs = np.zeros(scores.size)
+        return calibrate(self._plan, scores, beliefs), beliefs
+
+
+@dataclass(frozen=True)
+class Options:
+    """Limits of a fit, as those of :func:`bactrian.learn`."""
+
+    tolerance: float = 1e-9
+    max_iterations: int = 10_000
+    max_seconds: float | None = None
+    n_threads: int | None = None
+    seed: int = 0
+    callback: Callback | None = None
+
+
+def tree_of(problem: MarginProblem, memory_budget: int, *, refuse: bool = False) -> MarginTree | None:
+    """The junction tree of margins and base; where it does not fit the memory None, or with ``refuse`` an error."""
+    scopes = [*problem.scopes, *(scope for scope, _ in problem.base)]
+    try:
+        return MarginTree(problem.cardinalities, scopes, memory_budget)
+    except MemoryBudgetError:
+        if refuse:
+            raise
+        return None
+
+
+def fit_exactly(
+    problem: MarginProblem, tree: MarginTree, options: Options, start: Floats | None = None
+) -> tuple[Solution, Floats]:
+    """The minimum of D on a junction tree, and the probabilities of all cells there."""
+    objective = _TreeObjective(problem, tree)
+    began, deadline = time.perf_counter(), Deadline(options.max_seconds)
+    tolerance = options.tolerance * problem.total
+    least = -np.inf if problem.precision.any() else problem.total * (_least_base(problem) - _SLACK)
+    proved = False
+
+    def after_step(step: Any) -> bool:
+        nonlocal proved
+        proved = step.value < least
+        if options.callback is not None:
+            seconds = time.perf_counter() - began
+            weights = objective.unscaled(step.x)
+            gap = float(np.abs(objective.gap).max(initial=0.0))
+            told = Progress(0, step.iteration, step.value, gap, 0.0, seconds, weights)
+            if options.callback(told) is True:
+                return True
+        return proved or deadline.has_passed
+
+    x = objective.scaled(np.zeros(problem.observed.size) if start is None else start)
+    minimum: Minimum = minimise(
+        objective.value_and_gradient,
+        x,
+        tolerance=tolerance * objective.least_scale,
+        max_iterations=options.max_iterations,
+        memory=make_memory(x.size, Workers(1)),
+        callback=after_step,
+    )
+    value, _ = objective.value_and_gradient(minimum.x)
+    gap = float(np.abs(objective.gap).max(initial=0.0))
+    status = {
+        Outcome.CONVERGED: Status.CONVERGED,
+        Outcome.LIMIT: Status.ITERATION_LIMIT,
+        Outcome.STOPPED: Status.TIME_LIMIT if deadline.has_passed else Status.STOPPED,
+        Outcome.STALLED: Status.STALLED,
+    }[minimum.outcome]
+    if gap <= tolerance:
+        status = Status.CONVERGED
+    elif proved:
+        status = Status.UNBOUNDED
+    seconds = time.perf_counter() - began
+    record = Record(0, value, gap, 0.0, minimum.iterations, objective.evaluations, 0, seconds)
+    weights = objective.unscaled(minimum.x)
+    solution = Solution(
+        weights=weights,
+        status=status,
+        history=(record,),
+        objective=value,
+        moment_gap=gap,
+        violation=0.0,
+        beliefs=[problem.split(objective.beliefs)],
+        method="exact",
+        seconds=seconds,
+        evaluations=objective.evaluations,
+    )
+    return solution, objective.beliefs
+
+
+def _least_base(problem: MarginProblem) -> float:
+    """A lower bound of E log q over all distributions that q allows."""
+    return float(sum(table[np.isfinite(table)].min() for _, table in problem.base))
+
+
+class _TreeObjective:
+    """D on a junction tree, in weights scaled by a guess at the curvature of each: its count and its noise."""
+
+    def __init__(self, problem: MarginProblem, tree: MarginTree) -> None:
+        self._problem, self._tree = problem, tree
+        self._fixed = np.concatenate(
+            [np.where(problem.forbidden, -np.inf, 0.0), *(table.ravel() for _, table in problem.base)]
+        )
+        self._free = ~problem.forbidden
+        curvature = np.maximum(problem.observed, 0.0) + problem.precision
+        self._scale = 1.0 / np.sqrt(np.maximum(curvature, max(1e-3 * problem.total / max(curvature.size, 1), 1e-300)))
+        self.least_scale = float(self._scale[self._free].min(initial=np.inf)) if self._free.any() else 1.0
+        self.evaluations = 0
+        self.beliefs: Floats = np.zeros(0)
+        self.gap: Floats = np.zeros(0)
+
+    def scaled(self, weights: Floats) -> Floats:
+        return weights / self._scale
+
+    def unscaled(self, x: Floats) -> Floats:
+        return np.where(self._free, x * self._scale, 0.0)
+
+    def value_and_gradient(self, x: Floats) -> tuple[float, Floats]:
+        problem = self._problem
+        self.evaluations += 1
+        weights = self.unscaled(x)
+        scores = self._fixed.copy()
+        scores[: weights.size] += weights
+        log_z, beliefs = self._tree.calibrated(scores)
+        self.beliefs = beliefs[: weights.size]
+        self.gap = np.where(self._free, problem.total * self.beliefs - problem.observed, 0.0)
+        self.gap += problem.precision * weights
+        value = problem.total * log_z - weights @ problem.observed + 0.5 * weights @ (problem.precision * weights)
+        return float(value), self._scale * self.gap
+
+
+def fit_on_regions(
+    problem: MarginProblem, method: Any, options: Options, model: LogLinearModel
+) -> tuple[Solution, Floats]:
+    """The solution on the region graph of the margins, and its beliefs of all cells."""
+    moments = Moments(model, np.where(problem.forbidden, 0.0, problem.observed), problem.total, problem.precision)
+    solution = learn(
+        moments,
+        method,
+        prior_variance=None,
+        tolerance=options.tolerance,
+        max_iterations=options.max_iterations,
+        max_seconds=options.max_seconds,
+        n_threads=options.n_threads,
+        seed=options.seed,
+        callback=options.callback,
+    )
+    tables = solution.beliefs[0][: len(problem.scopes)]
+    return solution, np.concatenate([np.zeros(0), *(table.ravel() for table in tables)])
