@@ -5,8 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import bactrian as bt
 from bactrian.camel.dual import Dual
 from bactrian.camel.entropy import carve
+from bactrian.camel.linearisation import Linearisation
 from bactrian.camel.prior import Prior
 from bactrian.camel.schedule import SCHEDULE
 from bactrian.engines.numba.tables import summarise
@@ -90,3 +92,22 @@ def test_no_number_hides_one_that_is_not(which):
     getattr(dual.part.beliefs, which)[0] = np.nan
     _, _, violation, residual = summarise(dual.data.weights, dual.part.beliefs)
     assert np.isnan({"violation": violation, "residual": residual}[which])
+
+
+def test_a_vanishing_state_leaves_no_rounding_in_the_dual() -> None:
+    """Each relinearisation makes a state that vanishes fainter; g of 1e9 once kept line searches busy for minutes."""
+    graph = bt.ClusterGraph([2, 2, 2], [(0, 1), (1, 2), (0, 2)])
+    model = bt.LogLinearModel(graph, [np.eye(4)[:, [0, 3]]] * 3)
+    data = pack(bt.Samples(model, [[0, 0, 0], [0, 1, 0], [1, 1, 1]]))
+    dual = Dual(data, carve(data, "bethe"), Prior(1.0), Workers(1))
+    weights = np.array([0.3, -0.2])
+    dual.evaluate(weights, tolerance=1e-10, max_sweeps=100)
+    faint = dual.part.beliefs.hub_log.copy()
+    faint[0::2], faint[1::2] = -1e9, 0.0
+    linearisation = Linearisation(dual)
+    linearisation.start_at(faint)
+    values = []
+    for size in (0.0, 1e-9, 2e-9, 3e-9):
+        values.append(dual.evaluate(weights + size, tolerance=1e-12, max_sweeps=200).value)
+    assert np.abs(np.diff(values, n=2)).max() < 1e-12
+    assert np.abs(dual.part.linearisation).max() < 1e5

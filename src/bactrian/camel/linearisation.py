@@ -70,6 +70,7 @@ class _OfPart:
         """Relinearise at ``log_beliefs`` of hubs, by default those of the last pass; returns the change of g."""
         part, number = self.part, self._number
         hub_log = part.beliefs.hub_log if log_beliefs is None else log_beliefs
+        hub_log = np.where(hub_log == -np.inf, hub_log, np.maximum(hub_log, -part.schedule.deepest))
         used = number > 0.0
         g = np.where(used, -number * np.where(used, hub_log, 0.0), 0.0)
         if self._links is not None:

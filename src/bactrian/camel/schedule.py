@@ -32,6 +32,10 @@ class Schedule:
     #: up.
     most_idle: int = 10
 
+    #: A linearisation takes log beliefs below minus this for it: a state that vanishes gets fainter with every
+    #: relinearisation, and g of 1e9 would leave rounding of 1e-7 in the dual, in which no line search finds its way.
+    deepest: float = 1e4
+
     # --- the profiled solver (profiled.py) ---
 
     #: Pairs that L-BFGS remembers, and how many of them where there are so many weights that passes over the pairs
