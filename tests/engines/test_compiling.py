@@ -58,23 +58,46 @@ _LEARNING = """
 import warnings
 import numpy as np
 import bactrian as bt
+from bactrian.camel.schedule import SCHEDULE
 
 warnings.simplefilter("error")
 warnings.simplefilter("ignore", bt.ConvergenceWarning)
 graphs = [([[1.0, 0.0], [0.0, 0.3], [0.5, 0.1]], [(0, 1), (1, 2), (0, 2)]), ([[0.2, 1.0], [0.3, 0.0]], [(0, 1)])]
 y = [[0, 1, 2], [0, 1]]
 found = []
-for method in (bt.Camel(entropy="convex"), "piecewise", "cccp", "lbp", "exact", "pseudolikelihood"):
-    crf = bt.GraphCRF(method=method, tables="full", max_iterations=4, seed=1).fit(graphs, y)
-    found += [crf.weights_, *map(np.ravel, crf.predict_marginals(graphs))]
-for method in ("exact", "bp", "rbp", "trw", "convex", "double-loop", "mean-field", "gibbs"):
-    rng = np.random.default_rng(2)
-    clusters = [(0, 1), (1, 2), (0, 2), (2, 3)]
-    model = bt.LogLinearModel(bt.ClusterGraph([2, 3, 2, 2], clusters), [rng.normal(size=(n, 2)) for n in (6, 6, 4, 4)])
-    more = {"n_samples": 20, "burn_in": 5} if method == "gibbs" else {"max_iterations": 20}
-    found += list(bt.infer(model, [0.5, -1.0], method, evidence={3: 1}, seed=3, **more).variables)
-    if method in ("exact", "bp"):
-        found.append(bt.decode(model, [0.5, -1.0], "exact" if method == "exact" else "max-product"))
+for worth_compiling in (SCHEDULE.worth_compiling, 1):  # small graphs take the fastest route, too
+    object.__setattr__(SCHEDULE, "worth_compiling", worth_compiling)
+    for method in (
+        bt.Camel(entropy="convex"), bt.Camel(tight=True), bt.Camel(tighten=2), bt.Camel("clusters", solver="joint"),
+        "piecewise", "camel0", "cccp", "cccp-empirical", "lbp", "trw", "exact", "pseudolikelihood",
+        "piecewise-pseudolikelihood",
+    ):
+        crf = bt.GraphCRF(method=method, tables="full", max_iterations=4, seed=1).fit(graphs, y)
+        found += [crf.weights_, *map(np.ravel, crf.predict_marginals(graphs))]
+rng = np.random.default_rng(2)
+for clusters in ([(0, 1), (1, 2), (0, 2), (2, 3)], [(0, 1, 2), (2, 3), (1,), (3,)], [(0, 1), (1, 2), (1, 3)]):
+    graph = bt.ClusterGraph([2, 3, 2, 2], clusters)
+    sizes = [int(np.prod([[2, 3, 2, 2][v] for v in cluster])) for cluster in clusters]
+    model = bt.LogLinearModel(graph, [rng.normal(size=(n, 2)) for n in sizes])
+    base = [np.where((np.arange(n) == 1) & (n > 2), -np.inf, 0.0) for n in sizes]
+    for limited in (model, bt.LogLinearModel(graph, model.features, base)):
+        for method in ("exact", "bp", "rbp", "trw", "convex", "double-loop", "mean-field", "gibbs"):
+            more = {"n_samples": 20, "burn_in": 5} if method == "gibbs" else {"max_iterations": 20}
+            result = bt.infer(limited, [0.5, -1.0], method, evidence={3: 1}, seed=3, **more)
+            found += list(result.variables)
+        for schedule in ("parallel", "sequential"):
+            options = {"schedule": schedule, "damping": 0.3, "max_iterations": 20}
+            found += list(bt.infer(limited, [0.5, -1.0], "bp", **options).variables)
+        for method in ("exact", "max-product", "max-marginals", "dual"):
+            found.append(bt.decode(limited, [0.5, -1.0], method))
+    found.append(bt.learn(bt.Samples(model, [[0, 1, 1, 0], [1, 2, 0, 1]]), "cccp", max_iterations=5).weights)
+pair = bt.ClusterGraph([2, 2], [(0, 1), (0,), (1,)])
+full = bt.LogLinearModel(pair, [np.eye(8)[k] for k in ([0, 1, 2, 3], [4, 5], [6, 7])])
+nodes = [np.zeros((4, 4)), np.eye(4)[:2], np.eye(4)[2:]]
+fixed = bt.LogLinearModel(pair, nodes, [np.array([0.5, 0.0, 0.0, 0.5]), np.zeros(2), np.zeros(2)])
+for method, model in (("ups", fixed), ("pseudo-moments", full)):
+    samples = bt.Samples(model, [[0, 0], [1, 1], [0, 1], [1, 0], [0, 0]])
+    found.append(bt.learn(samples, method, prior_variance=None).weights)
 chain = bt.LinearChainCRF(max_iterations=5).fit([[["a"], ["b"], ["a"]]], [["x", "y", "x"]])
 found += [chain.weights_, *map(np.ravel, chain.predict_marginals([[["a"], ["b"]]]))]
 print(" ".join(repr(float(number)) for part in found for number in part))
