@@ -44,6 +44,24 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         draft.unlink(missing_ok=True)
 
 
+@contextlib.contextmanager
+def atomic_folder(path: Path) -> Iterator[Path]:
+    """Make a folder to be filled that becomes ``path``, missing or empty so far, at the end of the ``with`` block."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = new_draft(path)
+    try:
+        draft.mkdir()
+    except OSError as problem:  # the draft's name means nothing to whoever named the path
+        raise ValueError(f"{path} cannot be made: {problem.strerror}") from None
+    try:
+        yield draft
+        if path.is_dir():
+            path.rmdir()  # some systems rename onto no folder
+        draft.rename(path)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
 def new_draft(path: Path) -> Path:
     """A name beside ``path`` for a draft of it; those that killed processes left behind long ago are removed."""
     for entry in path.parent.glob(f".{glob.escape(path.name)}.{'[0-9a-f]' * 32}.part"):

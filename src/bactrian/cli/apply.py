@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bactrian.cli.common import BadInputError, bad_input, named, print_scores
+from bactrian.cli.common import BadInputError, bad_input, check_output, named, print_scores
 from bactrian.errors import warn
 
 if TYPE_CHECKING:
@@ -69,8 +69,7 @@ def predict_command(
         missing = next((path for path in files if str(path) != "-" and not path.exists()), None)
         if missing is not None:
             raise BadInputError(f"{missing}: there is no such file")
-        if output is not None and any(path.exists() and output.exists() and output.samefile(path) for path in files):
-            raise BadInputError(f"--output: {output} is an input, which would be lost")
+        check_output(output, files)
         if fitted.settings.is_text:
             lines = _text_lines(fitted, files, form, to, probabilities)
         else:
@@ -82,9 +81,9 @@ def _text_lines(
     run: FittedRun, files: list[Path], form: str | None, to: str | None, probabilities: bool
 ) -> Iterator[str]:
     from bactrian.runs.run_data import files_of, read_documents
-    from bactrian.text import find_entities, json_line, prediction_lines, tagged_text
+    from bactrian.text import find_entities, guess_scheme, json_line, prediction_lines, tagged_text
 
-    entities = _marks_entities(run)
+    entities = guess_scheme(run.classes) is not None
     if to == "tagged" and not entities:
         raise BadInputError("--to tagged: the labels of this model mark no entities; use --to columns")
     number = 0
@@ -130,12 +129,6 @@ def _graph_lines(run: FittedRun, files: list[Path], probabilities: bool) -> Iter
             if labelled.probabilities is not None:
                 record["probabilities"] = labelled.probabilities.round(6).tolist()
             yield json.dumps(record)
-
-
-def _marks_entities(run: FittedRun) -> bool:
-    from bactrian.text import guess_scheme
-
-    return guess_scheme(run.classes) is not None
 
 
 def _write(lines: Iterator[str], output: Path | None) -> None:

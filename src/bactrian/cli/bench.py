@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from bactrian.cli.common import bad_input, in_paragraphs, make_folder, positive, progress_bar, terminal_table
+from bactrian.cli.common import bad_input, in_paragraphs, make_folder, positive, progress_bar, say, terminal_table
 
 if TYPE_CHECKING:
     from bactrian.experiments.bench.files import BenchResult
@@ -78,7 +78,7 @@ def learners(
     console = Console()
     _print(console, result)
     for path in paths:
-        console.print(f"Written: {escape(str(path))}", soft_wrap=True, highlight=False)
+        say(f"Written: {path}", console)
 
 
 app.command("learners", help=in_paragraphs(learners), epilog=EXAMPLES)(learners)
@@ -125,11 +125,11 @@ def _print(console: Console, result: BenchResult) -> None:
             table.add_row(f"{s.group[0]:g}", escape(s.learner), *cells, escape(ending))
         console.print(table)
     for reason in sorted({f"{row.learner}: {row.status}" for row in result.rows if row.refused}):
-        console.print(escape(reason), soft_wrap=True, highlight=False)
+        say(reason, console)
     heads, rows = speed_table(result.speed)
     speed = terminal_table("Ratios of times, best of several, where the second learner converged", heads)
     for row in rows:
         speed.add_row(*row)
     console.print(speed)
     for sentence in rank_reading(result.rank):
-        console.print(f"Rank, {escape(sentence)}", soft_wrap=True, highlight=False)
+        say(f"Rank, {sentence}", console)

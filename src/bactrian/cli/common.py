@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
@@ -104,6 +104,30 @@ def terminal_table(title: str, columns: Sequence[str] = (), *, numbers: bool = F
     return table
 
 
+def say(text: str, console: Console | None = None) -> None:
+    """Print words as they are, without markup; lines are as long as they are."""
+    (console or Console()).print(escape(text), soft_wrap=True, highlight=False)
+
+
+def say_facts(facts: Iterable[tuple[str, object]]) -> None:
+    """Print names and values, one pair per line."""
+    for key, value in facts:
+        typer.echo(f"{key:<12}{value}")
+
+
+def check_output(output: Path | None, inputs: Iterable[Path | None]) -> None:
+    """Refuse an output that cannot be written, or that would replace an input, before any work."""
+    if output is None:
+        return
+    if not output.parent.is_dir():
+        raise BadInputError(f"--output: cannot write {output}: there is no folder {output.parent}")
+    if output.is_dir() or not os.access(output.parent, os.W_OK):
+        raise BadInputError(f"--output: cannot write {output}")
+    for path in inputs:
+        if path is not None and path.exists() and output.exists() and output.samefile(path):
+            raise BadInputError(f"--output: {output} is an input, which would be lost")
+
+
 def make_folder(path: Path) -> None:
     """Make the folder that ``--output`` needs; refuse where nothing can be written."""
     try:
@@ -124,17 +148,16 @@ def print_scores(scores: dict[str, Any], title: str) -> None:
         for name, score in entities["types"].items():
             table.add_row(escape(name), *_figures(score))
         table.add_section()
-        table.add_row("entities, micro", *_figures(entities["micro"]))
-        table.add_row("entities, macro", *_figures(entities["macro"]))
-        table.add_row("tokens, micro", *_figures(tokens["micro"]))
-        table.add_row("tokens, macro", *_figures(tokens["macro"]))
+        for what, scored in (("entities", entities), ("tokens", tokens)):
+            for mean in ("micro", "macro"):
+                table.add_row(f"{what}, {mean}", *_figures(scored[mean]))
         console.print(table)
     elif scores.get("labels"):
         for name, score in scores["labels"].items():
             table.add_row(escape(name), f"{100 * score['recall']:.2f}", str(score["support"]))
         console.print(table)
     else:
-        console.print(escape(title), highlight=False, soft_wrap=True)
+        say(title, console)
     what = "nodes" if "nodes" in scores else "tokens"
     console.print(f"{100 * scores['accuracy']:.2f} % of {scores[what]:,} {what} right", highlight=False)
 

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from bactrian.cli.common import BadInputError, bad_input, make_folder, positive, progress_bar, terminal_table
+from bactrian.cli.common import BadInputError, bad_input, make_folder, positive, progress_bar, say, terminal_table
 
 if TYPE_CHECKING:
     from bactrian.experiments.digits.task import Step
@@ -90,7 +90,7 @@ def demo_command(
     console = Console()
     for comparison in comparisons:
         console.print(_table(comparison))
-    console.print(f"Report: {escape(str(path))}", soft_wrap=True, highlight=False)
+    say(f"Report: {path}", console)
     if not all(comparison.converged for comparison in comparisons):
         raise typer.Exit(1)
 

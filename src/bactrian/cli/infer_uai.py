@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bactrian.cli.common import BadInputError, bad_input, named, positive, progress_bar
+from bactrian.cli.common import BadInputError, bad_input, check_output, named, positive, progress_bar, say_facts
 
 if TYPE_CHECKING:
     from bactrian.inference.decode import Decoding
@@ -112,7 +111,7 @@ def infer_command(
     }
     more = {"fallback": fallback and fallback.value, "max_seconds": max_seconds, "seed": seed}
     _check_options({option: value for option, value in more.items() if value is not None}, name, wanted)
-    _check_output(output, model, evidence)
+    check_output(output, (model, evidence))
     read, seen = _read(model, evidence)
     about = f"{model}: " if evidence is None else f"{model} with {evidence}: "
     given = {option: value for option, value in (options | more).items() if value is not None}
@@ -129,8 +128,7 @@ def infer_command(
     lines = [("model", f"{model}: {read.kind}, {size}"), *outcome.lines, ("seconds", f"{seconds:.3g}")]
     if output is not None:
         lines.append(("written", str(output)))
-    for key, value in lines:
-        typer.echo(f"{key:<12}{value}")
+    say_facts(lines)
     if outcome.stopped_short:
         raise typer.Exit(1)
 
@@ -173,19 +171,6 @@ def _check_options(more: dict[str, Any], method: str, task: Task) -> None:
         raise BadInputError(f"--{next(iter(more)).replace('_', '-')} is for MAR and PR; MPE has no use for it")
     if "fallback" in more and method not in ("bp", "rbp"):
         raise BadInputError(f"--fallback is for bp and rbp; {method} has none")
-
-
-def _check_output(output: Path | None, *inputs: Path | None) -> None:
-    """Refuse an output that cannot be written, or that would replace an input, before any work."""
-    if output is None:
-        return
-    if not output.parent.is_dir():
-        raise BadInputError(f"--output: cannot write {output}: there is no folder {output.parent}")
-    if output.is_dir() or not os.access(output.parent, os.W_OK):
-        raise BadInputError(f"--output: cannot write {output}")
-    for path in inputs:
-        if path is not None and path.exists() and output.exists() and output.samefile(path):
-            raise BadInputError(f"--output: {output} is an input, which would be lost")
 
 
 @contextmanager

@@ -13,7 +13,8 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from bactrian.cli.common import BadInputError, bad_input, positive, progress_bar, terminal_table
+from bactrian.cli.common import BadInputError, bad_input, positive, progress_bar, say, terminal_table
+from bactrian.files import write_atomically
 
 app = typer.Typer(help="Run the paper's experiments on your copy of their data.", no_args_is_help=True)
 
@@ -128,25 +129,23 @@ def _print(table: Any) -> None:
     else:
         _print_rows(console, table)
     for note in table.notes:
-        console.print(escape(note), soft_wrap=True, highlight=False)
+        say(note, console)
 
 
 def _print_rows(console: Console, table: Any) -> None:
     """The table turned on its side, a row after the other, where a line is too short for it."""
-    console.print(escape(table.title), soft_wrap=True, highlight=False)
+    say(table.title, console)
     longest = max(len(column) for column in table.columns[1:])
     for row in table.rows:
         console.print(f"\n[bold]{escape(row[0])}", soft_wrap=True, highlight=False)
         for column, cell in zip(table.columns[1:], row[1:], strict=True):
             if cell:
-                console.print(f"  {escape(column):<{longest}}  {escape(cell)}", soft_wrap=True, highlight=False)
+                say(f"  {column:<{longest}}  {cell}", console)
     console.print()
 
 
 def _write(table: Any, output: Path) -> None:
     if output.suffix == ".json":
-        from bactrian.report import write_atomically
-
         values = {"title": table.title, "columns": list(table.columns), "rows": table.rows, "notes": table.notes}
         write_atomically(output, json.dumps(values, indent=2) + "\n")
         return

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from bactrian.cli.common import BadInputError, Show, bad_input, print_scores, progress_bar
+from bactrian.cli.common import BadInputError, Show, bad_input, print_scores, progress_bar, say_facts
 from bactrian.cli.run_options import DATA_OPTIONS, LEARNING_OPTIONS, Config, GivenOptions, merged_settings, takes
 
 if TYPE_CHECKING:
@@ -122,12 +122,11 @@ def _finish(trained: TrainedRun) -> None:
     ]
     if "skip_edges" in metrics:
         lines.insert(1, ("skip edges", f"{metrics['skip_edges']:,} in {metrics['documents']:,} documents"))
-    for key, value in lines:
-        typer.echo(f"{key:<12}{value}")
+    say_facts(lines)
     for name in ("dev", "test"):
         if name in metrics:
             print_scores(metrics[name], f"{name}: {getattr(run.settings, name)}")
-    typer.echo(f"{'written':<12}{folder.path}")
+    say_facts([("written", folder.path)])
     if not trained.converged:
         typer.echo(f"bactrian: stopped short; go on with: bactrian train --resume {folder.path}", err=True)
         raise typer.Exit(1)
@@ -257,6 +256,5 @@ def pack_command(
 
         packed = write_pack(output, RunSettings.of(with_defaults(values)), chunk=chunk, tell=tell)
     size = sum(part.bytes for part in packed.chunks)
-    typer.echo(f"{'chunks':<12}{packed.n_chunks}, {size / 2**20:.0f} MiB")
-    typer.echo(f"{'weights':<12}{packed.n_weights:,}")
-    typer.echo(f"{'written':<12}{output}")
+    chunks = f"{packed.n_chunks}, {size / 2**20:.0f} MiB"
+    say_facts([("chunks", chunks), ("weights", f"{packed.n_weights:,}"), ("written", output)])

@@ -193,11 +193,9 @@ class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         estimator.solution_ = Solution(
             weights=weights,
             status=Status[attributes["status"]],
-            history=(),
             objective=objective,
             moment_gap=moment_gap,
             violation=violation,
-            beliefs=(),
             method=str(attributes["method"]),
             seconds=seconds,
             evaluations=int(attributes["evaluations"]),

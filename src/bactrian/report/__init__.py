@@ -1,6 +1,5 @@
 """Reports: a run, or a comparison of learners, as one self-contained HTML page."""
 
-from bactrian.files import write_atomically
 from bactrian.report.content import (
     ByLearnerSection,
     GallerySection,
@@ -25,6 +24,5 @@ __all__ = [
     "TextSection",
     "render_report",
     "report_of",
-    "write_atomically",
     "write_report",
 ]

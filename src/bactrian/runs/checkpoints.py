@@ -77,9 +77,7 @@ class Checkpoint:
         total(communicator, 0.0)  # all ranks have written theirs
         if communicator.rank == 0:
             write_model(path, SavedModel(_CLASS, {}, attributes, arrays))
-            for folder in path.parent.glob("states-*"):
-                if folder.name != states:
-                    shutil.rmtree(folder)
+            _remove_states(path, but=states)
 
     @staticmethod
     def read(path: Path) -> Checkpoint:
@@ -113,7 +111,12 @@ class Checkpoint:
     def remove(path: Path) -> None:
         """Remove a checkpoint with all that belongs to it."""
         path.unlink(missing_ok=True)
-        for folder in path.parent.glob("states-*"):
+        _remove_states(path)
+
+
+def _remove_states(path: Path, but: str | None = None) -> None:
+    for folder in path.parent.glob("states-*"):
+        if folder.name != but:
             shutil.rmtree(folder)
 
 
@@ -178,7 +181,7 @@ def learn_in_segments(
                 max_iterations=max(0, max_iterations - segment.before.iterations),
                 max_seconds=left,
                 callback=segment.follow,
-                start=None if at is None else _solution_at(at),
+                start=None if at is None else Solution(at.weights, Status.STOPPED, state=at.state),
                 communicator=communicator,
                 **options,
             )
@@ -190,10 +193,10 @@ def learn_in_segments(
         stopped, late = anywhere(communicator or Alone(), segment.stopped, late)
         # A segment that was cut short, yet ended at the very same step, is done all the same.
         if segment.cut and not stopped and solution.status is not Status.CONVERGED:
-            limit = _limit_reached(at, max_iterations, late)
-            if limit is None:
+            if at.iterations < max_iterations and not late:
                 save(at)
                 continue
+            limit = Status.ITERATION_LIMIT if at.iterations >= max_iterations else Status.TIME_LIMIT
             solution = dataclasses.replace(solution, status=limit)
         if solution.status in (Status.TIME_LIMIT, Status.ITERATION_LIMIT):
             save(at)  # whoever raises the limit goes on from here
@@ -241,24 +244,3 @@ class _Segment:
             evaluations=before.evaluations + solution.evaluations,
             history=before.history + records,
         )
-
-
-def _limit_reached(at: Checkpoint, max_iterations: int, late: bool) -> Status | None:
-    """Which limit ends a run at the end of a segment, if any."""
-    if at.iterations >= max_iterations:
-        return Status.ITERATION_LIMIT
-    return Status.TIME_LIMIT if late else None
-
-
-def _solution_at(checkpoint: Checkpoint) -> Solution:
-    """A checkpoint in the form that ``learn(start=...)`` takes."""
-    return Solution(
-        weights=checkpoint.weights,
-        status=Status.STOPPED,
-        history=(),
-        objective=np.nan,
-        moment_gap=np.nan,
-        violation=np.nan,
-        beliefs=(),
-        state=checkpoint.state,
-    )

@@ -27,7 +27,7 @@ import numpy as np
 
 import bactrian
 from bactrian.engines.files.packed_folder import PackedFolder
-from bactrian.files import atomic_file, new_draft
+from bactrian.files import atomic_file, atomic_folder
 from bactrian.runs.settings import RunSettings
 from bactrian.solvers.solution import Progress, Record, Status
 
@@ -61,19 +61,8 @@ class RunFolder:
     def create(path: Path, settings: RunSettings, checksums: Mapping[str, str]) -> RunFolder:
         """Make the folder with its settings in it, in one step."""
         check_free(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        draft = new_draft(path)
-        try:
-            draft.mkdir()
-        except OSError as problem:  # the draft's name means nothing to whoever named the path
-            raise ValueError(f"{path} cannot be made: {problem.strerror}") from None
-        try:
+        with atomic_folder(path) as draft:
             RunFolder(draft).write_settings(settings, checksums)
-            if path.is_dir():
-                path.rmdir()  # empty, and some systems rename onto no folder
-            draft.rename(path)
-        finally:
-            shutil.rmtree(draft, ignore_errors=True)
         return RunFolder(path)
 
     def write_settings(self, settings: RunSettings, checksums: Mapping[str, str]) -> None:

@@ -6,7 +6,6 @@ A pack is made in passes over the files that keep names of features and labels i
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ import numpy as np
 from bactrian.engines.files.packed_folder import PackedFolder
 from bactrian.estimators.base import LearnedEstimator
 from bactrian.estimators.encoding import GrowingVocabulary
-from bactrian.files import new_draft
+from bactrian.files import atomic_folder
 from bactrian.graphs.graph_data import GraphData
 from bactrian.runs.folders import RunFolder, check_free
 from bactrian.runs.graph_files import places_of
@@ -51,20 +50,13 @@ def write_pack(
     estimator = settings.estimator()
     tell("looking at the data", 0)
     parts = _text_parts(settings, estimator, chunk) if settings.is_text else _graph_parts(settings, estimator, chunk)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = new_draft(path)
-    try:
+    with atomic_folder(path) as draft:
         packed = PackedFolder.write(draft, _told(parts, tell))
         # The model as it is before anything is learned: with weights of 0.
-        nothing = Solution(np.zeros(packed.n_weights), Status.STOPPED, (), np.nan, np.nan, np.nan, ())
+        nothing = Solution(np.zeros(packed.n_weights), Status.STOPPED)
         estimator.set_params(**settings.estimator().get_params(deep=False)).adopt(nothing)
         estimator.save(draft / "model.safetensors")
         RunFolder(draft).write_settings(settings, {})
-        if path.is_dir():
-            path.rmdir()
-        draft.rename(path)
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
     return PackedFolder.open(path)
 
 
@@ -75,8 +67,7 @@ def settings_of_pack(path: Path) -> RunSettings:
 
 def estimator_of_pack(path: Path, settings: RunSettings) -> LearnedEstimator:
     """The estimator that is to learn from a pack: what the data fixed, and the options of the settings."""
-    kind = MODELS[settings.model]
-    estimator = kind.load(path / "model.safetensors")
+    estimator = MODELS[settings.model].load(path / "model.safetensors")
     estimator.set_params(**settings.estimator().get_params(deep=False))
     return estimator
 

@@ -369,6 +369,5 @@ def checksum(path: Path) -> str:
         if path.is_dir():
             digest.update(file.name.encode("utf-8", "surrogateescape") + b"\0")
         with file.open("rb") as stream:
-            while block := stream.read(1 << 20):
-                digest.update(block)
+            hashlib.file_digest(stream, lambda: digest)
     return digest.hexdigest()

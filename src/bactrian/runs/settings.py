@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bactrian.errors import ArgumentError, check_choice, check_number
+from bactrian.errors import ArgumentError, check_choice, check_flag, check_number
 from bactrian.estimators.base import LearnedEstimator
 from bactrian.estimators.graph_crf import GraphCRF
 from bactrian.estimators.sequences import LinearChainCRF, SkipChainCRF
@@ -136,18 +136,15 @@ class RunSettings:
         if self.scheme != "none":
             object.__setattr__(self, "scheme", checked_scheme(self.scheme, "scheme"))
         check_choice("model", self.model, MODELS)
-        variance = self.options.get("prior_variance")  # neither options nor TOML have a word for None
-        if variance == math.inf:
-            object.__setattr__(self, "options", {**self.options, "prior_variance": None})
-        elif isinstance(variance, Mapping):
-            by_block = {name: None if value == math.inf else value for name, value in variance.items()}
-            object.__setattr__(self, "options", {**self.options, "prior_variance": by_block})
+        if "prior_variance" in self.options:
+            object.__setattr__(
+                self, "options", {**self.options, "prior_variance": _finite(self.options["prior_variance"])}
+            )
         graphs = self.input.format == "graphs"
         if graphs != (self.model == "graph"):
             raise ArgumentError("model", f"{self.model!r} does not go with data in the format {self.input.format!r}")
         check_number("checkpoint_every", self.checkpoint_every, least=0, whole=True)
-        if type(self.report) is not bool:
-            raise ArgumentError("report", f"must be true or false, found {self.report!r}")
+        check_flag("report", self.report)
         if not graphs:
             self.extractor()
         self.estimator()
@@ -159,12 +156,9 @@ class RunSettings:
 
     def extractor(self) -> EntityFeatures:
         """What turns words into features."""
-        known = {entry.name: entry.default for entry in dataclasses.fields(EntityFeatures) if entry.init}
-        for name, value in self.features.items():
-            if name not in known:
-                raise ValueError(f"features has no setting {name!r}; it has {', '.join(known)}")
-            if isinstance(known[name], bool) and type(value) is not bool:
-                raise ArgumentError(f"features.{name}", f"must be true or false, found {value!r}")
+        _check_names(
+            self.features, [entry.name for entry in dataclasses.fields(EntityFeatures) if entry.init], "features"
+        )
         with _inside("features"):
             return EntityFeatures(**self.features)
 
@@ -172,14 +166,10 @@ class RunSettings:
         """The estimator with these options, not yet fitted."""
         kind = MODELS[self.model]
         known = [name for name in kind._get_param_names() if name not in _NOT_FOR_RUNS]
-        options = dict(self.options)
-        for name in options:
-            if name not in known:
-                raise ValueError(f"options: {self.model} has no option {name!r}; it has {', '.join(known)}")
-        check_choice("options.skips", options.get("skips", "nearest"), RULES)
-        if "method" in options:
-            options["method"] = _learner(options["method"])
-        estimator = kind(**options)
+        _check_names(self.options, known, f"options of {self.model}")
+        check_choice("options.skips", self.options.get("skips", "nearest"), RULES)
+        learner = {"method": _learner(self.options["method"])} if "method" in self.options else {}
+        estimator = kind(**{**self.options, **learner})
         with _inside("options"):
             estimator.check_params()
         return estimator
@@ -193,12 +183,12 @@ class RunSettings:
     def of(values: Mapping[str, Any]) -> RunSettings:
         """Settings from plain data, as :meth:`as_dict` gives them; what is left out has its default."""
         plain = dict(values)
-        _check_names(plain, RunSettings, "settings")
+        _check_names(plain, [entry.name for entry in dataclasses.fields(RunSettings)], "settings")
         for name in ("input", "features", "options"):
             if not isinstance(plain.get(name, {}), Mapping):
                 raise ValueError(f"{name} must be a table of settings, found {plain[name]!r}")
         inputs = dict(plain.pop("input", {}))
-        _check_names(inputs, InputSettings, "input")
+        _check_names(inputs, [entry.name for entry in dataclasses.fields(InputSettings)], "input")
         train = plain.pop("train", ())
         for name in ("dev", "test"):
             if not isinstance(plain.get(name), str | None):
@@ -249,6 +239,13 @@ def _is_column_file(path: Path) -> bool:
     return looks_like_columns("".join(lines), ())
 
 
+def _finite(variance: Any) -> Any:
+    """A variance, or one per block; infinity stands for None, for which neither options nor TOML have a word."""
+    if isinstance(variance, Mapping):
+        return {name: _finite(value) for name, value in variance.items()}
+    return None if variance == math.inf else variance
+
+
 def _learner(method: Any) -> Any:
     if isinstance(method, str):
         return method
@@ -273,8 +270,7 @@ def _inside(table: str) -> Iterator[None]:
         raise type(error)(f"{table}.{error.argument}", error.problem) from None
 
 
-def _check_names(values: Mapping[str, Any], kind: Any, name: str) -> None:
-    known = [entry.name for entry in dataclasses.fields(kind)]
+def _check_names(values: Mapping[str, Any], known: Sequence[str], name: str) -> None:
     for key in values:
         if key not in known:
             raise ValueError(f"{name} has no entry {key!r}; it has {', '.join(known)}")

@@ -102,11 +102,11 @@ class Solution:
 
     weights: Floats
     status: Status
-    history: tuple[Record, ...] = field(repr=False)
-    objective: float
-    moment_gap: float
-    violation: float
-    beliefs: Sequence[Sequence[Floats]] = field(repr=False)
+    history: tuple[Record, ...] = field(default=(), repr=False)
+    objective: float = np.nan
+    moment_gap: float = np.nan
+    violation: float = np.nan
+    beliefs: Sequence[Sequence[Floats]] = field(default=(), repr=False)
     method: str = ""
     seconds: float = 0.0
     evaluations: int = 0

@@ -29,11 +29,11 @@ from __future__ import annotations
 import itertools
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from sys import intern
 from typing import Any, NamedTuple
 
-from bactrian.errors import check_number
+from bactrian.errors import check_flag, check_number
 from bactrian.text.document_features import add_classes, add_elsewhere, add_message
 from bactrian.text.documents import Document
 
@@ -119,6 +119,9 @@ class EntityFeatures:
     def __post_init__(self) -> None:
         for name in ("ngrams", "window", "reach"):
             check_number(name, getattr(self, name), least=0, whole=True, optional=name == "ngrams")
+        for entry in fields(self):
+            if isinstance(entry.default, bool):
+                check_flag(entry.name, getattr(self, entry.name))
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave what is remembered behind."""
