@@ -66,7 +66,8 @@ def number_pairs(values: object, n: int, name: str, what: str = "node") -> Ints:
     if array.ndim != 2 or array.shape[1] != 2:
         raise ArgumentError(name, f"must have shape (n_edges, 2), found {array.shape}")
     if array.dtype.kind not in "iu":
-        raise ArgumentTypeError(name, f"must hold integer {what} numbers, found dtype {array.dtype}")
+        first = f"{name}[0] = {tuple(array[0].tolist())}"
+        raise ArgumentTypeError(name, f"must hold integer {what} numbers, found dtype {array.dtype}: {first}")
     wrong = ((array < 0) | (array >= n)).any(axis=1) | (array[:, 0] == array[:, 1])
     if wrong.any():
         e = int(np.argmax(wrong))

@@ -1,5 +1,7 @@
 """MarkovRandomField against enumeration, and its manners as a scikit-learn estimator."""
 
+import re
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -569,3 +571,18 @@ def test_boolean_states_are_0_and_1():
     np.testing.assert_array_equal(field.score_samples(X.astype(bool)), expected.score_samples(X))
     np.testing.assert_array_equal(field.marginals({0: True})[1], expected.marginals({0: 1})[1])
     assert field.predict([[True, False, True, True]]).tolist() == [[1, 0, 1, 1]]
+
+
+@pytest.mark.parametrize(
+    ("X", "words"),
+    [
+        ([[0.0, 1.0], [1.0, 0.0]], "the values are whole, so give X.astype(int)"),
+        ([[0.0, 1.0], [1.0, 0.5]], "X[1, 1] = 0.5 is a measurement; put it into a few bins"),
+        ([[0.0, 1.0], [np.nan, 0.5]], "X[1, 0] = nan is missing"),
+        ([["a", "b"], ["b", "a"]], "X[0, 0] = a; number the values, as sklearn.preprocessing.OrdinalEncoder"),
+        ([[0, 1], [1, -3]], "X[1, 1] = -3"),
+    ],
+)
+def test_what_is_not_a_state_is_named_with_a_way_out(X, words):
+    with pytest.raises((TypeError, ValueError), match=re.escape(words)):
+        bt.MarkovRandomField().fit(X)

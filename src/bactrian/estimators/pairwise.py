@@ -33,10 +33,25 @@ def checked_table(X: Any) -> Ints:
     if states.ndim != 2:
         raise ValueError(f"X must have shape (n_samples, n_variables), found {states.shape}")
     if states.dtype.kind not in "biu":
-        raise TypeError(f"X must hold integer states, found dtype {states.dtype}")
+        raise TypeError(f"X must hold integer states, found dtype {states.dtype}: {_hint(states)}")
     if states.dtype.kind == "u" and states.size and int(states.max()) > np.iinfo(np.int64).max:
         raise ValueError(f"X holds {states.max()}, which is not a state: states are small integers from 0")
     return states.astype(np.int64)
+
+
+def _hint(states: NDArray[Any]) -> str:
+    """What to do about values that are not integers, with the first cell that is in the way."""
+    numbers = states.dtype.kind == "f"
+    wrong = (states != np.floor(states)) if numbers else np.ones(states.shape, dtype=bool)
+    if numbers and not wrong.any():
+        return "the values are whole, so give X.astype(int)"
+    row, column = np.unravel_index(int(np.argmax(wrong)), states.shape)
+    cell = f"X[{row}, {column}] = {states[row, column]}"
+    if numbers and np.isnan(states[row, column]):
+        return f"{cell} is missing; leave out such rows, or make it a state of its own"
+    if numbers:
+        return f"{cell} is a measurement; put it into a few bins, as sklearn.preprocessing.KBinsDiscretizer does"
+    return f"{cell}; number the values, as sklearn.preprocessing.OrdinalEncoder(dtype=int) does"
 
 
 def column_names(X: Any) -> NDArray[Any] | None:
