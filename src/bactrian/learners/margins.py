@@ -37,11 +37,11 @@ from bactrian.arrays import Bools, Floats, Ints
 from bactrian.camel.memories import make_memory
 from bactrian.engines.numba.junction import calibrate
 from bactrian.engines.numba.threads import Deadline, Workers
-from bactrian.graphs.domain import pointer
 from bactrian.graphs.elimination import MemoryBudgetError, junction_tree
 from bactrian.graphs.graph import ClusterGraph, Scope
 from bactrian.graphs.junction import FactorTree
 from bactrian.graphs.loglinear import LogLinearModel, Moments
+from bactrian.graphs.ragged import pointer
 from bactrian.graphs.regions import region_graph
 from bactrian.inference.exact import tree_plan
 from bactrian.learners.learn import learn
