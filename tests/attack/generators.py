@@ -315,9 +315,13 @@ def drawn(rng: np.random.Generator, model: DenseModel, weights: Array, rows: int
     return states[rng.choice(len(states), size=rows, p=probabilities / probabilities.sum())]
 
 
-def learning_case(number: int) -> Case:
-    """Data of one kind with the options of ``learn`` by number; the case's weights are those it was drawn with."""
+def learning_case(number: int, weighted: bool = False) -> Case:
+    """Data of one kind with the options of ``learn`` by number; the case's weights are those it was drawn with.
+
+    ``weighted`` gives every row a whole weight; for the judge it is repeated so often.
+    """
     rng = np.random.default_rng([2, number])
+    weigh = np.random.default_rng([3, number])
     options = {**PRIORS[int(rng.integers(len(PRIORS)))], "tolerance": float(rng.choice([1e-4, 1e-6, 1e-6, 1e-8]))}
     kind = rng.choice(["samples", "instances", "graphs"])
     node_factors = "clusters"
@@ -331,7 +335,9 @@ def learning_case(number: int) -> Case:
                 rows = drawn(rng, model, weights, 1)
                 assert rows is not None
                 data.append(Observed(model, rows))
-            argument: Any = made.data(labels=np.concatenate([seen.assignments[0] for seen in data]))
+            counts = weigh.integers(1, 5, size=len(data))
+            labels = np.concatenate([seen.assignments[0] for seen in data])
+            argument: Any = made.data(labels=labels, weights=counts.astype(float) if weighted else None)
             specs: list[EdgeSpec] = ["bethe"] * len(data)
             node_factors = made.arguments["node_factors"]
         else:
@@ -351,10 +357,19 @@ def learning_case(number: int) -> Case:
             if len(data) < count:
                 continue
             built = [library_model(seen.model, spec) for seen, spec in zip(data, specs, strict=True)]
+            counts = weigh.integers(1, 5, size=sum(len(seen.assignments) for seen in data))
+            given = counts if weighted else np.ones_like(counts)
             if kind == "samples":
-                argument = bt.Samples(built[0], data[0].assignments)
+                argument = bt.Samples(built[0], data[0].assignments, given.astype(float))
             else:
-                argument = [bt.Instance(m, seen.assignments[0]) for m, seen in zip(built, data, strict=True)]
+                rows_of = zip(built, data, given.tolist(), strict=True)
+                argument = [bt.Instance(m, seen.assignments[0], float(count)) for m, seen, count in rows_of]
+        if weighted:
+            ends = np.cumsum([0, *[len(seen.assignments) for seen in data]])
+            data = [
+                Observed(seen.model, np.repeat(seen.assignments, counts[a:b], axis=0))
+                for seen, a, b in zip(data, ends[:-1], ends[1:], strict=True)
+            ]
         models = [seen.model for seen in data]
         scale = largest_score(models, weights)
         return Case(number, models, specs, weights, [], argument, whole, scale, data, options, node_factors)

@@ -34,12 +34,21 @@ LIMITS = {"max_iterations": 1000, "max_relinearisations": 200}
 
 @cases(sample=4, block=4, total=136)
 def test_learning(numbers, tally):
+    _learned(numbers, False, tally)
+
+
+@cases(sample=2, block=6, total=32)
+def test_weighted_learning(numbers, tally):
+    _learned(numbers, True, tally)
+
+
+def _learned(numbers, weighted, tally):
     for number in numbers:
-        case = learning_case(number)
+        case = learning_case(number, weighted)
         judge = LearningJudge(case.data, case.edges, case.scale, case.options, case.node_factors)
         options = {**LIMITS, **case.options}
         for name, (method, entropy, convex) in LEARNERS.items():
-            call = f"c = learning_case({number}); bt.learn(c.model, {method!r}, **{options})"
+            call = f"c = learning_case({number}, {weighted}); bt.learn(c.model, {method!r}, **{options})"
             with tally.run("learning", f"learning {number} {name}", call) as problems:
                 solution = bt.learn(case.model, method, **options)
                 tally.counts[f"learning: status {solution.status.name}"] += 1
