@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import resource
+import warnings
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ import pytest
 from cutting import cases
 from generators import graphs
 from mutations import mutated
+from tampering import rewritten
 
 import bactrian as bt
 from bactrian.engines.files.packed_folder import PackedFolder
@@ -38,6 +40,7 @@ class Target:
 
     path: Path
     use: Callable[[], list[str]]
+    load: Callable[[], object] = lambda: None
 
 
 @contextmanager
@@ -64,7 +67,7 @@ def model_files(folder: Path) -> Iterator[Target]:
     """Fitted estimators: a damaged file is refused or predicts the same."""
     rng = np.random.default_rng(0)
     samples = rng.integers(0, 3, (30, 4))
-    sequences = [[["a", "b"], ["b"], ["c"]], [["a"], ["c", "b"]]]
+    sequences = [[["a", "b"], ["b"], ["a", "c"]], [["a"], ["c", "b"]]]
     tags = [["x", "y", "y"], ["x", "x"]]
     nodes = [(rng.normal(size=(4, 2)), np.array([[0, 1], [1, 2], [2, 3], [3, 0]]))] * 3
     labels = [rng.integers(0, 2, 4) for _ in nodes]
@@ -72,7 +75,7 @@ def model_files(folder: Path) -> Iterator[Target]:
     areas = [rng.integers(0, 2, (3, 3)) for _ in pictures]
     fitted = [
         (bt.LinearChainCRF(max_iterations=20), sequences, tags),
-        (bt.SkipChainCRF(max_iterations=20), [[["word=" + t[0], *t] for t in s] for s in sequences], tags),
+        (bt.SkipChainCRF(max_iterations=20), [[["word=" + t[0].upper(), *t] for t in s] for s in sequences], tags),
         (bt.GraphCRF(max_iterations=20), nodes, labels),
         (bt.GridCRF(max_iterations=20), pictures, areas),
     ]
@@ -88,11 +91,16 @@ def model_files(folder: Path) -> Iterator[Target]:
                 problem for a, b in zip(loaded.predict(X), expected, strict=True) for problem in differ(a, b)
             ]
 
-        yield Target(path, use)
+        yield Target(path, use, lambda path=path, model=model: type(model).load(path))
     field = bt.MarkovRandomField(max_iterations=20).fit(samples)
     path = folder / "field.safetensors"
     field.save(path)
-    yield Target(path, lambda: differ(bt.MarkovRandomField.load(path).weights_, field.weights_))
+
+    def use_field():
+        loaded = bt.MarkovRandomField.load(path)
+        return differ(loaded.weights_, field.weights_) + differ(loaded.predict(samples), field.predict(samples))
+
+    yield Target(path, use_field, lambda: bt.MarkovRandomField.load(path))
 
 
 def checkpoint_files(folder: Path) -> Iterator[Target]:
@@ -247,6 +255,7 @@ def test_damaged_files(numbers, targets, tally):
         name = f"{kind} file {number} ({target.path.name})"
         call = f"pytest tests/attack/test_files.py -k {kind} --case {number}"
         with tally.run("files", name, call) as problems:
+            warnings.filterwarnings("ignore", ".* not well-formed ")  # tags that are repaired are said to be
             try:
                 with little_memory():
                     problems += target.use()
@@ -261,3 +270,51 @@ def test_judges_read_intact_files(targets):
     """What is not damaged passes."""
     for target in targets[1]:
         assert target.use() == []
+
+
+# --- files that were changed on purpose and signed anew ---
+
+#: What a forger writes in place of a value.
+VALUES = (None, True, False, -1, 0, 1, 3, 7, 0.5, -2.5, 1e308, float("inf"), "", "x", "exact", [], [1, 2], {}, {"a": 1})
+
+
+def places(document: object) -> list[tuple[dict, object]]:
+    """Every value of a document, by the container that holds it."""
+    inside = document.items() if isinstance(document, dict) else enumerate(document)
+    found = []
+    for key, value in inside:
+        found.append((document, key))
+        if isinstance(value, dict | list):
+            found += places(value)
+    return found
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    return list(model_files(tmp_path_factory.mktemp("forged")))
+
+
+@cases(sample=20, block=200, total=620)
+def test_forged_models(numbers, models, tally):
+    """A file that is loaded predicts, whatever its parameters were made to be; else loading refuses it in words."""
+    for number in numbers:
+        rng = np.random.default_rng([5, number])
+        target = models[number % len(models)]
+        content = target.path.read_bytes()
+
+        def forge(document, _, rng=rng):
+            options = places({key: document[key] for key in ("params", "attributes")})
+            where, key = options[int(rng.integers(2, len(options)))]
+            where[key] = VALUES[int(rng.integers(len(VALUES)))]
+
+        rewritten(target.path, forge)
+        call = f"pytest tests/attack/test_files.py -k forged --case {number}"
+        with tally.run("forged", f"forged file {number} ({target.path.name})", call) as problems, little_memory():
+            try:
+                target.load()
+            except (ValueError, TypeError) as refusal:
+                tally.counts["forged: refused in words"] += 1
+                problems += [] if str(refusal).strip() else ["refused without a word"]
+            else:
+                target.use()  # may predict otherwise, but must predict
+        target.path.write_bytes(content)
