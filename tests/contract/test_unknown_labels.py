@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 import scipy.sparse as sp
 
 import bactrian as bt
+from bactrian.engines.files.packed_folder import PackedFolder
 
 NAN = float("nan")
 GRAPHS = [([[1.0], [0.0], [0.5]], [(0, 1), (1, 2)]), ([[0.2], [0.3]], [(0, 1)])]
@@ -75,16 +77,10 @@ def test_sequences_have_no_class_of_minus_one() -> None:
         bt.LinearChainCRF(labels=[-1, 0, 1]).fit(SEQUENCES, [[0, 1, 1], [0, 1]])
 
 
-def test_states_made_by_hand_need_every_variable() -> None:
-    model = bt.LogLinearModel(bt.ClusterGraph([2, 2], [(0, 1)]), [np.eye(4)])
-    for call in (
-        lambda: bt.Samples(model, [[0, 1], [1, -1]]),
-        lambda: bt.Instance(model, [0, -1]),
-        lambda: bt.MarkovRandomField(edges=[(0, 1)]).fit([[0, 1], [1, -1]]),
-        lambda: bt.GraphData(np.eye(2), [(0, 1)], n_labels=2, labels=[0, -1]),
-    ):
-        with pytest.raises(ValueError, match="-1 stands for an unknown"):
-            call()
+def test_packed_folders_need_every_label(tmp_path: Path) -> None:
+    data = bt.GraphData(np.eye(2), [(0, 1)], n_labels=2, labels=[0, -1])
+    with pytest.raises(ValueError, match=r"part 0 has unknown labels \(-1\)"):
+        PackedFolder.write(tmp_path / "pack", [data])
 
 
 # --- labels of another kind ---

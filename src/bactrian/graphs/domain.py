@@ -86,8 +86,11 @@ class Domain:
             raise ValueError(f"{name} is empty; a scope needs at least one variable")
         return variables
 
-    def checked_states(self, states: object, name: str) -> Ints:
-        """Rows of states, shape (..., n_variables), or an error that calls them ``name``; booleans are 0 and 1."""
+    def checked_states(self, states: object, name: str, *, unknown: bool = False) -> Ints:
+        """Rows of states, shape (..., n_variables), or an error that calls them ``name``; booleans are 0 and 1.
+
+        With ``unknown``, -1 stands for a state that was not seen.
+        """
         array = rectangular(states, name)
         array = array.astype(np.int64) if array.dtype.kind == "b" else array
         if array.dtype.kind not in "iu" and array.size:
@@ -96,14 +99,12 @@ class Domain:
             raise ValueError(
                 f"{name} must have {self.n_variables} states (one per variable), found shape {array.shape}"
             )
-        wrong = (array < 0) | (array >= self.cardinalities)
+        wrong = (array < (-1 if unknown else 0)) | (array >= self.cardinalities)
         if wrong.any():
             position = tuple(int(p) for p in np.argwhere(wrong)[0])
             label = f"{name}[{', '.join(map(str, position))}]"
             if array[position] == -1:
-                raise ValueError(
-                    f"{label} = -1 stands for an unknown state; learning needs the state of every variable"
-                )
+                raise ValueError(f"{label} = -1 stands for an unknown state; every variable needs a state here")
             raise ValueError(
                 f"{label} = {array[position]} is not a state of variable {position[-1]}; "
                 f"its states are 0 to {self.cardinalities[position[-1]] - 1}"

@@ -34,7 +34,7 @@ class GraphData:
     n_labels : int
         Number of labels.
     labels : (n_nodes,) ints, optional
-        True labels, from 0; booleans are 0 and 1. Needed to learn.
+        True labels, from 0; booleans are 0 and 1; -1 for a node whose label is not known. Needed to learn.
     tables : str or sequence of str
         How each edge type's table is tied: ``full``, ``symmetric``, ``diagonal``, ``potts`` or ``pooled``
         (an attraction that all labels share, and deviations from it).
@@ -91,10 +91,7 @@ class GraphData:
         codes = rectangular(labels, "labels") if labels is not None else None
         if codes is not None and codes.dtype.kind == "b":
             codes = codes.astype(np.int64)
-        if codes is not None and codes.dtype.kind == "i" and (codes == -1).any():
-            node = int(np.argmax(codes.ravel() == -1))
-            raise ValueError(f"labels[{node}] = -1 stands for an unknown label; every node needs a label here")
-        self.labels = None if codes is None else integers(codes, "labels", n_nodes, below=self.n_labels)
+        self.labels = None if codes is None else integers(codes, "labels", n_nodes, least=-1, below=self.n_labels)
         self.weights = checked_weights(weights, self.n_graphs, "weights")
         if class_weight is not None:
             self.weights = self.weights * self._label_weights(class_weight)
@@ -122,15 +119,16 @@ class GraphData:
         """Mean label weight of each graph; 1 for a graph without nodes."""
         if self.labels is None:
             raise ValueError("class_weight needs labels=")
+        known = self.labels >= 0
         if isinstance(class_weight, str):
             if class_weight != "balanced":
                 raise ValueError(f"class_weight must be 'balanced' or one weight per label, found {class_weight!r}")
-            counts = np.bincount(self.labels, minlength=self.n_labels)
-            per_label = self.n_nodes / (self.n_labels * np.maximum(counts, 1))
+            counts = np.bincount(self.labels[known], minlength=self.n_labels)
+            per_label = known.sum() / (self.n_labels * np.maximum(counts, 1))
         else:
             per_label = checked_weights(class_weight, self.n_labels, "class_weight")
-        total = np.concatenate([[0.0], np.cumsum(per_label[self.labels])])[self.node_pointer]
-        sizes = np.diff(self.node_pointer)
+        total = np.concatenate([[0.0], np.cumsum(np.where(known, per_label[self.labels], 0.0))])[self.node_pointer]
+        sizes = np.diff(np.concatenate([[0], np.cumsum(known)])[self.node_pointer])
         return np.where(sizes > 0, np.diff(total) / np.maximum(sizes, 1), 1.0)
 
     def subset(self, nodes: ArrayLike) -> GraphData:

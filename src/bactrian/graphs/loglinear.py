@@ -9,7 +9,7 @@ reads of the samples, with a variance each: Eq. 4.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -18,7 +18,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike
 
-from bactrian.arrays import Floats, Ints, real_numbers
+from bactrian.arrays import Floats, Ints, integers, real_numbers
 from bactrian.graphs.domain import Domain
 from bactrian.graphs.inputs import checked_rows
 from bactrian.graphs.ragged import first_of, pointer
@@ -109,31 +109,48 @@ class LogLinearModel:
 
 
 class Instance:
-    """One conditional training example: its own model and the true state of every variable.
+    """One conditional training example: its own model and the true state of every variable, -1 where it is not known.
 
-    ``weight`` multiplies its term of the log-likelihood.
+    ``weight`` multiplies its term of the log-likelihood. ``allowed`` says more of variables whose states are not known:
+    a mapping from such a variable to the states that it may have.
     """
 
-    def __init__(self, model: LogLinearModel, y: ArrayLike, weight: float = 1.0) -> None:
+    def __init__(
+        self,
+        model: LogLinearModel,
+        y: ArrayLike,
+        weight: float = 1.0,
+        *,
+        allowed: Mapping[int, Iterable[int]] | None = None,
+    ) -> None:
         self.model = _checked_model(model)
-        self.y = model.graph.checked_states(y, "y")
+        self.y = model.graph.checked_states(y, "y", unknown=True)
         if self.y.ndim != 1:
             raise ValueError(f"y must be flat, one state per variable, found shape {self.y.shape}")
         self.weight = _checked_weight(weight, "weight")
+        self.allowed = _checked_allowed(allowed, self.y, model.graph.cardinalities, "allowed")
 
     def __repr__(self) -> str:
         return f"Instance({self.model!r})"
 
 
 class Samples:
-    """Generative training data: many draws ``X`` of shape (n_samples, n_variables) from one model.
+    """Generative training data: many draws ``X`` of shape (n_samples, n_variables) from one model, -1 for a hole.
 
-    ``sample_weight`` multiplies each draw's term of the log-likelihood.
+    ``sample_weight`` multiplies each draw's term of the log-likelihood. ``allowed`` says more of holes: for each draw a
+    mapping from such variables to the states that they may have, or None.
     """
 
-    def __init__(self, model: LogLinearModel, X: ArrayLike, sample_weight: ArrayLike | None = None) -> None:
+    def __init__(
+        self,
+        model: LogLinearModel,
+        X: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        *,
+        allowed: Sequence[Mapping[int, Iterable[int]] | None] | None = None,
+    ) -> None:
         self.model = _checked_model(model)
-        self.X = model.graph.checked_states(X, "X")
+        self.X = model.graph.checked_states(X, "X", unknown=True)
         if self.X.ndim != 2:
             raise ValueError(f"X must have shape (n_samples, n_variables), found {self.X.shape}")
         if self.X.shape[0] == 0:
@@ -146,6 +163,13 @@ class Samples:
                 _checked_weight(float(weight), f"sample_weight[{m}]")
             if not self.sample_weight.any():
                 raise ValueError("sample_weight is zero for every sample; at least one must count")
+        given = [None] * len(self.X) if allowed is None else _checked_list(allowed, "allowed", "sample")
+        if len(given) != len(self.X):
+            raise ValueError(f"allowed must have one entry per sample: expected {len(self.X)}, found {len(given)}")
+        self.allowed: dict[int, dict[int, Ints]] = {}
+        for row, one in enumerate(given):
+            if checked := _checked_allowed(one, self.X[row], model.graph.cardinalities, f"allowed[{row}]"):
+                self.allowed[row] = checked
 
     def __repr__(self) -> str:
         return f"Samples({self.model!r}, {self.X.shape[0]} samples)"
@@ -216,9 +240,30 @@ def _checked_model(model: Any) -> LogLinearModel:
     return model
 
 
-def _checked_list(entries: Any, name: str) -> list[Any]:
+def _checked_allowed(allowed: Any, states: Ints, cardinalities: Ints, name: str) -> dict[int, Ints]:
+    """Allowed states of variables that were not seen, or an error."""
+    if allowed is None:
+        return {}
+    if not isinstance(allowed, Mapping):
+        raise TypeError(f"{name} must be a mapping from variables to their states, found {type(allowed).__name__}")
+    checked = {}
+    for variable, some in allowed.items():
+        if isinstance(variable, bool) or not isinstance(variable, int | np.integer) or not 0 <= variable < states.size:
+            raise ValueError(f"{name} names variable {variable!r}; variables are 0 to {states.size - 1}")
+        v = int(variable)
+        found = integers(list(some), f"{name}[{v}]", below=int(cardinalities[v]))
+        if not found.size:
+            raise ValueError(f"{name}[{v}] is empty; variable {v} needs at least one allowed state")
+        if states[v] >= 0 and states[v] not in found:
+            raise ValueError(f"{name}[{v}] leaves out state {states[v]}, in which variable {v} was seen")
+        if states[v] < 0:
+            checked[v] = found
+    return checked
+
+
+def _checked_list(entries: Any, name: str, what: str = "cluster") -> list[Any]:
     if isinstance(entries, str) or sp.issparse(entries) or not isinstance(entries, Iterable):
-        raise TypeError(f"{name} must be a sequence with one entry per cluster, found {type(entries).__name__}")
+        raise TypeError(f"{name} must be a sequence with one entry per {what}, found {type(entries).__name__}")
     return list(entries)
 
 

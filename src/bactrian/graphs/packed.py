@@ -46,6 +46,15 @@ class Incidence:
 
 
 @dataclass(frozen=True)
+class Holes:
+    """What was seen of data with unknown states: the same model, clamped."""
+
+    data: PackedData  #: the instances, or the incomplete rows of generative data, one instance each
+    forbidden: Bools  #: (n_hub_states,) of these: states that were seen not to be
+    complete: Floats  #: (n_weights,) weighted sum of the features of complete rows, which ``data`` leaves out
+
+
+@dataclass(frozen=True)
 class PackedData:
     """All instances in flat arrays; see :class:`bactrian.engines.numba.layout.Layout` for the indices.
 
@@ -70,6 +79,7 @@ class PackedData:
     observed_base: float = 0.0  #: weighted sum of the fixed scores of observed states
     generative: bool = False  #: the one instance stands for many samples
     observations: Observations | None = None  #: the observed states themselves; None without labels
+    holes: Holes | None = None  #: where some states are unknown, and all observed counts above are None
     hub_numbers: Floats | None = None  #: (H,) counting numbers of hubs on region graphs; None where all are Bethe's
 
     def observed(self, entries: Floats, hub_states: Floats, observations: Observations | None = None) -> PackedData:

@@ -6,7 +6,7 @@ flat arrays (:func:`pack_graph_data`); neither makes a Python object per cluster
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -15,13 +15,13 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from bactrian.arrays import Floats, Ints
+from bactrian.arrays import Bools, Floats, Ints
 from bactrian.engines.numba.layout import Layout, pair_links
 from bactrian.engines.numba.orders import sweep_order
 from bactrian.graphs.graph import ClusterGraph
 from bactrian.graphs.graph_data import GraphData
 from bactrian.graphs.loglinear import Instance, LogLinearModel, Moments, Samples, Tables
-from bactrian.graphs.packed import Incidence, InstanceViews, Observations, PackedData, Scopes, instance_blocks
+from bactrian.graphs.packed import Holes, Incidence, InstanceViews, Observations, PackedData, Scopes, instance_blocks
 from bactrian.graphs.ragged import Ragged, first_of, numbered, pointer, ranges
 from bactrian.graphs.scores import ScoreMap, SparseScores
 from bactrian.graphs.structure import Structure, structure_of
@@ -39,7 +39,7 @@ def pack(data: Any, *, need_labels: bool = True) -> PackedData:
             raise ValueError("the GraphData has no labels; learning needs labels=")
         return pack_graph_data(data)
     if isinstance(data, Samples):
-        return replace(_pack_models([data.model], [data.X], [data.sample_weight]), generative=True)
+        return _pack_samples(data)
     if isinstance(data, Moments):
         packed = replace(pack_models([data.model]), weights=np.array([data.total]), generative=True)
         return replace(packed, empirical=data.observed)  # fixed scores of what was observed are not known
@@ -60,11 +60,69 @@ def pack(data: Any, *, need_labels: bool = True) -> PackedData:
             )
     if not any(instance.weight for instance in data):
         raise ValueError("every instance has weight 0; at least one must count")
-    return _pack_models(
-        [instance.model for instance in data],
-        [instance.y[None, :] for instance in data],
-        [np.array([instance.weight]) for instance in data],
+    models = [instance.model for instance in data]
+    if not any((instance.y < 0).any() for instance in data):
+        states = [instance.y[None, :] for instance in data]
+        return _pack_models(models, states, [np.array([instance.weight]) for instance in data])
+    packed = pack_models(models)
+    seen = np.array([(instance.y >= 0).any() or bool(instance.allowed) for instance in data])
+    forbidden = [_forbidden(i.model.graph, i.y[None, :], {0: i.allowed}, f"data[{m}]") for m, i in enumerate(data)]
+    weights = np.where(seen, [instance.weight for instance in data], 0.0)
+    return _with_holes(replace(packed, weights=weights), np.concatenate(forbidden, axis=1).ravel())
+
+
+def _pack_samples(data: Samples) -> PackedData:
+    """One instance that stands for all rows; incomplete ones are its holes, equal ones together."""
+    holes = (data.X < 0).any(axis=1)
+    if not holes.any():
+        return replace(_pack_models([data.model], [data.X], [data.sample_weight]), generative=True)
+    seen: Bools = np.asarray((data.X >= 0).any(axis=1))
+    seen[list(data.allowed)] = True
+    seen &= data.sample_weight > 0.0
+    if not seen.any():
+        raise ValueError("X holds no state that was seen; learning needs at least one")
+    whole, part = np.flatnonzero(seen & ~holes), np.flatnonzero(seen & holes)
+    packed = replace(pack_models([data.model]), weights=data.sample_weight[seen].sum(keepdims=True), generative=True)
+    if not part.size:  # rows in which nothing was seen say nothing
+        return pack(Samples(data.model, data.X[whole], data.sample_weight[whole]))
+    complete = np.zeros(packed.n_weights)
+    if whole.size:
+        found = pack(Samples(data.model, data.X[whole], data.sample_weight[whole])).empirical
+        assert found is not None
+        complete = found
+    allowed = {r: data.allowed[row] for r, row in enumerate(part.tolist()) if row in data.allowed}
+    forbidden = _forbidden(data.model.graph, data.X[part], allowed, "X")
+    distinct, kind = np.unique(forbidden, axis=0, return_inverse=True)
+    clamped = replace(
+        pack_models([data.model] * len(distinct)),
+        weights=np.bincount(kind.ravel(), weights=data.sample_weight[part]).astype(np.float64),
     )
+    return replace(packed, holes=Holes(clamped, distinct.ravel(), complete))
+
+
+def _forbidden(graph: Any, states: Ints, allowed: Mapping[int, Mapping[int, Ints]], name: str) -> Bools:
+    """(n_rows, n_states of all variables) whether a row was seen not to be in a state."""
+    if isinstance(graph, ClusterGraph) and not graph.is_bethe:
+        raise ValueError(
+            f"{name}: learning with unknown states (-1) needs a graph with a hub for every variable; build the "
+            "ClusterGraph without edges="
+        )
+    bounds = pointer(graph.cardinalities)
+    owner = np.repeat(np.arange(graph.cardinalities.size), graph.cardinalities)
+    seen = states[:, owner]
+    forbidden: Bools = (seen >= 0) & (seen != np.arange(owner.size) - bounds[owner])
+    for row, some in allowed.items():
+        for v, kept in some.items():
+            forbidden[row, bounds[v] : bounds[v + 1]] = True
+            forbidden[row, bounds[v] + kept] = False
+    return forbidden
+
+
+def _with_holes(packed: PackedData, forbidden: Bools) -> PackedData:
+    """Conditional data with these states of its hubs forbidden by what was seen."""
+    if not packed.weights.any():
+        raise ValueError("no instance that counts has a state that was seen; learning needs at least one")
+    return replace(packed, holes=Holes(packed, forbidden, np.zeros(packed.n_weights)))
 
 
 def pack_models(models: Sequence[LogLinearModel]) -> PackedData:
@@ -474,6 +532,11 @@ def pack_graph_data(data: GraphData) -> PackedData:
     )
     if data.labels is None:
         return packed
+    if (data.labels < 0).any():
+        n_seen = np.diff(pointer((data.labels >= 0).astype(np.int64))[data.node_pointer])
+        seen, state = np.repeat(data.labels, n_labels), np.tile(np.arange(n_labels), n_nodes)
+        packed = replace(packed, weights=np.where(n_seen > 0, data.weights, 0.0))
+        return _with_holes(packed, (seen >= 0) & (seen != state))
     node_weight = np.repeat(data.weights, np.diff(data.node_pointer))
     hub_states = np.zeros(layout.n_hub_states)
     hub_states[layout.hub_offset[:-1] + data.labels] = node_weight

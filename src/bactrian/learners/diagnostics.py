@@ -41,7 +41,7 @@ def unseen_weights(data: Any, packed: PackedData, label_names: list[str] | None 
     Label pairs are named where ``data`` is a GraphData, by ``label_names`` or by number.
     """
     if packed.empirical is None:
-        raise ValueError("the data has no labels")
+        raise ValueError("diagnose needs the label of every node" if packed.holes else "the data has no labels")
     layout = packed.layout
     instance = np.repeat(np.arange(layout.n_instances), np.diff(layout.instance_clusters))
     users = np.bincount(layout.cluster_table, weights=packed.weights[instance], minlength=layout.n_tables)

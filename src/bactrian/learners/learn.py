@@ -20,6 +20,7 @@ from bactrian.graphs.loglinear import Instance, Moments, Samples
 from bactrian.graphs.packed import PackedData
 from bactrian.graphs.packing import pack
 from bactrian.learners.full_tables import PseudoMoments, UnifiedScaling
+from bactrian.learners.hidden import Hidden
 from bactrian.learners.likelihood import Likelihood
 from bactrian.learners.pseudolikelihood import PseudoLikelihood
 from bactrian.parallel.communicator import Alone, Communicator, largest
@@ -146,6 +147,8 @@ def learn(
         communicator=communicator,
         deadline=deadline,
     )
+    if isinstance(packed, PackedData) and packed.holes is not None:
+        learner = Hidden(learner)
     _check_ranks(packed, learner.name, communicator)
     with single_threaded_blas(), deadline:
         solution = learner.learn(packed, settings, workers)

@@ -79,7 +79,7 @@ class Likelihood:
 
     def _exact(self, data: PackedData | PackedFolder, settings: Settings, workers: Workers) -> Solution:
         junction = None
-        if isinstance(data, PackedData) and not _is_forest(data):
+        if isinstance(data, PackedData) and not is_forest(data):
             junction = on_junction_trees(data)
             data = junction.packed
         run = Run(settings, data, self.name)
@@ -107,7 +107,7 @@ class Likelihood:
         return run.solve(Profiled(dual, run, objective))
 
 
-def _is_forest(data: PackedData) -> bool:
+def is_forest(data: PackedData) -> bool:
     """Whether two sweeps are exact; no message tells a cluster without links what others say of its variables."""
     has_links = (np.diff(data.layout.cluster_links) > 0).all()
     return bool(data.layout.instance_is_tree.all() and has_links and not data.hub_virtual.any())

@@ -89,6 +89,8 @@ class PackedFolder:
             if model is not None and own != model:
                 raise ValueError(f"part {k} has a model of its own: {own}, expected {model}")
             model, data = own, pack(part)
+            if data.holes is not None:
+                raise ValueError(f"part {k} has unknown labels (-1); learn from it in memory")
             assert data.empirical is not None
             name = f"{k:05d}.safetensors"
             write_packed(folder / name, data)

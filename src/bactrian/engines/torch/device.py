@@ -24,6 +24,8 @@ def checked_data(data: Any, *, need_labels: bool) -> GraphData:
         )
     if need_labels and data.labels is None:
         raise ValueError("the GraphData has no labels; learning needs labels=")
+    if need_labels and data.labels is not None and (data.labels < 0).any():
+        raise ValueError("labels: this engine does not support unknown labels (-1); bactrian.learn on the CPU does")
     return data
 
 

@@ -1,0 +1,277 @@
+"""Learning with unknown states against marginal likelihoods by enumeration, EM and finite differences."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+from scipy.special import logsumexp
+
+import bactrian as bt
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+TREE = ((2, 3, 2, 3), ((0, 1), (1, 2), (1, 3)))
+LOOP = ((2, 3, 2, 2), ((0, 1), (1, 2), (2, 3), (0, 3)))
+TRIPLE = ((2, 2, 3), ((0, 1, 2),))
+VARIANCE = 1.0
+
+
+class Field:
+    """Full tables for single variables and the given clusters, with every joint state written out."""
+
+    def __init__(self, cardinalities: Sequence[int], scopes: Sequence[tuple[int, ...]]) -> None:
+        self.cardinalities = list(cardinalities)
+        clusters = [(v,) for v in range(len(cardinalities))] + list(scopes)
+        sizes = [int(np.prod([cardinalities[v] for v in c])) for c in clusters]
+        bounds = np.concatenate([[0], np.cumsum(sizes)])
+        self.clusters, self.bounds = clusters, bounds
+        tables = [np.eye(bounds[-1])[a:b] for a, b in itertools.pairwise(bounds)]
+        self.model = bt.LogLinearModel(bt.ClusterGraph(self.cardinalities, clusters), tables)
+        self.states = np.array(list(itertools.product(*map(range, cardinalities))))
+        self.features = np.hstack([table[self.index(c)] for c, table in zip(clusters, map(np.eye, sizes), strict=True)])
+
+    def index(self, cluster: tuple[int, ...]) -> Ints:
+        """State of a cluster in each joint state."""
+        shape = [self.cardinalities[v] for v in cluster]
+        return np.ravel_multi_index(tuple(self.states[:, v] for v in cluster), shape)
+
+    def fits(self, row: Ints, allowed: Mapping[int, Sequence[int]] | None) -> NDArray[np.bool_]:
+        """Joint states that agree with a row."""
+        agree = ((self.states == row) | (row < 0)).all(axis=1)
+        for v, some in (allowed or {}).items():
+            agree &= np.isin(self.states[:, v], list(some))
+        return agree
+
+    def objective(self, weights: Floats, rows: Ints, counts: Floats, allowed: Sequence[Any]) -> float:
+        """Negative marginal log-likelihood with the prior."""
+        scores = self.features @ weights
+        total = 0.5 * float(weights @ weights) / VARIANCE
+        for row, count, some in zip(rows, counts, allowed, strict=True):
+            total += count * (logsumexp(scores) - logsumexp(scores[self.fits(row, some)]))
+        return total
+
+    def em(self, weights: Floats, rows: Ints, counts: Floats, allowed: Sequence[Any], steps: int) -> float:
+        """The objective after so many steps of EM."""
+        for _ in range(steps):
+            scores = self.features @ weights
+            expected = np.zeros(weights.size)
+            for row, count, some in zip(rows, counts, allowed, strict=True):
+                agree = self.fits(row, some)
+                chances = np.exp(scores[agree] - logsumexp(scores[agree]))
+                expected += count * chances @ self.features[agree]
+
+            def complete(w: Floats, seen: Floats = expected) -> tuple[float, Floats]:
+                s = self.features @ w
+                chances = np.exp(s - logsumexp(s))
+                value = counts.sum() * logsumexp(s) - w @ seen + 0.5 * w @ w / VARIANCE
+                return value, counts.sum() * chances @ self.features - seen + w / VARIANCE
+
+            weights = minimize(complete, weights, jac=True, method="BFGS", options={"gtol": 1e-9}).x
+        return self.objective(weights, rows, counts, allowed)
+
+
+def holey(field: Field, seed: int, n: int = 60) -> tuple[Ints, Floats, list[Any]]:
+    """Rows with 30 % holes, weights, and sets of allowed states for some holes."""
+    rng = np.random.default_rng(seed)
+    rows = np.stack([rng.integers(k, size=n) for k in field.cardinalities], axis=1)
+    rows[:, 1] = np.where(rng.random(n) < 0.6, np.minimum(rows[:, 0], field.cardinalities[1] - 1), rows[:, 1])
+    rows[rng.random(rows.shape) < 0.3] = -1
+    allowed: list[Any] = [None] * n
+    for r in np.flatnonzero(rows[:, 2] < 0)[:4].tolist():
+        allowed[r] = {2: [field.cardinalities[2] - 1]} if r % 2 else {2: [0, 1]}
+    return rows, rng.integers(1, 4, size=n).astype(float), allowed
+
+
+def learn(field: Field, rows: Ints, counts: Floats, allowed: Any, method: Any, **options: Any) -> bt.Solution:
+    options = {"prior_variance": VARIANCE, "tolerance": 1e-7} | options
+    return bt.learn(bt.Samples(field.model, rows, counts, allowed=allowed), method, **options)
+
+
+def slope(function: Any, weights: Floats, step: float = 1e-5) -> Floats:
+    return np.array([(function(weights + e) - function(weights - e)) / (2 * step) for e in step * np.eye(weights.size)])
+
+
+@pytest.mark.parametrize("shape", [TREE, LOOP, TRIPLE])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_exact_is_a_stationary_point_of_the_marginal_likelihood(shape: Any, seed: int) -> None:
+    field = Field(*shape)
+    rows, counts, allowed = holey(field, seed)
+    solution = learn(field, rows, counts, allowed, "exact")
+    assert solution.converged
+
+    def objective(w: Floats) -> float:
+        return field.objective(w, rows, counts, allowed)
+
+    assert solution.objective == pytest.approx(objective(solution.weights), abs=1e-8)
+    assert np.abs(slope(objective, solution.weights)).max() / counts.sum() < 1e-6
+    values = [record.objective for record in solution.history]
+    assert all(b <= a + 1e-9 for a, b in itertools.pairwise(values))
+    assert solution.objective <= field.em(np.zeros(solution.weights.size), rows, counts, allowed, steps=30) + 1e-6
+
+
+@pytest.mark.parametrize("method", ["cccp", "lbp", "trw", bt.Camel(fold=True)])
+def test_on_trees_bethe_is_exact(method: Any) -> None:
+    field = Field(*TREE)
+    rows, counts, allowed = holey(field, 2)
+    exact = learn(field, rows, counts, allowed, "exact")
+    solution = learn(field, rows, counts, allowed, method)
+    np.testing.assert_allclose(solution.weights, exact.weights, atol=1e-4)
+    assert solution.objective == pytest.approx(exact.objective, abs=1e-6)
+
+
+@pytest.mark.parametrize("method", ["cccp", "camel0", "convex", "trw", "lbp"])
+def test_approximate_learners_end_where_their_objective_is_flat(method: str) -> None:
+    """Stationary by finite differences of what the learner itself minimises, evaluated without a step."""
+    field = Field(*LOOP)
+    rows, counts, allowed = holey(field, 4)
+    solution = learn(field, rows, counts, allowed, method, tolerance=1e-9)
+    if method == "cccp":  # without a step there is no relinearisation: propagation gives the same value
+        method = "lbp"
+
+    def objective(w: Floats) -> float:
+        with pytest.warns(bt.ConvergenceWarning):
+            return learn(field, rows, counts, allowed, method, tolerance=1e-11, max_iterations=0, start=w).objective
+
+    assert np.abs(slope(objective, solution.weights, 1e-4)).max() / counts.sum() < 1e-5
+
+
+def test_conditional_instances_and_graphs() -> None:
+    """Node inputs and a shared table, labels half unknown: both routes against enumeration."""
+    rng = np.random.default_rng(5)
+    edges = [(0, 1), (1, 2), (2, 0), (2, 3)]
+    inputs = rng.normal(size=(3 * 4, 2))
+    labels = rng.integers(3, size=12)
+    labels[rng.random(12) < 0.5] = -1
+    labels[8:] = -1  # a graph that says nothing
+    data = bt.GraphData(
+        inputs,
+        np.concatenate([np.array(edges) + 4 * g for g in range(3)]),
+        n_labels=3,
+        labels=labels,
+        tables="symmetric",
+        node_counts=[4, 4, 4],
+    )
+    solution = bt.learn(data, "exact", prior_variance=VARIANCE, tolerance=1e-7)
+    states = np.array(list(itertools.product(range(3), repeat=4)))
+    tied = np.zeros((3, 3), dtype=int)
+    tied[np.triu_indices(3)] = np.arange(6)
+    tied = np.maximum(tied, tied.T)
+
+    def objective(w: Floats) -> float:
+        node, table = w[:6].reshape(2, 3), w[6:][tied]
+        total = 0.5 * float(w @ w) / VARIANCE
+        for g in range(2):
+            own = inputs[4 * g : 4 * g + 4] @ node
+            scores = own[np.arange(4), states].sum(axis=1) + sum(table[states[:, a], states[:, b]] for a, b in edges)
+            seen = labels[4 * g : 4 * g + 4]
+            total += logsumexp(scores) - logsumexp(scores[((states == seen) | (seen < 0)).all(axis=1)])
+        return total
+
+    assert solution.objective == pytest.approx(objective(solution.weights), abs=1e-8)
+    assert np.abs(slope(objective, solution.weights)).max() < 1e-5
+
+    def instance(g: int) -> bt.Instance:
+        features = []
+        for v in range(4):
+            block = np.zeros((3, 12))
+            for k in range(3):
+                block[k, [k, 3 + k]] = inputs[4 * g + v]
+            features.append(block)
+        features += [np.eye(12)[6 + tied.ravel()]] * 4
+        graph = bt.ClusterGraph([3] * 4, [(0,), (1,), (2,), (3,), *edges])
+        return bt.Instance(bt.LogLinearModel(graph, features), labels[4 * g : 4 * g + 4])
+
+    same = bt.learn([instance(g) for g in range(3)], "exact", prior_variance=VARIANCE, tolerance=1e-7)
+    np.testing.assert_allclose(same.weights, solution.weights, atol=1e-5)
+
+
+@pytest.mark.parametrize("method", ["exact", "cccp", "camel0"])
+def test_rows_in_which_nothing_was_seen_change_nothing(method: str) -> None:
+    field = Field(*LOOP)
+    rows, counts, allowed = holey(field, 6, n=20)
+    empty = np.full((2, 4), -1)
+    reference = learn(field, rows, counts, allowed, method)
+    more = learn(field, np.vstack([rows, empty]), np.append(counts, [5.0, 1.0]), [*allowed, None, None], method)
+    np.testing.assert_allclose(more.weights, reference.weights, atol=1e-10)
+    complete = field.states[::3]
+    alone = learn(field, complete, np.ones(len(complete)), None, method)
+    more = learn(field, np.vstack([complete, empty]), np.ones(len(complete) + 2), None, method)
+    np.testing.assert_array_equal(more.weights, alone.weights)
+
+
+def test_a_variable_that_was_never_seen_gets_a_meaning() -> None:
+    """Two groups of rows that only a hidden variable can tell apart."""
+    field = Field((2, 2, 2, 2, 2), tuple((0, v) for v in range(1, 5)))
+    rng = np.random.default_rng(7)
+    group = rng.integers(2, size=300)
+    seen = np.where(rng.random((300, 4)) < 0.9, group[:, None], 1 - group[:, None])
+    rows = np.column_stack([np.full(300, -1), seen])
+    solutions = [learn(field, rows, np.ones(300), None, "exact", seed=seed, tolerance=1e-5) for seed in range(3)]
+    independent = -300 * sum(p * np.log(p) + (1 - p) * np.log(1 - p) for p in seen.mean(axis=0))
+    assert min(s.objective for s in solutions) < independent - 100
+    evidence = [dict(enumerate(row[1:].tolist(), 1)) for row in rows]
+    found = bt.infer([field.model] * 300, solutions[0].weights, "exact", evidence=evidence)
+    guess = np.array([np.argmax(result.variables[0]) for result in found])
+    assert max((guess == group).mean(), (guess != group).mean()) > 0.95
+
+
+@pytest.mark.parametrize("method", ["pseudolikelihood", "piecewise-pseudolikelihood", "ups", "pseudo-moments"])
+def test_learners_that_look_at_every_state_refuse(method: str) -> None:
+    field = Field(*TREE)
+    rows, counts, allowed = holey(field, 8)
+    with pytest.raises(ValueError, match=r"unknown \(-1\)"):
+        learn(field, rows, counts, allowed, method)
+    with pytest.raises(ValueError, match="takes each cluster by itself"):
+        learn(field, rows, counts, allowed, "piecewise")
+    with pytest.raises(ValueError, match="starts at observed marginals"):
+        learn(field, rows, counts, allowed, "cccp-empirical")
+
+
+def test_bad_input_is_one_error() -> None:
+    field = Field(*TREE)
+    model = field.model
+    with pytest.raises(ValueError, match="no state that was seen"):
+        bt.learn(bt.Samples(model, [[-1, -1, -1, -1]]))
+    with pytest.raises(ValueError, match="no instance that counts has a state that was seen"):
+        bt.learn([bt.Instance(model, [-1, -1, -1, -1])])
+    with pytest.raises(ValueError, match=r"allowed\[0\]\[1\] is empty"):
+        bt.Samples(model, [[0, -1, 0, 0]], allowed=[{1: []}])
+    with pytest.raises(ValueError, match=r"allowed\[1\] leaves out state 2"):
+        bt.Instance(model, [0, 2, 0, 0], allowed={1: [0, 1]})
+    with pytest.raises(ValueError, match="names variable 7"):
+        bt.Instance(model, [0, 2, 0, 0], allowed={7: [0, 1]})
+    with pytest.raises(ValueError, match="outside 0 to 2"):
+        bt.Instance(model, [0, -1, 0, 0], allowed={1: [3]})
+    with pytest.raises(ValueError, match="one entry per sample"):
+        bt.Samples(model, [[0, -1, 0, 0]], allowed=[])
+    with pytest.raises(ValueError, match="-2 is not a state"):
+        bt.Samples(model, [[0, -2, 0, 0]])
+    explicit = bt.ClusterGraph([2, 2, 2], [(0, 1), (1, 2)], edges=[(0, 1, (1,))])
+    tables = [np.eye(8)[:4], np.eye(8)[4:]]
+    with pytest.raises(ValueError, match="needs a graph with a hub for every variable"):
+        bt.learn(bt.Samples(bt.LogLinearModel(explicit, tables), [[0, -1, 0]]))
+
+
+def test_limits_and_callbacks() -> None:
+    field = Field(*LOOP)
+    rows, counts, allowed = holey(field, 9)
+    with pytest.warns(bt.ConvergenceWarning, match="iteration limit"):
+        solution = learn(field, rows, counts, allowed, "exact", max_iterations=3)
+    assert solution.status is bt.Status.ITERATION_LIMIT
+    seen: list[int] = []
+
+    def stop(progress: bt.Progress) -> bool:
+        seen.append(progress.iteration)
+        return len(seen) == 12
+
+    with pytest.warns(bt.ConvergenceWarning, match="callback"):
+        solution = learn(field, rows, counts, allowed, "exact", callback=stop)
+    assert solution.status is bt.Status.STOPPED
+    assert seen == list(range(1, 13))
