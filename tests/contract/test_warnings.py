@@ -31,9 +31,9 @@ def test_a_search_warns_once():
 
 
 def test_a_skip_chain_without_skips_says_so():
-    tokens = [[{"word": "rome"}, {"word": "rome"}]]
+    tokens = [[{"word": "rome"}, {"word": "rome"}]] * 25
     with pytest.warns(UserWarning, match="skips='nearest' joins nothing, so this is a chain") as caught:
-        model = bt.SkipChainCRF().fit(tokens, [["A", "A"]])
+        model = bt.SkipChainCRF().fit(tokens, [["A", "A"]] * 25)
     assert model.n_skips_ == 0
     assert len(of_this_file(caught)) == 1
     assert bt.SkipChainCRF().fit([[{"word": "Rome"}, {"word": "Rome"}]], [["A", "A"]]).n_skips_ == 1

@@ -19,6 +19,9 @@ from bactrian.inference.infer import GraphMarginals, check_inference, graph_marg
 from bactrian.learners.learn import matched_inference
 from bactrian.text.skips import RULES
 
+#: Fewer tokens need not have any skip edges.
+_MANY_TOKENS = 50
+
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class LinearChainCRF(SequenceCRF):
@@ -174,7 +177,13 @@ all_possible_transitions, warm_start
         """See :meth:`SequenceCRF.encode`; warns where a rule finds no skip edge at all."""
         data = super().encode(X, y, **given)
         self.n_skips_ = int((data.edge_types == SKIP).sum())
-        if self.n_skips_ == 0 and given.get("skips") is None and isinstance(self.skips, str) and not self.warm_start:
+        if (
+            self.n_skips_ == 0
+            and data.n_nodes >= _MANY_TOKENS
+            and given.get("skips") is None
+            and isinstance(self.skips, str)
+            and not self.warm_start
+        ):
             warn(
                 f"skips={self.skips!r} joins nothing, so this is a chain: in no sequence does a word with a capital "
                 f"occur twice, and words are the feature {self.word!r}; name another with word=, or give a function"
