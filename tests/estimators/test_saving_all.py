@@ -1,5 +1,6 @@
 """Saved models of every estimator: round trips, large vocabularies, and files that were tampered with."""
 
+import pickle
 import time
 
 import numpy as np
@@ -213,3 +214,22 @@ def test_forged_lengths_are_refused(lengths):
     with pytest.raises(ModelFileError):
         saving._decoded_strings("n", arrays)
     assert saving._decoded_strings("n", arrays | {"n.lengths": np.array([2, 0, 1])}) == ["é", "", "a"]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_pickle_holds_the_model_and_not_the_beliefs_of_its_data(name, fitted):
+    model, X = fitted[name], CASES[name][1]
+    assert len(model.solution_.beliefs) > 0
+    loaded = pickle.loads(pickle.dumps(model))
+    assert_same(loaded, model)
+    assert repr(loaded.solution_.history) == repr(model.solution_.history)
+    for one, other in zip(answers(loaded, X), answers(model, X), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_the_size_of_a_pickle_does_not_grow_with_the_data():
+    sizes = []
+    for n in (2, 200):
+        model = bt.LinearChainCRF(tolerance=1e-2).fit(TOKENS * n, TAGS * n)
+        sizes.append(len(pickle.dumps(model)))
+    assert sizes[1] < 1.2 * sizes[0]

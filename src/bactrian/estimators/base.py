@@ -135,6 +135,13 @@ class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             self.__dict__.update(before)
             raise
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What a pickle holds: ``solution_`` with its figures and history, without the beliefs of the training data."""
+        state: dict[str, Any] = dict(super().__getstate__())
+        if "solution_" in state:
+            state["solution_"] = dataclasses.replace(state["solution_"], beliefs=(), state=None)
+        return state
+
     def _contents(self) -> tuple[dict[str, Any], Arrays]:
         """Attributes (JSON) and arrays that a file holds beside the weights."""
         raise NotImplementedError
