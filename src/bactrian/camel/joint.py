@@ -7,10 +7,9 @@ from numpy.typing import NDArray
 
 from bactrian.camel.dual import Dual, Evaluation
 from bactrian.camel.memories import SharedMemory, make_memory
-from bactrian.camel.prior import pseudo_gradient
 from bactrian.camel.run import InnerResult, Run
 from bactrian.camel.schedule import SCHEDULE
-from bactrian.solvers.lbfgs import Step, minimise
+from bactrian.solvers.lbfgs import Step, minimise, pseudo_gradient
 from bactrian.solvers.solution import Status
 
 Floats = NDArray[np.float64]

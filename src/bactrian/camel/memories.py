@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bactrian.arrays import Floats, Ints
 from bactrian.camel.schedule import SCHEDULE
 from bactrian.engines.numba.long_vectors import combine_rows, dot_rows, store_pair
 from bactrian.engines.numba.threads import Workers
 from bactrian.parallel.communicator import Communicator
 from bactrian.parallel.communicator import largest as largest_anywhere
 from bactrian.solvers.lbfgs import Memory, largest
-
-Floats = NDArray[np.float64]
 
 _N_BLOCKS = 16
 
@@ -45,7 +43,7 @@ class LongMemory(Memory):
         super().clear()
         self._pending = -1
 
-    def add(self, s: Floats, y: Floats) -> None:
+    def add(self, s: Floats, y: Floats, *, within: bool = False) -> None:
         """See :class:`Memory`."""
         slot = self._free_slot()
         sums = np.zeros((_N_BLOCKS, 3))
@@ -77,6 +75,9 @@ class LongMemory(Memory):
             self._blocks,
         )
         return out
+
+    def _gathered(self, free: Ints) -> Floats:
+        return self._rows[:, free].astype(np.float64)
 
 
 class SharedMemory(Memory):

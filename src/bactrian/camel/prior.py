@@ -95,9 +95,3 @@ class Prior:
     def leaves_free(self) -> bool:
         """Whether some weight has no prior."""
         return self.curvature == 0.0 and self.l1 == 0.0
-
-
-def pseudo_gradient(weights: Floats, gradient: Floats, l1: float | Floats) -> Floats:
-    """Steepest-descent subgradient of smooth + l1 |w| (Andrew and Gao 2007); zero where |gradient| <= l1 at 0."""
-    shrunk = np.sign(gradient) * np.maximum(np.abs(gradient) - l1, 0.0)
-    return np.where(weights != 0.0, gradient + l1 * np.sign(weights), shrunk)

@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 
 from bactrian.camel.dual import Evaluation
 from bactrian.camel.memories import make_memory
-from bactrian.camel.prior import pseudo_gradient
 from bactrian.camel.run import InnerResult, Run
 from bactrian.camel.schedule import SCHEDULE
-from bactrian.solvers.lbfgs import Minimum, Outcome, Step, minimise
+from bactrian.solvers.lbfgs import Minimum, Outcome, Step, minimise, pseudo_gradient
 from bactrian.solvers.solution import Status
 
 Floats = NDArray[np.float64]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from bactrian.camel.dual import Evaluation
 from bactrian.camel.messages import MessageTables
-from bactrian.camel.prior import Prior, pseudo_gradient
+from bactrian.camel.prior import Prior
 from bactrian.camel.recession import certifies, collect_states, has_direction, is_inside
 from bactrian.camel.schedule import SCHEDULE
 from bactrian.engines.files.packed_folder import PackedFolder
@@ -22,7 +22,7 @@ from bactrian.graphs.junction import JunctionData
 from bactrian.graphs.packed import BeliefTables, PackedData
 from bactrian.graphs.triplets import TightenedData
 from bactrian.parallel.communicator import Alone, Communicator, Message, Signals, total
-from bactrian.solvers.lbfgs import Outcome
+from bactrian.solvers.lbfgs import Outcome, pseudo_gradient
 from bactrian.solvers.solution import Callback, Progress, Record, Solution, Status, WarmState
 
 Floats = NDArray[np.float64]

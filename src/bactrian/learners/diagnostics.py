@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike
 from bactrian.arrays import Bools, Floats, Ints
 from bactrian.camel.dual import Dual
 from bactrian.camel.entropy import Carving, CountingNumbers, carve, concave_numbers
-from bactrian.camel.prior import Prior, pseudo_gradient
+from bactrian.camel.prior import Prior
 from bactrian.engines.numba.schedules import CONVERGED
 from bactrian.engines.numba.threads import Workers
 from bactrian.graphs.graph_data import GraphData
@@ -28,6 +28,7 @@ from bactrian.graphs.packed import PackedData
 from bactrian.graphs.packing import pack
 from bactrian.inference.infer import GraphMarginals, graph_marginals
 from bactrian.inference.propagation import settle
+from bactrian.solvers.lbfgs import pseudo_gradient
 from bactrian.solvers.solution import Solution
 
 #: Edges per weight below which a table has few, and edges below which a pair is seldom seen.

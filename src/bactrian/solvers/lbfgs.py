@@ -3,7 +3,9 @@
 The solver sees a callable that returns value and gradient, and an inner product. The direction is computed from inner
 products alone (the two loops run over coefficients of the stored vectors; Chen, Wang and Zhou, NIPS 2014), so each
 iteration makes one pass over the memory for inner products and one for the direction, and a distributed inner
-product is called once for all of them. With an L1 term the steps are those of OWL-QN (Andrew and Gao, ICML 2007).
+product is called once for all of them. With an L1 term the steps are those of OWL-QN (Andrew and Gao, ICML 2007), but
+only the entries at 0 are held to the sign of steepest descent: a direction with others cut off takes ten times as many
+iterations.
 
 Without an L1 term, vectors may be of any type with arithmetic, ``abs`` and ``max``, such as tensors on a GPU, given a
 memory that holds and multiplies such vectors.
@@ -103,11 +105,19 @@ class Memory:
         """Largest absolute entry of a vector, wherever its parts are."""
         return largest(x)
 
-    def add(self, s: Floats, y: Floats) -> None:
-        """Store a pair unless its curvature is not positive."""
+    @property
+    def gathers(self) -> bool:
+        """Whether :meth:`direction_within` works: no part of the vectors is elsewhere."""
+        return self.inner is local_inner_products
+
+    def add(self, s: Floats, y: Floats, *, within: bool = False) -> None:
+        """Store a pair unless its curvature is not positive; ``within``: for :meth:`direction_within` alone."""
         slot = self._free_slot()
         rows = [slot, self._slots + slot]
         self._vectors[slot], self._vectors[rows[1]] = s, y
+        if within:
+            self._remember(slot, float(s @ s), float(s @ y), float(y @ y))
+            return
         products = self.inner(self._vectors, self._vectors[rows])
         self._know(slot, products)
         ss, sy = self._gram[rows, slot].tolist()
@@ -124,6 +134,26 @@ class Memory:
         direction: Floats = coefficients @ self._vectors
         direction -= scale * gradient
         return direction
+
+    def direction_within(self, gradient: Floats, free: Ints) -> Floats:
+        """The free entries of the direction in which the others stand still, from those entries of the pairs alone."""
+        rows = self._gathered(free)
+        gram, slots = rows @ rows.T, self._slots
+        order = [
+            slot
+            for slot in self._order
+            if gram[slot, slots + slot] > 1e-10 * math.sqrt(gram[slot, slot] * gram[slots + slot, slots + slot])
+        ]
+        if not order:
+            return -gradient / max(1.0, math.sqrt(float(gradient @ gradient)))
+        coefficients: Floats = np.zeros(2 * slots)
+        scale = _two_loops(gram, np.array(order), rows @ gradient, coefficients)
+        direction: Floats = coefficients @ rows
+        direction -= scale * gradient
+        return direction
+
+    def _gathered(self, free: Ints) -> Floats:
+        return self._vectors[:, free]
 
     def _free_slot(self) -> int:
         return next(slot for slot in range(self._slots) if slot not in self._order)
@@ -212,7 +242,7 @@ def minimise(
     iteration = 0
     best_value, best_norm, idle = np.inf, np.inf, 0
     while True:
-        slope = _pseudo_gradient(x, gradient, l1_vector) if sparse else gradient
+        slope = pseudo_gradient(x, gradient, l1_vector) if sparse else gradient
         norm = memory.largest(slope)
         if iteration == 0:
             tolerance = max(tolerance, relative * norm)
@@ -231,17 +261,17 @@ def minimise(
             return Minimum(x, value, gradient, iteration, Outcome.STOPPED, tolerance)
         if iteration >= max_iterations:
             return Minimum(x, value, gradient, iteration, Outcome.LIMIT, tolerance)
-        direction = memory.direction(slope)
-        if sparse:
-            direction = np.where(direction * slope < 0.0, direction, 0.0)
-        descent = float(memory.inner(direction[None], slope[None])[0, 0])
         found = None
-        if descent < 0.0:
-            search = _orthant_search if sparse else _wolfe_search
-            try:
-                found = search(function, memory, x, value, slope, direction, descent, l1_vector)
-            except _CutShortError:
-                return Minimum(x, value, gradient, iteration, Outcome.STOPPED, tolerance)
+        try:
+            if sparse:
+                descent, found = _orthant_step(function, memory, x, value, slope, l1_vector)
+            else:
+                direction = memory.direction(slope)
+                descent = float(memory.inner(direction[None], slope[None])[0, 0])
+                if descent < 0.0:
+                    found = _wolfe_search(function, memory, x, value, direction, descent)
+        except _CutShortError:
+            return Minimum(x, value, gradient, iteration, Outcome.STOPPED, tolerance)
         if found is None:
             if retried or not memory._order:
                 within_rounding = norm <= 10.0 * tolerance and -descent <= 10.0 * _NOISE * max(1.0, abs(value))
@@ -252,7 +282,7 @@ def minimise(
             continue
         retried = False
         new_x, value, new_gradient = found
-        memory.add(new_x - x, new_gradient - gradient)
+        memory.add(new_x - x, new_gradient - gradient, within=sparse and memory.gathers)
         x, gradient = new_x, new_gradient
         iteration += 1
 
@@ -273,9 +303,15 @@ def _interruptible(
     return evaluate
 
 
-def _pseudo_gradient(x: Floats, gradient: Floats, l1: Floats) -> Floats:
-    shrunk = np.sign(gradient) * np.maximum(np.abs(gradient) - l1, 0.0)
-    return np.where(x != 0.0, gradient + l1 * np.sign(x), shrunk)
+def pseudo_gradient(x: Floats, gradient: Floats, l1: float | Floats) -> Floats:
+    """Steepest-descent subgradient of smooth + l1 |x| (Andrew and Gao 2007); zero where |gradient| <= l1 at 0."""
+    slope = np.abs(gradient)
+    slope -= l1
+    np.maximum(slope, 0.0, out=slope)
+    np.copysign(slope, gradient, out=slope)
+    away = np.flatnonzero(x)
+    slope[away] = gradient[away] + np.broadcast_to(l1, x.shape)[away] * np.sign(x[away])
+    return slope
 
 
 _Found = tuple[Floats, float, Floats] | None
@@ -286,10 +322,8 @@ def _wolfe_search(
     memory: Memory,
     x: Floats,
     value: float,
-    _slope: Floats,
     direction: Floats,
     descent: float,
-    _l1: Floats,
 ) -> _Found:
     """A step with sufficient decrease and curvature, by bracketing and cubic interpolation.
 
@@ -343,27 +377,39 @@ def _interpolate(
     return float(min(max(t, low + 0.1 * width), high - 0.1 * width))
 
 
-def _orthant_search(
+def _orthant_step(
     function: Callable[[Floats], tuple[float, Floats]],
     memory: Memory,
     x: Floats,
     value: float,
     slope: Floats,
-    direction: Floats,
-    _descent: float,
     l1: Floats,
-) -> _Found:
-    """Backtracking within the orthant of x (or of -slope where x is 0)."""
-    orthant = np.where((x != 0.0) | (l1 == 0.0), np.sign(x), -np.sign(slope))
+) -> tuple[float, _Found]:
+    """The slope along the direction, and a step within the orthant of x (of -slope where x is 0), by backtracking.
+
+    Entries at 0 that would stay there are left out; others at 0 go downhill or stay.
+    """
+    free: Any = np.flatnonzero((x != 0.0) | (slope != 0.0)) if memory.gathers else slice(None)
+    full_slope, slope, begin, l1 = slope, slope[free], x[free], l1[free]
+    direction = memory.direction_within(slope, free) if memory.gathers else memory.direction(full_slope)
+    downhill = direction * slope < 0.0
+    direction = np.where(downhill | (begin != 0.0), direction, 0.0)
+    descent = float(memory.inner(direction[None], slope[None])[0, 0])
+    if descent >= 0.0:
+        direction = np.where(downhill, direction, 0.0)
+        descent = float(memory.inner(direction[None], slope[None])[0, 0])
+    orthant = np.where((begin != 0.0) | (l1 == 0.0), np.sign(begin), -np.sign(slope))
     noise = _NOISE * max(1.0, abs(value))
     t = 1.0
-    for _ in range(2 * _MAX_STEPS):
-        trial = x + t * direction
-        trial = np.where((trial * orthant > 0.0) | (l1 == 0.0), trial, 0.0)
+    for _ in range(2 * _MAX_STEPS if descent < 0.0 else 0):
+        inside = begin + t * direction
+        inside[(inside * orthant <= 0.0) & (l1 != 0.0)] = 0.0
+        trial = x.copy()  # the function may keep it
+        trial[free] = inside
         trial_value, trial_gradient = function(trial)
-        trial_value += float(l1 @ np.abs(trial))
-        decrease = float(memory.inner(slope[None], (trial - x)[None])[0, 0])
+        trial_value += float(l1 @ np.abs(inside))
+        decrease = float(memory.inner(slope[None], (inside - begin)[None])[0, 0])
         if np.isfinite(trial_value) and trial_value <= value + _ARMIJO * decrease + noise and decrease < 0.0:
-            return trial, trial_value, trial_gradient
+            return descent, (trial, trial_value, trial_gradient)
         t *= 0.5
-    return None
+    return descent, None
