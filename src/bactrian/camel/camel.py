@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bactrian.arrays import Floats
 from bactrian.camel.dual import Dual
 from bactrian.camel.entropy import Carving, CountingNumbers, carve
 from bactrian.camel.joint import Alternating, Joint
@@ -31,8 +31,6 @@ from bactrian.parallel.communicator import anywhere
 from bactrian.solvers.anderson import Anderson
 from bactrian.solvers.lbfgs import largest
 from bactrian.solvers.solution import Solution, Status
-
-Floats = NDArray[np.float64]
 
 _ENTROPIES = ("bethe", "clusters", "trw", "convex")
 

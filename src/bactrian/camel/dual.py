@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bactrian.arrays import Floats
 from bactrian.camel.entropy import Carving
 from bactrian.camel.file_parts import file_parts
 from bactrian.camel.messages import Messages
@@ -29,8 +29,6 @@ from bactrian.engines.numba.threads import Deadline, Workers
 from bactrian.graphs.inputs import N_BLOCKS
 from bactrian.graphs.packed import PackedData
 from bactrian.parallel.communicator import Alone, Communicator, Message, anywhere, combine, largest
-
-Floats = NDArray[np.float64]
 
 #: Weights from which passes over them are worth several threads.
 _MANY_WEIGHTS = 100_000

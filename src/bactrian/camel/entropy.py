@@ -32,16 +32,13 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import NDArray
 from scipy.optimize import linprog
 
-from bactrian.arrays import real_numbers
+from bactrian.arrays import Bools, Floats, Ints, real_numbers
 from bactrian.engines.numba.orders import appearances
 from bactrian.engines.numba.threads import Deadline
 from bactrian.graphs.packed import PackedData
 from bactrian.graphs.packing import is_bethe
-
-Floats = NDArray[np.float64]
 
 ENTROPIES = ("bethe", "folded", "clusters", "trw", "convex")
 
@@ -128,7 +125,7 @@ def _carve_numbers(data: PackedData, numbers: CountingNumbers) -> Carving:
     return Carving(cluster, own - folded, per_hub - folded)
 
 
-def _spread(numbers: Any, index: NDArray[np.int64], count: int, name: str) -> Floats:
+def _spread(numbers: Any, index: Ints, count: int, name: str) -> Floats:
     array = real_numbers(numbers, f"counting numbers of {name}")
     if not np.isfinite(array).all():
         raise ValueError(f"counting numbers of {name} must be finite")
@@ -141,7 +138,7 @@ def _spread(numbers: Any, index: NDArray[np.int64], count: int, name: str) -> Fl
     return array[index]
 
 
-def _tree_reweighted(data: PackedData, seed: int, late: NDArray[np.bool_]) -> Carving:
+def _tree_reweighted(data: PackedData, seed: int, late: Bools) -> Carving:
     """Tree-reweighted numbers from random maximal acyclic subsets; every cluster is in some of them."""
     if data.hub_numbers is not None:
         raise ValueError("trw has no numbers for region graphs; choose 'convex', or a graph with edges='bethe'")
@@ -197,7 +194,7 @@ def _convex(data: PackedData) -> Carving:
     return Carving(np.ones(layout.n_clusters), _snapped(hub), np.zeros(layout.n_hubs))
 
 
-def _share_a_variable(data: PackedData, instance: int, taking: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def _share_a_variable(data: PackedData, instance: int, taking: Bools) -> Bools:
     """Which clusters of an explicit graph have a variable that is in all of their sepsets, as far as these take."""
     layout, hub_scopes = data.layout, data.views.scopes(instance)[2]
     first_hub = int(layout.instance_hubs[instance])

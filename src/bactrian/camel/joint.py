@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bactrian.arrays import Floats
 from bactrian.camel.dual import Dual, Evaluation
 from bactrian.camel.memories import SharedMemory, make_memory
 from bactrian.camel.run import InnerResult, Run
 from bactrian.camel.schedule import SCHEDULE
 from bactrian.solvers.lbfgs import Step, minimise, pseudo_gradient
 from bactrian.solvers.solution import Status
-
-Floats = NDArray[np.float64]
 
 
 class JointObjective:

@@ -14,14 +14,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bactrian.arrays import Floats, Ints
 from bactrian.camel.dual import Dual
 from bactrian.camel.messages import Messages
 from bactrian.graphs.packed import PackedData
 from bactrian.parallel.communicator import largest
 
-Floats = NDArray[np.float64]
 Extrapolate = Callable[[Floats, Floats, Floats], Floats | None]
 
 
@@ -156,14 +155,14 @@ def _smoothed_log(data: PackedData, counts: Floats) -> Floats:
     return np.log((pooled + 1.0 / sizes[hub]) / (total + 1.0))
 
 
-def _pool(data: PackedData, most_states: int) -> NDArray[np.int64]:
+def _pool(data: PackedData, most_states: int) -> Ints:
     """(n_hub_states,) place of each hub state among the states of all kinds."""
     hub = data.hub_of_state
     state = np.arange(data.layout.n_hub_states) - data.layout.hub_offset[hub]
     return data.hub_kind[hub] * most_states + state
 
 
-def _centred(part: Messages, hub: NDArray[np.int64], new: Floats, old: Floats) -> Floats:
+def _centred(part: Messages, hub: Ints, new: Floats, old: Floats) -> Floats:
     """The change of g without a constant per hub, for a constant changes nothing; 0 where a state is forbidden."""
     usable = np.isfinite(old) & np.isfinite(new)
     difference = np.subtract(new, old, out=np.zeros_like(new), where=usable)

@@ -10,8 +10,8 @@ import math
 from typing import NamedTuple, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bactrian.arrays import Bools, Floats, Ints
 from bactrian.camel.entropy import Carving
 from bactrian.camel.schedule import SCHEDULE, Schedule
 from bactrian.engines.files.space import Space
@@ -23,9 +23,6 @@ from bactrian.engines.numba.tables import Beliefs, Numbers, Tables, fill_scores,
 from bactrian.engines.numba.threads import Deadline, Workers, balanced_blocks
 from bactrian.graphs.inputs import N_BLOCKS
 from bactrian.graphs.packed import PackedData, TableReader, tables_by_number
-
-Floats = NDArray[np.float64]
-
 
 #: Table entries below which a block is not worth handing to a thread.
 _LEAST_ENTRIES = 2_000.0
@@ -195,7 +192,7 @@ class Messages:
             self.multipliers[:] = 0.0  # two sweeps need no start, and levels of an earlier one would cost digits
         leaps = self.consistency and not self.has_saddle and damping == 0.0 and tree_sweeps >= max_sweeps
         leg = self.schedule.leg if leaps else max_sweeps
-        done: int | NDArray[np.int64] = 0
+        done: int | Ints = 0
         before: tuple[Floats, Floats] | None = None
         while True:
             self._sweep(tolerance, min(leg, max_sweeps), tree_sweeps, damping)
@@ -275,7 +272,7 @@ class Messages:
             )
         return done
 
-    def sweep_running(self, running: NDArray[np.bool_], first: int, last: int, tolerance: float, sweeps: int) -> bool:
+    def sweep_running(self, running: Bools, first: int, last: int, tolerance: float, sweeps: int) -> bool:
         """Up to so many sweeps of the instances of a block that are running, where the fastest path applies.
 
         Returns whether it did; residuals, sweeps and ``done`` of the instances are in ``beliefs``. Without damping.

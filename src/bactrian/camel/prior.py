@@ -12,12 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from bactrian.arrays import real_numbers
+from bactrian.arrays import Floats, real_numbers
 from bactrian.errors import ArgumentError, ArgumentTypeError
-
-Floats = NDArray[np.float64]
 
 _NUMBERS = int | float | np.integer | np.floating
 

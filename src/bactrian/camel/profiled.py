@@ -9,16 +9,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bactrian.arrays import Floats
 from bactrian.camel.dual import Evaluation
 from bactrian.camel.memories import make_memory
 from bactrian.camel.run import InnerResult, Run
 from bactrian.camel.schedule import SCHEDULE
 from bactrian.solvers.lbfgs import Minimum, Outcome, Step, minimise, pseudo_gradient
 from bactrian.solvers.solution import Status
-
-Floats = NDArray[np.float64]
 
 
 class ProfiledObjective:

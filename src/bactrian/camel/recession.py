@@ -23,18 +23,15 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import NDArray
 from scipy.optimize import linprog
 from scipy.sparse.linalg import lsmr
 
+from bactrian.arrays import Bools, Floats, Ints
 from bactrian.camel.messages import Messages
 from bactrian.engines.numba.recession import recession
 from bactrian.engines.numba.threads import Workers
 from bactrian.graphs.packed import PackedData
 from bactrian.parallel.communicator import Communicator, anywhere, gather, largest, total
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 #: States of clusters and hubs up to which the linear program is solved, entries of the dense features, and its seconds.
 _MOST_STATES, _MOST_FEATURES, _MOST_SECONDS = 20_000, 20_000_000, 20.0
@@ -62,7 +59,7 @@ class States:
         return sp.csr_array((np.ones(n), (np.arange(n), self.owner)), shape=(n, self.weight.size))
 
 
-def collect_states(parts: Iterable[Messages], free: NDArray[np.bool_], communicator: Communicator) -> States | None:
+def collect_states(parts: Iterable[Messages], free: Bools, communicator: Communicator) -> States | None:
     """The states of all parts, of all ranks, with beliefs at the last evaluation; None where there are too many.
 
     ``free`` are the weights without a prior: others have no part in a direction of recession.
@@ -89,7 +86,7 @@ def _n_rows(data: PackedData) -> int:
     return int(np.diff(layout.table_offset)[layout.cluster_table].sum()) + layout.n_hub_states
 
 
-def states_of(messages: Messages, free: NDArray[np.bool_]) -> States:
+def states_of(messages: Messages, free: Bools) -> States:
     """The states of instances that have weight, with features of free weights and beliefs at the last evaluation."""
     data, layout = messages.data, messages.data.layout
     table_size = np.diff(layout.table_offset)
@@ -143,7 +140,7 @@ def states_of(messages: Messages, free: NDArray[np.bool_]) -> States:
     return States(matrix[kept], consistency[kept], owner[kept], weight, belief[kept], bool(impossible.any()))
 
 
-def feature_matrix(data: PackedData, free: NDArray[np.bool_]) -> tuple[sp.csr_array, Floats]:
+def feature_matrix(data: PackedData, free: Bools) -> tuple[sp.csr_array, Floats]:
     """Features that free weights multiply, of table entries followed by hub states, and base scores.
 
     Columns of weights that are not learned are empty.
@@ -248,9 +245,7 @@ def _is_inside(states: States, empirical: Floats) -> bool:
     return False
 
 
-def _find_direction(
-    states: States, empirical: Floats, seconds: float
-) -> tuple[Floats, Floats, NDArray[np.bool_]] | None:
+def _find_direction(states: States, empirical: Floats, seconds: float) -> tuple[Floats, Floats, Bools] | None:
     """Weights and multipliers along which D does not rise and most states lose score; and states that do not count.
 
     None where the linear program was not solved. States that cannot occur in consistent beliefs, because of states
@@ -267,7 +262,7 @@ def _find_direction(
 
 
 def _solve(
-    states: States, empirical: Floats, ignored: NDArray[np.bool_], seconds: float, *, fixed: bool
+    states: States, empirical: Floats, ignored: Bools, seconds: float, *, fixed: bool
 ) -> tuple[Floats, Floats, Floats] | None:
     """Maximise the sum of losses, each at most 1, subject to r <= 0; weights, multipliers and losses."""
     n_rows, n_owners = states.owner.size, states.weight.size
@@ -298,7 +293,7 @@ def _solve(
     return solved.x[:n_weights], solved.x[n_weights : n_weights + n_links], solved.x[-n_rows:]
 
 
-def _holds(states: States, empirical: Floats, weights: Floats, multipliers: Floats, ignored: NDArray[np.bool_]) -> bool:
+def _holds(states: States, empirical: Floats, weights: Floats, multipliers: Floats, ignored: Bools) -> bool:
     """Whether r <= 0 along a direction, up to rounding, though a state loses score."""
     scores = states.features @ weights + states.consistency @ multipliers
     top = np.full(states.weight.size, -np.inf)

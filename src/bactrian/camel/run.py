@@ -9,8 +9,8 @@ from typing import Any, NoReturn, Protocol
 from weakref import ref
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bactrian.arrays import Bools, Floats
 from bactrian.camel.dual import Evaluation
 from bactrian.camel.messages import MessageTables
 from bactrian.camel.prior import Prior
@@ -24,8 +24,6 @@ from bactrian.graphs.triplets import TightenedData
 from bactrian.parallel.communicator import Alone, Communicator, Message, Signals, total
 from bactrian.solvers.lbfgs import Outcome, pseudo_gradient
 from bactrian.solvers.solution import Callback, Progress, Record, Solution, Status, WarmState
-
-Floats = NDArray[np.float64]
 
 #: Directions that the path suggests are tried as they are, and rounded to such parts of their largest weight; how far
 #: a direction is followed to see where multipliers go, and sweeps there.
@@ -277,7 +275,7 @@ class Run:
         seconds = max(1.0, self.signals.deadline - time.perf_counter())
         return states is not None and has_direction(states, empirical, communicator, seconds)
 
-    def _path_recedes(self, dual: Any, weights: Floats, free: NDArray[np.bool_]) -> bool:
+    def _path_recedes(self, dual: Any, weights: Floats, free: Bools) -> bool:
         """Whether the last leg of the path, or what rounding makes of it, is a direction of recession."""
         leg = np.where(free, weights - self._path[0] if self._path else weights, 0.0)
         length = float(np.abs(leg).max(initial=0.0))

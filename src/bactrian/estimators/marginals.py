@@ -9,7 +9,7 @@ from itertools import combinations
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from bactrian.arrays import Bools, Floats, real_numbers
 from bactrian.errors import ArgumentError, ArgumentTypeError, check_number
@@ -373,7 +373,7 @@ def _checked_impossible(
 ) -> tuple[tuple[Bools, ...], tuple[tuple[Scope, Floats], ...]]:
     """Impossible cells of each margin, and tables for those that are in none."""
     cells = [np.zeros(margin.table.shape, dtype=bool) for margin in margins]
-    others: dict[Scope, NDArray[np.float64]] = {}
+    others: dict[Scope, Floats] = {}
     if isinstance(impossible, Mapping | str) or not isinstance(impossible, Sequence):
         raise ArgumentTypeError("impossible", f"must be a list of mappings from names to states, found {impossible!r}")
     for k, entry in enumerate(impossible):

@@ -13,16 +13,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bactrian.arrays import Ints
 from bactrian.estimators.sequences import LinearChainCRF, SkipChainCRF
 from bactrian.experiments.paper_table import status_of
 from bactrian.solvers.solution import ConvergenceWarning, Solution
 from bactrian.text.documents import Document
 from bactrian.text.entities import Scores, entity_scores, token_scores
 from bactrian.text.features import EntityFeatures, Token
-
-Positions = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -59,7 +57,7 @@ class Corpus:
     documents: Sequence[Document]
     tokens: Sequence[list[Token]]
     tags: Sequence[list[str]]
-    breaks: Sequence[Positions] = field(repr=False)
+    breaks: Sequence[Ints] = field(repr=False)
 
     @staticmethod
     def of(documents: Sequence[Document], settings: TaggerSettings, source: str) -> Corpus:

@@ -19,11 +19,9 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from bactrian.arrays import Floats
 from bactrian.graphs.domain import Domain
 from bactrian.graphs.graph import ClusterGraph, Edge, Scope, SepsetHubs
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 class RegionGraph(ClusterGraph):

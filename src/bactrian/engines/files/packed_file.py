@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import save
 
+from bactrian.arrays import Bools
 from bactrian.engines.numba.layout import Layout
 from bactrian.files import atomic_file
 from bactrian.graphs.inputs import Inputs
@@ -86,7 +87,7 @@ def write_packed(path: Path, data: PackedData) -> None:
         stream.write(save(plain, {"packed": json.dumps(described)}))
 
 
-def read_packed(file: MappedFile, active: NDArray[np.bool_] | None) -> PackedData:
+def read_packed(file: MappedFile, active: Bools | None) -> PackedData:
     """Packed data whose arrays are those of the file."""
     described = json.loads(file.metadata["packed"])
     arrays = file.arrays

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from safetensors.numpy import save
 
+from bactrian.arrays import Bools, Floats
 from bactrian.engines.files.packed_file import MappedFile, read_packed, write_packed
 from bactrian.files import atomic_file
 from bactrian.graphs.graph_data import GraphData
@@ -79,8 +79,8 @@ class PackedFolder:
         if any(folder.iterdir()):
             raise ValueError(f"{folder} is not empty; name another folder")
         chunks: list[Chunk] = []
-        observed: NDArray[np.float64] | None = None
-        active: NDArray[np.bool_] | None = None
+        observed: Floats | None = None
+        active: Bools | None = None
         model: tuple[Any, ...] | None = None
         for k, part in enumerate(parts):
             if not isinstance(part, GraphData):
@@ -169,7 +169,7 @@ class PackedFolder:
             shares[least].append(k)
         return replace(self, chunks=tuple(self.chunks[k] for k in sorted(shares[rank])), rank=rank)
 
-    def observed(self) -> tuple[NDArray[np.float64], NDArray[np.bool_] | None]:
+    def observed(self) -> tuple[Floats, Bools | None]:
         """Sum of the observed features of all chunks, and which weights are learned (None: all)."""
         path = self.path / "observed.safetensors"
         if not path.is_file() or _checksum(path) != self.observed_sha256:

@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from bactrian.arrays import Floats
+
 Array = TypeVar("Array", bound=NDArray[Any])
 _ALIGNMENT = 64
 
@@ -17,7 +19,7 @@ _ALIGNMENT = 64
 class Space:
     """Arrays in memory."""
 
-    def zeros(self, size: int) -> NDArray[np.float64]:
+    def zeros(self, size: int) -> Floats:
         """An array that keeps what is written to it."""
         return np.zeros(size)
 
@@ -25,7 +27,7 @@ class Space:
         """An array that will not change."""
         return array
 
-    def scratch(self, size: int) -> NDArray[np.float64]:
+    def scratch(self, size: int) -> Floats:
         """An array whose contents matter within one pass alone."""
         return np.zeros(size)
 
@@ -35,9 +37,9 @@ class Buffers:
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity  # of each buffer; memory is taken as it is written to
-        self._buffers: list[NDArray[np.float64]] = []
+        self._buffers: list[Floats] = []
 
-    def get(self, index: int, size: int) -> NDArray[np.float64]:
+    def get(self, index: int, size: int) -> Floats:
         """The first ``size`` entries of the buffer of that number."""
         while len(self._buffers) <= index:
             self._buffers.append(np.empty(self._capacity))
@@ -65,7 +67,7 @@ class FileSpace(Space):
             raise AssertionError(f"the file has room for {self._capacity} bytes, wanted {self._used}")
         return np.frombuffer(self._map, dtype, size, start)
 
-    def zeros(self, size: int) -> NDArray[np.float64]:
+    def zeros(self, size: int) -> Floats:
         """See :class:`Space`."""
         return self._take(size, np.float64)
 
@@ -75,7 +77,7 @@ class FileSpace(Space):
         kept[:] = array
         return kept  # type: ignore[no-any-return]
 
-    def scratch(self, size: int) -> NDArray[np.float64]:
+    def scratch(self, size: int) -> Floats:
         """See :class:`Space`."""
         self._n_scratch += 1
         return self._buffers.get(self._n_scratch - 1, size)

@@ -29,11 +29,9 @@ from typing import Any
 
 import numpy as np
 from numba import types
-from numpy.typing import NDArray
 
+from bactrian.arrays import Floats
 from bactrian.compiling import intrinsic, njit
-
-Floats = NDArray[np.float64]
 
 #: Range of logarithms from which exponentials no longer share one scale.
 WIDEST = 600.0

@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bactrian.arrays import Bools, Floats, Ints
 from bactrian.compiling import njit
 from bactrian.engines.numba.blocks import Blocks, conditional_start
-from bactrian.engines.numba.layout import Ints, Layout
+from bactrian.engines.numba.layout import Layout
 from bactrian.engines.numba.tables import largest_sizes
 
-Floats = NDArray[np.float64]
 Scratch = tuple[Floats, Floats, Floats, Floats]
 
 
@@ -338,15 +337,13 @@ def _maximise_block(
             states[hub] = first_best(local[start:], layout.hub_offset[hub + 1] - start)
 
 
-Flags = NDArray[np.bool_]
-
 #: Passes over the variables of an instance at most.
 _PASSES = 20
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def lower_instances(
-    layout: Layout, scores: Scores, states: Ints, active: Flags, tolerance: Floats, first: int, last: int
+    layout: Layout, scores: Scores, states: Ints, active: Bools, tolerance: Floats, first: int, last: int
 ) -> None:
     """Lower the allowed assignments of the active instances among ``first:last`` while that costs them nothing.
 

@@ -9,13 +9,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bactrian.arrays import Bools, Floats, Ints
 from bactrian.compiling import njit
-from bactrian.engines.numba.layout import Ints, Layout
-
-Floats = NDArray[np.float64]
-Flags = NDArray[np.bool_]
+from bactrian.engines.numba.layout import Layout
 
 
 class Blocks(NamedTuple):
@@ -26,7 +23,7 @@ class Blocks(NamedTuple):
     order: Ints  #: (H,) variables, block after block, parents before children
     up_link: Ints  #: (H,) link of a variable to the cluster that it shares with its parent, or -1 for a root
     down_link: Ints  #: (H,) the parent's link to that cluster
-    inside: Flags  #: (L,) the link belongs to such a cluster
+    inside: Bools  #: (L,) the link belongs to such a cluster
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -126,7 +123,7 @@ def _order_block(
     filled: int,
     up_link: Ints,
     down_link: Ints,
-    inside: Flags,
+    inside: Bools,
 ) -> int:
     """Breadth-first order of a block's forest from ``order[filled]`` on; returns where it ends."""
     head = filled

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bactrian.arrays import Bools, Floats, Ints
 from bactrian.compiling import njit
 from bactrian.engines.numba.assignments import (
     Climber,
@@ -26,10 +26,7 @@ from bactrian.engines.numba.assignments import (
     update_star,
 )
 from bactrian.engines.numba.blocks import Blocks
-from bactrian.engines.numba.layout import Ints, Layout
-
-Floats = NDArray[np.float64]
-Flags = NDArray[np.bool_]
+from bactrian.engines.numba.layout import Layout
 
 _CLIMBS = 20
 _ROUNDING = 1e-9
@@ -41,7 +38,7 @@ class Assignments(NamedTuple):
     states: Ints  #: (H,) state of each variable
     score: Floats  #: (M,) joint log score; -inf where the assignment is forbidden
     bound: Floats  #: (M,) no assignment scores more; +inf where the method has no bound, -inf where none is allowed
-    converged: Flags  #: (M,)
+    converged: Bools  #: (M,)
     iterations: Ints  #: (M,)
 
 
@@ -52,7 +49,7 @@ def max_product_instances(
     blocks: Blocks,
     multipliers: Floats,
     found: Assignments,
-    active: Flags,
+    active: Bools,
     first: int,
     last: int,
     tolerance: float,
@@ -129,7 +126,7 @@ def dual_instances(
     blocks: Blocks,
     multipliers: Floats,
     found: Assignments,
-    active: Flags,
+    active: Bools,
     first: int,
     last: int,
     tolerance: float,

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bactrian.arrays import Bools, Floats, Ints
 from bactrian.compiling import njit
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 
 @njit(cache=True, nogil=True)
-def assign_scopes(flat: Ints, offsets: Ints, free: NDArray[np.bool_], order: Ints, clique_of: Ints) -> Ints:
+def assign_scopes(flat: Ints, offsets: Ints, free: Bools, order: Ints, clique_of: Ints) -> Ints:
     """Clique of each scope: that of its variable eliminated first, which had the others as neighbours."""
     position = np.empty(free.size, np.int64)
     for t in range(order.size):
@@ -65,7 +62,7 @@ def supernodes(order: Ints, bag_offsets: Ints, bags: Ints, n: int) -> tuple[Ints
 
 
 @njit(cache=True, nogil=True)
-def adjacency(flat: Ints, offsets: Ints, free: NDArray[np.bool_]) -> tuple[Ints, Ints, Ints]:
+def adjacency(flat: Ints, offsets: Ints, free: Bools) -> tuple[Ints, Ints, Ints]:
     """Neighbours of the free variables: those of v are ``pool[start[v] : start[v] + degree[v]]``."""
     n = free.size
     counts = np.zeros(n + 1, np.int64)
@@ -194,7 +191,7 @@ def _append(pool: Ints, used: int, start: Ints, length: Ints, capacity: Ints, u:
 
 
 @njit(cache=True, nogil=True)
-def _compact(pool: Ints, start: Ints, length: Ints, alive: NDArray[np.bool_], v: int) -> None:
+def _compact(pool: Ints, start: Ints, length: Ints, alive: Bools, v: int) -> None:
     """Drop the neighbours of v that have been eliminated from its list."""
     kept = 0
     for u in pool[start[v] : start[v] + length[v]]:
@@ -222,7 +219,7 @@ def eliminate(
     degree: Ints,
     pool: Ints,
     fill: Ints,
-    free: NDArray[np.bool_],
+    free: Bools,
     logs: Floats,
     rule: int,
     rank: Ints,

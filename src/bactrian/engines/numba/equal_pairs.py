@@ -21,8 +21,8 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bactrian.arrays import Bools, Floats, Ints
 from bactrian.compiling import njit
 from bactrian.engines.numba.arithmetic import LEAST, MOST, RISING, WIDEST, exp, in_range, log
 from bactrian.engines.numba.layout import Layout
@@ -43,8 +43,6 @@ from bactrian.engines.numba.vectors import (
     widen,
 )
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 #: Its length is the number of states.
 States = tuple[int, ...]
 
@@ -267,7 +265,7 @@ def is_narrow(layout: Layout, tables: Tables, instance: int) -> bool:
 @njit(cache=True, nogil=True, error_model="numpy")
 def sweep_uniform(
     layout: Layout, plan: Plan, tables: Tables, numbers: Numbers, multipliers: Floats, beliefs: Beliefs,
-    weights: Floats, shared_counts: Floats, skipped: NDArray[np.bool_], first: int, last: int, tolerance: float,
+    weights: Floats, shared_counts: Floats, skipped: Bools, first: int, last: int, tolerance: float,
     max_sweeps: int, tree_sweeps: int, states: States,
 ) -> bool:  # fmt: skip
     """Sweep instances ``first:last`` and evaluate D there; sets ``beliefs.done`` and returns whether all were done.
@@ -521,7 +519,7 @@ def _are_alike(layout: Layout, shares: Floats, instance: int) -> bool:
 @njit(cache=True, nogil=True, error_model="numpy")
 def _pairs_alike(
     layout: Layout, tables: Tables, beliefs: Beliefs, instance: int, weight: float, times: Floats, logs: Floats,
-    first_cluster: NDArray[np.int64], states: States,
+    first_cluster: Ints, states: States,
 ) -> float:  # fmt: skip
     """What ``_pairs_apart`` does, where pairs of a table are all alike: its first pair is worked out, others copied.
 

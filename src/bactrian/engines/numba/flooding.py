@@ -16,15 +16,13 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bactrian.arrays import Bools, Floats, Ints
 from bactrian.compiling import njit
 from bactrian.engines.numba.arithmetic import FAST_MATH, LEAST, LEAST_RATIO, MOST, RISING, WIDEST, exp, normalise_logs
 from bactrian.engines.numba.layout import Layout
 from bactrian.engines.numba.stars import exp_message, incoming_message, update_constrained
 from bactrian.engines.numba.tables import Numbers, Scratch, Tables
-
-Floats = NDArray[np.float64]
 
 
 class LinearMessages(NamedTuple):
@@ -33,7 +31,7 @@ class LinearMessages(NamedTuple):
     outgoing: Floats  #: (n_link_states,) u
     incoming: Floats  #: (n_link_states,) m
     psi: Floats  #: (n_hub_states,) exp(theta_v), largest entry 1
-    in_use: NDArray[np.bool_]  #: (M,) kept by the residual schedule between calls
+    in_use: Bools  #: (M,) kept by the residual schedule between calls
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -178,9 +176,6 @@ def update_hubs(layout: Layout, linear: LinearMessages, instance: int, belief: F
                 u[offset + k] = new
         change = max(change, largest / total, RISING if rising else 0.0)
     return change
-
-
-Ints = NDArray[np.int64]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")  # no fast math, which Numba hands down to the exponential

@@ -19,14 +19,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bactrian.arrays import Bools, Floats, Ints
 from bactrian.compiling import njit
 from bactrian.engines.numba.assignments import Scratch, fill_sums, first_best, scratch, update_star
-from bactrian.engines.numba.layout import Ints, Layout
-
-Floats = NDArray[np.float64]
-Flags = NDArray[np.bool_]
+from bactrian.engines.numba.layout import Layout
 
 
 class Tight(NamedTuple):
@@ -37,9 +34,9 @@ class Tight(NamedTuple):
     left: Ints  #: how many a cluster has left
     support: Ints  #: how many of them support each link state
     queue: Ints  #: hubs to look at, in a ring
-    queued: Flags  #: whether a hub is in the queue
+    queued: Bools  #: whether a hub is in the queue
     ends: Ints  #: the two ends of the ring
-    dead: Flags  #: scratch over the states of a hub
+    dead: Bools  #: scratch over the states of a hub
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -54,8 +51,8 @@ def decode_trees(
     variable_stride: Ints,
     variable_states: Ints,
     states: Ints,
-    feasible: Flags,
-    active: Flags,
+    feasible: Bools,
+    active: Bools,
     first: int,
     last: int,
 ) -> None:
@@ -235,7 +232,7 @@ def _make_consistent(layout: Layout, tight: Tight, m: int) -> None:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def decode_pairs(
-    layout: Layout, entries: Floats, hub_scores: Floats, tolerance: Floats, states: Ints, done: Flags, first: int,
+    layout: Layout, entries: Floats, hub_scores: Floats, tolerance: Floats, states: Ints, done: Bools, first: int,
     last: int,
 ) -> None:  # fmt: skip
     """Fill ``states`` of hubs and set ``done`` for the instances among ``first:last`` that are forests of pairs."""

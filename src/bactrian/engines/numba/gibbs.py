@@ -15,11 +15,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from bactrian.arrays import Floats, Ints
 from bactrian.compiling import njit
 from bactrian.engines.numba.arithmetic import exp, logsumexp
 from bactrian.engines.numba.assignments import Scores, joint_score
 from bactrian.engines.numba.blocks import Blocks, conditional_start
-from bactrian.engines.numba.layout import Ints, Layout
+from bactrian.engines.numba.layout import Layout
 
 Words = NDArray[np.uint64]
 
@@ -51,7 +52,7 @@ def uniform(state: Words) -> float:
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def draw(probabilities: NDArray[np.float64], start: int, size: int, state: Words) -> int:
+def draw(probabilities: Floats, start: int, size: int, state: Words) -> int:
     """A state drawn from ``probabilities[start : start + size]``, which add up to about 1."""
     total = 0.0
     for k in range(size):
@@ -67,7 +68,6 @@ def draw(probabilities: NDArray[np.float64], start: int, size: int, state: Words
     return chosen
 
 
-Floats = NDArray[np.float64]
 Work = tuple[Floats, Floats, Floats]
 
 

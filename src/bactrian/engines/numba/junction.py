@@ -19,13 +19,10 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bactrian.arrays import Floats, Ints
 from bactrian.compiling import njit
 from bactrian.engines.numba.arithmetic import FAST_MATH, WIDEST, exp
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 class TreePlan(NamedTuple):

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-Ints = NDArray[np.int64]
+from bactrian.arrays import Bools, Ints
 
 
 class Layout(NamedTuple):
@@ -27,7 +27,7 @@ class Layout(NamedTuple):
     instance_hubs: Ints  #: (M + 1,) hubs of instance m
     instance_clusters: Ints  #: (M + 1,) clusters of instance m
     hub_order: Ints  #: (H,) hubs of each instance in the order of a forward sweep
-    instance_is_tree: NDArray[np.bool_]  #: (M,) the bipartite graph of hubs and clusters is a forest
+    instance_is_tree: Bools  #: (M,) the bipartite graph of hubs and clusters is a forest
     hub_offset: Ints  #: (H + 1,) states of hub h in arrays over hub states
     hub_links: Ints  #: (H + 1,) links of hub h
     link_hub: Ints  #: (L,)

@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bactrian.arrays import Floats
 from bactrian.compiling import njit
 from bactrian.engines.numba.arithmetic import FAST_MATH
-
-Floats = NDArray[np.float64]
 
 #: Entries of a vector that fit into the nearest cache together with those of another.
 _TILE = 1024

@@ -14,14 +14,11 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bactrian.arrays import Bools, Floats, Ints
 from bactrian.compiling import njit
 from bactrian.engines.numba.arithmetic import exp, normalise_logs
-from bactrian.engines.numba.layout import Ints, Layout
-
-Floats = NDArray[np.float64]
-Flags = NDArray[np.bool_]
+from bactrian.engines.numba.layout import Layout
 
 _ROUNDING = 1e-12
 
@@ -39,7 +36,7 @@ def ascend_instances(
     last: int,
     tolerance: float,
     max_iterations: int,
-    late: Flags,
+    late: Bools,
 ) -> None:
     """Update the beliefs of instances ``first:last`` until none changes by more than ``tolerance``, or it is ``late``.
 

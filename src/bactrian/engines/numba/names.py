@@ -9,10 +9,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from bactrian.arrays import Ints
 from bactrian.compiling import njit
 
 Bytes = NDArray[np.uint8]
-Ints = NDArray[np.int64]
 Slots = NDArray[np.int32]
 
 _BASIS, _PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)  # Fowler-Noll-Vo 1a

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bactrian.arrays import Bools, Ints
 from bactrian.compiling import njit
 from bactrian.engines.numba.layout import Layout
-
-Ints = NDArray[np.int64]
 
 
 @njit(cache=True, nogil=True)
@@ -19,7 +17,7 @@ def sweep_order(
     link_hub: Ints,
     cluster_links: Ints,
     cluster_link: Ints,
-) -> tuple[Ints, NDArray[np.bool_]]:
+) -> tuple[Ints, Bools]:
     """Order of each instance's hubs, and whether its graph of hubs and clusters is a forest.
 
     On a forest the order is breadth-first: a backward sweep over it collects messages at the roots and a forward sweep
@@ -123,7 +121,7 @@ def _joins(ends: Ints, first: int, last: int, parent: Ints, roots: Ints) -> bool
 
 @njit(cache=True, nogil=True)
 def appearances(
-    layout: Layout, instance: int, by_hub: bool, order: Ints, n_forests: int, counts: Ints, late: NDArray[np.bool_]
+    layout: Layout, instance: int, by_hub: bool, order: Ints, n_forests: int, counts: Ints, late: Bools
 ) -> int:
     """How often each item is in a maximal acyclic subset; returns the number of subsets drawn.
 

@@ -20,14 +20,12 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bactrian.arrays import Bools, Floats
 from bactrian.compiling import njit
 from bactrian.engines.numba.arithmetic import FAST_MATH, LEAST, MOST, RISING, WIDEST, exp
 from bactrian.engines.numba.layout import Layout
 from bactrian.engines.numba.tables import Beliefs, Numbers, Tables, clear_counts, evaluate_hubs
-
-Floats = NDArray[np.float64]
 
 
 class Linear(NamedTuple):
@@ -376,7 +374,7 @@ def evaluate_pairwise(
     weights: Floats,
     shares: Floats,
     shared_counts: Floats,
-    pairwise: NDArray[np.bool_],
+    pairwise: Bools,
     first: int,
     last: int,
     tolerance: float,

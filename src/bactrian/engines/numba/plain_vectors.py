@@ -7,11 +7,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bactrian.arrays import Floats
 from bactrian.engines.numba.arithmetic import RISING
 
-Floats = NDArray[np.float64]
 States = tuple[Any, ...]
 
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bactrian.arrays import Bools, Floats
 from bactrian.compiling import njit
 from bactrian.engines.numba.layout import Layout
-
-Floats = NDArray[np.float64]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -17,8 +15,8 @@ def recession(
     entries: Floats,
     hub_scores: Floats,
     multipliers: Floats,
-    possible: NDArray[np.bool_],
-    possible_hub: NDArray[np.bool_],
+    possible: Bools,
+    possible_hub: Bools,
     weights: Floats,
 ) -> tuple[float, float]:
     """Weighted sum of the largest scores of clusters and hubs, and the most that a possible state loses against one.

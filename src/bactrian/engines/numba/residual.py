@@ -24,8 +24,8 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bactrian.arrays import Bools, Floats, Ints
 from bactrian.compiling import njit
 from bactrian.engines.numba.arithmetic import FAST_MATH
 from bactrian.engines.numba.flooding import (
@@ -44,9 +44,6 @@ from bactrian.engines.numba.schedules import CONTRADICTION, CONVERGED, RUNNING, 
 from bactrian.engines.numba.stars import incoming_message
 from bactrian.engines.numba.tables import Numbers, Scratch, Tables, new_scratch
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-
 #: What a change from or to impossible counts as, in nats.
 FAR = 50.0
 #: Changes below this are rounding.
@@ -64,8 +61,8 @@ class Queue(NamedTuple):
     heap: Ints  #: (H,) heap of each instance's hubs, in its range ``instance_hubs``
     place: Ints  #: (H,) place of a hub in its heap
     contraction: Floats  #: (T,) factor by which a table's messages shrink changes
-    started: NDArray[np.bool_]  #: (M,) the first pass was made
-    late: NDArray[np.bool_]  #: (1,) time is up
+    started: Bools  #: (M,) the first pass was made
+    late: Bools  #: (1,) time is up
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from bactrian.arrays import Bools, Floats, Ints
 from bactrian.compiling import njit
 from bactrian.engines.numba.flooding import (
     LinearMessages,
@@ -31,9 +32,6 @@ from bactrian.engines.numba.pairs import load_messages, new_linear, store_messag
 from bactrian.engines.numba.stars import sweep_hubs
 from bactrian.engines.numba.tables import Beliefs, Numbers, Tables, new_scratch
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-
 RUNNING, CONVERGED, CONTRADICTION = 0, 1, 2
 
 
@@ -46,7 +44,7 @@ class SweepProgress(NamedTuple):
     residual: Floats  #: (M,) largest change of a marginal in the last sweep
     damping: Floats  #: (M,) part of the old multipliers that stays
     exact_sweeps: Ints  #: (M,) sequential sweeps that are exact (two, on a tree), or 0
-    late: NDArray[np.bool_]  #: (1,) time is up: no more sweeps, but one
+    late: Bools  #: (1,) time is up: no more sweeps, but one
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -76,7 +74,7 @@ def _record(
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def record_sweeps(
-    layout: Layout, progress: SweepProgress, beliefs: Beliefs, running: NDArray[np.bool_], first: int, last: int,
+    layout: Layout, progress: SweepProgress, beliefs: Beliefs, running: Bools, first: int, last: int,
     tolerance: float,
 ) -> None:  # fmt: skip
     """Note the sweeps of running instances that the fastest path has done; they rest until the next call.

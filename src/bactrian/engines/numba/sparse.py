@@ -9,16 +9,15 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from bactrian.arrays import Floats, Ints
 from bactrian.compiling import njit
 from bactrian.engines.numba.arithmetic import FAST_MATH
 from bactrian.engines.numba.vectors import add_scaled, fill
 
-Floats = NDArray[np.float64]
-
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST_MATH)
 def rows_times_weights(
-    pointer: NDArray[np.int64],
+    pointer: Ints,
     index: NDArray[np.int32],
     value: Floats,
     weights: Floats,
@@ -44,7 +43,7 @@ def rows_times_weights(
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def rows_times_states(
-    pointer: NDArray[np.int64],
+    pointer: Ints,
     index: NDArray[np.int32],
     value: Floats,
     weights: Floats,

@@ -25,8 +25,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bactrian.arrays import Floats
 from bactrian.compiling import njit
 from bactrian.engines.numba.arithmetic import FAST_MATH, LEAST, MOST, RISING, exp
 from bactrian.engines.numba.layout import Layout
@@ -41,8 +41,6 @@ from bactrian.engines.numba.tables import (
     new_scratch,
     project_logsumexp,
 )
-
-Floats = NDArray[np.float64]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

@@ -6,13 +6,11 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bactrian.arrays import Bools, Floats, Ints
 from bactrian.compiling import njit
 from bactrian.engines.numba.arithmetic import WIDEST, exp, normalise_logs
 from bactrian.engines.numba.layout import Layout
-
-Floats = NDArray[np.float64]
 
 #: What stands for a belief that underflows, for 0 means that a state is forbidden.
 _ALMOST_NOTHING = 1e-300
@@ -25,9 +23,9 @@ class Tables(NamedTuple):
     exp_entries: Floats  #: (n_entries,) exp(theta_a / kappa - shift)
     exp_transposed: Floats  #: the same of (K, K) tables with rows and columns exchanged; empty where not wanted
     shift: Floats  #: (T,) largest theta_a / kappa
-    narrow: NDArray[np.bool_]  #: (T,) exp_entries can be trusted
+    narrow: Bools  #: (T,) exp_entries can be trusted
     hub_scores: Floats  #: (n_hub_states,) theta_v, the linearisation already subtracted
-    constrained: NDArray[np.bool_]  #: (1,) some score is -inf
+    constrained: Bools  #: (1,) some score is -inf
 
 
 class Numbers(NamedTuple):
@@ -49,9 +47,9 @@ class Beliefs(NamedTuple):
     value: Floats  #: (M,) D of an instance, without weights
     violation: Floats  #: (M,) largest disagreement between a link's marginal and its hub
     residual: Floats  #: (M,) largest change of a marginal in the last sweep
-    sweeps: NDArray[np.int64]  #: (M,) sweeps made
-    done: NDArray[np.bool_]  #: (M,) the fast path for pairs did the work of this pass
-    late: NDArray[np.bool_]  #: (1,) time is up: no more sweeps, but one
+    sweeps: Ints  #: (M,) sweeps made
+    done: Bools  #: (M,) the fast path for pairs did the work of this pass
+    late: Bools  #: (1,) time is up: no more sweeps, but one
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

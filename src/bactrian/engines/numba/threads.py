@@ -19,9 +19,9 @@ from time import perf_counter
 from types import TracebackType
 
 import numpy as np
-from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
+from bactrian.arrays import Floats, Ints
 from bactrian.errors import ArgumentError, ArgumentTypeError
 
 
@@ -75,7 +75,7 @@ class Workers:
         self.n_threads = int(n_threads)
         self._pool = ThreadPoolExecutor(self.n_threads - 1) if self.n_threads > 1 else None
 
-    def run(self, task: Callable[[int, int, int], object], bounds: NDArray[np.int64]) -> None:
+    def run(self, task: Callable[[int, int, int], object], bounds: Ints) -> None:
         """``task(block, bounds[block], bounds[block + 1])`` for every block; an error in any of them is raised."""
         if bounds.size == 2:
             task(0, int(bounds[0]), int(bounds[1]))
@@ -124,7 +124,7 @@ def available_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def balanced_blocks(cost: NDArray[np.float64], n_blocks: int, least: float = 0.0) -> NDArray[np.int64]:
+def balanced_blocks(cost: Floats, n_blocks: int, least: float = 0.0) -> Ints:
     """Bounds of at most ``n_blocks`` contiguous blocks of about equal total cost, each of about ``least`` or more.
 
     >>> balanced_blocks(np.array([1.0, 1.0, 2.0, 4.0]), 2).tolist()

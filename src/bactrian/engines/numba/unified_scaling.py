@@ -5,15 +5,13 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bactrian.arrays import Bools, Floats
 from bactrian.compiling import njit
 from bactrian.engines.numba.arithmetic import exp, normalise_logs
 from bactrian.engines.numba.layout import Layout
 from bactrian.engines.numba.stars import incoming_message
 from bactrian.engines.numba.tables import Numbers, Tables
-
-Floats = NDArray[np.float64]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -23,7 +21,7 @@ def scale_hubs(
     numbers: Numbers,
     multipliers: Floats,
     hub_log: Floats,
-    prescribed: NDArray[np.bool_],
+    prescribed: Bools,
     target: Floats,
     backward: bool,
     damping: float,

@@ -6,13 +6,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from torch import Tensor
 
-from bactrian.arrays import rectangular
+from bactrian.arrays import Ints, rectangular
 from bactrian.engines.torch.structure import Structure, build_structure
-
-Ints = NDArray[np.int64]
 
 
 class GraphBatch:

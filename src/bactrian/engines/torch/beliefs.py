@@ -7,12 +7,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
+from bactrian.arrays import Floats, Ints
 from bactrian.engines.torch.dual import DeviceMessages, Part
 from bactrian.engines.torch.evaluation import joint_beliefs
-
-Floats = NDArray[np.float64]
 
 
 def node_values(messages: DeviceMessages, name: str) -> Floats:
@@ -84,7 +82,7 @@ class GraphBeliefs(Sequence["OneGraph"]):
         self._tables.append(tables)
         return int(tables.shape[0])
 
-    def edge_tables(self, edges: NDArray[np.int64]) -> Floats:
+    def edge_tables(self, edges: Ints) -> Floats:
         """(n, K, K) belief tables of some edges of the data."""
         if len(self._tables) > 1:
             self._tables = [np.concatenate(self._tables)]

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from bactrian.arrays import real_numbers
+from bactrian.arrays import Floats, Ints, real_numbers
 from bactrian.engines.torch.beliefs import GraphBeliefs
 from bactrian.engines.torch.device import checked_chunk, checked_data, checked_device, checked_dtype, explain_memory
 from bactrian.engines.torch.dual import DeviceMessages, make_parts, needed
@@ -18,8 +18,6 @@ from bactrian.engines.torch.stars import FINEST, larger, settle
 from bactrian.errors import check_number, warn
 from bactrian.graphs.graph_data import GraphData
 from bactrian.solvers.solution import ConvergenceWarning
-
-Floats = NDArray[np.float64]
 
 METHODS = {"bp": "total", "convex": "convex"}
 
@@ -43,9 +41,9 @@ class GraphMarginals:
         every = np.arange(self.beliefs.edge_pointer[-1])
         return self.beliefs.edge_tables(every if chosen is None else np.asarray(chosen, dtype=np.int64))
 
-    def predict(self) -> NDArray[np.int64]:
+    def predict(self) -> Ints:
         """The most probable label of each node."""
-        labels: NDArray[np.int64] = self.nodes.argmax(axis=1)
+        labels: Ints = self.nodes.argmax(axis=1)
         return labels
 
 

@@ -9,15 +9,13 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from bactrian.arrays import Ints
 from bactrian.engines.torch.kernels import SparseProduct, block_outer_product
 from bactrian.engines.torch.structure import Structure
 from bactrian.graphs.inputs import Inputs
 from bactrian.graphs.scores import StructuredScores, TiedTable
-
-Ints = NDArray[np.int64]
 
 
 class DeviceRows:

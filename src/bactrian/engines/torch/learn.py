@@ -10,9 +10,10 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from torch import Tensor
 
+from bactrian.arrays import Floats
 from bactrian.camel.camel import SHORTHAND, Camel
 from bactrian.camel.dual import Dual
 from bactrian.camel.prior import Prior
@@ -46,8 +47,6 @@ from bactrian.learners.learn import _checked_start
 from bactrian.solvers.anderson import Anderson
 from bactrian.solvers.lbfgs import Memory, Minimum, largest
 from bactrian.solvers.solution import Callback, Solution, Status, WarmState, warn_stopped
-
-Floats = NDArray[np.float64]
 
 METHODS: dict[str, Camel] = {name: camel for name, camel in SHORTHAND.items() if camel.entropy != "trw"}
 #: The sharpest tolerance that messages in float32 allow.

@@ -14,12 +14,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from bactrian.arrays import Floats, Ints
 from bactrian.engines.numba.orders import greedy_colours
-
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -85,7 +83,7 @@ def build_structure(
     edges: Ints,
     edge_types: Ints,
     node_counts: Ints,
-    weights: NDArray[np.float64],
+    weights: Floats,
     *,
     n_types: int,
     own_tables: bool = False,

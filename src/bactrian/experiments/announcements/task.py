@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bactrian.arrays import Floats, Ints
 from bactrian.estimators.sequences import SkipChainCRF
 from bactrian.experiments.announcements.generator import make_announcements
 from bactrian.experiments.digits.task import MAX_ITERATIONS, Step
@@ -38,8 +38,6 @@ from bactrian.text.entities import entity_scores
 from bactrian.text.features import EntityFeatures
 from bactrian.text.skips import skip_edges
 from bactrian.text.tagged import parse_seminar
-
-Floats = NDArray[np.float64]
 
 CHAIN = "chain"
 
@@ -175,7 +173,7 @@ def _fit(
     return model.fit(train.features, train.labels, callback=callback)
 
 
-def _no_skips(words: Sequence[str]) -> NDArray[np.int64]:
+def _no_skips(words: Sequence[str]) -> Ints:
     return np.zeros((0, 2), dtype=np.int64)
 
 

@@ -15,8 +15,8 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bactrian.arrays import Floats
 from bactrian.camel.camel import Camel
 from bactrian.experiments.bench.random_fields import RandomField, Size, joint_features, random_field
 from bactrian.graphs.loglinear import Instance, LogLinearModel, Samples
@@ -24,8 +24,6 @@ from bactrian.inference.infer import infer
 from bactrian.learners.learn import METHODS, Learner, learn
 from bactrian.learners.likelihood import Likelihood
 from bactrian.solvers.solution import ConvergenceWarning, Solution
-
-Floats = NDArray[np.float64]
 
 #: What is measured, by the names of the fields of :class:`Row`, with a heading.
 METRICS = {

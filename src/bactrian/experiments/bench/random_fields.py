@@ -13,13 +13,10 @@ from functools import cached_property
 from itertools import combinations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bactrian.arrays import Floats, Ints
 from bactrian.graphs.graph import ClusterGraph, grid_graph
 from bactrian.graphs.loglinear import LogLinearModel
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 #: Node weights are uniform between minus this and this.
 FIELD = 0.25

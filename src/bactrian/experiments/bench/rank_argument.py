@@ -14,16 +14,14 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.linalg.lapack import dpstrf
 
+from bactrian.arrays import Floats, Ints
 from bactrian.engines.numba.threads import single_threaded_blas
 from bactrian.experiments.bench.learners import Follow, quiet_learn
 from bactrian.experiments.bench.random_fields import Size, random_field
 from bactrian.graphs.graph import ClusterGraph, grid_edges
 from bactrian.graphs.loglinear import Instance, LogLinearModel, Samples
-
-Floats = NDArray[np.float64]
 
 _GENERATIVE, _CONDITIONAL = "tables tied in groups", "inputs of a CRF"
 
@@ -100,7 +98,7 @@ def _point(
     seed: int,
     models: Sequence[LogLinearModel],
     data: Samples | list[Instance],
-    edges: NDArray[np.int64],
+    edges: Ints,
     prior_variance: float,
 ) -> RankPoint:
     piecewise, consistent = (quiet_learn(data, name, prior_variance=prior_variance) for name in ("piecewise", "camel0"))
@@ -131,7 +129,7 @@ def _rank(matrix: Floats) -> int:
         return int(dpstrf(gram, tol=1e-8 * float(gram.diagonal().max()))[2])
 
 
-def _largest_disagreement(beliefs: Sequence[Sequence[Floats]], edges: NDArray[np.int64]) -> float:
+def _largest_disagreement(beliefs: Sequence[Sequence[Floats]], edges: Ints) -> float:
     """Largest difference between what two edges believe of a variable they share."""
     largest = 0.0
     for instance in beliefs:
@@ -152,7 +150,7 @@ def _normalisation(n_edges: int) -> Floats:
     return np.repeat(np.eye(n_edges), 4, axis=1)
 
 
-def _consistency(edges: NDArray[np.int64]) -> Floats:
+def _consistency(edges: Ints) -> Floats:
     """Rows that subtract the marginals of two edges on the variable they share, (n_rows, 4 n_edges)."""
     rows = []
     on_axis = np.array([[0.0, 0.0, 1.0, 1.0], [0.0, 1.0, 0.0, 1.0]])

@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bactrian.arrays import Floats, Ints
 from bactrian.graphs.graph import grid_edges
 from bactrian.graphs.graph_data import GraphData
-
-Floats = NDArray[np.float64]
 
 #: Images in scikit-learn's bundled set.
 N_AVAILABLE = 1797
@@ -21,8 +19,8 @@ _HEIGHT = _WIDTH = 8
 class NoisyImages:
     """Binary images (n, 8, 8), the digits they show (n,), and the images with noise added."""
 
-    truth: NDArray[np.int64]
-    digits: NDArray[np.int64]
+    truth: Ints
+    digits: Ints
     noisy: Floats
 
     def __getitem__(self, chosen: slice) -> NoisyImages:

@@ -7,17 +7,16 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from bactrian.arrays import Floats, Ints
 from bactrian.runs.comparison import Gallery, Picture, Sheet
-
-Floats = NDArray[np.float64]
 
 #: Colours by (truth, restored): paper and ink where right, orange where ink was invented, blue where it was lost.
 _COLOURS = np.array([[[250, 250, 247], [226, 109, 20]], [[86, 152, 214], [28, 30, 36]]], dtype=np.uint8)
 
 
 def gallery(
-    truth: NDArray[np.int64],
-    digits: NDArray[np.int64],
+    truth: Ints,
+    digits: Ints,
     noisy: Floats,
     marginals: Mapping[str, Floats],
     n_shown: int = 10,
@@ -71,7 +70,7 @@ def gallery(
     )
 
 
-def _restored(name: str, truth: NDArray[np.int64], probability: Floats) -> Picture:
+def _restored(name: str, truth: Ints, probability: Floats) -> Picture:
     decided = (probability > 0.5).astype(np.int64)
     wrong = int((decided != truth).sum())
     return Picture(_COLOURS[truth, decided], f"{name}: {wrong} of {truth.size} pixels wrong")

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bactrian.arrays import Floats
 from bactrian.experiments.digits.data import N_AVAILABLE, NoisyImages, load_noisy_digits
 from bactrian.experiments.digits.gallery import gallery
 from bactrian.graphs.graph_data import GraphData
@@ -23,8 +23,6 @@ from bactrian.inference.infer import infer
 from bactrian.learners.learn import METHODS, learn
 from bactrian.runs.comparison import Comparison, Entry, LabelTable, Metric, Training, log_loss, reliability
 from bactrian.solvers.solution import ConvergenceWarning, Progress, Solution
-
-Floats = NDArray[np.float64]
 
 NODE_ONLY = "node-only"
 #: Quasi-Newton steps of a learner at most; they need tens.

@@ -13,14 +13,12 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bactrian.arrays import Floats, Ints
 from bactrian.experiments.paper_table import LATE, Follow, status_of
 from bactrian.experiments.table3.corel import ScoredSplit
 from bactrian.experiments.table3.learners import Limits, TableRow, fit, marginals
 from bactrian.experiments.table3.node_scores import image_folds
-
-Floats = NDArray[np.float64]
 
 #: Tolerance of a fit in cross-validation by that of the table: labels change little beyond, and there are many fits.
 _LOOSER = 30.0
@@ -93,7 +91,7 @@ def choose(
 
 
 def _right(
-    row: TableRow, scored: ScoredSplit, candidates: Sequence[Candidate], held: NDArray[np.int64], limits: Limits
+    row: TableRow, scored: ScoredSplit, candidates: Sequence[Candidate], held: Ints, limits: Limits
 ) -> tuple[Floats, bool]:
     """Superpixels that each candidate labels rightly, (n_candidates, held-out images); whether a fit was stopped."""
     rest = np.setdiff1d(np.arange(len(scored.train)), held)

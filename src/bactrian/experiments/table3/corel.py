@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
+from bactrian.arrays import Bools, Floats, Ints
 from bactrian.experiments.paper_table import Follow
 from bactrian.experiments.table3.cache import ArrayCache, Arrays, checksum
 from bactrian.experiments.table3.classifiers import KINDS, BoostingSettings
@@ -33,9 +34,6 @@ from bactrian.vision.superpixel_features import (
     superpixel_features,
 )
 from bactrian.vision.superpixels import superpixels
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 CLASSES = ("rhino or hippo", "polar bear", "water", "snow", "vegetation", "ground", "sky")
 
@@ -63,8 +61,8 @@ class CorelImages:
 class Split:
     """Numbers of the training and test images, in order."""
 
-    train: Integers
-    test: Integers
+    train: Ints
+    test: Ints
 
 
 def corel_folder(given: str | Path | None = None) -> Path:
@@ -148,11 +146,11 @@ class ScoredSplit:
     test_scores: list[Floats]
     choices: tuple[str, ...]  #: what was chosen, by what, on which images
 
-    def training_graphs(self, fold: str = "in-fold", images: Integers | None = None, **options: Any) -> GraphData:
+    def training_graphs(self, fold: str = "in-fold", images: Ints | None = None, **options: Any) -> GraphData:
         """Training images, all or those at the positions ``images``, with in-fold or out-of-fold scores."""
         return self._graphs(self.train, self._learned(fold), fold, images, **options)
 
-    def held_out_graphs(self, fold: str, images: Integers, **options: Any) -> GraphData:
+    def held_out_graphs(self, fold: str, images: Ints, **options: Any) -> GraphData:
         """Training images that a field did not learn from: with out-of-fold scores, whatever it learned from."""
         return self._graphs(self.train, self.out_of_fold, fold, images, **options)
 
@@ -166,7 +164,7 @@ class ScoredSplit:
         return self.in_fold if fold == "in-fold" else self.out_of_fold
 
     def _graphs(
-        self, of: list[SegmentedImage], scores: list[Floats], fold: str, images: Integers | None, **options: Any
+        self, of: list[SegmentedImage], scores: list[Floats], fold: str, images: Ints | None, **options: Any
     ) -> GraphData:
         # Log-odds are mostly far below 0: unless they are standardised, always as those that are learned from, they are
         # all but collinear with the bias, and learning is slow.
@@ -216,7 +214,7 @@ def graphs(
     )
 
 
-def _node_inputs(scores: Floats, has_prior: bool) -> tuple[Floats, NDArray[np.bool_]]:
+def _node_inputs(scores: Floats, has_prior: bool) -> tuple[Floats, Bools]:
     """Inputs of the nodes, and which of them (n_inputs, n_labels) a label uses."""
     n, n_labels = scores.shape
     if not has_prior:
@@ -243,9 +241,7 @@ def _made_by() -> list[Any]:
     return [_VERSION, version("scikit-image"), version("scikit-learn")]
 
 
-def segment_all(
-    corel: CorelImages, numbers: Integers, settings: ScoreSettings, cache: ArrayCache
-) -> list[SegmentedImage]:
+def segment_all(corel: CorelImages, numbers: Ints, settings: ScoreSettings, cache: ArrayCache) -> list[SegmentedImage]:
     """Superpixels of the images with these numbers."""
 
     def make() -> dict[str, NDArray[Any]]:

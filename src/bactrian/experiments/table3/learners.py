@@ -8,16 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bactrian.arrays import Floats
 from bactrian.camel.camel import Camel
 from bactrian.graphs.graph_data import GraphData
 from bactrian.inference.infer import graph_marginals
 from bactrian.learners.learn import Learner, learn, matched_inference
 from bactrian.learners.likelihood import Likelihood
 from bactrian.solvers.solution import ConvergenceWarning, Solution
-
-Floats = NDArray[np.float64]
 
 _LBP = Likelihood("lbp", max_sweeps=200)
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from time import perf_counter
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bactrian.arrays import Floats, Ints
 from bactrian.experiments.paper_table import LATE, Follow, iterations_of, rows_named, status_of
 from bactrian.experiments.table3.cache import ArrayCache
 from bactrian.experiments.table3.choices import Choice, candidates_of, choose, graph_options
@@ -26,9 +26,6 @@ from bactrian.experiments.table3.corel import (
 from bactrian.experiments.table3.learners import ROW, ROWS, Fitted, Limits, TableRow, fit, marginals
 from bactrian.vision.superpixel_features import SegmentedImage
 from bactrian.vision.superpixels import to_pixels
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 NODE_ROW = "node scores alone"
 INFERENCES = ("rbp", "matched")
@@ -68,7 +65,7 @@ class Cell:
     prior_variance: float | None
     superpixel: dict[str, float]  #: accuracy by inference, from 0 to 1
     pixel: dict[str, float]
-    right: dict[str, Integers] = field(repr=False)  #: superpixels of each test image with the right label
+    right: dict[str, Ints] = field(repr=False)  #: superpixels of each test image with the right label
     node_factors: str = ""
     fold: str = ""
     seconds: float = np.nan
@@ -94,8 +91,8 @@ class Table3:
     choices: tuple[str, ...]
     seconds: float
     score_seconds: float  #: of these, for features and node scores
-    test_images: tuple[Integers, ...]  #: of each split, their numbers
-    sizes: tuple[Integers, ...]  #: of each split, superpixels of the test images
+    test_images: tuple[Ints, ...]  #: of each split, their numbers
+    sizes: tuple[Ints, ...]  #: of each split, superpixels of the test images
     split: ScoredSplit  #: the first one
     predictions: dict[str, list[Floats]]  #: matched marginals of its test images by row, with a prior if there is one
 
@@ -116,7 +113,7 @@ def run_table3(corel: CorelImages, settings: Table3Settings, cache: ArrayCache, 
         f"{settings.n_drawn} of {len(corel.images)} images, {settings.n_train} of them to learn from in each of "
         f"{settings.n_splits} splits: drawn with seed {settings.seed}"
     ]
-    sizes: list[Integers] = []
+    sizes: list[Ints] = []
     kept: tuple[ScoredSplit, dict[str, list[Floats]]] | None = None
     scoring = 0.0
     for number, split in enumerate(splits):
@@ -246,7 +243,7 @@ class _Learning:
         return cell, np.split(found, ends)
 
 
-def _accuracies(predicted: Sequence[Integers], images: Sequence[SegmentedImage]) -> tuple[float, float, Integers]:
+def _accuracies(predicted: Sequence[Ints], images: Sequence[SegmentedImage]) -> tuple[float, float, Ints]:
     """Part of the superpixels and of the pixels with the right label, and the number of such superpixels by image."""
     right = np.array([np.sum(labels == image.labels) for labels, image in zip(predicted, images, strict=True)])
     pixels = [

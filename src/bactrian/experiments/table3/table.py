@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from bactrian.arrays import Floats, Ints
 from bactrian.experiments.paper_table import Follow, PaperTable, late_note, mean_and_deviation
 from bactrian.experiments.table3.cache import ArrayCache
 from bactrian.experiments.table3.classifiers import BoostingSettings
@@ -19,9 +20,6 @@ from bactrian.experiments.table3.protocol import INFERENCES, NODE_ROW, Cell, Tab
 from bactrian.runs.comparison import Gallery, Picture, Sheet
 from bactrian.vision.superpixel_features import SegmentedImage
 from bactrian.vision.superpixels import to_pixels
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 HEADINGS = (
     "method",
@@ -189,9 +187,9 @@ class Difference:
 
 
 def paired_difference(
-    gained: Sequence[Integers],
-    sizes: Sequence[Integers],
-    images: Sequence[Integers],
+    gained: Sequence[Ints],
+    sizes: Sequence[Ints],
+    images: Sequence[Ints],
     *,
     n_resamples: int = 4000,
     seed: int = 0,
@@ -280,7 +278,7 @@ def _segmentation(name: str, image: SegmentedImage, marginals: Floats) -> Pictur
     return Picture(_painted(image, labels), f"{name}: {100.0 * right:.0f} % of the pixels right")
 
 
-def _painted(image: SegmentedImage, labels: NDArray[np.int64] | None) -> NDArray[np.uint8]:
+def _painted(image: SegmentedImage, labels: Ints | None) -> NDArray[np.uint8]:
     codes = np.full(image.segments.shape, -1) if labels is None else labels
     return (255.0 * label_picture(image.image, codes, len(CLASSES))).round().astype(np.uint8)
 
