@@ -14,14 +14,14 @@ from bactrian.camel.schedule import SCHEDULE
 from bactrian.engines.numba.tables import summarise
 from bactrian.engines.numba.threads import Workers
 from bactrian.experiments.bench.learners import BenchSettings, make_problem
-from bactrian.experiments.bench.random_fields import Size
+from bactrian.experiments.bench.random_fields import FieldSize
 from bactrian.graphs.packing import pack
 from bactrian.solvers.lbfgs import Outcome, minimise
 
 
 def strong_field(leg: int = SCHEDULE.leg) -> Dual:
     """A complete graph of six variables whose couplings leave one mode that shrinks by 1e-4 a sweep."""
-    packed = pack(make_problem(BenchSettings(), Size.parse("K6"), "shared", 2.0, 0).data)
+    packed = pack(make_problem(BenchSettings(), FieldSize.parse("K6"), "shared", 2.0, 0).data)
     return Dual(packed, carve(packed, "clusters"), Prior(10.0), Workers(1), schedule=replace(SCHEDULE, leg=leg))
 
 

@@ -10,7 +10,7 @@ import pytest
 import bactrian as bt
 from bactrian.cli import main
 from bactrian.experiments.bench.learners import METRICS, BenchSettings, bench_learners, run_learners
-from bactrian.experiments.bench.random_fields import Size, random_field
+from bactrian.experiments.bench.random_fields import FieldSize, random_field
 from bactrian.experiments.bench.rank_argument import rank_reading, run_rank
 from bactrian.experiments.bench.speed import run_speed, summarise_speed
 from bactrian.experiments.bench.summary import summarise
@@ -69,7 +69,7 @@ def test_a_learner_without_a_prior_is_run_without(monkeypatch):
 
 
 def test_fields_are_reproducible_and_samples_follow_the_model():
-    size = Size.parse("2x2")
+    size = FieldSize.parse("2x2")
     first, second = (random_field(size, True, 1.0, np.random.default_rng(3)) for _ in range(2))
     np.testing.assert_array_equal(first.weights, second.weights)
     X = first.sample(20_000, np.random.default_rng(0))
@@ -83,7 +83,7 @@ def test_fields_are_reproducible_and_samples_follow_the_model():
 @pytest.mark.parametrize("text", ["3", "3x", "K1", "3x3:1", "5x5", "x", "K6:"])
 def test_sizes_that_make_no_sense_are_refused(text):
     with pytest.raises(ValueError, match="size"):
-        Size.parse(text)
+        FieldSize.parse(text)
 
 
 def test_full_rank_leaves_nothing_for_consistency_to_do():

@@ -17,7 +17,7 @@ from rich.table import Table
 from bactrian.cli.common import BadInputError, bad_input, make_folder, positive, progress_bar, say, terminal_table
 
 if TYPE_CHECKING:
-    from bactrian.experiments.digits.task import Step
+    from bactrian.experiments.digits.task import DemoStep
     from bactrian.runs.comparison import Comparison, Entry
 
 EXAMPLES = "Examples:  bactrian demo  ·  bactrian demo --method piecewise --method cccp --noise 0.7 -o noisy.html"
@@ -105,10 +105,10 @@ def _report_path(output: Path) -> Path:
 
 
 @contextmanager
-def _progress() -> Iterator[Callable[[Step], None] | None]:
+def _progress() -> Iterator[Callable[[DemoStep], None] | None]:
     with progress_bar("loading") as show:
 
-        def follow(step: Step) -> None:
+        def follow(step: DemoStep) -> None:
             at = step.progress
             detail = ""
             if at is not None:

@@ -134,7 +134,7 @@ def infer_command(
 
 
 @dataclass(frozen=True)
-class _Outcome:
+class _Answer:
     """What the command says and writes, whatever the task."""
 
     lines: list[tuple[str, str]]
@@ -193,7 +193,7 @@ def _read(model: Path, evidence: Path | None) -> tuple[UaiModel, dict[int, int]]
             return read, read_evidence(evidence, read.cardinalities)
 
 
-def _run(read: UaiModel, method: str, evidence: dict[int, int], task: Task, options: dict[str, Any]) -> _Outcome:
+def _run(read: UaiModel, method: str, evidence: dict[int, int], task: Task, options: dict[str, Any]) -> _Answer:
     from bactrian.inference import uai
     from bactrian.inference.decode import decode
     from bactrian.inference.infer import infer
@@ -204,7 +204,7 @@ def _run(read: UaiModel, method: str, evidence: dict[int, int], task: Task, opti
         if task is Task.MPE:
             found = decode(model, [], method, evidence, return_result=True, **options)
             impossible = found.score == -math.inf and method != "max-marginals"
-            return _Outcome(
+            return _Answer(
                 list(_decoding_lines(found)),
                 lambda path: uai.write_assignment(path, found.assignment),
                 not found.converged or impossible,
@@ -219,7 +219,7 @@ def _run(read: UaiModel, method: str, evidence: dict[int, int], task: Task, opti
             assert log_partition is not None  # gibbs was refused
             uai.write_log_partition(path, log_partition)
 
-    return _Outcome(list(_inference_lines(result)), write, not result.converged)
+    return _Answer(list(_inference_lines(result)), write, not result.converged)
 
 
 @contextmanager

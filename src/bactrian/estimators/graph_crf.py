@@ -29,7 +29,7 @@ from bactrian.estimators.saving import Arrays
 from bactrian.graphs.elimination import MemoryBudgetError
 from bactrian.graphs.graph_data import NODE_FACTORS, GraphData, checked_weights
 from bactrian.graphs.scores import TYINGS
-from bactrian.inference.infer import METHODS, GraphMarginals, check_inference, graph_marginals
+from bactrian.inference.infer import METHODS, StackedMarginals, check_inference, graph_marginals
 from bactrian.learners.diagnostics import Diagnosis, diagnose
 from bactrian.learners.learn import matched_inference
 from bactrian.solvers.solution import Callback
@@ -180,7 +180,7 @@ class GraphEstimator(LearnedEstimator):
 
     def _marginals(
         self, X: Any, known: Any, edges: bool = False, tolerance: float = LABEL_TOLERANCE
-    ) -> tuple[StackedGraphs, GraphMarginals]:
+    ) -> tuple[StackedGraphs, StackedMarginals]:
         check_is_fitted(self, "weights_")
         self.check_params()
         stacked = self._stack(X, fitted=True)
@@ -190,7 +190,7 @@ class GraphEstimator(LearnedEstimator):
 
     def _marginals_of(
         self, data: GraphData, evidence: Any, edges: bool = False, tolerance: float = TOLERANCE
-    ) -> GraphMarginals:
+    ) -> StackedMarginals:
         method, options = self.inference_method_
         if method not in ("exact", "gibbs"):
             options.setdefault("tolerance", tolerance)

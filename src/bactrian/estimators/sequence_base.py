@@ -32,7 +32,7 @@ from bactrian.graphs.graph_data import NODE_FACTORS, GraphData, checked_weights
 from bactrian.graphs.inputs import BundledRows
 from bactrian.graphs.packing import pack
 from bactrian.graphs.scores import TYINGS
-from bactrian.inference.infer import GraphMarginals
+from bactrian.inference.infer import StackedMarginals
 from bactrian.solvers.solution import Callback
 from bactrian.text.entities import entity_scores
 from bactrian.text.schemes import guess_scheme
@@ -89,7 +89,7 @@ class SequenceCRF(LearnedEstimator):
         """Most probable labels."""
         raise NotImplementedError
 
-    def _marginals_of(self, data: GraphData, evidence: Any, edges: bool) -> GraphMarginals:
+    def _marginals_of(self, data: GraphData, evidence: Any, edges: bool) -> StackedMarginals:
         raise NotImplementedError
 
     # --- learning ---

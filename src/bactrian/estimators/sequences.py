@@ -15,7 +15,7 @@ from bactrian.graphs.elimination import MemoryBudgetError
 from bactrian.graphs.graph_data import GraphData
 from bactrian.inference.decode import METHODS, decode
 from bactrian.inference.infer import METHODS as INFERENCE
-from bactrian.inference.infer import GraphMarginals, check_inference, graph_marginals
+from bactrian.inference.infer import StackedMarginals, check_inference, graph_marginals
 from bactrian.learners.learn import matched_inference
 from bactrian.text.skips import RULES
 
@@ -76,7 +76,7 @@ class LinearChainCRF(SequenceCRF):
     def _labels_of(self, data: GraphData, evidence: Any) -> list[Ints]:
         return decode(data, self.weights_, "exact", evidence, n_threads=self.n_threads)
 
-    def _marginals_of(self, data: GraphData, evidence: Any, edges: bool) -> GraphMarginals:
+    def _marginals_of(self, data: GraphData, evidence: Any, edges: bool) -> StackedMarginals:
         return graph_marginals(data, self.weights_, "exact", evidence, edges=edges, n_threads=self.n_threads)
 
 
@@ -196,7 +196,7 @@ all_possible_transitions, warm_start
         nodes = self._marginals_of(data, evidence, False).nodes
         return np.split(np.argmax(nodes, axis=1), data.node_pointer[1:-1])
 
-    def _marginals_of(self, data: GraphData, evidence: Any, edges: bool) -> GraphMarginals:
+    def _marginals_of(self, data: GraphData, evidence: Any, edges: bool) -> StackedMarginals:
         matched = self.inference == "matched"
         method, options = matched_inference(self.method_) if matched else (self.inference, {})
         options = {"tolerance": self.inference_tolerance, "n_threads": self.n_threads, "seed": self.seed, **options}

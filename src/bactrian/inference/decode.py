@@ -58,7 +58,7 @@ class Decoding:
     method: str
 
 
-class _Options(TypedDict, total=False):
+class _DecodingOptions(TypedDict, total=False):
     """Keywords that all forms of :func:`decode` share."""
 
     inference: str
@@ -87,7 +87,7 @@ def decode(
     evidence: Mapping[int, int] | None = ...,
     *,
     return_result: Literal[False] = ...,
-    **options: Unpack[_Options],
+    **options: Unpack[_DecodingOptions],
 ) -> Ints: ...
 @overload
 def decode(
@@ -97,7 +97,7 @@ def decode(
     evidence: Mapping[int, int] | None = ...,
     *,
     return_result: Literal[True],
-    **options: Unpack[_Options],
+    **options: Unpack[_DecodingOptions],
 ) -> Decoding: ...
 @overload
 def decode(
@@ -107,7 +107,7 @@ def decode(
     evidence: Sequence[Mapping[int, int] | None] | None = ...,
     *,
     return_result: Literal[False] = ...,
-    **options: Unpack[_Options],
+    **options: Unpack[_DecodingOptions],
 ) -> list[Ints]: ...
 @overload
 def decode(
@@ -117,7 +117,7 @@ def decode(
     evidence: Sequence[Mapping[int, int] | None] | None = ...,
     *,
     return_result: Literal[True],
-    **options: Unpack[_Options],
+    **options: Unpack[_DecodingOptions],
 ) -> list[Decoding]: ...
 def decode(
     model: LogLinearModel | Models,

@@ -37,7 +37,7 @@ def exact(problem: Problem) -> list[InferenceResult]:
     data, layout = problem.data, problem.data.layout
     swept = layout.instance_is_tree & np.array([is_bethe(data, m) for m in range(layout.n_instances)], dtype=bool)
     others = np.flatnonzero(~swept).tolist()
-    places = {m: _Place(layout, m) for m in others}
+    places = {m: _ScorePlace(layout, m) for m in others}
     eliminations = _eliminations(problem, places)
     carving = carve(data, "bethe").whole
     messages = problem.messages(carving)
@@ -82,7 +82,7 @@ def exact(problem: Problem) -> list[InferenceResult]:
     return results
 
 
-class _Place:
+class _ScorePlace:
     """Scores of one instance's factors one after the other: tables, shared ones repeated, then the states of hubs."""
 
     def __init__(self, layout: Layout, instance: int) -> None:
@@ -108,7 +108,7 @@ class _Elimination:
     tree: JunctionTree
 
 
-def _eliminations(problem: Problem, places: Mapping[int, _Place]) -> dict[int, _Elimination]:
+def _eliminations(problem: Problem, places: Mapping[int, _ScorePlace]) -> dict[int, _Elimination]:
     """Junction trees of some instances; those with the same scopes and the same observed variables share a plan."""
     planner = TreePlanner(problem.data, problem.options.memory_budget)
     plans: dict[FactorTree, tuple[TreePlan, list[int]]] = {}
@@ -145,7 +145,7 @@ class _ExactReader(FactorReader):
     """Marginals of clusters and hubs: of trees from their messages, of other instances from their junction trees."""
 
     def __init__(
-        self, layout: Layout, trees: TableReader | None, places: dict[int, _Place], beliefs: dict[int, Floats]
+        self, layout: Layout, trees: TableReader | None, places: dict[int, _ScorePlace], beliefs: dict[int, Floats]
     ) -> None:
         super().__init__(layout)
         self._trees, self._places, self._beliefs = trees, places, beliefs

@@ -13,7 +13,7 @@ from math import isqrt
 import numpy as np
 
 from bactrian.arrays import Floats, Ints
-from bactrian.engines.numba.assignments import Scores
+from bactrian.engines.numba.assignments import ScoreArrays
 from bactrian.engines.numba.blocks import Blocks, build_blocks
 from bactrian.engines.numba.gibbs import Draws, Words, new_states, run_chain, start_chain
 from bactrian.engines.numba.layout import Layout
@@ -154,7 +154,7 @@ class Chains:
     def __init__(self, scores: FactorScores, blocks: Blocks, n_chains: int, seed: int) -> None:
         layout = scores.layout
         self._scores, self._blocks, self._n_chains = scores, blocks, n_chains
-        self._kernel_scores = Scores(scores.entries, scores.hubs, scores.strides)
+        self._kernel_scores = ScoreArrays(scores.entries, scores.hubs, scores.strides)
         sizes = np.diff(layout.table_offset)[layout.cluster_table]
         self.cluster_start = pointer(sizes)
         self.states = np.zeros((n_chains, layout.n_hubs), dtype=np.int64)
@@ -227,7 +227,7 @@ class Chains:
 
 
 @dataclass(frozen=True)
-class _Summary:
+class _ChainSummary:
     mean: Floats
     error: Floats
     r_hat: Floats
@@ -238,7 +238,7 @@ def batch_length(n_samples: int) -> int:
     return max(1, isqrt(n_samples))
 
 
-def _summarise(layout: Layout, draws: Sequence[Draws], n_samples: int) -> _Summary:
+def _summarise(layout: Layout, draws: Sequence[Draws], n_samples: int) -> _ChainSummary:
     """Means over all chains, their standard errors, and split R-hat of each variable."""
     means = np.stack([d.mean for d in draws]) / n_samples
     batches = n_samples // batch_length(n_samples) * len(draws)
@@ -256,4 +256,4 @@ def _summarise(layout: Layout, draws: Sequence[Draws], n_samples: int) -> _Summa
     ratio[moving] = np.sqrt((half - 1) / half + between[moving] / within[moving])
     ratio[~moving & (between > 0.0)] = np.inf
     r_hat = np.maximum.reduceat(ratio, layout.hub_offset[:-1]) if layout.n_hubs else np.zeros(0)
-    return _Summary(means.mean(axis=0), error, r_hat)
+    return _ChainSummary(means.mean(axis=0), error, r_hat)

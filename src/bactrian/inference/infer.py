@@ -273,7 +273,7 @@ METHODS: dict[str, Callable[..., list[InferenceResult]]] = {
 
 
 @dataclass(frozen=True)
-class GraphMarginals:
+class StackedMarginals:
     """Marginals of all graphs of a :class:`bactrian.GraphData`."""
 
     nodes: Floats  #: (n_nodes, n_labels)
@@ -294,7 +294,7 @@ def graph_marginals(
     *,
     edges: bool = False,
     **options: Any,
-) -> GraphMarginals:
+) -> StackedMarginals:
     """Marginals by :func:`bactrian.infer`, whose options it takes; those of edges only where asked for."""
     results = infer(data, weights, method, evidence, **options)
     k = data.n_labels
@@ -312,10 +312,10 @@ def graph_marginals(
         if sorted_edges is not None and stop > start:
             sorted_edges[start:stop] = variables.tables.pairs(start, stop).reshape(-1, k, k)
     if sorted_edges is None:
-        return GraphMarginals(nodes, None, results)
+        return StackedMarginals(nodes, None, results)
     in_order = np.empty_like(sorted_edges)
     in_order[data.edge_order] = sorted_edges
-    return GraphMarginals(nodes, in_order, results)
+    return StackedMarginals(nodes, in_order, results)
 
 
 def _edge_pointer(data: GraphData) -> Ints:

@@ -14,7 +14,7 @@ from itertools import pairwise
 import numpy as np
 
 from bactrian.arrays import Bools, Floats, Ints
-from bactrian.engines.numba.assignments import Scores, joint_score, lower_instances
+from bactrian.engines.numba.assignments import ScoreArrays, joint_score, lower_instances
 from bactrian.engines.numba.blocks import Blocks, build_blocks
 from bactrian.engines.numba.decoding import Assignments, dual_instances, max_product_instances
 from bactrian.engines.numba.forest_optimum import decode_pairs, decode_trees
@@ -160,7 +160,7 @@ def _decode_forests(scores: FactorScores, workers: Workers) -> Assignments:
 
 
 @dataclass(frozen=True)
-class _Plan:
+class _InstancePlan:
     """The junction tree of one instance without the variables that have a single allowed state."""
 
     instance: int
@@ -172,7 +172,7 @@ class _Plan:
 class _Cliques:
     """Junction trees of several instances, packed; their hubs are the sepsets."""
 
-    plans: Sequence[_Plan]
+    plans: Sequence[_InstancePlan]
     layout: Layout
     blocks: Ints
     entries: Floats  #: clique tables
@@ -183,7 +183,7 @@ class _Cliques:
     possible: Bools  #: no table that is cut down to one entry forbids it
 
 
-def _plan_cliques(scores: FactorScores, instances: Ints, memory_budget: int) -> list[_Plan]:
+def _plan_cliques(scores: FactorScores, instances: Ints, memory_budget: int) -> list[_InstancePlan]:
     """Junction trees of some instances, or MemoryBudgetError for the first that does not fit.
 
     Evidence leaves a variable one state, as does a cardinality of 1: such variables are in no clique.
@@ -197,13 +197,13 @@ def _plan_cliques(scores: FactorScores, instances: Ints, memory_budget: int) -> 
             allowed = np.flatnonzero(scores.hubs[layout.hub_offset[hub] : layout.hub_offset[hub + 1]] > -np.inf)
             if allowed.size <= 1:
                 fixed[v] = int(allowed[0]) if allowed.size else 0
-        plans.append(_Plan(m, fixed, planner.tree(m, fixed.keys())))
+        plans.append(_InstancePlan(m, fixed, planner.tree(m, fixed.keys())))
     return plans
 
 
-def _grouped(plans: Sequence[_Plan], memory_budget: int) -> Iterator[list[_Plan]]:
+def _grouped(plans: Sequence[_InstancePlan], memory_budget: int) -> Iterator[list[_InstancePlan]]:
     """Plans in turn, in groups whose tables together stay within the budget (or are one instance's)."""
-    group: list[_Plan] = []
+    group: list[_InstancePlan] = []
     held = 0
     for plan in plans:
         needed = 8 * plan.factors.tree.table_entries
@@ -216,7 +216,7 @@ def _grouped(plans: Sequence[_Plan], memory_budget: int) -> Iterator[list[_Plan]
         yield group
 
 
-def _build_cliques(scores: FactorScores, plans: Sequence[_Plan]) -> _Cliques:
+def _build_cliques(scores: FactorScores, plans: Sequence[_InstancePlan]) -> _Cliques:
     """Add up the tables of every clique and pack the trees."""
     layout = clique_layout([plan.factors for plan in plans])
     entries = np.zeros(layout.n_entries)
@@ -249,7 +249,7 @@ def _build_cliques(scores: FactorScores, plans: Sequence[_Plan]) -> _Cliques:
     )
 
 
-def _fill(scores: FactorScores, plan: _Plan, entries: Floats, clique_offset: Ints) -> bool:
+def _fill(scores: FactorScores, plan: _InstancePlan, entries: Floats, clique_offset: Ints) -> bool:
     """Add the tables of an instance into its cliques; False where an entry that is left alone is forbidden."""
     layout, factors = scores.layout, plan.factors
     tables = layout.cluster_table[slice(*layout.instance_clusters[plan.instance : plan.instance + 2])]
@@ -321,7 +321,7 @@ def _lower(scores: FactorScores, workers: Workers, found: Assignments) -> None:
     if not active.any():
         return
     tolerance = _tie_tolerances(scores)
-    parts = Scores(scores.entries, scores.hubs, scores.strides)
+    parts = ScoreArrays(scores.entries, scores.hubs, scores.strides)
     workers.run(
         lambda _, first, last: lower_instances(scores.layout, parts, found.states, active, tolerance, first, last),
         scores.data.blocks,
@@ -341,10 +341,10 @@ def _try_cliques(scores: FactorScores, found: Assignments, chosen: Bools, worker
         _decode_cliques(scores, _build_cliques(scores, plans), found, workers)
 
 
-def _kernel_arguments(scores: FactorScores) -> tuple[Scores, Blocks, Floats]:
+def _kernel_arguments(scores: FactorScores) -> tuple[ScoreArrays, Blocks, Floats]:
     """Scores, blocks to climb by, and multipliers at 0."""
     blocks = build_blocks(scores.layout, scores.hubs, _LARGEST_PAIR)
-    return Scores(scores.entries, scores.hubs, scores.strides), blocks, np.zeros(scores.layout.n_link_states)
+    return ScoreArrays(scores.entries, scores.hubs, scores.strides), blocks, np.zeros(scores.layout.n_link_states)
 
 
 def _max_product(scores: FactorScores, tolerance: float, max_iterations: int, damping: float) -> Run:

@@ -26,7 +26,7 @@ from bactrian.engines.numba.threads import Workers
 from bactrian.graphs.graph_data import GraphData
 from bactrian.graphs.packed import PackedData
 from bactrian.graphs.packing import pack
-from bactrian.inference.infer import GraphMarginals, graph_marginals
+from bactrian.inference.infer import StackedMarginals, graph_marginals
 from bactrian.inference.propagation import settle
 from bactrian.solvers.lbfgs import pseudo_gradient
 from bactrian.solvers.solution import Solution
@@ -478,7 +478,7 @@ def _look_at_prediction(
     data: Any,
     predict: GraphData,
     weights: Floats,
-    found: GraphMarginals,
+    found: StackedMarginals,
     evidence: Any,
     label_names: list[str] | None,
     findings: list[Finding],

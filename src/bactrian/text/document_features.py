@@ -71,7 +71,7 @@ _OUTSIDE = "^"
 Shape = Callable[[str], str]
 
 
-class _Run(NamedTuple):
+class _CapitalRun(NamedTuple):
     """Successive capitalised words of one sentence."""
 
     start: int
@@ -179,7 +179,7 @@ def _add_runs(
     sentences: Sequence[tuple[int, int]],
     occurrences: dict[str, list[int]],
 ) -> None:
-    longest: dict[str, tuple[_Run, int]] = {}
+    longest: dict[str, tuple[_CapitalRun, int]] = {}
     for start, stop in sentences:
         for run in _runs(words, start, stop):
             for position in range(run.start, run.stop):
@@ -199,7 +199,7 @@ def _add_runs(
                 tokens[position].extend(strings)
 
 
-def _runs(words: Sequence[str], start: int, stop: int) -> list[_Run]:
+def _runs(words: Sequence[str], start: int, stop: int) -> list[_CapitalRun]:
     """Runs of capitalised words in one sentence."""
     runs = []
     t = start
@@ -207,7 +207,7 @@ def _runs(words: Sequence[str], start: int, stop: int) -> list[_Run]:
         end = t + len(list(group))
         if capital:
             before = words[t - 1] if t > start else _OUTSIDE
-            runs.append(_Run(t, end, before, words[end] if end < stop else _OUTSIDE))
+            runs.append(_CapitalRun(t, end, before, words[end] if end < stop else _OUTSIDE))
         t = end
     return runs
 

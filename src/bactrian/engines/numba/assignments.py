@@ -163,7 +163,7 @@ def first_best(values: Floats, size: int) -> int:
 Climber = tuple[Floats, Ints, Floats]
 
 
-class Scores(NamedTuple):
+class ScoreArrays(NamedTuple):
     """Scores of a factor graph."""
 
     entries: Floats  #: (n_entries,) tables
@@ -273,7 +273,7 @@ def climb(
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def climb_blocks(
-    layout: Layout, scores: Scores, blocks: Blocks, states: Ints, m: int, sweeps: int, climber: Climber
+    layout: Layout, scores: ScoreArrays, blocks: Blocks, states: Ints, m: int, sweeps: int, climber: Climber
 ) -> None:
     """Improve an allowed assignment one block at a time, each set to its best given the others, until none helps.
 
@@ -292,7 +292,7 @@ def climb_blocks(
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _maximise_block(
-    layout: Layout, scores: Scores, blocks: Blocks, number: int, states: Ints, climber: Climber
+    layout: Layout, scores: ScoreArrays, blocks: Blocks, number: int, states: Ints, climber: Climber
 ) -> None:
     local, choice, forbidden = climber
     first, last = blocks.bounds[number], blocks.bounds[number + 1]
@@ -343,7 +343,7 @@ _PASSES = 20
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def lower_instances(
-    layout: Layout, scores: Scores, states: Ints, active: Bools, tolerance: Floats, first: int, last: int
+    layout: Layout, scores: ScoreArrays, states: Ints, active: Bools, tolerance: Floats, first: int, last: int
 ) -> None:
     """Lower the allowed assignments of the active instances among ``first:last`` while that costs them nothing.
 
@@ -378,7 +378,9 @@ def lower_instances(
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _score_states(layout: Layout, scores: Scores, states: Ints, hub: int, total: Floats, forbidden: Floats) -> None:
+def _score_states(
+    layout: Layout, scores: ScoreArrays, states: Ints, hub: int, total: Floats, forbidden: Floats
+) -> None:
     """Score of each state of a variable given all others, and how many entries forbid it, which add nothing."""
     start, stop = layout.hub_offset[hub], layout.hub_offset[hub + 1]
     for k in range(start, stop):
@@ -390,7 +392,7 @@ def _score_states(layout: Layout, scores: Scores, states: Ints, hub: int, total:
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _refresh(layout: Layout, scores: Scores, states: Ints, hub: int, total: Floats, forbidden: Floats) -> None:
+def _refresh(layout: Layout, scores: ScoreArrays, states: Ints, hub: int, total: Floats, forbidden: Floats) -> None:
     """Score the states of all variables that share a cluster with one that has moved."""
     _score_states(layout, scores, states, hub, total, forbidden)
     for link in range(layout.hub_links[hub], layout.hub_links[hub + 1]):
@@ -403,7 +405,7 @@ def _refresh(layout: Layout, scores: Scores, states: Ints, hub: int, total: Floa
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _find_move(
-    layout: Layout, scores: Scores, states: Ints, hub: int, x: int, total: Floats, forbidden: Floats, left: float
+    layout: Layout, scores: ScoreArrays, states: Ints, hub: int, x: int, total: Floats, forbidden: Floats, left: float
 ) -> tuple[int, int, float]:
     """Another variable and its state with which ``hub`` can take state x, and the gain; the variable itself if alone.
 
@@ -430,7 +432,7 @@ def _find_move(
 @njit(cache=True, nogil=True, error_model="numpy")
 def _joint_change(
     layout: Layout,
-    scores: Scores,
+    scores: ScoreArrays,
     states: Ints,
     hub: int,
     x: int,

@@ -14,7 +14,7 @@ from bactrian.arrays import Bools, Floats, Ints
 from bactrian.compiling import njit
 from bactrian.engines.numba.assignments import (
     Climber,
-    Scores,
+    ScoreArrays,
     Scratch,
     assign_greedily,
     climb,
@@ -45,7 +45,7 @@ class Assignments(NamedTuple):
 @njit(cache=True, nogil=True, error_model="numpy")
 def max_product_instances(
     layout: Layout,
-    scores: Scores,
+    scores: ScoreArrays,
     blocks: Blocks,
     multipliers: Floats,
     found: Assignments,
@@ -86,7 +86,7 @@ def max_product_instances(
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def new_climber(layout: Layout, scores: Scores) -> Climber:
+def new_climber(layout: Layout, scores: ScoreArrays) -> Climber:
     """Work space of :func:`~bactrian.engines.numba.assignments.climb_blocks`."""
     largest = 1
     for hub in range(layout.hub_offset.size - 1):
@@ -97,7 +97,7 @@ def new_climber(layout: Layout, scores: Scores) -> Climber:
 @njit(cache=True, nogil=True, error_model="numpy")
 def _round(
     layout: Layout,
-    scores: Scores,
+    scores: ScoreArrays,
     blocks: Blocks,
     multipliers: Floats,
     found: Assignments,
@@ -122,7 +122,7 @@ def _round(
 @njit(cache=True, nogil=True, error_model="numpy")
 def dual_instances(
     layout: Layout,
-    scores: Scores,
+    scores: ScoreArrays,
     blocks: Blocks,
     multipliers: Floats,
     found: Assignments,
@@ -171,7 +171,7 @@ def dual_instances(
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _reweight(
-    layout: Layout, scores: Scores, multipliers: Floats, hub: int, forward: bool, collect: bool, work: Scratch
+    layout: Layout, scores: ScoreArrays, multipliers: Floats, hub: int, forward: bool, collect: bool, work: Scratch
 ) -> bool:
     """Collect the max-marginals of a variable's clusters and share them out again; False where all is forbidden.
 
@@ -241,7 +241,7 @@ def _others(layout: Layout, link: int, hub: int) -> tuple[bool, bool]:
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _bound(layout: Layout, scores: Scores, multipliers: Floats, m: int, work: Scratch) -> float:
+def _bound(layout: Layout, scores: ScoreArrays, multipliers: Floats, m: int, work: Scratch) -> float:
     """B at the multipliers, in which -inf forbids a state of its variable."""
     sums = work[0]
     value = 0.0

@@ -66,7 +66,7 @@ def make_plan(layout: Layout) -> Plan:
     return Plan(layout.table_offset[table], table, rank)
 
 
-class Scratch(NamedTuple):
+class PairScratch(NamedTuple):
     """Space for one instance, links and hubs counted from its first."""
 
     message: Floats  #: u
@@ -81,7 +81,7 @@ class Scratch(NamedTuple):
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def new_scratch(layout: Layout, first: int, last: int, k: int) -> Scratch:
+def new_scratch(layout: Layout, first: int, last: int, k: int) -> PairScratch:
     """Space for any of the instances ``first:last``."""
     hubs, links, star = 1, 1, 1
     for instance in range(first, last):
@@ -90,7 +90,7 @@ def new_scratch(layout: Layout, first: int, last: int, k: int) -> Scratch:
         links = max(links, layout.hub_links[end] - layout.hub_links[begin])
         for hub in range(begin, end):
             star = max(star, layout.hub_links[hub + 1] - layout.hub_links[hub])
-    return Scratch(
+    return PairScratch(
         np.empty(links * k), np.empty(links), np.empty(hubs * k), np.empty(hubs * k), np.empty(star * k), np.ones(k),
         np.ones(k), np.zeros(k), np.zeros(k),
     )  # fmt: skip
@@ -132,7 +132,7 @@ def _root(belief: Floats, at: int, divisor: float, states: States) -> None:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _sweep(
-    layout: Layout, plan: Plan, tables: Tables, numbers: Numbers, instance: int, backward: bool, scratch: Scratch,
+    layout: Layout, plan: Plan, tables: Tables, numbers: Numbers, instance: int, backward: bool, scratch: PairScratch,
     states: States,
 ) -> float:  # fmt: skip
     """Star updates of an instance's hubs in turn; the largest change of a marginal, NaN where log space is needed."""
@@ -186,7 +186,7 @@ def set_outer(counts: Floats, entries: Floats, start: int, message: Floats, row:
 @njit(cache=True, nogil=True, error_model="numpy")
 def _finish(
     layout: Layout, plan: Plan, tables: Tables, numbers: Numbers, beliefs: Beliefs, instance: int, backward: bool,
-    weight: float, outer: Floats, scratch: Scratch, states: States,
+    weight: float, outer: Floats, scratch: PairScratch, states: States,
 ) -> None:  # fmt: skip
     """D, counts and violation of an instance after a sweep; ``outer`` sums u u' of shared tables, without E."""
     k = len(states)
@@ -230,7 +230,7 @@ def _finish(
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=CAREFUL)
 def _store(
     layout: Layout, tables: Tables, numbers: Numbers, multipliers: Floats, beliefs: Beliefs, instance: int,
-    scratch: Scratch, states: States,
+    scratch: PairScratch, states: States,
 ) -> None:  # fmt: skip
     """Logarithms of beliefs and of messages, and from these D."""
     k = len(states)
@@ -407,8 +407,8 @@ def evaluate_given(
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=CAREFUL)
 def _hubs_apart(
-    layout: Layout, tables: Tables, numbers: Numbers, beliefs: Beliefs, instance: int, weight: float, scratch: Scratch,
-    states: States,
+    layout: Layout, tables: Tables, numbers: Numbers, beliefs: Beliefs, instance: int, weight: float,
+    scratch: PairScratch, states: States,
 ) -> bool:  # fmt: skip
     """Beliefs of hubs that have a number of their own, and their part of D; 0 counts for the others."""
     k = len(states)
@@ -436,7 +436,7 @@ def _hubs_apart(
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _pairs_apart(
-    layout: Layout, tables: Tables, beliefs: Beliefs, instance: int, weight: float, outer: Floats, scratch: Scratch,
+    layout: Layout, tables: Tables, beliefs: Beliefs, instance: int, weight: float, outer: Floats, scratch: PairScratch,
     states: States,
 ) -> float:  # fmt: skip
     """The pairs' part of D, with marginals and counts; NaN, and nothing counted, where log space is needed."""

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from bactrian.arrays import Floats, Ints
 from bactrian.compiling import njit
 from bactrian.engines.numba.arithmetic import exp, logsumexp
-from bactrian.engines.numba.assignments import Scores, joint_score
+from bactrian.engines.numba.assignments import ScoreArrays, joint_score
 from bactrian.engines.numba.blocks import Blocks, conditional_start
 from bactrian.engines.numba.layout import Layout
 
@@ -83,13 +83,13 @@ class Draws(NamedTuple):
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _entry(scores: Scores, index: int, floor: float) -> float:
+def _entry(scores: ScoreArrays, index: int, floor: float) -> float:
     return max(scores.entries[index], floor)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _filter_block(
-    layout: Layout, scores: Scores, blocks: Blocks, number: int, states: Ints, floor: float, local: Floats,
+    layout: Layout, scores: ScoreArrays, blocks: Blocks, number: int, states: Ints, floor: float, local: Floats,
     messages: Floats, small: Floats,
 ) -> None:  # fmt: skip
     """Collect towards the roots: scores of variables in ``local``, of pairs on the parent's side in ``messages``."""
@@ -125,7 +125,7 @@ def _filter_block(
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _sample_block(
-    layout: Layout, scores: Scores, blocks: Blocks, number: int, states: Ints, floor: float, local: Floats,
+    layout: Layout, scores: ScoreArrays, blocks: Blocks, number: int, states: Ints, floor: float, local: Floats,
     messages: Floats, small: Floats, marginals: Floats, keep: bool, random: Words,
 ) -> None:  # fmt: skip
     """Draw a block from the roots outward, after :func:`_filter_block`.
@@ -166,7 +166,7 @@ def _sample_block(
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _sweep(
-    layout: Layout, scores: Scores, blocks: Blocks, m: int, states: Ints, floor: float, work: Work,
+    layout: Layout, scores: ScoreArrays, blocks: Blocks, m: int, states: Ints, floor: float, work: Work,
     marginals: Floats, keep: bool, random: Words,
 ) -> None:  # fmt: skip
     for number in range(blocks.instance_blocks[m], blocks.instance_blocks[m + 1]):
@@ -176,7 +176,7 @@ def _sweep(
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def start_chain(
-    layout: Layout, scores: Scores, blocks: Blocks, m: int, states: Ints, work: Work, marginals: Floats,
+    layout: Layout, scores: ScoreArrays, blocks: Blocks, m: int, states: Ints, work: Work, marginals: Floats,
     random: Words, max_sweeps: int,
 ) -> bool:  # fmt: skip
     """Random states, then sweeps with forbidden entries as growing finite penalties, until the states are allowed."""
@@ -200,7 +200,7 @@ def start_chain(
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def run_chain(
-    layout: Layout, scores: Scores, blocks: Blocks, m: int, states: Ints, work: Work, marginals: Floats,
+    layout: Layout, scores: ScoreArrays, blocks: Blocks, m: int, states: Ints, work: Work, marginals: Floats,
     random: Words, cluster_start: Ints, draws: Draws, burn_in: int, thinning: int, n_samples: int, batch: int,
 ) -> None:  # fmt: skip
     """``burn_in`` sweeps, then ``n_samples`` kept, one in ``thinning``; batches of ``batch`` kept sweeps."""

@@ -17,7 +17,7 @@ import numpy as np
 from bactrian.arrays import Floats, Ints
 from bactrian.estimators.sequences import SkipChainCRF
 from bactrian.experiments.announcements.generator import make_announcements
-from bactrian.experiments.digits.task import MAX_ITERATIONS, Step
+from bactrian.experiments.digits.task import MAX_ITERATIONS, DemoStep
 from bactrian.learners.learn import METHODS
 from bactrian.runs.comparison import (
     Comparison,
@@ -108,18 +108,18 @@ class _Texts:
 
 
 def run_announcements(
-    settings: AnnouncementsSettings | None = None, on_step: Callable[[Step], None] | None = None
+    settings: AnnouncementsSettings | None = None, on_step: Callable[[DemoStep], None] | None = None
 ) -> Comparison:
     """Train every learner on the same announcements, tag the test announcements, and compare."""
     settings = settings or AnnouncementsSettings()
     notify = on_step or (lambda step: None)
     names = (CHAIN, *settings.learners)
     train, test = (_Texts.of(n, settings.seed, split) for n, split in _sizes(settings))
-    notify(Step("compiling", 0, len(names)))
+    notify(DemoStep("compiling", 0, len(names)))
     _warm_up(names, train, settings)
     entries, marginals = [], {}
     for number, name in enumerate(names, start=1):
-        step = Step(name, number, len(names))
+        step = DemoStep(name, number, len(names))
         notify(step)
         trace: list[Progress] = []
         model = _fit(name, train, settings, _follower(step, trace, notify))
@@ -146,7 +146,7 @@ def _sizes(settings: AnnouncementsSettings) -> tuple[tuple[int, str], tuple[int,
     return (settings.n_train, "train"), (settings.n_test, "test")
 
 
-def _follower(step: Step, trace: list[Progress], notify: Callable[[Step], None]) -> Callable[[Progress], None]:
+def _follower(step: DemoStep, trace: list[Progress], notify: Callable[[DemoStep], None]) -> Callable[[Progress], None]:
     def follow(progress: Progress) -> None:
         trace.append(progress)
         notify(replace(step, progress=progress))

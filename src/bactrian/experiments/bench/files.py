@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from bactrian.experiments.bench.learners import METRICS, BenchSettings, Row
+from bactrian.experiments.bench.learners import METRICS, BenchRow, BenchSettings
 from bactrian.experiments.bench.plots import PLOTS, metric_plot, rank_plot
 from bactrian.experiments.bench.rank_argument import RankPoint, rank_reading
 from bactrian.experiments.bench.speed import SpeedRow, summarise_speed
-from bactrian.experiments.bench.summary import Summary, summarise
+from bactrian.experiments.bench.summary import LearnerSummary, summarise
 from bactrian.files import write_atomically
 
 
@@ -25,7 +25,7 @@ class BenchResult:
     """What ``bactrian bench learners`` found."""
 
     settings: BenchSettings
-    rows: Sequence[Row]
+    rows: Sequence[BenchRow]
     rank: Sequence[RankPoint] = ()
     speed: Sequence[SpeedRow] = ()
 
@@ -86,7 +86,7 @@ def speed_table(rows: Sequence[SpeedRow]) -> tuple[list[str], list[list[str]]]:
     return heads, cells
 
 
-def cell(summary: Summary, metric: str, spread: bool = True) -> str:
+def cell(summary: LearnerSummary, metric: str, spread: bool = True) -> str:
     """Mean (standard deviation, where ``spread`` is wanted), or a dash.
 
     >>> from types import SimpleNamespace
@@ -99,7 +99,7 @@ def cell(summary: Summary, metric: str, spread: bool = True) -> str:
     return f"{mean:.3g}" + (f" ({deviation:.2g})" if spread and np.isfinite(deviation) else "")
 
 
-def _family_rows(rows: Sequence[Row]) -> Iterator[list[str]]:
+def _family_rows(rows: Sequence[BenchRow]) -> Iterator[list[str]]:
     order = list(dict.fromkeys(row.learner for row in rows))
     summaries = summarise(rows, "strength")
     for s in sorted(summaries, key=lambda s: (s.group[0], order.index(s.learner))):
@@ -123,7 +123,7 @@ def _table(heads: Sequence[str], rows: Any) -> list[str]:
     return [*lines, *("| " + " | ".join(row) + " |" for row in rows), ""]
 
 
-def _flat(summary: Summary) -> dict[str, Any]:
+def _flat(summary: LearnerSummary) -> dict[str, Any]:
     size, sharing, strength = summary.group
     flat: dict[str, Any] = {"size": size, "sharing": sharing, "strength": strength, "learner": summary.learner}
     for metric in METRICS:

@@ -18,14 +18,14 @@ import numpy as np
 
 from bactrian.arrays import Floats
 from bactrian.camel.camel import Camel
-from bactrian.experiments.bench.random_fields import RandomField, Size, joint_features, random_field
+from bactrian.experiments.bench.random_fields import FieldSize, RandomField, joint_features, random_field
 from bactrian.graphs.loglinear import Instance, LogLinearModel, Samples
 from bactrian.inference.infer import infer
 from bactrian.learners.learn import METHODS, Learner, learn
 from bactrian.learners.likelihood import Likelihood
 from bactrian.solvers.solution import ConvergenceWarning, Solution
 
-#: What is measured, by the names of the fields of :class:`Row`, with a heading.
+#: What is measured, by the names of the fields of :class:`BenchRow`, with a heading.
 METRICS = {
     "log_likelihood": "held-out log-likelihood",
     "loss": "loss to exact ML",
@@ -58,7 +58,7 @@ class BenchSettings:
         if not self.sizes or not self.strengths:
             raise ValueError("sizes and strengths must name at least one each")
         for size in self.sizes:
-            Size.parse(size)
+            FieldSize.parse(size)
         for strength in self.strengths:
             if not 0.0 <= strength < np.inf:
                 raise ValueError(f"strengths must be finite and not negative, found {strength}")
@@ -70,7 +70,7 @@ class BenchSettings:
 
 
 @dataclass(frozen=True)
-class Row:
+class BenchRow:
     """One learner on one field. Numbers are NaN where the learner refused or has none."""
 
     size: str
@@ -99,7 +99,7 @@ class Row:
 class RandomProblem:
     """A field with training data and exact answers."""
 
-    size: Size
+    size: FieldSize
     sharing: str
     strength: float
     seed: int
@@ -129,14 +129,14 @@ def bench_learners() -> dict[str, Learner]:
 def problems(settings: BenchSettings) -> Iterable[RandomProblem]:
     """Every size, sharing, strength and seed in turn; the numbers drawn depend on these alone."""
     for name in settings.sizes:
-        size = Size.parse(name)
+        size = FieldSize.parse(name)
         for sharing in ("unshared", "shared"):
             for strength in settings.strengths:
                 for seed in range(settings.n_seeds):
                     yield make_problem(settings, size, sharing, strength, seed)
 
 
-def make_problem(settings: BenchSettings, size: Size, sharing: str, strength: float, seed: int) -> RandomProblem:
+def make_problem(settings: BenchSettings, size: FieldSize, sharing: str, strength: float, seed: int) -> RandomProblem:
     """One field and its samples."""
     rng = np.random.default_rng([seed, size.n_variables, size.n_labels, size.height, sharing == "shared"])
     field = random_field(size, sharing == "shared", strength, rng)
@@ -147,9 +147,9 @@ def make_problem(settings: BenchSettings, size: Size, sharing: str, strength: fl
     )
 
 
-def run_learners(settings: BenchSettings, follow: Follow | None = None) -> list[Row]:
+def run_learners(settings: BenchSettings, follow: Follow | None = None) -> list[BenchRow]:
     """Every learner on every field."""
-    rows: list[Row] = []
+    rows: list[BenchRow] = []
     learners = bench_learners()
     total = len(settings.sizes) * 2 * len(settings.strengths) * settings.n_seeds
     for number, problem in enumerate(problems(settings)):
@@ -169,7 +169,7 @@ def run_learners(settings: BenchSettings, follow: Follow | None = None) -> list[
 
 def run_one(
     problem: RandomProblem, name: str, learner: Learner, settings: BenchSettings, reference: Solution | None
-) -> tuple[Row, Solution | None]:
+) -> tuple[BenchRow, Solution | None]:
     """One learner on one field, without the prior where it refuses to run with it."""
     reasons = []
     for prior in (settings.prior_variance, None):
@@ -225,11 +225,11 @@ def _distance(first: Sequence[Floats], second: Sequence[Floats]) -> float:
     return float(np.mean([0.5 * np.abs(a - b).sum() for a, b in zip(first, second, strict=True)]))
 
 
-def _row(problem: RandomProblem, name: str, outcome: Solution | str, prior: bool, **numbers: float) -> Row:
+def _row(problem: RandomProblem, name: str, outcome: Solution | str, prior: bool, **numbers: float) -> BenchRow:
     status = outcome if isinstance(outcome, str) else outcome.status.name.lower().replace("_", " ")
     converged = not isinstance(outcome, str) and outcome.converged
     size = problem.size
-    return Row(
+    return BenchRow(
         size.name,
         size.family,
         problem.sharing,

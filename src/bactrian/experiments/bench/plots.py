@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bactrian.experiments.bench.learners import METRICS, Row
+from bactrian.experiments.bench.learners import METRICS, BenchRow
 from bactrian.experiments.bench.rank_argument import RankPoint
 from bactrian.experiments.bench.summary import summarise
 
@@ -28,7 +28,7 @@ PLOTS = {
 }
 
 
-def metric_plot(rows: Sequence[Row], metric: str, floor: float) -> str:
+def metric_plot(rows: Sequence[BenchRow], metric: str, floor: float) -> str:
     """Medians of a metric against the strength of the couplings, a panel for each family of graphs."""
     families = list(dict.fromkeys(row.family for row in rows))
     learners = list(dict.fromkeys(row.learner for row in rows))

@@ -26,7 +26,7 @@ _SIZE = re.compile(r"(?:(\d+)x(\d+)|K(\d+))(?::(\d+))?")
 
 
 @dataclass(frozen=True)
-class Size:
+class FieldSize:
     """The shape of a graph: ``3x4`` is a grid, ``K6`` the complete graph on six variables, ``3x3:3`` has three labels.
 
     >>> Size.parse("3x3:3").n_states, Size.parse("K6").family
@@ -39,13 +39,13 @@ class Size:
     n_labels: int
 
     @staticmethod
-    def parse(text: str) -> Size:
+    def parse(text: str) -> FieldSize:
         """The size that ``text`` names."""
         match = _SIZE.fullmatch(text.strip())
         if match is None:
             raise ValueError(f"size {text!r} is neither a grid such as 3x4 or 3x3:3 nor a complete graph such as K6")
         height, width, n, labels = (0 if part is None else int(part) for part in match.groups())
-        size = Size(text.strip(), height, n or height * width, labels or 2)
+        size = FieldSize(text.strip(), height, n or height * width, labels or 2)
         if size.n_variables < 2 or size.n_labels < 2:
             raise ValueError(f"size {text!r} needs at least two variables and two labels")
         if size.n_states > MOST_STATES:
@@ -102,7 +102,7 @@ class RandomField:
         return np.asarray(self.states[chosen])
 
 
-def random_field(size: Size, shared: bool, strength: float, rng: np.random.Generator) -> RandomField:
+def random_field(size: FieldSize, shared: bool, strength: float, rng: np.random.Generator) -> RandomField:
     """A field whose pair weights are uniform within ``strength`` of 0.
 
     Shared spin couplings have a random sign and the size strength / 2, which is the mean size of the unshared ones: a
@@ -145,7 +145,7 @@ def joint_features(model: LogLinearModel, X: Ints) -> Floats:
     return total
 
 
-def _blocks(size: Size, graph: ClusterGraph, shared: bool) -> list[int]:
+def _blocks(size: FieldSize, graph: ClusterGraph, shared: bool) -> list[int]:
     """The block of weights of every cluster."""
     given = [scope for scope in graph.clusters if len(scope) > 0]
     if not shared:

@@ -19,7 +19,7 @@ from scipy.linalg.lapack import dpstrf
 from bactrian.arrays import Floats, Ints
 from bactrian.engines.numba.threads import single_threaded_blas
 from bactrian.experiments.bench.learners import Follow, quiet_learn
-from bactrian.experiments.bench.random_fields import Size, random_field
+from bactrian.experiments.bench.random_fields import FieldSize, random_field
 from bactrian.graphs.graph import ClusterGraph, grid_edges
 from bactrian.graphs.loglinear import Instance, LogLinearModel, Samples
 
@@ -61,7 +61,7 @@ def run_rank(n_seeds: int = 5, n_samples: int = 500, follow: Follow | None = Non
 def _tied_tables(seed: int, n_samples: int) -> Iterator[RankPoint]:
     """Samples of a 4 x 4 spin grid; its 24 edges have full tables, tied at random in ever more groups."""
     rng = np.random.default_rng([seed, 1])
-    field = random_field(Size.parse("4x4"), False, 1.0, rng)
+    field = random_field(FieldSize.parse("4x4"), False, 1.0, rng)
     X = field.sample(n_samples, rng)
     edges = grid_edges(4, 4)
     graph = ClusterGraph([2] * 16, [tuple(edge) for edge in edges.tolist()])
@@ -80,7 +80,7 @@ def _inputs(seed: int) -> Iterator[RankPoint]:
     Few inputs are the paper's images (84 weights for everything); more inputs than edges are its texts.
     """
     rng = np.random.default_rng([seed, 2])
-    field = random_field(Size.parse("2x3"), True, 1.0, rng)
+    field = random_field(FieldSize.parse("2x3"), True, 1.0, rng)
     labels = field.sample(16, rng)
     edges = grid_edges(2, 3)
     graph = ClusterGraph([2] * 6, [tuple(edge) for edge in edges.tolist()])

@@ -14,10 +14,10 @@ from time import perf_counter
 import numpy as np
 
 from bactrian.experiments.bench.learners import (
+    BenchRow,
     BenchSettings,
     Follow,
     RandomProblem,
-    Row,
     bench_learners,
     problems,
     quiet_learn,
@@ -64,7 +64,7 @@ class SpeedSummary:
 
 
 def run_speed(
-    settings: BenchSettings, rows: Sequence[Row], repeats: int = 3, follow: Follow | None = None
+    settings: BenchSettings, rows: Sequence[BenchRow], repeats: int = 3, follow: Follow | None = None
 ) -> list[SpeedRow]:
     """Every pair on every field where its second learner converged according to ``rows``, those of the comparison."""
     if repeats < 1:

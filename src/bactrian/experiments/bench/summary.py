@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bactrian.experiments.bench.learners import METRICS, Row
+from bactrian.experiments.bench.learners import METRICS, BenchRow
 
 
 @dataclass(frozen=True)
-class Summary:
+class LearnerSummary:
     """Rows of one learner put together: mean and standard deviation of every metric, and how the runs ended."""
 
     group: tuple[str | float, ...]
@@ -39,15 +39,15 @@ class Summary:
         return said if self.prior else f"{said}; no prior"
 
 
-def summarise(rows: Sequence[Row], *keys: str) -> list[Summary]:
-    """Means over all rows that agree in ``keys``, fields of :class:`Row`, and in the learner."""
-    groups: dict[tuple[tuple[str | float, ...], str], list[Row]] = {}
+def summarise(rows: Sequence[BenchRow], *keys: str) -> list[LearnerSummary]:
+    """Means over all rows that agree in ``keys``, fields of :class:`BenchRow`, and in the learner."""
+    groups: dict[tuple[tuple[str | float, ...], str], list[BenchRow]] = {}
     for row in rows:
         groups.setdefault((tuple(getattr(row, key) for key in keys), row.learner), []).append(row)
     return [_summary(group, learner, members) for (group, learner), members in groups.items()]
 
 
-def _summary(group: tuple[str | float, ...], learner: str, rows: Sequence[Row]) -> Summary:
+def _summary(group: tuple[str | float, ...], learner: str, rows: Sequence[BenchRow]) -> LearnerSummary:
     run = [row for row in rows if not row.refused]
     mean, deviation, median = {}, {}, {}
     for metric in METRICS:
@@ -56,7 +56,7 @@ def _summary(group: tuple[str | float, ...], learner: str, rows: Sequence[Row]) 
         mean[metric] = float(values.mean()) if values.size else np.nan
         median[metric] = float(np.median(values)) if values.size else np.nan
         deviation[metric] = float(values.std(ddof=1)) if values.size > 1 else np.nan
-    return Summary(
+    return LearnerSummary(
         group=group,
         learner=learner,
         n_runs=len(run),

@@ -99,7 +99,7 @@ class DigitsSettings:
 
 
 @dataclass(frozen=True)
-class Step:
+class DemoStep:
     """Where the experiment stands: ``learner`` is at work, the ``number``-th of ``total``."""
 
     learner: str
@@ -108,7 +108,7 @@ class Step:
     progress: Progress | None = None  #: None when the learner begins
 
 
-def run_digits(settings: DigitsSettings | None = None, on_step: Callable[[Step], None] | None = None) -> Comparison:
+def run_digits(settings: DigitsSettings | None = None, on_step: Callable[[DemoStep], None] | None = None) -> Comparison:
     """Train every learner on the same images, restore the test images, and compare.
 
     Every learner first runs loosely, so that nobody's seconds contain compilation.
@@ -118,14 +118,14 @@ def run_digits(settings: DigitsSettings | None = None, on_step: Callable[[Step],
     names = (NODE_ONLY, *settings.learners)
     images = load_noisy_digits(settings.n_train + settings.n_test, noise=settings.noise, seed=settings.seed)
     train, test = images[: settings.n_train], images[settings.n_train :]
-    notify(Step("compiling", 0, len(names)))
+    notify(DemoStep("compiling", 0, len(names)))
     _warm_up(settings, train)
 
     noisy_accuracy = float(np.mean((test.noisy > 0.5) == test.truth))
     entries = [Entry("noisy input", "intensities cut at one half, nothing learned", {"accuracy": noisy_accuracy})]
     marginals = {}
     for number, name in enumerate(names, start=1):
-        step = Step(name, number, len(names))
+        step = DemoStep(name, number, len(names))
         notify(step)
         entry, marginals[name] = _train_and_restore(step, train, test, settings, notify)
         entries.append(entry)
@@ -140,11 +140,11 @@ def run_digits(settings: DigitsSettings | None = None, on_step: Callable[[Step],
 
 
 def _train_and_restore(
-    step: Step,
+    step: DemoStep,
     train: NoisyImages,
     test: NoisyImages,
     settings: DigitsSettings,
-    notify: Callable[[Step], None],
+    notify: Callable[[DemoStep], None],
 ) -> tuple[Entry, Floats]:
     """An entry of the comparison, and the marginals (n_pixels, 2) of the test images."""
     name = step.learner
