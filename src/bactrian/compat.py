@@ -384,7 +384,8 @@ class _TrainingLog:
             return {}
         crf = self.crf
         if self._dev is None:
-            self._dev = crf._encoded(self.X_dev, EdgesGiven(None, None, None, None))
+            given = EdgesGiven(None, None, None, None)
+            self._dev = crf._encoded(self.X_dev, given, crf._rows(self.X_dev, given))
         codes = decode(self._dev, at.weights, "exact", n_threads=crf.n_threads)
         guess = [crf._labels.decode(part) for part in codes]
         true = listed_labels(self.y_dev, [len(labels) for labels in guess])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bactrian.estimators.encoding import FeatureVocabulary, GrowingVocabulary, Names, fit_vocabulary
+from bactrian.estimators.encoding import FeatureVocabulary, GrowingVocabulary, Names, features_of_dict, fit_vocabulary
 from bactrian.graphs.inputs import BundledRows
 
 names = st.sampled_from(["a", "b", "c", "é", "字", ""])
@@ -135,3 +136,39 @@ def test_what_is_no_feature_is_named(entry: Any, how: str) -> None:
         encode([[["a", ("b", entry)]]])
     with pytest.raises(TypeError, match=r"^X\[0\]\[1\]: a token is a dict or a list of strings"):
         encode([[["a"], 7]])
+
+
+plain_values = st.one_of(st.text("abc:", max_size=2), st.booleans(), st.integers(-3, 3), st.sampled_from([0.5, 1.0]))
+plain_tokens = st.dictionaries(st.text("ab:", min_size=1, max_size=2), plain_values, max_size=4)
+
+
+@given(st.lists(st.lists(plain_tokens, max_size=4), min_size=1, max_size=5))
+def test_plain_dicts_are_encoded_as_their_features(X: list[list[dict[str, Any]]]) -> None:
+    """Dicts that are looked up by entry have the rows of the lists of their features, known names and new."""
+    vocabulary, rows = fit_vocabulary(X, 1)
+    assert vocabulary.names is not None
+    expected = np.zeros((sum(map(len, X)), len(vocabulary.names)))
+    for row, token in zip(expected, (token for sequence in X for token in sequence), strict=True):
+        for name, value in zip(*features_of_dict(token), strict=True):
+            row[vocabulary.names.index(name)] += value
+    np.testing.assert_array_equal(rows.inputs.toarray(), expected)
+    for _ in range(2):  # looked up, then remembered
+        again = vocabulary.encode(X)
+        np.testing.assert_array_equal(again.inputs.toarray(), expected)
+        assert again.lengths.tolist() == [len(sequence) for sequence in X]
+
+
+def test_nested_entries_come_after_plain_ones() -> None:
+    vocabulary, rows = fit_vocabulary([[{"a": "x"}, {"b": ["y", "z"], "c": ("u", "v")}]], 1)
+    assert vocabulary.names == ["a:x", "b:y", "b:z", "c:u", "c:v"]
+    np.testing.assert_array_equal(rows.inputs.toarray(), [[1, 0, 0, 0, 0], [0, 1, 1, 1, 1]])
+
+
+def test_a_vocabulary_that_has_seen_dicts_is_pickled_and_shared_by_threads() -> None:
+    vocabulary = FeatureVocabulary([f"w:{i}" for i in range(2000)], 2000)
+    X = [[{"w": str(i)}] for i in range(3000)]
+    expected = vocabulary.encode(X).inputs.toarray()
+    fresh = pickle.loads(pickle.dumps(vocabulary))
+    with ThreadPoolExecutor(4) as pool:
+        for found in pool.map(lambda _: fresh.encode(X).inputs.toarray(), range(8)):
+            np.testing.assert_array_equal(found, expected)

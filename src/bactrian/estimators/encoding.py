@@ -22,10 +22,11 @@ from __future__ import annotations
 from array import array
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain, compress, count, islice, repeat
-from operator import is_
+from operator import getitem, is_
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,8 @@ Wait = Callable[[], Ints]
 
 #: Strings that are taken at a time, few enough to stay near the processor from one pass to the next.
 AT_ONCE = 8192
+#: Different entries of dicts that are remembered from call to call.
+_MOST_ENTRIES = 1 << 20
 
 
 class Names:
@@ -56,10 +59,25 @@ class Names:
         self._slots = np.full((1 << (2 * len(names)).bit_length(), 2), -1, dtype=np.int32)
         if not fill_slots(self._text, len(names), self._slots):
             raise ValueError("a feature name occurs twice in the vocabulary")
+        self._names = names
+        self._entries: DictEntries | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what is remembered of dicts."""
+        return {**self.__dict__, "_entries": None}
+
+    @property
+    def entries(self) -> DictEntries:
+        """Entries of dicts by key and value; begun anew when too many have been seen."""
+        found = self._entries
+        if found is None or len(found.columns) > _MOST_ENTRIES:
+            columns = {name: column for column, name in enumerate(self._names)}
+            found = self._entries = DictEntries(lambda name: columns.get(name, -1))
+        return found
 
     def look_up(self, names: Iterable[str], pool: Executor) -> Wait:
         """Column of each name, once it is waited for: found in the pool while the next names are put together."""
-        begun = []
+        begun: list[Future[Ints]] = []
         rest = iter(names)
         while some := list(islice(rest, AT_ONCE)):
             try:
@@ -67,6 +85,9 @@ class Names:
             except TypeError:
                 _check_strings(some)
                 raise
+            if len(some) < AT_ONCE and not begun:  # too few to wake a thread for
+                columns = self._found(wanted, len(some))
+                return lambda: columns
             begun.append(pool.submit(self._found, wanted, len(some)))
         return lambda: np.concatenate([np.zeros(0, dtype=np.int64), *(one.result() for one in begun)])
 
@@ -88,6 +109,7 @@ class GrowingNames:
 
     def __init__(self) -> None:
         self.columns: dict[str, int] = defaultdict(count().__next__)
+        self.entries = DictEntries(self.columns.__getitem__)
 
     def look_up(self, names: Iterable[str], pool: Executor) -> Wait:
         """Column of each name; there is nothing to wait for."""
@@ -105,6 +127,51 @@ class GrowingNames:
         except TypeError:  # one holds what has no hash: whoever looks into them will name it
             return same, objects
         return numbers[same], list(different)
+
+
+class DictEntries:
+    """Entries of dicts, each a string or number under a key: every different one is looked into once."""
+
+    def __init__(self, column_of: Callable[[str], int]) -> None:
+        self.column_of = column_of
+        self.lock = Lock()
+        self.columns, self.values = array("q"), array("d")  #: by number of the entry
+        self._keys = _Keys(self)
+
+    def numbers(self, tokens: list[dict[Any, Any]]) -> Ints:
+        """Numbers of the entries of all tokens; TypeError where one holds several features or none."""
+        keys, values = chain.from_iterable(tokens), chain.from_iterable(map(dict.values, tokens))
+        return np.fromiter(map(getitem, map(self._keys.__getitem__, keys), values), np.int64)
+
+
+class _Keys(dict[Any, "_Values"]):
+    """What is under each key."""
+
+    def __init__(self, entries: DictEntries) -> None:
+        self._entries = entries
+
+    def __missing__(self, key: Any) -> _Values:
+        self[key] = found = _Values(self._entries, key)
+        return found
+
+
+class _Values(dict[Any, int]):
+    """The numbers of entries by their value under one key."""
+
+    def __init__(self, entries: DictEntries, key: Any) -> None:
+        self._entries, self._key = entries, key
+
+    def __missing__(self, value: Any) -> int:
+        names, values = features_of_dict({self._key: value})
+        if len(names) != 1:
+            raise TypeError
+        entries = self._entries
+        with entries.lock:
+            number = len(entries.columns)
+            entries.columns.append(entries.column_of(names[0]))
+            entries.values.append(values[0])
+        self[value] = number
+        return number
 
 
 class NoStringError(TypeError):
@@ -151,9 +218,28 @@ class NamedTokens:
 
     def __init__(self, names: Names | GrowingNames, X: Any, what: str) -> None:
         self._n_tokens, self._sizes = array("q"), array("q")
-        self._given: list[float] | None = None  # values, once there are dicts: all are 1 without
+        self._given: Any = None  # values, once there are dicts: all are 1 without
+        if self._encode_dicts(names.entries, X):
+            return
         with ThreadPoolExecutor(_FINDERS) as pool:
             self._encode(names, X, what, pool)
+
+    def _encode_dicts(self, entries: DictEntries, X: Any) -> bool:
+        """Encode tokens that are plain dicts of strings and numbers; whether they are."""
+        if not (X and set(map(type, X)) <= {list, tuple}):
+            return False
+        tokens = list(chain.from_iterable(X))
+        if set(map(type, tokens)) != {dict}:
+            return False
+        try:
+            numbers = entries.numbers(tokens)
+        except TypeError:  # one by one, nested or wrong
+            return False
+        self._n_tokens, self._sizes = array("q", map(len, X)), array("q", map(len, tokens))
+        self._bundled, self._n_bundles = np.zeros(numbers.size, dtype=bool), 0
+        self._own = np.repeat(np.arange(len(tokens)), self._sizes), np.array(entries.columns)[numbers]
+        self._given = np.array(entries.values)[numbers]
+        return True
 
     def _encode(self, names: Names | GrowingNames, X: Any, what: str, pool: Executor) -> None:
         columns: list[Wait] = []
@@ -169,7 +255,7 @@ class NamedTokens:
         number, different = names.number(bundles)
         self._n_bundles = len(different)
         rows, in_bundles = _columns_of_bundles(names, different, pool)
-        self._bundled: Bools = np.concatenate(bundled)
+        self._bundled = np.concatenate(bundled)
         token = np.repeat(np.arange(len(self._sizes)), self._sizes)
         self._own = token[~self._bundled], np.concatenate([np.zeros(0, dtype=np.int64), *(wait() for wait in columns)])
         self._use = token[self._bundled], number
@@ -182,7 +268,7 @@ class NamedTokens:
 
     def inputs(self, n_features: int) -> Any:
         """Input rows over so many features."""
-        values = None if self._given is None else np.array(self._given)
+        values = None if self._given is None else np.asarray(self._given)
         n_tokens, bundled = len(self._sizes), self._bundled
         own = _matrix(*self._own, None if values is None else values[~bundled], (n_tokens, n_features))
         if not self._n_bundles:

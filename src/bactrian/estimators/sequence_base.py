@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -31,6 +32,7 @@ from bactrian.estimators.sequence_data import (
 from bactrian.graphs.graph_data import NODE_FACTORS, GraphData, checked_weights
 from bactrian.graphs.inputs import BundledRows
 from bactrian.graphs.packing import pack
+from bactrian.graphs.ragged import pointer
 from bactrian.graphs.scores import TYINGS
 from bactrian.inference.infer import StackedMarginals
 from bactrian.solvers.solution import Callback
@@ -256,9 +258,8 @@ class SequenceCRF(LearnedEstimator):
                 raise ValueError(f"the last fit was {there} {name}=, and this call must be too")
         return {name: vocabulary.encode(parts[name], name) for name, vocabulary in self._vocabularies.items()}
 
-    def _encoded(self, X: Any, given: EdgesGiven) -> GraphData:
+    def _encoded(self, X: Any, given: EdgesGiven, rows: dict[str, Rows]) -> GraphData:
         """Data to predict, without labels."""
-        rows = self._rows(X, given)
         lengths = rows["X"].lengths
         edges = sequence_edges(lengths, given.breaks, self._skips(X, lengths, given.skips))
         return self._graphs(rows, edges, self._labels)
@@ -281,9 +282,19 @@ class SequenceCRF(LearnedEstimator):
         check_sequences(X, "X")
         if not _any_tokens(X):
             return [[] for _ in X]
-        data = self._encoded(X, EdgesGiven(skips, breaks, transition_features, skip_features))
-        evidence = None if partial is None else self._labels.evidence(partial, np.diff(data.node_pointer))
-        return [self._labels.decode(codes) for codes in self._labels_of(data, evidence)]
+        given = EdgesGiven(skips, breaks, transition_features, skip_features)
+        rows = self._rows(X, given)
+        codes = self._quick_labels(rows, given) if partial is None else None
+        if codes is None:
+            data = self._encoded(X, given, rows)
+            evidence = None if partial is None else self._labels.evidence(partial, np.diff(data.node_pointer))
+            codes = np.concatenate(self._labels_of(data, evidence))
+        labels = self._labels.decode(codes)
+        return [labels[first:last] for first, last in pairwise(pointer(rows["X"].lengths).tolist())]
+
+    def _quick_labels(self, rows: dict[str, Rows], given: EdgesGiven) -> Ints | None:
+        """Codes of all labels by a shorter way than :meth:`_labels_of`, where there is one."""
+        return None
 
     def predict_marginals(
         self,
@@ -306,7 +317,8 @@ class SequenceCRF(LearnedEstimator):
         if not _any_tokens(X):
             empty = [np.zeros((0, k)) for _ in X]
             return (empty, [(np.zeros((0, 2), dtype=np.int64), np.zeros((0, k, k))) for _ in X]) if edges else empty
-        data = self._encoded(X, EdgesGiven(skips, breaks, transition_features, skip_features))
+        given = EdgesGiven(skips, breaks, transition_features, skip_features)
+        data = self._encoded(X, given, self._rows(X, given))
         evidence = None if partial is None else self._labels.evidence(partial, np.diff(data.node_pointer))
         marginals = self._marginals_of(data, evidence, edges)
         nodes = np.split(marginals.nodes, data.node_pointer[1:-1])

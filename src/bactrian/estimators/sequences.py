@@ -8,16 +8,26 @@ from typing import Any, ClassVar
 import numpy as np
 
 from bactrian.arrays import Floats, Ints
+from bactrian.engines.numba.threads import Workers, balanced_blocks
+from bactrian.engines.numba.viterbi import best_labels
 from bactrian.errors import ArgumentTypeError, check_choice, check_number, warn
-from bactrian.estimators.sequence_base import SequenceCRF
-from bactrian.estimators.sequence_data import SKIP, checked_skips, ruled_skips
+from bactrian.estimators.encoding import Rows
+from bactrian.estimators.sequence_base import EdgesGiven, SequenceCRF
+from bactrian.estimators.sequence_data import SKIP, checked_skips, ruled_skips, sequence_edges
 from bactrian.graphs.elimination import MemoryBudgetError
 from bactrian.graphs.graph_data import GraphData
+from bactrian.graphs.inputs import N_BLOCKS, Inputs
+from bactrian.graphs.ragged import pointer
+from bactrian.graphs.scores import TiedTable
 from bactrian.inference.decode import METHODS, decode
 from bactrian.inference.infer import METHODS as INFERENCE
 from bactrian.inference.infer import StackedMarginals, check_inference, graph_marginals
+from bactrian.inference.maximum import TIE
 from bactrian.learners.learn import matched_inference
 from bactrian.text.skips import RULES
+
+#: Tokens below which a block of chains is not worth handing to a thread.
+_LEAST_TOKENS = 1_000.0
 
 #: Fewer tokens need not have any skip edges.
 _MANY_TOKENS = 50
@@ -72,6 +82,28 @@ class LinearChainCRF(SequenceCRF):
     >>> model.predict([[["word=b"], ["word=a"]]])
     [['B', 'A']]
     """
+
+    def _quick_labels(self, rows: dict[str, Rows], given: EdgesGiven) -> Ints | None:
+        """By Viterbi, where all transitions share one table and no two labellings tie."""
+        if given.features or given.skips is not None:
+            return None
+        lengths, k = rows["X"].lengths, len(self._labels.classes)
+        n, bounds = int(lengths.sum()), pointer(lengths)
+        if given.breaks is not None:
+            follows = np.zeros(n, dtype=bool)
+            follows[sequence_edges(lengths, given.breaks, None).transitions[:, 1]] = True
+            bounds = np.append(np.flatnonzero(~follows), n)
+        nodes = self.weights_[: self.n_features_in_ * k].reshape(-1, k)
+        tied = self.weights_[self.n_features_in_ * k :]
+        table = TiedTable.make(self.transition_tables, k).expand(tied).reshape(k, k)
+        scores, codes = np.empty((n, k)), np.empty(n, dtype=np.int64)
+        workers, sure = Workers(self.n_threads), np.empty(bounds.size - 1, dtype=bool)
+        Inputs(rows["X"].inputs).times(nodes, scores, workers)
+        workers.run(
+            lambda _, first, last: best_labels(scores, table, bounds, first, last, TIE, codes, sure),
+            balanced_blocks(np.diff(bounds) + 1.0, N_BLOCKS, _LEAST_TOKENS),
+        )
+        return codes if sure.all() else None
 
     def _labels_of(self, data: GraphData, evidence: Any) -> list[Ints]:
         return decode(data, self.weights_, "exact", evidence, n_threads=self.n_threads)

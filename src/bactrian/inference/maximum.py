@@ -32,7 +32,7 @@ from bactrian.inference.factors import FactorScores
 Run = Callable[[Assignments, Bools, int, int], None]
 
 #: Scores closer than this, or than this part of an instance's largest score times 1e-3, are ties.
-_TIE = 1e-9
+TIE = 1e-9
 #: Bytes that the junction tree may take where it only stands in for a method that found nothing allowed.
 _RESCUE_BUDGET = 2**28
 #: Sweeps of max-product after a dual that is not tight.
@@ -45,7 +45,7 @@ def certified(found: Assignments) -> Bools:
     """(M,) the bound meets the score: a certificate of optimality."""
     finite = np.isfinite(found.score) & np.isfinite(found.bound)
     gap = np.where(finite, found.bound, 1.0) - np.where(finite, found.score, 0.0)
-    optimal: Bools = finite & (gap <= _TIE * np.maximum(1.0, np.abs(np.where(finite, found.bound, 0.0))))
+    optimal: Bools = finite & (gap <= TIE * np.maximum(1.0, np.abs(np.where(finite, found.bound, 0.0))))
     return optimal
 
 
@@ -373,4 +373,4 @@ def _tie_tolerances(scores: FactorScores) -> Floats:
     m_of_hub = np.repeat(np.arange(layout.n_instances), np.diff(layout.instance_hubs))
     np.maximum.at(largest, m_of_cluster, per_table[layout.cluster_table])
     np.maximum.at(largest, m_of_hub, per_hub)
-    return _TIE * np.maximum(1.0, 1e-3 * largest)
+    return TIE * np.maximum(1.0, 1e-3 * largest)
