@@ -42,6 +42,7 @@ from bactrian.inference.decode import decode
 from bactrian.inference.draw import draw_by_gibbs, draw_exactly
 from bactrian.inference.infer import METHODS, infer
 from bactrian.inference.joint import joint_marginal, joint_scores
+from bactrian.inference.rounding import round_rows
 from bactrian.learners.learn import matched_inference
 from bactrian.learners.margins import MarginProblem, Options
 from bactrian.solvers.solution import Callback, Solution
@@ -446,11 +447,23 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
             return float(scores.mean())
         return float(np.average(scores, weights=Samples(self.model_, X, sample_weight).sample_weight))
 
-    def sample(self, n_samples: int = 1, seed: int | None = None) -> Ints:
+    def sample(self, n_samples: int = 1, seed: int | None = None, *, rounded: bool = False, frame: bool = False) -> Any:
         """Draws from the joint distribution, shape (n_samples, n_variables); the same ones for the same seed.
 
         Independent and exact where a junction tree fits ``memory_budget``, otherwise by blocked Gibbs sampling: 16
         chains, 500 sweeps before the first draw of each and 10 between draws.
+
+        Parameters
+        ----------
+        n_samples : int
+        seed : int, optional
+            By default the field's own.
+        rounded : bool
+            Change a few states until counts of the rows match the field's margins (those that it was fitted to, else
+            its tables) as closely as whole rows can (:mod:`bactrian.inference.rounding`). Rows are then not
+            independent: they are a synthetic population, not a sample of one.
+        frame : bool
+            Give a pandas DataFrame, with labels of states where the field has them.
         """
         check_is_fitted(self, "weights_")
         if isinstance(n_samples, bool) or not (isinstance(n_samples, int | np.integer) and n_samples >= 1):
@@ -458,9 +471,37 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
         seed = self.seed if seed is None else seed
         given = self.model_, self.weights_, int(n_samples)
         try:
-            return draw_exactly(*given, seed=seed, memory_budget=self.memory_budget, n_threads=self.n_threads)
+            states = draw_exactly(
+                *given, seed=seed, memory_budget=self.memory_budget, n_threads=self.n_threads, even=rounded
+            )
         except MemoryBudgetError:
-            return draw_by_gibbs(*given, seed=seed, n_threads=self.n_threads)
+            states = draw_by_gibbs(*given, seed=seed, n_threads=self.n_threads)
+        if rounded:
+            states = round_rows(states, self.cardinalities_, *self._tables_to_match(), seed=seed)
+        return self._framed(states) if frame else states
+
+    def _tables_to_match(self) -> tuple[Sequence[tuple[int, ...]], list[Floats]]:
+        """Scopes and probabilities of the margins that rounded rows should have."""
+        if self._margins is not None:
+            problem = self._margins.problem
+            return problem.scopes, self._margins.fitted
+        graph = self.model_.graph
+        result = self._infer([None])[0]
+        return graph.clusters, [np.array(result.clusters[i]) for i in range(len(graph.clusters))]
+
+    def _framed(self, states: Ints) -> Any:
+        """Rows as a pandas DataFrame."""
+        try:
+            import pandas
+        except ImportError:
+            raise ImportError("frame=True needs pandas: pip install pandas") from None
+        names = list(getattr(self, "feature_names_in_", range(states.shape[1])))
+        labels = self._margins.variables.labels if self._margins is not None else (None,) * len(names)
+        columns = {
+            name: states[:, v] if of is None else np.array(of, dtype=object)[states[:, v]]
+            for v, (name, of) in enumerate(zip(names, labels, strict=True))
+        }
+        return pandas.DataFrame(columns)
 
     # --- marginals and completions ---
 

@@ -28,8 +28,12 @@ def draw_exactly(
     seed: int = 0,
     memory_budget: int = 4 * 2**30,
     n_threads: int | None = None,
+    even: bool = False,
 ) -> Ints:
     """Independent draws, shape (n_samples, n_variables), down a junction tree; MemoryBudgetError where it is too big.
+
+    With ``even`` they are no longer independent: rows that agree on a sepset get the states below it in proportion, as
+    far as whole rows can (systematic sampling).
 
     >>> from bactrian.graphs.graph import ClusterGraph
     >>> model = LogLinearModel(ClusterGraph([2, 2], [(0, 1)]), [[[1.0], [0.0], [0.0], [1.0]]])
@@ -49,7 +53,7 @@ def draw_exactly(
     states = np.zeros((n_samples, graph.n_variables), dtype=np.int64)
     for clique, sepset in _downwards(tree):
         belief = result.clusters[len(graph.clusters) + clique]
-        _draw_clique(belief, tree.cliques[clique], sepset, states, random)
+        _draw_clique(belief, tree.cliques[clique], sepset, states, random, even)
     return states
 
 
@@ -61,7 +65,12 @@ def _downwards(tree: JunctionTree) -> list[tuple[int, tuple[int, ...]]]:
 
 
 def _draw_clique(
-    belief: Floats, scope: tuple[int, ...], sepset: tuple[int, ...], states: Ints, random: np.random.Generator
+    belief: Floats,
+    scope: tuple[int, ...],
+    sepset: tuple[int, ...],
+    states: Ints,
+    random: np.random.Generator,
+    even: bool,
 ) -> None:
     """Draw the variables of a clique that its sepset leaves open, into the columns of ``states``."""
     rest = tuple(v for v in scope if v not in sepset)
@@ -74,10 +83,22 @@ def _draw_clique(
     # Row r of the conditional distribution functions fills the interval from r to r + 1, so one search serves all.
     with np.errstate(divide="ignore", invalid="ignore"):
         bounds = np.where(rows[:, -1:] > 0.0, rows / rows[:, -1:], 1.0) + np.arange(rows.shape[0])[:, None]
-    found = np.searchsorted(bounds.ravel(), row + random.random(row.size), side="right")
+    places = _evenly(row, random) if even else random.random(row.size)
+    found = np.searchsorted(bounds.ravel(), row + places, side="right")
     found = np.clip(found - row * rows.shape[1], 0, rows.shape[1] - 1)
     for v, drawn in zip(rest, np.unravel_index(found, shape[len(sepset) :]), strict=True):
         states[:, v] = drawn
+
+
+def _evenly(group: Ints, random: np.random.Generator) -> Floats:
+    """A number from 0 to 1 for each row; those of a group are equally spaced, from a random start, in random order."""
+    order = np.lexsort((random.random(group.size), group))
+    size = np.bincount(group)
+    first = np.concatenate([[0], np.cumsum(size)[:-1]])
+    rank = np.empty(group.size)
+    rank[order] = np.arange(group.size) - first[group[order]]
+    places: Floats = (rank + random.random(size.size)[group]) / size[group]
+    return np.minimum(places, np.nextafter(1.0, 0.0))
 
 
 def draw_by_gibbs(

@@ -41,6 +41,7 @@ from bactrian.graphs.elimination import MemoryBudgetError, junction_tree
 from bactrian.graphs.graph import ClusterGraph, Scope
 from bactrian.graphs.junction import FactorTree
 from bactrian.graphs.loglinear import LogLinearModel, Moments
+from bactrian.graphs.packing import projection_map
 from bactrian.graphs.ragged import pointer
 from bactrian.graphs.regions import region_graph
 from bactrian.inference.exact import tree_plan
@@ -142,11 +143,12 @@ def fit_exactly(
     def after_step(step: Any) -> bool:
         nonlocal proved
         proved = step.value < least
+        if step.value == objective.value and objective.largest_gap <= tolerance:
+            return True
         if options.callback is not None:
             seconds = time.perf_counter() - began
             weights = objective.unscaled(step.x)
-            gap = float(np.abs(objective.gap).max(initial=0.0))
-            told = Progress(0, step.iteration, step.value, gap, 0.0, seconds, weights)
+            told = Progress(0, step.iteration, step.value, objective.largest_gap, 0.0, seconds, weights)
             if options.callback(told) is True:
                 return True
         return proved or deadline.has_passed
@@ -161,7 +163,7 @@ def fit_exactly(
         callback=after_step,
     )
     value, _ = objective.value_and_gradient(minimum.x)
-    gap = float(np.abs(objective.gap).max(initial=0.0))
+    gap = objective.largest_gap
     status = {
         Outcome.CONVERGED: Status.CONVERGED,
         Outcome.LIMIT: Status.ITERATION_LIMIT,
@@ -195,6 +197,61 @@ def _least_base(problem: MarginProblem) -> float:
     return float(sum(table[np.isfinite(table)].min() for _, table in problem.base))
 
 
+class _Gauge:
+    """Directions along which the tables of overlapping noisy margins change and their product does not.
+
+    A table over {a, b} may gain u(a) if another with a loses it: log Z stays, and D is the prior's parabola alone,
+    whose curvature is smaller than any other by the counts in a cell. Weights w = scale v + G t with a variable t for
+    each noisy margin and state of an intersection R, in units of its own curvature, make all curvatures alike; G
+    subtracts the mean over the margins with R.
+    """
+
+    def __init__(self, problem: MarginProblem) -> None:
+        graph = region_graph(problem.cardinalities, problem.scopes)
+        noisy = np.add.reduceat(problem.precision, problem.bounds[:-1]) > 0.0
+        sizes = problem.cardinalities
+        links = [(i, h, scope) for i, h, scope in graph.edges if noisy[i]]
+        members = np.bincount([h for _, h, _ in links], minlength=len(graph.all_clusters))
+        rows, columns, states, shares, n = [], [], [], [], 0
+        first_state: dict[int, int] = {}
+        n_states = 0
+        for i, h, scope in links:
+            if members[h] < 2:
+                continue
+            size = int(np.prod(sizes[list(scope)]))
+            if h not in first_state:
+                first_state[h], n_states = n_states, n_states + size
+            axes = tuple(problem.scopes[i].index(v) for v in scope)
+            rows.append(np.arange(problem.bounds[i], problem.bounds[i + 1]))
+            columns.append(n + projection_map(tuple(sizes[list(problem.scopes[i])].tolist()), axes).astype(np.int64))
+            states.append(first_state[h] + np.arange(size))
+            shares.append(np.full(size, 1.0 / members[h]))
+            n += size
+        self.n = n
+        if n == 0:
+            return
+        lift = (np.ones(sum(map(len, rows))), (np.concatenate(rows), np.concatenate(columns)))
+        self._lift = sp.csr_array(lift, shape=(problem.observed.size, n))
+        self._project = sp.csr_array(self._lift.T)
+        self._state, self._share, self._n_states = np.concatenate(states), np.concatenate(shares), n_states
+        self._scale = 1.0 / np.sqrt(np.maximum(self._project @ problem.precision, 1e-300))
+
+    def _centred(self, values: Floats) -> Floats:
+        mean = np.bincount(self._state, weights=self._share * values, minlength=self._n_states)
+        centred: Floats = values - mean[self._state]
+        return centred
+
+    def weights(self, t: Floats) -> Floats:
+        """G t."""
+        weights: Floats = self._lift @ self._centred(self._scale * t)
+        return weights
+
+    def gradient(self, gap: Floats) -> Floats:
+        """G' applied to a gradient in the weights."""
+        slope: Floats = self._scale * self._centred(self._project @ gap)
+        return slope
+
+
 class _TreeObjective:
     """D on a junction tree, in weights scaled by a guess at the curvature of each: its count and its noise."""
 
@@ -207,15 +264,20 @@ class _TreeObjective:
         curvature = np.maximum(problem.observed, 0.0) + problem.precision
         self._scale = 1.0 / np.sqrt(np.maximum(curvature, max(1e-3 * problem.total / max(curvature.size, 1), 1e-300)))
         self.least_scale = float(self._scale[self._free].min(initial=np.inf)) if self._free.any() else 1.0
+        self._gauge = _Gauge(problem) if problem.precision.any() else None
         self.evaluations = 0
         self.beliefs: Floats = np.zeros(0)
-        self.gap: Floats = np.zeros(0)
+        self.value, self.largest_gap = np.inf, np.inf
 
     def scaled(self, weights: Floats) -> Floats:
-        return weights / self._scale
+        return np.concatenate([weights / self._scale, np.zeros(self._gauge.n if self._gauge else 0)])
 
     def unscaled(self, x: Floats) -> Floats:
-        return np.where(self._free, x * self._scale, 0.0)
+        n = self._scale.size
+        weights = x[:n] * self._scale
+        if self._gauge is not None and self._gauge.n:
+            weights += self._gauge.weights(x[n:])
+        return np.where(self._free, weights, 0.0)
 
     def value_and_gradient(self, x: Floats) -> tuple[float, Floats]:
         problem = self._problem
@@ -225,10 +287,14 @@ class _TreeObjective:
         scores[: weights.size] += weights
         log_z, beliefs = self._tree.calibrated(scores)
         self.beliefs = beliefs[: weights.size]
-        self.gap = np.where(self._free, problem.total * self.beliefs - problem.observed, 0.0)
-        self.gap += problem.precision * weights
+        gap = np.where(self._free, problem.total * self.beliefs - problem.observed, 0.0)
+        gap += np.where(self._free, problem.precision * weights, 0.0)
         value = problem.total * log_z - weights @ problem.observed + 0.5 * weights @ (problem.precision * weights)
-        return float(value), self._scale * self.gap
+        self.value, self.largest_gap = float(value), float(np.abs(gap).max(initial=0.0))
+        slope = self._scale * gap
+        if self._gauge is not None and self._gauge.n:
+            slope = np.concatenate([slope, self._gauge.gradient(gap)])
+        return self.value, slope
 
 
 def fit_on_regions(

@@ -1,0 +1,125 @@
+"""Rows that match margins: drawn evenly, then changed until their counts are as close as whole rows can be."""
+
+import sys
+import types
+
+import numpy as np
+import pytest
+
+import bactrian as bt
+from bactrian.engines.numba.rounding import change_states, exchange_states
+from bactrian.inference.rounding import cells_of, distances, round_rows
+
+SHAPE = np.array([3, 4, 2, 5])
+SCOPES = ((0, 1), (2, 1), (3, 0), (3,))
+
+
+def margin_of(p, scope):
+    left = sorted(scope)
+    summed = p.sum(axis=tuple(v for v in range(p.ndim) if v not in scope))
+    return summed.transpose([left.index(v) for v in scope])
+
+
+def problem(seed, n=400):
+    rng = np.random.default_rng(seed)
+    p = rng.dirichlet(0.3 * np.ones(120)).reshape(SHAPE)
+    states = np.stack(np.unravel_index(rng.choice(120, n, p=p.ravel()), SHAPE), axis=1).astype(np.int64)
+    return p, states, [margin_of(p, scope) for scope in SCOPES]
+
+
+def squares(states, margins):
+    return float((cells_of(states, SHAPE, SCOPES, margins)[1] ** 2).sum())
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("exchange", [False, True])
+def test_every_pass_lowers_the_squares_by_what_its_bookkeeping_says(seed, exchange):
+    _, states, margins = problem(seed)
+    before = squares(states, margins)
+    cells, excess = cells_of(states, SHAPE, SCOPES, margins)
+    allowed = np.concatenate([table.ravel() for table in margins]) > 0.0
+    entries = [(0, 0, 4), (0, 2, 1), (1, 0, 1), (1, 1, 1), (2, 1, 4), (3, 2, 3), (3, 3, 1)]
+    variable, table, stride = np.array(entries).T.copy()
+    bounds = np.searchsorted(variable, np.arange(5))
+    rng = np.random.default_rng(seed)
+    counts = [np.bincount(column) for column in states.T]
+    if exchange:
+        partners = rng.integers(0, len(states), len(states))
+        n = exchange_states(
+            states, cells, excess, allowed, bounds, table, stride, rng.permutation(len(states)), partners
+        )
+        assert all(np.array_equal(a, np.bincount(b)) for a, b in zip(counts, states.T, strict=True))
+    else:
+        n = change_states(states, cells, excess, allowed, SHAPE, bounds, table, stride, rng.permutation(len(states)))
+    assert n > 0
+    again, left = cells_of(states, SHAPE, SCOPES, margins)
+    np.testing.assert_array_equal(cells, again)
+    np.testing.assert_allclose(excess, left, atol=1e-9)
+    assert squares(states, margins) < before - 1e-6
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_margins_of_whole_numbers_are_nearly_met_and_zeros_stay_zeros(seed):
+    p, states, _ = problem(seed)
+    target = np.random.default_rng(seed + 100).multinomial(400, p.ravel()).reshape(SHAPE) / 400
+    margins = [margin_of(target, scope) for scope in SCOPES]
+    rounded = round_rows(states, SHAPE, SCOPES, margins, seed=seed)
+    drawn, now = distances(states, SHAPE, SCOPES, margins), distances(rounded, SHAPE, SCOPES, margins)
+    assert now.max() < 0.02
+    assert now.mean() < 0.15 * drawn.mean()
+    started_in_zero = states != rounded
+    assert started_in_zero.mean() < 0.35
+    moved = cells_of(rounded, SHAPE, SCOPES, margins)[0]
+    unmoved = cells_of(states, SHAPE, SCOPES, margins)[0]
+    allowed = np.concatenate([table.ravel() for table in margins]) > 0.0
+    assert (allowed[moved] | (moved == unmoved)).all()
+
+
+@pytest.mark.parametrize("budget", [2**28, 60])
+def test_rounded_samples_of_a_field(budget):
+    p, _, _ = problem(5)
+    p = 0.7 * p + 0.3 / 120
+    names = ("a", "b", "c", "d")
+    margins = [bt.Marginal([names[v] for v in scope], 1000 * margin_of(p, scope)) for scope in SCOPES]
+    field = bt.MarkovRandomField(method="auto", memory_budget=budget).fit_marginals(
+        margins, dict(zip(names, SHAPE.tolist(), strict=True))
+    )
+    assert field.method_ == ("exact" if budget > 60 else "cccp")
+    rows = field.sample(2000, seed=3, rounded=True)
+    gap = distances(rows, SHAPE, SCOPES, [margin_of(p, scope) for scope in SCOPES])
+    assert gap.max() < 0.004
+    assert np.array_equal(rows, field.sample(2000, seed=3, rounded=True))
+    assert not np.array_equal(rows, field.sample(2000, seed=4, rounded=True))
+    # What no margin says is as in independent draws: here, the pair of c and d given by nothing but the model.
+    joint = field.marginal(("c", "d"))
+    counts = np.zeros((2, 5))
+    np.add.at(counts, (rows[:, 2], rows[:, 3]), 1.0 / 2000)
+    assert 0.5 * np.abs(counts - joint).sum() < 0.06
+
+
+def test_rounding_of_a_field_learned_from_rows():
+    rng = np.random.default_rng(0)
+    X = rng.integers(0, 3, (300, 4))
+    field = bt.MarkovRandomField(edges=[(0, 1), (1, 2), (2, 3)], method="auto").fit(X)
+    rows = field.sample(3000, rounded=True)
+    for a, b in field.edges_.tolist():
+        counts = np.zeros((3, 3))
+        np.add.at(counts, (rows[:, a], rows[:, b]), 1.0 / 3000)
+        assert 0.5 * np.abs(counts - field.marginal((a, b))).sum() < 0.003
+
+
+def test_frames_have_names_and_labels(monkeypatch):
+    field = bt.MarkovRandomField(method="auto").fit_marginals(
+        [bt.Marginal(("sex", "age"), [[10.0, 20.0, 30.0], [5.0, 25.0, 10.0]])], {"sex": ["f", "m"], "age": 3}
+    )
+    kept = {}
+    fake = types.ModuleType("pandas")
+    fake.DataFrame = lambda columns: kept.update(columns) or "frame"
+    monkeypatch.setitem(sys.modules, "pandas", fake)
+    assert field.sample(100, rounded=True, frame=True) == "frame"
+    assert list(kept) == ["sex", "age"]
+    assert (kept["sex"] == "f").sum() == 60
+    assert np.bincount(kept["age"]).tolist() == [15, 45, 40]
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(ImportError, match="frame=True needs pandas"):
+        field.sample(3, frame=True)
