@@ -83,6 +83,13 @@ class JunctionTree:
     table_entries: int
     assignment: tuple[int, ...]
 
+    @property
+    def downwards(self) -> list[tuple[int, tuple[int, ...]]]:
+        """Cliques, every parent before its children, with the sepset towards the parent; that of a root is empty."""
+        children = {child for child, _, _ in self.edges}
+        roots: list[tuple[int, tuple[int, ...]]] = [(q, ()) for q in range(len(self.cliques)) if q not in children]
+        return roots + [(child, sepset) for child, _, sepset in reversed(self.edges)]
+
 
 def junction_tree(
     cardinalities: ArrayLike,

@@ -31,25 +31,18 @@ _BYTES_PER_STATE = 80
 def packed(model: Any, evidence: Any) -> tuple[PackedData, list[Evidence]]:
     """Pack the models, evidence checked and put where tables must hold it."""
     if isinstance(model, LogLinearModel):
-        seen = [checked_evidence(evidence, model.graph.cardinalities, "evidence")]
-        return pack_models([condition_tables(model, seen[0])]), list(seen)
+        seen = checked_evidence(evidence, model.graph.cardinalities, "evidence")
+        return pack_models([condition_tables(model, seen)]), [seen]
     if isinstance(model, GraphData):
-        sizes = np.diff(model.node_pointer)
-        given = evidence_list(evidence, model.n_graphs)
-        seen = [
-            checked_evidence(e, np.broadcast_to(model.n_labels, int(n)), f"evidence[{m}]")
-            for m, (e, n) in enumerate(zip(given, sizes, strict=True))
-        ]
-        return pack(model, need_labels=False), list(seen)
-    check_list(model)
-    if not model:
-        raise ValueError("model is an empty list; inference needs at least one model")
-    given = evidence_list(evidence, len(model))
-    seen = [
-        checked_evidence(e, one.graph.cardinalities, f"evidence[{m}]")
-        for m, (e, one) in enumerate(zip(given, model, strict=True))
-    ]
-    return pack_models([condition_tables(one, e) for one, e in zip(model, seen, strict=True)]), list(seen)
+        sizes = [np.broadcast_to(model.n_labels, n) for n in np.diff(model.node_pointer).tolist()]
+    else:
+        check_list(model)
+        sizes = [one.graph.cardinalities for one in model]
+    given = zip(evidence_list(evidence, len(sizes)), sizes, strict=True)
+    observed: list[Evidence] = [checked_evidence(e, k, f"evidence[{m}]") for m, (e, k) in enumerate(given)]
+    if isinstance(model, GraphData):
+        return pack(model, need_labels=False), observed
+    return pack_models([condition_tables(one, e) for one, e in zip(model, observed, strict=True)]), observed
 
 
 def check_free_states(model: Any, memory_budget: int) -> None:
@@ -76,6 +69,8 @@ def check_list(model: Any) -> None:
     """Raise an error unless ``model`` is a list of models that may share their weights."""
     if not isinstance(model, Sequence) or isinstance(model, str):
         raise TypeError(f"model must be a LogLinearModel, a list of them or GraphData, found {type(model).__name__}")
+    if not model:
+        raise ValueError("model is an empty list; inference needs at least one model")
     for m, one in enumerate(model):
         if not isinstance(one, LogLinearModel):
             raise TypeError(f"model[{m}] must be a LogLinearModel, found {type(one).__name__}")
@@ -195,3 +190,9 @@ def hub_bias(data: PackedData, evidence: Sequence[Evidence]) -> Floats:
 def _forbid_others(bias: Floats, start: int, stop: int, state: int) -> None:
     bias[start : start + state] = -np.inf
     bias[start + state + 1 : stop] = -np.inf
+
+
+def check_scores(*scores: Floats) -> None:
+    """Refuse weights at which scores overflow."""
+    if any(np.isnan(array).any() or (array == np.inf).any() for array in scores):
+        raise ArgumentError("weights", "give scores that are not numbers: features @ weights overflows")

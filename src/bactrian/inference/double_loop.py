@@ -34,7 +34,7 @@ from bactrian.graphs.triplets import find_triplets, tighten
 from bactrian.inference.arguments import contradiction
 from bactrian.inference.problem import Problem, check_contradictions, new_progress, report
 from bactrian.inference.propagation import BeliefReader, collect, sequential
-from bactrian.inference.result import InferenceResult, views_of
+from bactrian.inference.result import InferenceResult
 
 #: Inner solves stop at this part of the last outer change, and after so many sweeps.
 _INNER_PART, _INNER_SWEEPS = 0.05, 400
@@ -181,24 +181,21 @@ def tightened(problem: Problem, method: Callable[[Problem], list[InferenceResult
         if not triplets[m]:
             after.append(earlier)
             continue
-        variables, clusters = views_of(problem.data, reader, m)
         converged = bool(end.progress.status[m] == CONVERGED)
         after.append(
-            replace(
-                earlier,
-                variables=variables,
-                clusters=clusters,
-                log_partition=float(end.log_partition[m]),
-                free_energy=-float(end.log_partition[m]),
+            problem.result(
+                reader,
+                m,
+                end.log_partition[m],
+                method=earlier.method,
                 converged=converged,
                 status="converged" if converged else end.status,
                 iterations=earlier.iterations + int(end.progress.iterations[m]),
                 updates=earlier.updates + int(end.progress.updates[m]),
                 residual=float(end.progress.residual[m]),
                 violation=float(end.messages.beliefs.violation[m]),
-                counting_numbers=None,
                 history=end.histories[m],
-                seconds=problem.seconds,
+                messages=earlier.messages,
                 triplets=data.triplets[m],
             )
         )

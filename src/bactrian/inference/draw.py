@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from bactrian.arrays import Floats, Ints
 from bactrian.engines.numba.blocks import build_blocks
-from bactrian.graphs.elimination import JunctionTree, junction_tree
+from bactrian.graphs.elimination import junction_tree
 from bactrian.graphs.graph import ClusterGraph
 from bactrian.graphs.loglinear import LogLinearModel
 from bactrian.inference.factors import factor_scores
@@ -51,17 +51,10 @@ def draw_exactly(
     result = infer(with_cliques, weights, method="exact", memory_budget=memory_budget, n_threads=n_threads)
     random = np.random.default_rng(seed)
     states = np.zeros((n_samples, graph.n_variables), dtype=np.int64)
-    for clique, sepset in _downwards(tree):
+    for clique, sepset in tree.downwards:
         belief = result.clusters[len(graph.clusters) + clique]
         _draw_clique(belief, tree.cliques[clique], sepset, states, random, even)
     return states
-
-
-def _downwards(tree: JunctionTree) -> list[tuple[int, tuple[int, ...]]]:
-    """Cliques, every parent before its children, with the sepset towards the parent."""
-    children = {child for child, _, _ in tree.edges}
-    roots: list[tuple[int, tuple[int, ...]]] = [(q, ()) for q in range(len(tree.cliques)) if q not in children]
-    return roots + [(child, sepset) for child, _, sepset in reversed(tree.edges)]
 
 
 def _draw_clique(

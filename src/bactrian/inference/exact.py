@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -26,7 +27,7 @@ from bactrian.graphs.ragged import pointer
 from bactrian.inference.arguments import Evidence, contradiction
 from bactrian.inference.problem import Problem, check_contradictions, new_progress
 from bactrian.inference.propagation import BeliefReader, sequential
-from bactrian.inference.result import InferenceResult, views_of
+from bactrian.inference.result import InferenceResult
 
 #: A pool has at most so many entries, or this part of its clique's, unless a single factor has more.
 _SMALL_POOL, _POOL_PART = 256, 32
@@ -61,25 +62,11 @@ def exact(problem: Problem) -> list[InferenceResult]:
     for impossible in np.flatnonzero(values == -np.inf):
         raise contradiction(int(impossible), problem.many, problem.evidence)
     reader = _ExactReader(layout, BeliefReader(messages) if swept.any() else None, places, beliefs)
-    results = []
-    for m in range(layout.n_instances):
-        variables, clusters = views_of(data, reader, m)
-        updates = int(progress.updates[m]) if swept[m] else 2 * len(eliminations[m].tree.edges)
-        results.append(
-            InferenceResult(
-                variables=variables,
-                clusters=clusters,
-                log_partition=float(values[m]),
-                converged=True,
-                iterations=2,
-                updates=updates,
-                method="exact",
-                status="converged",
-                free_energy=-float(values[m]),
-                seconds=problem.seconds,
-            )
-        )
-    return results
+    ended: dict[str, Any] = {"converged": True, "iterations": 2, "method": "exact", "status": "converged"}
+    updates = [
+        int(progress.updates[m]) if swept[m] else 2 * len(eliminations[m].tree.edges) for m in range(layout.n_instances)
+    ]
+    return [problem.result(reader, m, values[m], updates=n, **ended) for m, n in enumerate(updates)]
 
 
 class _ScorePlace:
@@ -243,11 +230,8 @@ def _pool(factors: list[int], free: list[set[int]], sizes: list[int], entries: i
 
 def _ranks(tree: JunctionTree) -> dict[int, int]:
     """Free variables in the reverse of the order in which they first appear from the roots down."""
-    children = {child for child, _, _ in tree.edges}
     rank: dict[int, int] = {}
-    downward = [q for q in range(len(tree.cliques)) if q not in children]
-    downward += [child for child, _, _ in reversed(tree.edges)]
-    for q in downward:
+    for q, _ in tree.downwards:
         for v in tree.cliques[q]:
             rank.setdefault(v, -len(rank))
     return rank

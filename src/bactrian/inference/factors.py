@@ -22,7 +22,7 @@ from bactrian.graphs.packed import PackedData, TableReader, instance_of
 from bactrian.graphs.packing import ModelViews, TablePlan, build_layout, pack_layout
 from bactrian.graphs.scores import SpreadScores
 from bactrian.graphs.structure import structure_of
-from bactrian.inference.arguments import Evidence, hub_bias
+from bactrian.inference.arguments import Evidence, check_scores, hub_bias
 
 
 class _FactorGraph(ClusterGraph):
@@ -95,8 +95,7 @@ def factor_scores(data: PackedData, weights: Floats, evidence: Sequence[Evidence
     layout = factors.layout
     entries, hubs = np.empty(layout.n_entries), np.empty(layout.n_hub_states)
     factors.scores.scores(weights, entries, hubs, workers)
-    if np.isnan(entries).any() or np.isnan(hubs).any() or (entries == np.inf).any() or (hubs == np.inf).any():
-        raise ValueError("weights give scores that are not numbers: features @ weights overflows")
+    check_scores(entries, hubs)
     hubs += hub_bias(factors, evidence)
     return FactorScores(factors, entries, hubs, link_strides(layout), _cluster_trees(data))
 

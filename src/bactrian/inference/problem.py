@@ -17,18 +17,19 @@ from bactrian.engines.numba.schedules import CONTRADICTION, CONVERGED, RUNNING, 
 from bactrian.engines.numba.threads import Deadline, Workers
 from bactrian.errors import warn
 from bactrian.graphs.loglinear import LogLinearModel
-from bactrian.graphs.packed import PackedData
+from bactrian.graphs.packed import InstanceBeliefs, PackedData, TableReader
 from bactrian.graphs.ragged import pointer
 from bactrian.inference.arguments import (
     Evidence,
     check_free_states,
+    check_scores,
     checked_start,
     checked_weights,
     contradiction,
     hub_bias,
     packed,
 )
-from bactrian.inference.result import Callback, InferenceProgress, InferenceResult, WarmStart
+from bactrian.inference.result import Callback, InferenceProgress, InferenceResult, VariableMarginals, WarmStart
 from bactrian.solvers.solution import ConvergenceWarning
 
 #: Runs up to so many sweeps of every instance that is still running.
@@ -81,6 +82,18 @@ class Problem:
         """Whether the time limit has passed."""
         return self.deadline.has_passed
 
+    def result(self, tables: TableReader, instance: int, log_partition: float | None, **fields: Any) -> InferenceResult:
+        """The result of one instance, whose free energy is minus ``log_partition``."""
+        value = None if log_partition is None else float(log_partition)
+        return InferenceResult(
+            variables=VariableMarginals(self.data, tables, instance),
+            clusters=InstanceBeliefs(self.data, tables, instance),
+            log_partition=value,
+            free_energy=None if value is None else -value,
+            seconds=self.seconds,
+            **fields,
+        )
+
     def messages(self, carving: Carving) -> Messages:
         """Messages under given counting numbers, warm-started where the caller asked for it."""
         data = self.data
@@ -88,17 +101,12 @@ class Problem:
         messages.heed(self.deadline)
         messages.linearisation[:] = -self.bias
         messages.set_weights(self.weights)
-        self._check_scores(messages.tables.log_entries, messages.tables.hub_scores)
+        check_scores(messages.tables.log_entries, messages.tables.hub_scores)
         if self.options.start is not None:
             self._warm_start(messages, self.options.start)
         forbidden = self.bias[data.hub_state_of_link_state] == -np.inf
         messages.multipliers[forbidden] = -np.inf
         return messages
-
-    def _check_scores(self, *scores: Floats) -> None:
-        for array in scores:
-            if np.isnan(array).any() or (array == np.inf).any():
-                raise ValueError("weights give scores that are not numbers: features @ weights overflows")
 
     def _warm_start(self, messages: Messages, start: Sequence[InferenceResult]) -> None:
         layout = self.data.layout
@@ -189,7 +197,15 @@ def check_contradictions(problem: Problem, progress: SweepProgress) -> None:
 def report(problem: Problem, progress: SweepProgress, method: str, done: int) -> str | None:
     """Tell the callback, and say which limit was met where some instance is still running after ``done`` iterations."""
     options = problem.options
-    stop = options.callback is not None and options.callback(_snapshot(problem, progress, method))
+    snapshot = InferenceProgress(
+        method=method,
+        iteration=int(progress.iterations.max(initial=0)),
+        residual=float(progress.residual.max(initial=0.0)),
+        n_converged=int((progress.status == CONVERGED).sum()),
+        n_models=progress.status.size,
+        seconds=problem.seconds,
+    )
+    stop = options.callback is not None and options.callback(snapshot)
     if not (progress.status == RUNNING).any():
         return None
     if stop:
@@ -199,17 +215,6 @@ def report(problem: Problem, progress: SweepProgress, method: str, done: int) ->
     if done >= options.max_iterations:
         return f"stopped at the limit of {options.max_iterations} iterations"
     return None
-
-
-def _snapshot(problem: Problem, progress: SweepProgress, method: str) -> InferenceProgress:
-    return InferenceProgress(
-        method=method,
-        iteration=int(progress.iterations.max(initial=0)),
-        residual=float(progress.residual.max(initial=0.0)),
-        n_converged=int((progress.status == CONVERGED).sum()),
-        n_models=progress.status.size,
-        seconds=problem.seconds,
-    )
 
 
 def warm_start_of(messages: Messages, instance: int) -> WarmStart:

@@ -30,7 +30,7 @@ from bactrian.engines.numba.schedules import (
 from bactrian.engines.numba.threads import Deadline
 from bactrian.inference.arguments import contradiction
 from bactrian.inference.problem import Advance, Options, Problem, new_progress, run_rounds, warm_start_of
-from bactrian.inference.result import InferenceResult, views_of
+from bactrian.inference.result import InferenceResult
 
 #: Tables with more entries than this are not measured for their strength.
 _LARGEST_MEASURED = 4096
@@ -207,13 +207,12 @@ def collect(
         values[m] = -free_energy(messages, reader, m)
     results = []
     for m in range(data.layout.n_instances):
-        variables, clusters = views_of(data, reader, m)
         converged = bool(progress.status[m] == CONVERGED)
         results.append(
-            InferenceResult(
-                variables=variables,
-                clusters=clusters,
-                log_partition=float(values[m]),
+            problem.result(
+                reader,
+                m,
+                values[m],
                 converged=converged,
                 iterations=int(progress.iterations[m]),
                 updates=int(progress.updates[m]),
@@ -221,10 +220,8 @@ def collect(
                 status="converged" if converged else status,
                 residual=float(progress.residual[m]),
                 violation=float(beliefs.violation[m]),
-                free_energy=-float(values[m]),
                 counting_numbers=reported_numbers(data, messages.carving, m),
                 history=() if histories is None else histories[m],
-                seconds=problem.seconds,
                 messages=warm_start_of(messages, m),
             )
         )

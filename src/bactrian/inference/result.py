@@ -10,7 +10,7 @@ import numpy as np
 
 from bactrian.arrays import Floats
 from bactrian.camel.entropy import CountingNumbers
-from bactrian.graphs.packed import InstanceBeliefs, PackedData, TableReader
+from bactrian.graphs.packed import PackedData, TableReader
 from bactrian.graphs.packing import is_bethe
 
 
@@ -143,8 +143,3 @@ class VariableMarginals(Sequence[Floats]):
                 for axis, v in enumerate(scope):
                     places.setdefault(v, (place, shape, axis))
         return [places[v] for v in range(cardinalities.size)]
-
-
-def views_of(data: PackedData, tables: TableReader, instance: int) -> tuple[Sequence[Floats], Sequence[Floats]]:
-    """``variables`` and ``clusters`` of one instance."""
-    return VariableMarginals(data, tables, instance), InstanceBeliefs(data, tables, instance)

@@ -120,6 +120,10 @@ _LAYOUT = ("sentence", "paragraph")
 _MESSAGE_ID = re.compile(r"<[^<>\n]*>[^\S\n]*\n")
 
 
+def _place(path: Path) -> tuple[bool, int, str]:
+    return not path.stem.isdecimal(), int(path.stem) if path.stem.isdecimal() else 0, path.name
+
+
 def read_seminars(
     folder: str | os.PathLike[str],
     *,
@@ -151,12 +155,18 @@ def read_seminars(
         For tags that do not match; it names the file. Also for a folder without any files.
     """
     folder = Path(folder)
-    paths = sorted(folder.glob("*.txt"), key=lambda path: (not path.stem.isdecimal(), _number(path.stem), path.name))
+    paths = sorted(folder.glob("*.txt"), key=_place)
     if not paths:
         raise ValueError(f"{folder} holds no .txt files")
-    return (
-        _read(path, scheme=scheme, fields=fields, drop=drop, sentences=sentences, encoding=encoding) for path in paths
-    )
+
+    def read(path: Path) -> Document:
+        try:
+            text = path.read_bytes().decode(encoding)
+            return parse_seminar(text, name=path.name, scheme=scheme, fields=fields, drop=drop, sentences=sentences)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from None
+
+    return map(read, paths)
 
 
 def parse_seminar(
@@ -184,17 +194,3 @@ def parse_seminar(
     number = _MESSAGE_ID.match(plain)
     document = tokenize(plain, "plain", sentences=sentences, name=name, skip=number.end() if number else 0)
     return document.with_spans(marked, scheme)
-
-
-def _number(stem: str) -> int:
-    return int(stem) if stem.isdecimal() else 0
-
-
-def _read(
-    path: Path, *, scheme: str, fields: Sequence[str], drop: Sequence[str], sentences: str, encoding: str
-) -> Document:
-    try:
-        text = path.read_bytes().decode(encoding)
-        return parse_seminar(text, name=path.name, scheme=scheme, fields=fields, drop=drop, sentences=sentences)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
