@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from bactrian import __version__
-from bactrian.cli import apply, bench, demo, infer_uai, reproduce, train
+from bactrian.cli import apply, bench, demo, infer_uai, rake, reproduce, train
 from bactrian.cli.common import BadInputError, in_paragraphs
 
 app = typer.Typer(
@@ -38,6 +38,8 @@ for _command, _examples in (
     (apply.evaluate_command, apply.EVALUATE_EXAMPLES),
     (apply.report_command, apply.REPORT_EXAMPLES),
     (infer_uai.infer_command, infer_uai.EXAMPLES),
+    (rake.rake_command, rake.RAKE_EXAMPLES),
+    (rake.sample_command, rake.SAMPLE_EXAMPLES),
 ):
     app.command(_command.__name__.removesuffix("_command"), help=in_paragraphs(_command), epilog=_examples)(_command)
 app.add_typer(reproduce.app, name="reproduce")

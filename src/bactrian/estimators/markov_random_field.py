@@ -489,6 +489,16 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
         result = self._infer([None])[0]
         return graph.clusters, [np.array(result.clusters[i]) for i in range(len(graph.clusters))]
 
+    @property
+    def state_labels(self) -> tuple[tuple[Any, ...] | None, ...]:
+        """Labels of the states of each variable that :meth:`fit_marginals` was given; None where there are none."""
+        return (None,) * self.n_features_in_ if self._margins is None else self._margins.variables.labels
+
+    def state_label(self, name: str, state: int) -> Any:
+        """The label of a variable's state; its number where it has none."""
+        labels = self.state_labels[self._scope_of(name)[0]]
+        return state if labels is None else labels[state]
+
     def _framed(self, states: Ints) -> Any:
         """Rows as a pandas DataFrame."""
         try:
@@ -496,7 +506,7 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
         except ImportError:
             raise ImportError("frame=True needs pandas: pip install pandas") from None
         names = list(getattr(self, "feature_names_in_", range(states.shape[1])))
-        labels = self._margins.variables.labels if self._margins is not None else (None,) * len(names)
+        labels = self.state_labels
         columns = {
             name: states[:, v] if of is None else np.array(of, dtype=object)[states[:, v]]
             for v, (name, of) in enumerate(zip(names, labels, strict=True))
