@@ -145,7 +145,7 @@ class Camel:
             communicator=settings.communicator,
         )
         resumed = settings.state is not None and self.consistency and dual.take_up(settings.state)
-        linearisation = self._linearisation(dual)
+        linearisation = self.linearisation(dual)
         if not resumed and self.start == "empirical" and dual.relinearises:
             linearisation.start_at_observed()
         inner = _inner_solver(self.solver if self.consistency else "profiled", dual, run)
@@ -177,13 +177,14 @@ class Camel:
         dual = Dual(
             data.packed, carving, run.settings.prior, bethe.dual.workers, communicator=run.settings.communicator
         )
-        linearisation = self._linearisation(dual)
+        linearisation = self.linearisation(dual)
         linearisation.start_at(data.start(bethe.dual.part.beliefs.hub_log, tables))
         inner = _inner_solver(self.solver, dual, run)
         weights, status = self.relinearise(run, inner, linearisation, weights)
         return run.finish(inner, weights, status, data)
 
-    def _linearisation(self, dual: Dual) -> Linearisation:
+    def linearisation(self, dual: Dual) -> Linearisation:
+        """The linearisation of a dual's sepset entropies."""
         extrapolate = None if self.tight else Anderson(dual.communicator.add_up).next
         return Linearisation(dual, self.share, extrapolate)
 

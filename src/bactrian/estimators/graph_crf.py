@@ -100,11 +100,16 @@ class GraphEstimator(LearnedEstimator):
         self.check_params()
         again = self.warm_start and hasattr(self, "classes_")
         stacked = self._stack(X, fitted=again)
-        labels = checked_labels(y, stacked.shapes)
-        classes = self._checked_classes(labels, again)
+        labels = checked_labels(y, stacked.shapes, unknown_allowed=True)
+        known = labels != unknown_label(labels)
+        if labels.size and not known.any():
+            raise ValueError("y holds no known label; learning needs at least one")
+        classes = self._checked_classes(labels[known], again)
+        codes = np.full(labels.size, -1)
+        codes[known] = codes_of(labels[known], classes, "y")
         tyings = self._tyings()
         data = self._data(
-            stacked, classes, tyings, self.node_factors, labels=codes_of(labels, classes, "y"),
+            stacked, classes, tyings, self.node_factors, labels=codes,
             weights=checked_weights(sample_weight, len(stacked.shapes), "sample_weight"),
             class_weight=class_weights(self.class_weight, classes),
         )  # fmt: skip

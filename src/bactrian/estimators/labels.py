@@ -226,7 +226,7 @@ def label_array(labels: Any, name: str, *, unknown_allowed: bool = False) -> NDA
     if array.dtype.kind == "U" and not isinstance(labels, np.ndarray):
         array = np.asarray(labels, dtype=object)  # or NumPy would have made strings of numbers among them
     if array.dtype.kind in "fO":
-        array = _plain_objects(array, name)
+        array = _plain_objects(array, name, unknown_allowed)
     if array.dtype.kind == "u" and array.size and int(array.max()) > np.iinfo(np.int64).max:
         raise ValueError(f"{name} holds label {array.max()}, which is beyond 64-bit integers")
     if array.dtype.kind not in "iuUb":
@@ -244,12 +244,25 @@ def unknown_label(labels: NDArray[Any]) -> Any:
     return "" if labels.dtype.kind == "U" else -1
 
 
-def _plain_objects(array: NDArray[Any], name: str) -> NDArray[Any]:
-    """Python objects, or floats, as an array of integers, booleans or strings, where all are of one kind."""
+def _plain_objects(array: NDArray[Any], name: str, unknown_allowed: bool) -> NDArray[Any]:
+    """Python objects, or floats, as an array of integers, booleans or strings, where all are of one kind.
+
+    Missing ones become what stands for an unknown label; beside them floats may stand for integers, and booleans are
+    0 and 1.
+    """
     listed = array.ravel().tolist()
     missing = np.array([is_missing(label) for label in listed], dtype=bool).reshape(array.shape)
     if missing.any():
-        _refuse_unknown(array, missing, name)
+        if not unknown_allowed:
+            _refuse_unknown(array, missing, name)
+        others = [label for label in listed if not is_missing(label)]
+        array = array.astype(object)
+        array[missing] = "" if others and all(isinstance(label, str) for label in others) else -1
+        if all(
+            isinstance(label, bool | int | float | np.bool_ | np.number) and label == int(label) for label in others
+        ):
+            return array.astype(np.int64)
+        listed = array.ravel().tolist()
     if all(isinstance(label, str) for label in listed):
         return array.astype(np.str_)
     for kind, dtype in ((bool | np.bool_, np.bool_), (int | np.integer, np.int64)):

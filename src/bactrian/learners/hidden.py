@@ -1,23 +1,23 @@
 """Learning where some states were not seen: marginal likelihood, a difference of two duals.
 
 With x the states that were seen and z the others, -log p(x; w) = log Z(w) - log Z(x, w): the dual of the free model
-minus that of the model clamped to x. Both are convex in w where their entropies are concave, so the concave-convex
-procedure applies to their difference, as it does to Bethe's entropy: linearise the clamped one at w_t, whose slope is
-E[f | x; w_t], and minimise
+minus that of the model clamped to x, whose states that were seen not to be are forbidden. By the envelope theorem its
+gradient is a difference of expected features,
 
-    D(w) - w . E[f | x; w_t] + |w|^2 / 2 sigma^2
+    E[f; w] - E[f | x; w] + w / sigma^2
 
-With exact inference this is the EM algorithm (Dempster, Laird and Rubin, J. R. Stat. Soc. B 39(1), 1977); Schwing et
-al. (Efficient structured prediction with latent variables for general graphical models, ICML 2012) do the same with
-approximate entropies. The slope of the whole at w_(t+1), where the last problem is solved, is the difference of the
-expected features, E[f | x; w_t] - E[f | x; w_(t+1)]: the moment gap. Messages of both models stay warm. Steps are
-extrapolated (:mod:`bactrian.solvers.anderson`) where that lowers the objective.
+so the profiled solver minimises it as it does one dual: every evaluation passes the messages of both models, which stay
+warm.
+
+The difference is not convex in w. The concave-convex procedure, which with exact inference is EM (Dempster, Laird and
+Rubin, J. R. Stat. Soc. B 39(1), 1977), linearises the clamped dual in w as well (Schwing et al., Efficient structured
+prediction with latent variables for general graphical models, ICML 2012). It has the same fixed points, and where
+little was seen takes hundreds of steps for what quasi-Newton steps on the difference do in tens. So it is used only
+where the free model is relinearised anyway: with Bethe's entropy, both at the same time.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,27 +25,20 @@ import numpy as np
 
 from bactrian.arrays import Bools, Floats
 from bactrian.camel.camel import Camel
-from bactrian.camel.dual import Dual
+from bactrian.camel.dual import Dual, Evaluation, larger
 from bactrian.camel.entropy import carve
-from bactrian.camel.prior import Prior
-from bactrian.camel.profiled import ProfiledObjective
-from bactrian.camel.run import Settings
+from bactrian.camel.prior import Prior, pseudo_gradient
+from bactrian.camel.profiled import Profiled, ProfiledObjective
+from bactrian.camel.run import InnerResult, Run, Settings
 from bactrian.engines.numba.threads import Workers
 from bactrian.graphs.junction import on_junction_trees
-from bactrian.graphs.packed import Holes, PackedData
+from bactrian.graphs.packed import PackedData
 from bactrian.graphs.scores import ScoreMap
 from bactrian.learners.likelihood import Likelihood, PropagatedObjective, is_forest
-from bactrian.solvers.anderson import Anderson
-from bactrian.solvers.solution import Callback, Progress, Record, Solution, Status
+from bactrian.solvers.solution import Solution
 
-#: Inner problems are solved to this part of the gap that the last step left.
-_PART = 0.1
-#: The first one, per sample.
-_LOOSEST = 1e-2
 #: Size of the random weights that tell the states of variables apart which were never seen.
 _SPREAD = 0.1
-#: Steps in a row that do not lower the objective after which learning gives up.
-_MOST_IDLE = 10
 _MAX_SWEEPS = 1_000
 
 
@@ -82,13 +75,145 @@ class Hidden:
 
     def learn(self, data: PackedData, settings: Settings, workers: Workers) -> Solution:
         """Fit the weights of packed data."""
-        holes = data.holes
+        learner, holes = self.learner, data.holes
         assert holes is not None
         if settings.communicator.size > 1:
             raise ValueError("learning with unknown states (-1) runs on one rank")
-        clamped = _Clamped(self.learner, holes, settings, workers)
-        search = _Search(self.learner, replace(data, holes=None), clamped, settings, workers)
-        return search.run(_start(data, settings))
+        run = Run(replace(settings, start=_start(data, settings)), data, self.name)
+        free = replace(data, empirical=holes.complete, holes=None)
+        clamped = replace(holes.data, scores=_ClampedScores(holes.data.scores, holes.forbidden))
+        clamped = replace(clamped, empirical=np.zeros(data.n_weights))
+        if isinstance(learner, Camel):
+            dual = Dual(free, learner.carving(free, settings), settings.prior, workers)
+            if settings.state is not None:
+                dual.take_up(settings.state)
+            whole = learner.carving(clamped, settings).whole
+            seen = self._objective(Dual(clamped, whole, Prior(None), workers), settings)
+            difference = _Difference(ProfiledObjective(dual, accuracy=run.accuracy), seen, linearised=dual.relinearises)
+            inner = _ProfiledDifference(dual, run, difference)
+            weights, status = learner.relinearise(run, inner, learner.linearisation(dual), run.initial_weights())
+            return run.finish(inner, weights, status)
+        junction = None
+        if learner.inference == "exact" and not is_forest(data):
+            junction, clamped = on_junction_trees(free), on_junction_trees(clamped).packed
+            free = junction.packed
+        entropy = "bethe" if learner.inference in ("exact", "lbp") else learner.inference
+        duals = [
+            Dual(part, carve(part, entropy, settings.seed, settings.deadline).whole, prior, workers)
+            for part, prior in ((free, settings.prior), (clamped, Prior(None)))
+        ]
+        objectives = [self._objective(dual, settings) for dual in duals]
+        return run.solve(_ProfiledDifference(duals[0], run, _Difference(*objectives)), junction)
+
+    def _objective(self, dual: Dual, settings: Settings) -> Any:
+        """A dual as a function of the weights alone."""
+        dual.heed(settings.deadline)
+        if isinstance(self.learner, Likelihood) and self.learner.inference == "exact":
+            return ProfiledObjective(dual, accuracy=settings.tolerance, tree_sweeps=2)
+        if not dual.has_saddle:
+            return ProfiledObjective(dual, accuracy=settings.tolerance)
+        return PropagatedObjective(
+            dual,
+            schedule="residual",
+            accuracy=settings.tolerance,
+            max_sweeps=_MAX_SWEEPS,
+            tame=False,
+            deadline=settings.deadline,
+        )
+
+
+class _Difference:
+    """The free dual minus the clamped one, as the profiled solver sees an objective.
+
+    Where it is ``linearised``, the clamped dual is a linear function of the weights until :meth:`look_again`.
+    """
+
+    def __init__(self, free: Any, clamped: Any, *, linearised: bool = False) -> None:
+        self._free, self._clamped, self.linearised = free, clamped, linearised
+        self._seen: tuple[Floats, Evaluation] | None = None
+        self.last: Evaluation | None = None
+        self.hopeless = False
+
+    def look_again(self) -> None:
+        """Take the clamped dual anew where it is evaluated next."""
+        self._seen = None
+
+    @property
+    def accuracy(self) -> float:
+        """Of messages of both."""
+        accuracy: float = self._free.accuracy
+        return accuracy
+
+    @accuracy.setter
+    def accuracy(self, accuracy: float) -> None:
+        self._free.accuracy = self._clamped.accuracy = accuracy
+
+    @property
+    def evaluations(self) -> int:
+        """Evaluations of each."""
+        count: int = self._free.evaluations
+        return count
+
+    @property
+    def failures(self) -> int:
+        """Evaluations of either at which messages did not converge."""
+        return int(self._free.failures + self._clamped.failures)
+
+    @property
+    def converged(self) -> bool:
+        """Whether messages of both did the last time; on trees two sweeps are exact."""
+        return all(
+            side.converged or (side.dual.is_forest and isinstance(side, ProfiledObjective))
+            for side in (self._free, self._clamped)
+        )
+
+    def forget(self) -> None:
+        """Forget the best point."""
+        self._free.forget()
+        self._clamped.forget()
+
+    def value_and_gradient(self, weights: Floats) -> tuple[float, Floats]:
+        """The difference and its gradient."""
+        self._free.value_and_gradient(weights)
+        if self._seen is None or not self.linearised:
+            self._clamped.value_and_gradient(weights)
+            self._seen = weights.copy(), self._clamped.last
+        there, clamped = self._seen
+        free = self._free.last
+        self._free.dual.empirical = self._free.dual.data.empirical + clamped.gradient  # as the certificate asks for it
+        self.last = Evaluation(
+            free.value - clamped.value - float(clamped.gradient @ (weights - there)),
+            free.gradient - clamped.gradient,
+            larger(free.violation, clamped.violation),
+            free.sweeps + clamped.sweeps,
+            larger(free.residual, clamped.residual),
+        )
+        return self.last.value, self.last.gradient
+
+
+class _ProfiledDifference(Profiled):
+    """The profiled solver of a difference, whose value is no bound before messages of both models have settled."""
+
+    objective: Any
+
+    @property
+    def reliable(self) -> bool:
+        """Whether messages of both converged at the last evaluation."""
+        return bool(self.objective.converged)
+
+    def solve(self, weights: Floats, **limits: Any) -> InnerResult:
+        """See :class:`bactrian.camel.run.InnerSolver`; the gap is that of the difference itself."""
+        result = super().solve(weights, **limits)
+        if not self.objective.linearised:
+            return result
+        evaluation = self.evaluate(result.weights)
+        gap = np.abs(pseudo_gradient(result.weights, evaluation.gradient, self.run.settings.prior.l1)).max(initial=0.0)
+        return replace(result, objective=evaluation.value, gap=float(gap))
+
+    def evaluate(self, weights: Floats) -> Evaluation:
+        """See :class:`bactrian.camel.run.InnerSolver`."""
+        self.objective.look_again()
+        return super().evaluate(weights)
 
 
 def _start(data: PackedData, settings: Settings) -> Floats:
@@ -124,181 +249,3 @@ class _ClampedScores:
     def base_score(self, counts: Floats, hub_counts: Floats) -> float:
         """See :class:`bactrian.graphs.scores.ScoreMap`."""
         return self._original.base_score(counts, hub_counts)
-
-
-class _Clamped:
-    """The model clamped to what was seen: log Z(x, w) and E[f | x; w] under a learner's entropy."""
-
-    def __init__(self, learner: Any, holes: Holes, settings: Settings, workers: Workers) -> None:
-        self._complete = holes.complete
-        data = replace(holes.data, scores=_ClampedScores(holes.data.scores, holes.forbidden))
-        exact = isinstance(learner, Likelihood) and learner.inference == "exact"
-        if exact and not is_forest(data):
-            data = on_junction_trees(data).packed
-        entropy = learner.entropy if isinstance(learner, Camel) else learner.inference
-        entropy = "bethe" if entropy in ("exact", "lbp") else entropy
-        carving = carve(data, entropy, settings.seed, settings.deadline).whole
-        data = replace(data, empirical=np.zeros(data.n_weights))
-        dual = Dual(data, carving, Prior(None), workers)
-        dual.heed(settings.deadline)
-        self._exact = exact
-        self._objective: Any
-        if exact:
-            self._objective = ProfiledObjective(dual, accuracy=settings.tolerance, tree_sweeps=2)
-        elif dual.has_saddle:
-            self._objective = PropagatedObjective(
-                dual,
-                schedule="residual",
-                accuracy=settings.tolerance,
-                max_sweeps=_MAX_SWEEPS,
-                tame=False,
-                deadline=settings.deadline,
-            )
-        else:
-            self._objective = ProfiledObjective(dual, accuracy=settings.tolerance)
-
-    def at(self, weights: Floats) -> tuple[float, Floats]:
-        """log Z(x, w) of the incomplete rows, with w.f of the complete ones, and its gradient."""
-        self._objective.forget()
-        value, moments = self._objective.value_and_gradient(weights)
-        return value + float(weights @ self._complete), moments + self._complete
-
-    @property
-    def reliable(self) -> bool:
-        """Whether messages converged the last time; on trees two sweeps are exact."""
-        return self._exact or bool(self._objective.converged)
-
-
-@dataclass(frozen=True)
-class _Point:
-    """Weights, what was seen in the light of them, and the free model there."""
-
-    weights: Floats
-    log_seen: float  #: log Z(x, w)
-    seen: Floats  #: E[f | x; w]
-    solution: Solution | None = None
-    objective: float = np.inf
-
-
-class _Search:
-    """Minimises the difference of both duals."""
-
-    def __init__(self, learner: Any, data: PackedData, clamped: _Clamped, settings: Settings, workers: Workers) -> None:
-        self._learner, self._data, self._clamped, self._settings, self._workers = (
-            learner,
-            data,
-            clamped,
-            settings,
-            workers,
-        )
-        self._scale = max(1.0, data.total_weight)
-        self._records: list[Record] = []
-        self._iterations = 0
-        self._stopped = False  # a problem that is solved in the same step says that it converged
-        self._begun = time.perf_counter()
-
-    def run(self, weights: Floats) -> Solution:
-        """Alternate between both models until what was seen no longer changes."""
-        settings = self._settings
-        point = self._seen_at(weights)
-        anderson = Anderson()
-        tolerance = max(_LOOSEST, settings.tolerance)
-        state, best, idle = settings.state, np.inf, 0
-        for outer in range(settings.max_relinearisations + 1):
-            solution = self._solve(point, tolerance, state)
-            state = solution.state
-            image = self._seen_at(solution.weights, solution, point)
-            gap = float(np.abs(image.seen - point.seen).max(initial=0.0)) + solution.moment_gap
-            self._record(outer, solution, image.objective, gap, image.weights - point.weights)
-            status = Status.STOPPED if self._stopped else solution.status
-            if status in (Status.STOPPED, Status.TIME_LIMIT, Status.UNBOUNDED):
-                return self._result(solution, image.objective, gap, status)
-            sharp = tolerance <= settings.tolerance
-            if sharp and gap <= settings.tolerance * self._scale:
-                status = status if self._clamped.reliable else Status.UNRELIABLE
-                return self._result(solution, image.objective, gap, status)
-            if self._iterations >= settings.max_iterations:
-                break
-            idle = 0 if image.objective < best else idle + 1
-            best = min(best, image.objective)
-            if idle == _MOST_IDLE:
-                reliable = self._clamped.reliable and status is not Status.UNRELIABLE
-                return self._result(solution, image.objective, gap, Status.STALLED if reliable else Status.UNRELIABLE)
-            tolerance = max(settings.tolerance, min(tolerance, _PART * gap / self._scale))
-            step = image.weights - point.weights
-            further = anderson.next(image.weights, step, np.ones_like(step))
-            point = image
-            if further is not None:
-                ahead = self._evaluated(further, state)
-                point = ahead if ahead.objective <= image.objective else image
-        return self._result(solution, image.objective, gap, Status.ITERATION_LIMIT)
-
-    def _seen_at(self, weights: Floats, solution: Solution | None = None, before: _Point | None = None) -> _Point:
-        """The clamped model at ``weights``; the objective where they solve the problem ``before``."""
-        value, seen = self._clamped.at(weights)
-        objective = np.inf
-        if solution is not None and before is not None:
-            objective = solution.objective + float(weights @ before.seen) - value
-        return _Point(weights, value, seen, solution, objective)
-
-    def _evaluated(self, weights: Floats, state: Any) -> _Point:
-        """Both models at ``weights``, without a step."""
-        point = self._seen_at(weights)
-        solution = self._solve(point, self._settings.tolerance, state, max_iterations=0)
-        return replace(point, objective=solution.objective + float(weights @ point.seen) - point.log_seen)
-
-    def _solve(self, point: _Point, tolerance: float, state: Any, max_iterations: int | None = None) -> Solution:
-        """The free model with the moments that ``point`` expects."""
-        settings = self._settings
-        left = settings.max_iterations - self._iterations if max_iterations is None else max_iterations
-        inner = replace(
-            settings,
-            tolerance=tolerance,
-            max_iterations=left,
-            start=point.weights,
-            state=state,
-            callback=None if settings.callback is None or max_iterations == 0 else self._callback(settings.callback),
-        )
-        solution: Solution = self._learner.learn(replace(self._data, empirical=point.seen), inner, self._workers)
-        return solution
-
-    def _callback(self, callback: Callback) -> Callback:
-        """The caller's, with iterations counted from the start."""
-        done, outer = self._iterations, len(self._records)
-
-        def counted(progress: Progress) -> Any:
-            seconds = time.perf_counter() - self._begun
-            answer = callback(replace(progress, outer=outer, iteration=done + progress.iteration, seconds=seconds))
-            self._stopped = isinstance(answer, bool | np.bool_) and bool(answer)
-            return answer
-
-        return counted
-
-    def _record(self, outer: int, solution: Solution, objective: float, gap: float, step: Floats) -> None:
-        history: Sequence[Record] = solution.history
-        self._iterations += sum(record.iterations for record in history)
-        self._records.append(
-            Record(
-                outer=outer,
-                objective=objective,
-                moment_gap=gap,
-                violation=solution.violation,
-                iterations=sum(record.iterations for record in history),
-                evaluations=sum(record.evaluations for record in history),
-                sweeps=sum(record.sweeps for record in history),
-                seconds=time.perf_counter() - self._begun,
-                weight_change=float(np.abs(step).max(initial=0.0)),
-                failures=sum(record.failures for record in history),
-            )
-        )
-
-    def _result(self, solution: Solution, objective: float, gap: float, status: Status) -> Solution:
-        return replace(
-            solution,
-            status=status,
-            objective=objective,
-            moment_gap=gap,
-            history=tuple(self._records),
-            seconds=time.perf_counter() - self._begun,
-            evaluations=sum(record.evaluations for record in self._records),
-        )
