@@ -15,7 +15,15 @@ from bactrian.arrays import Bools, Floats, real_numbers
 from bactrian.errors import ArgumentError, ArgumentTypeError, check_number
 from bactrian.graphs.graph import Scope
 from bactrian.graphs.loglinear import LogLinearModel
-from bactrian.learners.margins import MarginProblem, Options, fit_exactly, fit_on_regions, tree_of
+from bactrian.learners.margins import (
+    MarginProblem,
+    MarginTree,
+    NoStateError,
+    Options,
+    fit_exactly,
+    fit_on_regions,
+    tree_of,
+)
 from bactrian.solvers.solution import ConvergenceWarning, Solution, Status
 
 #: What ``tables_`` of a field says that was learned from margins.
@@ -461,47 +469,67 @@ class MarginFit:
     """What was learned from margins."""
 
     problem: MarginProblem
-    model: LogLinearModel
     solution: Solution
     method: Any  #: that was learned with
     cells: Floats  #: (n_cells,) fitted probabilities of all margins' cells
     residuals: Residuals
 
+    @property
+    def model(self) -> LogLinearModel:
+        """The model that the weights are of."""
+        return self.problem.model(regions=self.method != "exact")
+
 
 def fit_margins(
     checked: CheckedMargins, method: Any, entropy_weight: float, memory_budget: int, options: Options
 ) -> MarginFit:
-    """Learn from margins; where exact ones contradict each other, the nearest answer by least squares."""
-    nearest = not checked.is_consistent
-    problem = checked.problem(entropy_weight, nearest=nearest)
+    """Learn from margins by the junction tree or on regions, as ``method`` and memory say; warns of what is amiss."""
+    problem = checked.problem(entropy_weight, nearest=not checked.is_consistent)
     tries = isinstance(method, str) and method in ("auto", "exact")
     tree = tree_of(problem, memory_budget, refuse=method == "exact") if tries else None
+    found = fit_with(checked, tree, method, entropy_weight, options)
+    if not found.solution.converged:
+        warnings.warn(f"{found.solution.method}: {found.solution.status}", ConvergenceWarning, stacklevel=3)
+    if found.residuals.contradictions:
+        warnings.warn("; ".join(found.residuals.contradictions), ContradictionWarning, stacklevel=3)
+    return found
+
+
+def fit_with(
+    checked: CheckedMargins, tree: MarginTree | None, method: Any, entropy_weight: float, options: Options
+) -> MarginFit:
+    """Learn on a junction tree, or on regions where there is none.
+
+    Where exact margins contradict each other, this is the nearest answer by least squares.
+    """
+    nearest = not checked.is_consistent
+    problem = checked.problem(entropy_weight, nearest=nearest)
     chosen = "exact" if tree is not None else "cccp" if method == "auto" else method
-    model = problem.model(regions=chosen != "exact")
 
     def fit(problem: MarginProblem, tolerance: float) -> tuple[Solution, Floats]:
         limits = replace(options, tolerance=tolerance)
         if tree is not None:
             return fit_exactly(problem, tree, limits)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)  # said below, once
+            warnings.simplefilter("ignore", ConvergenceWarning)  # whoever called says it
             return fit_on_regions(problem, chosen, limits, problem.model(regions=True))
 
     words = list(checked.contradictions)
     is_exact = not problem.precision.any()
-    solution, cells = fit(problem, _EXACTLY * options.tolerance if is_exact else options.tolerance)
-    unbounded = solution.status in (Status.UNBOUNDED, Status.STALLED)
-    if not nearest and unbounded and solution.moment_gap > AGREEMENT * checked.total:
+    impossible = False
+    try:
+        solution, cells = fit(problem, _EXACTLY * options.tolerance if is_exact else options.tolerance)
+        contradictory = solution.status in (Status.UNBOUNDED, Status.STALLED)
+        contradictory = contradictory and solution.moment_gap > AGREEMENT * checked.total
+    except NoStateError:
+        if nearest:
+            raise
+        contradictory = impossible = True
+    if contradictory and (impossible or not nearest):
         problem = checked.problem(entropy_weight, nearest=True)
-        model = problem.model(regions=chosen != "exact")
         solution, cells = fit(problem, options.tolerance)
         words.append(_no_distribution(checked, problem.split(checked.total * cells)))
-    if not solution.converged:
-        warnings.warn(f"{solution.method}: {solution.status}", ConvergenceWarning, stacklevel=3)
-    if words:
-        warnings.warn("; ".join(words), ContradictionWarning, stacklevel=3)
-    residuals = checked.residuals(problem.split(cells), words)
-    return MarginFit(problem, model, solution, chosen, cells, residuals)
+    return MarginFit(problem, solution, chosen, cells, checked.residuals(problem.split(cells), words))
 
 
 def _no_distribution(checked: CheckedMargins, fitted: Sequence[Floats]) -> str:

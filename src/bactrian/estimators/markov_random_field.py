@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import logsumexp
-from sklearn.base import DensityMixin
+from sklearn.base import DensityMixin, clone
 from sklearn.utils.validation import check_is_fitted
 
 from bactrian.arrays import Bools, Floats, Ints
@@ -35,6 +35,7 @@ from bactrian.estimators.pairwise import (
 )
 from bactrian.estimators.priors import N_FOLDS, Block, Fold
 from bactrian.estimators.saving import Arrays
+from bactrian.estimators.zones import Zones, check_zones, fit_all
 from bactrian.graphs.domain import Domain
 from bactrian.graphs.elimination import MemoryBudgetError, junction_tree
 from bactrian.graphs.loglinear import LogLinearModel, Samples
@@ -270,10 +271,7 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
             self.tolerance, self.max_iterations, self.max_seconds, self.n_threads, self.seed, callback=callback
         )
         found = fit_margins(checked, self.method, float(entropy_weight), self.memory_budget, options)
-        self._keep_margins(checked.variables, found.problem, found.model, found.cells)
-        self._adopt_margins(found)
-        self.residuals_, self.total_ = found.residuals, checked.total
-        return self
+        return self._adopt_margins(checked.variables, found)
 
     def _keep_margins(self, variables: Variables, problem: MarginProblem, model: LogLinearModel, cells: Floats) -> None:
         self._keep(MARGINS, model, np.zeros((0, 2), dtype=np.int64))
@@ -281,9 +279,49 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
         self.feature_names_in_ = np.array(variables.names, dtype=object)
         self._margins = _Margins(variables, problem, problem.split(cells))
 
-    def _adopt_margins(self, found: MarginFit) -> None:
+    def _adopt_margins(self, variables: Variables, found: MarginFit) -> Self:
+        """Take up what was learned from margins."""
+        self._keep_margins(variables, found.problem, found.model, found.cells)
+        self.residuals_, self.total_ = found.residuals, found.problem.total
         self.solution_, self.weights_, self.method_ = found.solution, found.solution.weights.copy(), found.method
         self.prior_variance_ = None
+        return self
+
+    def fit_zones(
+        self,
+        zones: Sequence[Sequence[Marginal]],
+        cardinalities: Mapping[str, Any] | None = None,
+        *,
+        base: Any = None,
+        impossible: Sequence[Mapping[str, Any]] = (),
+        entropy_weight: float = 0.01,
+    ) -> Zones:
+        """Fit a field to the margins of each of many zones, which are over the same variables in every zone.
+
+        The junction tree is planned once, and zones are shared among ``n_threads`` threads. Each zone is fitted as by
+        :meth:`fit_marginals`, to its own total; the field itself is left as it is.
+
+        Parameters
+        ----------
+        zones : list of lists of Marginal
+            One list per zone, over the same names in the same order.
+        cardinalities, base, impossible, entropy_weight
+            See :meth:`fit_marginals`; they are the same for all zones.
+
+        Returns
+        -------
+        Zones
+            A sequence of fitted fields, made when asked for.
+        """
+        self.check_params()
+        check_number("entropy_weight", entropy_weight, positive=True, below=np.inf)
+        if self.method not in ("auto", "exact"):
+            raise ArgumentError("method", f"must be 'auto' or 'exact' for zones, found {self.method!r}")
+        checked = check_zones(zones, cardinalities, base, impossible)
+        options = Options(self.tolerance, self.max_iterations, self.max_seconds, 1, self.seed)
+        found = fit_all(checked, float(entropy_weight), self.memory_budget, options, self.n_threads)
+        template = self.__class__(**{**self.get_params(deep=False), "method": "exact"})
+        return Zones(checked, found, lambda z: clone(template)._adopt_margins(checked[z].variables, found[z]))
 
     def _options(self) -> dict[str, Any]:
         """See :class:`LearnedEstimator`; what ``"auto"`` stands for is known as soon as the model is."""

@@ -49,6 +49,11 @@ from bactrian.learners.learn import learn
 from bactrian.solvers.lbfgs import Minimum, Outcome, minimise
 from bactrian.solvers.solution import Callback, Progress, Record, Solution, Status
 
+
+class NoStateError(ValueError):
+    """Zeros of margins, base and impossible combinations rule out every joint state."""
+
+
 #: Rounding, in nats per sample, that a proof of contradiction must exceed.
 _SLACK = 1e-6
 
@@ -153,6 +158,8 @@ def fit_exactly(
                 return True
         return proved or deadline.has_passed
 
+    if tree.calibrated(objective.fixed)[0] == -np.inf:
+        raise NoStateError("no joint state is possible: zeros of exact margins, base and impossible rule out all")
     x = objective.scaled(np.zeros(problem.observed.size) if start is None else start)
     minimum: Minimum = minimise(
         objective.value_and_gradient,
@@ -257,7 +264,7 @@ class _TreeObjective:
 
     def __init__(self, problem: MarginProblem, tree: MarginTree) -> None:
         self._problem, self._tree = problem, tree
-        self._fixed = np.concatenate(
+        self.fixed = np.concatenate(
             [np.where(problem.forbidden, -np.inf, 0.0), *(table.ravel() for _, table in problem.base)]
         )
         self._free = ~problem.forbidden
@@ -283,7 +290,7 @@ class _TreeObjective:
         problem = self._problem
         self.evaluations += 1
         weights = self.unscaled(x)
-        scores = self._fixed.copy()
+        scores = self.fixed.copy()
         scores[: weights.size] += weights
         log_z, beliefs = self._tree.calibrated(scores)
         self.beliefs = beliefs[: weights.size]

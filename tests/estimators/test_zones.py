@@ -1,0 +1,84 @@
+"""fit_zones: every zone as fit_marginals fits it, whatever the number of threads."""
+
+import numpy as np
+import pytest
+
+import bactrian as bt
+
+NAMES, SHAPE = ("age", "sex", "size"), (4, 2, 3)
+
+
+def zones_of(n, seed=0):
+    rng = np.random.default_rng(seed)
+    zones = []
+    for _ in range(n):
+        joint = rng.integers(0, 30, SHAPE).astype(float)
+        joint[0, 0, 0] += 1.0
+        zones.append(
+            [bt.Marginal(("age", "sex"), joint.sum(axis=2)), bt.Marginal("size", joint.sum(axis=(0, 1))),
+             bt.Marginal(("size", "sex"), joint.sum(axis=0).T)]
+        )  # fmt: skip
+    return zones, rng.random(SHAPE)
+
+
+@pytest.mark.parametrize("n_threads", [1, 3])
+def test_zones_are_fitted_as_alone(n_threads):
+    zones, base = zones_of(7)
+    fitted = bt.MarkovRandomField(method="auto", n_threads=n_threads).fit_zones(zones, base=base)
+    assert len(fitted) == 7
+    assert fitted.converged.all()
+    assert fitted.contradictions == {}
+    joint = fitted.marginal(NAMES)
+    for z, margins in enumerate(zones):
+        alone = bt.MarkovRandomField(method="auto").fit_marginals(margins, base=base)
+        assert fitted.totals[z] == alone.total_
+        np.testing.assert_array_equal(joint[z], alone.marginal(NAMES))
+    rows = fitted[2].sample(int(fitted.totals[2]), rounded=True)
+    assert np.array_equal(np.bincount(rows[:, 2], minlength=3), zones[2][1].table)
+    assert [field.total_ for field in fitted[:2]] == fitted.totals[:2].tolist()
+
+
+def test_zones_that_contradict_themselves_are_named():
+    zones, _ = zones_of(3)
+    zones[1][1] = bt.Marginal("size", zones[1][1].table + np.array([1.0, -1.0, 0.0]))
+    with pytest.warns(bt.ContradictionWarning, match=r"margins of 1 of 3 zones contradict each other; zones\[1\]: "):
+        fitted = bt.MarkovRandomField(method="auto").fit_zones(zones)
+    assert list(fitted.contradictions) == [1]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda zones: [], "zones is empty"),
+        (lambda zones: 3, "zones must be a list with the margins of each zone"),
+        (lambda zones: [zones[0], zones[1][:2]], r"zones\[1\] must have the margins of zones\[0\] in the same order"),
+        (lambda zones: [zones[0], [*zones[1][:2], 5]], r"zones\[1\]: margins\[2\] must be a Marginal, found int"),
+        (
+            lambda zones: [zones[0], [*zones[1][:1], bt.Marginal("size", [1.0, 2.0, 3.0])]],
+            r"zones\[1\]: margins\[1\] is exact and adds up to 6",
+        ),
+    ],
+)
+def test_bad_zones_are_refused(change, message):
+    zones, _ = zones_of(2)
+    with pytest.raises((ValueError, TypeError), match=message):
+        bt.MarkovRandomField(method="auto").fit_zones(change(zones))
+
+
+def test_zones_need_the_exact_learner():
+    zones, _ = zones_of(2)
+    with pytest.raises(ValueError, match="method must be 'auto' or 'exact' for zones"):
+        bt.MarkovRandomField(method="cccp").fit_zones(zones)
+    with pytest.raises(ValueError, match="memory_budget: the best junction tree"):
+        bt.MarkovRandomField(memory_budget=8, method="auto").fit_zones(zones)
+
+
+def test_exact_zeros_that_leave_no_state():
+    never = [[0.0, 50.0], [50.0, 0.0]]
+    margins = [bt.Marginal(names, never) for names in (("a", "b"), ("b", "c"), ("c", "a"))]
+    with pytest.warns(bt.ContradictionWarning, match="no distribution has all"):
+        bt.MarkovRandomField(method="auto").fit_marginals(margins)
+    cannot = [{"a": 0, "b": 0}, {"a": 1, "b": 1}, {"a": 0, "b": 1}, {"a": 1, "b": 0}]
+    noisy = [bt.Marginal("a", [30.0, 20.0], stddev=1.0), bt.Marginal("b", [30.0, 20.0], stddev=1.0)]
+    with pytest.raises(ValueError, match="leaves no state of"):
+        bt.MarkovRandomField(method="auto").fit_marginals(noisy, impossible=cannot)
