@@ -27,7 +27,7 @@ from bactrian.arrays import Bools, Floats
 from bactrian.camel.camel import Camel
 from bactrian.camel.dual import Dual, Evaluation, larger
 from bactrian.camel.entropy import carve
-from bactrian.camel.prior import Prior, pseudo_gradient
+from bactrian.camel.prior import Prior
 from bactrian.camel.profiled import Profiled, ProfiledObjective
 from bactrian.camel.run import InnerResult, Run, Settings
 from bactrian.engines.numba.threads import Workers
@@ -35,6 +35,7 @@ from bactrian.graphs.junction import on_junction_trees
 from bactrian.graphs.packed import PackedData
 from bactrian.graphs.scores import ScoreMap
 from bactrian.learners.likelihood import Likelihood, PropagatedObjective, is_forest
+from bactrian.solvers.lbfgs import pseudo_gradient
 from bactrian.solvers.solution import Solution
 
 #: Size of the random weights that tell the states of variables apart which were never seen.
