@@ -30,26 +30,40 @@ class NAType:
     __hash__ = None  # type: ignore[assignment]
 
 
-UNKNOWN_GRAPHS: list[tuple[Any, str]] = [
-    ([[0, -1, 1], [0, 1]], r"y\[0\]\[1\] is -1"),
-    ([np.array([0, 1, 1]), np.array([0, -1], dtype=np.int8)], r"y\[1\]\[1\] is -1"),
-    ([["a", "", "b"], ["a", "b"]], r"y\[0\]\[1\] is "),
-    ([["a", None, "b"], ["a", "b"]], r"y\[0\]\[1\] is None"),
-    ([np.array(["a", "b", NAN], dtype=object), ["a", "b"]], r"y\[0\]\[2\] is nan"),
-    ([[0.0, NAN, 1.0], [0, 1]], r"y\[0\]\[1\] is nan"),
-    ([np.array([0, NAType(), 1], dtype=object), [0, 1]], r"y\[0\]\[1\] is "),
+UNKNOWN_GRAPHS: list[tuple[Any, Any]] = [
+    ([[0, -1, 1], [0, 1]], [[0, -1, 1], [0, 1]]),
+    ([np.array([0, -1, 1]), np.array([0, 1], dtype=np.int8)], [[0, -1, 1], [0, 1]]),
+    ([["a", "", "b"], ["a", "b"]], [["a", "", "b"], ["a", "b"]]),
+    ([["a", None, "b"], ["a", "b"]], [["a", "", "b"], ["a", "b"]]),
+    ([np.array(["a", NAN, "b"], dtype=object), ["a", "b"]], [["a", "", "b"], ["a", "b"]]),
+    ([[0.0, NAN, 1.0], [0, 1]], [[0, -1, 1], [0, 1]]),
+    ([np.array([0, NAType(), 1], dtype=object), [0, 1]], [[0, -1, 1], [0, 1]]),
+    ([[False, None, True], [0, 1]], [[0, -1, 1], [0, 1]]),
 ]
 
 
-@pytest.mark.parametrize(("y", "message"), UNKNOWN_GRAPHS)
-def test_graphs_need_every_label(y: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=f"{message}.*stands for an unknown label"):
-        bt.GraphCRF().fit(GRAPHS, y)
+@pytest.mark.parametrize(("y", "plain"), UNKNOWN_GRAPHS)
+def test_graphs_take_unknown_labels_in_every_form(y: Any, plain: Any) -> None:
+    """All forms are one: the middle node of the first graph says nothing of itself, and keeps its neighbours apart."""
+    fitted = bt.GraphCRF(method="exact").fit(GRAPHS, y)
+    assert fitted.classes_.size == 2
+    same = bt.GraphCRF(method="exact").fit(GRAPHS, plain)
+    np.testing.assert_array_equal(fitted.weights_, same.weights_)
+    other = bt.GraphCRF(method="exact").fit(GRAPHS, [[plain[1][0], plain[1][1], plain[1][1]], plain[1]])
+    assert not np.allclose(fitted.weights_, other.weights_)
 
 
-def test_grids_need_every_label() -> None:
-    with pytest.raises(ValueError, match=r"y\[1\]\[1, 0\] is -1, which stands for an unknown label"):
-        bt.GridCRF().fit(GRIDS, [np.eye(2, dtype=int), np.array([[0, 1], [-1, 1]])])
+def test_pictures_may_have_void_pixels() -> None:
+    labels = np.array([[0, 1], [-1, 1]])
+    fitted = bt.GridCRF(method="exact").fit(GRIDS, [np.eye(2, dtype=int), labels])
+    data = bt.GridCRF(method="exact").encode(GRIDS, [np.eye(2, dtype=int), labels])
+    assert data.labels.tolist() == [1, 0, 0, 1, 0, 1, -1, 1]
+    assert fitted.predict(GRIDS[1:], known=[labels])[0][1, 1] == 1
+
+
+def test_a_fit_needs_a_label() -> None:
+    with pytest.raises(ValueError, match="no known label"):
+        bt.GraphCRF().fit(GRAPHS, [[-1, -1, -1], [-1, -1]])
 
 
 @pytest.mark.parametrize("estimator", [bt.GraphCRF, bt.GridCRF])
