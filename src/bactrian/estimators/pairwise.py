@@ -14,6 +14,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from bactrian.arrays import Floats, Ints, number_pairs, rectangular
+from bactrian.estimators.labels import is_missing
 from bactrian.graphs.domain import Domain
 from bactrian.graphs.graph import ClusterGraph, grid_edges
 from bactrian.graphs.loglinear import LogLinearModel
@@ -25,13 +26,23 @@ _CLUSTERS_AT_ONCE = 100_000
 
 
 def checked_table(X: Any) -> Ints:
-    """X as a new (n_samples, n_variables) array of ints, booleans as 0 and 1, or an error."""
+    """X as a new (n_samples, n_variables) array of ints, booleans as 0 and 1, or an error.
+
+    NaN and None among whole numbers become -1, which stands for a state that is missing.
+    """
     if X is None or isinstance(X, str | bytes | Mapping | set) or sp.issparse(X):
         kind = f"sparse {type(X).__name__}; give X.toarray()" if sp.issparse(X) else type(X).__name__
         raise TypeError(f"X must be an array (n_samples, n_variables) of integer states, found a {kind}")
     states = rectangular(X, "X")
     if states.ndim != 2:
         raise ValueError(f"X must have shape (n_samples, n_variables), found {states.shape}")
+    if states.dtype.kind in "fO":
+        missing = np.array([is_missing(value) for value in states.ravel().tolist()], dtype=bool).reshape(states.shape)
+        if missing.any():
+            filled = np.where(missing, -1, states)
+            listed = filled.ravel().tolist()
+            whole = all(isinstance(value, int | float) and value == np.floor(value) for value in listed)
+            states = filled.astype(np.int64) if whole else states
     if states.dtype.kind not in "biu":
         raise TypeError(f"X must hold integer states, found dtype {states.dtype}: {_hint(states)}")
     if states.dtype.kind == "u" and states.size and int(states.max()) > np.iinfo(np.int64).max:
@@ -42,13 +53,11 @@ def checked_table(X: Any) -> Ints:
 def _hint(states: NDArray[Any]) -> str:
     """What to do about values that are not integers, with the first cell that is in the way."""
     numbers = states.dtype.kind == "f"
-    wrong = (states != np.floor(states)) if numbers else np.ones(states.shape, dtype=bool)
+    wrong = (states != np.floor(states)) & ~np.isnan(states) if numbers else np.ones(states.shape, dtype=bool)
     if numbers and not wrong.any():
         return "the values are whole, so give X.astype(int)"
     row, column = np.unravel_index(int(np.argmax(wrong)), states.shape)
     cell = f"X[{row}, {column}] = {states[row, column]}"
-    if numbers and np.isnan(states[row, column]):
-        return f"{cell} is missing; leave out such rows, or make it a state of its own"
     if numbers:
         return f"{cell} is a measurement; put it into a few bins, as sklearn.preprocessing.KBinsDiscretizer does"
     return f"{cell}; number the values, as sklearn.preprocessing.OrdinalEncoder(dtype=int) does"
@@ -76,8 +85,13 @@ def checked_cardinalities(given: Any, n: int) -> Ints:
 def seen_cardinalities(states: Ints) -> Ints:
     """One more than the largest state of each variable."""
     seen: Ints = states.max(axis=0) + 1
-    if (states < 0).any():
-        Domain(np.maximum(seen, 1), []).checked_states(states, "X")  # says where
+    Domain(np.maximum(seen, 1), []).checked_states(states, "X", unknown=True)  # says where
+    if (seen == 0).any():
+        v = int(np.argmin(seen))
+        raise ValueError(
+            f"X[:, {v}] holds no state that was seen; leave the column out, or say how many states it has "
+            "by cardinalities="
+        )
     return seen
 
 
