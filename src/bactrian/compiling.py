@@ -8,22 +8,36 @@ from __future__ import annotations
 
 import os
 import stat
+import sys
 import tempfile
 import warnings
 from collections.abc import Callable
 from functools import cache
+from importlib import import_module
+from threading import Timer
+from time import perf_counter
 from typing import Any, TypeVar
 
-import numba
 import numpy as np
-from numba.extending import intrinsic as numba_intrinsic
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-config: Any = numba.config  # its attributes are made when it is imported
+#: Whether functions are compiled at all; ``NUMBA_DISABLE_JIT=1`` runs them as Python, for debuggers and the smallest
+#: models. Then Numba, half a second of every start, is not even imported.
+COMPILED = os.environ.get("NUMBA_DISABLE_JIT", "0") in ("", "0")
+types: Any = None  #: Numba's types, and what it builds code with
+cgutils: Any = None
+if COMPILED:
+    import numba
+    from numba.core import event
+    from numba.extending import intrinsic as numba_intrinsic
 
-#: Whether functions are compiled at all; ``NUMBA_DISABLE_JIT=1`` runs them as Python, for debuggers.
-COMPILED = not config.DISABLE_JIT
+    types, cgutils = numba.types, import_module("numba.core.cgutils")
+    config: Any = numba.config  # its attributes are made when it is imported
+    COMPILED = not config.DISABLE_JIT
+
+#: Seconds of compiling after which a line says what is happening.
+_SILENT = 3.0
 
 
 def njit(**options: Any) -> Callable[[Function], Function]:
@@ -69,6 +83,42 @@ def _forgiving(compiled: Any) -> Any:
 
         file._load_index = load_index
     return compiled
+
+
+def _announce() -> None:
+    """Tell a person at a terminal or notebook, once, where kernels take longer to compile than one waits in silence."""
+
+    class Compiling(event.Listener):
+        depth, spent, begun = 0, 0.0, 0.0
+        timer: Timer | None = None
+
+        def on_start(self, _: Any) -> None:
+            self.depth += 1
+            if self.depth == 1 and self.spent < _SILENT:
+                self.begun = perf_counter()
+                self.timer = Timer(_SILENT - self.spent, self.say)
+                self.timer.daemon = True
+                self.timer.start()
+
+        def on_end(self, _: Any) -> None:
+            self.depth -= 1
+            if self.depth == 0 and self.timer is not None:
+                self.timer.cancel()
+                self.spent += perf_counter() - self.begun
+                self.timer = None
+
+        def say(self) -> None:
+            self.spent = _SILENT
+            if sys.stderr.isatty() or "ipykernel" in sys.modules:
+                sys.stderr.write(
+                    "bactrian: compiling for this machine, which takes up to a minute and is kept for later runs\n"
+                )
+
+    event.register("numba:compile", Compiling())  # type: ignore[no-untyped-call]
+
+
+if COMPILED:
+    _announce()
 
 
 def intrinsic(plain: Any) -> Callable[[Any], Any]:

@@ -1,5 +1,6 @@
 """``bactrian infer`` as a user meets it: files in, files out, words and exit codes."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -332,6 +333,17 @@ def test_a_real_process(folder):
     done = subprocess.run([*command, "loop.uai", "-m", "exact", "-o", "out.MAR"], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")  # no progress where nobody watches
     assert error(read_marginals("out.MAR"), marginals(joint(loop(), {}))) < 1e-9
+
+
+def test_a_small_model_is_not_compiled_for(folder, tmp_path):
+    """A command of its own leaves no compiled functions behind, and says what the library says."""
+    command = [sys.executable, "-c", "from bactrian.cli import main; main()", "infer", "loop.uai", "-o", "out.MAR"]
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "compiled")}
+    environment.pop("NUMBA_DISABLE_JIT", None)
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert not list((tmp_path / "compiled").rglob("*.nbi"))
+    assert error(read_marginals("out.MAR"), bt.infer(to_model(loop()), []).variables) < 1e-9
 
 
 def test_to_model_counts_constants_once():

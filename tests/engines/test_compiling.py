@@ -142,3 +142,40 @@ def test_kernels_that_an_earlier_version_compiled(tmp_path: Path) -> None:
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
         assert done.stdout == "3.0\n", done.stderr
     assert list((tmp_path / "cache").rglob("*.nbi"))
+
+
+_SLOW = """
+import sys
+import bactrian.compiling
+bactrian.compiling._SILENT = 1e-9
+sys.stderr.isatty = lambda: TTY
+from bactrian.compiling import njit
+
+@njit()
+def double(x):
+    return 2.0 * x
+
+@njit()
+def triple(x):
+    return 3.0 * x
+
+print(double(1.5), triple(2))
+"""
+
+
+@pytest.mark.parametrize("watched", [True, False])
+def test_a_line_says_that_something_is_compiled(watched: bool) -> None:
+    """Once, and only where somebody watches."""
+    environment = {**os.environ, "NUMBA_DISABLE_JIT": "0"}
+    command = [sys.executable, "-c", _SLOW.replace("TTY", str(watched))]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
+    assert done.stdout == "3.0 6.0\n", done.stderr
+    assert done.stderr.count("bactrian: compiling for this machine") == watched
+    assert done.stderr.count("\n") == watched
+
+
+def test_without_compiling_numba_is_not_imported() -> None:
+    code = "import sys, bactrian.inference.infer; print('numba' in sys.modules)"
+    environment = {**os.environ, "NUMBA_DISABLE_JIT": "1"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, env=environment)
+    assert done.stdout == "False\n", done.stderr

@@ -32,7 +32,6 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-from scipy.optimize import linprog
 
 from bactrian.arrays import Bools, Floats, Ints, real_numbers
 from bactrian.engines.numba.orders import appearances
@@ -236,6 +235,8 @@ def is_concave(data: PackedData, carving: Carving) -> bool:
     )
     if (shares >= wanted - _ROUNDING).all():
         return True
+    from scipy.optimize import linprog  # a fifth of a second, which few need
+
     links = np.arange(layout.n_links)
     ones = np.ones(layout.n_links)
     covered = sp.csr_array((-ones, (layout.link_hub, links)), shape=(layout.n_hubs, layout.n_links))

@@ -23,7 +23,6 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-from scipy.optimize import linprog
 from scipy.sparse.linalg import lsmr
 
 from bactrian.arrays import Bools, Floats, Ints
@@ -276,6 +275,8 @@ def _solve(
     if fixed:
         lower[:n_weights], upper[:n_weights] = 0.0, 0.0
     lower[-n_rows:], upper[-n_rows:] = 0.0, 1.0
+    from scipy.optimize import linprog  # a fifth of a second, which few need
+
     solved: Any = linprog(
         cost,
         A_ub=sp.csr_array(sp.vstack([rows, sp.csr_array(rate[None])])),

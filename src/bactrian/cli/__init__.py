@@ -51,6 +51,7 @@ _UsageError = cast(type[typer.BadParameter], typer.BadParameter.__base__)
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point of the ``bactrian`` command."""
+    infer_uai.is_alone = arguments is None
     _prepare_streams()
     errors = Console(stderr=True, highlight=False, soft_wrap=True)
     try:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -29,6 +31,12 @@ _METHOD_HELP = (
     "MAR and PR: rbp (the default), exact, bp, trw, convex, double-loop, mean-field, gibbs (MAR alone); "
     "MPE: max-product (the default), exact, max-marginals, dual."
 )
+
+
+#: Bytes of a file up to which its tables, some dozens, are not worth compiling for.
+_SMALL = 2048
+#: Whether this process runs one command and ends.
+is_alone = False
 
 
 class Task(StrEnum):
@@ -101,6 +109,8 @@ def infer_command(
     Exit code 0: done; 1: stopped short, the result is kept and written; 2: bad input, nothing written.
     """
     wanted = _task(task, output)
+    if wanted is not Task.MPE and method in (None, "bp", "rbp") and fallback is None:
+        _spare_compiling(model)
     name = _method(method, wanted)
     options = {
         "max_iterations": max_iterations,
@@ -140,6 +150,16 @@ class _Answer:
     lines: list[tuple[str, str]]
     write: Callable[[Path], None]
     stopped_short: bool
+
+
+def _spare_compiling(model: Path) -> None:
+    """Run kernels as Python on models of a few tables, in a process that does nothing else.
+
+    To start the compiler, even for functions that it has kept, takes longer than their messages.
+    """
+    small = model.is_file() and model.stat().st_size <= _SMALL
+    if small and is_alone and "bactrian.compiling" not in sys.modules:
+        os.environ.setdefault("NUMBA_DISABLE_JIT", "1")
 
 
 def _task(task: Task | None, output: Path | None) -> Task:

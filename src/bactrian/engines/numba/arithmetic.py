@@ -28,10 +28,9 @@ import math
 from typing import Any
 
 import numpy as np
-from numba import types
 
 from bactrian.arrays import Floats
-from bactrian.compiling import intrinsic, njit
+from bactrian.compiling import intrinsic, njit, types
 
 #: Range of logarithms from which exponentials no longer share one scale.
 WIDEST = 600.0

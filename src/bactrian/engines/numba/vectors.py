@@ -10,10 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 from llvmlite import ir
-from numba import types
-from numba.core import cgutils
 
-from bactrian.compiling import intrinsic
+from bactrian.compiling import cgutils, intrinsic, types
 from bactrian.engines.numba import plain_vectors
 from bactrian.engines.numba.arithmetic import RISING
 
