@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 __all__ = [
+    "AttainmentWarning",
     "Camel",
     "ClusterGraph",
     "ContradictionWarning",
@@ -69,7 +70,7 @@ if TYPE_CHECKING:
     from bactrian.learners.learn import learn
     from bactrian.learners.likelihood import Likelihood
     from bactrian.learners.pseudolikelihood import PseudoLikelihood
-    from bactrian.solvers.solution import ConvergenceWarning, Progress, Solution, Status
+    from bactrian.solvers.solution import AttainmentWarning, ConvergenceWarning, Progress, Solution, Status
 else:
     # Hidden from type checkers, for which every unknown attribute would otherwise exist.
     _NAMES = {
@@ -93,7 +94,7 @@ else:
         "learners.learn": "learn",
         "learners.likelihood": "Likelihood",
         "learners.pseudolikelihood": "PseudoLikelihood",
-        "solvers.solution": "ConvergenceWarning Progress Solution Status",
+        "solvers.solution": "AttainmentWarning ConvergenceWarning Progress Solution Status",
     }
     _MODULES = {name: f"bactrian.{module}" for module, names in _NAMES.items() for name in names.split()}
 

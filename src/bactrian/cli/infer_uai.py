@@ -175,7 +175,7 @@ def _task(task: Task | None, output: Path | None) -> Task:
 def _method(method: str | None, task: Task) -> str:
     from bactrian.inference import decode, infer
 
-    choices = list(decode.METHODS if task is Task.MPE else infer.METHODS)
+    choices = list(decode.METHODS if task is Task.MPE else infer.OF_WEIGHTS)
     if task is Task.PR:
         choices.remove("gibbs")  # it has no estimate of log Z
     if method is None:

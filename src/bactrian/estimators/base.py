@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
@@ -17,8 +18,12 @@ from bactrian.arrays import Floats
 from bactrian.errors import check_flag
 from bactrian.estimators.priors import VARIANCE, Block, Fold, cross_validated, is_by_block, variances
 from bactrian.estimators.saving import Arrays, ModelFileError, SavedModel, read_model, write_model
-from bactrian.learners.learn import check_options, learn
-from bactrian.solvers.solution import Callback, Solution, Status
+from bactrian.learners.agreement import can_follow
+from bactrian.learners.learn import check_options, followed, learn
+from bactrian.solvers.solution import AttainmentWarning, Callback, Solution, Status
+
+#: Part of a time limit after which learning must have converged; the rest is for a solution that inference can follow.
+_SHARE = 0.75
 
 
 @dataclass(kw_only=True, eq=False, repr=False)  # scikit-learn has its own
@@ -129,7 +134,13 @@ class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             options = self.choose_prior(data).learning_options()
             if options["max_seconds"] is not None:
                 options["max_seconds"] = max(0.0, options["max_seconds"] - (time.perf_counter() - began))
-            return self.adopt(learn(data, **options, callback=callback, start=start))
+                if self._follows and can_follow(self.method):
+                    options["max_seconds"] *= _SHARE
+            with warnings.catch_warnings():
+                if self._follows:
+                    warnings.simplefilter("ignore", AttainmentWarning)  # what is settled on is judged instead
+                solution = learn(data, **options, callback=callback, start=start)
+            return self.adopt(self.settled(data, solution, callback)).judged(data)
         except BaseException:
             self.__dict__.clear()
             self.__dict__.update(before)
@@ -141,6 +152,28 @@ class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         if "solution_" in state:
             state["solution_"] = dataclasses.replace(state["solution_"], beliefs=(), state=None)
         return state
+
+    @property
+    def _follows(self) -> bool:
+        """Whether predictions may replay the path of learning."""
+        return False
+
+    def settled(self, data: Any, solution: Solution, callback: Callback | None = None) -> Solution:
+        """What to adopt of a ``solution`` that was learned from what ``encode`` gave: one that inference can follow.
+
+        That is the solution itself, unless belief propagation does not find its beliefs and predictions are to match
+        the learner; see :func:`bactrian.learners.learn.followed`.
+        """
+        if not self._follows:
+            return solution
+        options = self.learning_options()
+        if options["max_seconds"] is not None:
+            options["max_seconds"] = max(0.0, options["max_seconds"] - solution.seconds)
+        return followed(data, solution, **options, callback=callback)
+
+    def judged(self, data: Any) -> Self:
+        """Warn where predictions on the data of learning are worse than those of a trivial model."""
+        return self
 
     def _contents(self) -> tuple[dict[str, Any], Arrays]:
         """Attributes (JSON) and arrays that a file holds beside the weights."""
@@ -157,10 +190,13 @@ class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         attributes, arrays = self._contents()
         numbers = [solution.objective, solution.moment_gap, solution.violation, solution.seconds]
         arrays = {"weights": self.weights_, "solution": np.array(numbers), **arrays}
+        if solution.path is not None:
+            arrays["path"] = solution.path
         attributes = {
             "status": solution.status.name,
             "method": solution.method,
             "evaluations": int(solution.evaluations),
+            "attained": solution.attained,
             "fitted_method": self.method_,
             "fitted_prior": self.prior_variance_,
             "prior_scores": getattr(self, "prior_scores_", None),
@@ -194,6 +230,12 @@ class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         if weights.dtype != np.float64 or weights.ndim != 1 or not np.isfinite(weights).all():
             raise ValueError("its weights are not a flat array of finite numbers")
         objective, moment_gap, violation, seconds = arrays["solution"].tolist()
+        path = arrays.get("path")
+        if path is not None and (path.dtype != np.float64 or path.shape[1:] != weights.shape or not len(path)):
+            raise ValueError("its path is not an array with a row of weights per relinearisation")
+        if path is not None and not np.isfinite(path).all():
+            raise ValueError("its path holds NaN or infinite weights")
+        attained = attributes.get("attained")  # older files have none
         estimator = cls(**saved.params)
         estimator.check_params()
         estimator.weights_ = weights
@@ -206,6 +248,8 @@ class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             method=str(attributes["method"]),
             seconds=seconds,
             evaluations=int(attributes["evaluations"]),
+            attained=None if attained is None else float(attained),
+            path=path,
         )
         estimator.method_ = attributes.get("fitted_method", estimator.method)  # older files of sequences have none
         estimator.prior_variance_ = attributes.get("fitted_prior", estimator.prior_variance)

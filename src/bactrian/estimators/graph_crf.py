@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
@@ -12,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from bactrian.arrays import Floats, real_numbers
 from bactrian.camel.camel import Camel
-from bactrian.errors import check_choice, check_flag, check_number
+from bactrian.errors import check_choice, check_flag, check_number, warn
 from bactrian.estimators.base import LearnedEstimator
 from bactrian.estimators.graph_arrays import StackedGraphs, stack_graphs
 from bactrian.estimators.labels import (
@@ -29,10 +30,10 @@ from bactrian.estimators.saving import Arrays
 from bactrian.graphs.elimination import MemoryBudgetError
 from bactrian.graphs.graph_data import NODE_FACTORS, GraphData, checked_weights
 from bactrian.graphs.scores import TYINGS
-from bactrian.inference.infer import METHODS, StackedMarginals, check_inference, graph_marginals
-from bactrian.learners.diagnostics import Diagnosis, diagnose
+from bactrian.inference.infer import OF_WEIGHTS, StackedMarginals, check_inference, graph_marginals
+from bactrian.learners.diagnostics import Diagnosis, diagnose, labels_of_nodes
 from bactrian.learners.learn import matched_inference
-from bactrian.solvers.solution import Callback
+from bactrian.solvers.solution import AttainmentWarning, Callback, ConvergenceWarning
 
 #: The default learner: a concave entropy, solved as CAMEL is, so that messages are only as accurate as weights deserve.
 CONVEX = Camel(entropy="convex")
@@ -40,6 +41,9 @@ CONVEX = Camel(entropy="convex")
 #: Change of a message (rbp) or marginal at which message passing stops: for marginals, and where only labels are asked
 #: for. On large noisy grids fewer than 1 label in 1,000 changed after the second, and none in 10,000 after the first.
 TOLERANCE, LABEL_TOLERANCE = 1e-3, 1e-2
+
+#: Nodes of the training graphs that a fitted model is judged on, in whole graphs, and what its edges may cost.
+_JUDGED_NODES, _TWO_POINTS = 20_000, 0.02
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -132,7 +136,7 @@ class GraphEstimator(LearnedEstimator):
     def check_params(self) -> None:
         """Refuse parameters that make no sense, before any data are looked at."""
         super().check_params()
-        check_choice("inference", self.inference, ("matched", *METHODS))
+        check_choice("inference", self.inference, ("matched", *OF_WEIGHTS))
         if self.inference_options is not None and not isinstance(self.inference_options, Mapping):
             raise TypeError(f"inference_options must be a dict, found {type(self.inference_options).__name__}")
         method = matched_inference(self.method)[0] if self.inference == "matched" else self.inference
@@ -171,6 +175,33 @@ class GraphEstimator(LearnedEstimator):
             **more,
         )
 
+    @property
+    def _follows(self) -> bool:
+        return self.inference == "matched"
+
+    def judged(self, data: GraphData) -> Self:
+        """Warn where edges make the labels of the data of learning worse by two points, of a sample of its graphs."""
+        assert data.labels is not None
+        nodes = np.repeat(data.node_pointer[:-1] < _JUDGED_NODES, np.diff(data.node_pointer))
+        part = data if nodes.all() else data.subset(nodes)
+        known = data.labels[nodes] >= 0
+        if part.edges.size == 0 or not known.any():
+            return self
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            found = self._marginals_of(part, None, tolerance=LABEL_TOLERANCE).nodes
+        truth = data.labels[nodes][known]
+        right = float(np.mean(found.argmax(axis=1)[known] == truth))
+        alone = float(np.mean(labels_of_nodes(part, self.weights_)[known] == truth))
+        if right < alone - _TWO_POINTS:
+            warn(
+                f"{self.solution_.method}: of the training labels inference gets {100 * right:.1f} % right, the scores "
+                f"of the nodes alone {100 * alone:.1f} %: use inference='matched', method='convex', or a stronger "
+                "prior on the edges; diagnose() looks closer",
+                AttainmentWarning,
+            )
+        return self
+
     # --- prediction ---
 
     @property
@@ -181,6 +212,8 @@ class GraphEstimator(LearnedEstimator):
         options: dict[str, Any] = {}
         if method == "matched":
             method, options = matched_inference(self.method_)
+            if self.solution_.path is not None:
+                method, options = "replay", {}
         return method, {"seed": self.seed, "n_threads": self.n_threads, **options, **(self.inference_options or {})}
 
     def _marginals(
@@ -199,8 +232,11 @@ class GraphEstimator(LearnedEstimator):
         method, options = self.inference_method_
         if method not in ("exact", "gibbs"):
             options.setdefault("tolerance", tolerance)
+        weights = self.weights_
+        if method == "replay" and self.solution_.path is not None:
+            weights = self.solution_.path
         try:
-            return graph_marginals(data, self.weights_, method, evidence, edges=edges, **options)
+            return graph_marginals(data, weights, method, evidence, edges=edges, **options)
         except MemoryBudgetError:
             if self.inference != "matched":
                 raise
@@ -297,7 +333,7 @@ class GraphEstimator(LearnedEstimator):
         codes = codes_of(checked_labels(y, stacked.shapes), self.classes_, "y")
         data = self._data(stacked, self.classes_, self.tyings_, self.node_factors_, labels=codes)
         method, options = self.inference_method_
-        if method not in ("bp", "rbp", "trw", "convex"):
+        if method not in ("bp", "rbp", "trw", "convex", "replay"):
             method, options = matched_inference(self.method_)
             method = "rbp" if method == "exact" else method
         others, evidence = None, None

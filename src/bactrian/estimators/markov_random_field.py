@@ -41,7 +41,7 @@ from bactrian.graphs.elimination import MemoryBudgetError, junction_tree
 from bactrian.graphs.loglinear import LogLinearModel, Samples
 from bactrian.inference.decode import decode
 from bactrian.inference.draw import draw_by_gibbs, draw_exactly
-from bactrian.inference.infer import METHODS, infer
+from bactrian.inference.infer import OF_WEIGHTS, infer
 from bactrian.inference.joint import joint_marginal, joint_scores
 from bactrian.inference.rounding import round_rows
 from bactrian.learners.learn import matched_inference
@@ -398,7 +398,7 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
     def check_params(self) -> None:
         """Refuse parameters that make no sense, before any data are looked at."""
         super().check_params()
-        check_choice("inference", self.inference, ("matched", *METHODS))
+        check_choice("inference", self.inference, ("matched", *OF_WEIGHTS))
         check_choice("tables", self.tables, TABLES)
         check_choice("node_factors", self.node_factors, NODE_FACTORS)
         check_number("memory_budget", self.memory_budget, least=0, whole=True)

@@ -20,7 +20,7 @@ from bactrian.graphs.inputs import N_BLOCKS, Inputs
 from bactrian.graphs.ragged import pointer
 from bactrian.graphs.scores import TiedTable
 from bactrian.inference.decode import METHODS, decode
-from bactrian.inference.infer import METHODS as INFERENCE
+from bactrian.inference.infer import OF_WEIGHTS as INFERENCE
 from bactrian.inference.infer import StackedMarginals, check_inference, graph_marginals
 from bactrian.inference.maximum import TIE
 from bactrian.learners.learn import matched_inference

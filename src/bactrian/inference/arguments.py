@@ -100,6 +100,19 @@ def checked_weights(weights: ArrayLike, n_weights: int) -> Floats:
     return array
 
 
+def checked_path(weights: ArrayLike, n_weights: int) -> Floats:
+    """Weights of a replay, (n_steps, n_weights) and finite, or an error."""
+    array = real_numbers(weights, "weights")
+    if array.ndim != 2 or array.shape[0] == 0 or array.shape[1] != n_weights:
+        raise ValueError(
+            f"weights of a replay must have shape (n_steps, {n_weights}), one row per relinearisation (solution.path), "
+            f"found {array.shape}"
+        )
+    if not np.isfinite(array).all():
+        raise ValueError("weights of a replay must be finite, found NaN or infinite ones")
+    return array
+
+
 def checked_start(start: Any, many: bool, n_models: int) -> Sequence[InferenceResult] | None:
     """Earlier results, one per model, or an error."""
     if start is None:

@@ -15,6 +15,10 @@ Here k_v = 0 (1 for a variable in no cluster), for which every star update is an
 :func:`tightened` adds triplets where the cycles of another method's solution do not close (Sontag & Jaakkola, NIPS
 2007; Sontag, Meltzer, Globerson, Jaakkola & Weiss, UAI 2008; :mod:`bactrian.graphs.triplets`), and minimises the free
 energy with them by the double loop, which needs no luck to converge, from the beliefs found before.
+
+:func:`replay` goes the way that learning went: where the outer loop changed the weights with every relinearisation, it
+passes messages at the first weights with g = 0, linearises at their beliefs, goes on at the second, and so on. Every
+inner problem is convex, so the beliefs are unique, and on the data of learning they are those that were learned.
 """
 
 from __future__ import annotations
@@ -111,6 +115,40 @@ def descend(problem: Problem, total: Floats, start: Floats, *, skipped: Bools | 
         status = report(problem, outer, "double-loop", int(outer.iterations.max()))
     messages.beliefs.hub_log[:] = previous
     return Descent(messages, outer, status or "converged", values, [tuple(energy) for energy in energies])
+
+
+def replay(problem: Problem) -> list[InferenceResult]:
+    """Beliefs after one relinearisation per row of ``problem.path`` but the last, by the carving of learning."""
+    assert problem.path is not None
+    data, layout = problem.data, problem.data.layout
+    carving = carve(data, "bethe")
+    messages = problem.messages(carving)
+    number = carving.linearised[data.hub_of_state]
+    forbidden = problem.bias == -np.inf
+    progress = new_progress(problem, carving)
+    tolerance, most = problem.options.tolerance, problem.options.max_iterations
+    status, short = None, np.zeros(layout.n_instances, dtype=np.bool_)
+    before = np.zeros(layout.n_hub_states)
+    for step, weights in enumerate(problem.path):
+        if step:
+            before = messages.beliefs.hub_log.copy()
+            slope = -number * np.where(number > 0.0, before, 0.0)
+            messages.linearisation[:] = np.where(forbidden, np.inf, slope)
+            messages.set_weights(weights)
+        messages.pass_messages(tolerance=tolerance, max_sweeps=most)
+        progress.iterations[:] += messages.beliefs.sweeps
+        progress.updates[:] += messages.beliefs.sweeps * np.diff(layout.hub_links[layout.instance_hubs])
+        progress.residual[:] = messages.beliefs.residual
+        short |= ~(progress.residual <= tolerance)
+        status = report(problem, progress, "replay", most) or status
+    progress.status[:] = np.where(short, RUNNING, CONVERGED)
+    # D has g at the beliefs before: what it lacks of minus the free energy is a divergence from them.
+    instance = np.repeat(np.arange(layout.n_instances), np.diff(layout.instance_hubs))[data.hub_of_state]
+    hub_log = np.where(np.isfinite(messages.beliefs.hub_log), messages.beliefs.hub_log, -np.inf)
+    divergence, _ = _compare(hub_log, before, number, instance, layout.n_instances)
+    return collect(
+        problem, messages, progress, "replay", status or "converged", log_partition=messages.beliefs.value + divergence
+    )
 
 
 def _first_beliefs(problem: Problem) -> Floats:

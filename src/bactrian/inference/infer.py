@@ -23,7 +23,7 @@ from bactrian.errors import (
 from bactrian.graphs.graph_data import GraphData
 from bactrian.graphs.loglinear import LogLinearModel
 from bactrian.graphs.ragged import pointer
-from bactrian.inference.double_loop import TIGHTENED, double_loop, tightened
+from bactrian.inference.double_loop import TIGHTENED, double_loop, replay, tightened
 from bactrian.inference.exact import exact
 from bactrian.inference.gibbs import gibbs
 from bactrian.inference.mean_field import mean_field
@@ -76,14 +76,16 @@ def infer(
     model : LogLinearModel, list of LogLinearModel, or GraphData
         A list, or the graphs of a GraphData, gives a list of results; the models are packed together and shared out
         over threads.
-    weights : (n_weights,)
+    weights : (n_weights,), for ``"replay"`` (n_steps, n_weights)
         Weights of the features.
     method : str
         ``"exact"``: junction tree, refused where its tables exceed ``memory_budget``;
         ``"bp"``: loopy belief propagation; ``"rbp"``: residual belief propagation; ``"trw"``: tree-reweighted, whose
         log-partition is an upper bound at convergence; ``"convex"``: a concave entropy, by default kappa = 1 for
         clusters and ``max(1 - d, -sum 1/|cluster|)`` for variables; ``"double-loop"``: minimises the Bethe free energy
-        and always converges; ``"mean-field"``: fully factorised, a lower bound; ``"gibbs"``: sampling.
+        and always converges; ``"replay"``: the double loop along a path of weights, ``solution.path``, one
+        relinearisation per row but the last, which ends at the beliefs that belong to what was learned;
+        ``"mean-field"``: fully factorised, a lower bound; ``"gibbs"``: sampling.
     evidence : dict, optional
         Observed states by variable; for several models a list of such dicts or None.
     tolerance : float
@@ -156,7 +158,14 @@ def infer(
     check_inference(method, {**given, "tighten": tighten, "n_threads": n_threads, **more})
     check_callback(callback)
     given["tolerance"] = float(tolerance)
-    problem = new_problem(model, weights, evidence, Options(**given, start=start, callback=callback), n_threads)
+    problem = new_problem(
+        model,
+        weights,
+        evidence,
+        Options(**given, start=start, callback=callback),
+        n_threads,
+        has_path=method == "replay",
+    )
     with problem.deadline:
         results = tightened(problem, METHODS[method], tighten) if tighten else METHODS[method](problem, **more)
     warn_unconverged(method, results)
@@ -267,9 +276,14 @@ METHODS: dict[str, Callable[..., list[InferenceResult]]] = {
     "trw": _tree_reweighted,
     "convex": _convex,
     "double-loop": double_loop,
+    "replay": replay,
     "mean-field": mean_field,
     "gibbs": gibbs,
 }
+
+
+#: Methods for weights alone: a replay needs those of every relinearisation.
+OF_WEIGHTS = tuple(name for name in METHODS if name != "replay")
 
 
 @dataclass(frozen=True)

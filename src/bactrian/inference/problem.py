@@ -23,6 +23,7 @@ from bactrian.inference.arguments import (
     Evidence,
     check_free_states,
     check_scores,
+    checked_path,
     checked_start,
     checked_weights,
     contradiction,
@@ -71,6 +72,7 @@ class Problem:
     options: Options
     began: float = field(default_factory=time.perf_counter)  #: at the start of the call
     deadline: Deadline = field(default_factory=Deadline)
+    path: Floats | None = None  #: (n_steps, n_weights) the weights of each relinearisation, for a replay
 
     @property
     def seconds(self) -> float:
@@ -124,15 +126,21 @@ class Problem:
             messages.multipliers[first:last] = np.where(usable, earlier.multipliers, 0.0)
 
 
-def new_problem(model: Any, weights: Any, evidence: Any, options: Options, n_threads: int | None = None) -> Problem:
-    """What a method works on, from what a caller gave; models, weights, evidence and start are checked here."""
+def new_problem(
+    model: Any, weights: Any, evidence: Any, options: Options, n_threads: int | None = None, *, has_path: bool = False
+) -> Problem:
+    """What a method works on, from what a caller gave; models, weights, evidence and start are checked here.
+
+    With ``has_path`` the weights are one row per relinearisation, and the problem starts at the first.
+    """
     began, deadline = time.perf_counter(), Deadline(options.max_seconds)  # packing counts
     check_free_states(model, options.memory_budget)
     many = not isinstance(model, LogLinearModel)
     data, seen = packed(model, evidence)
+    path = checked_path(weights, data.n_weights) if has_path else None
     return Problem(
         data=data,
-        weights=checked_weights(weights, data.n_weights),
+        weights=checked_weights(weights, data.n_weights) if path is None else path[0],
         evidence=seen,
         bias=hub_bias(data, seen),
         many=many,
@@ -140,6 +148,7 @@ def new_problem(model: Any, weights: Any, evidence: Any, options: Options, n_thr
         options=replace(options, start=checked_start(options.start, many, data.layout.n_instances)),
         began=began,
         deadline=deadline,
+        path=path,
     )
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from bactrian.arrays import Floats
+from bactrian.arrays import Bools, Floats
 from bactrian.camel.entropy import Carving, carve, reported_numbers
 from bactrian.camel.messages import Messages, MessageTables
 from bactrian.engines.numba.flooding import LinearMessages
@@ -126,9 +126,10 @@ def residual(problem: Problem, messages: Messages, progress: SweepProgress, tole
 
     def advance(sweeps: int) -> None:
         if looped.size < layout.n_instances and progress.iterations.max(initial=0) == 0:
+            before = progress.status[looped]
             progress.status[looped] = CONVERGED
             sweep_trees(2)
-            progress.status[looped] = 0
+            progress.status[looped] = before
         problem.workers.run(
             lambda _, first, last: run_residual(
                 layout, tables, numbers, messages.multipliers, messages.beliefs.hub_log, queue, linear, progress, first,
@@ -152,8 +153,12 @@ def settle(
     max_sweeps: int,
     tame: bool,
     deadline: Deadline | None = None,
+    skipped: Bools | None = None,
 ) -> SweepProgress:
-    """Pass the messages of a learner's data at ``weights`` until they settle, or for ``max_sweeps`` sweeps."""
+    """Pass the messages of a learner's data at ``weights`` until they settle, or for ``max_sweeps`` sweeps.
+
+    Those of instances that are ``skipped`` stay as they are.
+    """
     messages.set_weights(weights)
     problem = Problem(
         data=messages.data,
@@ -166,6 +171,8 @@ def settle(
         deadline=deadline or Deadline(),
     )
     progress = new_progress(problem, messages.carving)
+    if skipped is not None:
+        progress.status[skipped] = CONVERGED
     advance = SCHEDULES[schedule](problem, messages, progress, tolerance)
     run_rounds(problem, progress, advance, schedule, tame=tame)
     return progress

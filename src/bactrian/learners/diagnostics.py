@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike
 from bactrian.arrays import Bools, Floats, Ints
 from bactrian.camel.dual import Dual
 from bactrian.camel.entropy import Carving, CountingNumbers, carve, concave_numbers
+from bactrian.camel.linearisation import Linearisation
 from bactrian.camel.prior import Prior
 from bactrian.engines.numba.schedules import CONVERGED
 from bactrian.engines.numba.threads import Workers
@@ -200,8 +201,9 @@ def diagnose(
         The data that the weights were learned from.
     solution : Solution or array
         The result of learning, or weights alone.
-    inference : {"rbp", "bp", "trw", "convex"}
-        How predictions are made; ``counting_numbers`` as in :func:`bactrian.infer`.
+    inference : {"rbp", "bp", "trw", "convex", "replay"}
+        How predictions are made; ``counting_numbers`` as in :func:`bactrian.infer`. ``"replay"`` is for a solution
+        that has a ``path``.
     prior_variance, l1
         The prior of learning.
     restarts : int
@@ -229,8 +231,11 @@ def diagnose(
     >>> print(diagnose(samples, [3.0, -9.0], prior_variance=None))
     serious: ...
     """
-    if inference not in ("rbp", "bp", "trw", "convex"):
-        raise ValueError(f"inference must be 'rbp', 'bp', 'trw' or 'convex', found {inference!r}")
+    if inference not in ("rbp", "bp", "trw", "convex", "replay"):
+        raise ValueError(f"inference must be 'rbp', 'bp', 'trw', 'convex' or 'replay', found {inference!r}")
+    path = solution.path if isinstance(solution, Solution) and inference == "replay" else None
+    if inference == "replay" and path is None:
+        raise ValueError("inference='replay' needs a solution with a path")
     if isinstance(restarts, bool) or not (isinstance(restarts, int | np.integer) and restarts >= 0):
         raise ValueError(f"restarts must be an integer of at least 0, found {restarts!r}")
     packed = pack(data)
@@ -238,7 +243,8 @@ def diagnose(
     if weights.shape != (packed.n_weights,):
         raise ValueError(f"solution must have {packed.n_weights} weights, found shape {weights.shape}")
     prior = Prior.of(prior_variance, l1).checked_for(packed.n_weights)
-    probe = _Probe(packed, _numbers(packed, inference, counting_numbers, seed), prior, weights, inference, n_threads)
+    carving = _numbers(packed, inference, counting_numbers, seed)
+    probe = _Probe(packed, carving, prior, weights, inference, n_threads, path)
     findings: list[Finding] = []
     figures: dict[str, float] = {}
     if isinstance(solution, Solution) and not solution.converged:
@@ -252,7 +258,10 @@ def diagnose(
         _look_without_edges(data, weights, probe.dual.part.hub_beliefs(), findings, figures)
     if predict is not None:
         options: dict[str, Any] = {} if inference != "convex" else {"counting_numbers": counting_numbers}
-        found = graph_marginals(predict, weights, inference, evidence, n_threads=n_threads, seed=seed, **options)
+        used = weights if path is None else path
+        if path is not None:
+            options["tolerance"] = _TOLERANCE
+        found = graph_marginals(predict, used, inference, evidence, n_threads=n_threads, seed=seed, **options)
         _look_at_prediction(data, predict, weights, found, evidence, label_names, findings, figures)
     return Diagnosis(
         tuple(findings),
@@ -264,18 +273,29 @@ def diagnose(
 def _numbers(data: PackedData, inference: str, given: CountingNumbers | str | None, seed: int) -> Carving:
     if inference == "convex" and given is not None:
         return concave_numbers(data, given)
+    if inference == "replay":
+        return carve(data, "bethe")
     return carve(data, inference if inference in ("trw", "convex") else "bethe", seed).whole
 
 
 class _Probe:
-    """Message passing at fixed weights from any start."""
+    """Message passing at fixed weights from any start, or along a path of weights."""
 
     def __init__(
-        self, data: PackedData, carving: Carving, prior: Prior, weights: Floats, inference: str, n_threads: int | None
+        self,
+        data: PackedData,
+        carving: Carving,
+        prior: Prior,
+        weights: Floats,
+        inference: str,
+        n_threads: int | None,
+        path: Floats | None,
     ) -> None:
         self.workers = Workers(n_threads)
         self.dual = Dual(data, carving, prior, self.workers)
         self.weights, self.data, self.prior = weights, data, prior
+        self.path = weights[None] if path is None else path
+        self.linearisation = Linearisation(self.dual)
         self.bethe = inference in ("bp", "rbp")
         self.schedule = "residual" if inference == "rbp" else "sequential"
 
@@ -283,11 +303,17 @@ class _Probe:
         """Beliefs of all hub states, and which instances converged."""
         part = self.dual.part
         part.multipliers[:] = 0.0 if start is None else start
-        progress = settle(
-            part, self.weights, self.schedule, tolerance=_TOLERANCE, max_sweeps=_SWEEPS, tame=not self.bethe
-        )
-        part.pass_messages()
-        return part.hub_beliefs(), progress.status == CONVERGED
+        part.linearisation[:] = 0.0
+        converged = np.ones(self.data.layout.n_instances, dtype=np.bool_)
+        for step, weights in enumerate(self.path):
+            if step:
+                self.linearisation.update()
+            progress = settle(
+                part, weights, self.schedule, tolerance=_TOLERANCE, max_sweeps=_SWEEPS, tame=not self.bethe
+            )
+            part.pass_messages()
+            converged &= progress.status == CONVERGED
+        return part.hub_beliefs(), converged
 
     def per_instance(self, difference: Floats) -> Floats:
         """Largest entry of each instance, of something per hub state."""
@@ -444,7 +470,7 @@ def _look_at_pairs(data: GraphData, prior: Prior, label_names: list[str] | None,
         )
 
 
-def _labels_of_nodes(data: GraphData, weights: Floats) -> Ints:
+def labels_of_nodes(data: GraphData, weights: Floats) -> Ints:
     """Labels by the scores of nodes alone."""
     node, _ = data.scores.split(weights)
     scores = np.empty((data.n_nodes, data.n_labels))
@@ -457,7 +483,7 @@ def _look_without_edges(
 ) -> None:
     """Whether more labels of the data are right without edges than with them, beyond chance."""
     right = beliefs.reshape(data.n_nodes, -1).argmax(axis=1) == data.labels
-    alone = _labels_of_nodes(data, weights) == data.labels
+    alone = labels_of_nodes(data, weights) == data.labels
     figures["accuracy"], figures["accuracy_without_edges"] = float(right.mean()), float(alone.mean())
     lost, won = int((alone & ~right).sum()), int((right & ~alone).sum())
     if lost - won > 2.0 * np.sqrt(lost + won):
@@ -492,7 +518,7 @@ def _look_at_prediction(
         free[[first + node for node in known]] = False
     labelled = {
         "with": found.nodes.argmax(axis=1)[free],
-        "without": _labels_of_nodes(predict, weights)[free],
+        "without": labels_of_nodes(predict, weights)[free],
         "data": data.labels,
     }
     part = {name: np.bincount(codes, minlength=data.n_labels) / codes.size for name, codes in labelled.items()}

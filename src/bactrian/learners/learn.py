@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,17 +15,18 @@ from bactrian.camel.prior import Prior
 from bactrian.camel.run import Settings
 from bactrian.engines.files.packed_folder import PackedFolder
 from bactrian.engines.numba.threads import Deadline, Workers, single_threaded_blas
-from bactrian.errors import ArgumentTypeError, Number, check_callback, check_choice, check_numbers
+from bactrian.errors import ArgumentTypeError, Number, check_callback, check_choice, check_numbers, warn
 from bactrian.graphs.graph_data import GraphData
 from bactrian.graphs.loglinear import Instance, Moments, Samples
 from bactrian.graphs.packed import PackedData
 from bactrian.graphs.packing import pack
+from bactrian.learners.agreement import UNATTAINED, attained, follow
 from bactrian.learners.full_tables import PseudoMoments, UnifiedScaling
 from bactrian.learners.hidden import Hidden
 from bactrian.learners.likelihood import Likelihood
 from bactrian.learners.pseudolikelihood import PseudoLikelihood
 from bactrian.parallel.communicator import Alone, Communicator, largest
-from bactrian.solvers.solution import Callback, Solution, warn_stopped
+from bactrian.solvers.solution import AttainmentWarning, Callback, Solution, Status, warn_stopped
 
 #: Learners whose solution is not a sum over instances.
 _UNDIVIDED = ("ups", "pseudo-moments")
@@ -152,8 +154,85 @@ def learn(
     _check_ranks(packed, learner.name, communicator)
     with single_threaded_blas(), deadline:
         solution = learner.learn(packed, settings, workers)
+        there = communicator.size == 1 and solution.status is not Status.STOPPED and not deadline.has_passed
+        if there and isinstance(packed, PackedData):
+            solution = replace(solution, attained=attained(packed, learner, solution, settings, workers))
     warn_stopped(solution)
+    warn_unattained(solution)
     return solution
+
+
+def warn_unattained(solution: Solution) -> None:
+    """Say where inference at the learned weights finds other beliefs."""
+    if solution.attained is not None and solution.attained < 1.0 - UNATTAINED:
+        warn(
+            f"{solution.method}: belief propagation at these weights finds other beliefs than those that were learned "
+            f"(attained {solution.attained:.2f} of 1): predict with an estimator's inference='matched', learn with "
+            "method='convex', or use a stronger prior",
+            AttainmentWarning,
+        )
+
+
+def followed(
+    data: Samples | Sequence[Instance] | GraphData,
+    solution: Solution,
+    method: str | Learner = "cccp",
+    *,
+    prior_variance: float | ArrayLike | None = 10.0,
+    l1: float = 0.0,
+    tolerance: float = 1e-6,
+    max_iterations: int = 10_000,
+    max_seconds: float | None = None,
+    n_threads: int | None = None,
+    seed: int = 0,
+    callback: Callback | None = None,
+) -> Solution:
+    """A solution that inference can follow, from one that :func:`learn` found with the same arguments.
+
+    Where belief propagation at the learned weights finds the learned beliefs from every start, for learners other than
+    CAMEL with Bethe's entropy, and for data with unknown states, that is ``solution`` itself. Elsewhere it is the path
+    of ``"cccp"`` up to its second relinearisation: its status is ``FOLLOWED``, ``path`` holds the weights of each step,
+    and ``infer(models, solution.path, "replay")`` gives the beliefs that belong to it on any data.
+
+    Examples
+    --------
+    >>> import bactrian as bt
+    >>> from bactrian.learners.learn import followed
+    >>> graph = bt.ClusterGraph([2, 2], [(0, 1)])
+    >>> model = bt.LogLinearModel(graph, [[[1.0], [0.0], [0.0], [1.0]]])
+    >>> samples = bt.Samples(model, [[0, 0], [1, 1], [0, 1]])
+    >>> solution = bt.learn(samples, "cccp")
+    >>> followed(samples, solution, "cccp") is solution  # a tree
+    True
+    """
+    numbers = {
+        "tolerance": tolerance,
+        "max_iterations": max_iterations,
+        "max_seconds": max_seconds,
+        "n_threads": n_threads,
+        "seed": seed,
+    }
+    learner, prior = check_options(method, prior_variance=prior_variance, l1=l1, **numbers)
+    check_callback(callback)
+    packed, deadline = pack(data), Deadline(max_seconds)
+    if packed.holes is not None:
+        return solution
+    prior = prior.checked_for(packed.n_weights)
+    settings = Settings(
+        prior=prior.with_noise(data.variances) if isinstance(data, Moments) else prior,
+        tolerance=float(tolerance),
+        max_iterations=int(max_iterations),
+        max_relinearisations=0,
+        seed=seed,
+        callback=callback,
+        start=None,
+        deadline=deadline,
+    )
+    with single_threaded_blas(), deadline:
+        found = follow(packed, learner, solution, settings, Workers(n_threads))
+    if found is not solution:
+        warn_stopped(found)
+    return found
 
 
 def _own_part(data: Any, communicator: Communicator) -> PackedData | PackedFolder:

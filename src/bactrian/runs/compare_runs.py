@@ -142,7 +142,7 @@ def _training(run: FittedRun) -> Training:
 
     return Training(
         status=in_words(status),
-        converged=status is Status.CONVERGED,
+        converged=status in (Status.CONVERGED, Status.FOLLOWED),
         seconds=number("seconds"),
         outer_iterations=len(records),
         violation=number("violation"),

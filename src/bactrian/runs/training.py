@@ -166,6 +166,8 @@ def _train(
             communicator=communicator,
             callback=observe,
         )
+        if isinstance(encoded, GraphData) and communicator.size == 1:
+            solution = estimator.settled(encoded, solution)
     estimator.adopt(solution)
     metrics = _training_metrics(solution, estimator.method, trace)
     if isinstance(data, RunData) and hasattr(estimator, "n_skips_"):
@@ -205,6 +207,7 @@ def _training_metrics(solution: Solution, method: Any, trace: list[Progress]) ->
         "objective": solution.objective,
         "moment_gap": solution.moment_gap,
         "violation": solution.violation,
+        "attained": solution.attained,
         "outer_iterations": len(solution.history),
         "iterations": trace[-1].iteration if trace else 0,
         "evaluations": solution.evaluations,

@@ -22,6 +22,10 @@ class Status(enum.Enum):
     STOPPED = "stopped by the callback"
     STALLED = "stopped because no step improves the objective any further"
     UNBOUNDED = "unbounded: some moments lie on the boundary, so weights grow without limit; add a prior"
+    FOLLOWED = (
+        "stopped after a few relinearisations, which inference can replay: belief propagation at the converged weights "
+        "has several fixed points, or finds other beliefs than those that were learned"
+    )
     UNRELIABLE = "message passing did not converge at some weights, so the gradient could not be trusted"
 
     def __str__(self) -> str:
@@ -43,6 +47,10 @@ _ADVICE = {
 
 class ConvergenceWarning(UserWarning):
     """Learning or inference stopped short; the result is the best so far."""
+
+
+class AttainmentWarning(ConvergenceWarning):
+    """Inference at the learned weights finds other beliefs than those that were learned, or worse labels than none."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +106,8 @@ class Solution:
     ``objective`` is the minimised value (the dual D, or the negative penalised log-likelihood); ``moment_gap`` is the
     largest absolute stationarity residual ``|E[f] - f_hat + w / sigma^2|`` in sums over the data; ``violation`` the
     largest disagreement over edges and sepset states; ``beliefs[m][i]`` the belief table of cluster i of instance m.
+    ``attained`` is the agreement of cold inference at the weights with the learned beliefs, on the data of learning: 1
+    minus the mean total variation of a variable's beliefs, None where it is not known.
     """
 
     weights: Floats
@@ -110,12 +120,14 @@ class Solution:
     method: str = ""
     seconds: float = 0.0
     evaluations: int = 0
+    attained: float | None = None
+    path: Floats | None = field(default=None, repr=False)  #: (n_steps, n_weights) weights that ``infer`` can replay
     state: Any = field(default=None, repr=False)  #: from which ``learn(start=solution)`` goes on
 
     @property
     def converged(self) -> bool:
         """Whether the stopping rule was met at a finite optimum."""
-        return self.status is Status.CONVERGED
+        return self.status in (Status.CONVERGED, Status.FOLLOWED)
 
 
 def warn_stopped(solution: Solution) -> None:

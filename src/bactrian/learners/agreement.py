@@ -1,0 +1,225 @@
+"""Do learning and inference agree? And where they do not: weights that inference can follow.
+
+With Bethe's entropy the free energy at the learned weights may have several stationary points. Learning ends at one of
+them, and belief propagation from its usual, cold start perhaps at another; some moments even belong to no stable fixed
+point at all (Heinemann and Globerson, UAI 2011). Two answers, for data in memory on one rank:
+
+:func:`attained` measures it: 1 minus the mean over variables of the total variation between the beliefs that were
+learned and those of cold inference at the same weights on the same data.
+
+:func:`follow` mends it. The concave-convex procedure starts at g = 0 with a convex problem, whose beliefs message
+passing finds on any data, and every relinearisation leads to another convex problem. Stopped after a few, with the
+weights of each kept, the way can be gone again on new data (:func:`bactrian.inference.double_loop.replay`): on the data
+of learning that gives the learned beliefs exactly, and elsewhere each step has a unique answer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from bactrian.arrays import Bools, Floats
+from bactrian.camel.camel import SHORTHAND, Camel
+from bactrian.camel.dual import Dual
+from bactrian.camel.entropy import Carving, carve
+from bactrian.camel.messages import Messages
+from bactrian.camel.prior import Prior
+from bactrian.camel.run import Settings
+from bactrian.engines.numba.threads import Workers
+from bactrian.graphs.packed import PackedData
+from bactrian.graphs.ragged import pointer
+from bactrian.inference.propagation import settle
+from bactrian.solvers.solution import Solution, Status, WarmState
+
+#: Relinearisations after which a path that is to be replayed stops. On 27 noisy pictures of 24 x 24 pixels with 2, 3
+#: or 5 labels the mean log loss of a test picture was 0.263 after none, then 0.234, 0.224, 0.222 and 0.224, and 0.272
+#: after 12; 2 lost to CAMEL(0) on two pictures, 3 on three. ``benchmarks/bench_agreement.py`` measures it.
+RELINEARISATIONS = 2
+#: Mean total variation of beliefs from which inference is elsewhere.
+APART = 0.01
+#: Mean total variation that is worth a warning.
+UNATTAINED = 0.05
+#: Accuracy of cold inference here, sweeps at most, and states of variables in the sample that it looks at.
+_TOLERANCE, _SWEEPS, _SAMPLE = 1e-3, 200, 200_000
+#: Log-odds by which starting messages favour a state.
+_FAVOUR = 5.0
+#: Multiple of the tolerance to which the steps of a path before the last are solved.
+_ROUGHLY = 10.0
+
+
+def attained(data: PackedData, learner: Any, solution: Solution, settings: Settings, workers: Workers) -> float | None:
+    """Agreement of cold inference at the learned weights with the learned beliefs, from 0 to 1.
+
+    1 on trees, and where the entropy is concave. None where it is not known: learners without beliefs of their own, and
+    refined polytopes.
+    """
+    carving = _carving(data, learner, settings)
+    if carving is None:
+        return None
+    if not carving.relinearises and not _is_likelihood(learner):
+        return 1.0
+    probe = _Probe(data, carving.whole, solution.weights, workers, settings)
+    if probe.nothing_looped:
+        return 1.0
+    learned = _learned_beliefs(data, carving, solution, workers)
+    return None if learned is None else 1.0 - probe.distance(probe.run(), learned)
+
+
+def moments_attained(data: PackedData, weights: Floats, workers: Workers) -> float:
+    """1 minus the largest gap between moments under cold belief propagation and those of the data, in parts of them.
+
+    For learners that have no beliefs of their own, such as pseudo-likelihood; their moments need not match exactly.
+    """
+    if data.layout.instance_is_tree.all():
+        return 1.0
+    dual = Dual(data, carve(data, "bethe").whole, Prior.of(None, 0.0), workers)
+    settle(dual.part, weights, "residual", tolerance=_TOLERANCE, max_sweeps=_SWEEPS, tame=False)
+    dual.part.pass_messages()
+    expected = dual.part.summary().moments
+    scale = np.maximum(np.abs(dual.empirical), np.abs(expected)).max(initial=1.0)
+    return max(0.0, 1.0 - float(np.abs(expected - dual.empirical).max(initial=0.0) / scale))
+
+
+def can_follow(learner: Any) -> bool:
+    """Whether a learner, or the name of one, relinearises Bethe's entropy, so that it has a path to follow."""
+    learner = SHORTHAND.get(learner) if isinstance(learner, str) else learner
+    return isinstance(learner, Camel) and learner.entropy == "bethe" and not learner.tighten
+
+
+def follow(
+    data: PackedData,
+    learner: Any,
+    solution: Solution,
+    settings: Settings,
+    workers: Workers,
+    *,
+    steps: int | None = None,
+) -> Solution:
+    """``solution`` where belief propagation finds it, from whatever start; else one whose path can be replayed.
+
+    The converged solution is kept where cold messages, and messages that favour the most and the least frequent state
+    everywhere, all lead to the learned beliefs. For attractive tables these bracket all fixed points.
+    """
+    if not can_follow(learner) or solution.status is Status.STOPPED or settings.deadline.has_passed:
+        return solution
+    bethe = carve(data, "bethe")
+    probe = _Probe(data, bethe.whole, solution.weights, workers, settings)
+    if probe.nothing_looped or not bethe.relinearises:
+        return solution
+    reached = solution.attained
+    if reached is None:
+        reached = attained(data, learner, solution, settings, workers)
+    if reached is not None and reached >= 1.0 - APART and probe.has_one_fixed_point():
+        return solution
+    return _followed(data, solution, settings, workers)
+
+
+def _followed(data: PackedData, solution: Solution, settings: Settings, workers: Workers) -> Solution:
+    """The first steps of the paper's path, every inner problem solved to tolerance."""
+    learner = Camel(tight=True, start="piecewise")  # only a start: the first problem is convex
+    path: list[Floats] = []
+    history = list(solution.history)
+    start: Floats | None = None
+    state: WarmState | None = None
+    found = solution
+    for step in range(RELINEARISATIONS + 1):
+        # A replay goes through the weights of all steps, whatever is left of their gaps: only the last counts.
+        tolerance = settings.tolerance * (_ROUGHLY if step < RELINEARISATIONS else 1.0)
+        given = replace(settings, tolerance=tolerance, start=start, state=state, max_relinearisations=min(step, 1))
+        found = learner.learn(data, given, workers)
+        history += found.history
+        path.append(found.weights)
+        start, state = found.weights, found.state
+        within = sum(record.iterations for record in found.history) < settings.max_iterations
+        if found.status not in (Status.ITERATION_LIMIT, Status.CONVERGED) or not within:
+            break
+    else:
+        # No finite weights match moments on the boundary, wherever the path stops.
+        unbounded = solution.status is Status.UNBOUNDED
+        found = replace(found, status=Status.UNBOUNDED if unbounded else Status.FOLLOWED)
+    return replace(
+        found,
+        history=tuple(history),
+        method=solution.method,
+        seconds=solution.seconds + found.seconds,
+        evaluations=sum(record.evaluations for record in history),
+        path=np.stack(path),
+        attained=1.0,
+    )
+
+
+def _carving(data: PackedData, learner: Any, settings: Settings) -> Carving | None:
+    """The entropy under which a learner's beliefs are, or None where it has none."""
+    if isinstance(learner, Camel) and not learner.tighten and learner.consistency:
+        return learner.carving(data, settings)
+    return carve(data, "bethe").whole if _is_likelihood(learner) else None
+
+
+def _is_likelihood(learner: Any) -> bool:
+    return getattr(learner, "inference", None) == "lbp"
+
+
+def _learned_beliefs(data: PackedData, carving: Carving, solution: Solution, workers: Workers) -> Floats | None:
+    """(n_hub_states,) beliefs at the multipliers and the linearisation of a solution."""
+    state = solution.state
+    if not isinstance(state, WarmState) or state.multipliers.size != data.layout.n_link_states:
+        return None
+    messages = Messages(data, carving, workers)
+    messages.multipliers[:] = state.multipliers
+    messages.linearisation[:] = state.linearisation
+    messages.set_weights(solution.weights)
+    messages.pass_messages()
+    return messages.hub_beliefs()
+
+
+class _Probe:
+    """Cold message passing at fixed weights, on the first instances with loops."""
+
+    def __init__(
+        self, data: PackedData, carving: Carving, weights: Floats, workers: Workers, settings: Settings
+    ) -> None:
+        layout = data.layout
+        self.data, self.carving, self.weights, self.workers = data, carving, weights, workers
+        self.deadline = settings.deadline
+        bounds = layout.hub_offset[layout.instance_hubs]
+        looped = ~layout.instance_is_tree
+        sizes = np.where(looped, np.diff(bounds), 0)
+        self.seen: Bools = looped & (pointer(sizes)[:-1] < _SAMPLE)
+        self.nothing_looped = not self.seen.any()
+        bethe = carve(data, "bethe").whole
+        self.is_bethe = bool(np.array_equal(carving.hub, bethe.hub) and np.array_equal(carving.cluster, bethe.cluster))
+
+    def run(self, favoured: int | None = None) -> Floats:
+        """(n_hub_states,) beliefs from messages that say nothing, or that favour a state everywhere."""
+        layout = self.data.layout
+        messages = Messages(self.data, self.carving, self.workers)
+        if favoured is not None:
+            sizes = np.diff(layout.link_offset)
+            within = np.arange(layout.n_link_states) - np.repeat(layout.link_offset[:-1], sizes)
+            messages.multipliers[:] = np.where(within == favoured, _FAVOUR, 0.0)
+        settle(
+            messages, self.weights, "residual" if self.is_bethe else "sequential", tolerance=_TOLERANCE,
+            max_sweeps=_SWEEPS, tame=not self.is_bethe, deadline=self.deadline, skipped=~self.seen,
+        )  # fmt: skip
+        messages.pass_messages()
+        return messages.hub_beliefs()
+
+    def has_one_fixed_point(self) -> bool:
+        """Whether messages that favour the most and the least frequent state lead to the same beliefs."""
+        truth = self.data.hub_truth
+        within = np.arange(self.data.layout.n_hub_states) - self.data.layout.hub_offset[self.data.hub_of_state]
+        counts = np.bincount(within, weights=truth)
+        used = np.flatnonzero(counts > 0.0)
+        if used.size < 2:
+            return True
+        most, least = int(used[counts[used].argmax()]), int(used[counts[used].argmin()])
+        return self.distance(self.run(most), self.run(least if least != most else int(used[-1]))) <= APART
+
+    def distance(self, a: Floats, b: Floats) -> float:
+        """Mean total variation over the variables of the instances that were looked at."""
+        layout = self.data.layout
+        apart = np.bincount(self.data.hub_of_state, weights=0.5 * np.abs(a - b), minlength=layout.n_hubs)
+        seen = np.repeat(self.seen, np.diff(layout.instance_hubs))
+        return float(np.nan_to_num(apart[seen], nan=1.0).mean())

@@ -1,0 +1,149 @@
+"""Whether inference at the learned weights finds what was learned, and solutions that it can follow."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+
+import bactrian as bt
+from bactrian.learners.learn import followed
+
+
+def picture(seed: int = 0, side: int = 14, n_labels: int = 3, noise: float = 1.0) -> tuple[list, np.ndarray]:
+    """Two noisy copies of a picture with rectangles; supercritical for Bethe's entropy."""
+    rng = np.random.default_rng(seed)
+    truth = np.zeros((side, side), dtype=int)
+    truth[3:10, 2:7] = 1
+    truth[2:6, 8:13] = n_labels - 1
+    return [np.eye(n_labels)[truth] + rng.normal(0, noise, (side, side, n_labels)) for _ in range(2)], truth
+
+
+@pytest.fixture(scope="module")
+def learned() -> tuple:
+    (noisy, other), truth = picture()
+    crf = bt.GridCRF(method="cccp").fit([noisy], [truth])
+    return crf, noisy, other, truth
+
+
+def test_predictions_of_cccp_are_what_was_learned(learned):
+    crf, noisy, _, truth = learned
+    solution = crf.solution_
+    beliefs = np.stack([solution.beliefs[0][v] for v in range(truth.size)])
+    assert np.abs(crf.predict_marginals([noisy])[0].reshape(truth.size, -1) - beliefs).max() < 0.01
+    assert solution.status is bt.Status.FOLLOWED
+    assert solution.converged
+    assert solution.path.shape == (3, solution.weights.size)
+    assert np.array_equal(solution.path[-1], crf.weights_)
+
+
+def test_cccp_beats_single_pixels_and_belief_propagation_at_the_converged_weights_does_not(learned):
+    crf, noisy, other, truth = learned
+    alone = np.mean(other.argmax(2) == truth)
+    assert crf.score([other], [truth]) > alone + 0.1
+    with pytest.warns(bt.AttainmentWarning):
+        plain = bt.GridCRF(method="cccp", inference="rbp").fit([noisy], [truth])
+    assert plain.solution_.status is bt.Status.CONVERGED
+    assert plain.score([other], [truth]) < crf.score([other], [truth]) - 0.1
+
+
+def test_a_replay_starts_with_the_convex_problem_of_camel0(learned):
+    crf, noisy, _, truth = learned
+    data = clone(crf).encode([noisy], [truth])
+    path = crf.solution_.path
+    first = bt.infer(data, path[:1], "replay", tolerance=1e-6, max_iterations=20_000)[0]
+    clusters = bt.infer(data, path[0], "convex", counting_numbers="clusters", tolerance=1e-6, max_iterations=20_000)[0]
+    assert np.allclose(np.stack(first.variables), np.stack(clusters.variables), atol=1e-3)
+    assert first.iterations > 0
+
+
+def test_a_long_replay_at_fixed_weights_is_the_double_loop():
+    graph = bt.grid_graph(3, 3, 2)
+    rng = np.random.default_rng(1)
+    features = [rng.normal(size=(2, 4)) * [1, 1, 0, 0] for _ in range(9)]
+    features += [rng.normal(size=(4, 4)) * [0, 0, 1, 1] for _ in graph.clusters[9:21]]
+    model = bt.LogLinearModel(graph, features)
+    weights = rng.normal(size=4) * 0.4
+    for evidence in (None, {0: 1, 4: 0}):
+        end = bt.infer(model, np.tile(weights, (400, 1)), "replay", evidence, tolerance=1e-10)
+        bethe = bt.infer(model, weights, "double-loop", evidence, tolerance=1e-10)
+        assert np.allclose(np.stack(end.variables), np.stack(bethe.variables), atol=1e-6)
+        assert end.log_partition == pytest.approx(bethe.log_partition, abs=1e-6)
+
+
+def test_the_path_is_saved_with_the_model(learned, tmp_path):
+    crf, _, other, _ = learned
+    crf.save(tmp_path / "model")
+    again = bt.GridCRF.load(tmp_path / "model")
+    assert again.solution_.attained == crf.solution_.attained
+    assert again.inference_method_ == crf.inference_method_
+    assert np.array_equal(again.predict_marginals([other])[0], crf.predict_marginals([other])[0])
+
+
+def test_a_diagnosis_looks_at_the_replay(learned):
+    crf, noisy, other, truth = learned
+    found = crf.diagnose([noisy], [truth], predict=[other])
+    assert "moments-unattained" not in found.names
+    assert "several-fixed-points" not in found.names
+
+
+@pytest.mark.parametrize("method", ["cccp-empirical", bt.Camel(fold=True)], ids=str)
+def test_other_learners_of_bethe_s_entropy_follow_too(learned, method):
+    crf, noisy, _, truth = learned
+    other = bt.GridCRF(method=method).fit([noisy], [truth])
+    assert np.allclose(other.solution_.path, crf.solution_.path, atol=1e-6)
+
+
+def test_learning_says_that_inference_is_elsewhere(learned):
+    crf, noisy, _, truth = learned
+    data, options = clone(crf).encode([noisy], [truth]), crf.learning_options()
+    with pytest.warns(bt.AttainmentWarning, match="other beliefs"):
+        solution = bt.learn(data, **options)
+    assert solution.attained < 0.95
+    assert solution.path is None
+    result = bt.infer(data, solution.weights, "rbp", tolerance=1e-3)[0]
+    cold = np.stack(result.variables)
+    own = np.stack([solution.beliefs[0][v] for v in range(truth.size)])
+    assert solution.attained == pytest.approx(1.0 - 0.5 * np.abs(cold - own).sum(axis=1).mean(), abs=0.01)
+    assert followed(data, solution, **options).status is bt.Status.FOLLOWED
+
+
+def test_where_there_is_one_fixed_point_nothing_changes():
+    rng = np.random.default_rng(0)
+    y = [rng.integers(2, size=(8, 8))]
+    X = [np.eye(2)[y[0]] + rng.normal(0, 0.5, (8, 8, 2))]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        crf = bt.GridCRF(method="cccp").fit(X, y)
+    plain = bt.learn(clone(crf).encode(X, y), **crf.learning_options())
+    assert np.array_equal(crf.weights_, plain.weights)
+    assert crf.solution_.path is None
+    assert crf.solution_.attained > 0.999
+
+
+def test_trees_and_concave_entropies_attain_what_they_learn():
+    graph = bt.ClusterGraph([2, 2, 2], [(0, 1), (1, 2)])
+    features = [np.eye(4)] * 2
+    X = [[0, 0, 1], [1, 1, 0], [0, 1, 1]]
+    samples = bt.Samples(bt.LogLinearModel(graph, features), X)
+    assert bt.learn(samples, "cccp").attained == 1.0
+    loop = bt.Samples(bt.LogLinearModel(bt.ClusterGraph([2] * 3, [(0, 1), (1, 2), (0, 2)]), [np.eye(4)] * 3), X)
+    assert bt.learn(loop, "camel0").attained == 1.0
+    assert bt.learn(loop, "pseudolikelihood").attained is None
+
+
+def test_a_replay_needs_a_path_of_weights(learned):
+    crf, noisy, _, truth = learned
+    data = clone(crf).encode([noisy], [truth])
+    with pytest.raises(ValueError, match=r"shape \(n_steps, \d+\)"):
+        bt.infer(data, crf.solution_.path[0], "replay")
+    with pytest.raises(ValueError, match="inference"):
+        bt.GridCRF(inference="replay").fit([noisy], [truth])
+
+
+def test_edges_that_make_training_labels_worse_are_told():
+    (noisy, _), truth = picture(seed=1)
+    with pytest.warns(bt.AttainmentWarning, match="scores of the nodes alone"):
+        bt.GridCRF(method="pseudolikelihood", tables="full").fit([noisy], [truth])
