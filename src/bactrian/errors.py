@@ -1,4 +1,4 @@
-"""Errors that carry what they are about, so that whoever knows it by another name can say so; and warnings.
+"""Errors that carry what they are about, so that callers can call it by another name; and warnings.
 
 An argument of a function may be an option of the command line, and an item of a list a line of a file.
 """

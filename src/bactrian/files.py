@@ -36,7 +36,7 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
             os.fsync(stream.fileno())
         draft.replace(path)
     except OSError as problem:
-        # A full disk names no file, and the draft's name means nothing to whoever named the path.
+        # A full disk names no file, and the draft's name means nothing to the caller.
         if problem.errno is None or problem.filename not in (None, str(draft)):
             raise
         raise type(problem)(problem.errno, problem.strerror, str(path)) from None
@@ -51,7 +51,7 @@ def atomic_folder(path: Path) -> Iterator[Path]:
     draft = new_draft(path)
     try:
         draft.mkdir()
-    except OSError as problem:  # the draft's name means nothing to whoever named the path
+    except OSError as problem:  # the draft's name means nothing to the caller
         raise ValueError(f"{path} cannot be made: {problem.strerror}") from None
     try:
         yield draft

@@ -343,7 +343,7 @@ def test_a_model_with_parts_of_speech_refuses_raw_text(data, tmp_path, capsys):
     assert run(["evaluate", path, data / "test-pos.conll"], capsys)[0] == 0
     code, out, err = run(["predict", path, data / "raw.txt"], capsys)
     assert (code, out) == (2, "")
-    assert "trained with parts of speech" in err
+    assert "needs parts of speech" in err
     assert "train without --pos" in err
 
 

@@ -213,7 +213,7 @@ def test_ctrl_c_stops_politely_and_says_how_to_go_on(train_file, tmp_path):
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=120)
     assert process.returncode == 1, err
-    assert b"go on with: bactrian train --resume" in err
+    assert b"continue with: bactrian train --resume" in err
     assert b"Traceback" not in err
     assert weights_of(path).any()
 

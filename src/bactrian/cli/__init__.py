@@ -74,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
-        except BrokenPipeError:  # whoever reads has seen enough, as head does
+        except BrokenPipeError:  # the reader has seen enough, as head does
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())  # or the interpreter complains at its end
     if code not in (None, 0, 1) and "bactrian.parallel.launched" in sys.modules:
         from bactrian.parallel.launched import end_ranks
@@ -84,10 +84,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _prepare_streams() -> None:
-    """Let no message fail for want of a stream, or of a letter in its encoding."""
+    """Make sure that messages can be written: to some stream, and whatever its encoding."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
-        if stream is None:  # closed by whoever started the process
+        if stream is None:  # closed by the parent process
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - until the end
         elif isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")

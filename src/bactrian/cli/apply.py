@@ -1,4 +1,4 @@
-"""``bactrian predict``, ``evaluate`` and ``report``: what the model of a run is used for."""
+"""``bactrian predict``, ``evaluate`` and ``report``: uses of a trained run."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ _COLUMN_SUFFIXES = (".conll", ".bio", ".iob", ".bioes", ".tsv", ".col", ".column
 
 def predict_command(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder of bactrian train.")],
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="What to tag; - is standard input, for text.")],
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILE...", help="Files to tag; - reads text from standard input.")
+    ],
     form: Annotated[
         str | None,
         typer.Option(
@@ -44,9 +46,11 @@ def predict_command(
         str | None,
         typer.Option("--to", metavar="NAME", help="json (with offsets), columns (the default for these) or tagged."),
     ] = None,
-    probabilities: Annotated[bool, typer.Option("--probabilities", "-p", help="Say how probable each is.")] = False,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="A file; standard output otherwise.")] = None,
-    encoding: Annotated[str | None, typer.Option(help="Of the texts; that of training otherwise.")] = None,
+    probabilities: Annotated[bool, typer.Option("--probabilities", "-p", help="Add the probability of each.")] = False,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Output file; standard output by default.")
+    ] = None,
+    encoding: Annotated[str | None, typer.Option(help="Encoding of the texts; by default that of training.")] = None,
 ) -> None:
     """Tag raw text with offsets, files of columns, or graphs.
 
@@ -96,7 +100,7 @@ def _text_lines(
         )
     for path, kind in kinds.items():
         shown = ways[path]
-        # Whoever pipes lines waits for answers.
+        # Lines that are piped in want an answer each.
         together = 1 if kind == "lines" and str(path) == "-" else 64
         documents = read_documents(path, run.settings.input, kind)
         for document, labelled in run.label_documents(documents, probabilities=probabilities, together=together):
@@ -139,7 +143,7 @@ def _write(lines: Iterator[str], output: Path | None) -> None:
         return
     stream = sys.stdout
     if isinstance(stream, io.TextIOWrapper):
-        stream.reconfigure(encoding="utf-8")  # as in files: these are results, of which no letter may be lost
+        stream.reconfigure(encoding="utf-8")  # as in files: results must not lose a letter
     try:
         for line in lines:
             stream.write(f"{line}\n")
@@ -155,7 +159,7 @@ def evaluate_command(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder of bactrian train.")],
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Labelled data like that of training.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    encoding: Annotated[str | None, typer.Option(help="Of the texts; that of training otherwise.")] = None,
+    encoding: Annotated[str | None, typer.Option(help="Encoding of the texts; by default that of training.")] = None,
 ) -> None:
     """Precision, recall and F1 of entities as conlleval counts them, and of tokens; accuracy for graphs."""
     with bad_input(ValueError, TypeError, OSError, options=named("input.encoding", "--encoding")):
@@ -176,12 +180,15 @@ REPORT_EXAMPLES = "Examples:  bactrian report ner  ·  bactrian report chain ski
 def report_command(
     folders: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders of bactrian train.")],
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="The page; report.html in the run, or comparison.html.")
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="Output page; report.html in the run folder, or comparison.html for several runs."
+        ),
     ] = None,
 ) -> None:
     """Write or refresh the report of a run, or compare runs on one page.
 
-    Each run is scored on the test (or dev) file it was given, where that is still the same.
+    Each run is scored on its test (or dev) file, if that has not changed since.
     """
     with bad_input(ValueError, OSError, ImportError):
         from bactrian.report import report_of, write_report

@@ -1,4 +1,4 @@
-"""What the commands share: errors that are one line, a progress bar, and scores as a table."""
+"""Shared by all commands: one-line errors, a progress bar, and scores as a table."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def bad_input(
     try:
         yield
     except BrokenPipeError:
-        raise  # whoever reads the output has gone: no mistake of the input's
+        raise  # the reader of the output has gone; the input is fine
     except kinds as problem:
         words = options(problem) if isinstance(problem, ArgumentError) else _words(problem)
         raise BadInputError(prefix + " ".join(words.split())) from problem

@@ -18,9 +18,7 @@ from bactrian.files import write_atomically
 
 app = typer.Typer(help="Run the paper's experiments on your copy of their data.", no_args_is_help=True)
 
-Data = Annotated[
-    Path, typer.Option("--data", "-d", help="Folder with the data set; what it must hold is said if it does not.")
-]
+Data = Annotated[Path, typer.Option("--data", "-d", help="Folder with the data set; an error says what is missing.")]
 Output = Annotated[Path | None, typer.Option("--output", "-o", help="Write the table: .html or .json.")]
 Quick = Annotated[bool, typer.Option("--quick", help="A small part of the data, to see that it works.")]
 Rows = Annotated[
@@ -31,14 +29,14 @@ Seconds = Annotated[
     typer.Option(
         "--seconds",
         callback=positive,
-        help="Limit of each fit. None by default: a row that it stops has figures of your machine, and says so.",
+        help="Time limit of each fit, none by default. Rows that it stops depend on your machine, and say so.",
     ),
 ]
 Splits = Annotated[
     int | None, typer.Option("--splits", min=1, help="Splits of the data; those of the paper by default.")
 ]
 
-#: Without a terminal, how far it has come is told in lines, so often.
+#: Without a terminal, progress is printed as lines, this often.
 _SECONDS_BETWEEN_LINES = 10.0
 
 
@@ -133,7 +131,7 @@ def _print(table: Any) -> None:
 
 
 def _print_rows(console: Console, table: Any) -> None:
-    """The table turned on its side, a row after the other, where a line is too short for it."""
+    """The table row by row, for terminals too narrow for it."""
     say(table.title, console)
     longest = max(len(column) for column in table.columns[1:])
     for row in table.rows:

@@ -26,13 +26,13 @@ def number_or_name(text: str) -> float | str:
 
 @dataclass(frozen=True)
 class RunOption:
-    """An option of the command line; its value is checked where settings are, whoever gives it."""
+    """An option of the command line; its value is checked with the other settings of a run."""
 
     setting: str  #: its place among the settings: ``options.n_threads``
     kind: Any  #: what the command line reads; ``list`` are names with commas between them
     help: str
     flags: str = ""  #: where they are not made from the setting
-    limit: bool = False  #: whether it may change where a run goes on
+    limit: bool = False  #: whether ``--resume`` may change it
 
     @property
     def name(self) -> str:
@@ -66,7 +66,7 @@ class RunOption:
 
 #: What the data, features, labels and model are; a pack settles these.
 DATA_OPTIONS = (
-    RunOption("input.format", str, "columns, tagged or graphs; by the file's name otherwise."),
+    RunOption("input.format", str, "columns, tagged or graphs; by default guessed from the files."),
     RunOption("input.columns", list, "Names of the columns, such as word,pos,chunk,tag."),
     RunOption(
         "input.documents",
@@ -75,7 +75,7 @@ DATA_OPTIONS = (
         "or sentences (each is a document).",
     ),
     RunOption("input.fields", list, "Names of the inline tags, such as speaker,location."),
-    RunOption("input.encoding", str, "Of text files; utf-8."),
+    RunOption("input.encoding", str, "Encoding of text files; utf-8 by default."),
     RunOption("features.preset", str, "conll or seminars; the TOML file's table features has more.", "--features"),
     RunOption("features.pos", bool, "Use the column pos; such a model cannot tag raw text.", "--pos/--no-pos"),
     RunOption(
@@ -90,7 +90,7 @@ DATA_OPTIONS = (
 #: How a run learns, is scored and is shown.
 LEARNING_OPTIONS = (
     RunOption("dev", Path, "Labelled data to score the model on."),
-    RunOption("test", Path, "More of it; the report shows this one if there are both."),
+    RunOption("test", Path, "More labelled data to score it on; the report shows this one if both are given."),
     RunOption(
         "options.method",
         str,
@@ -102,12 +102,12 @@ LEARNING_OPTIONS = (
     RunOption(
         "options.prior_variance",
         number_or_name,
-        "Of the Gaussian prior, 10 by default; inf for no prior, cv to have it chosen by cross-validation.",
+        "Variance of the Gaussian prior, 10 by default; inf for no prior, cv to choose it by cross-validation.",
     ),
     RunOption("options.l1", float, "Coefficient of an L1 penalty."),
-    RunOption("options.tolerance", float, "At which learning stops."),
-    RunOption("options.max_iterations", int, "Limit, interruptions included.", limit=True),
-    RunOption("options.max_seconds", float, "Limit of learning, this time.", limit=True),
+    RunOption("options.tolerance", float, "Tolerance at which learning stops."),
+    RunOption("options.max_iterations", int, "Limit on iterations, over all sessions.", limit=True),
+    RunOption("options.max_seconds", float, "Time limit of learning in this session.", limit=True),
     RunOption("options.n_threads", int, "Threads; one per core by default.", "--threads", limit=True),
     RunOption("options.seed", int, "Seed of learners that draw random numbers."),
     RunOption("checkpoint_every", int, "Iterations between checkpoints; 100 by default, 0 for none."),

@@ -38,19 +38,21 @@ def train_command(
     train: Annotated[
         list[Path] | None,
         typer.Argument(
-            metavar="FILE...", help="What to learn from: column files, tagged texts (a folder), graphs; or a pack."
+            metavar="FILE...", help="Training data: column files, tagged texts (a folder), graphs, or a pack."
         ),
     ] = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="The run folder; bactrian-run.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The run folder; bactrian-run by default.")
+    ] = None,
     resume: Annotated[
-        Path | None, typer.Option(metavar="RUN", help="Go on with a run that was interrupted or stopped at a limit.")
+        Path | None, typer.Option(metavar="RUN", help="Continue a run that was interrupted or stopped at a limit.")
     ] = None,
     config: Config = None,
     **options: Any,
 ) -> None:
     """Learn a model from labelled text or graphs; write a run folder.
 
-    Ctrl-C stops after the present iteration and keeps the model; --resume goes on from the last checkpoint. Exit code
+    Ctrl-C stops after the current iteration and keeps the model; --resume continues from the last checkpoint. Exit code
     0: done; 1: stopped short, results kept; 2: bad input, nothing written.
     """
     given = GivenOptions.of(options, (*DATA_OPTIONS, *LEARNING_OPTIONS))
@@ -98,12 +100,12 @@ def _trained(path: Path, values: dict[str, Any] | None, given: GivenOptions, ran
             except KeyboardInterrupt:
                 if not (path / "settings.json").is_file():
                     raise
-                typer.echo(f"bactrian: interrupted; go on with: bactrian train --resume {path}", err=True)
+                typer.echo(f"bactrian: interrupted; continue with: bactrian train --resume {path}", err=True)
                 raise typer.Exit(1) from None
 
 
 def _finish(trained: TrainedRun) -> None:
-    """Write the report, and say how it went: last, for nobody may be reading any more."""
+    """Write the report and print a summary, which comes last: nobody may be reading any more."""
     from bactrian.runs.compare_runs import compare_runs
     from bactrian.runs.fitted_run import FittedRun
 
@@ -128,7 +130,7 @@ def _finish(trained: TrainedRun) -> None:
             print_scores(metrics[name], f"{name}: {getattr(run.settings, name)}")
     say_facts([("written", folder.path)])
     if not trained.converged:
-        typer.echo(f"bactrian: stopped short; go on with: bactrian train --resume {folder.path}", err=True)
+        typer.echo(f"bactrian: stopped short; continue with: bactrian train --resume {folder.path}", err=True)
         raise typer.Exit(1)
 
 
@@ -136,7 +138,7 @@ def _finish(trained: TrainedRun) -> None:
 
 
 def _check_report() -> None:
-    """Whether a report could be written: what is missing must be said before any work."""
+    """Make sure that a report can be written, before any work."""
     try:
         import bactrian.report  # noqa: F401
     except ImportError as problem:
@@ -148,9 +150,7 @@ def _check_resume(given: GivenOptions, more: dict[str, Any]) -> None:
     flags = [f"--{name}" if name != "train" else "files" for name, value in more.items() if value]
     flags += [option.flag for option in given.values if not option.limit]
     if flags:
-        raise BadInputError(
-            f"--resume goes on with the settings of the run: leave out {flags[0]}; only limits may change"
-        )
+        raise BadInputError(f"--resume keeps the settings of the run: leave out {flags[0]}; only limits may change")
 
 
 # --- progress and interrupts ---
@@ -229,7 +229,7 @@ PACK_EXAMPLES = (
 def pack_command(
     train: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="FILE...", help="What is to be learned from: column files, tagged texts, graphs."),
+        typer.Argument(metavar="FILE...", help="Training data: column files, tagged texts or graphs."),
     ] = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="The folder.")] = Path("bactrian-pack"),
     config: Config = None,

@@ -267,7 +267,7 @@ class NamedTokens:
         return np.array(self._n_tokens, dtype=np.int64)
 
     def inputs(self, n_features: int) -> Any:
-        """Input rows over so many features."""
+        """Input rows over ``n_features`` features."""
         values = None if self._given is None else np.asarray(self._given)
         n_tokens, bundled = len(self._sizes), self._bundled
         own = _matrix(*self._own, None if values is None else values[~bundled], (n_tokens, n_features))
@@ -442,7 +442,7 @@ class GrowingVocabulary:
         return rows
 
     def kept(self, min_frequency: int) -> Ints:
-        """Columns of the features that occurred on at least so many tokens, in the order in which they came."""
+        """Columns of the features that occur on at least ``min_frequency`` tokens, in the order in which they came."""
         return np.flatnonzero(self._counts >= min_frequency)
 
     def vocabulary(self, min_frequency: int) -> FeatureVocabulary:

@@ -96,7 +96,7 @@ class GraphEstimator(LearnedEstimator):
         return self._fit(lambda: self.encode(X, y, sample_weight), callback)
 
     def encode(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> GraphData:
-        """The data that :meth:`fit` learns from; :meth:`adopt` takes up what is learned from them.
+        """The data that :meth:`fit` learns from; :meth:`adopt` keeps what is learned from them.
 
         Fixes classes and features, those of the last time with ``warm_start``; else the estimator is not fitted until
         then.

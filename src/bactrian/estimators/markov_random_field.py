@@ -184,7 +184,7 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
         return self._fit(lambda: self.encode(X, y, sample_weight), callback)
 
     def encode(self, X: ArrayLike, y: object = None, sample_weight: ArrayLike | None = None) -> Samples:
-        """The data that :meth:`fit` learns from; :meth:`adopt` takes up what is learned from them.
+        """The data that :meth:`fit` learns from; :meth:`adopt` keeps what is learned from them.
 
         Fixes the model, as that of the last time with ``warm_start``; else the estimator is not fitted until then.
         """

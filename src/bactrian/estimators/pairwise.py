@@ -21,7 +21,7 @@ from bactrian.graphs.loglinear import LogLinearModel
 
 # --- samples ---
 
-#: Rows are packed together for inference up to so many clusters in all.
+#: Most clusters of the rows that are packed together for inference.
 _CLUSTERS_AT_ONCE = 100_000
 
 

@@ -142,7 +142,7 @@ class SequenceCRF(LearnedEstimator):
         skip_features: Any = None,
         sample_weight: Any = None,
     ) -> GraphData:
-        """The data that :meth:`fit` learns from; :meth:`adopt` takes up what is learned from them.
+        """The data that :meth:`fit` learns from; :meth:`adopt` keeps what is learned from them.
 
         Fixes labels and features, those of the last time with ``warm_start``; else the estimator is not fitted until
         then.

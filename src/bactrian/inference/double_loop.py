@@ -40,7 +40,7 @@ from bactrian.inference.problem import Problem, check_contradictions, new_progre
 from bactrian.inference.propagation import BeliefReader, collect, sequential
 from bactrian.inference.result import InferenceResult
 
-#: Inner solves stop at this part of the last outer change, and after so many sweeps.
+#: Inner solves stop at this part of the last outer change, or after this many sweeps.
 _INNER_PART, _INNER_SWEEPS = 0.05, 400
 #: Methods that minimise Bethe's free energy, which the triplets refine.
 TIGHTENED = ("bp", "rbp", "double-loop")

@@ -29,7 +29,7 @@ from bactrian.inference.problem import Problem, check_contradictions, new_progre
 from bactrian.inference.propagation import BeliefReader, sequential
 from bactrian.inference.result import InferenceResult
 
-#: A pool has at most so many entries, or this part of its clique's, unless a single factor has more.
+#: Most entries of a pool: this number, or this fraction of its clique's, unless a single factor has more.
 _SMALL_POOL, _POOL_PART = 256, 32
 
 

@@ -105,7 +105,7 @@ def infer(
     fallback : {None, "double-loop"}
         What finishes models on which ``"rbp"`` or ``"bp"`` does not converge.
     tighten : int
-        For ``"bp"``, ``"rbp"`` and ``"double-loop"``: add at most so many triplets of variables per model, on the
+        For ``"bp"``, ``"rbp"`` and ``"double-loop"``: the most triplets of variables to add per model, on the
         cycles that correct Bethe's solution most, and minimise the free energy with them by the double loop (Sontag
         & Jaakkola, NIPS 2007). A triplet costs a table of its three variables. Give at least the number of independent
         cycles (twice that for grids): with fewer the marginals can be worse than without. 0 for none.

@@ -33,7 +33,7 @@ from bactrian.inference.arguments import (
 from bactrian.inference.result import Callback, InferenceProgress, InferenceResult, VariableMarginals, WarmStart
 from bactrian.solvers.solution import ConvergenceWarning
 
-#: Runs up to so many sweeps of every instance that is still running.
+#: Runs at most the given number of sweeps of every instance that is still running.
 Advance = Callable[[int], None]
 
 #: Sweeps between looks at the clock: few at first, so that callbacks see something, then more.

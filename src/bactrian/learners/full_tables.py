@@ -61,7 +61,7 @@ from bactrian.solvers.solution import Record, Solution, Status
 
 #: Moment gap, per sample, that rounding may leave in the closed form.
 _ROUNDING = 1e-8
-#: Sweeps are given up after so many without a new smallest change.
+#: Sweeps without a new smallest change after which learning gives up.
 _PATIENCE = 50
 #: Propagation that oscillates even with this part of the old multipliers kept is given up.
 _MOST_DAMPING = 0.9
@@ -276,7 +276,7 @@ class _Headway:
 def _status(
     run: Run, dual: Dual, evaluation: Evaluation, weights: Floats, change: float, headway: _Headway
 ) -> Status | None:
-    """How the run ends after this sweep; None where it goes on."""
+    """How the run ends after this sweep; None where it continues."""
     gap = float(np.abs(evaluation.gradient).max(initial=0.0))
     violation = dual.largest_violation()
     stop = run.after_step(weights, evaluation.value, gap, violation)

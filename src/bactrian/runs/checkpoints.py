@@ -1,9 +1,8 @@
 """Learning that can be interrupted: in segments, each a pure function of the checkpoint that it starts from.
 
-A segment is so many iterations. At its end weights, multipliers and linearisation are saved, and the next segment
-starts from these alone: what a quasi-Newton method remembers of its past is dropped. So a run that is killed and goes
-on from its last checkpoint repeats exactly what an undisturbed run would have done, down to the last bit and whatever
-the tolerance, at the cost of a few iterations a segment.
+A segment is a number of iterations. At its end weights, multipliers and linearisation are saved, and the next segment
+starts from these alone: the memory of the quasi-Newton method is dropped. So a run that is killed and resumed from its
+last checkpoint repeats an undisturbed run exactly, to the last bit, at the cost of a few iterations per segment.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ _CLASS, _CHUNK = "Checkpoint", "ChunkState"
 
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
-    """Where learning goes on from, and what came before."""
+    """Where learning continues, and what came before."""
 
     weights: Floats
     state: Any  #: a WarmState, what has ``states()`` of chunks, or None
@@ -162,7 +161,7 @@ def learn_in_segments(
     save
         Called with each checkpoint.
     checkpoint
-        Where to go on from; None begins anew.
+        Where to continue; None starts afresh.
     max_iterations, max_seconds
         Iterations before the checkpoint count too, but only the seconds of this call.
     """
@@ -199,7 +198,7 @@ def learn_in_segments(
             limit = Status.ITERATION_LIMIT if at.iterations >= max_iterations else Status.TIME_LIMIT
             solution = dataclasses.replace(solution, status=limit)
         if solution.status in (Status.TIME_LIMIT, Status.ITERATION_LIMIT):
-            save(at)  # whoever raises the limit goes on from here
+            save(at)  # a run with a higher limit continues here
         warn_stopped(solution)
         return dataclasses.replace(solution, history=at.history, seconds=at.seconds, evaluations=at.evaluations)
 

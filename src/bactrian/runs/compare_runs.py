@@ -200,7 +200,7 @@ def _facts(run: FittedRun) -> dict[str, str]:
 def _texts(
     names: Sequence[str], runs: Sequence[FittedRun], evaluations: Sequence[RunEvaluation | None], n_texts: int
 ) -> tuple[TaggedText, ...]:
-    """The first documents of the file that the first run was scored on, with what every run of the same makes of it."""
+    """The first documents that the first run was scored on, with the labels of every run scored on the same."""
     first = next((number for number, evaluation in enumerate(evaluations) if evaluation is not None), None)
     if first is None or not runs[first].settings.is_text:
         return ()

@@ -259,7 +259,7 @@ class Metric:
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """The course of a training run, one point an iteration or an outer iteration; every array has shape (n_points,)."""
+    """The course of a training run, one point per iteration or outer iteration; every array has shape (n_points,)."""
 
     outer: Ints
     seconds: Floats

@@ -20,7 +20,7 @@ from bactrian.text.entities import entity_scores, token_scores
 from bactrian.text.features import EntityFeatures
 from bactrian.text.schemes import convert
 
-#: Documents are labelled together up to so many tokens, graphs up to so many nodes.
+#: Tokens of documents, or nodes of graphs, that are labelled together.
 _TOGETHER = 20_000
 
 
@@ -53,9 +53,7 @@ class FittedRun:
         folder.check_learned()
         settings, _ = folder.read_settings()
         if not folder.model.is_file():
-            raise ValueError(
-                f"{folder.path} has no model yet; training goes on with: bactrian train --resume {folder.path}"
-            )
+            raise ValueError(f"{folder.path} has no model yet; continue with: bactrian train --resume {folder.path}")
         estimator = MODELS[settings.model].load(folder.model)
         return FittedRun(folder, settings, estimator, settings.extractor() if settings.is_text else None)
 
@@ -72,10 +70,10 @@ class FittedRun:
         return listed
 
     def check_columns(self, document: Document, place: str) -> None:
-        """Refuse a document that lacks what the features were made from, in words that help."""
+        """Refuse a document that lacks what the features are made from."""
         if self.extractor is not None and self.extractor.pos and document.pos is None:
             raise ValueError(
-                f"{place}: the model was trained with parts of speech, which this has none of; give a file of columns "
+                f"{place}: the model needs parts of speech, and there are none; give a file of columns "
                 "with one called pos, or train without --pos to tag raw text"
             )
         if self.extractor is not None and self.extractor.lines and document.line_starts is None and len(document):
@@ -144,7 +142,7 @@ def graph_scores(true: Sequence[Any], predicted: Sequence[Any]) -> dict[str, Any
 
 @dataclass(frozen=True, eq=False)
 class RunEvaluation:
-    """What a run makes of labelled data."""
+    """Predictions and scores of a run on labelled data."""
 
     data: RunData
     predicted: list[list[Any]]

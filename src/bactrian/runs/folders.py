@@ -1,12 +1,12 @@
-"""Run folders: what ``bactrian train`` leaves behind, and ``predict``, ``evaluate`` and ``report`` take up.
+"""Run folders: what ``bactrian train`` writes, and ``predict``, ``evaluate`` and ``report`` read.
 
 ==========================  ==========================================================================================
-``settings.json``           all that was asked for, and checksums of the data
+``settings.json``           all settings, and checksums of the data
 ``model.safetensors``       the fitted model
 ``history.jsonl``           a line for every iteration, and one for every outer iteration
 ``metrics.json``            how training ended, and scores on the dev and test files; written last
-``report.html``             the same to look at
-``checkpoint.safetensors``  while training, or after it stopped short: where it goes on
+``report.html``             the report
+``checkpoint.safetensors``  during training, or after it stopped short: where to continue
 ==========================  ==========================================================================================
 """
 
@@ -55,7 +55,7 @@ class RunFolder:
     history = _file("history.jsonl", "The course of training.")
     metrics = _file("metrics.json", "How training ended, and scores.")
     report = _file("report.html", "The page.")
-    checkpoint = _file("checkpoint.safetensors", "Where training goes on.")
+    checkpoint = _file("checkpoint.safetensors", "Where training continues.")
 
     @staticmethod
     def create(path: Path, settings: RunSettings, checksums: Mapping[str, str]) -> RunFolder:
@@ -165,7 +165,7 @@ class RunFolder:
             Where training has not ended yet.
         """
         if not self.metrics.is_file():
-            hint = f"; go on with: bactrian train --resume {self.path}" if self.settings.is_file() else ""
+            hint = f"; continue with: bactrian train --resume {self.path}" if self.settings.is_file() else ""
             raise ValueError(f"{self.path} holds no finished training{hint}")
         return read_json(self.metrics)
 
@@ -211,7 +211,7 @@ def check_free(path: Path, advice: str = "choose another name") -> None:
 
 
 def in_words(status: Status) -> str:
-    """How training ended, for whoever typed the command: only an interrupt makes the callback of a run stop it."""
+    """How training ended. In a run, the callback stops training only after an interrupt."""
     return "interrupted" if status is Status.STOPPED else str(status)
 
 

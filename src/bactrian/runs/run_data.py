@@ -348,7 +348,7 @@ def _decoded(content: bytes, encoding: str, where: str) -> str:
 def batches(
     items: Iterable[Any], size: Callable[[Any], int], together: int, most: int | None = None
 ) -> Iterator[list[Any]]:
-    """Items together until they have so many tokens or nodes, or are so many."""
+    """Batches of items: each has about ``together`` tokens or nodes, and at most ``most`` items."""
     batch: list[Any] = []
     total = 0
     for item in items:

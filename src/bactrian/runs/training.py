@@ -26,7 +26,7 @@ from bactrian.solvers.solution import ConvergenceWarning, Progress, Solution
 #: A document of more sentences is probably many.
 _MANY_SENTENCES = 1000
 
-#: Sees every iteration; True stops training, which keeps what it has.
+#: Called after every iteration; returning True stops training and keeps the model.
 Follow = Callable[[Progress], Any]
 
 
@@ -56,7 +56,7 @@ def start_run(
     labels = {tag for tags in data.y for tag in tags} if isinstance(data, RunData) and settings.is_text else ()
     for other in (settings.dev, settings.test):
         if other is not None:
-            check_data([other], settings, labels)  # what is wrong there is said before the work, not after it
+            check_data([other], settings, labels)  # errors before work
     folder = RunFolder.create(path, settings, checksums) if communicator.rank == 0 else RunFolder(path)
     with folder.locked() if communicator.rank == 0 else nullcontext():
         total(communicator, 0.0)  # the folder is there for every rank
@@ -217,7 +217,7 @@ def _training_metrics(solution: Solution, method: Any, trace: list[Progress]) ->
 
 
 def _evaluations(folder: RunFolder) -> dict[str, RunEvaluation]:
-    """What the model makes of the files that were named to score it on."""
+    """Scores of the model on the dev and test files."""
     run = FittedRun.load(folder)
     named = dict.fromkeys(path for path in (run.settings.dev, run.settings.test) if path is not None)
     return {path: evaluate_run(run, [path]) for path in named}

@@ -89,7 +89,7 @@ Callback = Callable[[Progress], Any]
 
 @dataclass(frozen=True)
 class WarmState:
-    """Multipliers and linearisation at a solution, for learning that goes on from it on the same data."""
+    """Multipliers and linearisation at a solution, from which learning on the same data can continue."""
 
     multipliers: Floats
     linearisation: Floats  #: g, which scores have subtracted
@@ -122,7 +122,7 @@ class Solution:
     evaluations: int = 0
     attained: float | None = None
     path: Floats | None = field(default=None, repr=False)  #: (n_steps, n_weights) weights that ``infer`` can replay
-    state: Any = field(default=None, repr=False)  #: from which ``learn(start=solution)`` goes on
+    state: Any = field(default=None, repr=False)  #: where ``learn(start=solution)`` continues
 
     @property
     def converged(self) -> bool:

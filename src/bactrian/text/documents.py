@@ -29,9 +29,9 @@ class Document:
     tags
         One label per token, or None where they are not known.
     sentence_starts
-        Ints of the tokens that start a sentence, rising from 0. None means one sentence.
+        Positions of the tokens that start a sentence, rising from 0. None means one sentence.
     line_starts
-        Ints of the tokens that start a line of the text, or None where lines are not known.
+        Positions of the tokens that start a line of the text, or None where lines are not known.
     text
         The text that the words were taken from, or None.
     starts, stops
@@ -165,7 +165,7 @@ class Document:
 
 
 def joined_text(document: Document) -> Document:
-    r"""The document itself where it has a text; else a copy with one: words joined by blanks, a sentence a line.
+    r"""The document itself where it has a text; else a copy with one: words joined by blanks, one sentence per line.
 
     Examples
     --------

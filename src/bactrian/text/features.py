@@ -1,7 +1,7 @@
 """The features of Finkel, Grenager & Manning (ACL 2005, Table 2) for named entities and seminar announcements.
 
 A token is a list of strings, each a feature that it has, and of **bundles**: tuples of such strings. Equal bundles of
-one extractor are the *same object*, so whoever encodes features needs to look into each only once; an extractor that
+one extractor are the *same object*, so an encoder needs to look into each only once; an extractor that
 has met 100,000 different words forgets them and makes new ones. The first bundle of a token depends on its word alone
 and starts with ``word=`` and the word; the others hold the parts of speech and the shapes around it, which recur too.
 
@@ -43,7 +43,7 @@ Token = list[str | tuple[str, ...]]
 #: Number of word types, or of contexts, that an extractor remembers.
 _REMEMBERED = 100_000
 
-#: N-grams of words longer than this are at most so many characters long, for their number grows with the square.
+#: N-grams of words longer than the first have at most the second number of characters: their number is quadratic.
 _LONG_WORD, _LONG_WORD_NGRAMS = 40, 6
 
 _OUTSIDE = "^"

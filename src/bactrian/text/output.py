@@ -56,7 +56,7 @@ def find_entities(
 ) -> list[Entity]:
     """Entities that tags mark in a document, with their places in its text.
 
-    A document that has no text, as from a file of columns, is given one: words joined by blanks, a sentence a line.
+    A document that has no text, as from a file of columns, is given one: words joined by blanks, one sentence per line.
 
     Parameters
     ----------
