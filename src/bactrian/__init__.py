@@ -30,6 +30,7 @@ __all__ = [
     "Moments",
     "PackedFolder",
     "Progress",
+    "ProgressLines",
     "PseudoLikelihood",
     "PseudoMoments",
     "Samples",
@@ -70,6 +71,7 @@ if TYPE_CHECKING:
     from bactrian.learners.learn import learn
     from bactrian.learners.likelihood import Likelihood
     from bactrian.learners.pseudolikelihood import PseudoLikelihood
+    from bactrian.solvers.progress import ProgressLines
     from bactrian.solvers.solution import AttainmentWarning, ConvergenceWarning, Progress, Solution, Status
 else:
     # Hidden from type checkers, for which every unknown attribute would otherwise exist.
@@ -94,6 +96,7 @@ else:
         "learners.learn": "learn",
         "learners.likelihood": "Likelihood",
         "learners.pseudolikelihood": "PseudoLikelihood",
+        "solvers.progress": "ProgressLines",
         "solvers.solution": "AttainmentWarning ConvergenceWarning Progress Solution Status",
     }
     _MODULES = {name: f"bactrian.{module}" for module, names in _NAMES.items() for name in names.split()}

@@ -131,6 +131,9 @@ class CRF(LinearChainCRF):
         self.training_log_: Any = None
         self._set_learner()
 
+    def _lines(self) -> int:
+        return 0  # one per iteration instead, as CRFsuite prints
+
     def _of(self, name: str) -> Any:
         value = getattr(self, name)
         return _DEFAULTS[name] if value is None else value

@@ -18,6 +18,7 @@ from rich.console import Console
 
 from bactrian.cli.common import BadInputError, Show, bad_input, print_scores, progress_bar, say_facts
 from bactrian.cli.run_options import DATA_OPTIONS, LEARNING_OPTIONS, Config, GivenOptions, merged_settings, takes
+from bactrian.solvers.progress import ProgressLines, in_time, in_words
 
 if TYPE_CHECKING:
     from bactrian.parallel.communicator import Communicator
@@ -30,6 +31,7 @@ TRAIN_EXAMPLES = (
     "bactrian train train.conll --model skip-chain --method cccp -o skips  ·  bactrian train --resume ner"
 )
 
+_QUIET = 5.0  #: seconds of learning before the first line off a terminal
 _WIDE = 120  #: columns from which progress is shown in full words
 
 
@@ -92,7 +94,7 @@ def _trained(path: Path, values: dict[str, Any] | None, given: GivenOptions, ran
             settings = RunSettings.of(with_defaults(values))
         if settings.report:
             _check_report()
-        with _interruptible(show, {**settings.options, **given.limits}) as follow:
+        with _interruptible(show, {**settings.options, **given.limits}, ranks.rank == 0) as follow:
             try:
                 if values is None:
                     return resume_run(path, follow, ranks, **given.limits)
@@ -157,8 +159,10 @@ def _check_resume(given: GivenOptions, more: dict[str, Any]) -> None:
 
 
 @contextmanager
-def _interruptible(show: Show | None, limits: Mapping[str, Any]) -> Iterator[Follow]:
+def _interruptible(show: Show | None, limits: Mapping[str, Any], told: bool) -> Iterator[Follow]:
     """What follows training: shows it, and stops it after an iteration once Ctrl-C was pressed or it was told to end.
+
+    Off a terminal it prints a line now and then, where ``told``.
 
     Until the first iteration, and the second time, an interrupt is one at once.
     """
@@ -176,6 +180,8 @@ def _interruptible(show: Show | None, limits: Mapping[str, Any]) -> Iterator[Fol
         learning = True
         if show is not None:
             show("stopping" if wanted else "learning", *clock.detail(progress))
+        elif told:
+            clock.lines(progress)
         return wanted
 
     numbers = (signal.SIGINT, signal.SIGTERM)
@@ -197,24 +203,23 @@ class _Clock:
     def __init__(self, limits: Mapping[str, Any]) -> None:
         self.max_seconds, self.max_iterations = limits.get("max_seconds"), limits.get("max_iterations")
         self.wide = Console(stderr=True).width >= _WIDE
+        self.lines = ProgressLines(limits.get("tolerance", 1e-4), first=_QUIET)
         self._first: tuple[float, int] | None = None  # time and iteration at which this session began
 
     def detail(self, at: Progress) -> tuple[str, float, float | None]:
         """What to show, how much is done, and of how much."""
         now = time.perf_counter()
         began, iteration = self._first = self._first or (now, at.iteration)
-        if self.wide:
-            words = f"outer {at.outer} iteration {at.iteration} objective {at.objective:.6g} "
-            words += f"gap {at.moment_gap:.1e} violation {at.violation:.1e}"
-        else:
-            words = f"{at.outer}/{at.iteration} {at.objective:.5g} gap {at.moment_gap:.0e} viol {at.violation:.0e}"
+        words = in_words(at) if self.wide else f"iteration {at.iteration}, gap {at.moment_gap:.0e},"
         seconds = now - began
+        self.lines.see(at)
         if self.max_seconds is not None:
             return f"{words} {max(0.0, self.max_seconds - seconds):.0f} s left", seconds, self.max_seconds
         if self.max_iterations is not None and at.iteration > iteration:
             left = seconds / (at.iteration - iteration) * max(0, self.max_iterations - at.iteration)
             return f"{words} at most {left:.0f} s left", at.iteration, self.max_iterations
-        return words, 0.0, None
+        pace = self.lines.left()
+        return words if pace is None else f"{words} perhaps {in_time(pace)} left", 0.0, None
 
 
 # --- packs ---

@@ -47,6 +47,7 @@ class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
     n_threads: int | None = None
     seed: int = 0
     warm_start: bool = False
+    verbose: int = 0
     weights_: Floats = field(init=False)
     solution_: Solution = field(init=False)
     method_: Any = field(init=False)  #: the method that was learned with
@@ -57,6 +58,7 @@ class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         """Refuse parameters that make no sense, before any data are looked at."""
         self._check_prior(self._options(), self.prior_variance)
         check_flag("warm_start", self.warm_start)
+        check_flag("verbose", self.verbose)
 
     def _check_prior(self, options: dict[str, Any], prior_variance: Any) -> None:
         """Refuse options with such a prior that :func:`bactrian.learn` would not take."""
@@ -66,7 +68,7 @@ class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
     def _options(self) -> dict[str, Any]:
         """Options of :func:`bactrian.learn` as they are given."""
         names = [entry.name for entry in dataclasses.fields(LearnedEstimator) if entry.init]
-        return {name: getattr(self, name) for name in names if name != "warm_start"}
+        return {name: getattr(self, name) for name in names if name not in ("warm_start", "verbose")}
 
     def learning_options(self) -> dict[str, Any]:
         """The method and the options of :func:`bactrian.learn` that ``fit`` learns with, after ``encode``.
@@ -139,12 +141,16 @@ class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             with warnings.catch_warnings():
                 if self._follows:
                     warnings.simplefilter("ignore", AttainmentWarning)  # what is settled on is judged instead
-                solution = learn(data, **options, callback=callback, start=start)
+                solution = learn(data, **options, callback=callback, start=start, verbose=self._lines())
             return self.adopt(self.settled(data, solution, callback)).judged(data)
         except BaseException:
             self.__dict__.clear()
             self.__dict__.update(before)
             raise
+
+    def _lines(self) -> int:
+        """Whether :func:`bactrian.learn` prints lines."""
+        return self.verbose
 
     def __getstate__(self) -> dict[str, Any]:
         """What a pickle holds: ``solution_`` with its figures and history, without the beliefs of the training data."""
@@ -202,7 +208,8 @@ class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             "prior_scores": getattr(self, "prior_scores_", None),
             **attributes,
         }
-        write_model(path, SavedModel(type(self).__name__, self.get_params(deep=False), attributes, arrays))
+        params = {name: value for name, value in self.get_params(deep=False).items() if name != "verbose"}
+        write_model(path, SavedModel(type(self).__name__, params, attributes, arrays))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
@@ -223,7 +230,7 @@ class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
 
     @classmethod
     def _restored(cls, saved: SavedModel) -> Self:
-        if set(saved.params) != set(cls._get_param_names()):
+        if set(saved.params) != {*cls._get_param_names()} - {"verbose"}:
             raise ValueError(f"its parameters are {', '.join(sorted(saved.params))}")
         attributes, arrays = saved.attributes, {name: array.copy() for name, array in saved.arrays.items()}
         weights = arrays["weights"]

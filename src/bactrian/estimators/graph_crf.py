@@ -463,6 +463,8 @@ class GraphCRF(GraphEstimator):
         Seed of learners and inference methods that draw random numbers.
     warm_start : bool
         Start from the weights of the last fit, or of the file the model was loaded from.
+    verbose : int
+        1 prints a line about learning now and then; see :class:`bactrian.ProgressLines`.
 
     Attributes
     ----------

@@ -48,7 +48,7 @@ class GridCRF(GraphEstimator):
         incident edges. Piecewise training and CAMEL(0) depend on it; CCCP and the likelihoods do not.
     fit_intercept : bool
         Append a feature that is 1 at every node; it is regularised as the others.
-    labels, class_weight, inference, inference_options, seed, warm_start
+    labels, class_weight, inference, inference_options, seed, warm_start, verbose
         See :class:`GraphCRF`.
 
     Attributes

@@ -90,6 +90,8 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
         Seed of learners and inference methods that draw random numbers, and of :meth:`sample` by default.
     warm_start : bool
         Start from the weights of the last fit, or of the file the model was loaded from.
+    verbose : int
+        1 prints a line about learning now and then; see :class:`bactrian.ProgressLines`.
     cardinalities : int or (n_variables,) ints, optional
         Number of states; by default one more than the largest state seen of each variable (of all variables, for
         shared tables). Give them where later data may hold states that the training data does not, as in

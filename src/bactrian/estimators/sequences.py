@@ -63,6 +63,8 @@ class LinearChainCRF(SequenceCRF):
         Whether features get weights for labels, and labels for successors, with which they never occur in ``fit``.
     warm_start : bool
         Go on from the weights of the last fit, or of the file the model was loaded from, with its features and labels.
+    verbose : int
+        1 prints a line about learning now and then; see :class:`bactrian.ProgressLines`.
 
     Attributes
     ----------
@@ -145,7 +147,7 @@ class SkipChainCRF(SequenceCRF):
     l1, tolerance, max_iterations, max_seconds, n_threads, seed
         See :func:`bactrian.learn`.
     transition_tables, min_frequency, labels, class_weight, node_factors, all_possible_states, \
-all_possible_transitions, warm_start
+all_possible_transitions, warm_start, verbose
         See :class:`LinearChainCRF`.
 
     Attributes

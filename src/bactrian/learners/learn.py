@@ -15,7 +15,7 @@ from bactrian.camel.prior import Prior
 from bactrian.camel.run import Settings
 from bactrian.engines.files.packed_folder import PackedFolder
 from bactrian.engines.numba.threads import Deadline, Workers, single_threaded_blas
-from bactrian.errors import ArgumentTypeError, Number, check_callback, check_choice, check_numbers, warn
+from bactrian.errors import ArgumentTypeError, Number, check_callback, check_choice, check_flag, check_numbers, warn
 from bactrian.graphs.graph_data import GraphData
 from bactrian.graphs.loglinear import Instance, Moments, Samples
 from bactrian.graphs.packed import PackedData
@@ -26,7 +26,8 @@ from bactrian.learners.hidden import Hidden
 from bactrian.learners.likelihood import Likelihood
 from bactrian.learners.pseudolikelihood import PseudoLikelihood
 from bactrian.parallel.communicator import Alone, Communicator, largest
-from bactrian.solvers.solution import AttainmentWarning, Callback, Solution, Status, warn_stopped
+from bactrian.solvers.progress import ProgressLines
+from bactrian.solvers.solution import AttainmentWarning, Callback, Progress, Solution, Status, warn_stopped
 
 #: Learners whose solution is not a sum over instances.
 _UNDIVIDED = ("ups", "pseudo-moments")
@@ -66,6 +67,7 @@ def learn(
     callback: Callback | None = None,
     start: ArrayLike | Solution | None = None,
     communicator: Communicator | None = None,
+    verbose: int = 0,
 ) -> Solution:
     """Learn the weights of a log-linear Markov or conditional random field.
 
@@ -102,6 +104,8 @@ def learn(
     communicator : Communicator, optional
         Joins processes that each call this function with their own part of the instances and otherwise the same
         arguments (:mod:`bactrian.parallel`). All get the weights for the whole, and the beliefs of their part.
+    verbose : int
+        1 prints a line now and then, as :class:`bactrian.ProgressLines` does.
 
     Returns
     -------
@@ -127,6 +131,7 @@ def learn(
         seed=seed,
     )
     check_callback(callback)
+    check_flag("verbose", verbose)
     deadline = Deadline(max_seconds)
     workers = Workers(n_threads)
     communicator = communicator or Alone()
@@ -143,7 +148,7 @@ def learn(
         max_iterations=int(max_iterations),
         max_relinearisations=int(max_relinearisations),
         seed=seed,
-        callback=callback,
+        callback=_with_lines(callback, tolerance) if verbose else callback,
         start=_checked_start(start, packed.n_weights),
         state=start.state if isinstance(start, Solution) else None,
         communicator=communicator,
@@ -233,6 +238,16 @@ def followed(
     if found is not solution:
         warn_stopped(found)
     return found
+
+
+def _with_lines(callback: Callback | None, tolerance: float) -> Callback:
+    lines = ProgressLines(tolerance)
+
+    def follow(at: Progress) -> Any:
+        lines(at)
+        return None if callback is None else callback(at)
+
+    return follow
 
 
 def _own_part(data: Any, communicator: Communicator) -> PackedData | PackedFolder:

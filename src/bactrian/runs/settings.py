@@ -40,7 +40,7 @@ FEATURES: dict[str, EntityFeatures] = {"conll": dataclasses.replace(CONLL, pos=F
 
 _LEARNERS: dict[str, Any] = {type(learner).__name__: type(learner) for learner in METHODS.values()}
 #: Parameters of estimators that a run has no use for.
-_NOT_FOR_RUNS = ("warm_start", "labels", "class_weight", "word")
+_NOT_FOR_RUNS = ("warm_start", "verbose", "labels", "class_weight", "word")
 
 
 @dataclass(frozen=True, kw_only=True)
