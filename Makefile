@@ -11,7 +11,7 @@ FAST  := not slow and not browser
 READY := $(VENV)/.ready
 
 .DELETE_ON_ERROR:
-.PHONY: help demo docs docs-without-torch test lint format test-slow attack torch test-torch browser test-browser bench clean
+.PHONY: help demo docs docs-without-torch test lint format test-slow attack torch test-torch browser test-browser bench bench-peers clean
 
 help:
 	@echo "make demo       install, restore noisy digits with every learner, write a report"
@@ -24,6 +24,7 @@ help:
 	@echo "make test-browser  the report in a real browser; fetches a Chromium if there is none"
 	@echo "make docs       the documentation, as HTML in build/docs; runs the tutorials"
 	@echo "make bench      the benchmarks (one of them: make bench BENCH=benchmarks/bench_x.py)"
+	@echo "make bench-peers  what people bring, beside the programs they bring it from; fails where a ratio got worse"
 	@echo "make clean      remove .venv, caches and build outputs"
 
 demo: $(READY)-report
@@ -75,6 +76,9 @@ test-browser: $(READY)-browser
 bench: $(READY)-bench
 	@test -n "$(BENCH)" || { echo "There is no benchmarks/bench_*.py to run."; exit 1; }
 	@set -e; for script in $(BENCH); do echo "== $$script"; $(BIN)/python "$$script"; done
+
+bench-peers: $(READY)-bench
+	$(BIN)/python benchmarks/bench_peers.py
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache \

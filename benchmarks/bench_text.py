@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import bactrian as bt
-from bactrian.estimators.sequence_base import _EdgesGiven
+from bactrian.estimators.sequence_base import EdgesGiven
 from bactrian.experiments import table1
 from bactrian.experiments.tagging import Corpus, peak_memory
 from bactrian.text.features import flatten
@@ -172,7 +172,8 @@ def bench_tagging(train: Corpus, test: Corpus) -> None:
     print(f"tagging, chain, CRFsuite, from flat lists of strings: {theirs:,.0f} tokens a second", flush=True)
     for name, model, wanted in (("chain", chain, 200_000), ("skip chain", skip, 60_000)):
         model.fit(train.tokens, train.tags, breaks=train.breaks)
-        rows = model._encoded(test.tokens, _EdgesGiven(None, test.breaks, None, None))
+        given = EdgesGiven(None, test.breaks, None, None)
+        rows = model._encoded(test.tokens, given, model._rows(test.tokens, given))
         ways = {
             "from flat lists of strings": lambda m=model: m.predict(flat, breaks=test.breaks),
             "from strings in bundles": lambda m=model: m.predict(test.tokens, breaks=test.breaks),

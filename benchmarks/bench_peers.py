@@ -1,0 +1,286 @@
+"""What people bring, beside the programs they bring it from: each row runs both sides in one process.
+
+    python benchmarks/bench_peers.py [--data DIR] [--rounds N] [grids] [packing] [l1] [tagging] [start]
+
+DIR holds ``conll2003`` (default: the environment variable BACTRIAN_DATA). Times are seconds of processor time on one
+thread, the least of some rounds in which the sides take turns. The table goes to ``benchmarks/results/peers.md`` and
+the ratios to ``peers.json``; rows that ran before and are now worse by more than a tenth are named at the end, and the
+exit status is 1.
+
+libDAI has no package to install: its row has the 0.35 s that it took on a machine on which ours took 1.5 s before
+models were packed by array code.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import bactrian as bt
+from bactrian.graphs.packing import pack_models
+
+HERE = Path(__file__).resolve().parent
+PARTS = ("grids", "packing", "l1", "tagging", "start")
+#: Seconds of libDAI, and not of this run.
+LIBDAI = 0.35
+#: Worse by this factor than the ratio on file is a loss.
+TOLERATED = 1.1
+warnings.simplefilter("ignore")
+
+
+class Row(NamedTuple):
+    """One comparison."""
+
+    name: str
+    ours: float
+    theirs: float
+    peer: str
+    wanted: float  #: the ratio to reach
+
+    @property
+    def ratio(self) -> float:
+        return self.ours / self.theirs
+
+
+def in_turns(rounds: int, *sides: Callable[[], Any]) -> list[float]:
+    """The least processor time of each side, after a round that is not counted."""
+    best = [float("inf")] * len(sides)
+    for r in range(rounds + 1):
+        for s, side in enumerate(sides):
+            begun = time.process_time()
+            side()
+            if r:
+                best[s] = min(best[s], time.process_time() - begun)
+    return best
+
+
+# --- models made by hand ---
+
+
+def grid(side: int, states: int) -> tuple[list[int], list[tuple[int, ...]], list[Any]]:
+    """Cardinalities, clusters and log-potentials of a grid with random tables."""
+    rng = np.random.default_rng(0)
+    edges = bt.grid_graph(side, side, states).clusters[side * side :]
+    clusters = [(v,) for v in range(side * side)] + list(edges)
+    return [states] * (side * side), clusters, [0.5 * rng.normal(size=(states,) * len(scope)) for scope in clusters]
+
+
+def model_of(sizes: list[int], clusters: list[tuple[int, ...]], scores: list[Any]) -> bt.LogLinearModel:
+    features = [np.zeros((scores[0].size, 0)), *[None] * (len(clusters) - 1)]
+    return bt.LogLinearModel(bt.ClusterGraph(sizes, clusters), features, scores)
+
+
+def grids(rounds: int, _: str) -> Iterator[Row]:
+    for states in (2, 4, 16):
+        given = grid(100, states)
+        model = model_of(*given)
+        call, again = in_turns(
+            rounds,
+            lambda given=given: bt.infer(model_of(*given), [], "bp", n_threads=1),
+            lambda model=model: bt.infer(model, [], "bp", n_threads=1),
+        )
+        print(f"  {states} states: {call:.3f} s, of which {call - again:.3f} for making the model", flush=True)
+        if states == 2:
+            yield Row("BP, 100 x 100 grid of 2 states, as clusters", call, LIBDAI, "libDAI, as recorded", 0.5)
+
+
+def packing(rounds: int, _: str) -> Iterator[Row]:
+    given = grid(100, 2)
+    clusters = len(given[1])
+    (seconds,) = in_turns(rounds, lambda: pack_models([model_of(*given)]))
+    yield Row("checks and packing, microseconds per cluster", 1e6 * seconds / clusters, 2.0, "the limit", 1.0)
+    small = [model_of(*grid(3, 2)) for _ in range(1000)]
+    (seconds,) = in_turns(rounds, lambda: pack_models(small))
+    n = sum(len(model.graph.clusters) for model in small)
+    yield Row("packing of 1,000 models of 21 clusters, the same", 1e6 * seconds / n, 2.0, "the limit", 1.0)
+
+
+# --- chains with plain features ---
+
+
+def tokens_of(sentence: list[list[str]]) -> list[dict[str, Any]]:
+    """Features as users of CRFsuite write them."""
+
+    def shape(word: str) -> str:
+        return "".join("X" if c.isupper() else "x" if c.islower() else "d" if c.isdigit() else c for c in word)
+
+    found = []
+    for i, (word, tag) in enumerate(sentence):
+        low = word.lower()
+        token: dict[str, Any] = {
+            "word": low, "suffix3": low[-3:], "suffix2": low[-2:], "prefix2": low[:2], "prefix3": low[:3],
+            "shape": shape(word), "title": word.istitle(), "upper": word.isupper(), "pos": tag,
+        }  # fmt: skip
+        for place, name in ((i - 1, "before"), (i + 1, "after")):
+            if not 0 <= place < len(sentence):
+                token[f"{name}:none"] = True
+                continue
+            other, its_tag = sentence[place]
+            token |= {
+                f"{name}:word": other.lower(), f"{name}:title": other.istitle(), f"{name}:pos": its_tag,
+                f"{name}:shape": shape(other),
+            }  # fmt: skip
+        found.append(token)
+    return found
+
+
+def conll(data: str, part: str, limit: int) -> tuple[list[Any], list[list[str]]]:
+    """The first sentences of a file: features and tags."""
+    X, y, sentence = [], [], []
+    for line in [*Path(data, "conll2003", part).read_text(encoding="utf-8").splitlines(), ""]:
+        words = line.split()
+        if words and words[0] != "-DOCSTART-":
+            sentence.append((words[0], words[1], words[-1]))
+        elif sentence:
+            X.append(tokens_of([[word, tag] for word, tag, _ in sentence]))
+            y.append([label for *_, label in sentence])
+            sentence = []
+    return X[:limit], y[:limit]
+
+
+def strings_of(X: list[Any]) -> list[Any]:
+    return [[[f"{key}={value}" for key, value in token.items()] for token in sentence] for sentence in X]
+
+
+def chain(**options: Any) -> bt.LinearChainCRF:
+    return bt.LinearChainCRF(all_possible_states=False, all_possible_transitions=False, n_threads=1, **options)
+
+
+def l1(_: int, data: str) -> Iterator[Row]:
+    import pycrfsuite
+
+    X, y = conll(data, "eng.train", 2000)
+    X = strings_of(X)
+    losses: list[float] = []
+
+    class Trainer(pycrfsuite.Trainer):
+        def message(self, message: str) -> None:
+            losses.extend(float(line.split()[1]) for line in message.splitlines() if line.startswith("Loss:"))
+
+    chain(max_iterations=2, l1=0.1).fit(X[:50], y[:50])  # compiled
+    trainer = Trainer()
+    trainer.set_params({"c1": 0.1, "c2": 0.1})
+    begun = time.process_time()
+    for sequence, labels in zip(X, y, strict=True):
+        trainer.append(pycrfsuite.ItemSequence(sequence), labels)
+    with tempfile.TemporaryDirectory() as folder:
+        trainer.train(str(Path(folder, "model")))
+    theirs = time.process_time() - begun
+    reached: list[float] = []
+
+    def watch(at: bt.Progress) -> bool:
+        if at.objective <= losses[-1] and not reached:
+            reached.append(time.process_time() - begun)
+        return False
+
+    begun = time.process_time()
+    model = chain(prior_variance=5.0, l1=0.1).fit(X, y, callback=watch)
+    whole = time.process_time() - begun
+    print(f"  CRFsuite {len(losses)} iterations to {losses[-1]:.3f}, ours to {model.solution_.objective:.3f}")
+    yield Row("L1, 2,000 sentences, to CRFsuite's objective", reached[0], theirs, "CRFsuite", 0.8)
+    yield Row("L1, 2,000 sentences, to the end", whole, theirs, "CRFsuite", 0.8)
+
+
+def tagging(rounds: int, data: str) -> Iterator[Row]:
+    import pycrfsuite
+
+    X, y = conll(data, "eng.train", 1500)
+    test, _ = conll(data, "eng.testa", 3000)
+    model = chain(tolerance=1e-2, max_iterations=30).fit(X, y)
+    trainer = pycrfsuite.Trainer(verbose=False)
+    trainer.set_params({"c2": 0.1, "max_iterations": 30})
+    for sequence, labels in zip(X, y, strict=True):
+        trainer.append(sequence, labels)
+    with tempfile.TemporaryDirectory() as folder:
+        trainer.train(str(Path(folder, "model")))
+        tagger = pycrfsuite.Tagger()
+        tagger.open(str(Path(folder, "model")))
+
+        def tag(sentences: list[Any]) -> list[Any]:
+            return [tagger.tag(pycrfsuite.ItemSequence(sentence)) for sentence in sentences]
+
+        ours, theirs = in_turns(rounds, lambda: model.predict(test), lambda: tag(test))
+        yield Row("tagging 3,000 sentences from dicts", ours, theirs, "CRFsuite", 0.5)
+        one = max(test[:100], key=len)
+        ours, theirs = in_turns(
+            rounds, lambda: [model.predict([one]) for _ in range(100)], lambda: [tag([one]) for _ in range(100)]
+        )
+        yield Row(f"one sentence of {len(one)} tokens, ms", 10.0 * ours, 10.0 * theirs, "CRFsuite", 1.0)
+
+
+# --- from nothing ---
+
+
+def start(_: int, __: str) -> Iterator[Row]:
+    import resource
+
+    def seconds(*arguments: str, cache: str) -> float:
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        command = [sys.executable, "-c", "from bactrian.cli import main; main()", *arguments]
+        environment = {**os.environ, "NUMBA_CACHE_DIR": cache}
+        subprocess.run(command, check=True, capture_output=True, env=environment)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "small.uai")
+        file.write_text("MARKOV 3 2 2 3 2 2 0 1 2 1 2  4 4 2.4 1 0  6 2.25 3.25 3.75 0.5 0.5 10\n")
+        cold = seconds("infer", str(file), cache=f"{folder}/cache")
+        warm = min(seconds("infer", str(file), cache=f"{folder}/cache") for _ in range(3))
+    yield Row("`bactrian infer` of two tables, cold cache, s", cold, 5.0, "the limit", 1.0)
+    yield Row("the same again, s", warm, 0.4, "the limit", 1.0)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="[all]")
+    parser.add_argument("--data", default=os.environ.get("BACTRIAN_DATA", ""))
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    results = HERE / "results/peers.json"
+    kept: dict[str, Any] = json.loads(results.read_text()) if results.exists() else {}
+    worse = []
+    machine = f"{platform.processor() or platform.machine()}, {len(os.sched_getaffinity(0))} cores"
+    for part in options.parts or PARTS:
+        print(part, flush=True)
+        for row in globals()[part](options.rounds, options.data):
+            print(f"  {row.name}: {row.ours:.3g} against {row.theirs:.3g} ({row.peer}), ratio {row.ratio:.2f}, "
+                  f"wanted {row.wanted}", flush=True)  # fmt: skip
+            before = kept.get(row.name, {}).get("ratio", float("inf"))
+            if row.ratio > TOLERATED * before:
+                worse.append(f"{row.name}: {before:.2f} before, {row.ratio:.2f} now")
+            kept[row.name] = {**row._asdict(), "ratio": round(row.ratio, 3), "machine": machine,
+                              "date": time.strftime("%Y-%m-%d"), "part": part}  # fmt: skip
+    results.write_text(json.dumps(kept, indent=1) + "\n")
+    lines = [
+        "# Beside peers",
+        "",
+        "Seconds of processor time, one thread; `make bench-peers` writes this page.",
+        "",
+        "| row | ours | peer or limit | | ratio | wanted | date, machine |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name, row in kept.items():
+        lines.append(
+            f"| {name} | {row['ours']:.3g} | {row['theirs']:.3g} | {row['peer']} | {row['ratio']:.2f} | "
+            f"{row['wanted']} | {row['date']}, {row['machine']} |"
+        )
+    results.with_suffix(".md").write_text("\n".join(lines) + "\n")
+    if worse:
+        sys.exit("worse than on file:\n" + "\n".join(worse))
+
+
+if __name__ == "__main__":
+    main()
