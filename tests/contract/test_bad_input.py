@@ -467,7 +467,7 @@ def test_node_counts_of_a_wrong_kind(counts: Any) -> None:
 
 @pytest.mark.parametrize("label", [3, -2])
 def test_packed_label_out_of_range(label: int) -> None:
-    with pytest.raises(ValueError, match=rf"labels\[3\] = {label} is outside 0 to 2"):
+    with pytest.raises(ValueError, match=rf"labels\[3\] = {label} is outside -1 to 2"):
         graph_data(labels=[0, 1, 2, label, 0])
 
 

@@ -12,6 +12,7 @@ from pages import LABELS, METRICS, NASTY, Page, made_up, tagged_text
 from PIL import Image
 from sklearn.metrics import confusion_matrix
 
+from bactrian.files import write_atomically
 from bactrian.report import (
     ByLearnerSection,
     GallerySection,
@@ -23,7 +24,6 @@ from bactrian.report import (
     TextSection,
     render_report,
     report_of,
-    write_atomically,
     write_report,
 )
 from bactrian.report.charts import Axis, Series, line_chart
