@@ -6,6 +6,7 @@ A case is what a number stands for: ``inference_case(17)`` and ``learning_case(1
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 from math import prod
 from typing import Any
 
@@ -373,3 +374,104 @@ def learning_case(number: int, weighted: bool = False) -> Case:
         models = [seen.model for seen in data]
         scale = largest_score(models, weights)
         return Case(number, models, specs, weights, [], argument, whole, scale, data, options, node_factors)
+
+
+def full_table_case(number: int, scaling: bool) -> Case:
+    """Samples of a model with full tables of weights: of variables if ``scaling``, else of every larger cluster.
+
+    Half of the data is drawn from the model, half uniformly, whatever the fixed scores say.
+    """
+    rng = np.random.default_rng([6, int(scaling), number])
+    options = {"prior_variance": None, "tolerance": float(rng.choice([1e-4, 1e-6, 1e-8]))}
+    while True:
+        n = int(rng.integers(1, 7))
+        sizes, scopes, levels = cardinalities(rng, n, 300), clusters(rng, n), magnitudes(rng)
+        edges: EdgeSpec = "bethe" if scaling or rng.random() < 0.65 else explicit_edges(rng, scopes)
+        blocks = []
+        for i, scope in enumerate(scopes):
+            hub = len(scope) == 1 and edges == "bethe" and scope not in scopes[:i]
+            touched = any(len(other) > 1 and scope[0] in other for other in scopes)
+            learned = hub and rng.random() < 0.8 if scaling else not (hub and touched and rng.random() < 0.5)
+            states = n_states(sizes, scope)
+            blocks.append(_full_table(rng, states) if learned else np.zeros((states, 0)))
+        n_weights = sum(block.shape[1] for block in blocks)
+        if n_weights == 0:
+            continue
+        starts = np.cumsum([0, *[block.shape[1] for block in blocks]])
+        features = [np.zeros((len(block), n_weights)) for block in blocks]
+        for table_features, block, a, b in zip(features, blocks, starts[:-1], starts[1:], strict=True):
+            table_features[:, a:b] = block
+        base = [
+            table(rng, len(block), levels[min(len(scope), 3)], False)
+            for block, scope in zip(blocks, scopes, strict=True)
+        ]
+        model = DenseModel(sizes, scopes, features, base)
+        weights = rng.normal(size=n_weights)
+        rows = int(rng.choice([1, 10, 100, 1000]))
+        states = joint_states(sizes)
+        seen = states[rng.integers(len(states), size=rows)] if rng.random() < 0.5 else drawn(rng, model, weights, rows)
+        assert seen is not None
+        data = [Observed(model, seen)]
+        samples = bt.Samples(library_model(model, edges), seen)
+        return Case(
+            number, [model], [edges], weights, [], samples, False, largest_score([model], weights), data, options
+        )
+
+
+def _full_table(rng: np.random.Generator, states: int) -> Array:
+    """Features that can express every score up to a constant: indicators, all but one of them, or mixtures."""
+    kind = rng.choice(["indicators", "all but one", "mixtures"])
+    indicators = np.eye(states)
+    if kind == "all but one":
+        return indicators[:, 1:]
+    return (
+        indicators
+        if kind == "indicators"
+        else indicators + np.round(0.3 * rng.normal(size=(states, states)), 2) / states
+    )
+
+
+def folder_case(number: int) -> tuple[Case, list[bt.GraphData]]:
+    """Graphs for learning with inputs of up to 1e6, and the same in parts, one for each chunk of a folder."""
+    rng = np.random.default_rng([7, number])
+    options = {**PRIORS[int(rng.integers(len(PRIORS)))], "tolerance": float(rng.choice([1e-4, 1e-6]))}
+    made = graphs(rng, int(rng.integers(2, 4)), 300)
+    wide = made.arguments
+    size = float(rng.choice([1.0, 1e2, 1e3, 1e4, 1e6]))
+    wide["inputs"] = wide["inputs"] * np.where(rng.random(wide["inputs"].shape[1]) < 0.5, size, 1.0)
+    if wide["edge_inputs"] is not None and rng.random() < 0.5:
+        wide["edge_inputs"] = wide["edge_inputs"] * size
+    made = Graphs(wide, _dense_graphs(wide))
+    n_nodes = len(wide["inputs"])
+    labels = rng.integers(wide["n_labels"], size=n_nodes)
+    bounds = np.cumsum([0, *wide["node_counts"]])
+    data = [Observed(m, labels[None, a:b]) for m, a, b in zip(made.models, bounds[:-1], bounds[1:], strict=True)]
+    weights = rng.normal(size=made.models[0].n_weights)
+    scale = largest_score(made.models, weights)
+    specs: list[EdgeSpec] = ["bethe"] * len(data)
+    whole = made.data(labels=labels)
+    case = Case(
+        number, made.models, specs, weights, [], whole, False, scale, data, options, made.arguments["node_factors"]
+    )
+    cuts = [0, *sorted(set(rng.integers(1, len(data) + 1, size=2).tolist()) | {len(data)})]
+    return case, [_graphs_between(wide, labels, a, b) for a, b in pairwise(cuts)]
+
+
+def _graphs_between(arguments: dict[str, Any], labels: Ints, a: int, b: int) -> bt.GraphData:
+    """Graphs a to b - 1 of the arguments of a ``GraphData``."""
+    counts = arguments["node_counts"]
+    first, last = sum(counts[:a]), sum(counts[:b])
+    edges = arguments["edges"]
+    inside = (edges[:, 0] >= first) & (edges[:, 0] < last)
+    rows = arguments["edge_inputs"]
+    return bt.GraphData(
+        **{
+            **arguments,
+            "inputs": arguments["inputs"][first:last],
+            "edges": edges[inside] - first,
+            "edge_types": arguments["edge_types"][inside],
+            "edge_inputs": None if rows is None else rows[inside],
+            "node_counts": counts[a:b],
+            "labels": labels[first:last],
+        }
+    )

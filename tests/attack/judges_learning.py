@@ -13,6 +13,7 @@ from judges_inference import (
     enumerate_model,
     far,
     form_residual,
+    is_forest,
     largest_difference,
     polytope,
     rounding,
@@ -147,7 +148,8 @@ class LearningJudge:
         self.tolerance = 10 * options["tolerance"]
         rows = sum(len(seen.assignments) for seen in data)
         self.rough = max(rounding(scale, seen.model) for seen in data)
-        self.sums = self.tolerance * rows + self.rough * rows
+        self.largest = max(float(np.abs(table).max(initial=1.0)) for seen in data for table in seen.model.features)
+        self.sums = self.tolerance * rows + self.rough * rows * self.largest
 
     def problems(self, entropy: Any, convex: bool, solution: Any) -> list[str]:
         """What is wrong with a solution; ``convex`` where its problem has but one optimum.
@@ -175,6 +177,76 @@ class LearningJudge:
         if entropy == "exact":
             return found + self._exact(tables, solution)
         return found + (self._stationary(data, graphs, tables, solution, entropy) if solution.converged else [])
+
+    def full_tables(self, solution: Any) -> list[str]:
+        """What is wrong with a solution of learners for full tables, beyond :meth:`problems`.
+
+        Beliefs of learned clusters are the observed marginals, at least nearly where those lie on the boundary; where
+        propagation is exact, so are the marginals by enumeration.
+        """
+        (seen,) = self.data
+        model, word = seen.model, solution.status.name
+        if word not in ("CONVERGED", "UNBOUNDED"):
+            return []
+        weights = np.asarray(solution.weights)
+        beliefs = [np.ravel(table) for table in solution.beliefs[0]]
+        exact = enumerate_model(model, weights, {}) if is_forest(model, self.edges[0]) else None
+        limit = self.tolerance + 10 * self.rough
+        found = []
+        for i, scope in enumerate(model.clusters):
+            if not model.features[i].any():
+                continue
+            index = cluster_state_index(model.cardinalities, scope, seen.assignments)
+            observed = np.bincount(index, minlength=len(model.features[i])) / len(index)
+            off = float(np.abs(beliefs[i] - observed).max())
+            if off > limit:
+                found.append(f"{word}, but beliefs of cluster {i} are {off:.2e} from the data")
+            if (
+                exact is not None
+                and word == "CONVERGED"
+                and far(np.abs(exact.clusters[i] - observed).max(), 0.0, limit)
+            ):
+                found.append(
+                    f"marginals of cluster {i} by enumeration: {exact.clusters[i][:4]}, in the data {observed[:4]}"
+                )
+        return found
+
+    def without_beliefs(self, entropy: Any, convex: bool, solution: Any, whole: Any) -> list[str]:
+        """What is wrong with a solution from a folder, which has no beliefs; ``whole`` is the same from memory."""
+        weights = np.asarray(solution.weights)
+        if not (np.isfinite(weights).all() and np.isfinite(solution.objective)):
+            return [f"{solution.status.name} with weights {weights[:5]} and objective {solution.objective}"]
+        data, _ = self._data(entropy)
+        found = []
+        if self.prior == (None, 0.0):
+            found += self._existence(
+                joined(data) if entropy == "exact" else (data, self._graphs(entropy, data)), convex, solution
+            )
+        if not solution.converged:
+            return found
+        if entropy == "piecewise":
+            found += self._gap(data, softmax_tables(data, weights), solution)
+        elif entropy in ("bethe", "exact") and all(map(is_forest, [seen.model for seen in data], self.edges)):
+            truths = [enumerate_model(seen.model, weights, {}) for seen in data]
+            # Beliefs of a relinearised dual are right to the tolerance, hence moments to that times the features.
+            limit = self.sums * (self.largest if entropy == "bethe" else 1.0)
+            clusters = [truth.clusters for truth in truths if truth]
+            gap = breach(reference.expected_features(data, clusters) - feature_sums(data), weights, *self.prior)
+            if not gap <= limit:
+                found.append(f"CONVERGED, by enumeration with a moment gap of {gap:.2e}; limit {limit:.0e}")
+            value = self._constants(solution) + sum(truth.log_partition for truth in truths if truth)
+            if far(solution.objective, value, limit * (10 + float(np.abs(weights).sum())) + 1e-7 * abs(value)):
+                found.append(f"objective {solution.objective!r}, by enumeration {value!r}")
+        if convex and whole.converged:
+            slack = self.sums * (10 + float(np.abs(weights - whole.weights).sum())) + 1e-9 * abs(whole.objective)
+            if far(solution.objective, whole.objective, slack):
+                found.append(f"objective {solution.objective!r}, from memory {whole.objective!r}")
+            variance = self.prior[0]
+            if variance is not None:
+                off = float(np.abs(weights - whole.weights).max())
+                if off > 2 * variance * self.sums * np.sqrt(weights.size):
+                    found.append(f"weights are {off:.2e} from those learned from memory")
+        return found
 
     def _data(self, entropy: Any) -> tuple[list[Observed], list[list[int]]]:
         """Where node scores are absorbed, the pieces of learning without sepset entropies are other ones."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from cutting import cases
-from generators import Case, learning_case
+from generators import Case, folder_case, full_table_case, learning_case
+from judges_inference import is_forest
 from judges_learning import LearningJudge
 
 import bactrian as bt
@@ -64,3 +65,39 @@ def _numbers(case: Case, weights, method):
     elif isinstance(models, list):
         models = [instance.model for instance in models]
     return [result.counting_numbers for result in bt.infer(models, weights, method, max_iterations=1)]
+
+
+@cases(sample=6, block=60, total=306)
+def test_full_tables(numbers, tally):
+    """Pseudo-moment matching, and unified propagation and scaling."""
+    for number in numbers:
+        for scaling in (False, True):
+            case = full_table_case(number, scaling)
+            judge = LearningJudge(case.data, case.edges, case.scale, case.options)
+            method, options = "ups" if scaling else "pseudo-moments", {**LIMITS, **case.options}
+            call = f"c = full_table_case({number}, {scaling}); bt.learn(c.model, {method!r}, **{options})"
+            with tally.run(method, f"{method} {number}", call) as problems:
+                solution = bt.learn(case.model, method, **options)
+                tally.counts[f"{method}: status {solution.status.name}"] += 1
+                problems += judge.problems("bethe", True, solution) + judge.full_tables(solution)
+
+
+@cases(sample=3, block=20, total=63)
+def test_folders(numbers, tmp_path, tally):
+    """Learning from folders of packed graphs with scores of every size."""
+    for number in numbers:
+        case, parts = folder_case(number)
+        judge = LearningJudge(case.data, case.edges, case.scale, case.options, case.node_factors)
+        folder = bt.PackedFolder.write(tmp_path / str(number), parts)
+        trees = all(is_forest(model, "bethe") for model in case.models)
+        options = {**LIMITS, **case.options}
+        for name in ("piecewise", "camel0", "cccp", "convex", *(["exact"] if trees else [])):
+            method, entropy, convex = LEARNERS[name]
+            call = f"c, parts = folder_case({number}); bt.learn(c.model, {method!r}, **{options}) and by folder"
+            with tally.run("folders", f"folder {number} {name}", call) as problems:
+                solution = bt.learn(folder, method, **options)
+                whole = bt.learn(case.model, method, **options)
+                tally.counts[f"folders: status {solution.status.name}"] += 1
+                numbers_used = _numbers(case, whole.weights, entropy) if entropy == "convex" else entropy
+                problems += judge.problems(numbers_used, convex, whole)
+                problems += judge.without_beliefs(numbers_used, convex, solution, whole)

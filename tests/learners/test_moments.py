@@ -476,6 +476,19 @@ def test_scaling_on_the_boundary_is_unbounded_but_finite() -> None:
     assert learn_quietly(cut, "ups", tolerance=0.0).status is bt.Status.UNBOUNDED
 
 
+def test_scaling_crosses_scores_of_a_thousand() -> None:
+    """For a hundred sweeps no belief moves; giving up after fifty, it called itself unbounded with beliefs 1.0 off."""
+    graph = bt.ClusterGraph([3, 2], [(0, 1), (0,), (1,)])
+    features = [np.zeros((6, 5)), np.eye(5)[:3], np.eye(5)[3:]]
+    base = [[0.0, -1000.0, 0.0, -1000.0, 0.0, 0.0], [700.0, 0.0, 0.0], [-700.0, -700.0]]
+    samples = bt.Samples(bt.LogLinearModel(graph, features, base), [[0, 1]])
+    with pytest.warns(bt.ConvergenceWarning, match="boundary"):
+        solution = bt.learn(samples, "ups", prior_variance=None, tolerance=1e-4)
+    assert solution.status is bt.Status.UNBOUNDED
+    np.testing.assert_allclose(solution.beliefs[0][1], [1.0, 0.0, 0.0], atol=1e-3)
+    assert solution.moment_gap <= 1e-3
+
+
 def test_scaling_respects_limits_and_the_callback() -> None:
     problem = scaling_problem(4, CLUSTERS["dense"], coupling=2.0)
     stopped = learn_quietly(problem, "ups", max_iterations=2)

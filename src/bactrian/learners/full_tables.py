@@ -63,6 +63,8 @@ from bactrian.solvers.solution import Record, Solution, Status
 _ROUNDING = 1e-8
 #: Sweeps without a new smallest change after which learning gives up.
 _PATIENCE = 50
+#: The dual has fallen where it is lower by this part of itself.
+_FALL = 1e-12
 #: Propagation that oscillates even with this part of the old multipliers kept is given up.
 _MOST_DAMPING = 0.9
 #: Least part of a uniform distribution that observed marginals on the boundary are mixed with.
@@ -202,7 +204,11 @@ class UnifiedScaling:
             weights = inverse @ (dual.part.tables.hub_scores - hub_base)
             evaluation = dual.evaluate(weights)
             status = _status(run, dual, evaluation, weights, change, headway)
-        if on_boundary and status in (Status.CONVERGED, Status.STALLED):
+        gap = float(np.abs(evaluation.gradient).max(initial=0.0)) / run.gap_scale
+        matched = status is Status.STALLED and gap <= 10.0 * max(
+            settings.tolerance, _ROUNDING
+        )  # rounding is in its way
+        if on_boundary and (matched or status is Status.CONVERGED):
             status = Status.UNBOUNDED
         return finish(run, dual, evaluation, weights, status, sweeps)
 
@@ -250,13 +256,19 @@ class _Headway:
     def __init__(self, *, can_damp: bool) -> None:
         self.damping = 0.0
         self._can_damp = can_damp
-        self._best = np.inf
+        self._best = self._lowest = np.inf
         self._since = 0
 
-    def lost(self, residual: float) -> bool:
-        """Whether sweeps no longer help; more damping is tried first."""
-        if residual < self._best:
-            self._best, self._since = residual, 0
+    def lost(self, residual: float, value: float) -> bool:
+        """Whether sweeps no longer help; more damping is tried first.
+
+        Where every variable has a table each sweep lowers the dual, and while that falls there is headway: scores of
+        1e3 take a hundred sweeps in which no belief moves.
+        """
+        falls = not self._can_damp and value < self._lowest - _FALL * abs(value)
+        self._lowest = min(self._lowest, value)
+        if residual < self._best or falls:
+            self._best, self._since = min(self._best, residual), 0
             return False
         self._since += 1
         if self._since < _PATIENCE:
@@ -285,7 +297,7 @@ def _status(
         return Status.CONVERGED
     if stop:
         return run.interrupted
-    return headway.status if headway.lost(residual) else None
+    return headway.status if headway.lost(residual, evaluation.value) else None
 
 
 class FullTables:
