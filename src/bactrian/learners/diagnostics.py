@@ -11,11 +11,14 @@ the nodes say, which a comparison with the scores of the nodes alone shows.
 from __future__ import annotations
 
 import itertools
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.sparse import issparse
+from scipy.special import chdtrc, ndtr, softmax
 
 from bactrian.arrays import Bools, Floats, Ints
 from bactrian.camel.dual import Dual
@@ -29,8 +32,9 @@ from bactrian.graphs.packed import PackedData
 from bactrian.graphs.packing import pack
 from bactrian.inference.infer import StackedMarginals, graph_marginals
 from bactrian.inference.propagation import settle
+from bactrian.learners.learn import learn
 from bactrian.solvers.lbfgs import pseudo_gradient
-from bactrian.solvers.solution import Solution
+from bactrian.solvers.solution import ConvergenceWarning, Solution
 
 #: Edges per weight below which a table has few, and edges below which a pair is seldom seen.
 _FEW_EDGES, _SELDOM = 10, 5
@@ -119,6 +123,10 @@ def _label_pairs(data: GraphData, unseen: set[int], label_names: list[str] | Non
 _APART = 0.05
 #: Marginals of inference that does not converge, but moves by less than this, will do for predictions.
 _SETTLED = 0.01
+#: Folds of nodes whose labels are predicted without edges, and the probability of chance from which on it is named.
+_FOLDS, _CHANCE = 5, 0.05
+#: Edges below which sums over them are not normal, and edge inputs beyond which one test of so many means nothing.
+_LEAST_EDGES, _MOST_INPUTS = 20, 20
 #: Frequency that labels of predictions may lose or gain, beyond chance, before it is worth a word.
 _SHIFT = 0.1
 #: Residuals that a diagnosis shows.
@@ -135,7 +143,7 @@ class Finding:
     """One sign of trouble."""
 
     #: "not-converged", "several-fixed-points", "unstable", "moments-unattained", "unseen", "seldom", "edges-hurt",
-    #: "labels-shifted", "stopped-short"
+    #: "edges-idle", "labels-shifted", "stopped-short"
     name: str
     severity: str  #: "warning", or "serious" where predictions are likely to suffer
     message: str  #: what was seen
@@ -256,6 +264,7 @@ def diagnose(
     if isinstance(data, GraphData) and data.labels is not None:
         _look_at_pairs(data, prior, label_names, findings)
         _look_without_edges(data, weights, probe.dual.part.hub_beliefs(), findings, figures)
+        _look_at_neighbours(data, prior, seed, n_threads, findings, figures)
     if predict is not None:
         options: dict[str, Any] = {} if inference != "convex" else {"counting_numbers": counting_numbers}
         used = weights if path is None else path
@@ -470,12 +479,17 @@ def _look_at_pairs(data: GraphData, prior: Prior, label_names: list[str] | None,
         )
 
 
-def labels_of_nodes(data: GraphData, weights: Floats) -> Ints:
-    """Labels by the scores of nodes alone."""
+def _scores_of_nodes(data: GraphData, weights: Floats) -> Floats:
+    """(n_nodes, n_labels) scores without edges."""
     node, _ = data.scores.split(weights)
     scores = np.empty((data.n_nodes, data.n_labels))
     data.scores.inputs.times(node, scores, Workers(1))
-    return np.asarray(scores.argmax(axis=1), dtype=np.int64)
+    return scores
+
+
+def labels_of_nodes(data: GraphData, weights: Floats) -> Ints:
+    """Labels by the scores of nodes alone."""
+    return np.asarray(_scores_of_nodes(data, weights).argmax(axis=1), dtype=np.int64)
 
 
 def _look_without_edges(
@@ -498,6 +512,97 @@ def _look_without_edges(
                 {"with": float(right.mean()), "without": float(alone.mean())},
             )
         )
+
+
+def _look_at_neighbours(
+    data: GraphData,
+    prior: Prior,
+    seed: int,
+    n_threads: int | None,
+    findings: list[Finding],
+    figures: dict[str, float],
+) -> None:
+    """Whether labels of neighbours go together beyond what the inputs of both say."""
+    wide = any(kind.inputs is not None and kind.inputs.shape[1] > _MOST_INPUTS for kind in data.scores.types)
+    few = data.edges.shape[0] < _LEAST_EDGES or data.n_nodes < 2 * _FOLDS
+    if few or wide or data.n_labels < 2:
+        return
+    residuals = _residuals_without_edges(data, prior, seed, n_threads)
+    chance = _chance_of_neighbours(data, residuals)
+    figures["edges_by_chance"] = chance
+    if chance > _CHANCE:
+        findings.append(
+            Finding(
+                "edges-idle",
+                "warning",
+                f"where the inputs of nodes leave their labels open, those of neighbours go together no more than by "
+                f"chance (p = {chance:.2f} over {data.edges.shape[0]} edges), so edges may cost more than they bring",
+                "compare with a model without edges on held-out data, give edges a smaller variance, or let "
+                "prior_variance='cv' choose it",
+                {"chance": chance, "edges": float(data.edges.shape[0])},
+            )
+        )
+
+
+def _residuals_without_edges(data: GraphData, prior: Prior, seed: int, n_threads: int | None) -> Floats:
+    """(n_nodes, n_labels) observed indicators minus probabilities by the node's inputs, learned from other nodes."""
+    assert data.labels is not None
+    n_node = int(data.scores.bounds[1])
+    precision = np.append(np.broadcast_to(prior.precision, (data.n_weights,))[:n_node], 1.0)
+    variance = 1.0 / np.where(precision > 0.0, precision, 0.1)
+    fold = np.random.default_rng(seed).permutation(data.n_nodes) % _FOLDS
+    residuals = np.eye(data.n_labels)[data.labels]
+    for f in range(_FOLDS):
+        out = fold == f
+        train, test = (
+            GraphData(
+                data.scores.inputs.rows(chosen),
+                np.empty((0, 2), dtype=np.int64),
+                n_labels=data.n_labels,
+                labels=data.labels[chosen],
+                tables="potts",
+            )
+            for chosen in (~out, out)
+        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            learned = learn(
+                train, "piecewise", prior_variance=variance, tolerance=1e-3, max_iterations=100, n_threads=n_threads
+            )
+        residuals[out] -= softmax(_scores_of_nodes(test, learned.weights), axis=1)
+    return residuals
+
+
+def _chance_of_neighbours(data: GraphData, residuals: Floats) -> float:
+    """Probability that residuals of neighbours go together as they do where they are independent.
+
+    Products of independent residuals with mean 0 have mean 0 and are uncorrelated over edges. Of every edge type and
+    edge input two sums of them are tested, both in units of their standard errors: that of agreement, normal, and the
+    squares of all pairs of labels, chi-squared; the smaller probability counts, times the number of tests.
+    """
+    size, axes = np.linalg.eigh(residuals.T @ residuals / data.n_nodes)
+    kept = size > 1e-9 * size.max(initial=0.0)
+    whitened = residuals @ axes[:, kept] / np.sqrt(size[kept])
+    least, n_tests = 1.0, 0
+    for t, kind in enumerate(data.scores.types):
+        first, second = (whitened[data.edges[data.edge_types == t, end]] for end in (0, 1))
+        every = np.ones(len(first), dtype=bool)
+        columns: Any = every[:, None] if kind.inputs is None else kind.inputs.rows(every)
+        columns = columns.toarray() if issparse(columns) else columns
+        for column in columns.T:
+            weighted = column[:, None] * first
+            together = (weighted * second).sum(axis=1)
+            sums, squares = weighted.T @ second, (weighted**2).T @ second**2
+            if kind.table.tying != "full":
+                upper = np.triu_indices(len(sums), 1)
+                both = np.diag(sums), (sums + sums.T)[upper]
+                sums, squares = np.concatenate(both), np.concatenate([np.diag(squares), (squares + squares.T)[upper]])
+            if not (squares > 0.0).all():
+                continue
+            normal = float(together.sum() / np.sqrt((together**2).sum()))
+            chances = 2.0 * ndtr(-abs(normal)), chdtrc(sums.size, float((sums**2 / squares).sum()))
+            least, n_tests = min(least, *map(float, chances)), n_tests + 2
+    return min(1.0, n_tests * least)
 
 
 def _look_at_prediction(
