@@ -422,14 +422,22 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
     def _method_and_options(self) -> tuple[str, dict[str, Any]]:
         check_is_fitted(self, "weights_")
         self.check_params()
+        if self._on_regions:
+            method, options = matched_inference(self.method_)
+            return (
+                "double-loop" if method == "rbp" else method
+            ), options  # Kikuchi's numbers need not suit propagation
         if self.inference != "matched":
-            if self.tables_ == MARGINS and not self._fits_exactly and self.inference == "rbp":
-                return "double-loop", {}  # Kikuchi's numbers need not suit belief propagation
             return ("exact" if self._fits_exactly else self.inference), {}
         method, options = matched_inference(self.method_)
         if method == "exact" and not self._fits_exactly:
             return "rbp", {}
         return method, options
+
+    @property
+    def _on_regions(self) -> bool:
+        """Whether the field was learned from margins on their region graph: its weights belong to that entropy."""
+        return self.tables_ == MARGINS and self.method_ != "exact"
 
     @property
     def _fits_exactly(self) -> bool:
@@ -559,8 +567,8 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
         """The joint marginal of some variables: probabilities, one axis per variable, in the order asked for.
 
         Any set of variables will do. A set inside a margin that was fitted is read off it. Otherwise exact inference is
-        tried with the variables in one table; where that does not fit ``memory_budget`` the states of all of them but
-        one are taken as evidence in turn.
+        tried with the variables in one table; where that does not fit ``memory_budget``, or the field was learned on a
+        region graph, the states of all of them but one are taken as evidence in turn.
 
         Parameters
         ----------
@@ -574,7 +582,8 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
                 left = [v for v in of if v in scope]
                 marginal: Floats = kept.transpose([left.index(v) for v in scope])
                 return marginal
-        return joint_marginal(self.model_, self.weights_, scope, self._infer, self._budget, self.n_threads)
+        budget = None if self._on_regions else self._budget
+        return joint_marginal(self.model_, self.weights_, scope, self._infer, budget, self.n_threads)
 
     def _scope_of(self, names: Any) -> tuple[int, ...]:
         """Numbers of variables that are given by name or number."""
