@@ -98,7 +98,7 @@ def folder(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["tree", "loop"])
-@pytest.mark.parametrize("method", infer.METHODS)
+@pytest.mark.parametrize("method", infer.OF_WEIGHTS)
 def test_marginals_by_every_method(method, name, folder, capsys):
     code, out, err = run([f"{name}.uai", "-e", "seen.evid", "-m", method, "-o", "out.MAR"], capsys)
     assert (code, err) == (0, "")
@@ -113,7 +113,7 @@ def test_marginals_by_every_method(method, name, folder, capsys):
 
 
 @pytest.mark.parametrize("name", ["tree", "loop"])
-@pytest.mark.parametrize("method", [method for method in infer.METHODS if method != "gibbs"])
+@pytest.mark.parametrize("method", [method for method in infer.OF_WEIGHTS if method != "gibbs"])
 def test_partition_function_by_every_method(method, name, folder, capsys):
     assert run([f"{name}.uai", "--evidence", "seen.evid", "--method", method, "--output", "out.pr"], capsys)[0] == 0
     found = read_log_partition("out.pr")
@@ -233,7 +233,7 @@ def test_a_malformed_file_is_one_line_and_exit_code_2(case, task, folder, capsys
     assert_refused(["bad.uai", "-o", f"out.{task}"], ["bad.uai", words], capsys)
 
 
-@pytest.mark.parametrize("method", infer.METHODS)
+@pytest.mark.parametrize("method", infer.OF_WEIGHTS)
 def test_contradictory_evidence_is_refused(method, folder, capsys):
     Path("zero.evid").write_text("2 0 1 1 0\n")
     arguments = ["loop.uai", "-e", "zero.evid", "-o", "out.MAR", "-m", method]
@@ -318,7 +318,7 @@ def test_examples_of_the_help_work(folder, capsys):
 
 def test_the_choices_are_those_of_the_library(capsys):
     shown = " ".join(run(["--help"], capsys)[1].replace("│", " ").split())
-    assert all(method in shown for method in (*infer.METHODS, *decode.METHODS))
+    assert all(method in shown for method in (*infer.OF_WEIGHTS, *decode.METHODS))
 
 
 def test_a_terminal_sees_a_bar(folder, monkeypatch, capsys):
