@@ -129,7 +129,7 @@ _told: set[tuple[str, int, str]] = set()
 
 
 def warn(message: str, kind: type[Warning] = UserWarning, figures: str = "") -> None:
-    """Warn at the line that called the library, past scikit-learn's searches, of which each is told once.
+    """Warn at the line that called the library, past PyTorch's modules and scikit-learn's searches, each told once.
 
     Parameters
     ----------
@@ -143,10 +143,9 @@ def warn(message: str, kind: type[Warning] = UserWarning, figures: str = "") -> 
     frame, level, searches = sys._getframe(1), 2, False
     while frame.f_back is not None:
         module = str(frame.f_globals.get("__name__", "")).partition(".")[0]
-        passed = module in ("sklearn", "joblib")
-        if not passed and not frame.f_code.co_filename.startswith(_HERE):
+        if module not in ("sklearn", "joblib", "torch") and not frame.f_code.co_filename.startswith(_HERE):
             break
-        searches |= passed
+        searches |= module in ("sklearn", "joblib")
         frame, level = frame.f_back, level + 1
     if searches:
         place = (frame.f_code.co_filename, frame.f_lineno, message)

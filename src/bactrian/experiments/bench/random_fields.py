@@ -29,7 +29,7 @@ _SIZE = re.compile(r"(?:(\d+)x(\d+)|K(\d+))(?::(\d+))?")
 class FieldSize:
     """The shape of a graph: ``3x4`` is a grid, ``K6`` the complete graph on six variables, ``3x3:3`` has three labels.
 
-    >>> Size.parse("3x3:3").n_states, Size.parse("K6").family
+    >>> FieldSize.parse("3x3:3").n_states, FieldSize.parse("K6").family
     (19683, 'dense')
     """
 
