@@ -632,3 +632,28 @@ def test_boolean_states_are_0_and_1():
 def test_what_is_not_a_state_is_named_with_a_way_out(X, words):
     with pytest.raises((TypeError, ValueError), match=re.escape(words)):
         bt.MarkovRandomField().fit(X)
+
+
+def noisy_copies(n_variables: int = 8, n_samples: int = 300) -> np.ndarray:
+    """Copies of a hidden bit, on which Bethe's entropy of a complete graph is far off."""
+    rng = np.random.default_rng(0)
+    return (rng.integers(2, size=(n_samples, 1)) ^ (rng.random((n_samples, n_variables)) < 0.1)).astype(int)
+
+
+def test_the_default_learner_is_exact_where_that_fits():
+    X = noisy_copies()
+    assert bt.MarkovRandomField().fit(X).method_ == "exact"
+    assert bt.MarkovRandomField(memory_budget=0).fit(X).method_ == "pseudolikelihood"
+    X[0, 0] = -1
+    field = bt.MarkovRandomField(memory_budget=0, cardinalities=2)
+    field.encode(X)
+    assert field.learning_options()["method"] == "cccp"
+
+
+def test_a_field_that_loses_to_independent_variables_says_so():
+    X = noisy_copies()
+    with pytest.warns(bt.AttainmentWarning, match="independent variables"):
+        field = bt.MarkovRandomField(method="cccp").fit(X)
+    frequency = X.mean(axis=0)
+    independent = (X * np.log(frequency) + (1 - X) * np.log(1 - frequency)).sum(axis=1).mean()
+    assert field.score(X) < independent < bt.MarkovRandomField().fit(X).score(X)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
@@ -13,7 +14,7 @@ from sklearn.base import DensityMixin, clone
 from sklearn.utils.validation import check_is_fitted
 
 from bactrian.arrays import Bools, Floats, Ints
-from bactrian.errors import ArgumentError, check_choice, check_number
+from bactrian.errors import ArgumentError, check_choice, check_number, warn
 from bactrian.estimators.base import LearnedEstimator
 from bactrian.estimators.marginals import MARGINS, Marginal, MarginFit, Residuals, Variables, check_margins, fit_margins
 from bactrian.estimators.pairwise import (
@@ -46,7 +47,10 @@ from bactrian.inference.joint import joint_marginal, joint_scores
 from bactrian.inference.rounding import round_rows
 from bactrian.learners.learn import matched_inference
 from bactrian.learners.margins import MarginProblem, Options
-from bactrian.solvers.solution import Callback, Solution
+from bactrian.solvers.solution import AttainmentWarning, Callback, ConvergenceWarning, Solution
+
+#: Nats per variable that a field may lose to independent variables before it is worth a word.
+_WORTH_A_WORD = 0.01
 
 
 @dataclass(frozen=True)
@@ -75,7 +79,8 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
         A table per variable and per edge; one table for all variables and one for all edges (which then need equally
         many states); or a table per variable and a single weight for agreement on any edge.
     method : str or learner
-        ``"auto"``: ``"exact"`` where a junction tree fits ``memory_budget``, else ``"cccp"``; ``method_`` says which.
+        ``"auto"``, the default: ``"exact"`` where a junction tree fits ``memory_budget``, else ``"pseudolikelihood"``,
+        or ``"cccp"`` where states are missing or margins are given; ``method_`` says which.
         Or any learner of :func:`bactrian.learn`, but for two that are refused with the reason where they cannot work:
         ``"pseudo-moments"`` is a closed form for tables that share no weights, without a prior: it needs
         ``tables="full"``, ``node_factors="clusters"``, ``prior_variance=None`` and ``l1=0``. ``"ups"`` scales tables of
@@ -141,6 +146,7 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
 
     _block_names: ClassVar = ("variables", "edges")
 
+    method: Any = "auto"
     edges: Any = field(default="complete", kw_only=False)
     shape: Any = None
     tables: str = "full"
@@ -159,6 +165,7 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
     residuals_: Residuals = field(init=False)
     total_: float = field(init=False)
     _margins: _Margins | None = field(init=False, default=None)
+    _unknown: bool = field(init=False, default=False)  #: whether states of the last samples were missing
 
     # --- learning ---
 
@@ -212,6 +219,7 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
                 "give cardinalities= where later data may hold further states"
             )
         self._keep(self.tables, model, edges)
+        self._unknown = bool((states < 0).any())
         self.node_factors_ = self.node_factors
         if names is not None:
             self.feature_names_in_ = names
@@ -329,13 +337,36 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
         """See :class:`LearnedEstimator`; what ``"auto"`` stands for is known as soon as the model is."""
         options = super()._options()
         if options["method"] == "auto":
-            options["method"] = "exact" if getattr(self, "model_", None) is not None and self._fits_exactly else "cccp"
+            fits = getattr(self, "model_", None) is not None and self._fits_exactly
+            options["method"] = "exact" if fits else "cccp" if self._unknown else "pseudolikelihood"
         return options
 
     def adopt(self, solution: Solution) -> Self:
         """See :class:`LearnedEstimator`."""
         super().adopt(solution)
         self.method_ = self._options()["method"]
+        return self
+
+    def judged(self, data: Samples) -> Self:
+        """Warn where the field gives the samples a smaller likelihood than independent variables do."""
+        rows, weights = data.X, data.sample_weight
+        if self.method_ == "exact" or self._unknown or self.inference == "gibbs" or not weights.any():
+            return self
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            joint = float(np.average(self.score_samples(rows), weights=weights))
+        apart = 0.0
+        for column in rows.T:
+            counts = np.bincount(column, weights=weights)
+            seen = counts[counts > 0.0] / weights.sum()
+            apart += float(seen @ np.log(seen))
+        if joint < apart - _WORTH_A_WORD * rows.shape[1]:
+            warn(
+                f"{self.solution_.method}: the field gives the training samples a mean log-likelihood of {joint:.2f}, "
+                f"independent variables {apart:.2f}: use method='exact' where a junction tree fits, "
+                "'pseudolikelihood' or 'trw', or another prior",
+                AttainmentWarning,
+            )
         return self
 
     def _numbers_of_states(self, states: Ints, again: bool, names: Any) -> Ints:
