@@ -191,3 +191,11 @@ def test_methods_on_factors_take_region_graphs(method):
         np.testing.assert_allclose(table, marginal(p, (v,)), atol=0.08)
     best = bt.decode(model, [0.0], "exact")
     assert np.array_equal(best, np.unravel_index(p.argmax(), p.shape))
+
+
+def test_agreement_with_belief_propagation_is_not_asked_of_regions():
+    graph = bt.region_graph([2, 3, 2, 2, 2], TRIPLES)
+    p = np.random.default_rng(2).dirichlet(np.ones(48)).reshape(2, 3, 2, 2, 2)
+    observed = 100.0 * np.concatenate([marginal(p, scope).ravel() for scope in TRIPLES])
+    found = bt.learn(bt.Moments(full_tables(graph), observed, 100.0), "cccp", prior_variance=None)
+    assert found.attained is None

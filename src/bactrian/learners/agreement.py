@@ -52,9 +52,11 @@ _ROUGHLY = 10.0
 def attained(data: PackedData, learner: Any, solution: Solution, settings: Settings, workers: Workers) -> float | None:
     """Agreement of cold inference at the learned weights with the learned beliefs, from 0 to 1.
 
-    1 on trees, and where the entropy is concave. None where it is not known: learners without beliefs of their own, and
-    refined polytopes.
+    1 on trees, and where the entropy is concave. None where it is not known: learners without beliefs of their own,
+    refined polytopes, and region graphs, whose numbers need not suit belief propagation.
     """
+    if data.hub_numbers is not None:
+        return None
     carving = _carving(data, learner, settings)
     if carving is None:
         return None
