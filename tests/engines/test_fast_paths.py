@@ -174,3 +174,19 @@ def test_direction_is_that_of_the_dense_update_of_bfgs(n_pairs: int) -> None:
         inverse = left @ inverse @ left.T + np.outer(s, s) / (s @ y)
     gradient = rng.normal(size=n)
     np.testing.assert_allclose(memory.direction(gradient), -inverse @ gradient, rtol=1e-10)
+
+
+@pytest.mark.parametrize("damping", [0.5, 0.75])
+def test_damped_sweeps_of_the_fast_path_reach_the_same_optimum(damping: float) -> None:
+    data = graphs(3, "clusters", own_tables=False)
+    found = []
+    for fast in (True, False):
+        packed = pack(data)
+        schedule = replace(SCHEDULE, worth_compiling=1 if fast else 10**9)
+        dual = Dual(packed, carve(packed, "convex"), Prior(1.0, 0.0), Workers(1), schedule=schedule)
+        weights = np.random.default_rng(1).normal(size=packed.n_weights)
+        found.append(dual.evaluate(weights, tolerance=1e-10, max_sweeps=2000, damping=damping))
+        assert found[-1].residual <= 1e-10
+        assert 2 < found[-1].sweeps < 2000
+    assert found[0].value == pytest.approx(found[1].value, rel=1e-12)
+    np.testing.assert_allclose(found[0].gradient, found[1].gradient, atol=1e-8)

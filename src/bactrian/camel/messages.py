@@ -223,14 +223,16 @@ class Messages:
         """Sweeps of every instance, beliefs, counts and values."""
         data, layout, beliefs = self.data, self.data.layout, self.beliefs
         self._block_counts[:] = 0.0
-        uniform = self._plan is not None and damping == 0.0 and not self.tables.constrained[0]
+        halvings = round(-math.log2(1.0 - damping))
+        halves = damping == 1.0 - 0.5**halvings
+        uniform = self._plan is not None and halves and not self.tables.constrained[0]
 
         def block(b: int, first: int, last: int) -> None:
             common = (layout, self.tables, self.numbers, self.multipliers, beliefs, data.weights, self.shares)
             counts = self._block_counts[b]
             beliefs.done[first:last] = False
             if uniform:
-                if self._evaluate_uniform(counts, first, last, tolerance, max_sweeps, tree_sweeps):
+                if self._evaluate_uniform(counts, first, last, tolerance, max_sweeps, tree_sweeps, halvings):
                     return
                 if not self.consistency:
                     self.spread_scores()
@@ -251,7 +253,7 @@ class Messages:
             beliefs.counts[: self._block_counts.shape[1]] = self._block_counts.sum(axis=0)
 
     def _evaluate_uniform(
-        self, counts: Floats, first: int, last: int, tolerance: float, max_sweeps: int, tree_sweeps: int
+        self, counts: Floats, first: int, last: int, tolerance: float, max_sweeps: int, tree_sweeps: int, halvings: int
     ) -> bool:
         """The fastest path; whether all instances could take it."""
         data, layout, beliefs, tables = self.data, self.data.layout, self.beliefs, self.tables
@@ -264,7 +266,7 @@ class Messages:
         elif self.consistency:
             done = sweep_uniform(
                 layout, self._plan, tables, self.numbers, self.multipliers, beliefs, data.weights, counts,
-                self._none_skipped, first, last, tolerance, max_sweeps, tree_sweeps, self._states,
+                self._none_skipped, first, last, tolerance, max_sweeps, tree_sweeps, halvings, self._states,
             )  # fmt: skip
         else:
             done = evaluate_apart(
@@ -282,7 +284,7 @@ class Messages:
         counts = np.zeros(self._block_counts.shape[1])
         sweep_uniform(
             self.data.layout, self._plan, self.tables, self.numbers, self.multipliers, self.beliefs, self.data.weights,
-            counts, ~running, first, last, tolerance, sweeps, 1 << 30, self._states,
+            counts, ~running, first, last, tolerance, sweeps, 1 << 30, 0, self._states,
         )  # fmt: skip
         return True
 

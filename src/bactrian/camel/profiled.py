@@ -59,8 +59,16 @@ class ProfiledObjective:
         if self.last is not None and (self.last.value > self._best_value or dual.late):
             dual.recall()
         self.last = self._evaluate(weights)
-        while self._is_saddle and not self.converged and self.damping < SCHEDULE.most_damping and not dual.late:
-            self.damping = 0.5 + 0.5 * self.damping
+        before = SCHEDULE.oscillates
+        for _ in range(SCHEDULE.most_rounds):
+            if not self._is_saddle or self.converged or dual.late:
+                break
+            # What still shrinks needs further sweeps; what goes back and forth needs damping.
+            if self.last.residual > 0.5 * before:
+                if self.damping >= SCHEDULE.most_damping:
+                    break
+                self.damping = 0.5 + 0.5 * self.damping
+            before = self.last.residual
             self.last = self._evaluate(weights)
         self.failures += self._is_saddle and not self.converged
         if self.last.value <= self._best_value and self._keeps and not dual.late:
@@ -90,8 +98,10 @@ class Profiled:
     def __init__(self, dual: Any, run: Run, objective: Any = None) -> None:
         self.dual, self.run = dual, run
         run.listen_to(dual)
-        # At a saddle the value is no bound, so there inexact messages would mislead the line search.
-        loosest = run.gradient_accuracy if dual.has_saddle else SCHEDULE.loosest
+        # At a saddle the value is no bound, so there inexact messages mislead the line search sooner.
+        saddle = dual.has_saddle and objective is None
+        self._finest = run.gradient_accuracy if saddle else run.accuracy
+        loosest = max(self._finest, SCHEDULE.loosest_at_saddle) if saddle else SCHEDULE.loosest
         self.objective: ProfiledObjective = objective or ProfiledObjective(dual, accuracy=loosest)
         self.memory = make_memory(dual.data.n_weights, dual.workers)
         self.sweeps = 0
@@ -138,7 +148,7 @@ class Profiled:
             left -= minimum.iterations
             # The gap is measured with inexact multipliers: before it is believed, or where it no longer falls because
             # of them, sharpen them and go on.
-            floor = {Outcome.CONVERGED: run.accuracy, Outcome.STALLED: SCHEDULE.sharpest}.get(minimum.outcome, np.inf)
+            floor = {Outcome.CONVERGED: self._finest, Outcome.STALLED: SCHEDULE.sharpest}.get(minimum.outcome, np.inf)
             if self.dual.consistency and objective.accuracy > floor and left > 0:
                 objective.accuracy = max(floor, 0.01 * objective.accuracy)
                 if minimum.outcome is Outcome.STALLED:
@@ -161,7 +171,7 @@ class Profiled:
 
     def refine(self, weights: Floats, belief_change: float) -> None:
         """See :class:`InnerSolver`."""
-        wanted = max(self.run.accuracy, 0.1 * belief_change) if np.isfinite(belief_change) else SCHEDULE.loosest
+        wanted = max(self._finest, 0.1 * belief_change) if np.isfinite(belief_change) else SCHEDULE.loosest
         if wanted < self.objective.accuracy:
             self.objective.accuracy = wanted
 
@@ -172,7 +182,7 @@ class Profiled:
     def evaluate(self, weights: Floats) -> Evaluation:
         """See :class:`InnerSolver`; where time is up and they were evaluated last, that has to do."""
         if not (weights is self._evaluated and self.run.is_late()):
-            self.objective.accuracy = min(self.objective.accuracy, self.run.accuracy)
+            self.objective.accuracy = min(self.objective.accuracy, self._finest)
             self._value_and_gradient(weights)
         assert self.objective.last is not None
         return self.objective.last
@@ -189,13 +199,13 @@ class Profiled:
         assert objective.last is not None
         wanted = 0.1 * step.gradient_norm / run.gap_scale
         if wanted < objective.accuracy:
-            objective.accuracy = max(run.accuracy, wanted)
+            objective.accuracy = max(self._finest, wanted)
         # A search that took many trials, or gained next to nothing, was led astray by inexact messages.
         trials = objective.evaluations - self._evaluations_before
         gain = self._value_before - step.value
         if self.dual.consistency and (trials > SCHEDULE.many_trials or gain < SCHEDULE.little_gain * abs(step.value)):
             objective.accuracy = max(
-                SCHEDULE.sharpest, min(objective.accuracy, 0.01 * run.accuracy), 0.1 * objective.accuracy
+                SCHEDULE.sharpest, min(objective.accuracy, 0.01 * self._finest), 0.1 * objective.accuracy
             )
         self._evaluations_before, self._value_before = objective.evaluations, step.value
         stop = run.after_step(step.x, step.value, step.gradient_norm, objective.last.violation)

@@ -47,6 +47,8 @@ class Schedule:
     #: moment gap down.
     loosest: float = 1e-2
     sharpest: float = 1e-13
+    #: The first where some hub's number is negative.
+    loosest_at_saddle: float = 1e-3
     #: Trials in one line search, and relative decrease of the objective, at which messages are made more accurate.
     many_trials: int = 5
     little_gain: float = 1e-12
@@ -55,6 +57,9 @@ class Schedule:
     most_unconverged: int = 300
     #: Star updates that oscillate even with this part of the old multipliers kept are given up.
     most_damping: float = 0.9
+    #: Change of a marginal after a round of sweeps above which they oscillate, and rounds before an evaluation fails.
+    oscillates: float = 0.1
+    most_rounds: int = 8
 
     # --- sweeps (messages.py) ---
 

@@ -133,9 +133,12 @@ def _root(belief: Floats, at: int, divisor: float, states: States) -> None:
 @njit(cache=True, nogil=True, error_model="numpy")
 def _sweep(
     layout: Layout, plan: Plan, tables: Tables, numbers: Numbers, instance: int, backward: bool, scratch: PairScratch,
-    states: States,
+    halvings: int, states: States,
 ) -> float:  # fmt: skip
-    """Star updates of an instance's hubs in turn; the largest change of a marginal, NaN where log space is needed."""
+    """Star updates of an instance's hubs in turn; the largest change of a marginal, NaN where log space is needed.
+
+    With ``halvings`` n a multiplier goes but 2^-n of its way, by n square roots of u_new u_old.
+    """
     k = len(states)
     hub_order, hub_links = layout.hub_order, layout.hub_links
     link_partner, link_axis = layout.link_partner, layout.link_axis
@@ -145,6 +148,7 @@ def _sweep(
     begin, end = layout.instance_hubs[instance], layout.instance_hubs[instance + 1]
     first_link = hub_links[begin]
     low[:], high[:], change[:], rise[:] = 1.0, 1.0, 0.0, 0.0
+    held = np.empty(k)
     for position in range(end - begin):
         hub = hub_order[end - 1 - position if backward else begin + position]
         to = (hub - begin) * k
@@ -166,7 +170,13 @@ def _sweep(
         normalise(belief, to, states)
         for link in range(first, last):
             at = (link - first_link) * k
+            if halvings > 0:
+                for state in range(k):
+                    held[state] = message[at + state]
             divide_out(message, at, product, (link - first) * k, belief, to, change, 0, rise, 0, states)
+            for _ in range(halvings):
+                for state in range(k):
+                    message[at + state] = math.sqrt(message[at + state] * held[state])
     # Checked once: what has left the range of floating point stays outside it.
     if not (smallest(low, 0, states) > LEAST and largest(high, 0, states) < MOST):
         return np.nan
@@ -266,12 +276,12 @@ def is_narrow(layout: Layout, tables: Tables, instance: int) -> bool:
 def sweep_uniform(
     layout: Layout, plan: Plan, tables: Tables, numbers: Numbers, multipliers: Floats, beliefs: Beliefs,
     weights: Floats, shared_counts: Floats, skipped: Bools, first: int, last: int, tolerance: float,
-    max_sweeps: int, tree_sweeps: int, states: States,
+    max_sweeps: int, tree_sweeps: int, halvings: int, states: States,
 ) -> bool:  # fmt: skip
     """Sweep instances ``first:last`` and evaluate D there; sets ``beliefs.done`` and returns whether all were done.
 
     The messages of a tree that needs but ``tree_sweeps`` sweeps start from scratch. Instances that are ``skipped`` stay
-    as they are.
+    as they are. Damped sweeps (``halvings``) end with one that is not, after which D is that of the multipliers.
     """
     k = len(states)
     scratch = new_scratch(layout, first, last, k)
@@ -297,8 +307,13 @@ def sweep_uniform(
         limit = tree_sweeps if from_scratch else max_sweeps
         sweeps = 0
         residual = np.inf
-        while fast and sweeps < limit and residual > tolerance and not (sweeps > 0 and beliefs.late[0]):
-            residual = _sweep(layout, plan, tables, numbers, instance, sweeps % 2 == 0, scratch, states)
+        asked = tolerance if halvings == 0 else 0.5 * tolerance
+        while fast and sweeps < limit and residual > asked and not (sweeps > 0 and beliefs.late[0]):
+            residual = _sweep(layout, plan, tables, numbers, instance, sweeps % 2 == 0, scratch, halvings, states)
+            sweeps += 1
+            fast = not math.isnan(residual)
+        if fast and halvings > 0:
+            residual = _sweep(layout, plan, tables, numbers, instance, sweeps % 2 == 0, scratch, 0, states)
             sweeps += 1
             fast = not math.isnan(residual)
         fast = fast and in_range(scratch.belief, (end - begin) * k)
