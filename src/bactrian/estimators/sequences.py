@@ -95,12 +95,11 @@ class LinearChainCRF(SequenceCRF):
             follows = np.zeros(n, dtype=bool)
             follows[sequence_edges(lengths, given.breaks, None).transitions[:, 1]] = True
             bounds = np.append(np.flatnonzero(~follows), n)
-        nodes = self.weights_[: self.n_features_in_ * k].reshape(-1, k)
-        tied = self.weights_[self.n_features_in_ * k :]
+        nodes, tied = np.split(self.weights_, [self._vocabularies["X"].n_features * k])
         table = TiedTable.make(self.transition_tables, k).expand(tied).reshape(k, k)
         scores, codes = np.empty((n, k)), np.empty(n, dtype=np.int64)
         workers, sure = Workers(self.n_threads), np.empty(bounds.size - 1, dtype=bool)
-        Inputs(rows["X"].inputs).times(nodes, scores, workers)
+        Inputs(rows["X"].inputs).times(nodes.reshape(-1, k), scores, workers)
         workers.run(
             lambda _, first, last: best_labels(scores, table, bounds, first, last, TIE, codes, sure),
             balanced_blocks(np.diff(bounds) + 1.0, N_BLOCKS, _LEAST_TOKENS),
