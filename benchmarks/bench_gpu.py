@@ -30,7 +30,7 @@ from bactrian.camel.dual import Dual
 from bactrian.camel.entropy import carve
 from bactrian.camel.prior import Prior
 from bactrian.engines.numba.threads import Workers
-from bactrian.engines.torch.dual import DeviceDual, make_parts
+from bactrian.engines.torch.parts import DeviceGraphs
 from bactrian.graphs.packing import pack
 from problems import cpu_name, superpixel_like
 
@@ -98,15 +98,16 @@ def evaluate_on_cpu(dual: Dual, weights: Any, sweeps: int) -> float:
     return dual.evaluate(weights, max_sweeps=sweeps, tolerance=-1.0).value
 
 
-def evaluate_on_device(dual: DeviceDual, weights: Any, sweeps: int) -> float:
+def evaluate_on_device(dual: Dual, weights: Any, sweeps: int) -> float:
     """An evaluation with exactly so many sweeps: of itself the engine stops where nothing changes any more."""
-    ((part, stars, scores),) = dual.loaded()
-    dual._set_weights(part, stars, scores, weights)
-    for _ in range(sweeps):
-        float(stars.sweep())
-    values = stars.evaluate()
-    gradient = 0.1 * weights - dual.empirical + dual._moments(part, scores, values, stars)
-    return float(values.value) + float(gradient[0])
+    (part,) = dual.parts
+    with part:
+        part.set_weights(weights)
+        for _ in range(sweeps):
+            float(part.stars.sweep())
+        part.pass_messages(max_sweeps=0)
+        found = part.summary()
+        return dual._weight_terms.add(found.value, found.moments, weights)
 
 
 def evaluations(data: bt.GraphData, device: torch.device, found: dict[str, Any]) -> None:
@@ -118,11 +119,12 @@ def evaluations(data: bt.GraphData, device: torch.device, found: dict[str, Any])
     cpu = Dual(packed, carve(packed, "bethe"), Prior(10.0), Workers(2))
     engines: dict[str, Any] = {"cpu, 2 threads": (cpu, weights, nearby)}
     for dtype in (torch.float64, torch.float32):
-        dual = DeviceDual(data, "bethe", Prior(10.0), make_parts(data, None), device=device, dtype=dtype)
+        graphs = DeviceGraphs(data, device, dtype)
+        dual = Dual(graphs, lambda packed: carve(packed, "bethe"), Prior(10.0), Workers(2))
         both = (torch.from_numpy(w).to(device) for w in (weights, nearby))
         engines[f"{device.type}, {str(dtype).removeprefix('torch.')}"] = (dual, *both)
     for name, (dual, w, other) in engines.items():
-        on_device = isinstance(dual, DeviceDual)
+        on_device = dual is not cpu
         repeats = 20 if on_device else 5
         row: dict[str, Any] = {}
         for sweeps in (0, 1, 4):
@@ -181,7 +183,9 @@ def training(
             "moment gap": solution.moment_gap,
         }
         if on_device:
-            row["accuracy on the training data"] = float((solution.beliefs.nodes.argmax(1) == data.labels).mean())
+            row["accuracy on the training data"] = float(
+                (solution.beliefs._tables.nodes.argmax(1) == data.labels).mean()
+            )
             marginals = bactrian.torch.infer(fresh, solution.weights, "bp", device=device, tolerance=1e-4)
             predictions[name] = marginals.predict()
             row["fresh data: seconds"] = marginals.seconds

@@ -14,8 +14,11 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip insta
 
 import bactrian as bt  # noqa: E402
 import bactrian.torch as btt  # noqa: E402
+from bactrian.camel.dual import Dual  # noqa: E402
+from bactrian.camel.entropy import carve  # noqa: E402
 from bactrian.camel.prior import Prior  # noqa: E402
-from bactrian.engines.torch.dual import DeviceDual, make_parts  # noqa: E402
+from bactrian.engines.numba.threads import Workers  # noqa: E402
+from bactrian.engines.torch.parts import DeviceGraphs  # noqa: E402
 from bactrian.torch import CamelLoss, GraphBatch  # noqa: E402
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"))]
@@ -207,14 +210,13 @@ def test_piecewise_passes_no_messages_and_has_none_to_settle():
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_nan_survives_the_maximum_over_parts_and_sweeps(device, chunk, dtype):
     data = loopy_data()
-    dual = DeviceDual(
-        data, "bethe", Prior(1.0), make_parts(data, chunk), device=torch.device(device), dtype=getattr(torch, dtype)
-    )
+    graphs = DeviceGraphs(data, torch.device(device), getattr(torch, dtype), chunk)
+    dual = Dual(graphs, lambda packed: carve(packed, "bethe"), Prior(1.0), Workers(1))
     weights = torch.full((data.n_weights,), torch.nan, dtype=torch.float64, device=device)
     found = dual.evaluate(weights, tolerance=1e-8, max_sweeps=5)
     assert np.isnan([found.value, found.violation, found.residual]).all()
-    for stars in dual.stars():
-        assert torch.isnan(stars.sweep())
+    for part in dual.parts:
+        assert torch.isnan(part.stars.sweep())
 
 
 # ---- empty graphs
@@ -387,8 +389,8 @@ def full(*_arguments, **_options):
 
 ENGINE = "bactrian.engines.torch"
 PLACES = [
-    f"{ENGINE}.dual.Stars", f"{ENGINE}.inputs.DeviceRows.to", f"{ENGINE}.inputs.DeviceScores.moments",
-    f"{ENGINE}.dual.DeviceLinearisation.update", f"{ENGINE}.dual.DeviceMessages.hub_beliefs",
+    f"{ENGINE}.parts.Stars", f"{ENGINE}.inputs.DeviceRows.to", f"{ENGINE}.inputs.DeviceScores.moments",
+    f"{ENGINE}.parts.DevicePart.hub_sums", f"{ENGINE}.parts.DevicePart.set_beliefs_before",
     f"{ENGINE}.structure.Structure.to", "torch.zeros",
 ]  # fmt: skip
 
@@ -400,7 +402,7 @@ def test_too_little_memory_is_explained_wherever_it_is_met_in_learning(place, mo
     monkeypatch.setattr(place, full)
     with pytest.raises(btt.DeviceMemoryError, match=r"3 graphs at once take about .* on cpu; give chunk= .* chunk=1"):
         btt.learn(data, "cccp", device="cpu")
-    if "moments" not in place and "update" not in place and "hub_beliefs" not in place:
+    if not any(word in place for word in ("moments", "hub_sums", "beliefs_before")):
         with pytest.raises(btt.DeviceMemoryError, match="3 graphs at once"):
             btt.infer(data, weights, device="cpu")
 

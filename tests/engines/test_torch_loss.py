@@ -37,7 +37,7 @@ def scores(seed: int = 0, *, shared: bool = False):
     return nodes, tables, labels
 
 
-def cpu_dual(method: str, nodes, tables, labels, node_factors: str, bias=None) -> float:
+def cpu_dual(method: str, nodes, tables, labels, node_factors: str, g=None) -> float:
     """The CPU's dual with one input a node and an edge, so that the scores are the weights."""
     n_edges = len(EDGES)
     data = bt.GraphData(
@@ -49,8 +49,8 @@ def cpu_dual(method: str, nodes, tables, labels, node_factors: str, bias=None) -
         carve(packed, "convex") if method == "convex" else carve(packed, "bethe" if method == "cccp" else "clusters")
     )
     dual = Dual(packed, carving, Prior(None), Workers(1), consistency=method != "piecewise")
-    if bias is not None:
-        dual.part.linearisation[:] = -bias.ravel()
+    if g is not None:
+        dual.part.linearisation[:] = g.ravel()
     weights = np.concatenate([nodes.numpy().ravel(), tables.expand(n_edges, K, K).numpy().ravel()])
     return dual.evaluate(weights, tolerance=1e-13, max_sweeps=2000 if dual.consistency else 0).value
 
@@ -73,9 +73,9 @@ def test_cccp_loss_after_a_relinearisation_is_the_dual_with_that_linearisation()
     loss(nodes, tables, batch, labels, ["a", "b"])
     loss.relinearise()
     value = loss(nodes, tables, batch, labels, ["a", "b"])
-    bias = torch.cat([loss._states[name].bias for name in ("a", "b")]).numpy()
-    assert np.abs(bias).max() > 0.1
-    assert float(value) == pytest.approx(cpu_dual("cccp", nodes, tables, labels, "clusters", bias), rel=1e-10)
+    g = torch.cat([loss._states[name].linearisation for name in ("a", "b")]).numpy()
+    assert np.abs(g).max() > 0.1
+    assert float(value) == pytest.approx(cpu_dual("cccp", nodes, tables, labels, "clusters", g), rel=1e-10)
 
 
 @pytest.mark.parametrize(

@@ -18,10 +18,10 @@ from bactrian.camel.entropy import Carving, CountingNumbers, carve
 from bactrian.camel.joint import Alternating, Joint
 from bactrian.camel.linearisation import Linearisation
 from bactrian.camel.messages import MessageTables
+from bactrian.camel.parts import Vector
 from bactrian.camel.profiled import Profiled
 from bactrian.camel.run import InnerSolver, Run, Settings
 from bactrian.camel.schedule import SCHEDULE
-from bactrian.engines.files.packed_folder import PackedFolder
 from bactrian.engines.numba.threads import Workers
 from bactrian.errors import check_number
 from bactrian.graphs.packed import PackedData
@@ -121,10 +121,10 @@ class Camel:
                 return f"{name}, tightened" if self.tighten else name
         return repr(self)
 
-    def learn(self, data: PackedData | PackedFolder, settings: Settings, workers: Workers) -> Solution:
-        """Fit the weights of packed data."""
+    def learn(self, data: Any, settings: Settings, workers: Workers) -> Solution:
+        """Fit the weights of packed data, of any kind that :func:`bactrian.camel.parts.store` takes."""
         carving = None
-        if isinstance(data, PackedFolder):
+        if not data.in_memory:
             self._check_streams()
         else:
             if self.start == "empirical":
@@ -133,7 +133,7 @@ class Camel:
                 require_bethe(data)
             carving = self.carving(data, settings)  # what is wrong with its numbers is said before any work
         run = Run(settings, data, self.name)
-        weights = run.initial_weights()
+        weights: Vector = run.initial_weights()
         if self.start == "piecewise" and self.consistency and settings.start is None:
             weights = self._piecewise_weights(run, workers, weights)
         dual = Dual(
@@ -144,6 +144,7 @@ class Camel:
             consistency=self.consistency,
             communicator=settings.communicator,
         )
+        weights = dual.vectors.of(weights)
         resumed = settings.state is not None and self.consistency and dual.take_up(settings.state)
         linearisation = self.linearisation(dual)
         if not resumed and self.start == "empirical" and dual.relinearises:
@@ -155,7 +156,7 @@ class Camel:
         return run.finish(inner, weights, status)
 
     def _check_streams(self) -> None:
-        """Refuse what needs all of the data in memory."""
+        """Refuse what reads all of the data's arrays."""
         wanted = Camel(self.entropy, self.consistency, self.start, tight=self.tight, fold=self.fold)
         if self != wanted:
             raise ValueError(
@@ -192,7 +193,8 @@ class Camel:
         """Counting numbers of packed data under this learner's entropy."""
         return carve(data, "folded" if self.fold else self.entropy, settings.seed, settings.deadline)
 
-    def _piecewise_weights(self, run: Run, workers: Workers, weights: Floats) -> Floats:
+    def _piecewise_weights(self, run: Run, workers: Workers, weights: Floats) -> Vector:
+        """Weights to start from."""
         dual = Dual(
             run.data,
             lambda part: carve(part, "clusters"),
@@ -201,10 +203,10 @@ class Camel:
             consistency=False,
             communicator=run.settings.communicator,
         )
-        return self.start_from(run, _inner_solver("profiled", dual, run), weights)
+        return self.start_from(run, _inner_solver("profiled", dual, run), dual.vectors.of(weights))
 
-    def start_from(self, run: Run, inner: InnerSolver, weights: Floats) -> Floats:
-        """Weights to start from, by a loose solve; takes arrays of any type that the inner solver does.
+    def start_from(self, run: Run, inner: InnerSolver, weights: Vector) -> Vector:
+        """Weights to start from, by a loose solve.
 
         Only a start: the problem with consistency is convex, so its solution does not depend on it.
         """
@@ -217,9 +219,9 @@ class Camel:
         return result.weights
 
     def relinearise(
-        self, run: Run, inner: InnerSolver, linearisation: Linearisation, weights: Floats
-    ) -> tuple[Floats, Status]:
-        """Inner solves until the beliefs stand still; takes arrays of any type that the inner solver does."""
+        self, run: Run, inner: InnerSolver, linearisation: Linearisation, weights: Vector
+    ) -> tuple[Vector, Status]:
+        """Inner solves until the beliefs stand still."""
         dual = inner.dual
         loose = dual.relinearises and not self.tight
         # A few joint steps leave clusters that disagree, and a linearisation at such beliefs can run away.

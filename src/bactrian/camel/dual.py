@@ -6,39 +6,36 @@ For data with weights M_m and a carving of the entropy,
               + |w|^2 / 2 sigma^2
     dD/dw = E[f] - f_hat + w / sigma^2          dD/dd = E[h]
 
-The bracket is worked out part by part (:class:`bactrian.camel.messages.Messages`): one part for data in memory, one per
-chunk for data in files.
+The bracket is worked out part by part (:mod:`bactrian.camel.parts`): one part for data in memory, one per chunk for
+data in files, one or one per chunk for data on a device.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 from bactrian.arrays import Floats
 from bactrian.camel.entropy import Carving
-from bactrian.camel.file_parts import file_parts
+from bactrian.camel.file_parts import FilePart  # noqa: F401  (registers files with `store`)
 from bactrian.camel.messages import Messages
+from bactrian.camel.parts import Carve, Part, Vector, store
 from bactrian.camel.prior import Prior
 from bactrian.camel.schedule import Schedule
-from bactrian.engines.files.packed_folder import PackedFolder
-from bactrian.engines.numba.long_vectors import add_prior
 from bactrian.engines.numba.threads import Deadline, Workers
-from bactrian.graphs.inputs import N_BLOCKS
-from bactrian.graphs.packed import PackedData
+from bactrian.graphs.packed import TableReader
 from bactrian.parallel.communicator import Alone, Communicator, Message, anywhere, combine, largest
-
-#: Weights from which passes over them are worth several threads.
-_MANY_WEIGHTS = 100_000
+from bactrian.solvers.lbfgs import on_host
+from bactrian.solvers.solution import WarmState
 
 
 class Evaluation(NamedTuple):
     """Value and gradient at some weights and multipliers."""
 
     value: float  #: D with the Gaussian prior, without the L1 term
-    gradient: Floats  #: (n_weights,) of the same
+    gradient: Vector  #: (n_weights,) of the same
     violation: float  #: largest disagreement between a link's cluster and its hub
     sweeps: int  #: sweeps over instances, summed
     residual: float  #: largest change of a marginal in the last sweep
@@ -52,26 +49,32 @@ class Dual:
 
     Parameters
     ----------
-    data : PackedData or PackedFolder
+    data : PackedData, PackedFolder, or of another kind that :func:`bactrian.camel.parts.store` takes
         In memory, one part; in a folder, one part per chunk, of which one at a time is in memory.
     carving : Carving, or a function from PackedData to one
         Counting numbers of all parts, or of each.
 
     Attributes
     ----------
-    parts : list of Messages
-        To be used inside ``with part:``, or by :meth:`loaded`, since a part in a file then gives its memory back.
+    data
+        What was given; of data on a device its packed form.
+    parts : sequence of Part
+        To be used inside ``with part:``, or by :meth:`loaded`.
+    vectors : Vectors
+        Makes vectors over the weights.
     relinearises, has_saddle, is_forest : bool
         Whether, in any part of the data, some entropy is linearised; some hub's number is negative, so that the star
         update solves for a saddle of D; and, in all parts, no instance has a loop.
+    finest : float
+        Change of a belief below which messages only move within rounding.
     message : Message, optional
         What an evaluation sends; None on a single rank.
     """
 
     def __init__(
         self,
-        data: PackedData | PackedFolder,
-        carving: Carving | Callable[[PackedData], Carving],
+        data: Any,
+        carving: Carving | Carve,
         prior: Prior,
         workers: Workers,
         *,
@@ -79,28 +82,29 @@ class Dual:
         communicator: Communicator | None = None,
         schedule: Schedule | None = None,
     ) -> None:
-        self.data, self.prior, self.workers, self.consistency = data, prior, workers, consistency
+        self.prior, self.workers, self.consistency = prior, workers, consistency
         self.communicator = communicator = communicator or Alone()
-        carve = (lambda _: carving) if isinstance(carving, Carving) else carving
-        self.in_memory = isinstance(data, PackedData)
-        if isinstance(data, PackedFolder):
-            self.parts = file_parts(data, carve, workers, consistency=consistency)
-            self.empirical, base = data.observed()[0], 0.0  # of all ranks; chunks have no fixed scores
-            flags = largest(communicator, *self._flags())
+        self._carve: Carve = (lambda _: carving) if isinstance(carving, Carving) else carving
+        self._storage = storage = store(data, self._carve, workers, consistency=consistency, schedule=schedule)
+        if storage.empirical is None:
+            raise ValueError("the data has no labels; the dual needs observed moments")
+        self.data, self.parts, self.vectors = storage.data, storage.parts, storage.vectors
+        self.empirical, base = storage.empirical, storage.base
+        flags: tuple[float, ...] = self._flags()
+        if storage.of_all_ranks:
+            flags = largest(communicator, *flags)
         else:
-            if data.empirical is None:
-                raise ValueError("the data has no labels; the dual needs observed moments")
-            self.parts = [Messages(data, carve(data), workers, consistency=consistency, schedule=schedule)]
-            self.empirical, (base,), flags = combine(communicator, data.empirical, (data.observed_base,), self._flags())
+            self.empirical, (base,), flags = combine(communicator, self.empirical, (base,), flags)
         self.relinearises, self.has_saddle, self.is_forest = bool(flags[0]), bool(flags[1]), not flags[2]
-        self._weight_terms = _WeightTerms(self.empirical, base, prior, workers)
-        self.message = Message(communicator, data.n_weights, 2, 2) if communicator.size > 1 else None
+        self.finest = max(part.finest for part in self.parts)
+        self._weight_terms = self.vectors.weight_terms(self.empirical, base, prior)
+        self.message = Message(communicator, self.data.n_weights, 2, 2) if communicator.size > 1 else None
 
-    def _flags(self) -> tuple[float, float, float]:
+    def _flags(self) -> tuple[float, ...]:
         """Whether some entropy is linearised, some hub's number is negative, and some instance has a loop."""
         parts = self.parts
         return (
-            float(any(part.carving.relinearises for part in parts)),
+            float(any(part.relinearises for part in parts)),
             float(any(part.has_saddle for part in parts)),
             float(not all(part.is_forest for part in parts)),
         )
@@ -109,9 +113,9 @@ class Dual:
     def part(self) -> Messages:
         """The only part, of data in memory."""
         (part,) = self.parts
-        return part
+        return cast(Messages, part)
 
-    def loaded(self) -> Iterator[Messages]:
+    def loaded(self) -> Iterator[Part]:
         """Each part in turn, in use until the next."""
         for part in self.parts:
             with part:
@@ -130,7 +134,7 @@ class Dual:
 
     def evaluate(
         self,
-        weights: Floats,
+        weights: Vector,
         *,
         tolerance: float = 0.0,
         max_sweeps: int = 0,
@@ -145,17 +149,19 @@ class Dual:
         """
         message = self.message
         place = None if message is None else message.vector
-        expected: Floats | None = None
+        expected: Vector = None
         value, violation = 0.0, 0.0
         for part in self.loaded():
             part.set_weights(weights)
             part.pass_messages(tolerance=tolerance, max_sweeps=max_sweeps, tree_sweeps=tree_sweeps, damping=damping)
             found = part.summary(place if expected is None else None)
-            expected = found.moments if expected is None else np.add(expected, found.moments, out=expected)
+            if expected is None:
+                expected = found.moments
+            else:
+                expected += found.moments
             value += found.value
             sweeps += found.sweeps
             violation, residual = larger(violation, found.violation), larger(residual, found.residual)
-        assert expected is not None
         if message is not None:
             (value, sweeps), (violation, residual) = message.combine((value, sweeps), (violation, residual))
             expected = expected.copy()  # the next evaluation overwrites the message
@@ -191,35 +197,56 @@ class Dual:
             found = larger(found, part.largest_violation())
         return largest(self.communicator, found)[0]
 
+    def tables(self) -> TableReader | None:
+        """Belief tables at the last evaluation; None where they exceed the memory."""
+        return None if self._storage.tables is None else self._storage.tables()
+
+    def state(self) -> Any:
+        """What :meth:`take_up` takes: a copy of all multipliers, or this dual itself where they exceed the memory."""
+        if self._storage.tables is None:
+            return self
+        multipliers, linearisations = zip(*(part.state() for part in self.parts), strict=True)
+        return WarmState(np.concatenate(multipliers), np.concatenate(linearisations))
+
     def states(self) -> Iterator[tuple[str, Floats, Floats]]:
-        """Name, multipliers and linearisation of each part; they may be written to."""
+        """Name, multipliers and linearisation of each part; in files they may be written to."""
         for part in self.loaded():
-            yield part.name, part.multipliers, part.linearisation
+            yield part.name, *part.state()
 
     def take_up(self, earlier: Any) -> bool:
         """Go on with the states that an earlier dual, or a checkpoint, has for these parts; whether it has all."""
-        parts = {part.name: part for part in self.parts}
-        taken = 0
+        left = {part.name: [other for other in self.parts if other.name == part.name] for part in self.parts}
         for name, multipliers, linearisation in earlier.states():
-            part = parts.get(name)
-            if part is None or part.multipliers.size != multipliers.size:
+            if sum(part.n_link_states for part in left.get(name, ())) != multipliers.size:
                 continue
-            with part:
-                part.multipliers[:] = multipliers
-                if self.relinearises:
-                    part.linearisation[:] = linearisation
-            taken += 1
-        return not anywhere(self.communicator, taken < len(parts))[0]
+            links = hub_states = 0
+            for part in left.pop(name, ()):
+                ends = links + part.n_link_states, hub_states + int(part.hubs.offset[-1])
+                with part:
+                    own = linearisation[hub_states : ends[1]] if self.relinearises else None
+                    part.take_up(multipliers[links : ends[0]], own)
+                links, hub_states = ends
+        return not anywhere(self.communicator, bool(left))[0]
+
+    def in_memory_at(self, weights: Vector) -> Dual:
+        """The dual itself, or, where its arrays are not for others to read, one in memory with the same state."""
+        if self._storage.readable:
+            return self
+        host = Dual(self.data, self._carve, self.prior, self.workers, consistency=self.consistency)
+        if self.consistency:
+            host.take_up(self.state())
+        host.evaluate(on_host(weights))
+        return host
 
     def parts_at(self, weights: Floats) -> Iterator[Messages]:
-        """The parts of the data, each with its scores at ``weights``."""
+        """The parts of the data, each with its scores at ``weights``, where others may read them."""
         for part in self.loaded():
             part.set_weights(weights)
-            yield part
+            yield cast(Messages, part)
 
     def parts_since(self) -> Iterator[tuple[Messages, Floats]]:
         """Each part with the change of its multipliers since they were last remembered."""
-        for part in self.loaded():
+        for part in cast(Iterator[Messages], self.loaded()):
             assert part.remembered is not None
             with np.errstate(invalid="ignore"):  # multipliers that forbid a state are -inf
                 yield part, part.multipliers - part.remembered
@@ -228,32 +255,3 @@ class Dual:
 def larger(a: float, b: float) -> float:
     """The larger of two numbers, NaN if one is: a maximum that hides a NaN would call it converged."""
     return a if a >= b or np.isnan(a) else b
-
-
-class _WeightTerms:
-    """- w.f_hat - base + sum_k w_k^2 / 2 sigma_k^2, for observed features f_hat and the fixed scores ``base``."""
-
-    def __init__(self, empirical: Floats, base: float, prior: Prior, workers: Workers) -> None:
-        self._empirical, self._base, self._precision, self._workers = empirical, base, prior.precision, workers
-        n_blocks = N_BLOCKS if empirical.size >= _MANY_WEIGHTS else 1
-        self._blocks = np.linspace(0, empirical.size, n_blocks + 1).astype(np.int64)
-
-    def add(self, value: float, gradient: Floats, weights: Floats) -> float:
-        """Add to the ``gradient`` in place, and to the ``value``, which is returned."""
-        precision = self._precision
-        products = np.zeros((self._blocks.size - 1, 2))
-
-        def block(b: int, first: int, last: int) -> None:
-            if isinstance(precision, float):
-                add_prior(gradient, weights, self._empirical, precision, first, last, products[b])
-                return
-            add_prior(gradient, weights, self._empirical, 0.0, first, last, products[b])
-            pull = precision[first:last] * weights[first:last]
-            gradient[first:last] += pull
-            products[b, 1] = pull @ weights[first:last]
-
-        self._workers.run(block, self._blocks)
-        linear, square = products.sum(axis=0)
-        # In this order: with huge scores the first three cancel, and what is left must not drown in their rounding.
-        value = value - float(linear) - self._base
-        return value + 0.5 * (precision if isinstance(precision, float) else 1.0) * float(square)

@@ -27,6 +27,7 @@ concave objective and linearises the rest, ``linearised`` = hub - c_v >= 0 (the 
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,19 +88,32 @@ def carve(data: PackedData, entropy: str | CountingNumbers, seed: int = 0, deadl
     if entropy == "trw":
         with (deadline or Deadline()).half() as half:
             return _tree_reweighted(data, seed, half.late)
-    if entropy == "convex":
-        return _convex(data)
     if entropy not in ENTROPIES:
         raise ValueError(f"entropy must be one of {', '.join(ENTROPIES)} or CountingNumbers, found {entropy!r}")
-    n_hubs = data.layout.n_hubs
     total = data.total_numbers
     kept = (data.hub_given | (data.degrees == 0)).astype(np.float64)
-    if entropy == "folded":
-        kept = _convex(data).hub
-    elif data.hub_numbers is not None and entropy == "bethe":
+    if data.hub_numbers is not None and entropy == "bethe":
         kept = np.maximum(kept, total)  # Kikuchi's numbers may be positive
-    linearised = np.zeros(n_hubs) if entropy == "clusters" else kept - total
-    return Carving(np.ones(data.layout.n_clusters), kept, linearised)
+    return Carving(np.ones(data.layout.n_clusters), *_by_name(entropy, total, kept, lambda: _concave(data)))
+
+
+def pairwise_numbers(entropy: str, degrees: Ints, given: bool) -> tuple[Floats, Floats]:
+    """Kept and linearised numbers of the nodes of a pairwise graph, which follow from their degrees.
+
+    ``given`` says whether nodes have clusters of their own; "total" are Bethe's with nothing linearised.
+    """
+    total = 1.0 - degrees.astype(np.float64)
+    kept = np.maximum(degrees == 0, float(given))
+    if entropy == "total":
+        return total, np.zeros_like(total)
+    return _by_name(entropy, total, kept, lambda: np.maximum(total, -0.5 * degrees))
+
+
+def _by_name(entropy: str, total: Floats, kept: Floats, concave: Callable[[], Floats]) -> tuple[Floats, Floats]:
+    """Kept and linearised numbers of hubs, given Bethe's totals, and what is kept of them plainly and at most."""
+    if entropy in ("folded", "convex"):
+        kept = concave()
+    return kept, kept - total if entropy in ("bethe", "folded") else np.zeros_like(total)
 
 
 def _carve_numbers(data: PackedData, numbers: CountingNumbers) -> Carving:
@@ -165,8 +179,8 @@ def _tree_reweighted(data: PackedData, seed: int, late: Bools) -> Carving:
     return Carving(cluster, _snapped(hub), np.zeros(layout.n_hubs))
 
 
-def _convex(data: PackedData) -> Carving:
-    """kappa_a = 1 and kappa_v = max(1 - d_v, -sum_a 1/p_a), with p_a the number of hubs that a cluster touches.
+def _concave(data: PackedData) -> Floats:
+    """With kappa_a = 1, kappa_v = max(1 - d_v, -sum_a 1/p_a), with p_a the number of hubs that a cluster touches.
 
     A singleton cluster that is its variable's hub counts among the d_v only through the hub itself.
 
@@ -190,7 +204,7 @@ def _convex(data: PackedData) -> Carving:
         parts[layout.instance_clusters[m] : layout.instance_clusters[m + 1]] += _share_a_variable(data, m, taking)
     shares = np.bincount(layout.link_hub, weights=(1.0 / parts)[layout.link_cluster], minlength=layout.n_hubs)
     hub = np.where(on_tree, total, np.maximum(total, -shares))
-    return Carving(np.ones(layout.n_clusters), _snapped(hub), np.zeros(layout.n_hubs))
+    return _snapped(hub)
 
 
 def _share_a_variable(data: PackedData, instance: int, taking: Bools) -> Bools:

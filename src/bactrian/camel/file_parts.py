@@ -6,10 +6,11 @@ in buffers that the parts share. A pass holds one part in memory, and the vector
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Any
 
 from bactrian.camel.entropy import Carving
 from bactrian.camel.messages import Messages
+from bactrian.camel.parts import Carve, HostVectors, Storage, store
 from bactrian.engines.files.packed_file import MappedFile
 from bactrian.engines.files.packed_folder import PackedFolder
 from bactrian.engines.files.space import Buffers, FileSpace
@@ -17,11 +18,11 @@ from bactrian.engines.numba.layout import Layout
 from bactrian.engines.numba.threads import Workers
 from bactrian.graphs.packed import PackedData
 
-Carve = Callable[[PackedData], Carving]
-
 
 class FilePart(Messages):
     """One chunk of a folder, with the state that outlives a pass."""
+
+    stays = False
 
     def __init__(
         self,
@@ -49,13 +50,15 @@ class FilePart(Messages):
         self._mapped.release()
 
 
-def file_parts(data: PackedFolder, carve: Carve, workers: Workers, *, consistency: bool) -> list[Messages]:
-    """A part for every chunk of a folder."""
+@store.register
+def _(data: PackedFolder, carve: Carve, workers: Workers, *, consistency: bool, **_options: Any) -> Storage:
+    """A part for every chunk of a folder; chunks have no fixed scores."""
     buffers = Buffers(max(chunk.widest for chunk in data.chunks))
-    return [
+    parts = [
         FilePart(chunk.file, file, part, carve(part), workers, consistency=consistency, buffers=buffers)
         for chunk, file, part in data.opened()
     ]
+    return Storage(data, parts, HostVectors(workers), data.observed()[0], of_all_ranks=True)
 
 
 def _capacity(layout: Layout) -> int:

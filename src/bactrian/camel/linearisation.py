@@ -12,33 +12,40 @@ moves the point from which the next solve starts.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from bactrian.arrays import Floats, Ints
-from bactrian.camel.dual import Dual
+from bactrian.camel.dual import Dual, larger
 from bactrian.camel.messages import Messages
-from bactrian.graphs.packed import PackedData
-from bactrian.parallel.communicator import largest
+from bactrian.camel.parts import Hubs, Part, Vector
+from bactrian.camel.schedule import SCHEDULE
+from bactrian.parallel.communicator import largest as largest_anywhere
+from bactrian.solvers.lbfgs import largest
 
-Extrapolate = Callable[[Floats, Floats, Floats], Floats | None]
+Extrapolate = Callable[[Vector, Vector, Vector], Vector | None]
 
 
 class Linearisation:
     """Keeps g of a dual up to date.
 
     ``extrapolate`` accelerates the fixed-point iteration over g: (T(x), T(x) - x, importance) to the next x, or None
-    for T(x). Without it, and on data in files, every update is a step of the concave-convex procedure.
+    for T(x). Without it, and on data that comes and goes part by part, every update is a step of the concave-convex
+    procedure.
     """
 
     def __init__(self, dual: Dual, share: float = 0.0, extrapolate: Extrapolate | None = None) -> None:
         self.dual = dual
-        self._in_memory = _OfPart(dual.part, share, extrapolate) if dual.in_memory else None
+        (first, *others) = dual.parts
+        self._whole = _OfPart(first, share, extrapolate) if first.stays and not others else None
 
     def update(self) -> float:
         """Relinearise at the beliefs of the last evaluation; returns the largest change of g."""
-        change = max(self._of(part).update() for part in self.dual.loaded())
-        return change if self.dual.in_memory else largest(self.dual.communicator, change)[0]
+        change = 0.0
+        for part in self.dual.loaded():
+            change = larger(change, self._of(part).update())
+        return change if self._whole is not None else largest_anywhere(self.dual.communicator, change)[0]
 
     def start_at(self, log_beliefs: Floats) -> None:
         """Linearise at given beliefs of hubs, of data in memory."""
@@ -48,57 +55,57 @@ class Linearisation:
         """Linearise at the observed distribution of states, pooled over all hubs of a kind."""
         counts = pooled_counts(self.dual)
         for part in self.dual.loaded():
-            self._of(part).update(_smoothed_log(part.data, counts))
+            self._of(part).update(part.of_hubs(_smoothed_log(part.hubs, counts)))
 
-    def _of(self, part: Messages) -> _OfPart:
-        return self._in_memory or _OfPart(part)
+    def _of(self, part: Part) -> _OfPart:
+        return self._whole or _OfPart(part)
 
 
 class _OfPart:
     """g of one part."""
 
-    def __init__(self, part: Messages, share: float = 0.0, extrapolate: Extrapolate | None = None) -> None:
+    def __init__(self, part: Part, share: float = 0.0, extrapolate: Extrapolate | None = None) -> None:
         self.part = part
         self._extrapolate = extrapolate
-        data = part.data
-        self._hub = data.hub_of_state
-        self._number = part.carving.linearised[self._hub]
-        self._links = _OnLinks(part, share) if share > 0.0 or data.hub_virtual.any() else None
+        self._number = part.linearised
+        self._links = _OnLinks(part, share) if share > 0.0 or part.hubs.virtual else None
 
-    def update(self, log_beliefs: Floats | None = None) -> float:
+    def update(self, log_beliefs: Vector | None = None) -> float:
         """Relinearise at ``log_beliefs`` of hubs, by default those of the last pass; returns the change of g."""
-        part, number = self.part, self._number
-        hub_log = part.beliefs.hub_log if log_beliefs is None else log_beliefs
-        hub_log = np.where(hub_log == -np.inf, hub_log, np.maximum(hub_log, -part.schedule.deepest))
+        part, number, xp = self.part, self._number, self.part.xp
+        hub_log = part.hub_log if log_beliefs is None else log_beliefs
+        faint = (hub_log < -SCHEDULE.deepest) & xp.isfinite(hub_log)
+        hub_log = xp.where(faint, -SCHEDULE.deepest, hub_log)
         used = number > 0.0
-        g = np.where(used, -number * np.where(used, hub_log, 0.0), 0.0)
+        g = xp.where(used, -number * xp.where(used, hub_log, 0.0), 0.0)
         if self._links is not None:
             g = self._links.spread(g, number, hub_log, at_beliefs=log_beliefs is None)
-        moved = _centred(part, self._hub, g, part.linearisation)
-        change = float(np.abs(moved).max(initial=0.0))
+        old = part.linearisation
+        usable = xp.isfinite(old) & xp.isfinite(g)
+        # Without a constant per hub, for a constant changes nothing; 0 where a state is forbidden.
+        difference = xp.where(usable, g, 0.0) - xp.where(usable, old, 0.0)
+        moved = xp.where(usable, difference - part.hub_sums(xp.exp(part.hub_log) * difference), 0.0)
+        change = largest(moved)
         further = None
         if self._extrapolate is not None and log_beliefs is None:
-            image = np.where(np.isfinite(part.linearisation), part.linearisation, 0.0) + moved
-            further = self._extrapolate(image, moved, np.exp(hub_log))
+            image = xp.where(xp.isfinite(old), old, 0.0) + moved
+            further = self._extrapolate(image, moved, xp.exp(hub_log))
         if further is None:
             part.linearisation[:] = g
             return change
         # Beliefs that have this linearisation take the place of the last ones, and make it one of normalised beliefs.
-        free = used & np.isfinite(g)
-        logs = np.where(free, -further / np.where(used, number, 1.0), hub_log)
-        offsets, hub = part.data.layout.hub_offset, self._hub
-        logs -= np.maximum.reduceat(logs, offsets[:-1])[hub]
-        logs -= np.log(np.bincount(hub, weights=np.exp(logs)))[hub]
-        part.linearisation[:] = np.where(free, -number * np.where(free, logs, 0.0), g)
-        part.set_beliefs_before(np.exp(logs))
+        free = used & xp.isfinite(g)
+        logs = part.normalised(xp.where(free, -further / xp.where(used, number, 1.0), hub_log))
+        part.linearisation[:] = xp.where(free, -number * xp.where(free, logs, 0.0), g)
+        part.set_beliefs_before(xp.exp(logs))
         return change
 
 
 class _OnLinks:
     """Shares of g that sit on the clusters around a hub."""
 
-    def __init__(self, part: Messages, share: float) -> None:
-        self.part = part
+    def __init__(self, part: Any, share: float) -> None:
+        self.part: Messages = part
         data, layout = part.data, part.data.layout
         self._hub_state = data.hub_state_of_link_state
         self._on_links = np.zeros(layout.n_link_states)
@@ -134,37 +141,30 @@ def pooled_counts(dual: Dual) -> Floats:
     """
     most_states, last_kind = 1.0, 0.0
     for part in dual.loaded():
-        most_states = max(most_states, float(np.diff(part.data.layout.hub_offset).max(initial=1)))
-        last_kind = max(last_kind, float(part.data.hub_kind.max(initial=0)))
-    most_states, last_kind = largest(dual.communicator, most_states, last_kind)
+        most_states = max(most_states, float(np.diff(part.hubs.offset).max(initial=1)))
+        last_kind = max(last_kind, float(part.hubs.kind.max(initial=0)))
+    most_states, last_kind = largest_anywhere(dual.communicator, most_states, last_kind)
     counts = np.zeros((int(last_kind) + 1, int(most_states)))
     for part in dual.loaded():
-        assert part.data.hub_truth is not None
-        place = _pool(part.data, counts.shape[1])
-        counts += np.bincount(place, weights=part.data.hub_truth, minlength=counts.size).reshape(counts.shape)
+        assert part.hubs.truth is not None
+        place = _pool(part.hubs, counts.shape[1])
+        counts += np.bincount(place, weights=part.hubs.truth, minlength=counts.size).reshape(counts.shape)
     dual.communicator.add_up(counts.reshape(-1))
     return counts
 
 
-def _smoothed_log(data: PackedData, counts: Floats) -> Floats:
+def _smoothed_log(hubs: Hubs, counts: Floats) -> Floats:
     """(n_hub_states,) log of the pooled distribution of each hub's kind, smoothed by one pseudo-count."""
-    hub, n_hubs = data.hub_of_state, data.layout.n_hubs
-    sizes = np.diff(data.layout.hub_offset)
-    pooled = counts.reshape(-1)[_pool(data, counts.shape[1])]
-    total = np.bincount(hub, weights=pooled, minlength=n_hubs)[hub]
+    sizes = np.diff(hubs.offset)
+    hub = np.repeat(np.arange(sizes.size), sizes)
+    pooled = counts.reshape(-1)[_pool(hubs, counts.shape[1])]
+    total = np.bincount(hub, weights=pooled, minlength=sizes.size)[hub]
     return np.log((pooled + 1.0 / sizes[hub]) / (total + 1.0))
 
 
-def _pool(data: PackedData, most_states: int) -> Ints:
+def _pool(hubs: Hubs, most_states: int) -> Ints:
     """(n_hub_states,) place of each hub state among the states of all kinds."""
-    hub = data.hub_of_state
-    state = np.arange(data.layout.n_hub_states) - data.layout.hub_offset[hub]
-    return data.hub_kind[hub] * most_states + state
-
-
-def _centred(part: Messages, hub: Ints, new: Floats, old: Floats) -> Floats:
-    """The change of g without a constant per hub, for a constant changes nothing; 0 where a state is forbidden."""
-    usable = np.isfinite(old) & np.isfinite(new)
-    difference = np.subtract(new, old, out=np.zeros_like(new), where=usable)
-    mean = np.bincount(hub, weights=np.exp(part.beliefs.hub_log) * difference, minlength=part.data.layout.n_hubs)
-    return np.where(usable, difference - mean[hub], 0.0)
+    sizes = np.diff(hubs.offset)
+    state = np.arange(hubs.offset[-1]) - np.repeat(hubs.offset[:-1], sizes)
+    place: Ints = np.repeat(hubs.kind, sizes) * most_states + state
+    return place

@@ -1,18 +1,19 @@
 """Messages on packed data: scores, multipliers and beliefs, and the sweeps that relate them (Eq. 11).
 
-Learning and inference both work on this object. To the dual it is a part of the data, of which a file may keep another
-kind (:mod:`bactrian.camel.file_parts`); the dual adds observed moments and a prior to the sum of its parts.
+Learning and inference both work on this object. To the dual it is the part that stays in memory
+(:mod:`bactrian.camel.parts`).
 """
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 
 from bactrian.arrays import Bools, Floats, Ints
 from bactrian.camel.entropy import Carving
+from bactrian.camel.parts import Carve, HostVectors, Hubs, Storage, Summary, store
 from bactrian.camel.schedule import SCHEDULE, Schedule
 from bactrian.engines.files.space import Space
 from bactrian.engines.numba.equal_pairs import Plan, evaluate_apart, evaluate_given, make_plan, sweep_uniform
@@ -26,16 +27,6 @@ from bactrian.graphs.packed import PackedData, TableReader, tables_by_number
 
 #: Table entries below which a block is not worth handing to a thread.
 _LEAST_ENTRIES = 2_000.0
-
-
-class Summary(NamedTuple):
-    """What the last pass over a part adds to the dual."""
-
-    value: float
-    sweeps: float
-    violation: float
-    residual: float
-    moments: Floats  #: (n_weights,) E[f]
 
 
 class Messages:
@@ -53,15 +44,19 @@ class Messages:
         delta, in log space.
     linearisation : (n_hub_states,)
         g, subtracted from the scores of hubs (Eq. 10); inf forbids a state.
-    name : str
-        Of the part among those of a dual.
     remembered : (n_link_states,) or None
         Multipliers that :meth:`recall` takes up.
     shares : (n_links,)
         Part of its hub's scores that each link's cluster takes; 0 with consistency.
     tables, beliefs
         Scores at the last weights, and beliefs at the last pass; see :mod:`bactrian.engines.numba.stars`.
+    name, stays, relinearises, has_saddle, is_forest, finest, xp
+        See :class:`bactrian.camel.parts.Part`.
     """
+
+    stays = True
+    finest = 0.0
+    xp: Any = np
 
     def __init__(
         self,
@@ -86,8 +81,10 @@ class Messages:
         self.linearisation = space.zeros(layout.n_hub_states)
         self.remembered: Floats | None = None
         self._beliefs_before: Floats | None = None
+        self._hub_of_state: Ints | None = None
         self._states = _equal_states(layout, carving, schedule)
         self._plan = Plan(*map(space.keep, make_plan(layout))) if self._states else None
+        self.relinearises = carving.relinearises
         self.has_saddle = bool((carving.hub < 0.0).any())
         self.is_forest = bool(layout.instance_is_tree.all())
         self._none_skipped = np.zeros(layout.n_instances, dtype=np.bool_)
@@ -288,9 +285,50 @@ class Messages:
         )  # fmt: skip
         return True
 
+    @property
+    def hub_log(self) -> Floats:
+        """(n_hub_states,) log beliefs of hubs at the last pass."""
+        return self.beliefs.hub_log
+
     def hub_beliefs(self) -> Floats:
         """(n_hub_states,) beliefs of hubs at the last pass."""
         return np.exp(self.beliefs.hub_log)
+
+    @property
+    def hubs(self) -> Hubs:
+        """See :class:`Part`."""
+        data = self.data
+        return Hubs(data.layout.hub_offset, data.hub_kind, data.hub_truth, bool(data.hub_virtual.any()))
+
+    @property
+    def _hub(self) -> Ints:
+        """(n_hub_states,) hub of each state; kept by a part that stays."""
+        hub = self.data.hub_of_state if self._hub_of_state is None else self._hub_of_state
+        if self.stays:
+            self._hub_of_state = hub
+        return hub
+
+    @property
+    def linearised(self) -> Floats:
+        """(n_hub_states,) how many times the hub's entropy is linearised."""
+        return self.carving.linearised[self._hub]
+
+    def of_hubs(self, values: Floats) -> Floats:
+        """See :class:`Part`."""
+        return values
+
+    def hub_sums(self, values: Floats) -> Floats:
+        """See :class:`Part`."""
+        hub = self._hub
+        sums = np.bincount(hub, weights=values, minlength=self.data.layout.n_hubs).astype(np.float64)
+        return sums[hub]
+
+    def normalised(self, logs: Floats) -> Floats:
+        """See :class:`Part`."""
+        top = np.maximum.reduceat(logs, self.data.layout.hub_offset[:-1])
+        logs = logs - top[self._hub]
+        normal: Floats = logs - np.log(self.hub_sums(np.exp(logs)))
+        return normal
 
     def summary(self, place: Floats | None = None) -> Summary:
         """What the last pass adds to the dual; moments are written to ``place`` where one is given."""
@@ -308,6 +346,21 @@ class Messages:
         """Take up the multipliers that were last remembered, if any were."""
         if self.remembered is not None:
             self.multipliers[:] = self.remembered
+
+    @property
+    def n_link_states(self) -> int:
+        """Number of multipliers."""
+        return self.data.layout.n_link_states
+
+    def state(self) -> tuple[Floats, Floats]:
+        """Multipliers and linearisation; they may be written to."""
+        return self.multipliers, self.linearisation
+
+    def take_up(self, multipliers: Floats, linearisation: Floats | None) -> None:
+        """See :class:`Part`."""
+        self.multipliers[:] = multipliers
+        if linearisation is not None:
+            self.linearisation[:] = linearisation
 
     def belief_change(self) -> float:
         """Largest change of a hub's belief since this was last asked, or beliefs were set; NaN the first time."""
@@ -399,3 +452,19 @@ class MessageTables(TableReader):
         np.exp(scores, out=scores)
         scores /= scores.sum(axis=1, keepdims=True)
         return scores
+
+
+@store.register
+def _(
+    data: PackedData, carve: Carve, workers: Workers, *, consistency: bool, schedule: Schedule | None = None
+) -> Storage:
+    """Data in memory: one part."""
+    part = Messages(data, carve(data), workers, consistency=consistency, schedule=schedule)
+    return Storage(
+        data,
+        [part],
+        HostVectors(workers),
+        data.empirical,
+        data.observed_base,
+        tables=lambda: MessageTables(part),
+    )

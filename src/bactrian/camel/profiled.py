@@ -10,12 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from bactrian.arrays import Floats
-from bactrian.camel.dual import Evaluation
-from bactrian.camel.memories import make_memory
+from bactrian.camel.dual import Dual, Evaluation
+from bactrian.camel.parts import Vector
 from bactrian.camel.run import InnerResult, Run
 from bactrian.camel.schedule import SCHEDULE
-from bactrian.solvers.lbfgs import Minimum, Outcome, Step, minimise, pseudo_gradient
+from bactrian.solvers.lbfgs import Minimum, Outcome, Step, largest_slope, minimise
 from bactrian.solvers.solution import Status
 
 
@@ -23,8 +22,7 @@ class ProfiledObjective:
     """D minimised over the multipliers by star updates, as a function of w alone.
 
     Multipliers are warm-started. A trial point that turned out worse than the best so far leaves multipliers fitted to
-    the wrong weights, so those of the best point are restored first. ``accuracy`` is the largest change of a marginal
-    that a sweep may still make.
+    the wrong weights, so those of the best point are restored first.
 
     Where some hub's number is negative the star update solves for a saddle of D: before convergence D is no bound, so
     sweeps go on to ``accuracy``, damped where they oscillate. Evaluations that do not get there are ``failures``.
@@ -32,8 +30,8 @@ class ProfiledObjective:
 
     hopeless = False  # whatever messages do, D bounds the optimum or is damped
 
-    def __init__(self, dual: Any, *, accuracy: float, max_sweeps: int = 1000, tree_sweeps: int = 1 << 30) -> None:
-        self.dual = dual  # a Dual, or that of a device
+    def __init__(self, dual: Dual, *, accuracy: float, max_sweeps: int = 1000, tree_sweeps: int = 1 << 30) -> None:
+        self.dual: Dual = dual
         self.accuracy = accuracy
         self.max_sweeps = max_sweeps if dual.consistency else 0
         self.tree_sweeps = tree_sweeps
@@ -47,13 +45,23 @@ class ProfiledObjective:
         self._keeps = dual.consistency and not self._is_exact
         self._best_value = np.inf
 
+    @property
+    def accuracy(self) -> float:
+        """Largest change of a marginal that a sweep may still make; 0 asks for all that rounding allows."""
+        return self._accuracy
+
+    @accuracy.setter
+    def accuracy(self, wanted: float) -> None:
+        # What lies below the messages' precision is as good as nothing: a solver that asks for it has had all.
+        self._accuracy = wanted if wanted >= self.dual.finest else 0.0
+
     def forget(self) -> None:
         """Forget the best point, since the objective has changed."""
         self._best_value = np.inf
         if not self._is_exact:
             self.dual.remove_levels()
 
-    def value_and_gradient(self, weights: Floats) -> tuple[float, Floats]:
+    def value_and_gradient(self, weights: Vector) -> tuple[float, Vector]:
         """Profiled D and its gradient (by the envelope theorem, that of D at the optimal multipliers)."""
         dual = self.dual
         if self.last is not None and (self.last.value > self._best_value or dual.late):
@@ -76,16 +84,16 @@ class ProfiledObjective:
             dual.remember()
         return self.last.value, self.last.gradient
 
-    def _evaluate(self, weights: Floats) -> Evaluation:
+    def _evaluate(self, weights: Vector) -> Evaluation:
         self.evaluations += 1
-        evaluation: Evaluation = self.dual.evaluate(
+        evaluation = self.dual.evaluate(
             weights,
             tolerance=0.0 if self._is_exact else self.accuracy,  # all of the few sweeps that a tree needs
             max_sweeps=self.max_sweeps,
             tree_sweeps=self.tree_sweeps,
             damping=self.damping,
         )
-        self.converged = evaluation.residual <= self.accuracy
+        self.converged = evaluation.residual <= max(self.accuracy, self.dual.finest)
         return evaluation
 
 
@@ -95,7 +103,7 @@ class Profiled:
     Messages are iterated only as far as the moment gap deserves: ``accuracy`` follows the gap down.
     """
 
-    def __init__(self, dual: Any, run: Run, objective: Any = None) -> None:
+    def __init__(self, dual: Dual, run: Run, objective: Any = None) -> None:
         self.dual, self.run = dual, run
         run.listen_to(dual)
         # At a saddle the value is no bound, so there inexact messages mislead the line search sooner.
@@ -103,7 +111,7 @@ class Profiled:
         self._finest = run.gradient_accuracy if saddle else run.accuracy
         loosest = max(self._finest, SCHEDULE.loosest_at_saddle) if saddle else SCHEDULE.loosest
         self.objective: ProfiledObjective = objective or ProfiledObjective(dual, accuracy=loosest)
-        self.memory = make_memory(dual.data.n_weights, dual.workers)
+        self.memory = dual.vectors.memory(dual.data.n_weights)
         self.sweeps = 0
         self._evaluations_before = 0
         self._value_before = np.inf
@@ -124,7 +132,7 @@ class Profiled:
         """Whether messages converged at the last evaluation, where the value depends on it."""
         return self.objective.converged or not self.dual.has_saddle or self.dual.is_forest
 
-    def solve(self, weights: Floats, *, tolerance: float, relative: float = 0.0, max_iterations: int) -> InnerResult:
+    def solve(self, weights: Vector, *, tolerance: float, relative: float = 0.0, max_iterations: int) -> InnerResult:
         """See :class:`InnerSolver`."""
         run, objective = self.run, self.objective
         left = max_iterations
@@ -161,15 +169,14 @@ class Profiled:
                 and not self.dual.relinearises
                 and self.dual.consistency
             ):
-                _, slope = self._value_and_gradient(weights)
-                if np.any(run.settings.prior.l1):
-                    slope = pseudo_gradient(weights, slope, run.settings.prior.l1)
-                if self.memory.largest(slope) > tolerance and objective.accuracy > SCHEDULE.sharpest:
+                _, gradient = self._value_and_gradient(weights)
+                gap = largest_slope(weights, gradient, run.settings.prior.l1)
+                if gap > tolerance and objective.accuracy > SCHEDULE.sharpest:
                     objective.accuracy = max(SCHEDULE.sharpest, 0.01 * objective.accuracy)
                     continue
             return self._result(minimum, total)
 
-    def refine(self, weights: Floats, belief_change: float) -> None:
+    def refine(self, weights: Vector, belief_change: float) -> None:
         """See :class:`InnerSolver`."""
         wanted = max(self._finest, 0.1 * belief_change) if np.isfinite(belief_change) else SCHEDULE.loosest
         if wanted < self.objective.accuracy:
@@ -179,7 +186,7 @@ class Profiled:
         """See :class:`InnerSolver`."""
         self.objective.forget()
 
-    def evaluate(self, weights: Floats) -> Evaluation:
+    def evaluate(self, weights: Vector) -> Evaluation:
         """See :class:`InnerSolver`; where time is up and they were evaluated last, that has to do."""
         if not (weights is self._evaluated and self.run.is_late()):
             self.objective.accuracy = min(self.objective.accuracy, self._finest)
@@ -187,7 +194,7 @@ class Profiled:
         assert self.objective.last is not None
         return self.objective.last
 
-    def _value_and_gradient(self, weights: Floats) -> tuple[float, Floats]:
+    def _value_and_gradient(self, weights: Vector) -> tuple[float, Vector]:
         value, gradient = self.objective.value_and_gradient(weights)
         self._evaluated = weights
         assert self.objective.last is not None
@@ -214,9 +221,9 @@ class Profiled:
     def _result(self, minimum: Minimum, iterations: int) -> InnerResult:
         last = self.objective.last
         assert last is not None
-        gap = np.abs(pseudo_gradient(minimum.x, minimum.gradient, self.run.settings.prior.l1)).max(initial=0.0)
+        gap = largest_slope(minimum.x, minimum.gradient, self.run.settings.prior.l1)
         status = self._status(minimum)
-        return InnerResult(minimum.x, minimum.value, float(gap), last.violation, iterations, status)
+        return InnerResult(minimum.x, minimum.value, gap, last.violation, iterations, status)
 
     def _status(self, minimum: Minimum) -> Status:
         """That of the optimiser, unless messages did not converge, other than because the run was stopped."""

@@ -12,18 +12,17 @@ import numpy as np
 
 from bactrian.arrays import Bools, Floats
 from bactrian.camel.dual import Evaluation
-from bactrian.camel.messages import MessageTables
+from bactrian.camel.parts import Vector
 from bactrian.camel.prior import Prior
 from bactrian.camel.recession import certifies, collect_states, has_direction, is_inside
 from bactrian.camel.schedule import SCHEDULE
-from bactrian.engines.files.packed_folder import PackedFolder
 from bactrian.engines.numba.threads import Deadline
 from bactrian.graphs.junction import JunctionData
-from bactrian.graphs.packed import BeliefTables, PackedData
+from bactrian.graphs.packed import BeliefTables
 from bactrian.graphs.triplets import TightenedData
 from bactrian.parallel.communicator import Alone, Communicator, Message, Signals, total
-from bactrian.solvers.lbfgs import Outcome, pseudo_gradient
-from bactrian.solvers.solution import Callback, Progress, Record, Solution, Status, WarmState
+from bactrian.solvers.lbfgs import Outcome, largest_slope, on_host
+from bactrian.solvers.solution import Callback, Progress, Record, Solution, Status
 
 #: Directions that the path suggests are tried as they are, and rounded to such parts of their largest weight; how far
 #: a direction is followed to see where multipliers go, and sweeps there.
@@ -50,7 +49,7 @@ class Settings:
 class InnerResult:
     """Weights after an inner solve, with what it took."""
 
-    weights: Floats
+    weights: Vector
     objective: float
     gap: float
     violation: float
@@ -61,7 +60,7 @@ class InnerResult:
 class InnerSolver(Protocol):
     """Minimises the dual from given weights and the dual's multipliers; keeps what helps the next solve."""
 
-    dual: Any  #: a Dual, or one that streams: the profiled schedule takes either
+    dual: Any
     sweeps: int
 
     @property
@@ -72,25 +71,25 @@ class InnerSolver(Protocol):
     def failures(self) -> int:
         """Evaluations at which message passing did not converge."""
 
-    def solve(self, weights: Floats, *, tolerance: float, relative: float = 0.0, max_iterations: int) -> InnerResult:
+    def solve(self, weights: Vector, *, tolerance: float, relative: float = 0.0, max_iterations: int) -> InnerResult:
         """Run until the moment gap is at most ``tolerance``, or ``relative`` of what it was at the start."""
 
-    def refine(self, weights: Floats, belief_change: float) -> None:
+    def refine(self, weights: Vector, belief_change: float) -> None:
         """Before a relinearisation: make beliefs consistent enough for a change of that size to mean something."""
 
     def objective_changed(self) -> None:
         """The linearisation was updated."""
 
-    def evaluate(self, weights: Floats) -> Evaluation:
+    def evaluate(self, weights: Vector) -> Evaluation:
         """The dual at ``weights``, as accurately as the run demands."""
 
 
 class Run:
     """Counts work against the limits, reports progress and keeps the history."""
 
-    def __init__(self, settings: Settings, data: PackedData | PackedFolder, name: str) -> None:
+    def __init__(self, settings: Settings, data: Any, name: str) -> None:
         self.settings, self.name = settings, name
-        self.data: Any = data
+        self.data = data
         self.gap_scale = max(1.0, total(settings.communicator, data.total_weight))
         self.gap_tolerance = settings.tolerance * self.gap_scale
         if settings.prior.curvature > 0.0:
@@ -130,15 +129,15 @@ class Run:
             return np.zeros(self.data.n_weights)
         return self.settings.start.copy()
 
-    def after_step(self, weights: Floats, objective: float, gap: float, violation: float) -> bool:
+    def after_step(self, weights: Vector, objective: float, gap: float, violation: float) -> bool:
         """Count an iteration, call back; True where the run must stop."""
         self._iterations += 1
         if self._iterations & (self._iterations - 1) == 0:
-            self._path = [*self._path[-1:], weights.copy()]
+            self._path = [*self._path[-1:], on_host(weights)]
         settings = self.settings
         if settings.callback is not None:
             progress = Progress(
-                len(self.records), self._iterations, objective, gap, violation, self.seconds, weights.copy()
+                len(self.records), self._iterations, objective, gap, violation, self.seconds, on_host(weights)
             )
             answer = settings.callback(progress)
             if isinstance(answer, bool | np.bool_) and answer:
@@ -223,7 +222,7 @@ class Run:
     def finish(
         self,
         inner: InnerSolver,
-        weights: Floats,
+        weights: Vector,
         status: Status,
         junction: JunctionData | TightenedData | None = None,
     ) -> Solution:
@@ -231,22 +230,20 @@ class Run:
         dual = inner.dual
         settings = self.settings
         evaluation = inner.evaluate(weights)
-        slope = pseudo_gradient(weights, evaluation.gradient, settings.prior.l1)
-        gap = float(np.abs(slope).max(initial=0.0))
+        gap = largest_slope(weights, evaluation.gradient, settings.prior.l1)
+        violation = dual.largest_violation()
+        reader, state = dual.tables(), dual.state()
+        weights = on_host(weights)
         objective = evaluation.value + settings.prior.l1 * float(np.abs(weights).sum())
         tables: Sequence[Sequence[Floats]]
-        state: Any
-        if not dual.in_memory:
-            tables, state = NoBeliefs("learning from a folder of packed data"), dual
+        if reader is None:
+            tables = NoBeliefs("learning from a folder of packed data")
+        elif junction is not None:
+            tables = BeliefTables(junction.original, junction.reader(reader))
         else:
-            reader = MessageTables(dual.part)
             tables = BeliefTables(dual.data, reader)
-            if junction is not None:
-                tables = BeliefTables(junction.original, junction.reader(reader))
-            state = WarmState(dual.part.multipliers.copy(), dual.part.linearisation.copy())
-        violation = dual.largest_violation()
         ended = status in (Status.CONVERGED, Status.STALLED, Status.UNRELIABLE)
-        if ended and settings.prior.leaves_free and self._is_unbounded(dual, weights):
+        if ended and settings.prior.leaves_free and self._is_unbounded(dual.in_memory_at(weights), weights):
             status = Status.UNBOUNDED
         return Solution(
             weights=weights,

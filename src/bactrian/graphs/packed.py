@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 
@@ -61,6 +62,8 @@ class PackedData:
     ``views`` says where the clusters of each instance went and what shapes their tables have, on demand, since nothing
     here is a Python object per cluster.
     """
+
+    in_memory: ClassVar[bool] = True  #: so that learners may read the arrays below
 
     layout: Layout
     scores: ScoreMap

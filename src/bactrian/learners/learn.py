@@ -149,7 +149,7 @@ def learn(
         max_relinearisations=int(max_relinearisations),
         seed=seed,
         callback=_with_lines(callback, tolerance) if verbose else callback,
-        start=_checked_start(start, packed.n_weights),
+        start=checked_start(start, packed.n_weights),
         state=start.state if isinstance(start, Solution) else None,
         communicator=communicator,
         deadline=deadline,
@@ -315,7 +315,8 @@ def _checked_method(method: Any) -> Learner:
     return learner
 
 
-def _checked_start(start: ArrayLike | Solution | None, n_weights: int) -> Floats | None:
+def checked_start(start: ArrayLike | Solution | None, n_weights: int) -> Floats | None:
+    """Weights to start from, where there are any."""
     if start is None:
         return None
     weights = real_numbers(start.weights if isinstance(start, Solution) else start, "start", n_weights)

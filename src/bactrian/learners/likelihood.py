@@ -13,6 +13,7 @@ little: such evaluations are counted.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -22,7 +23,6 @@ from bactrian.camel.entropy import Carving, carve
 from bactrian.camel.profiled import Profiled, ProfiledObjective
 from bactrian.camel.run import Run, Settings
 from bactrian.camel.schedule import SCHEDULE
-from bactrian.engines.files.packed_folder import PackedFolder
 from bactrian.engines.numba.schedules import CONVERGED
 from bactrian.engines.numba.threads import Deadline, Workers
 from bactrian.errors import check_choice, check_number
@@ -69,22 +69,22 @@ class Likelihood:
         """The shorthand of this learner; "trw" and "convex" alone are short for CAMEL with these entropies."""
         return self.inference if self.inference in ("exact", "lbp") else f"{self.inference} likelihood"
 
-    def learn(self, data: PackedData | PackedFolder, settings: Settings, workers: Workers) -> Solution:
+    def learn(self, data: Any, settings: Settings, workers: Workers) -> Solution:
         """Fit the weights of packed data."""
         if self.inference == "exact":
             return self._exact(data, settings, workers)
-        if isinstance(data, PackedFolder):
+        if not data.in_memory:
             raise ValueError(f"{self.name} does not learn from a folder of packed data; {_ADVICE}")
         return self._loopy(data, settings, workers)
 
-    def _exact(self, data: PackedData | PackedFolder, settings: Settings, workers: Workers) -> Solution:
+    def _exact(self, data: Any, settings: Settings, workers: Workers) -> Solution:
         junction = None
-        if isinstance(data, PackedData) and not is_forest(data):
+        if data.in_memory and not is_forest(data):
             junction = on_junction_trees(data)
             data = junction.packed
         run = Run(settings, data, self.name)
         dual = Dual(data, _bethe, settings.prior, workers, communicator=settings.communicator)
-        if isinstance(data, PackedFolder) and not dual.is_forest:
+        if not (data.in_memory or dual.is_forest):
             raise ValueError(f"exact does not learn graphs with loops from a folder of packed data; {_ADVICE}")
         inner = Profiled(dual, run, ProfiledObjective(dual, accuracy=run.accuracy, tree_sweeps=2))
         return run.solve(inner, junction)

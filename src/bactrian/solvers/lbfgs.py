@@ -81,6 +81,12 @@ def largest(x: Any) -> float:
     return float(abs(x).max()) if all(x.shape) else 0.0
 
 
+def on_host(x: Any) -> Floats:
+    """A copy of a vector of any array type, as an array in memory."""
+    array: Floats = x if isinstance(x, np.ndarray) else x.cpu().numpy()
+    return array.copy()
+
+
 def _copied(x: Any) -> Any:
     return x.copy() if isinstance(x, np.ndarray) else x.clone()
 
@@ -312,6 +318,11 @@ def pseudo_gradient(x: Floats, gradient: Floats, l1: float | Floats) -> Floats:
     away = np.flatnonzero(x)
     slope[away] = gradient[away] + np.broadcast_to(l1, x.shape)[away] * np.sign(x[away])
     return slope
+
+
+def largest_slope(x: Any, gradient: Any, l1: float) -> float:
+    """Largest entry of the pseudo-gradient; without ``l1``, of vectors of any array type."""
+    return largest(pseudo_gradient(x, gradient, l1) if l1 else gradient)
 
 
 _Found = tuple[Floats, float, Floats] | None

@@ -15,7 +15,7 @@ import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from safetensors.numpy import save
@@ -58,6 +58,8 @@ class PackedFolder:
     >>> packed.n_chunks, solution.converged
     (4, True)
     """
+
+    in_memory: ClassVar[bool] = False
 
     path: Path
     n_weights: int

@@ -7,14 +7,17 @@ Needs the extra ``torch`` (``pip install bactrian[torch]``); nothing else in bac
 
 Which route an evaluation takes
 -------------------------------
+What :func:`learn` adds to learning on the CPU are these parts of the data: the dual, the solver over the weights, the
+outer loop, limits, statuses and certificates are those of :mod:`bactrian.camel`, with vectors on the device.
+
 All three make scores, sweep the multipliers of a :class:`.star_state.StarState` (:meth:`.stars.Stars.solve`, colour
 after colour of a :class:`.structure.Structure`) and evaluate D with its derivatives (:func:`.evaluation.evaluate`).
 They differ in
 
 - **where scores come from**: weights times inputs (``inputs``) for ``learn`` and ``infer``, a network for
   ``CamelLoss``;
-- **where the data is** (``dual``): with one part it stays on the device; with ``chunk=`` there are several parts,
-  moved there in turn with their multipliers;
+- **where the data is** (``parts``): in one part, which stays on the device; with ``chunk=`` in several, moved there in
+  turn with their multipliers;
 - **how a sweep is made**: by one Triton kernel per colour (``kernels``) on a GPU with Triton, for up to 32 labels,
   without damping; by plain tensors otherwise;
 - **linear or log space**: messages are products in linear space while no table has a range above 300 nats (40 for

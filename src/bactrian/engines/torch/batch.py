@@ -10,6 +10,8 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from bactrian.arrays import Ints, rectangular
+from bactrian.camel.entropy import pairwise_numbers
+from bactrian.engines.torch.star_state import NodeNumbers
 from bactrian.engines.torch.structure import Structure, build_structure
 
 
@@ -72,10 +74,11 @@ class GraphBatch:
         self.n_types = n_types  #: None where it follows from the scores
         self.edge_pointer: Ints = np.searchsorted(graph[:, 0], np.arange(self.n_graphs + 1))
         self._structures: dict[tuple[Any, int | None], Structure] = {}
+        self._numbers: dict[tuple[Any, str, bool], NodeNumbers] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         """Without index tensors, which a worker process could not send: those on a GPU stay where they were made."""
-        return self.__dict__ | {"_structures": {}}
+        return self.__dict__ | {"_structures": {}, "_numbers": {}}
 
     @staticmethod
     def copies(
@@ -118,6 +121,15 @@ class GraphBatch:
                 own_tables=n_types is None,
             ).to(device)
         return self._structures[key]
+
+    def numbers(self, structure: Structure, entropy: str, *, own: bool) -> NodeNumbers:
+        """Counting numbers of the nodes; ``own`` says whether their scores are clusters of their own."""
+        key = (structure.nodes.device, entropy, own)
+        if key not in self._numbers:
+            degrees = np.bincount(self.edges.ravel(), minlength=self.n_nodes)[structure.nodes.cpu().numpy()]
+            numbers = NodeNumbers(*map(torch.from_numpy, pairwise_numbers(entropy, degrees, own)))
+            self._numbers[key] = numbers.to(structure.nodes.device)
+        return self._numbers[key]
 
     def checked_scores(self, node_scores: Tensor, edge_scores: Tensor) -> tuple[Tensor, Structure]:
         """Tables of three axes, and the index tensors that fit them."""

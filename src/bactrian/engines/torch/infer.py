@@ -10,16 +10,19 @@ import torch
 from numpy.typing import ArrayLike
 
 from bactrian.arrays import Floats, Ints, real_numbers
-from bactrian.engines.torch.beliefs import GraphBeliefs
+from bactrian.camel.dual import larger
+from bactrian.camel.entropy import carve
 from bactrian.engines.torch.device import checked_chunk, checked_data, checked_device, checked_dtype, explain_memory
-from bactrian.engines.torch.dual import DeviceMessages, make_parts, needed
 from bactrian.engines.torch.evaluation import sum_by_graph
-from bactrian.engines.torch.stars import FINEST, larger, settle
+from bactrian.engines.torch.parts import DeviceGraphs, DeviceTables
+from bactrian.engines.torch.stars import FINEST, settle
 from bactrian.errors import check_number, warn
 from bactrian.graphs.graph_data import GraphData
+from bactrian.graphs.packed import BeliefTables
 from bactrian.solvers.solution import ConvergenceWarning
 
-METHODS = {"bp": "total", "convex": "convex"}
+#: Entropies of the methods, of which nothing is linearised.
+METHODS = {"bp": "bethe", "convex": "convex"}
 
 
 @dataclass(frozen=True)
@@ -34,12 +37,12 @@ class GraphMarginals:
     violation: float  #: largest disagreement between an edge and its node
     method: str
     seconds: float
-    beliefs: GraphBeliefs = field(repr=False)  #: ``beliefs[m][i]``: nodes of graph m, then its edges
+    beliefs: BeliefTables = field(repr=False)  #: ``beliefs[m][i]``: nodes of graph m, then its edges
+    _tables: DeviceTables = field(repr=False)
 
     def edges(self, chosen: ArrayLike | None = None) -> Floats:
         """(n, n_labels, n_labels) belief tables of all edges, or of some, in the order of ``data.edges``."""
-        every = np.arange(self.beliefs.edge_pointer[-1])
-        return self.beliefs.edge_tables(every if chosen is None else np.asarray(chosen, dtype=np.int64))
+        return self._tables.edges(slice(None) if chosen is None else np.asarray(chosen, dtype=np.int64))
 
     def predict(self) -> Ints:
         """The most probable label of each node."""
@@ -95,26 +98,27 @@ def infer(
     if array.shape != (data.n_weights,) or not np.isfinite(array).all():
         raise ValueError(f"weights must be {data.n_weights} finite numbers, found shape {array.shape}")
     place, precision = checked_device(device), checked_dtype(dtype)
-    parts = make_parts(data, checked_chunk(chunk))
-    with torch.no_grad(), explain_memory(place, lambda: needed(parts, precision)):
-        messages = DeviceMessages(data, METHODS[method], parts, device=place, dtype=precision)
+    graphs = DeviceGraphs(data, place, precision, checked_chunk(chunk))
+    with torch.no_grad(), explain_memory(place, graphs.needed):
+        parts = graphs.parts(carve(graphs.packed, METHODS[method]).whole)
         on_device = torch.from_numpy(array).to(place)
         log_partition, sweeps, residual, violation = np.zeros(data.n_graphs), 0, 0.0, 0.0
-        for part, stars, scores in messages.loaded():
-            stars.set_scores(*scores.scores(on_device))
-            tame = method == "convex" and damping is None
-            values, made, left = settle(stars, tolerance, max_iterations, damping=damping or 0.0, tame=tame)
-            graphs = slice(part.first_graph, part.first_graph + part.structure.n_graphs)
-            log_partition[graphs] = sum_by_graph(stars.structure, values).cpu().numpy()
+        for part in parts:
+            with part:
+                stars, scores = part.working
+                stars.set_scores(*scores.scores(on_device))
+                tame = method == "convex" and damping is None
+                values, made, left = settle(stars, tolerance, max_iterations, damping=damping or 0.0, tame=tame)
+                log_partition[part.piece.graphs] = sum_by_graph(stars.structure, values).cpu().numpy()
             sweeps, residual = max(sweeps, made), larger(residual, left)
             violation = larger(violation, float(values.violation))
-        beliefs = GraphBeliefs(messages)
-    converged = residual <= max(tolerance, FINEST[messages.dtype])
+        tables = DeviceTables(graphs, parts)
+    converged = residual <= max(tolerance, FINEST[precision])
     if not converged:
         message = f"{method} did not converge in {sweeps} sweeps: residual {residual:.1e}"
         warn(message, ConvergenceWarning)
     return GraphMarginals(
-        nodes=beliefs.nodes,
+        nodes=tables.nodes,
         log_partition=log_partition,
         converged=converged,
         iterations=sweeps,
@@ -122,5 +126,6 @@ def infer(
         violation=violation,
         method=method,
         seconds=time.perf_counter() - began,
-        beliefs=beliefs,
+        beliefs=BeliefTables(graphs.packed, tables),
+        _tables=tables,
     )

@@ -20,22 +20,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bactrian.camel.camel import SHORTHAND
 from bactrian.engines.torch.batch import GraphBatch
 from bactrian.engines.torch.device import Needed, explain_memory, state_bytes
 from bactrian.engines.torch.evaluation import edge_beliefs, observed_counts
-from bactrian.engines.torch.star_state import node_numbers
 from bactrian.engines.torch.stars import FINEST, Stars, settle
 from bactrian.engines.torch.structure import Structure
 from bactrian.errors import warn
 from bactrian.solvers.solution import ConvergenceWarning
 
-#: Entropy and consistency of each method.
-METHODS = {
-    "piecewise": ("clusters", False),
-    "camel0": ("clusters", True),
-    "convex": ("convex", True),
-    "cccp": ("bethe", True),
-}
+#: Learners whose entropy and consistency the loss takes, and entropies of inference.
+METHODS = {name: SHORTHAND[name] for name in ("piecewise", "camel0", "convex", "cccp")}
 INFERENCE = {"bp": "total", "convex": "convex", "camel0": "clusters"}
 
 
@@ -44,7 +39,7 @@ class InstanceState:
     """What the loss keeps of one instance between visits, in the order of the batch."""
 
     multipliers: Tensor  #: (E, 2, K)
-    bias: Tensor  #: (N, K) minus the linearisation
+    linearisation: Tensor  #: (N, K) g
     log_beliefs: Tensor  #: (N, K) at the last visit
     visits: int = 0  #: since the last relinearisation
 
@@ -166,7 +161,8 @@ class CamelLoss(torch.nn.Module):
             tables, structure = graphs.checked_scores(node_scores, edge_scores)
             labels = graphs.checked_labels(labels, node_scores.shape[1])
             ids = self._checked_ids(instances, graphs)
-            stars = self._stars(structure, node_scores.shape[1])
+            chosen = METHODS[self.method]
+            stars = self._stars(graphs, structure, node_scores.shape[1], str(chosen.entropy), chosen.consistency)
             due = None if ids is None else self._recall(stars, ids, graphs)
             scale = 1.0 / graphs.n_graphs if self.reduction == "mean" else 1.0
             loss: Tensor = _ProfiledDual.apply(node_scores, tables, stars, labels, due, self, scale, graphs)
@@ -190,7 +186,7 @@ class CamelLoss(torch.nn.Module):
             raise ValueError(f"method must be one of {', '.join(INFERENCE)}, found {method!r}")
         with _memory_of(graphs, node_scores, edge_scores):
             tables, structure = graphs.checked_scores(node_scores, edge_scores)
-            stars = self._stars(structure, node_scores.shape[1], entropy=INFERENCE[method], consistency=True)
+            stars = self._stars(graphs, structure, node_scores.shape[1], INFERENCE[method])
             _set_scores(stars, node_scores, tables)
             _, _, residual = settle(stars, self.tolerance, self.max_sweeps, tame=method == "convex")
             every = torch.arange(structure.n_edges, device=node_scores.device)
@@ -211,11 +207,10 @@ class CamelLoss(torch.nn.Module):
         self._states.clear()
 
     def _stars(
-        self, structure: Structure, n_labels: int, *, entropy: str | None = None, consistency: bool | None = None
+        self, graphs: GraphBatch, structure: Structure, n_labels: int, entropy: str, consistency: bool = True
     ) -> Stars:
-        chosen = METHODS[self.method]
-        numbers = node_numbers(structure.degree, entropy or chosen[0], own=self.node_factors == "clusters")
-        stars = Stars(structure, numbers, n_labels, consistency=chosen[1] if consistency is None else consistency)
+        numbers = graphs.numbers(structure, entropy, own=self.node_factors == "clusters")
+        stars = Stars(structure, numbers, n_labels, consistency=consistency)
         stars.records = False  # they live for one call: too short for a recording to pay
         return stars
 
@@ -232,7 +227,7 @@ class CamelLoss(torch.nn.Module):
         """Put what is kept of the instances into a batch's state; returns (N,) whether a node is relinearised."""
         s = stars.structure
         multipliers = stars.multipliers.new_zeros(s.n_edges, 2, stars.n_labels)
-        bias, beliefs = torch.zeros_like(stars.bias), torch.zeros_like(stars.bias)
+        linearisation, beliefs = torch.zeros_like(stars.scores), torch.zeros_like(stars.scores)
         number = torch.empty_like(stars.numbers.linearised)
         number[s.nodes] = stars.numbers.linearised
         due = torch.zeros_like(number, dtype=torch.bool)
@@ -241,17 +236,18 @@ class CamelLoss(torch.nn.Module):
             if state is None:
                 continue
             nodes, edges = graphs.nodes_of(m), graphs.edges_of(m)
-            if state.bias.shape != bias[nodes].shape or state.multipliers.shape != multipliers[edges].shape:
+            shapes = linearisation[nodes].shape, multipliers[edges].shape
+            if (state.linearisation.shape, state.multipliers.shape) != shapes:
                 raise ValueError(f"instances[{m}] = {name!r} was seen before with another graph")
             if self.method == "cccp" and state.visits >= self.relinearise_every:
-                state.bias = number[nodes][:, None] * state.log_beliefs.to(number.device)
+                state.linearisation = -number[nodes][:, None] * state.log_beliefs.to(number.device)
                 state.visits = 0
                 due[nodes] = True
             multipliers[edges] = state.multipliers.to(multipliers)
-            bias[nodes] = state.bias.to(bias)
+            linearisation[nodes] = state.linearisation.to(linearisation)
             beliefs[nodes] = state.log_beliefs.to(beliefs).exp()
         stars.multipliers[s.links] = multipliers[s.edges]
-        stars.bias.copy_(bias[s.nodes])
+        stars.linearisation.copy_(linearisation[s.nodes])
         stars.star_belief.copy_(beliefs[s.nodes])
         return due[s.nodes]
 
@@ -259,13 +255,13 @@ class CamelLoss(torch.nn.Module):
         s = stars.structure
         multipliers = stars.multipliers.new_empty(s.n_edges, 2, stars.n_labels)
         multipliers[s.edges] = stars.multipliers[s.links]
-        bias, log_beliefs = torch.empty_like(stars.bias), torch.empty_like(stars.bias)
-        bias[s.nodes], log_beliefs[s.nodes] = stars.bias, stars.node_log
+        linearisation, log_beliefs = torch.empty_like(stars.node_log), torch.empty_like(stars.node_log)
+        linearisation[s.nodes], log_beliefs[s.nodes] = stars.linearisation, stars.node_log
         for m, name in enumerate(ids):
             nodes, edges = graphs.nodes_of(m), graphs.edges_of(m)
             visits = self._states[name].visits + 1 if name in self._states else 1
             self._states[name] = InstanceState(
-                multipliers[edges].clone(), bias[nodes].clone(), log_beliefs[nodes].clone(), visits
+                multipliers[edges].clone(), linearisation[nodes].clone(), log_beliefs[nodes].clone(), visits
             )
 
 
@@ -273,7 +269,8 @@ def _set_scores(stars: Stars, node_scores: Tensor, tables: Tensor) -> None:
     s = stars.structure
     inside = tables.detach().to(torch.float64)
     stars.set_scores(
-        node_scores.detach().to(torch.float64)[s.nodes] + stars.bias, inside[s.edges] if s.own_tables else inside
+        node_scores.detach().to(torch.float64)[s.nodes] - stars.linearisation,
+        inside[s.edges] if s.own_tables else inside,
     )
 
 
@@ -311,8 +308,8 @@ class _ProfiledDual(torch.autograd.Function):
         for _ in range(loss.relinearisations - 1):
             if due is None or not bool(due.any()):
                 break
-            slope = stars.numbers.linearised[:, None] * stars.node_log
-            stars.bias.copy_(torch.where(due[:, None], slope, stars.bias))
+            slope = -stars.numbers.linearised[:, None] * stars.node_log
+            stars.linearisation.copy_(torch.where(due[:, None], slope, stars.linearisation))
             _set_scores(stars, node_scores, tables)
             values, _, residual = settle(stars, loss.tolerance, sweeps)
         loss.residual = residual

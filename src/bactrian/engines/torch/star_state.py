@@ -1,8 +1,7 @@
 """What star updates and evaluation work on: counting numbers, scores, multipliers and beliefs as plain tensors.
 
-Edges count 1 throughout, so a node's counting numbers follow from its degree d; they are those of
-:mod:`bactrian.camel.entropy` for pairwise graphs. On a GPU the many small launches of a step are recorded once and
-started as one: it takes longer to launch them than to run them.
+Edges count 1 throughout; counting numbers of nodes come from :mod:`bactrian.camel.entropy`. On a GPU the many small
+launches of a step are recorded once and started as one: it takes longer to launch them than to run them.
 """
 
 from __future__ import annotations
@@ -24,8 +23,6 @@ Result = TypeVar("Result")
 
 #: A recording waits for the whole device before it begins, which would spoil one that another thread is making.
 _ONE_AT_A_TIME = threading.Lock()
-#: What :func:`node_numbers` has numbers for.
-ENTROPIES = ("clusters", "bethe", "folded", "convex", "total")
 #: Range of a table (in nats) up to which messages are products in linear space.
 _WIDEST = {torch.float64: 300.0, torch.float32: 40.0}
 #: What changes from evaluation to evaluation.
@@ -42,38 +39,9 @@ class NodeNumbers:
     hub: Tensor  #: (N,) kept number kappa
     linearised: Tensor  #: (N,) number of times the node's entropy is subtracted through its linearisation
 
-    @property
-    def relinearises(self) -> bool:
-        """Whether anything is left to linearise."""
-        return bool(self.linearised.any())
-
     def to(self, device: Any) -> NodeNumbers:
         """The same on another device."""
         return NodeNumbers(self.hub.to(device), self.linearised.to(device))
-
-
-def node_numbers(degree: Tensor, entropy: str, *, own: bool) -> NodeNumbers:
-    """Numbers under ``entropy``; ``own`` says whether node scores are clusters of their own.
-
-    ``clusters``: 1 or 0, nothing linearised. ``bethe``: the same kept, the rest of 1 - d linearised. ``convex``:
-    max(1 - d, -d / 2), the provably concave part. ``folded``: that kept, the rest of 1 - d linearised. ``total``:
-    1 - d, with which star updates are belief propagation.
-    """
-    d = degree.to(torch.float64)
-    kept = torch.ones_like(d) if own else (d == 0.0).to(torch.float64)
-    nothing = torch.zeros_like(d)
-    if entropy == "clusters":
-        return NodeNumbers(kept, nothing)
-    if entropy == "bethe":
-        return NodeNumbers(kept, kept - (1.0 - d))
-    concave = torch.maximum(1.0 - d, -0.5 * d)
-    if entropy == "folded":
-        return NodeNumbers(concave, concave - (1.0 - d))
-    if entropy == "convex":
-        return NodeNumbers(concave, nothing)
-    if entropy == "total":
-        return NodeNumbers(1.0 - d, nothing)
-    raise ValueError(f"entropy must be one of {', '.join(ENTROPIES)}, found {entropy!r}")
 
 
 class Recording(Generic[Result]):
@@ -84,7 +52,7 @@ class Recording(Generic[Result]):
     """
 
     def __init__(self, function: Callable[[], Result]) -> None:
-        self._function = function
+        self._function: Callable[[], Result] | None = function
         self._graph: Any = None
         self._result: Any = None
 
@@ -98,16 +66,19 @@ class Recording(Generic[Result]):
         return result
 
     def _record(self) -> None:
+        function = self._function
+        assert function is not None
         aside = torch.cuda.Stream()
         aside.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(aside):
-            self._function()  # what is set up on first use cannot be recorded
+            function()  # what is set up on first use cannot be recorded
         torch.cuda.current_stream().wait_stream(aside)
         graph = torch.cuda.CUDAGraph()
         # Other threads may go on meanwhile, with launches and transfers of their own.
         with _no_collection(), torch.cuda.graph(graph, stream=aside, capture_error_mode="thread_local"):
-            self._result = self._function()
-        self._graph = graph
+            self._result = function()
+        # Often a method of whoever holds this recording: a cycle would keep the device's memory until a collection.
+        self._graph, self._function = graph, None
 
 
 @contextmanager
@@ -137,8 +108,8 @@ class StarState:
         Scores of nodes (N, K), and of table entries (T, K, K), or (E, K, K) where edges have their own.
     node_log : (N, K)
         log b of the nodes at the last evaluation.
-    bias : (N, K)
-        What the linearisation adds to the scores of nodes; whoever sets the scores adds it.
+    linearisation : (N, K)
+        g; whoever sets the scores of nodes subtracts it.
     star_log, star_belief : (N, K)
         log b of the last star updates, of use once ``swept``, and b, from which the change in the next ones counts.
     unowned : (N,)
@@ -167,7 +138,7 @@ class StarState:
         self.node_log = torch.zeros(n_nodes, n_labels, dtype=torch.float64, device=device)
         self.scores = torch.zeros(n_nodes, n_labels, dtype=torch.float64, device=device)
         self.tables = torch.zeros(0)
-        self.bias = torch.zeros(n_nodes, n_labels, dtype=torch.float64, device=device)
+        self.linearisation = torch.zeros(n_nodes, n_labels, dtype=torch.float64, device=device)
         self.swept = False
         self.star_log = torch.zeros(n_nodes, n_labels, dtype=dtype, device=device)
         self.star_belief = torch.zeros(n_nodes, n_labels, dtype=dtype, device=device)

@@ -16,10 +16,10 @@ import math
 import time
 from functools import partial
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from bactrian.camel.dual import larger
 from bactrian.engines.torch.evaluation import StarValues, evaluate
 from bactrian.engines.torch.kernels import can_update, tables_at_once, update_stars
 from bactrian.engines.torch.star_state import StarState
@@ -162,8 +162,3 @@ def settle(
         if residual > _SLOW * before:
             damping = min(0.5 + 0.5 * damping, _MOST_DAMPING)
         before = min(before, residual)
-
-
-def larger(a: float, b: float) -> float:
-    """The larger of two numbers; NaN where one of them is, which Python's ``max`` may drop."""
-    return float(np.maximum(a, b))

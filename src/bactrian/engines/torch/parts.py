@@ -1,0 +1,411 @@
+"""Parts of the data on a device: the third kind beside those in memory and in files (:mod:`bactrian.camel.parts`).
+
+Graphs are independent given the weights, so the data may be cut into pieces of ``chunk`` graphs. A single piece stays
+on the device; several are kept on the host and moved there in turn, which needs less memory and more time, and changes
+nothing but the order of additions.
+
+Vectors over the weights are on the device, too: an evaluation takes a few milliseconds there, less than L-BFGS on the
+host would take for millions of weights. What comes to the host in an evaluation is a handful of numbers.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Self, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bactrian.arrays import Floats, Ints
+from bactrian.camel.entropy import Carving
+from bactrian.camel.parts import Carve, Hubs, Storage, Summary, store
+from bactrian.camel.prior import Prior
+from bactrian.camel.schedule import SCHEDULE
+from bactrian.engines.numba.threads import Deadline, Workers
+from bactrian.engines.torch.device import Needed, state_bytes
+from bactrian.engines.torch.evaluation import StarValues, joint_beliefs
+from bactrian.engines.torch.inputs import DeviceScores
+from bactrian.engines.torch.star_state import NodeNumbers, Recording
+from bactrian.engines.torch.stars import FINEST, Stars
+from bactrian.engines.torch.structure import build_structure
+from bactrian.graphs.graph_data import GraphData
+from bactrian.graphs.packed import TableReader
+from bactrian.graphs.packing import pack
+from bactrian.solvers.lbfgs import Memory
+
+
+class Piece:
+    """Some consecutive graphs of the data: structure and inputs."""
+
+    def __init__(self, data: GraphData, first: int, last: int) -> None:
+        nodes = int(data.node_pointer[first]), int(data.node_pointer[last])
+        # Edges are sorted by graph, so those of consecutive graphs are consecutive.
+        graph = np.searchsorted(data.node_pointer, data.edges[:, 0], side="right") - 1
+        edges = slice(*np.searchsorted(graph, [first, last]).tolist())
+        own_tables = any(kind.inputs is not None for kind in data.scores.types)
+        self.graphs, self.nodes, self.edges = slice(first, last), slice(*nodes), edges
+        self.structure = build_structure(
+            data.edges[edges] - nodes[0],
+            data.edge_types[edges],
+            np.diff(data.node_pointer[first : last + 1]),
+            data.weights[first:last],
+            n_types=len(data.tables),
+            own_tables=own_tables,
+            symmetric=all(table.tying != "full" for table in data.tables) and not own_tables,
+        )
+        before = np.bincount(data.edge_types[: edges.start], minlength=len(data.tables))
+        self.scores = DeviceScores(data.scores, self.structure, nodes[0], before)
+        self.node_order: Ints = self.structure.nodes.numpy()
+        self._ends = data.edges[edges].ravel()
+
+    @property
+    def links(self) -> Tensor:
+        """(2E,) number inside of the links in the order of the packed data: sorted by node, then by edge."""
+        of_end = torch.empty(self._ends.size, dtype=torch.int64)
+        of_end.view(-1, 2)[self.structure.edges.cpu()] = self.structure.links.cpu()
+        return of_end[torch.from_numpy(np.argsort(self._ends, kind="stable"))]
+
+
+class DeviceGraphs:
+    """Pairwise graphs for a device, in pieces; one of them stays there, several come in turn."""
+
+    in_memory: ClassVar[bool] = False
+
+    def __init__(self, data: GraphData, device: torch.device, dtype: torch.dtype, chunk: int | None = None) -> None:
+        self.packed = pack(data, need_labels=False)
+        self.n_weights, self.total_weight = self.packed.n_weights, self.packed.total_weight
+        self.n_labels, self.first_edge = data.n_labels, data.node_factors == "first-edge"
+        self.device, self.dtype = device, dtype
+        step = data.n_graphs if chunk is None else min(chunk, data.n_graphs)
+        bounds = [(first, min(first + step, data.n_graphs)) for first in range(0, data.n_graphs, step)]
+        # Graphs without nodes make no piece.
+        self.pieces = [Piece(data, *b) for b in bounds if data.node_pointer[b[0]] < data.node_pointer[b[1]]]
+
+    def needed(self, n_vectors: int = 0) -> Needed:
+        """What work takes on the largest of the pieces, beside ``n_vectors`` of weights."""
+        single = self.dtype == torch.float32
+        sizes = []
+        for piece in self.pieces:
+            s = piece.structure
+            state = state_bytes(s.n_nodes, s.n_edges, self.n_labels, own_tables=s.own_tables, single=single)
+            sizes.append((s.nbytes + piece.scores.nbytes + state, s.n_graphs))
+        n_bytes, n_graphs = max(sizes)
+        remedy = (
+            f"give chunk= a smaller number of graphs per pass, such as chunk={max(1, n_graphs // 4)}"
+            if n_graphs > 1
+            else "a single graph cannot be cut further: use device='cpu' or dtype='float32'"
+        )
+        return Needed(n_bytes + 8 * n_vectors * self.n_weights, n_graphs, remedy)
+
+    def parts(self, carving: Carving, *, consistency: bool = True) -> list[DevicePart]:
+        """A part for every piece, under counting numbers of the packed data; edges count 1."""
+        if len(self.pieces) == 1:
+            (piece,) = self.pieces
+            piece.structure, piece.scores = piece.structure.to(self.device), piece.scores.to(self.device)
+        return [DevicePart(self, piece, carving, consistency) for piece in self.pieces]
+
+
+class DevicePart:
+    """A piece of the data under one entropy; see :class:`bactrian.camel.parts.Part`.
+
+    On a GPU that holds all of the data, the launches of scores and moments are recorded as those of sweeps are.
+    """
+
+    name = ""
+    is_forest = False  # not looked at: trees are swept like all else
+    xp: Any = torch
+
+    def __init__(self, data: DeviceGraphs, piece: Piece, carving: Carving, consistency: bool) -> None:
+        self.data, self.piece = data, piece
+        self.stays = len(data.pieces) == 1
+        hub, linearised = (numbers[piece.nodes][piece.node_order] for numbers in (carving.hub, carving.linearised))
+        self.relinearises, self.has_saddle = bool(linearised.any()), bool((hub < 0.0).any())
+        self.finest = FINEST[data.dtype]
+        numbers = NodeNumbers(torch.from_numpy(hub), torch.from_numpy(linearised))
+        self.stars = Stars(
+            piece.structure,
+            numbers.to(piece.structure.nodes.device),
+            data.n_labels,
+            dtype=data.dtype,
+            consistency=consistency,
+            first_edge=data.first_edge,
+        )
+        self.sweeps, self.violation, self.residual = 0, 0.0, 0.0  #: of the last pass
+        self.values: StarValues | None = None  #: of the last pass, until the part is left
+        self._deadline = Deadline()
+        self._working: tuple[Stars, DeviceScores] | None = None
+        self._remembered: Tensor | None = None
+        self._beliefs_before: Tensor | None = None
+        self._records = self.stars.records and self.stays and consistency
+        self._weights: Tensor | None = None  # that launches were recorded with
+        self._loading: Recording[Tensor] | None = None
+        self._moments: dict[tuple[int, int], Recording[Tensor]] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Give back the device's memory: what has changed there is kept."""
+        if self._working is not None and not self.stays:
+            self.stars.take_state(self._working[0])
+        self._working = self.values = None
+
+    @property
+    def working(self) -> tuple[Stars, DeviceScores]:
+        """State and scores on the device, moved there when first asked for."""
+        if self._working is None:
+            device, scores = self.data.device, self.piece.scores
+            self._working = (self.stars, scores) if self.stays else (self.stars.to(device), scores.to(device))
+        return self._working
+
+    def heed(self, deadline: Deadline) -> None:
+        """See :class:`Part`; it is asked between sweeps."""
+        self._deadline = deadline
+
+    @property
+    def late(self) -> bool:
+        """See :class:`Part`."""
+        return self._deadline.has_passed
+
+    def set_weights(self, weights: Tensor) -> None:
+        """See :class:`Part`."""
+        stars, scores = self.working
+        if not self._records:
+            nodes, tables = scores.scores(weights)
+            stars.set_scores(nodes - stars.linearisation, tables)
+            return
+        if self._weights is None:
+            self._weights = torch.empty_like(weights)
+        self._weights.copy_(weights)
+        if self._loading is None:
+            self._load()  # makes the tensors that are then written to in place
+            self._loading = Recording(self._load)
+        stars.check_range(float(self._loading()))
+
+    def _load(self) -> Tensor:
+        nodes, tables = self.piece.scores.scores(cast(Tensor, self._weights))
+        return self.stars.load(nodes - self.stars.linearisation, tables)
+
+    def pass_messages(
+        self, *, tolerance: float = 0.0, max_sweeps: int = 0, tree_sweeps: int = 1 << 30, damping: float = 0.0
+    ) -> None:
+        """See :class:`Part`; trees are swept like all else."""
+        self.values, self.sweeps, self.residual = self.working[0].solve(
+            tolerance=tolerance, max_sweeps=max_sweeps, damping=damping, deadline=self._deadline.at
+        )
+        self.violation = float(self.values.violation)
+
+    def summary(self, place: Floats | None = None) -> Summary:
+        """See :class:`Part`."""
+        assert self.values is not None
+        sweeps = self.sweeps * self.piece.structure.n_graphs
+        return Summary(float(self.values.value), sweeps, self.violation, self.residual, self._expected(self.values))
+
+    def _expected(self, values: StarValues) -> Tensor:
+        """Expected features; recorded where the counts are always the same tensors."""
+        stars, scores = self.working
+        counts = values.node_counts, values.table_counts
+        if not self._records or stars.wide:
+            return scores.moments(*counts)
+        key = counts[0].data_ptr(), counts[1].data_ptr()
+        if key not in self._moments:
+            self._moments[key] = Recording(lambda: scores.moments(*counts))
+        return self._moments[key]().clone()  # the next evaluation overwrites it
+
+    def largest_violation(self) -> float:
+        """See :class:`Part`."""
+        return self.violation
+
+    def remember(self) -> None:
+        """See :class:`Part`."""
+        if self._remembered is None:
+            self._remembered = torch.empty_like(self.stars.multipliers)
+        self._remembered.copy_(self.stars.multipliers)
+
+    def recall(self) -> None:
+        """See :class:`Part`."""
+        if self._remembered is not None:
+            self.stars.multipliers.copy_(self._remembered)
+
+    def remove_levels(self) -> None:
+        """Nothing to do: messages on the device are normalised as they are read."""
+
+    @property
+    def n_link_states(self) -> int:
+        """See :class:`Part`."""
+        return int(self.stars.multipliers.numel())
+
+    def state(self) -> tuple[Floats, Floats]:
+        """See :class:`Part`."""
+        return self.multipliers.ravel(), self.by_node(self.stars.linearisation).ravel()
+
+    def take_up(self, multipliers: Floats, linearisation: Floats | None) -> None:
+        """See :class:`Part`."""
+        taken = torch.from_numpy(multipliers.reshape(-1, self.data.n_labels))
+        self.stars.multipliers[self.piece.links] = taken.to(self.stars.multipliers)
+        if linearisation is not None:
+            self.linearisation[:] = self.of_hubs(linearisation)
+
+    @property
+    def multipliers(self) -> Floats:
+        """(2E, K) multipliers on the host, in the order of the packed data."""
+        found: Floats = self.stars.multipliers.cpu()[self.piece.links].to(torch.float64).numpy()
+        return found
+
+    def by_node(self, values: Tensor) -> Floats:
+        """(N, K) a state of the nodes on the host, in the order of the data."""
+        out = np.empty(values.shape)
+        out[self.piece.node_order] = values.cpu().numpy()
+        return out
+
+    @property
+    def hubs(self) -> Hubs:
+        """See :class:`Part`."""
+        nodes, k, packed = self.piece.nodes, self.data.n_labels, self.data.packed
+        truth = None if packed.hub_truth is None else packed.hub_truth[k * nodes.start : k * nodes.stop]
+        return Hubs(k * np.arange(nodes.stop - nodes.start + 1), packed.hub_kind[nodes], truth, virtual=False)
+
+    @property
+    def linearisation(self) -> Tensor:
+        """See :class:`Part`."""
+        return self.stars.linearisation.view(-1)
+
+    @property
+    def linearised(self) -> Tensor:
+        """See :class:`Part`."""
+        return self.stars.numbers.linearised.repeat_interleave(self.data.n_labels)
+
+    @property
+    def hub_log(self) -> Tensor:
+        """See :class:`Part`."""
+        return self.stars.node_log.view(-1)
+
+    def of_hubs(self, values: Floats) -> Tensor:
+        """See :class:`Part`."""
+        inside = values.reshape(-1, self.data.n_labels)[self.piece.node_order]
+        return torch.from_numpy(inside).to(self.stars.node_log.device).view(-1)
+
+    def hub_sums(self, values: Tensor) -> Tensor:
+        """See :class:`Part`."""
+        return values.view(-1, self.data.n_labels).sum(1).repeat_interleave(self.data.n_labels)
+
+    def normalised(self, logs: Tensor) -> Tensor:
+        """See :class:`Part`."""
+        return logs.view(-1, self.data.n_labels).log_softmax(1).view(-1)
+
+    def belief_change(self) -> float:
+        """See :class:`Part`."""
+        before, beliefs = self._beliefs_before, self.hub_log.exp()
+        self.set_beliefs_before(beliefs)
+        return np.nan if before is None else float((beliefs - before).abs().max())
+
+    def set_beliefs_before(self, beliefs: Tensor) -> None:
+        """See :class:`Part`."""
+        self._beliefs_before = beliefs
+
+
+class DeviceTables(TableReader):
+    """Beliefs of all parts at the last pass, copied to the host; those of edges are computed when asked for."""
+
+    def __init__(self, data: DeviceGraphs, parts: list[DevicePart]) -> None:
+        self._ends = data.packed.layout.cluster_link.reshape(-1, 2)
+        self.nodes = np.concatenate([np.exp(part.by_node(part.stars.node_log)) for part in parts])  #: (N, K)
+        self._multipliers = np.concatenate([part.multipliers for part in parts])
+        self._tables = np.concatenate([part.stars.tables.cpu().numpy() for part in parts])
+        self._table = np.empty(self._ends.shape[0], dtype=np.int64)
+        filled = 0
+        for part in parts:
+            s = part.piece.structure
+            edges = part.piece.edges.start + s.edges.cpu().numpy()
+            self._table[edges] = filled + s.table_of(torch.arange(edges.size)).numpy()
+            filled += part.stars.tables.shape[0]
+
+    def edges(self, chosen: Any) -> Floats:
+        """(n, K, K) belief tables of some edges of the data."""
+        rows, columns = (torch.from_numpy(self._multipliers[ends]) for ends in self._ends[chosen].T)
+        beliefs: Floats = joint_beliefs(torch.from_numpy(self._tables[self._table[chosen]]), rows, columns).numpy()
+        return beliefs
+
+    def cluster(self, index: int) -> Floats:
+        """See :class:`TableReader`."""
+        table: Floats = self.edges([index])[0].ravel()
+        return table
+
+    def hub(self, index: int) -> Floats:
+        """See :class:`TableReader`."""
+        belief: Floats = self.nodes[index].copy()
+        return belief
+
+
+class DeviceVectors:
+    """Vectors over the weights on a device; see :class:`bactrian.camel.parts.Vectors`."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def of(self, values: Any) -> Tensor:
+        """See :class:`Vectors`."""
+        return torch.as_tensor(values, dtype=torch.float64, device=self._device)
+
+    def memory(self, dimension: int) -> Memory:
+        """See :class:`Vectors`."""
+        return DeviceMemory(SCHEDULE.memory, dimension, self._device)
+
+    def weight_terms(self, empirical: Tensor, base: float, prior: Prior) -> DeviceTerms:
+        """See :class:`Vectors`."""
+        precision = prior.precision
+        return DeviceTerms(empirical, base, precision if isinstance(precision, float) else self.of(precision))
+
+
+class DeviceTerms:
+    """See :meth:`bactrian.camel.parts.Vectors.weight_terms`."""
+
+    def __init__(self, empirical: Tensor, base: float, precision: float | Tensor) -> None:
+        self._empirical, self._base, self._precision = empirical, base, precision
+
+    def add(self, value: float, gradient: Tensor, weights: Tensor) -> float:
+        """See :class:`bactrian.camel.parts.WeightTerms`."""
+        pull = self._precision * weights
+        gradient += pull
+        gradient -= self._empirical
+        linear, square = torch.stack([weights @ self._empirical, pull @ weights]).tolist()
+        return float(value - linear - self._base + 0.5 * square)
+
+
+def inner_products(left: Tensor, right: Tensor) -> Floats:
+    """Inner products of the rows of two matrices on the device, brought to the host together."""
+    products: Floats = torch.stack([left @ row for row in right], 1).cpu().numpy()
+    return products
+
+
+class DeviceMemory(Memory):
+    """Pairs of steps and gradient changes on the device; the small matrix of their inner products on the host."""
+
+    def __init__(self, size: int, dimension: int, device: torch.device) -> None:
+        super().__init__(size, 0, cast(Any, inner_products))
+        self._vectors: Any = torch.zeros(2 * self._slots, dimension, dtype=torch.float64, device=device)
+
+    def direction(self, gradient: Any) -> Any:
+        """See :class:`Memory`."""
+        if not self._order:
+            return -gradient / max(1.0, float(gradient.norm()))
+        projections = self.inner(self._vectors, gradient[None])[:, 0]
+        coefficients, scale = self._two_loops(projections)
+        combined = torch.from_numpy(coefficients).to(gradient.device) @ self._vectors
+        return combined.sub_(gradient, alpha=float(scale))
+
+
+@store.register
+def _(data: DeviceGraphs, carve: Carve, workers: Workers, *, consistency: bool, **_options: Any) -> Storage:
+    """Graphs on a device, in one piece or several."""
+    parts, vectors = data.parts(carve(data.packed), consistency=consistency), DeviceVectors(data.device)
+    observed = data.packed.empirical
+    return Storage(
+        data.packed,
+        parts,
+        vectors,
+        None if observed is None else vectors.of(observed),
+        of_all_ranks=True,
+        tables=lambda: DeviceTables(data, parts),
+        readable=False,
+    )
