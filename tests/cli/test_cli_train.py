@@ -666,3 +666,22 @@ def test_a_skip_chain_counts_its_skips_and_warns_of_one_long_document(tmp_path, 
     code, out, err = run([*given, "--documents", "sentences", "-o", tmp_path / "many"], capsys)
     assert "skip edges  0 in 1,001 documents" in out
     assert "joins nothing" in err
+
+
+def test_chinese_by_characters_from_train_to_predict(tmp_path, capsys):
+    path = tmp_path / "zh.conll"
+    sentence = "阿 B-PER\n达 E-PER\n在 O\n罗 B-LOC\n马 E-LOC\n。 O\n\n"
+    path.write_text(sentence * 3, encoding="utf-8")
+    given = ["train", path, "--tokenizer", "characters", "--min-frequency", "1", *QUICK, "-o", tmp_path / "run"]
+    assert run(given, capsys)[0] == 0
+    (tmp_path / "new.txt").write_text("阿达在罗马。", encoding="utf-8")
+    code, out, err = run(["predict", tmp_path / "run", tmp_path / "new.txt"], capsys)
+    assert (code, err) == (0, "")
+    assert [(entity["type"], entity["text"]) for entity in json.loads(out)["entities"]] == [
+        ("PER", "阿达"),
+        ("LOC", "罗马"),
+    ]
+    assert "罗马" in out  # UTF-8, not escapes
+    code, _, err = run(["train", path, "--tokenizer", "([", "-o", tmp_path / "no"], capsys)
+    assert (code, err.count("\n")) == (2, 1)
+    assert err.startswith("bactrian: --tokenizer: pattern '([' is not a regular expression")

@@ -95,7 +95,10 @@ def test_sentences_by_layout():
 def test_own_patterns_and_bad_input():
     assert tokenize("a-b c", re.compile(r"\S+|(?=x)")).words == ("a-b", "c")
     assert tokenize("id: a b", skip=4).starts.tolist() == [4, 6]
-    with pytest.raises(ValueError, match="pattern must be one of plain, news or a compiled pattern, found 'x'"):
+    with pytest.raises(
+        ValueError,
+        match="pattern must be one of plain, news, characters, whitespace or a regular expression, found 'x'",
+    ):
         tokenize("a", "x")
     with pytest.raises(ValueError, match="sentences must be one of"):
         tokenize("a", sentences="x")
@@ -116,3 +119,22 @@ def test_news_tokens_are_mostly_those_of_the_real_corpus(real_data):
             same += tokenize(" ".join(sentence.words), "news").words == sentence.words
             total += 1
     assert same / total > 0.92
+
+
+@pytest.mark.parametrize(
+    ("pattern", "words"),
+    [
+        ("characters", ("阿", "达", "在", "罗", "马", "。")),
+        ("whitespace", ("阿达", "在罗马。")),
+        (r"\w+|[^\w\s]", ("阿达", "在罗马", "。")),
+    ],
+)
+def test_patterns_for_other_languages(pattern, words):
+    assert tokenize("阿达 在罗马。", pattern).words == words
+
+
+def test_what_is_no_pattern_is_refused():
+    with pytest.raises(ValueError, match="pattern must be one of plain, news, characters, whitespace or a regular"):
+        tokenize("a", "spacy")
+    with pytest.raises(ValueError, match=r"pattern '\(\[' is not a regular expression"):
+        tokenize("a", "([")

@@ -75,6 +75,11 @@ DATA_OPTIONS = (
         "or sentences (each is a document).",
     ),
     RunOption("input.fields", list, "Names of the inline tags, such as speaker,location."),
+    RunOption(
+        "input.tokenizer",
+        str,
+        "How predict splits raw text: news (the default), plain, characters, whitespace or a regular expression.",
+    ),
     RunOption("input.encoding", str, "Encoding of text files; utf-8 by default."),
     RunOption("features.preset", str, "conll or seminars; the TOML file's table features has more.", "--features"),
     RunOption("features.pos", bool, "Use the column pos; such a model cannot tag raw text.", "--pos/--no-pos"),

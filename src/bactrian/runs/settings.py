@@ -25,7 +25,7 @@ from bactrian.text.features import CONLL, SEMINARS, EntityFeatures
 from bactrian.text.schemes import checked_scheme
 from bactrian.text.skips import RULES
 from bactrian.text.tagged import SEMINAR_FIELDS
-from bactrian.text.tokenizer import PATTERNS, SENTENCES
+from bactrian.text.tokenizer import SENTENCES, token_pattern
 
 MODELS: dict[str, type[LearnedEstimator]] = {
     "chain": LinearChainCRF,
@@ -74,7 +74,10 @@ class InputSettings:
     def __post_init__(self) -> None:
         check_choice("input.format", self.format, FORMATS)
         check_choice("input.documents", self.documents, DOCUMENTS)
-        check_choice("input.tokenizer", self.tokenizer, PATTERNS)
+        try:
+            token_pattern(self.tokenizer)
+        except (TypeError, ValueError) as error:
+            raise ArgumentError("input.tokenizer", f": {error}") from None
         check_choice("input.sentences", self.sentences, SENTENCES)
         for name in ("columns", "fields", "drop"):
             value = getattr(self, name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,8 @@ from bactrian.text.columns import column_lines
 from bactrian.text.documents import Document, joined_text
 from bactrian.text.schemes import spans
 from bactrian.text.tagged import write_tagged
+
+_NOT_IN_LINES = re.compile("[\\x85\\u2028\\u2029\\ud800-\\udfff]")
 
 
 @dataclass(frozen=True)
@@ -107,8 +110,9 @@ def json_line(document: Document, entities: Iterable[Entity]) -> str:
         "text": joined_text(document).text,
         "entities": [entity.as_dict() for entity in entities],
     }
-    # Line separators of Unicode are escaped with all else beyond ASCII, so a line stays a line for every reader.
-    return json.dumps(record, allow_nan=False)
+    line = json.dumps(record, allow_nan=False, ensure_ascii=False)
+    # What some readers take for the end of a line is escaped, and so are halves of characters, which UTF-8 has not.
+    return _NOT_IN_LINES.sub(lambda found: f"\\u{ord(found[0]):04x}", line)
 
 
 def tagged_text(document: Document, entities: Iterable[Entity]) -> str:

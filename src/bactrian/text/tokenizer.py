@@ -56,12 +56,31 @@ NEWS = "|".join(
     ]
 )
 
-PATTERNS: Mapping[str, re.Pattern[str]] = {"plain": re.compile(PLAIN), "news": re.compile(NEWS)}
+PATTERNS: Mapping[str, re.Pattern[str]] = {
+    "plain": re.compile(PLAIN),
+    "news": re.compile(NEWS),
+    "characters": re.compile(_OTHER),
+    "whitespace": re.compile(r"\S+"),
+}
 
 _BLANK_LINE = re.compile(r"\n[^\S\n]*\n")
 _SENTENCE_END = re.compile(r"[.!?…。！？]+")
 SENTENCES = ("prose", "lines", "paragraphs", "document")
 _CLOSING = set("\"'”’»)]}")
+
+
+def token_pattern(pattern: str | re.Pattern[str]) -> re.Pattern[str]:
+    """The pattern of a name of :data:`PATTERNS`; what is no name is a regular expression, whose matches are tokens."""
+    if not isinstance(pattern, str):
+        return pattern
+    if pattern in PATTERNS:
+        return PATTERNS[pattern]
+    if pattern.isidentifier():
+        raise ValueError(f"pattern must be one of {', '.join(PATTERNS)} or a regular expression, found {pattern!r}")
+    try:
+        return re.compile(pattern)
+    except re.error as error:
+        raise ValueError(f"pattern {pattern!r} is not a regular expression: {error}") from None
 
 
 def tokenize(
@@ -74,8 +93,8 @@ def tokenize(
     text
         The text.
     pattern
-        ``"plain"`` for e-mails and other rough text, ``"news"`` for prose, or a compiled pattern of your own, whose
-        matches are the tokens.
+        ``"plain"`` for e-mails and other rough text, ``"news"`` for prose, ``"characters"`` for scripts without blanks,
+        ``"whitespace"``, or a regular expression of your own, whose matches are the tokens.
     sentences
         Where sentences start. ``"prose"``: after an empty line, and after a full stop, question or exclamation mark
         that a capital follows. ``"lines"``: at each line. ``"paragraphs"``: after empty lines. ``"document"``: only
@@ -99,10 +118,8 @@ def tokenize(
     """
     if not isinstance(text, str):
         raise TypeError(f"text must be a string, found {type(text).__name__}")
-    if isinstance(pattern, str) and pattern not in PATTERNS:
-        raise ValueError(f"pattern must be one of {', '.join(PATTERNS)} or a compiled pattern, found {pattern!r}")
+    compiled = token_pattern(pattern)
     check_choice("sentences", sentences, SENTENCES)
-    compiled = PATTERNS[pattern] if isinstance(pattern, str) else pattern
     matches = [match.span() for match in compiled.finditer(text, skip) if match.end() > match.start()]
     words = [text[start:stop] for start, stop in matches]
     gaps = [text[stop:start] for (_, stop), (start, _) in itertools.pairwise(matches)]
