@@ -16,10 +16,10 @@ from bactrian.errors import ArgumentError, ArgumentTypeError, check_number
 from bactrian.graphs.graph import Scope
 from bactrian.graphs.loglinear import LogLinearModel
 from bactrian.learners.margins import (
+    FitOptions,
     MarginProblem,
     MarginTree,
     NoStateError,
-    Options,
     fit_exactly,
     fit_on_regions,
     tree_of,
@@ -481,7 +481,7 @@ class MarginFit:
 
 
 def fit_margins(
-    checked: CheckedMargins, method: Any, entropy_weight: float, memory_budget: int, options: Options
+    checked: CheckedMargins, method: Any, entropy_weight: float, memory_budget: int, options: FitOptions
 ) -> MarginFit:
     """Learn from margins by the junction tree or on regions, as ``method`` and memory say; warns of what is amiss."""
     problem = checked.problem(entropy_weight, nearest=not checked.is_consistent)
@@ -496,7 +496,7 @@ def fit_margins(
 
 
 def fit_with(
-    checked: CheckedMargins, tree: MarginTree | None, method: Any, entropy_weight: float, options: Options
+    checked: CheckedMargins, tree: MarginTree | None, method: Any, entropy_weight: float, options: FitOptions
 ) -> MarginFit:
     """Learn on a junction tree, or on regions where there is none.
 

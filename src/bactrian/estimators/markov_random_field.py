@@ -46,7 +46,7 @@ from bactrian.inference.infer import OF_WEIGHTS, infer
 from bactrian.inference.joint import joint_marginal, joint_scores
 from bactrian.inference.rounding import round_rows
 from bactrian.learners.learn import matched_inference
-from bactrian.learners.margins import MarginProblem, Options
+from bactrian.learners.margins import FitOptions, MarginProblem
 from bactrian.solvers.solution import AttainmentWarning, Callback, ConvergenceWarning, Solution
 
 #: Nats per variable that a field may lose to independent variables before it is worth a word.
@@ -277,7 +277,7 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
         self.check_params()
         check_number("entropy_weight", entropy_weight, positive=True, below=np.inf)
         checked = check_margins(margins, cardinalities, total, base, impossible)
-        options = Options(
+        options = FitOptions(
             self.tolerance, self.max_iterations, self.max_seconds, self.n_threads, self.seed, callback=callback
         )
         found = fit_margins(checked, self.method, float(entropy_weight), self.memory_budget, options)
@@ -328,7 +328,7 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
         if self.method not in ("auto", "exact"):
             raise ArgumentError("method", f"must be 'auto' or 'exact' for zones, found {self.method!r}")
         checked = check_zones(zones, cardinalities, base, impossible)
-        options = Options(self.tolerance, self.max_iterations, self.max_seconds, 1, self.seed)
+        options = FitOptions(self.tolerance, self.max_iterations, self.max_seconds, 1, self.seed)
         found = fit_all(checked, float(entropy_weight), self.memory_budget, options, self.n_threads)
         template = self.__class__(**{**self.get_params(deep=False), "method": "exact"})
         return Zones(checked, found, lambda z: clone(template)._adopt_margins(checked[z].variables, found[z]))

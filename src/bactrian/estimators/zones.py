@@ -18,7 +18,7 @@ from bactrian.estimators.marginals import (
     check_margins,
     fit_with,
 )
-from bactrian.learners.margins import Options, tree_of
+from bactrian.learners.margins import FitOptions, tree_of
 from bactrian.solvers.solution import ConvergenceWarning
 
 
@@ -93,7 +93,7 @@ def fit_all(
     checked: Sequence[CheckedMargins],
     entropy_weight: float,
     memory_budget: int,
-    options: Options,
+    options: FitOptions,
     n_threads: int | None,
 ) -> list[MarginFit]:
     """Fit every zone on the junction tree that all share."""

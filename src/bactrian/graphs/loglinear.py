@@ -28,7 +28,7 @@ _PLAIN = (np.ndarray, sp.csr_array, sp.csr_matrix)
 
 
 @dataclass(frozen=True)
-class Tables:
+class ClusterTables:
     """Tables of clusters, one below the other; the rows of cluster i begin at ``start[i]``, -1 where it has none."""
 
     rows: Any  #: a sparse matrix of features, or flat scores
@@ -98,7 +98,7 @@ class LogLinearModel:
         has = np.array([own is not None for own in scores], dtype=bool)
         starts = np.where(has, pointer(np.where(has, self.graph.sizes, 0))[:-1], -1)
         rows = np.concatenate([np.zeros(0), *(own for own in scores if own is not None)])
-        other.base_tables = Tables(rows, starts, self.graph.sizes)
+        other.base_tables = ClusterTables(rows, starts, self.graph.sizes)
         return other
 
     def __repr__(self) -> str:
@@ -275,7 +275,7 @@ def _checked_weight(weight: float, name: str) -> float:
     return float(weight)
 
 
-def _checked_features(graph: Domain, features: Sequence[Any]) -> Tables:
+def _checked_features(graph: Domain, features: Sequence[Any]) -> ClusterTables:
     """All features one below the other, equal objects once."""
     table, first = _distinct(features)
     if not first:
@@ -309,14 +309,14 @@ def _checked_features(graph: Domain, features: Sequence[Any]) -> Tables:
             checked_rows(entry, f"features[{i}]")  # says which
     bounds = np.zeros(len(given), dtype=np.int64)
     bounds[order] = pointer(heights[order])[:-1]
-    return Tables(rows, np.where(table >= 0, bounds[table], -1), graph.sizes)
+    return ClusterTables(rows, np.where(table >= 0, bounds[table], -1), graph.sizes)
 
 
-def _checked_base_scores(graph: Domain, base_scores: Sequence[Any] | None) -> Tables:
+def _checked_base_scores(graph: Domain, base_scores: Sequence[Any] | None) -> ClusterTables:
     """All fixed scores one after the other, equal objects once."""
     table, first = _distinct([None] * len(graph.clusters) if base_scores is None else base_scores)
     if base_scores is None or not first:
-        return Tables(np.zeros(0), table, graph.sizes)
+        return ClusterTables(np.zeros(0), table, graph.sizes)
     given = [base_scores[i] for i in first]
     for t, (i, entry) in enumerate(zip(first, given, strict=True)):
         if not (type(entry) is np.ndarray and entry.dtype == np.float64):
@@ -338,7 +338,7 @@ def _checked_base_scores(graph: Domain, base_scores: Sequence[Any] | None) -> Ta
     if (largest == -np.inf).any():
         i = first[int(np.argmax(largest == -np.inf))]
         raise ValueError(f"base_scores[{i}] forbids every state of cluster {i}")
-    return Tables(scores, np.where(table >= 0, starts[table], -1), graph.sizes)
+    return ClusterTables(scores, np.where(table >= 0, starts[table], -1), graph.sizes)
 
 
 def _distinct(entries: Sequence[Any]) -> tuple[Ints, list[int]]:

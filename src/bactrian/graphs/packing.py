@@ -20,11 +20,11 @@ from bactrian.engines.numba.layout import Layout, pair_links
 from bactrian.engines.numba.orders import sweep_order
 from bactrian.graphs.graph import ClusterGraph
 from bactrian.graphs.graph_data import GraphData
-from bactrian.graphs.loglinear import Instance, LogLinearModel, Moments, Samples, Tables
+from bactrian.graphs.loglinear import ClusterTables, Instance, LogLinearModel, Moments, Samples
 from bactrian.graphs.packed import Holes, Incidence, InstanceViews, Observations, PackedData, Scopes, instance_blocks
 from bactrian.graphs.ragged import Ragged, first_of, numbered, pointer, ranges
 from bactrian.graphs.scores import ScoreMap, SparseScores
-from bactrian.graphs.structure import Structure, structure_of
+from bactrian.graphs.structure import GraphStructure, structure_of
 
 #: States of clusters in rows looked at together when they are counted; bounds the memory.
 _COUNTED_AT_ONCE = 1 << 20
@@ -135,7 +135,7 @@ class ModelViews(InstanceViews):
     """Clusters of models made by hand."""
 
     graphs: Sequence[ClusterGraph]
-    structure: Structure
+    structure: GraphStructure
 
     def n_clusters(self, instance: int) -> int:
         """See :class:`InstanceViews`."""
@@ -206,7 +206,7 @@ def _pack_models(models: list[LogLinearModel], states: list[Ints] | None, weight
     return packed
 
 
-def _with_truth(packed: PackedData, structure: Structure, states: Ints, weights: Floats) -> PackedData:
+def _with_truth(packed: PackedData, structure: GraphStructure, states: Ints, weights: Floats) -> PackedData:
     """Add the observed moments: the weighted counts of observed states, mapped like beliefs."""
     layout, sizes = packed.layout, structure.cardinalities
     counts = []
@@ -244,7 +244,7 @@ def _refuse_forbidden(models: list[LogLinearModel], states: list[Ints], weights:
                 )
 
 
-def _collect_tables(models: Sequence[LogLinearModel], structure: Structure) -> tuple[TablePlan, SparseScores]:
+def _collect_tables(models: Sequence[LogLinearModel], structure: GraphStructure) -> tuple[TablePlan, SparseScores]:
     """One table per distinct pair of feature and base-score objects, and the scores of tables and hubs."""
     known = {id(model): model for model in models}
     given = pointer([len(model.graph.clusters) for model in models])
@@ -284,7 +284,7 @@ def _collect_tables(models: Sequence[LogLinearModel], structure: Structure) -> t
     return plan, SparseScores(sp.csr_array(parts, shape=(fixed.size, models[0].n_weights)), fixed)
 
 
-def _stacked(models: Sequence[LogLinearModel], tables: list[Tables], known: list[int]) -> Ints:
+def _stacked(models: Sequence[LogLinearModel], tables: list[ClusterTables], known: list[int]) -> Ints:
     """Where the rows of each instance's given clusters begin with the tables of all known models stacked; -1: none."""
     first = dict(zip(known, pointer([own.rows.shape[0] for own in tables]).tolist(), strict=False))
     starts = dict(zip(known, (own.start for own in tables), strict=True))
@@ -300,7 +300,7 @@ def _rows(starts: Ints, source: Ints, sizes: Ints) -> tuple[Ints, Ints]:
     return ranges(pointer(sizes)[:-1][has], sizes[has]), ranges(first[has], sizes[has])
 
 
-def _hub_kinds(graphs: Sequence[ClusterGraph], structure: Structure) -> Ints:
+def _hub_kinds(graphs: Sequence[ClusterGraph], structure: GraphStructure) -> Ints:
     """Hubs of equal place where all instances share one graph, else hubs with equal cardinalities."""
     if all(graph is graphs[0] for graph in graphs):
         return np.tile(np.arange(structure.instance_hubs[1], dtype=np.int64), len(graphs))
@@ -330,7 +330,7 @@ class TablePlan:
     instance_tables: Ints
 
     @staticmethod
-    def own(structure: Structure) -> TablePlan:
+    def own(structure: GraphStructure) -> TablePlan:
         """A table of its own for every cluster."""
         return TablePlan(
             of_cluster=np.arange(structure.cluster_given.size, dtype=np.int64),
@@ -340,7 +340,7 @@ class TablePlan:
         )
 
 
-def build_layout(structure: Structure, tables: TablePlan) -> Layout:
+def build_layout(structure: GraphStructure, tables: TablePlan) -> Layout:
     """The layout of all instances."""
     hubs, links = structure.instance_hubs, (structure.cluster_links, structure.cluster_link)
     hub_offset = pointer(structure.hub_sizes)
@@ -372,7 +372,7 @@ def build_layout(structure: Structure, tables: TablePlan) -> Layout:
 
 
 def pack_layout(
-    layout: Layout, structure: Structure, scores: ScoreMap, weights: Floats, views: InstanceViews, hub_kind: Ints
+    layout: Layout, structure: GraphStructure, scores: ScoreMap, weights: Floats, views: InstanceViews, hub_kind: Ints
 ) -> PackedData:
     """Packed data of graphs, not yet with labels."""
     degrees = np.diff(layout.hub_links)
@@ -398,7 +398,7 @@ def pack_layout(
     return replace(packed, hub_numbers=np.where(own, structure.hub_numbers, packed.total_numbers))
 
 
-def _collect_projections(structure: Structure) -> tuple[Ints, NDArray[np.int32]]:
+def _collect_projections(structure: GraphStructure) -> tuple[Ints, NDArray[np.int32]]:
     """Where the map of each link begins among all distinct ones."""
     scopes, axes = structure.table_scopes, structure.link_axes
     shapes = Ragged(scopes.bounds, structure.cardinalities[scopes.values])

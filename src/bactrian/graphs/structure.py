@@ -14,7 +14,7 @@ from bactrian.graphs.ragged import Ragged, pointer, shifted
 
 
 @dataclass(frozen=True)
-class Structure:
+class GraphStructure:
     """Instances in the form of :class:`bactrian.engines.numba.layout.Layout`, before tables are packed.
 
     Variables, hubs, links and table clusters are numbered through all instances; ``hub_cluster``, ``cluster_given`` and
@@ -86,7 +86,7 @@ class Structure:
         return np.repeat(np.arange(self.instance_hubs.size - 1), np.diff(self.instance_hubs))
 
 
-def structure_of(graphs: Sequence[ClusterGraph]) -> Structure:
+def structure_of(graphs: Sequence[ClusterGraph]) -> GraphStructure:
     """The structure of graphs, one per instance."""
     variables = pointer([graph.n_variables for graph in graphs])
     given = pointer([len(graph.clusters) for graph in graphs])
@@ -134,7 +134,7 @@ def structure_of(graphs: Sequence[ClusterGraph]) -> Structure:
             for m, own in sepsets.items():
                 if own.numbers is not None:
                     numbers[hubs[m] : hubs[m] + own.numbers.size] = own.numbers
-    return Structure(
+    return GraphStructure(
         instance_variables=variables,
         instance_hubs=hubs,
         instance_clusters=pointer(np.bincount(instance, minlength=len(graphs))),

@@ -42,7 +42,7 @@ from bactrian.graphs.packed import InstanceViews, PackedData, TableReader
 from bactrian.graphs.packing import TablePlan, build_layout, pack_layout, projection_map
 from bactrian.graphs.ragged import Ragged, pointer, shifted
 from bactrian.graphs.scores import SpreadScores
-from bactrian.graphs.structure import Structure
+from bactrian.graphs.structure import GraphStructure
 
 Scope = tuple[int, ...]
 Pair = tuple[int, int]
@@ -364,7 +364,7 @@ def _region(n_variables: int, scopes: list[Scope], triplets: Sequence[Triplet]) 
     return _Region(hubs, clusters, links, _numbers(len(hubs), n_variables, links, pairs), pairs, place, swapped)
 
 
-def _structure(data: PackedData, sizes: list[Ints], regions: list[_Region]) -> Structure:
+def _structure(data: PackedData, sizes: list[Ints], regions: list[_Region]) -> GraphStructure:
     """The structure of all region graphs; the hubs of variables keep what is known of them."""
     variables = pointer([own.size for own in sizes])
     hubs, clusters = (pointer([len(getattr(r, name)) for r in regions]) for name in ("hubs", "clusters"))
@@ -372,7 +372,7 @@ def _structure(data: PackedData, sizes: list[Ints], regions: list[_Region]) -> S
     given, index = np.zeros(is_variable.size, dtype=bool), np.zeros(is_variable.size, dtype=np.int64)
     given[is_variable], index[is_variable] = data.hub_given, data.hub_index
     ends = [np.array([link[:2] for link in r.links], dtype=np.int64).reshape(-1, 2).T for r in regions]
-    return Structure(
+    return GraphStructure(
         instance_variables=variables,
         instance_hubs=hubs,
         instance_clusters=clusters,

@@ -62,7 +62,7 @@ def attained(data: PackedData, learner: Any, solution: Solution, settings: Setti
         return None
     if not carving.relinearises and not _is_likelihood(learner):
         return 1.0
-    probe = _Probe(data, carving.whole, solution.weights, workers, settings)
+    probe = _ColdProbe(data, carving.whole, solution.weights, workers, settings)
     if probe.nothing_looped:
         return 1.0
     learned = _learned_beliefs(data, carving, solution, workers)
@@ -107,7 +107,7 @@ def follow(
     if not can_follow(learner) or solution.status is Status.STOPPED or settings.deadline.has_passed:
         return solution
     bethe = carve(data, "bethe")
-    probe = _Probe(data, bethe.whole, solution.weights, workers, settings)
+    probe = _ColdProbe(data, bethe.whole, solution.weights, workers, settings)
     if probe.nothing_looped or not bethe.relinearises:
         return solution
     reached = solution.attained
@@ -176,7 +176,7 @@ def _learned_beliefs(data: PackedData, carving: Carving, solution: Solution, wor
     return messages.hub_beliefs()
 
 
-class _Probe:
+class _ColdProbe:
     """Cold message passing at fixed weights, on the first instances with loops."""
 
     def __init__(

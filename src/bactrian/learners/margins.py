@@ -113,7 +113,7 @@ class MarginTree:
 
 
 @dataclass(frozen=True)
-class Options:
+class FitOptions:
     """Limits of a fit, as those of :func:`bactrian.learn`."""
 
     tolerance: float = 1e-9
@@ -136,7 +136,7 @@ def tree_of(problem: MarginProblem, memory_budget: int, *, refuse: bool = False)
 
 
 def fit_exactly(
-    problem: MarginProblem, tree: MarginTree, options: Options, start: Floats | None = None
+    problem: MarginProblem, tree: MarginTree, options: FitOptions, start: Floats | None = None
 ) -> tuple[Solution, Floats]:
     """The minimum of D on a junction tree, and the probabilities of all cells there."""
     objective = _TreeObjective(problem, tree)
@@ -305,7 +305,7 @@ class _TreeObjective:
 
 
 def fit_on_regions(
-    problem: MarginProblem, method: Any, options: Options, model: LogLinearModel
+    problem: MarginProblem, method: Any, options: FitOptions, model: LogLinearModel
 ) -> tuple[Solution, Floats]:
     """The solution on the region graph of the margins, and its beliefs of all cells."""
     moments = Moments(model, np.where(problem.forbidden, 0.0, problem.observed), problem.total, problem.precision)
