@@ -20,7 +20,7 @@ from bactrian.graphs.graph_data import GraphData
 from bactrian.graphs.loglinear import Instance, Moments, Samples
 from bactrian.graphs.packed import PackedData
 from bactrian.graphs.packing import pack
-from bactrian.learners.agreement import UNATTAINED, attained, follow
+from bactrian.learners.agreement import UNATTAINED, attained, follow, moments_attained
 from bactrian.learners.full_tables import PseudoMoments, UnifiedScaling
 from bactrian.learners.hidden import Hidden
 from bactrian.learners.likelihood import Likelihood
@@ -197,7 +197,8 @@ def followed(
     Where belief propagation at the learned weights finds the learned beliefs from every start, for learners other than
     CAMEL with Bethe's entropy, and for data with unknown states, that is ``solution`` itself. Elsewhere it is the path
     of ``"cccp"`` up to its second relinearisation: its status is ``FOLLOWED``, ``path`` holds the weights of each step,
-    and ``infer(models, solution.path, "replay")`` gives the beliefs that belong to it on any data.
+    and ``infer(models, solution.path, "replay")`` gives the beliefs that belong to it on any data. Pseudo-likelihoods,
+    which have no beliefs of their own, are given ``attained``: how near moments of belief propagation come to the data.
 
     Examples
     --------
@@ -234,6 +235,8 @@ def followed(
         deadline=deadline,
     )
     with single_threaded_blas(), deadline:
+        if isinstance(learner, PseudoLikelihood):
+            return replace(solution, attained=moments_attained(packed, solution.weights, Workers(n_threads)))
         found = follow(packed, learner, solution, settings, Workers(n_threads))
     if found is not solution:
         warn_stopped(found)
