@@ -30,13 +30,15 @@ help:
 demo: $(READY)-report
 	$(BIN)/bactrian demo
 
-# Warnings are errors. Tutorials run while it builds: a minute or two.
+# Warnings are errors, pages of names that are gone among them. Tutorials run while it builds: a minute or two.
 docs: $(READY)-docs
+	rm -rf docs/api/generated
 	$(BIN)/python -m sphinx -W --keep-going -d build/doctrees docs build/docs
 	@echo "Open build/docs/index.html"
 
 # As someone without PyTorch builds it, whether it is installed or not; the tutorials do not run.
 docs-without-torch: $(READY)-docs
+	rm -rf docs/api/generated
 	$(BIN)/python -m sphinx -W --keep-going -q -t without_torch -D nb_execution_mode=off \
 		-d build/doctrees-without-torch docs build/docs-without-torch
 
