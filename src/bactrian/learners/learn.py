@@ -168,8 +168,8 @@ def learn(
 
 
 def warn_unattained(solution: Solution) -> None:
-    """Say where inference at the learned weights finds other beliefs."""
-    if solution.attained is not None and solution.attained < 1.0 - UNATTAINED:
+    """Say where inference at the learned weights finds other beliefs; what stopped short has a warning already."""
+    if solution.converged and solution.attained is not None and solution.attained < 1.0 - UNATTAINED:
         warn(
             f"{solution.method}: belief propagation at these weights finds other beliefs than those that were learned "
             f"(attained {solution.attained:.2f} of 1): predict with an estimator's inference='matched', learn with "
