@@ -304,15 +304,18 @@ def sweep_uniform(
             fast = fast and exponentials(
                 multipliers, first_link * k, last_link - first_link, scratch.message, scratch.scale, states
             )
-        limit = tree_sweeps if from_scratch else max_sweeps
+        closing = 1 if halvings > 0 else 0  # the sweep that is not damped
+        limit = (tree_sweeps if from_scratch else max_sweeps) - closing
         sweeps = 0
         residual = np.inf
-        asked = tolerance if halvings == 0 else 0.5 * tolerance
+        asked = 0.5 * tolerance if closing else tolerance
+        if closing and beliefs.late[0]:
+            limit = 0
         while fast and sweeps < limit and residual > asked and not (sweeps > 0 and beliefs.late[0]):
             residual = _sweep(layout, plan, tables, numbers, instance, sweeps % 2 == 0, scratch, halvings, states)
             sweeps += 1
             fast = not math.isnan(residual)
-        if fast and halvings > 0:
+        if fast and closing:
             residual = _sweep(layout, plan, tables, numbers, instance, sweeps % 2 == 0, scratch, 0, states)
             sweeps += 1
             fast = not math.isnan(residual)
