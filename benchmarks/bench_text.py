@@ -21,7 +21,7 @@ from typing import Any
 
 import bactrian as bt
 from bactrian.estimators.sequence_base import EdgesGiven
-from bactrian.experiments import table1
+from bactrian.experiments.table1 import table as table1
 from bactrian.experiments.tagging import Corpus, peak_memory
 from bactrian.text.features import flatten
 
