@@ -35,8 +35,8 @@ _NOISE = 5e-12
 #: Least decrease, relative to the objective, that counts as progress: rounding makes no such steps in a row.
 _PROGRESS = 1e-13
 #: Iterations without a lower value or a smaller gradient before the memory is cleared, and again so many before the
-#: solver gives up.
-_PATIENCE = 50
+#: solver gives up. So many trials of a line search count as one: among rounding every search takes all it may.
+_PATIENCE, _TRIALS = 50, 5
 
 
 class Outcome(enum.Enum):
@@ -241,12 +241,13 @@ def minimise(
     value, gradient = value_and_gradient(x)
     value += float(l1_vector @ np.abs(x)) if sparse else 0.0
     gradient = _copied(gradient)
-    function = _interruptible(value_and_gradient, interrupt)
+    function = _Trials(value_and_gradient, interrupt)
     if interrupt is not None and interrupt():
         return Minimum(x, value, gradient, 0, Outcome.STOPPED, tolerance)
     retried = False
     iteration = 0
     best_value, best_norm, idle = np.inf, np.inf, 0
+    cleared = False
     while True:
         slope = pseudo_gradient(x, gradient, l1_vector) if sparse else gradient
         norm = memory.largest(slope)
@@ -256,11 +257,13 @@ def minimise(
         if norm <= tolerance:
             return Minimum(x, value, gradient, iteration, Outcome.CONVERGED, tolerance)
         better = value < best_value - _PROGRESS * max(1.0, abs(value)) or norm < 0.9 * best_norm
-        idle = 0 if better else idle + 1
+        idle = 0 if better else idle + max(1, function.trials // _TRIALS)
+        function.trials = 0
         if better:  # and only then: small steps in a row must add up
-            best_value, best_norm = min(best_value, value), min(best_norm, norm)
-        if idle == _PATIENCE:
+            best_value, best_norm, cleared = min(best_value, value), min(best_norm, norm), False
+        if idle >= _PATIENCE and not cleared:
             memory.clear()  # pairs that are mostly rounding mislead, and steepest descent may get off the spot
+            cleared = True
         if idle >= 2 * _PATIENCE:
             return Minimum(x, value, gradient, iteration, Outcome.STALLED, tolerance)
         if stop:
@@ -297,16 +300,21 @@ class _CutShortError(Exception):
     """The evaluation just made is not to be used."""
 
 
-def _interruptible(
-    function: Callable[[Floats], tuple[float, Floats]], interrupt: Callable[[], bool] | None
-) -> Callable[[Floats], tuple[float, Floats]]:
-    def evaluate(x: Floats) -> tuple[float, Floats]:
-        found = function(x)
-        if interrupt is not None and interrupt():
+class _Trials:
+    """The function at the trial points of a line search; counts them, and raises an error where one was cut short."""
+
+    def __init__(
+        self, function: Callable[[Floats], tuple[float, Floats]], interrupt: Callable[[], bool] | None
+    ) -> None:
+        self._function, self._interrupt = function, interrupt
+        self.trials = 0
+
+    def __call__(self, x: Floats) -> tuple[float, Floats]:
+        self.trials += 1
+        found = self._function(x)
+        if self._interrupt is not None and self._interrupt():
             raise _CutShortError
         return found
-
-    return evaluate
 
 
 def pseudo_gradient(x: Floats, gradient: Floats, l1: float | Floats) -> Floats:
