@@ -61,6 +61,11 @@ def test_pictures_may_have_void_pixels() -> None:
     assert fitted.predict(GRIDS[1:], known=[labels])[0][1, 1] == 1
 
 
+def test_a_variance_is_not_chosen_by_labels_that_are_unknown() -> None:
+    with pytest.raises(ValueError, match="some are unknown"):
+        bt.GraphCRF(prior_variance="cv").fit(GRAPHS, [[0, -1, 1], [0, 1]])
+
+
 def test_a_fit_needs_a_label() -> None:
     with pytest.raises(ValueError, match="no known label"):
         bt.GraphCRF().fit(GRAPHS, [[-1, -1, -1], [-1, -1]])

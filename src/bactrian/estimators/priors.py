@@ -117,6 +117,10 @@ def graph_folds(data: GraphData, marginals: Callable[[GraphData, Any], Floats], 
     graphs; only ``"graph"`` can be divided.
     """
     assert data.labels is not None
+    if (data.labels < 0).any():
+        raise ArgumentError(
+            "prior_variance", "= 'cv' scores labels that are held out, and some are unknown; give a number"
+        )
     rng = np.random.default_rng(seed)
     graph = np.repeat(np.arange(data.n_graphs), np.diff(data.node_pointer))
     used = np.unique(graph)
