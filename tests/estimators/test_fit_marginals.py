@@ -273,7 +273,7 @@ def test_bad_tables_are_refused(make, message):
         ([], {}, "margins is empty"),
         (bt.Marginal(*GOOD), {}, "margins must be a list of Marginal"),
         ([bt.Marginal(*GOOD), 3], {}, r"margins\[1\] must be a Marginal, found int"),
-        ([bt.Marginal(*GOOD)], {"cardinalities": {"a": 2}}, r"margins\[0\] names 'b'; the variables are a"),
+        ([bt.Marginal(*GOOD)], {"cardinalities": {"a": 2}}, r"margins\[0\]: there is no variable 'b'; the"),
         ([bt.Marginal(*GOOD)], {"cardinalities": {"a": 2, "b": 3}}, r"margins\[0\] over .* must have shape \(2, 3\)"),
         ([bt.Marginal(*GOOD)], {"cardinalities": {"a": 2, "b": ["x", "x"]}}, r"cardinalities\['b'\] must be a number"),
         ([bt.Marginal(*GOOD)], {"cardinalities": {"a": 2, "b": 0}}, r"cardinalities\['b'\] must be at least 1"),
@@ -285,7 +285,7 @@ def test_bad_tables_are_refused(make, message):
         ([bt.Marginal(*GOOD)], {"total": "many"}, "total must be a number"),
         ([bt.Marginal(*GOOD)], {"entropy_weight": 0.0}, "entropy_weight must be positive"),
         ([bt.Marginal(*GOOD)], {"impossible": [{"a": 0}]}, r"margins\[0\] gives 50 to a=0, which impossible\[0\] says"),
-        ([bt.Marginal(*GOOD)], {"impossible": [{"z": 0}]}, r"impossible\[0\] names 'z'"),
+        ([bt.Marginal(*GOOD)], {"impossible": [{"z": 0}]}, r"impossible\[0\]: there is no variable 'z'"),
         ([bt.Marginal(*GOOD)], {"impossible": [{"a": 7}]}, r"impossible\[0\]: 'a' has states 0 to 1, found 7"),
         ([bt.Marginal(*GOOD)], {"impossible": {"a": 1}}, "impossible must be a list of mappings"),
         ([bt.Marginal(*GOOD)], {"base": [[1.0, 2.0, 3.0]]}, r"base must be a Marginal, a list of them, or a table of"),
@@ -297,7 +297,7 @@ def test_bad_margins_are_refused_before_any_work(margins, options, message, monk
     def work(*_args, **_options):
         raise AssertionError("work was begun")
 
-    monkeypatch.setattr("bactrian.estimators.markov_random_field.fit_margins", work)
+    monkeypatch.setattr("bactrian.estimators.margin_fields.fit_margins", work)
     field = bt.MarkovRandomField(method="auto")
     with pytest.raises((ValueError, TypeError), match=message):
         field.fit_marginals(margins, options.pop("cardinalities", None), **options)
@@ -306,7 +306,7 @@ def test_bad_margins_are_refused_before_any_work(margins, options, message, monk
 
 def test_unknown_names_in_marginal():
     field = bt.MarkovRandomField(method="auto").fit_marginals([bt.Marginal(*GOOD)])
-    with pytest.raises(ValueError, match="names has 'z'; the variables are a, b"):
+    with pytest.raises(ValueError, match="names: there is no variable 'z'; the variables are a, b"):
         field.marginal("z")
     with pytest.raises(ValueError, match="repeats a variable"):
         field.marginal(("a", "a"))

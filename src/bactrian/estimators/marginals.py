@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 
 from bactrian.arrays import Bools, Floats, real_numbers
 from bactrian.errors import ArgumentError, ArgumentTypeError, check_number
+from bactrian.estimators.frames import Variables
 from bactrian.graphs.graph import Scope
 from bactrian.graphs.loglinear import LogLinearModel
 from bactrian.learners.margins import (
@@ -111,75 +112,6 @@ class Marginal:
 
 def _first(where: Bools) -> tuple[int, ...]:
     return tuple(np.argwhere(where)[0].tolist())
-
-
-@dataclass(frozen=True)
-class Variables:
-    """Names, numbers of states and, where they were given, labels of states."""
-
-    names: tuple[str, ...]
-    cardinalities: tuple[int, ...]
-    labels: tuple[tuple[Any, ...] | None, ...]
-
-    @staticmethod
-    def of(cardinalities: Any, margins: Sequence[Marginal]) -> Variables:
-        """From a mapping of names to numbers or lists of states, or from the margins' own shapes."""
-        if cardinalities is None:
-            seen: dict[str, Any] = {}
-            for i, margin in enumerate(margins):
-                for name, size in zip(margin.names, margin.table.shape, strict=True):
-                    if seen.setdefault(name, size) != size:
-                        raise ArgumentError("margins", f" has {size} states of {name!r}, others {seen[name]}", i)
-            cardinalities = seen
-        if not isinstance(cardinalities, Mapping) or not cardinalities:
-            expected = "must map names of variables to numbers of states or lists of their labels"
-            raise ArgumentTypeError("cardinalities", f"{expected}, found {cardinalities!r}")
-        sizes: list[int] = []
-        labels: list[tuple[Any, ...] | None] = []
-        for name, states in cardinalities.items():
-            if isinstance(states, int | np.integer) and not isinstance(states, bool):
-                if states < 1:
-                    raise ArgumentError("cardinalities", f"[{name!r}] must be at least 1, found {states}")
-                sizes.append(int(states))
-                labels.append(None)
-                continue
-            listed = () if isinstance(states, str) else tuple(states)
-            if not listed or len(set(listed)) != len(listed):
-                raise ArgumentError("cardinalities", f"[{name!r}] must be a number or different labels: {states!r}")
-            sizes.append(len(listed))
-            labels.append(listed)
-        return Variables(tuple(cardinalities), tuple(sizes), tuple(labels))
-
-    def index(self, name: Any, what: str) -> int:
-        """The number of a variable, given by its name."""
-        if name not in self.names:
-            raise ArgumentError(what, f"names {name!r}; the variables are {', '.join(map(str, self.names))}")
-        return self.names.index(name)
-
-    def scope(self, names: Sequence[Any], what: str) -> Scope:
-        """The numbers of variables."""
-        return tuple(self.index(name, what) for name in names)
-
-    def state(self, variable: int, state: Any, what: str) -> int:
-        """The number of a state, given by its label where there are labels."""
-        labels, name = self.labels[variable], self.names[variable]
-        if labels is not None:
-            if state not in labels:
-                raise ArgumentError(what, f": {name!r} has no state {state!r}, only {', '.join(map(str, labels))}")
-            return labels.index(state)
-        if isinstance(state, bool) or not isinstance(state, int | np.integer):
-            raise ArgumentTypeError(what, f": states of {name!r} are integers, found {state!r}")
-        if not 0 <= state < self.cardinalities[variable]:
-            raise ArgumentError(what, f": {name!r} has states 0 to {self.cardinalities[variable] - 1}, found {state}")
-        return int(state)
-
-    def called(self, scope: Scope, states: Sequence[int]) -> str:
-        """Such as ``sex=f, age=3``."""
-        pairs = []
-        for v, state in zip(scope, states, strict=True):
-            labels = self.labels[v]
-            pairs.append(f"{self.names[v]}={labels[state] if labels else state}")
-        return ", ".join(pairs)
 
 
 @dataclass(frozen=True)
@@ -287,10 +219,10 @@ def check_margins(margins: Any, cardinalities: Any, total: Any, base: Any, impos
     for i, margin in enumerate(margins):
         if not isinstance(margin, Marginal):
             raise ArgumentTypeError("margins", f"must be a Marginal, found {type(margin).__name__}", i)
-    variables = Variables.of(cardinalities, margins)
+    variables = Variables.of(_shapes(margins) if cardinalities is None else cardinalities)
     scopes = []
     for i, margin in enumerate(margins):
-        scope = tuple(_index(variables, name, i) for name in margin.names)
+        scope = variables.scope(margin.names, f"margins[{i}]")
         expected = tuple(variables.cardinalities[v] for v in scope)
         if margin.table.shape != expected:
             raise ArgumentError(
@@ -307,12 +239,14 @@ def check_margins(margins: Any, cardinalities: Any, total: Any, base: Any, impos
     )
 
 
-def _index(variables: Variables, name: str, margin: int) -> int:
-    if name not in variables.names:
-        raise ArgumentError(
-            "margins", f" names {name!r}; the variables are {', '.join(map(str, variables.names))}", margin
-        )
-    return variables.names.index(name)
+def _shapes(margins: Sequence[Marginal]) -> dict[str, int]:
+    """Numbers of states by name, as the margins have them."""
+    seen: dict[str, int] = {}
+    for i, margin in enumerate(margins):
+        for name, size in zip(margin.names, margin.table.shape, strict=True):
+            if seen.setdefault(name, size) != size:
+                raise ArgumentError("margins", f" has {size} states of {name!r}, others {seen[name]}", i)
+    return seen
 
 
 def _in_counts(margins: Sequence[Marginal], total: Any) -> tuple[list[Marginal], float]:
@@ -421,13 +355,13 @@ def _check_base_has_mass(
             if margin.stddev is not None or not common:
                 continue
             has_base = support.any(axis=tuple(a for a, v in enumerate(base_scope) if v not in common))
-            has_mass = _projected(margin.table, scope, common) > 0.0
+            has_mass = projected(margin.table, scope, common) > 0.0
             if (has_mass & ~has_base).any():
                 cell = variables.called(tuple(common), _first(has_mass & ~has_base))
                 raise ArgumentError("margins", f" gives mass to {cell}, to which base gives none", i)
 
 
-def _projected(table: Floats, scope: Scope, onto: Sequence[int]) -> Floats:
+def projected(table: Floats, scope: Scope, onto: Sequence[int]) -> Floats:
     """Sums over all variables but ``onto``, in that order."""
     summed = table.sum(axis=tuple(a for a, v in enumerate(scope) if v not in onto))
     left = [v for v in scope if v in onto]
@@ -444,8 +378,8 @@ def _contradictions(
         common = [v for v in scopes[i] if v in scopes[j]]
         if not common:
             continue
-        left, right = _projected(a.table, scopes[i], common), _projected(b.table, scopes[j], common)
-        variance = _projected(a.variance, scopes[i], common) + _projected(b.variance, scopes[j], common)
+        left, right = projected(a.table, scopes[i], common), projected(b.table, scopes[j], common)
+        variance = projected(a.variance, scopes[i], common) + projected(b.variance, scopes[j], common)
         gap = np.abs(left - right)
         exact = a.stddev is None and b.stddev is None
         worst = np.unravel_index(int(np.argmax(gap if exact else gap / np.sqrt(variance))), gap.shape)

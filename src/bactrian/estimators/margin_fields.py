@@ -1,0 +1,204 @@
+"""Fields that are learned from margins: tables of counts where there are no rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import numpy as np
+from sklearn.base import clone
+
+from bactrian.arrays import Floats, Ints
+from bactrian.errors import ArgumentError, check_number
+from bactrian.estimators.fields import Field
+from bactrian.estimators.frames import Variables
+from bactrian.estimators.marginals import MARGINS, Marginal, MarginFit, Residuals, check_margins, fit_margins, projected
+from bactrian.estimators.saving import Arrays
+from bactrian.estimators.zones import Zones, check_zones, fit_all
+from bactrian.graphs.domain import Domain
+from bactrian.graphs.graph import Scope
+from bactrian.graphs.loglinear import LogLinearModel
+from bactrian.learners.margins import FitOptions, MarginProblem
+from bactrian.solvers.solution import Callback
+
+
+@dataclass(frozen=True)
+class _Margins:
+    """What a field that was learned from margins keeps of them."""
+
+    problem: MarginProblem
+    fitted: list[Floats]  #: probabilities, one axis per variable
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class MarginField(Field):
+    """Base of :class:`bactrian.MarkovRandomField`: learning from margins."""
+
+    residuals_: Residuals = field(init=False)
+    total_: float = field(init=False)
+    _margins: _Margins | None = field(init=False, default=None)
+
+    def fit_marginals(
+        self,
+        margins: Sequence[Marginal],
+        cardinalities: Mapping[str, Any] | None = None,
+        *,
+        total: float | None = None,
+        base: Any = None,
+        impossible: Sequence[Mapping[str, Any]] = (),
+        entropy_weight: float = 0.01,
+        callback: Callback | None = None,
+    ) -> Self:
+        """Learn from tables of counts where there are no rows: the distribution of maximum entropy.
+
+        Exact margins that agree are met to a thousandth of ``tolerance``, as iterative proportional fitting would meet
+        them; where they contradict each other a :class:`ContradictionWarning` and ``residuals_`` say which, and the
+        nearest distribution, by least squares, is learned. Noisy margins count by their variances. The clusters of the
+        model are the margins; ``edges``, ``tables``, ``prior_variance`` and ``l1`` play no part, and
+        :mod:`bactrian.learners.margins` has the formulas.
+
+        Parameters
+        ----------
+        margins : list of Marginal
+            In any order, of any overlap.
+        cardinalities : mapping, optional
+            Number of states, or list of their labels, of each variable by its name; by default as many as the margins
+            have.
+        total : float, optional
+            Number of rows; by default what exact margins add up to, or the best estimate from noisy ones.
+        base : Marginal, list of them, or array, optional
+            The seed table of proportional fitting: the distribution is as close to it (to the product, of several) as
+            the margins allow. Cells of 0 stay 0. An array has one axis per variable.
+        impossible : list of mappings
+            Combinations of states that cannot be, such as ``{"age": "0-15", "married": "yes"}``.
+        entropy_weight : float
+            Weight of the entropy against noise: 1 is the likelihood's scale, which over-smooths.
+        callback : callable, optional
+            Sees a :class:`Progress` after every iteration; returning True stops learning.
+
+        Examples
+        --------
+        >>> import bactrian as bt
+        >>> margins = [bt.Marginal("sex", [40, 60]), bt.Marginal(("sex", "smoker"), [[30, 10], [30, 30]])]
+        >>> field = bt.MarkovRandomField(method="auto").fit_marginals(margins, {"sex": ["f", "m"], "smoker": 2})
+        >>> field.marginal(("smoker", "sex")).round(3)
+        array([[0.3, 0.3],
+               [0.1, 0.3]])
+        """
+        self.check_params()
+        check_number("entropy_weight", entropy_weight, positive=True, below=np.inf)
+        checked = check_margins(margins, cardinalities, total, base, impossible)
+        options = FitOptions(
+            self.tolerance, self.max_iterations, self.max_seconds, self.n_threads, self.seed, callback=callback
+        )
+        found = fit_margins(checked, self.method, float(entropy_weight), self.memory_budget, options)
+        return self._adopt_margins(checked.variables, found)
+
+    def fit_zones(
+        self,
+        zones: Sequence[Sequence[Marginal]],
+        cardinalities: Mapping[str, Any] | None = None,
+        *,
+        base: Any = None,
+        impossible: Sequence[Mapping[str, Any]] = (),
+        entropy_weight: float = 0.01,
+    ) -> Zones:
+        """Fit a field to the margins of each of many zones, which are over the same variables in every zone.
+
+        The junction tree is planned once, and zones are shared among ``n_threads`` threads. Each zone is fitted as by
+        :meth:`fit_marginals`, to its own total; the field itself is left as it is.
+
+        Parameters
+        ----------
+        zones : list of lists of Marginal
+            One list per zone, over the same names in the same order.
+        cardinalities, base, impossible, entropy_weight
+            See :meth:`fit_marginals`; they are the same for all zones.
+
+        Returns
+        -------
+        Zones
+            A sequence of fitted fields, made when asked for.
+        """
+        self.check_params()
+        check_number("entropy_weight", entropy_weight, positive=True, below=np.inf)
+        if self.method not in ("auto", "exact"):
+            raise ArgumentError("method", f"must be 'auto' or 'exact' for zones, found {self.method!r}")
+        checked = check_zones(zones, cardinalities, base, impossible)
+        options = FitOptions(self.tolerance, self.max_iterations, self.max_seconds, 1, self.seed)
+        found = fit_all(checked, float(entropy_weight), self.memory_budget, options, self.n_threads)
+        template = self.__class__(**{**self.get_params(deep=False), "method": "exact"})
+        return Zones(checked, found, lambda z: clone(template)._adopt_margins(checked[z].variables, found[z]))
+
+    def _adopt_margins(self, variables: Variables, found: MarginFit) -> Self:
+        """Take up what was learned from margins."""
+        self._keep_margins(variables, found.problem, found.model, found.cells)
+        self.residuals_, self.total_ = found.residuals, found.problem.total
+        self.solution_, self.weights_, self.method_ = found.solution, found.solution.weights.copy(), found.method
+        self.prior_variance_ = None
+        return self
+
+    def _keep(self, tables: str, model: LogLinearModel, edges: Ints, variables: Variables) -> None:
+        """See :class:`Field`."""
+        super()._keep(tables, model, edges, variables)
+        self._margins = None
+
+    def _keep_margins(self, variables: Variables, problem: MarginProblem, model: LogLinearModel, cells: Floats) -> None:
+        self._keep(MARGINS, model, np.zeros((0, 2), dtype=np.int64), variables)
+        self._margins = _Margins(problem, problem.split(cells))
+
+    def _marginal(self, scope: Scope) -> Floats:
+        """See :class:`Field`; a set inside a margin that was fitted is read off it."""
+        tables = zip(self._margins.problem.scopes, self._margins.fitted, strict=True) if self._margins else ()
+        for of, table in tables:
+            if set(scope) <= set(of):
+                return projected(table, of, scope)
+        return super()._marginal(scope)
+
+    def _tables_to_match(self) -> tuple[Sequence[Scope], list[Floats]]:
+        """See :class:`Field`."""
+        if self._margins is None:
+            return super()._tables_to_match()
+        return self._margins.problem.scopes, self._margins.fitted
+
+    def _margin_contents(self) -> tuple[dict[str, Any], Arrays]:
+        """What a file holds of margins."""
+        if self._margins is None:
+            return {}, {}
+        problem = self._margins.problem
+        kept = {
+            "scopes": [list(scope) for scope in problem.scopes],
+            "labels": [None if labels is None else list(labels) for labels in self.state_labels],
+            "base": [list(scope) for scope, _ in problem.base],
+            "total": problem.total,
+        }
+        arrays: Arrays = {
+            "forbidden": problem.forbidden.astype(np.int64),
+            "fitted": np.concatenate([table.ravel() for table in self._margins.fitted]),
+            **{f"base.{i}": table for i, (_, table) in enumerate(problem.base)},
+        }
+        return {"margins": kept}, arrays
+
+    def _restore_margins(self, cardinalities: Ints, attributes: dict[str, Any], arrays: Arrays) -> None:
+        kept = attributes["margins"]
+        scopes = Domain(cardinalities, kept["scopes"]).clusters
+        base_scopes = Domain(cardinalities, kept["base"]).clusters
+        cells = self.weights_.size
+        problem = MarginProblem(
+            cardinalities=cardinalities,
+            scopes=scopes,
+            observed=np.zeros(cells),
+            precision=np.zeros(cells),
+            forbidden=arrays["forbidden"].astype(np.bool_),
+            total=float(kept["total"]),
+            base=tuple((scope, arrays[f"base.{i}"]) for i, scope in enumerate(base_scopes)),
+        )
+        if not problem.bounds[-1] == cells == problem.forbidden.size == arrays["fitted"].size:
+            raise ValueError(f"it has {cells} weights, which do not fit its margins")
+        labels = [None if listed is None else tuple(listed) for listed in kept["labels"]]
+        variables = Variables(tuple(attributes["feature_names"]), tuple(cardinalities.tolist()), tuple(labels))
+        if not len(variables.names) == len(labels) == cardinalities.size:
+            raise ValueError("its names do not fit its variables")
+        self._keep_margins(variables, problem, problem.model(regions=self.method_ != "exact"), arrays["fitted"])
+        self.total_ = problem.total
