@@ -9,6 +9,7 @@ from bactrian.experiments.table3.cache import ArrayCache, checksum
 from bactrian.vision import (
     TextonVocabulary,
     majority_labels,
+    plot_labels,
     region_adjacency,
     segment_image,
     superpixel_features,
@@ -299,3 +300,25 @@ def test_checksums_see_shape_type_and_content():
     others = [one.reshape(2, 2), one.astype(np.int32), one + 1]
     assert len({checksum(array) for array in (one, *others)}) == 4
     assert checksum(one) == checksum(one.copy())
+
+
+def test_labels_are_drawn_with_what_they_are_of(tmp_path):
+    pytest.importorskip("matplotlib")
+    picture, labels = quarters()
+    names = np.array(["sea", "sand", "sky", "snow"])[labels]
+    truth = names.copy()
+    truth[0, :3] = ["", "", "sky"]
+    marginals = np.full((*labels.shape, 4), 0.1)
+    np.put_along_axis(marginals, labels[..., None], 0.7, axis=2)
+    figure = plot_labels(names, picture, truth=truth, marginals=marginals)
+    panels = {axis.get_title(): axis.images[0].get_array() for axis in figure.axes}
+    assert [*panels] == ["picture", "truth", "labels", "unsure", "wrong"]
+    assert panels["truth"].mask.sum() == panels["wrong"].mask.sum() == 2
+    assert panels["wrong"].sum() == 1
+    np.testing.assert_allclose(panels["unsure"], 0.3)
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["sand", "sea", "sky", "snow"]
+    figure.savefig(tmp_path / "labels.png")
+    volume = plot_labels(np.stack([labels, labels + 1, labels]), layer=1).axes[0].images[0].get_array()
+    np.testing.assert_array_equal(volume, labels)
+    with pytest.raises(ValueError, match=r"truth must cover the labels, of shape \(40, 60\), found shape \(4, 4\)"):
+        plot_labels(labels, truth=labels[:4, :4])

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
-from bactrian.arrays import Ints, number_pairs
+from bactrian.arrays import Floats, Ints, number_pairs, real_numbers
 from bactrian.errors import about
 from bactrian.estimators.labels import checked_list
 from bactrian.graphs.inputs import checked_rows
 from bactrian.graphs.ragged import pointer
+
+#: Different weights that the nodes of one graph may have.
+_MOST_LAYERS = 32
 
 
 @dataclass(frozen=True)
@@ -43,6 +48,22 @@ class StackedGraphs:
         """(n_graphs + 1,) first edge of each graph."""
         return pointer(self.edge_counts)
 
+    def taken(self, graphs: Ints) -> StackedGraphs:
+        """The graphs with the given numbers, each as often as it is named."""
+        nodes = np.concatenate([np.arange(*self.node_pointer[g : g + 2]) for g in graphs])
+        edges = np.concatenate([np.arange(*self.edge_pointer[g : g + 2]) for g in graphs])
+        edge_counts = self.edge_counts[graphs]
+        shift = pointer(self.node_counts[graphs])[:-1] - self.node_pointer[graphs]
+        return replace(
+            self,
+            inputs=self.inputs[nodes],
+            edges=self.edges[edges] + np.repeat(shift, edge_counts)[:, None],
+            edge_types=None if self.edge_types is None else self.edge_types[edges],
+            edge_inputs=None if self.edge_inputs is None else self.edge_inputs[edges],
+            shapes=[self.shapes[g] for g in graphs],
+            edge_counts=edge_counts,
+        )
+
 
 def feature_rows(rows: Any, name: str, n_columns: int | None) -> Any:
     """Dense float64 or sparse CSR rows, with the number of columns that others have."""
@@ -62,6 +83,47 @@ def stack_rows(parts: list[Any], intercept: bool) -> Any:
     stacked = np.ones((n_rows, width + intercept))
     np.concatenate(parts, axis=0, out=stacked[:, :width])
     return stacked
+
+
+def node_weights(sample_weight: Any, shapes: list[tuple[int, ...]]) -> Floats | None:
+    """Weights of all nodes, stacked, where ``sample_weight`` has an array for each graph; None where it has not."""
+    if not isinstance(sample_weight, Sequence | np.ndarray) or not len(sample_weight) or not np.ndim(sample_weight[0]):
+        return None
+    if len(sample_weight) != len(shapes):
+        found = f"expected {len(shapes)}, found {len(sample_weight)}"
+        raise ValueError(f"sample_weight must have one number, or one array, per graph: {found}")
+    parts = []
+    for i, (given, shape) in enumerate(zip(sample_weight, shapes, strict=True)):
+        with about("sample_weight", i):
+            part = real_numbers(given, "")
+            if part.shape != shape:
+                raise ValueError(f"must have one weight per node: expected shape {shape}, found {part.shape}")
+            if not (np.isfinite(part).all() and (part >= 0.0).all()):
+                raise ValueError("must hold finite numbers, none negative")
+        parts.append(part.ravel())
+    return np.concatenate(parts)
+
+
+def weight_layers(weights: Floats, pointer: Ints) -> tuple[Ints, Floats, Floats]:
+    """Graph, threshold and weight of every layer of nodes at least as heavy as its threshold.
+
+    The layers' weights add up to the weight w of each node: w = sum over layers l of weight_l [w >= threshold_l].
+    """
+    graphs, thresholds, heights = [], [], []
+    for g, (first, last) in enumerate(pairwise(pointer.tolist())):
+        levels = np.unique(weights[first:last])
+        levels = levels[levels > 0.0]
+        if levels.size > _MOST_LAYERS:
+            raise ValueError(
+                f"sample_weight[{g}] has {levels.size} different weights; each costs as much as a graph, so round "
+                f"them to {_MOST_LAYERS} or fewer"
+            )
+        graphs.append(np.full(levels.size, g))
+        thresholds.append(levels)
+        heights.append(np.diff(levels, prepend=0.0))
+    if not sum(map(len, graphs)):
+        raise ValueError("sample_weight is 0 everywhere; learning needs a node that counts")
+    return np.concatenate(graphs), np.concatenate(thresholds), np.concatenate(heights)
 
 
 def stack_graphs(

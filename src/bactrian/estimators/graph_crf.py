@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from bactrian.arrays import Floats, real_numbers
 from bactrian.camel.camel import Camel
 from bactrian.errors import check_choice, check_flag, check_number, warn
 from bactrian.estimators.base import LearnedEstimator
-from bactrian.estimators.graph_arrays import StackedGraphs, stack_graphs
+from bactrian.estimators.graph_arrays import StackedGraphs, node_weights, stack_graphs, weight_layers
 from bactrian.estimators.labels import (
     check_class_weight,
     check_kind,
@@ -30,6 +30,7 @@ from bactrian.estimators.saving import Arrays
 from bactrian.graphs.elimination import MemoryBudgetError
 from bactrian.graphs.graph_data import NODE_FACTORS, GraphData, checked_weights
 from bactrian.graphs.scores import TYINGS
+from bactrian.inference.decode import decode
 from bactrian.inference.infer import OF_WEIGHTS, StackedMarginals, check_inference, graph_marginals
 from bactrian.learners.diagnostics import Diagnosis, diagnose, labels_of_nodes
 from bactrian.learners.learn import matched_inference
@@ -81,21 +82,23 @@ class GraphEstimator(LearnedEstimator):
 
     # --- learning ---
 
-    def fit(self, X: Any, y: Any, sample_weight: ArrayLike | None = None, *, callback: Callback | None = None) -> Self:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, *, callback: Callback | None = None) -> Self:
         """Learn the weights.
 
         Parameters
         ----------
         X, y
             Graphs, and the labels of their nodes: integers, booleans or strings.
-        sample_weight : (n_graphs,), optional
-            Weight of each graph's term of the log-likelihood.
+        sample_weight : (n_graphs,), or list of arrays shaped as those of y, optional
+            Weight of each graph's term of the log-likelihood, or of each node. A likelihood does not split over nodes:
+            node weights mean the sum over thresholds t of (t - the threshold below) log p(labels of nodes of weight t
+            or more). Nodes of weight 0 thus count as unknown, and every different weight costs as much as a graph.
         callback : callable, optional
             Sees a :class:`Progress` after every iteration; returning True stops learning.
         """
         return self._fit(lambda: self.encode(X, y, sample_weight), callback)
 
-    def encode(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> GraphData:
+    def encode(self, X: Any, y: Any, sample_weight: Any = None) -> GraphData:
         """The data that :meth:`fit` learns from; :meth:`adopt` keeps what is learned from them.
 
         Fixes classes and features, those of the last time with ``warm_start``; else the estimator is not fitted until
@@ -112,9 +115,17 @@ class GraphEstimator(LearnedEstimator):
         codes = np.full(labels.size, -1)
         codes[known] = codes_of(labels[known], classes, "y")
         tyings = self._tyings()
+        by_node = node_weights(sample_weight, stacked.shapes)
+        if by_node is None:
+            weights = checked_weights(sample_weight, len(stacked.shapes), "sample_weight")
+        else:
+            which, thresholds, weights = weight_layers(by_node, stacked.node_pointer)
+            nodes = np.concatenate([np.arange(*stacked.node_pointer[g : g + 2]) for g in which])
+            stacked = stacked.taken(which)
+            light = by_node[nodes] < np.repeat(thresholds, stacked.node_counts)
+            codes = np.where(light, -1, codes[nodes])
         data = self._data(
-            stacked, classes, tyings, self.node_factors, labels=codes,
-            weights=checked_weights(sample_weight, len(stacked.shapes), "sample_weight"),
+            stacked, classes, tyings, self.node_factors, labels=codes, weights=weights,
             class_weight=class_weights(self.class_weight, classes),
         )  # fmt: skip
         fixed = classes.tolist(), tyings, self.node_factors
@@ -311,16 +322,37 @@ class GraphEstimator(LearnedEstimator):
         parts = np.split(labels, stacked.node_pointer[1:-1])
         return [part.reshape(shape) for part, shape in zip(parts, stacked.shapes, strict=True)]
 
-    def score(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> float:
-        """Part of all nodes whose label is predicted right; ``sample_weight`` weighs the nodes of each graph."""
+    def decode(self, X: Any, known: Any = None, *, method: str = "dual", return_result: bool = False) -> Any:
+        """The most probable labels of each graph together (MAP), by :func:`bactrian.decode`.
+
+        ``predict`` gives every node the label that is most probable for it alone; this is the labelling with the
+        largest score as a whole, which is smoother. ``known`` is as in predict_marginals. With ``return_result`` a pair
+        of lists, the second of :class:`bactrian.Decoding` objects, with scores, bounds and certificates.
+        """
+        if self._nothing(X, known):
+            return ([], []) if return_result else []
+        stacked = self._stack(X, fitted=True)
+        evidence = None if known is None else self._evidence(known, stacked)
+        data = self._data(stacked, self.classes_, self.tyings_, self.node_factors_)
+        found = decode(data, self.weights_, method, evidence, return_result=True, n_threads=self.n_threads)
+        labels = [
+            self.classes_[result.assignment].reshape(shape) for result, shape in zip(found, stacked.shapes, strict=True)
+        ]
+        return (labels, found) if return_result else labels
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Part of all nodes whose label is predicted right; ``sample_weight`` as in fit."""
         stacked, found = self._marginals(X, None)
         truth = checked_labels(y, stacked.shapes)
         check_kind(truth, self.classes_, "y")
         right = self.classes_[found.nodes.argmax(axis=1)] == truth
         if sample_weight is None:
             return float(np.mean(right))
-        weights = real_numbers(sample_weight, "sample_weight", len(stacked.shapes))
-        return float(np.average(right, weights=np.repeat(weights, stacked.node_counts)))
+        weights = node_weights(sample_weight, stacked.shapes)
+        if weights is None:
+            by_graph = real_numbers(sample_weight, "sample_weight", len(stacked.shapes))
+            weights = np.repeat(by_graph, stacked.node_counts)
+        return float(np.average(right, weights=weights))
 
     def diagnose(self, X: Any, y: Any, predict: Any = None, known: Any = None, *, restarts: int = 4) -> Diagnosis:
         """Look for signs that the fitted model, or inference at its weights, is not to be trusted.

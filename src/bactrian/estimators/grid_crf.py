@@ -2,39 +2,47 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from bactrian.arrays import Ints, real_numbers
-from bactrian.errors import about, check_flag
-from bactrian.estimators.graph_arrays import StackedGraphs, stack_rows
+from bactrian.arrays import Floats, Ints, real_numbers
+from bactrian.errors import about, check_choice, check_flag
+from bactrian.estimators.graph_arrays import StackedGraphs, feature_rows, stack_rows
 from bactrian.estimators.graph_crf import GraphEstimator
 from bactrian.estimators.labels import checked_list
+from bactrian.graphs.graph import neighbours
 from bactrian.graphs.ragged import pointer
 
-#: Steps from a node to its neighbours, rows then columns: right, down, and the two diagonals downwards.
-_STEPS = ((0, 1), (1, 0), (1, 1), (1, -1))
+_CONNECTIVITIES = (4, 8, 6, 18, 26)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class GridCRF(GraphEstimator):
-    """A conditional random field over grids: the labels of pixels, given features of each.
+    """A conditional random field over grids: the labels of pixels or voxels, given features of each.
 
-    log p(y | x) = sum_i w[y_i] . x_i + sum_(i,j) t[y_i, y_j] - log Z(x) over the nodes i of a grid and its pairs of
+    log p(y | x) = sum_i w[y_i] . x_i + sum_(i,j) t_ij[y_i, y_j] - log Z(x) over the nodes i of a grid and its pairs of
     neighbours (i, j). X is a list of arrays (h, w, d), features of every node, or (h, w) for a single one; y is a list
-    of (h, w) arrays of labels: integers, booleans or strings. Grids may differ in size.
+    of (h, w) arrays of labels: integers, booleans or strings. Volumes are (depth, h, w, d) or (depth, h, w). Grids
+    may differ in size. A pair ``(grid, edge_features)`` brings features of edges of one's own, (n_edges, e), in the
+    order of :func:`bactrian.vision.neighbours`.
 
     Parameters
     ----------
-    connectivity : {4, 8}
-        Neighbours of a node: along rows and columns, or diagonally too.
+    connectivity : {4, 8, 6, 18, 26}
+        Neighbours of a node. In a plane 4, along rows and columns, or 8, diagonally too; in a volume 6, along the
+        axes, 18, across edges, or 26, across corners too.
+    edge_features : {None, "contrast"}
+        None: an edge's table t is one for all, or a sum weighted by the edge features that X brings. ``"contrast"``:
+        t_ij = T_0 + z_ij T_1, where z_ij = exp(-r / 2) is near 1 between alike pixels and near 0 across an outline; r
+        is the mean over features of squared differences, in units of their mean in the training pictures.
     tables : {"pooled", "symmetric", "full", "diagonal", "potts"}
         How an edge's table is tied; see :class:`GraphCRF`. ``"full"`` tables are asymmetric: rows belong to the node
         further left, or further up.
     by_direction : bool
-        A table for every direction (along rows, along columns, two diagonals) instead of one for all. With ``"full"``
+        A table for every direction (along rows, along columns, diagonals) instead of one for all. With ``"full"``
         tables that tells "sky above sea" from "sea above sky" and from either beside the other.
     method : str or learner
         Any learner of :func:`bactrian.learn`; see :class:`GraphCRF` for the default.
@@ -53,8 +61,10 @@ class GridCRF(GraphEstimator):
 
     Attributes
     ----------
-    weights_, classes_, solution_, n_features_in_, inference_method_
+    weights_, classes_, solution_, n_features_in_, n_edge_features_, inference_method_
         See :class:`GraphCRF`.
+    contrast_ : (n_features,) or None
+        Mean squared difference of each feature between neighbours, which contrast is measured in.
 
     Examples
     --------
@@ -69,42 +79,79 @@ class GridCRF(GraphEstimator):
 
     connectivity: int = 4
     by_direction: bool = False
+    edge_features: str | None = None
     connectivity_: int = field(init=False)
+    contrast_: Floats | None = field(init=False)
 
     def check_params(self) -> None:
         """Refuse parameters that make no sense, before any data are looked at."""
         super().check_params()
         _checked_connectivity(self.connectivity)
         check_flag("by_direction", self.by_direction)
+        if self.edge_features is not None:
+            check_choice("edge_features", self.edge_features, ("contrast",))
 
     def _stack(self, X: Any, fitted: bool) -> StackedGraphs:
         connectivity = self.connectivity_ if fitted else _checked_connectivity(self.connectivity)
         intercept = self.intercepts_[0] if fitted else bool(self.fit_intercept)
         by_direction = len(self.tyings_) > 1 if fitted else bool(self.by_direction)
-        rows, shapes = _checked_grids(X, self.n_features_in_ if fitted else None)
-        kinds = [grid_edges(*shape, connectivity) for shape in shapes]
-        first = pointer(np.array([h * w for h, w in shapes]))
-        edges = [pairs + start for (pairs, _), start in zip(kinds, first[:-1], strict=True)]
+        axes = 2 if connectivity in (4, 8) else 3
+        grids, shapes, own = _checked_grids(X, axes, self.n_features_in_ if fitted else None)
+        kinds = [neighbours(shape, connectivity) for shape in shapes]
+        first = pointer(np.array([math.prod(shape) for shape in shapes]))
+        edges = np.concatenate([pairs + start for (pairs, _), start in zip(kinds, first[:-1], strict=True)])
+        inputs = stack_rows(grids, intercept)
+        edge_counts = np.array([len(pairs) for pairs, _ in kinds], dtype=np.int64)
+        scales = None
+        if self.contrast_ is not None if fitted else self.edge_features == "contrast":
+            rows = inputs[:, : grids[0].shape[1]]
+            scales = self.contrast_ if fitted else None
+            scales = _scales(rows, edges) if scales is None else scales
+            edge_rows: Any = _contrast(rows, edges, scales)
+            if any(given is not None for given in own):
+                raise ValueError("X brings edge features, which edge_features='contrast' computes; give one of the two")
+        else:
+            edge_rows = self._own_edge_rows(own, edge_counts, fitted)
         return StackedGraphs(
-            inputs=stack_rows(rows, intercept),
-            edges=np.concatenate(edges),
+            inputs=inputs,
+            edges=edges,
             edge_types=np.concatenate([types for _, types in kinds]) if by_direction else None,
-            edge_inputs=None,
-            shapes=list(shapes),
-            edge_counts=np.array([len(pairs) for pairs in edges], dtype=np.int64),
+            edge_inputs=None if edge_rows is None else stack_rows([edge_rows], intercept=True),
+            shapes=shapes,
+            edge_counts=edge_counts,
             columns={
-                "n_features_in_": rows[0].shape[1],
-                "n_edge_features_": None,
-                "intercepts_": (intercept, False),
+                "n_features_in_": grids[0].shape[1],
+                "n_edge_features_": None if edge_rows is None else edge_rows.shape[1],
+                "intercepts_": (intercept, edge_rows is not None),
                 "connectivity_": connectivity,
+                "contrast_": scales,
             },
         )
+
+    def _own_edge_rows(self, own: list[Any], edge_counts: Ints, fitted: bool) -> Any:
+        """Edge features that came with the grids, stacked, or None."""
+        n_columns = self.n_edge_features_ if fitted else None
+        if all(given is None for given in own) and n_columns is None:
+            return None
+        parts = []
+        for i, (given, count) in enumerate(zip(own, edge_counts.tolist(), strict=True)):
+            with about("X", i):
+                if given is None or (fitted and n_columns is None):
+                    raise ValueError(f"has {'no ' if given is None else ''}edge features, unlike other grids")
+                part = feature_rows(given, ": edge features", n_columns)
+                if part.shape[0] != count:
+                    raise ValueError(f": edge features must have one row per edge: {count}, found {part.shape[0]}")
+            n_columns = int(part.shape[1])
+            parts.append(part)
+        return stack_rows(parts, intercept=False)
 
     def _tyings(self) -> tuple[str, ...]:
         return (self.tables,) * (_checked_connectivity(self.connectivity) // 2 if self.by_direction else 1)
 
     def _contents(self) -> Any:
         attributes, arrays = super()._contents()
+        if self.contrast_ is not None:
+            arrays["contrast"] = self.contrast_
         return {**attributes, "connectivity": self.connectivity_}, arrays
 
     def _restore(self, attributes: dict[str, Any], arrays: Any) -> None:
@@ -112,48 +159,55 @@ class GridCRF(GraphEstimator):
         self.connectivity_ = _checked_connectivity(attributes["connectivity"])
         if len(self.tyings_) not in (1, self.connectivity_ // 2):
             raise ValueError(f"it has {len(self.tyings_)} tables for a {self.connectivity_}-connected grid")
-
-
-def grid_edges(height: int, width: int, connectivity: int = 4) -> tuple[Ints, Ints]:
-    """Pairs of neighbours (n_edges, 2), nodes in row order, and the direction of each.
-
-    Directions come one after the other: 0 right, 1 down, and where ``connectivity`` is 8, 2 down and right, 3 down and
-    left. The first node of a pair is the one further up, or to the left.
-
-    >>> grid_edges(2, 2, 8)[0].tolist()
-    [[0, 1], [2, 3], [0, 2], [1, 3], [0, 3], [1, 2]]
-    """
-    index = np.arange(height * width, dtype=np.int64).reshape(height, width)
-    pairs = []
-    for down, right in _STEPS[: connectivity // 2]:
-        first = index[: height - down, max(0, -right) : width - max(0, right)]
-        second = index[down:, max(0, right) : width + min(0, right)]
-        pairs.append(np.stack([first.ravel(), second.ravel()], axis=1))
-    return np.concatenate(pairs), np.repeat(np.arange(len(pairs)), [len(part) for part in pairs])
+        self.contrast_ = arrays.get("contrast")
+        if self.contrast_ is not None and (
+            self.contrast_.shape != (self.n_features_in_,) or not (self.contrast_ > 0.0).all()
+        ):
+            raise ValueError("its scales of contrast are not positive numbers, one per feature")
+        if self.contrast_ is not None and self.n_edge_features_ != 1:
+            raise ValueError(f"it has {self.n_edge_features_} edge features, expected one, of contrast")
 
 
 def _checked_connectivity(connectivity: Any) -> int:
-    if not isinstance(connectivity, int | np.integer) or connectivity not in (4, 8):
-        raise ValueError(f"connectivity must be 4 or 8, found {connectivity!r}")
+    if not isinstance(connectivity, int | np.integer) or connectivity not in _CONNECTIVITIES:
+        raise ValueError(f"connectivity must be 4 or 8 in a plane, 6, 18 or 26 in a volume, found {connectivity!r}")
     return int(connectivity)
 
 
-def _checked_grids(X: Any, n_features: int | None) -> tuple[list[Any], list[tuple[int, int]]]:
-    """Rows (h * w, d) and shape of each grid."""
-    rows, shapes = [], []
-    for i, grid in enumerate(checked_list(X, "X", "arrays (height, width, n_features)")):
+def _checked_grids(X: Any, axes: int, n_features: int | None) -> tuple[list[Floats], list[tuple[int, ...]], list[Any]]:
+    """Rows (n_nodes, d) and shape of each grid, and the edge features that came with it, or None."""
+    names = ("depth", "height", "width")[3 - axes :]
+    expected = f"({', '.join(names)}, n_features)"
+    rows, shapes, edge_rows = [], [], []
+    for i, given in enumerate(checked_list(X, "X", f"arrays {expected}")):
         with about("X", i):
+            grid, own = given if isinstance(given, tuple) and len(given) == 2 else (given, None)
             array = real_numbers(grid, "")
-            if array.ndim == 2:
-                array = array[:, :, None]
-            if array.ndim != 3 or 0 in array.shape[:2]:
-                raise ValueError(f"must have shape (height, width, n_features), none 0, found {np.shape(grid)}")
-            n_features = array.shape[2] if n_features is None else n_features
-            if array.shape[2] != n_features:
-                raise ValueError(f"has {array.shape[2]} features, expected {n_features}")
+            if array.ndim == axes:
+                array = array[..., None]
+            if array.ndim != axes + 1 or 0 in array.shape[:axes]:
+                raise ValueError(f"must have shape {expected}, none 0, found {np.shape(grid)}")
+            n_features = array.shape[-1] if n_features is None else n_features
+            if array.shape[-1] != n_features:
+                raise ValueError(f"has {array.shape[-1]} features, expected {n_features}")
             if not np.isfinite(array).all():
                 raise ValueError("holds NaN or infinite values; features must be finite")
-        height, width = array.shape[:2]
-        rows.append(array.reshape(height * width, -1))
-        shapes.append((height, width))
-    return rows, shapes
+        rows.append(array.reshape(-1, n_features))
+        shapes.append(array.shape[:axes])
+        edge_rows.append(own)
+    return rows, shapes, edge_rows
+
+
+def _scales(rows: Floats, edges: Ints) -> Floats:
+    """(d,) mean squared difference of each feature between neighbours, infinite where there is none."""
+    squared = ((rows[edges[:, 0]] - rows[edges[:, 1]]) ** 2).mean(axis=0) if len(edges) else np.zeros(rows.shape[1])
+    return np.where(squared > 0.0, squared, np.inf)
+
+
+def _contrast(rows: Floats, edges: Ints, scales: Floats) -> Floats:
+    """(n_edges, 1) exp(-r / 2), r the mean over features of squared differences in units of their scales."""
+    total: Floats = np.zeros(len(edges))
+    for column, scale in zip(rows.T, scales, strict=True):
+        total += (column[edges[:, 0]] - column[edges[:, 1]]) ** 2 / scale
+    contrast: Floats = np.exp(-total / (2.0 * max(1, np.isfinite(scales).sum())))
+    return contrast[:, None]

@@ -5,8 +5,10 @@ Running intersection is not demanded; every sepset must lie in the scopes of bot
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from functools import cached_property
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -182,10 +184,36 @@ def grid_graph(height: int, width: int, cardinality: int) -> ClusterGraph:
 
 def grid_edges(height: int, width: int) -> Ints:
     """Edges (n_edges, 2) of a 4-connected grid in row order: all horizontal ones, then all vertical ones."""
-    index = np.arange(height * width, dtype=np.int64).reshape(height, width)
-    horizontal = np.stack([index[:, :-1].ravel(), index[:, 1:].ravel()], axis=1)
-    vertical = np.stack([index[:-1].ravel(), index[1:].ravel()], axis=1)
-    return np.concatenate([horizontal, vertical])
+    return neighbours((height, width), 4)[0]
+
+
+def grid_steps(connectivity: int) -> list[tuple[int, ...]]:
+    """Steps from a node to its neighbours: those along one axis first, the last axis before the others.
+
+    4 and 8 neighbours are those of a plane, 6, 18 and 26 those of a volume.
+
+    >>> grid_steps(8)
+    [(0, 1), (1, 0), (1, 1), (1, -1)]
+    """
+    axes = 2 if connectivity in (4, 8) else 3
+    steps = [step for step in product((-1, 0, 1), repeat=axes) if step > (0,) * axes]
+    steps.sort(key=lambda step: (np.count_nonzero(step), *map(abs, step), *(-s for s in step)))
+    return steps[: connectivity // 2]
+
+
+def neighbours(shape: Sequence[int], connectivity: int) -> tuple[Ints, Ints]:
+    """Pairs of neighbours (n_edges, 2) in a grid, nodes in C order, and the number of each pair's step.
+
+    >>> neighbours((2, 2), 8)[0].tolist()
+    [[0, 1], [2, 3], [0, 2], [1, 3], [0, 3], [1, 2]]
+    """
+    index = np.arange(math.prod(shape), dtype=np.int64).reshape(shape)
+    pairs = []
+    for step in grid_steps(connectivity):
+        here = tuple(slice(max(0, -s), n - max(0, s)) for s, n in zip(step, shape, strict=True))
+        there = tuple(slice(max(0, s), n + min(0, s)) for s, n in zip(step, shape, strict=True))
+        pairs.append(np.stack([index[here].ravel(), index[there].ravel()], axis=1))
+    return np.concatenate(pairs), np.repeat(np.arange(len(pairs)), [len(part) for part in pairs])
 
 
 def junction_tree_graph(cardinalities: Sequence[int], clusters: Sequence[Sequence[int]]) -> ClusterGraph:

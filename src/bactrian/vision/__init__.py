@@ -1,6 +1,11 @@
-"""Images as graphs: superpixels, their adjacency and their appearance. It needs the extra ``vision`` (scikit-image)."""
+"""Images as graphs: superpixels, their adjacency and their appearance, neighbours in grids, and pictures of labels.
 
+Superpixels need the extra ``vision`` (scikit-image), pictures the extra ``report`` (matplotlib).
+"""
+
+from bactrian.graphs.graph import neighbours
 from bactrian.vision.appearance import TextonVocabulary
+from bactrian.vision.plotting import plot_labels
 from bactrian.vision.superpixel_features import SegmentedImage, segment_image, superpixel_features
 from bactrian.vision.superpixels import RegionAdjacency, majority_labels, region_adjacency, superpixels, to_pixels
 
@@ -9,6 +14,8 @@ __all__ = [
     "SegmentedImage",
     "TextonVocabulary",
     "majority_labels",
+    "neighbours",
+    "plot_labels",
     "region_adjacency",
     "segment_image",
     "superpixel_features",
