@@ -654,6 +654,41 @@ def test_one_stray_tag_is_refused_before_training(tmp_path, capsys):
     assert "some.conll, line 6: the tag 'LOC' is not an entity tag, but others are: B-LOC" in err
 
 
+def test_unknown_tags_of_a_column_file(tmp_path, capsys):
+    """They are learned around; the others stay as they are, and scores need all of them."""
+    path, whole = tmp_path / "some.conll", tmp_path / "whole.conll"
+    sentence = "".join(f"{word} {tag}\n" for word, tag in PLAIN) + "\n"
+    whole.write_text(sentence * 3)
+    path.write_text(sentence * 2 + sentence.replace("I-PER", "?").replace("B-LOC", "_"))
+    given = ["--min-frequency", "1", *QUICK]
+    code, out, err = run(["train", path, "--dev", whole, *given, "-o", tmp_path / "run"], capsys)
+    assert (code, err) == (0, "")
+    scores = [line.split() for line in out.splitlines() if line.strip().startswith(("LOC", "PER"))]
+    assert scores == [[kind, "100.00", "100.00", "100.00", "3"] for kind in ("LOC", "PER")], out
+    assert bt.LinearChainCRF.load(tmp_path / "run/model.safetensors").classes_.tolist() == [
+        "B-LOC",
+        "B-PER",
+        "I-PER",
+        "O",
+    ]
+    for arguments, words in (
+        (["train", whole, "--dev", path, *given, "-o", tmp_path / "b"], "the tag '?' stands for an unknown one"),
+        (["evaluate", tmp_path / "run", path], "line 14: the tag '?' stands for an unknown one; scores need every tag"),
+        (["pack", path, "-o", tmp_path / "c"], "a pack needs every tag"),
+    ):
+        code, out, err = run(arguments, capsys)
+        assert (code, out) == (2, "")
+        assert words in err
+    path.write_text("Ada I-PER\nLovelace I-PER\nsaw ?\n")
+    code, out, err = run(["train", path, *given, "-o", tmp_path / "d"], capsys)
+    assert code == 2
+    assert "tag I-PER of 'Ada', token 1 of some.conll#1, is not well-formed BIO" in err
+    path.write_text("Ada ?\nLovelace _\n")
+    code, out, err = run(["train", path, *given, "-o", tmp_path / "e"], capsys)
+    assert code == 2
+    assert "every tag is unknown (?, _)" in err
+
+
 def test_a_skip_chain_counts_its_skips_and_warns_of_one_long_document(tmp_path, capsys):
     path = tmp_path / "some.conll"
     sentence = "".join(f"{word} {tag}\n" for word, tag in PLAIN) + "\n"

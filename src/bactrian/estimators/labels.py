@@ -43,20 +43,23 @@ class Labels:
             return Labels(_as_array(listed))
         seen: set[Any] = set()
         for m, labels in enumerate(_sequences(y)):
-            seen.update(_plain(labels, m))
+            seen.update(_plain(labels, m, unknown_allowed=True))
+        seen.discard(None)
         if not seen:
-            raise ValueError("y has no labels; learning needs at least one labelled token")
+            raise ValueError("y holds no known label; learning needs at least one")
         return Labels(_as_array(seen))
 
     def encode(self, y: Any, lengths: Ints) -> Ints:
-        """Codes of the labels of all sequences, stacked."""
-        code = {label: k for k, label in enumerate(self.classes.tolist())}
+        """Codes of the labels of all sequences, stacked; -1 for unknown ones."""
+        code = {label: k for k, label in enumerate(self.classes.tolist())} | {None: -1}
         codes: list[int] = []
-        for m, plain in enumerate(listed_labels(y, lengths.tolist())):
+        for m, plain in enumerate(listed_labels(y, lengths.tolist(), unknown_allowed=True)):
             try:
                 codes.extend([code[label] for label in plain])
             except KeyError as error:
                 raise ValueError(f"y[{m}] holds the label {error.args[0]!r}; the labels are {self._list()}") from None
+        if codes and max(codes) < 0:
+            raise ValueError("y holds no known label; learning needs at least one")
         return np.array(codes, dtype=np.int64)
 
     def check_kind(self, listed: Iterable[Sequence[Any]]) -> None:
@@ -73,7 +76,7 @@ class Labels:
         return labels
 
     def evidence(self, partial: Any, lengths: Ints) -> list[dict[int, int]]:
-        """Observed labels by position, from label sequences in which None stands for an unknown one."""
+        """Observed labels by position, from label sequences in which some are unknown."""
         code = {label: k for k, label in enumerate(self.classes.tolist())}
         if not isinstance(partial, Sequence) or len(partial) != lengths.size:
             raise ValueError(f"partial must have one label sequence per sequence: expected {lengths.size}")
@@ -85,9 +88,9 @@ class Labels:
                     f"partial[{m}] must have one entry per token: expected {lengths[m]}, found {len(listed)}"
                 )
             for t, label in enumerate(listed):
-                if label is not None and label not in code:
+                if not is_unknown(label) and label not in code:
                     raise ValueError(f"partial[{m}][{t}] is {label!r}; the labels are {self._list()}, None for unknown")
-            found.append({t: code[label] for t, label in enumerate(listed) if label is not None})
+            found.append({t: code[label] for t, label in enumerate(listed) if not is_unknown(label)})
         return found
 
     def _list(self) -> str:
@@ -124,12 +127,12 @@ def check_class_weight(class_weight: Any) -> None:
         raise ArgumentError("class_weight", f"must hold finite numbers, none negative, found {class_weight!r}")
 
 
-def listed_labels(y: Any, lengths: Sequence[int]) -> list[list[Any]]:
-    """Labels of every sequence as Python objects, one for each of its tokens."""
+def listed_labels(y: Any, lengths: Sequence[int], *, unknown_allowed: bool = False) -> list[list[Any]]:
+    """Labels of every sequence as Python objects, one for each of its tokens; None for unknown ones."""
     sequences = _sequences(y)
     if len(sequences) != len(lengths):
         raise ValueError(f"y must have one label sequence per sequence of X: {len(lengths)}, found {len(sequences)}")
-    listed = [_plain(labels, m) for m, labels in enumerate(sequences)]
+    listed = [_plain(labels, m, unknown_allowed=unknown_allowed) for m, labels in enumerate(sequences)]
     for m, labels in enumerate(listed):
         if len(labels) != lengths[m]:
             raise ValueError(f"y[{m}] must have one label per token: expected {lengths[m]}, found {len(labels)}")
@@ -142,23 +145,34 @@ def _sequences(y: Any) -> Sequence[Any]:
     return y if isinstance(y, Sequence) else list(y)
 
 
-def _plain(labels: Any, m: int) -> list[Any]:
-    """Labels of one sequence as Python objects."""
+def _plain(labels: Any, m: int, *, unknown_allowed: bool) -> list[Any]:
+    """Labels of one sequence as Python objects, None for unknown ones; beside NaN floats may stand for integers."""
     if isinstance(labels, str | bytes | Mapping) or not isinstance(labels, Iterable):
         raise TypeError(f"y[{m}] must be a list of labels, found {labels!r}")
     plain: list[Any] = labels.tolist() if isinstance(labels, np.ndarray) else list(labels)
+    as_floats: bool | None = None
     for t, label in enumerate(plain):
-        if isinstance(label, str):
+        if isinstance(label, str) and label:
             continue
-        if isinstance(label, np.integer | np.bool_):
+        if is_unknown(label):
+            if not unknown_allowed:
+                raise ValueError(
+                    f"y[{m}][{t}] is {label!r}, which stands for an unknown label; scores need every label"
+                )
+            plain[t] = None
+        elif isinstance(label, np.integer | np.bool_):
             plain[t] = label.item()
-        elif not isinstance(label, int) and not is_missing(label):
-            raise TypeError(f"y[{m}][{t}] must be a string, an integer or a boolean, found {label!r}")
-        if is_missing(label) or label == -1:
-            raise ValueError(
-                f"y[{m}][{t}] is {label!r}, which stands for an unknown label; learning and scores need every label"
-            )
+        elif not isinstance(label, int):
+            as_floats = any(map(_is_nan, labels)) if as_floats is None else as_floats
+            if not (as_floats and isinstance(label, float) and label.is_integer()):
+                raise TypeError(f"y[{m}][{t}] must be a string, an integer or a boolean, found {label!r}")
+            plain[t] = int(label)
     return plain
+
+
+def is_unknown(label: Any) -> bool:
+    """Whether a label stands for one that is not known: one that is missing, an empty string, or -1."""
+    return is_missing(label) or (isinstance(label, str | int | float | np.number) and label in ("", -1))
 
 
 def is_missing(label: Any) -> bool:

@@ -18,7 +18,7 @@ from bactrian.arrays import Bools, Floats, Ints
 from bactrian.errors import check_choice, check_flag, check_number
 from bactrian.estimators.base import LearnedEstimator
 from bactrian.estimators.encoding import FeatureVocabulary, Rows, check_sequences, fit_vocabulary
-from bactrian.estimators.labels import Labels, check_class_weight, class_weights, listed_labels
+from bactrian.estimators.labels import Labels, check_class_weight, class_weights, is_unknown, listed_labels
 from bactrian.estimators.priors import Block, Fold, graph_blocks, graph_folds
 from bactrian.estimators.saving import Arrays
 from bactrian.estimators.sequence_data import (
@@ -116,7 +116,7 @@ class SequenceCRF(LearnedEstimator):
             A sequence is a list of tokens, each a dict of features or a list of strings (bundles allowed), or a matrix
             with a row per token; see :mod:`bactrian.estimators.encoding`.
         y : list of label sequences
-            Strings, integers or booleans.
+            Strings, integers or booleans. None, NaN, -1 or an empty string stands for a label that is not known.
         skips : list of (n_skips, 2) positions, optional
             Of :class:`SkipChainCRF`: the skip edges of each sequence, in place of the rule.
         breaks : list of positions, optional
@@ -161,8 +161,9 @@ class SequenceCRF(LearnedEstimator):
         if lengths.sum() == 0:
             raise ValueError("X has no tokens; learning needs at least one")
         labels = labels if again else Labels.of(y, self.labels)
-        if -1 in labels.classes.tolist():
-            raise ValueError("labels names -1, which stands for an unknown label")
+        unknown = next(filter(is_unknown, labels.classes.tolist()), None)
+        if unknown is not None:
+            raise ValueError(f"labels names {unknown!r}, which stands for an unknown label")
         codes = labels.encode(y, lengths)
         class_weight = class_weights(self.class_weight, labels.classes)
         edges = sequence_edges(lengths, breaks, self._skips(X, lengths, skips))
@@ -215,7 +216,7 @@ class SequenceCRF(LearnedEstimator):
             return None
         sizes = {name: Rows(_magnitudes(part.inputs), part.lengths) for name, part in rows.items()}
         data = self._graphs(sizes, edges, labels, labels=codes)
-        seen = pack(data).empirical
+        seen = pack(data.subset(codes >= 0)).empirical
         assert seen is not None
         active: Bools = seen > 0.0
         node, transition = slice(0, int(data.scores.bounds[1])), slice(int(data.scores.bounds[1]), None)
@@ -274,7 +275,7 @@ class SequenceCRF(LearnedEstimator):
         skip_features: Any = None,
         partial: Any = None,
     ) -> list[list[Any]]:
-        """The most probable labels of each sequence, given those in ``partial`` that are not None.
+        """The most probable labels of each sequence, given those in ``partial`` that are known, as in ``y``.
 
         A chain has them by Viterbi, a skip chain by ``decoding``; other arguments are those of :meth:`fit`.
         """

@@ -50,9 +50,9 @@ class Incidence:
 class Holes:
     """What was seen of data with unknown states: the same model, clamped."""
 
-    data: PackedData  #: the instances, or the incomplete rows of generative data, one instance each
+    data: PackedData  #: incomplete instances, or rows of generative data, one instance each
     forbidden: Bools  #: (n_hub_states,) of these: states that were seen not to be
-    complete: Floats  #: (n_weights,) weighted sum of the features of complete rows, which ``data`` leaves out
+    complete: Floats  #: (n_weights,) weighted sum of the features of complete ones, which ``data`` may leave out
 
 
 @dataclass(frozen=True)

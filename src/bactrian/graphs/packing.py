@@ -532,21 +532,35 @@ def pack_graph_data(data: GraphData) -> PackedData:
     )
     if data.labels is None:
         return packed
-    if (data.labels < 0).any():
-        n_seen = np.diff(pointer((data.labels >= 0).astype(np.int64))[data.node_pointer])
-        seen, state = np.repeat(data.labels, n_labels), np.tile(np.arange(n_labels), n_nodes)
-        packed = replace(packed, weights=np.where(n_seen > 0, data.weights, 0.0))
-        return _with_holes(packed, (seen >= 0) & (seen != state))
-    node_weight = np.repeat(data.weights, np.diff(data.node_pointer))
+    sizes, labels = np.diff(data.node_pointer), data.labels
+    if (labels < 0).any():
+        n_seen = np.diff(pointer((labels >= 0).astype(np.int64))[data.node_pointer])
+        packed = replace(packed, weights=np.where((n_seen > 0) | (sizes == 0), data.weights, 0.0))
+        if ((n_seen > 0) & (n_seen < sizes)).any() or not n_seen.any():
+            return _graph_holes(data, packed, np.repeat(n_seen == sizes, sizes))
+        labels = np.maximum(labels, 0)  # whatever they are: graphs in which nothing was seen have no weight
     hub_states = np.zeros(layout.n_hub_states)
-    hub_states[layout.hub_offset[:-1] + data.labels] = node_weight
-    state = data.labels[data.edges[:, 0]] * n_labels + data.labels[data.edges[:, 1]]
+    hub_states[layout.hub_offset[:-1] + labels] = np.repeat(packed.weights, sizes)
+    state = labels[data.edges[:, 0]] * n_labels + labels[data.edges[:, 1]]
     counts: Floats = np.bincount(
         layout.table_offset[layout.cluster_table] + state,
-        weights=data.weights[edge_graph],
+        weights=packed.weights[edge_graph],
         minlength=layout.n_entries,
     ).astype(np.float64)
-    return packed.observed(counts, hub_states, Observations(data.labels[None, :], data.weights[None, :]))
+    return packed.observed(counts, hub_states, Observations(labels[None, :], packed.weights[None, :]))
+
+
+def _graph_holes(data: GraphData, packed: PackedData, complete: Bools) -> PackedData:
+    """Graphs with unknown labels, of which those nodes whose graphs have none need not be clamped."""
+    if not complete.any():
+        assert data.labels is not None
+        seen, state = np.repeat(data.labels, data.n_labels), np.tile(np.arange(data.n_labels), data.n_nodes)
+        return _with_holes(packed, (seen >= 0) & (seen != state))
+    holes = pack(data.subset(~complete)).holes
+    observed = pack(data.subset(complete)).empirical
+    assert holes is not None
+    assert observed is not None
+    return replace(packed, holes=replace(holes, complete=observed))
 
 
 def _node_shares(node_factors: str, hub_links: Ints, link_hub: Ints) -> Floats:

@@ -23,24 +23,28 @@ from typing import Any
 
 import numpy as np
 
-from bactrian.arrays import Bools, Floats
+from bactrian.arrays import Bools, Floats, Ints
 from bactrian.camel.camel import Camel
 from bactrian.camel.dual import Dual, Evaluation, larger
-from bactrian.camel.entropy import carve
+from bactrian.camel.entropy import Carving
 from bactrian.camel.prior import Prior
 from bactrian.camel.profiled import Profiled, ProfiledObjective
 from bactrian.camel.run import InnerResult, Run, Settings
+from bactrian.engines.numba.arithmetic import WIDEST
+from bactrian.engines.numba.layout import Layout
 from bactrian.engines.numba.threads import Workers
 from bactrian.graphs.junction import on_junction_trees
-from bactrian.graphs.packed import PackedData
+from bactrian.graphs.packed import Holes, PackedData
 from bactrian.graphs.scores import ScoreMap
-from bactrian.learners.likelihood import Likelihood, PropagatedObjective, is_forest
+from bactrian.learners.likelihood import Likelihood, is_forest
 from bactrian.solvers.lbfgs import pseudo_gradient
 from bactrian.solvers.solution import Solution
 
 #: Size of the random weights that tell the states of variables apart which were never seen.
 _SPREAD = 0.1
 _MAX_SWEEPS = 1_000
+#: Log-odds at which a state may as well be forbidden: its belief, exp(-45) = 3e-20, is lost in rounding.
+_NEGLIGIBLE = 45.0
 
 
 @dataclass(frozen=True)
@@ -81,16 +85,17 @@ class Hidden:
         if settings.communicator.size > 1:
             raise ValueError("learning with unknown states (-1) runs on one rank")
         run = Run(replace(settings, start=_start(data, settings)), data, self.name)
-        free = replace(data, empirical=holes.complete, holes=None)
-        clamped = replace(holes.data, scores=_ClampedScores(holes.data.scores, holes.forbidden))
-        clamped = replace(clamped, empirical=np.zeros(data.n_weights))
+        free, clamped = replace(data, empirical=holes.complete, holes=None), _clamped(holes)
         if isinstance(learner, Camel):
             dual = Dual(free, learner.carving(free, settings), settings.prior, workers)
             if settings.state is not None:
                 dual.take_up(settings.state)
-            whole = learner.carving(clamped, settings).whole
-            seen = self._objective(Dual(clamped, whole, Prior(None), workers), settings)
-            difference = _Difference(ProfiledObjective(dual, accuracy=run.accuracy), seen, linearised=dual.relinearises)
+            seen = _clamped_dual(clamped, learner.carving(clamped, settings).whole, run, workers)
+            # What the clamped dual says must be settled, or the difference is no bound: at a saddle by propagation.
+            passes = Likelihood("lbp", settings.tolerance, _MAX_SWEEPS) if seen.has_saddle else None
+            objective = passes.objective(seen, run) if passes else ProfiledObjective(seen, accuracy=run.accuracy)
+            linearised = dual.relinearises
+            difference = _Difference(ProfiledObjective(dual, accuracy=run.accuracy), objective, linearised=linearised)
             inner = _ProfiledDifference(dual, run, difference)
             weights, status = learner.relinearise(run, inner, learner.linearisation(dual), run.initial_weights())
             return run.finish(inner, weights, status)
@@ -98,29 +103,26 @@ class Hidden:
         if learner.inference == "exact" and not is_forest(data):
             junction, clamped = on_junction_trees(free), on_junction_trees(clamped).packed
             free = junction.packed
-        entropy = "bethe" if learner.inference in ("exact", "lbp") else learner.inference
-        duals = [
-            Dual(part, carve(part, entropy, settings.seed, settings.deadline).whole, prior, workers)
-            for part, prior in ((free, settings.prior), (clamped, Prior(None)))
-        ]
-        objectives = [self._objective(dual, settings) for dual in duals]
-        return run.solve(_ProfiledDifference(duals[0], run, _Difference(*objectives)), junction)
+        carving = learner.carving(settings)
+        dual = Dual(free, carving, settings.prior, workers)
+        seen = _clamped_dual(clamped, carving(clamped), run, workers)
+        difference = _Difference(learner.objective(dual, run), learner.objective(seen, run))
+        return run.solve(_ProfiledDifference(dual, run, difference), junction)
 
-    def _objective(self, dual: Dual, settings: Settings) -> Any:
-        """A dual as a function of the weights alone."""
-        dual.heed(settings.deadline)
-        if isinstance(self.learner, Likelihood) and self.learner.inference == "exact":
-            return ProfiledObjective(dual, accuracy=settings.tolerance, tree_sweeps=2)
-        if not dual.has_saddle:
-            return ProfiledObjective(dual, accuracy=settings.tolerance)
-        return PropagatedObjective(
-            dual,
-            schedule="residual",
-            accuracy=settings.tolerance,
-            max_sweeps=_MAX_SWEEPS,
-            tame=False,
-            deadline=settings.deadline,
-        )
+
+def _clamped(holes: Holes) -> PackedData:
+    """The model clamped to what was seen."""
+    scores = _ClampedScores(holes.data.scores, holes.forbidden)
+    return replace(holes.data, scores=scores, empirical=np.zeros(scores.n_weights))
+
+
+def _clamped_dual(data: PackedData, carving: Carving, run: Run, workers: Workers) -> Dual:
+    """The dual of a clamped model, forbidding by a penalty where that is as good and faster."""
+    if isinstance(data.scores, _ClampedScores):
+        data.scores.penalise(data.layout, carving)
+    dual = Dual(data, carving, Prior(None), workers)
+    dual.heed(run.settings.deadline)
+    return dual
 
 
 class _Difference:
@@ -233,14 +235,39 @@ def _start(data: PackedData, settings: Settings) -> Floats:
 
 
 class _ClampedScores:
-    """Scores of a model with some states of its hubs forbidden."""
+    """Scores of a model with some states of its hubs forbidden.
+
+    A score of -inf bars the fastest routes. Among pairs of number 1 a penalty P does the same: a message m = E'u varies
+    over its hub's states by at most exp(R), R the range of its table, so that the belief of a forbidden state is at
+    most exp((sum R - P) / (kappa + degree)) of that of an allowed one, which is made less than any rounding.
+    """
 
     def __init__(self, original: ScoreMap, forbidden: Bools) -> None:
-        self._original, self._forbidden, self.n_weights = original, forbidden, original.n_weights
+        self._original, self._forbidden, self.n_weights = original, np.flatnonzero(forbidden), original.n_weights
+        self._penalty: tuple[Ints, Floats, Floats] | None = None
+
+    def penalise(self, layout: Layout, carving: Carving) -> None:
+        """Use penalties where all clusters are pairs, each an equal share of the entropy."""
+        if (layout.cluster_rows > 0).all() and (carving.cluster == 1.0).all():
+            degree = np.diff(layout.hub_links)
+            hub = np.repeat(np.arange(layout.n_hubs), np.diff(layout.hub_offset))
+            allowed = np.ones(hub.size, dtype=bool)
+            allowed[self._forbidden] = False
+            hub_of_allowed, first = np.unique(hub[allowed], return_index=True)
+            reference = np.zeros(layout.n_hubs, dtype=np.int64)
+            reference[hub_of_allowed] = np.flatnonzero(allowed)[first]
+            mine = hub[self._forbidden]
+            self._penalty = reference[mine], _NEGLIGIBLE * (carving.hub + degree)[mine], degree[mine].astype(np.float64)
 
     def scores(self, weights: Floats, log_entries: Floats, hub_scores: Floats, workers: Workers) -> None:
         """See :class:`bactrian.graphs.scores.ScoreMap`."""
         self._original.scores(weights, log_entries, hub_scores, workers)
+        if self._penalty is not None and log_entries.size:
+            reference, base, degree = self._penalty
+            penalty = base + degree * (log_entries.max() - log_entries.min())
+            if penalty.max(initial=0.0) < WIDEST / 2:
+                hub_scores[self._forbidden] = hub_scores[reference] - penalty
+                return
         hub_scores[self._forbidden] = -np.inf
 
     def moments(self, counts: Floats, hub_counts: Floats, workers: Workers, out: Floats | None = None) -> Floats:

@@ -19,7 +19,8 @@ import numpy as np
 
 from bactrian.arrays import Floats
 from bactrian.camel.dual import Dual, Evaluation
-from bactrian.camel.entropy import Carving, carve
+from bactrian.camel.entropy import carve
+from bactrian.camel.parts import Carve
 from bactrian.camel.profiled import Profiled, ProfiledObjective
 from bactrian.camel.run import Run, Settings
 from bactrian.camel.schedule import SCHEDULE
@@ -83,38 +84,40 @@ class Likelihood:
             junction = on_junction_trees(data)
             data = junction.packed
         run = Run(settings, data, self.name)
-        dual = Dual(data, _bethe, settings.prior, workers, communicator=settings.communicator)
+        dual = Dual(data, self.carving(settings), settings.prior, workers, communicator=settings.communicator)
         if not (data.in_memory or dual.is_forest):
             raise ValueError(f"exact does not learn graphs with loops from a folder of packed data; {_ADVICE}")
-        inner = Profiled(dual, run, ProfiledObjective(dual, accuracy=run.accuracy, tree_sweeps=2))
-        return run.solve(inner, junction)
+        return run.solve(Profiled(dual, run, self.objective(dual, run)), junction)
 
     def _loopy(self, data: PackedData, settings: Settings, workers: Workers) -> Solution:
         run = Run(settings, data, self.name)
-        carving = carve(
-            data, "bethe" if self.inference == "lbp" else self.inference, settings.seed, settings.deadline
-        ).whole
-        dual = Dual(data, carving, settings.prior, workers, communicator=settings.communicator)
+        dual = Dual(data, self.carving(settings), settings.prior, workers, communicator=settings.communicator)
+        return run.solve(Profiled(dual, run, self.objective(dual, run)))
+
+    def carving(self, settings: Settings) -> Carve:
+        """The counting numbers under which messages are passed, of any data."""
+        entropy = "bethe" if self.inference in ("exact", "lbp") else self.inference
+        return lambda data: carve(data, entropy, settings.seed, settings.deadline).whole
+
+    def objective(self, dual: Dual, run: Run) -> ProfiledObjective | PropagatedObjective:
+        """A dual as a function of the weights alone, its messages passed as this learner does."""
+        if self.inference == "exact":
+            return ProfiledObjective(dual, accuracy=run.accuracy, tree_sweeps=2)
         bethe = self.inference == "lbp"
-        objective = PropagatedObjective(
+        return PropagatedObjective(
             dual,
             schedule="residual" if bethe else "sequential",
             accuracy=min(self.message_tolerance, run.gradient_accuracy),
             max_sweeps=self.max_sweeps,
             tame=not bethe,
-            deadline=settings.deadline,
+            deadline=run.settings.deadline,
         )
-        return run.solve(Profiled(dual, run, objective))
 
 
 def is_forest(data: PackedData) -> bool:
     """Whether two sweeps are exact; no message tells a cluster without links what others say of its variables."""
     has_links = (np.diff(data.layout.cluster_links) > 0).all()
     return bool(data.layout.instance_is_tree.all() and has_links and not data.hub_virtual.any())
-
-
-def _bethe(data: PackedData) -> Carving:
-    return carve(data, "bethe").whole
 
 
 class PropagatedObjective:

@@ -88,6 +88,10 @@ def _text_parts(settings: RunSettings, estimator: Any, chunk: int) -> Iterator[G
         return (document for document in labelled_documents(settings.train, settings) if len(document))
 
     reading = tag_reading(documents(), settings.train, settings, None)
+    if reading.unknown:
+        raise ValueError(
+            f"{', '.join(settings.train)}: some tags are unknown, and a pack needs every tag; train from files"
+        )
     say_reading(reading, documents(), settings.train)
     growing, classes = GrowingVocabulary(), set[str]()
     for batch in batches(documents(), len, chunk):

@@ -17,9 +17,9 @@ from typing import Any
 from bactrian.errors import ArgumentError, warn
 from bactrian.runs.graph_files import LabelledGraph, read_graphs
 from bactrian.runs.settings import GRAPH_SUFFIXES, InputSettings, RunSettings
-from bactrian.text.columns import looks_like_columns, read_columns
+from bactrian.text.columns import UNKNOWN_TAGS, looks_like_columns, read_columns
 from bactrian.text.documents import Document
-from bactrian.text.schemes import convert, entity_tags, guess_scheme
+from bactrian.text.schemes import SCHEMES, convert, entity_tags, guess_scheme
 from bactrian.text.tagged import parse_seminar, read_seminars
 from bactrian.text.tokenizer import tokenize
 
@@ -60,12 +60,13 @@ def read_data(paths: Sequence[str], settings: RunSettings, labels: Iterable[Any]
     reading = tag_reading(documents, paths, settings, labels)
     if labels is None:
         say_reading(reading, documents, paths)
-    documents = [document.replace(tags=reading.tags(document)) for document in documents]
+    _check_written(reading, documents)
+    y = [reading.tags(document) for document in documents]
     return RunData(
         X=list(settings.extractor().extract_many(documents)),
-        y=[list(document.tags or ()) for document in documents],
+        y=y,
         given={"breaks": breaks_of(documents)},
-        documents=documents,
+        documents=[document.replace(tags=tags) for document, tags in zip(documents, y, strict=True)],
         scheme=reading.scheme,
     )
 
@@ -112,10 +113,13 @@ class TagReading:
 
     scheme: str | None  #: in which labels are written; None where tags mark no entities and stay as they are
     written: Mapping[str, str]  #: the tag with prefix and type that each tag of the files stands for
+    unknown: frozenset[str] = frozenset()  #: tags that stand for an unknown one; where there are, others are kept
 
-    def tags(self, document: Document, scheme: str | None = None) -> list[str]:
-        """The tags of a document in the model's scheme, or in another."""
+    def tags(self, document: Document, scheme: str | None = None) -> list[Any]:
+        """The tags of a document in the model's scheme, or in another; None for unknown ones."""
         tags = document.tags or ()
+        if self.unknown:
+            return [None if tag in self.unknown else self.written.get(tag, tag) for tag in tags]
         if self.scheme is None:
             return list(tags)
         found = [self.written[tag] for tag in tags]
@@ -139,6 +143,14 @@ def tag_reading(
     named = ", ".join(paths)
     if not counts:
         raise ValueError(f"{named}: there are no tokens")
+    unknown = frozenset(UNKNOWN_TAGS & set(counts) - set(labels or ()))
+    if unknown:
+        if labels is not None:
+            where = _line_of(min(unknown), paths, settings.input)
+            raise ValueError(f"{where}: the tag {min(unknown)!r} stands for an unknown one; scores need every tag")
+        counts = Counter({tag: n for tag, n in counts.items() if tag not in unknown})
+        if not counts:
+            raise ValueError(f"{named}: every tag is unknown ({', '.join(sorted(unknown))}); learning needs some")
     tagged = settings.input.format == "tagged"
     if set(counts) == {"O"} and (labels is None or tagged):
         if tagged:
@@ -149,7 +161,7 @@ def tag_reading(
     if settings.scheme == "none" or (known and guess_scheme(known) is None):
         if known and known.isdisjoint(counts):
             raise _not_labels(counts, known, paths, settings.input)
-        return TagReading(None, {})
+        return TagReading(None, {}, unknown)
     try:
         written = entity_tags(counts)
     except ArgumentError as error:
@@ -157,14 +169,34 @@ def tag_reading(
         raise ValueError(f"{where}: the tag {error.said_of(repr(error.argument))}") from None
     if written is None and known:
         raise _not_labels(counts, known, paths, settings.input)
-    return TagReading(None if written is None else settings.scheme, written or {})
+    return TagReading(None if written is None else settings.scheme, written or {}, unknown)
+
+
+def _check_written(reading: TagReading, documents: Iterable[Document]) -> None:
+    """Tags beside unknown ones must be written in the model's scheme: to convert them takes their neighbours."""
+    if reading.scheme is None or not reading.unknown:
+        return
+    for document in documents:
+        before: str | None = "O"
+        borders = set(document.sentence_starts.tolist())
+        for t, tag in enumerate(reading.tags(document)):
+            before = "O" if t in borders else before
+            prefix, _, kind = (tag or "O").partition("-")
+            stray = reading.scheme == "BIO" and prefix == "I" and before not in (None, f"B-{kind}", f"I-{kind}")
+            if stray or prefix not in f"O{SCHEMES[reading.scheme]}":
+                raise ValueError(
+                    f"tag {tag} of {document.words[t]!r}, token {t + 1} of {document.name}, is not well-formed "
+                    f"{reading.scheme}: beside unknown tags ({', '.join(sorted(reading.unknown))}) the others must be "
+                    "in the scheme of the model; convert them first, name theirs with --scheme, or say --scheme none"
+                )
+            before = tag
 
 
 def say_reading(reading: TagReading, documents: Iterable[Document], paths: Sequence[str]) -> None:
     """Warn where tags were not simply taken as they are: types alone, repairs, no entities at all."""
     named = ", ".join(paths)
     if reading.scheme is None:
-        tags = sorted({tag for document in documents for tag in document.tags or ()})
+        tags = sorted({tag for document in documents for tag in document.tags or ()} - reading.unknown)
         some = ", ".join(tags[:3])
         warn(f"{named}: tags such as {some} mark no entities; tokens alone are scored")
         return
@@ -174,6 +206,8 @@ def say_reading(reading: TagReading, documents: Iterable[Document], paths: Seque
         kind = "prefixes without a type" if changed[tag].endswith("-SPAN") else "types without a prefix"
         message = f"{named}: tags are {kind}: {tag} is read as {changed[tag]}, and a run of one type as one entity"
         warn(f"{message}; --scheme none takes tags as they are")
+    if reading.unknown:
+        return
     kept = guess_scheme(reading.written.values()) or "BIO"
     candidates = ("BIO", "IOB1") if kept == "BIO" else (kept,)
     repairs = dict.fromkeys(candidates, 0)

@@ -53,7 +53,7 @@ def start_run(
     communicator = communicator or Alone()
     checksums = _checksums(settings)
     data = _source(settings, communicator)
-    labels = {tag for tags in data.y for tag in tags} if isinstance(data, RunData) and settings.is_text else ()
+    labels = {tag for tags in data.y for tag in tags} - {None} if isinstance(data, RunData) and settings.is_text else ()
     for other in (settings.dev, settings.test):
         if other is not None:
             check_data([other], settings, labels)  # errors before work

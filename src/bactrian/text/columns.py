@@ -22,6 +22,9 @@ from bactrian.text.schemes import guess_scheme
 
 DOCUMENT_START = "-DOCSTART-"
 
+#: In the column of tags these stand for one that is not known.
+UNKNOWN_TAGS = frozenset("?_")
+
 #: How documents are set apart, beside the lines that start one.
 DOCUMENTS = ("marked", "blank-lines", "sentences")
 
@@ -283,7 +286,9 @@ def looks_like_columns(
         return False
     place = columns.index("tag") if columns and "tag" in columns and widths == {len(columns)} else -1
     found = {cells[place] for cells in rows}
-    return (len(tabs) == 1 and 0 not in tabs) or all(guess_scheme([tag, "B-X"]) or tag in tags for tag in found)
+    return (len(tabs) == 1 and 0 not in tabs) or all(
+        guess_scheme([tag, "B-X"]) or tag in tags or tag in UNKNOWN_TAGS for tag in found
+    )
 
 
 def _checked_names(columns: Sequence[str]) -> tuple[str, ...]:
