@@ -118,8 +118,8 @@ def test_frames_have_names_and_labels(monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", fake)
     assert field.sample(100, rounded=True, frame=True) == "frame"
     assert list(kept) == ["sex", "age"]
-    assert (kept["sex"] == "f").sum() == 60
+    assert kept["sex"].count("f") == 60
     assert np.bincount(kept["age"]).tolist() == [15, 45, 40]
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(ImportError, match="frame=True needs pandas"):
+    with pytest.raises(ImportError, match="needs pandas: pip install pandas"):
         field.sample(3, frame=True)

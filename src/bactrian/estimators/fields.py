@@ -12,11 +12,11 @@ from sklearn.base import DensityMixin
 from sklearn.utils.validation import check_is_fitted
 
 from bactrian.arrays import Floats, Ints
-from bactrian.errors import check_choice, check_number
+from bactrian.errors import ArgumentError, ArgumentTypeError, check_choice, check_number
 from bactrian.estimators.base import LearnedEstimator
-from bactrian.estimators.frames import Variables
+from bactrian.estimators.frames import Variables, column_names, columns_of, is_frame, kind_of_frame, make_frame, word
 from bactrian.estimators.marginals import MARGINS
-from bactrian.estimators.pairwise import checked_table, column_names, evidence_of, incomplete_rows, is_forest
+from bactrian.estimators.pairwise import checked_table, evidence_of, incomplete_rows, is_forest
 from bactrian.graphs.elimination import MemoryBudgetError, junction_tree
 from bactrian.graphs.graph import Scope
 from bactrian.graphs.loglinear import LogLinearModel, Samples
@@ -40,6 +40,7 @@ class Field(DensityMixin, LearnedEstimator):  # type: ignore[misc]  # scikit-lea
     cardinalities_: Ints = field(init=False)
     n_features_in_: int = field(init=False)
     _variables: Variables = field(init=False)
+    _frames: str | None = field(init=False, default=None)  #: kind of frame that it was fitted to and answers with
     _fits: tuple[int, bool] | None = field(init=False)
     _partition: tuple[object, float] | None = field(init=False)
 
@@ -49,12 +50,14 @@ class Field(DensityMixin, LearnedEstimator):  # type: ignore[misc]  # scikit-lea
         check_choice("inference", self.inference, ("matched", *OF_WEIGHTS))
         check_number("memory_budget", self.memory_budget, least=0, whole=True)
 
-    def _keep(self, tables: str, model: LogLinearModel, edges: Ints, variables: Variables) -> None:
+    def _keep(
+        self, tables: str, model: LogLinearModel, edges: Ints, variables: Variables, frames: str | None = None
+    ) -> None:
         """Take up a model; its weights come apart from it."""
         self.tables_ = tables
         self.model_ = model
         self.edges_ = edges
-        self._variables = variables
+        self._variables, self._frames = variables, frames
         self.cardinalities_ = model.graph.cardinalities.copy()
         self.n_features_in_ = model.graph.n_variables
         self._fits = None
@@ -150,7 +153,9 @@ class Field(DensityMixin, LearnedEstimator):  # type: ignore[misc]  # scikit-lea
             return float(scores.mean())
         return float(np.average(scores, weights=Samples(self.model_, X, sample_weight).sample_weight))
 
-    def sample(self, n_samples: int = 1, seed: int | None = None, *, rounded: bool = False, frame: bool = False) -> Any:
+    def sample(
+        self, n_samples: int = 1, seed: int | None = None, *, rounded: bool = False, frame: bool | None = None
+    ) -> Any:
         """Draws from the joint distribution, shape (n_samples, n_variables); the same ones for the same seed.
 
         Independent and exact where a junction tree fits ``memory_budget``, otherwise by blocked Gibbs sampling: 16
@@ -165,8 +170,9 @@ class Field(DensityMixin, LearnedEstimator):  # type: ignore[misc]  # scikit-lea
             Change a few states until counts of the rows match the field's margins (those that it was fitted to, else
             its tables) as closely as whole rows can (:mod:`bactrian.inference.rounding`). Rows are then not
             independent: they are a synthetic population, not a sample of one.
-        frame : bool
-            Give a pandas DataFrame, with labels of states where the field has them.
+        frame : bool, optional
+            Give a data frame, with labels of states where the field has them: by default where the field was fitted to
+            a frame. It is of that kind, else of pandas.
         """
         check_is_fitted(self, "weights_")
         if isinstance(n_samples, bool) or not (isinstance(n_samples, int | np.integer) and n_samples >= 1):
@@ -181,7 +187,9 @@ class Field(DensityMixin, LearnedEstimator):  # type: ignore[misc]  # scikit-lea
             states = draw_by_gibbs(*given, seed=seed, n_threads=self.n_threads)
         if rounded:
             states = round_rows(states, self.cardinalities_, *self._tables_to_match(), seed=seed)
-        return self._framed(states) if frame else states
+        if not (self._frames is not None if frame is None else frame):
+            return states
+        return self._variables.frame(range(states.shape[1]), states, self._frames or "pandas")
 
     def _tables_to_match(self) -> tuple[Sequence[Scope], list[Floats]]:
         """Scopes and probabilities of the margins that rounded rows should have."""
@@ -199,31 +207,25 @@ class Field(DensityMixin, LearnedEstimator):  # type: ignore[misc]  # scikit-lea
         labels = self.state_labels[self._scope_of(name)[0]]
         return state if labels is None else labels[state]
 
-    def _framed(self, states: Ints) -> Any:
-        """Rows as a pandas DataFrame."""
-        try:
-            import pandas
-        except ImportError:
-            raise ImportError("frame=True needs pandas: pip install pandas") from None
-        columns = {
-            name: states[:, v] if labels is None else np.array(labels, dtype=object)[states[:, v]]
-            for v, (name, labels) in enumerate(zip(self._variables.names, self.state_labels, strict=True))
-        }
-        return pandas.DataFrame(columns)
-
-    def marginal(self, names: str | int | Sequence[str | int]) -> Floats:
+    def marginal(self, names: str | int | Sequence[str | int]) -> Any:
         """The joint marginal of some variables: probabilities, one axis per variable, in the order asked for.
 
         Any set of variables will do. A set inside a margin that was fitted is read off it. Otherwise exact inference is
         tried with the variables in one table; where that does not fit ``memory_budget``, or the field was learned on a
-        region graph, the states of all of them but one are taken as evidence in turn.
+        region graph, the states of all of them but one are taken as evidence in turn. A field that was fitted to a
+        frame gives a frame: a row per cell of the table, and the column ``probability``.
 
         Parameters
         ----------
         names : name or number of a variable, or a sequence of them
         """
         check_is_fitted(self, "weights_")
-        return self._marginal(self._scope_of(names))
+        scope = self._scope_of(names)
+        table = self._marginal(scope)
+        if self._frames is None:
+            return table
+        cells = np.indices(table.shape).reshape(table.ndim, -1).T
+        return self._variables.frame(scope, cells, self._frames, probability=table.ravel())
 
     def _marginal(self, scope: Scope) -> Floats:
         budget = None if self._on_regions else self._budget
@@ -236,20 +238,72 @@ class Field(DensityMixin, LearnedEstimator):  # type: ignore[misc]  # scikit-lea
         scope = [known.index(name, "names") if isinstance(name, str) else name for name in listed]
         return self.model_.graph.checked_scope(scope, "names")
 
-    def marginals(self, evidence: Mapping[int, int] | None = None) -> list[Floats]:
-        """Marginal of every variable, given the states of some of them, which are then one-hot."""
+    def marginals(self, evidence: Mapping[Any, Any] | None = None) -> Any:
+        """Marginal of every variable, given the states of some of them, which are then one-hot.
+
+        Evidence is by name, with labels of states, or by number, with numbers of states. A list of arrays; a field that
+        was fitted to a frame gives one with columns ``variable``, ``state`` and ``probability``.
+        """
         check_is_fitted(self, "weights_")
-        return [np.array(table) for table in self._infer([evidence])[0].variables]
+        tables = self._tables_given(evidence)
+        return list(tables.values()) if self._frames is None else self._listed(tables)
 
-    def conditional(self, evidence: Mapping[int, int]) -> dict[int, Floats]:
-        """Marginals of the variables that are not observed, by variable, given the states of those that are."""
-        marginals = self.marginals(evidence)
-        return {v: table for v, table in enumerate(marginals) if v not in evidence}
+    def conditional(self, evidence: Mapping[Any, Any]) -> Any:
+        """Marginals of the variables that are not observed, given the states of those that are.
 
-    def predict_marginals(self, X: ArrayLike) -> list[Floats]:
+        Arrays by number of the variable; a frame, as of :meth:`marginals`, from a field that was fitted to one.
+        """
+        check_is_fitted(self, "weights_")
+        seen = self._variables.evidence(evidence, "evidence")
+        left = {v: table for v, table in self._tables_given(seen).items() if v not in seen}
+        return left if self._frames is None else self._listed(left)
+
+    def _tables_given(self, evidence: Any) -> dict[int, Floats]:
+        """Marginals by number of the variable."""
+        result = self._infer([self._variables.evidence(evidence, "evidence")])[0]
+        return {v: np.array(table) for v, table in enumerate(result.variables)}
+
+    def _listed(self, tables: Mapping[int, Floats]) -> Any:
+        """Marginals of single variables as a frame."""
+        assert self._frames is not None
+        columns = {
+            "variable": [self._variables.names[v] for v, table in tables.items() for _ in table],
+            "state": self._variables.words(tables),
+            "probability": np.concatenate([np.zeros(0), *tables.values()]),
+        }
+        return make_frame(self._frames, columns)
+
+    def probability(self, event: Mapping[Any, Any], given: Mapping[Any, Any] | None = None) -> float:
+        """P(event | given), each the states of some variables: by name with labels, or by number with numbers.
+
+        Examples
+        --------
+        >>> import bactrian as bt
+        >>> field = bt.MarkovRandomField(prior_variance=None).fit([[0, 0], [0, 1], [1, 1], [0, 0]])
+        >>> round(field.probability({1: 0}, given={0: 0}), 3)
+        0.667
+        """
+        check_is_fitted(self, "weights_")
+        asked, seen = self._variables.evidence(event, "event"), self._variables.evidence(given or {}, "given")
+        if not isinstance(asked, Mapping) or not asked:
+            raise ArgumentTypeError("event", f"must map variables to states, found {event!r}")
+        found = 1.0
+        for v, state in asked.items():
+            self.model_.graph.checked_scope((v,), "event")
+            table = self._infer([seen])[0].variables[v]
+            if not 0 <= state < table.size:
+                raise ArgumentError("event", f": variable {v} has states 0 to {table.size - 1}, found {state}")
+            found *= float(table[state])
+            if found == 0.0:
+                break
+            seen = {**seen, v: state}
+        return found
+
+    def predict_marginals(self, X: Any) -> Any:
         """Marginals given what each sample shows; -1 stands for a state that is missing.
 
-        A list with an array of shape (n_samples, states) for every variable; observed states have probability 1.
+        A list with an array of shape (n_samples, states) for every variable; observed states have probability 1. A
+        field that was fitted to a frame gives a dict with a frame for every variable, a column per state.
         """
         states = self._checked_states(X, missing=True)
         found = [np.zeros((states.shape[0], int(k))) for k in self.cardinalities_]
@@ -260,12 +314,19 @@ class Field(DensityMixin, LearnedEstimator):  # type: ignore[misc]  # scikit-lea
         complete = np.flatnonzero((states >= 0).all(axis=1))
         for v, table in enumerate(found):
             table[complete, states[complete, v]] = 1.0
-        return found
+        if self._frames is None:
+            return found
+        kind, named = kind_of_frame(X) if is_frame(X) else self._frames, self._variables
+        return {
+            name: make_frame(kind, dict(zip(map(word, named.words([v])), found[v].T, strict=True)), X)
+            for v, name in enumerate(named.names)
+        }
 
-    def predict(self, X: ArrayLike) -> Ints:
+    def predict(self, X: Any) -> Any:
         """Samples with the missing states (-1) filled in: the most probable completion of each.
 
-        Exact where that fits ``memory_budget``, otherwise by max-product. Observed states stay as they are.
+        Exact where that fits ``memory_budget``, otherwise by max-product. Observed states stay as they are. A frame
+        gives a frame like it.
         """
         states = self._checked_states(X, missing=True)
         method = "exact" if self._fits_exactly else "max-product"
@@ -279,20 +340,38 @@ class Field(DensityMixin, LearnedEstimator):  # type: ignore[misc]  # scikit-lea
                 n_threads=self.n_threads,
             )
             states[rows] = np.stack(found)[which]
-        return states
+        if self._frames is None:
+            return states
+        if is_frame(X):
+            return self._variables.frame(range(states.shape[1]), states, kind_of_frame(X), X)
+        cells = [self._variables.cells(v, column, "table") for v, column in enumerate(states.T)]
+        return np.array(cells, dtype=object).T
 
-    def _checked_states(self, X: ArrayLike, missing: bool = False) -> Ints:
+    def _checked_states(self, X: Any, missing: bool = False) -> Ints:
         check_is_fitted(self, "weights_")
-        states = checked_table(X)
-        if states.shape[1] != self.n_features_in_:
+        framed = self._frames is not None or (is_frame(X) and any(self.state_labels))
+        given = columns_of(X) if framed else checked_table(X)
+        names = column_names(X)
+        if names is not None and self._variables.are_named:
+            self._check_names(names)
+        n = len(given) if isinstance(given, list) else given.shape[1]
+        if n != self.n_features_in_:
             raise ValueError(
-                f"X has {states.shape[1]} features, but {type(self).__name__} is expecting {self.n_features_in_} "
-                "features as input"
+                f"X has {n} features, but {type(self).__name__} is expecting {self.n_features_in_} features as input"
             )
-        names, expected = column_names(X), getattr(self, "feature_names_in_", None)
-        if names is not None and expected is not None and not np.array_equal(names, expected):
-            v = int(np.argmax(names != expected))
-            raise ValueError(f"X: column {v} is {names[v]!r}, but {expected[v]!r} was there in fit")
+        states = self._variables.codes(given) if isinstance(given, list) else given
         known = np.where(states == -1, 0, states) if missing else states
         self.model_.graph.checked_states(known, "X")
         return states
+
+    def _check_names(self, names: list[str]) -> None:
+        """Refuse columns other than those of fit."""
+        expected = list(self._variables.names)
+        for name in names:
+            if name not in expected:
+                raise ValueError(f"X has a column {name!r}, which was not there in fit; expected {', '.join(expected)}")
+        for v, name in enumerate(expected):
+            if name not in names:
+                raise ValueError(f"X has no column {name!r}, which was there in fit")
+            if names[v] != name:
+                raise ValueError(f"X: column {v} is {names[v]!r}, but {name!r} was there in fit")

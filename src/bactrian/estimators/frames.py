@@ -1,16 +1,188 @@
-"""Variables and their states as people call them."""
+"""Variables and their states as people call them: data frames of words outside, codes inside.
+
+A frame is what has ``columns`` and gives each by its name: pandas', polars', or a :class:`Table` of plain lists. A
+column holds strings, booleans, whole numbers (as floats where cells are missing), or categories of anything, each
+called by its words. None, NaN and NA are missing cells; where they are no states, so are -1 and the empty string.
+"""
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from bactrian.arrays import Ints
+from bactrian.arrays import Ints, rectangular
 from bactrian.errors import ArgumentError, ArgumentTypeError
+from bactrian.estimators.labels import is_missing
 from bactrian.graphs.graph import Scope
+
+#: Kinds of states, in words. In Python booleans are integers, so they come first.
+_KINDS: dict[Any, str] = {
+    str: "strings",
+    bool | np.bool_: "booleans",
+    int | np.integer: "whole numbers",
+    float | np.floating: "whole numbers",
+}
+_PLAIN = (str, bool, int, float)
+#: States that an error lists.
+_LISTED = 12
+_UNSEEN = -2
+#: Kinds of frames that can be made.
+FRAMES = ("pandas", "polars", "table")
+
+
+class Table(dict[Any, list[Any]]):
+    """Columns of plain lists by name: a frame for those who have neither pandas nor polars.
+
+    Examples
+    --------
+    >>> Table(smoker=["yes", None], age=[30, 50]).columns
+    ['smoker', 'age']
+    """
+
+    @property
+    def columns(self) -> list[Any]:
+        """Names of the columns."""
+        return list(self)
+
+
+def is_frame(X: Any) -> bool:
+    """Whether X has named columns."""
+    return hasattr(type(X), "columns") and hasattr(X, "__getitem__")
+
+
+def column_names(X: Any) -> list[str] | None:
+    """Names of the columns of a data frame, where all are strings."""
+    names = list(getattr(X, "columns", ()))
+    return names if names and all(isinstance(name, str) for name in names) else None
+
+
+def kind_of_frame(X: Any) -> str:
+    """The library that makes frames like X; ``"table"`` for a :class:`Table`."""
+    if isinstance(X, Table):
+        return "table"
+    return "polars" if type(X).__module__.startswith("polars") else "pandas"
+
+
+def make_frame(kind: str, columns: Mapping[Any, Any], like: Any = None) -> Any:
+    """A frame of the kind, with the index of a frame that it is ``like`` where that has one."""
+    if kind == "table":
+        return Table({name: np.asarray(values, dtype=object).tolist() for name, values in columns.items()})
+    index = {"index": like.index} if kind == "pandas" and hasattr(like, "index") else {}
+    return _library(kind).DataFrame(columns, **index)
+
+
+def _library(kind: str) -> Any:
+    try:
+        return importlib.import_module(kind)
+    except ImportError:
+        raise ImportError(f"this data frame needs {kind}: pip install {kind}") from None
+
+
+@dataclass(frozen=True)
+class Column:
+    """Cells of a frame's column, and its states where the frame declares them."""
+
+    name: Any
+    cells: list[Any]
+    categories: tuple[Any, ...] | None = None
+    ordered: bool | None = None  #: whether categories have an order; None where there are none
+
+    def labels(self, given: Any = None) -> tuple[Any, ...]:
+        """Its states: those given, those declared, or those seen, sorted."""
+        if given is not None:
+            return tuple(range(given)) if isinstance(given, int | np.integer) else tuple(map(_plain, given))
+        if self.categories is not None:
+            return self.categories
+        try:
+            seen = {_plain(cell) for cell in set(self.cells) if not _is_hole(cell)}
+        except TypeError:
+            raise TypeError(f"X: column {self.name!r} holds what cannot be a state, such as lists") from None
+        kinds = {next(words for kind, words in _KINDS.items() if isinstance(state, kind)) for state in seen}
+        if len(kinds) > 1:
+            raise TypeError(
+                f"X: column {self.name!r} mixes {' and '.join(sorted(kinds))}; its states must be of one kind"
+            )
+        if not kinds:
+            raise ValueError(
+                f"X: column {self.name!r} holds no state that was seen; leave it out, or give its states by "
+                "cardinalities=, or make it a variable of hidden="
+            )
+        for state in seen:
+            if isinstance(state, float) and not state.is_integer():
+                raise TypeError(
+                    f"X: column {self.name!r} holds {state:g}, a measurement; put it into bins, as pandas.cut does"
+                )
+        return (False, True) if kinds == {"booleans"} else tuple(sorted(seen))
+
+    def codes(self, labels: Sequence[Any]) -> Ints:
+        """Numbers of its states, -1 for missing cells; a state that is no label is refused."""
+        known: dict[Any, int] = {label: k for k, label in enumerate(labels)}
+        try:
+            codes = np.array([known.get(cell, _UNSEEN) for cell in self.cells], dtype=np.int64)
+        except TypeError:
+            raise TypeError(f"X: column {self.name!r} holds what cannot be a state, such as lists") from None
+        for row in np.flatnonzero(codes == _UNSEEN).tolist():
+            cell = self.cells[row]
+            codes[row] = -1 if _is_hole(cell) else known.get(_plain(cell), _UNSEEN)
+            if codes[row] == _UNSEEN:
+                listed = ", ".join(map(repr, labels[:_LISTED])) + (", ..." if len(labels) > _LISTED else "")
+                raise ValueError(
+                    f"X: column {self.name!r} has {_plain(cell)!r}, which is not one of its states: {listed}"
+                )
+        return codes
+
+
+def columns_of(X: Any) -> list[Column]:
+    """The columns of a frame; those of an array are numbered."""
+    if not is_frame(X):
+        rows = rectangular(X, "X")
+        if rows.ndim != 2:
+            raise ValueError(f"X must have shape (n_samples, n_variables), found {rows.shape}")
+        cells = np.asarray(X, dtype=object)  # or NumPy makes strings of numbers among them
+        return [Column(v, cells[:, v].tolist()) for v in range(rows.shape[1])]
+    if hasattr(X, "collect"):
+        raise TypeError(f"X is a {type(X).__name__}, whose cells are not there yet; give X.collect()")
+    names, named = list(X.columns), column_names(X) is not None
+    if len(set(names)) < len(names):
+        raise ValueError(f"X has two columns {max(names, key=names.count)!r}")
+    return [_column(name if named else v, X[name]) for v, name in enumerate(names)]
+
+
+def _column(name: Any, given: Any) -> Column:
+    cells = given if isinstance(given, list) else given.to_list()
+    dtype = getattr(given, "dtype", None)
+    listed: Any = getattr(dtype, "categories", None)  # of pandas' categories and polars' Enum
+    if not hasattr(listed, "to_list"):
+        return Column(name, cells)
+    return Column(name, cells, tuple(map(_plain, listed.to_list())), bool(getattr(dtype, "ordered", True)))
+
+
+def has_names(edges: Any) -> bool:
+    """Whether edges are pairs of variables of which some are given by name."""
+    if isinstance(edges, str) or not isinstance(edges, Sequence | np.ndarray):
+        return False
+    pairs = [tuple(pair) for pair in edges if isinstance(pair, list | tuple | np.ndarray) and len(pair) == 2]
+    return len(pairs) == len(edges) and any(isinstance(name, str) for pair in pairs for name in pair)
+
+
+def _is_hole(cell: Any) -> bool:
+    return is_missing(cell) or (isinstance(cell, str) and cell == "") or (isinstance(cell, int | float) and cell == -1)
+
+
+def word(state: Any) -> str:
+    """A state as it is written."""
+    return f"{state:g}" if isinstance(state, float) else str(state)
+
+
+def _plain(state: Any) -> Any:
+    """A state as Python's own string, boolean or number; in words where it is something else, as intervals are."""
+    if isinstance(state, np.generic):
+        state = state.item()
+    return state if isinstance(state, _PLAIN) else str(state)
 
 
 @dataclass(frozen=True)
@@ -20,6 +192,7 @@ class Variables:
     names: tuple[Any, ...]
     cardinalities: tuple[int, ...]
     labels: tuple[tuple[Any, ...] | None, ...]
+    ordered: tuple[bool | None, ...] = ()  #: of variables that were categories, whether these have an order
 
     @staticmethod
     def of(cardinalities: Any) -> Variables:
@@ -49,6 +222,80 @@ class Variables:
         sizes = tuple(cardinalities.tolist())
         return Variables(tuple(range(len(sizes)) if names is None else names), sizes, (None,) * len(sizes))
 
+    @staticmethod
+    def of_columns(columns: Sequence[Column], cardinalities: Any = None, *, alike: bool = False) -> Variables:
+        """The variables of a frame; their states are given, declared or seen, and those of all where ``alike``."""
+        names = [column.name for column in columns]
+        if cardinalities is None or isinstance(cardinalities, Mapping):
+            given = dict(cardinalities or {})
+        else:
+            numbers = np.broadcast_to(cardinalities, len(names)) if np.ndim(cardinalities) == 0 else cardinalities
+            if len(numbers) != len(names):
+                raise ValueError(f"cardinalities must have one entry per variable: {len(names)}, found {len(numbers)}")
+            given = dict(zip(names, np.asarray(numbers).tolist(), strict=True))
+        for name in given:
+            if name not in names:
+                raise ArgumentError("cardinalities", f": there is no column {name!r} in X")
+        labels = [column.labels(given.get(column.name)) for column in columns]
+        if alike and len(set(labels)) > 1:
+            every = {label for of in labels for label in of}
+            try:
+                labels = [tuple(sorted(every))] * len(labels)
+            except TypeError:
+                raise ValueError("tables that variables share need columns with the same states") from None
+        sizes = tuple(map(len, labels))
+        return Variables(tuple(names), sizes, tuple(labels), tuple(column.ordered for column in columns))
+
+    def codes(self, columns: Sequence[Column]) -> Ints:
+        """Rows of a frame, as many columns as there are variables, as numbers of states; -1 for missing cells."""
+        states = [labels or range(k) for labels, k in zip(self.labels, self.cardinalities, strict=True)]
+        return np.stack([column.codes(of) for column, of in zip(columns, states, strict=True)], axis=1)
+
+    def cells(self, v: int, codes: Ints, kind: str) -> Any:
+        """A column of a frame of the kind, from numbers of states."""
+        labels = self.labels[v]
+        if labels is None:
+            return codes
+        words = [labels[code] for code in codes.tolist()]
+        ordered = self.ordered[v] if self.ordered else None
+        if ordered is None or kind == "table":
+            return words
+        if kind == "pandas":
+            return _library(kind).Categorical.from_codes(codes, labels, ordered=ordered)
+        return _library(kind).Series(list(map(word, words)), dtype=_library(kind).Enum(list(map(word, labels))))
+
+    def frame(self, scope: Iterable[int], codes: Ints, kind: str, like: Any = None, **more: Any) -> Any:
+        """A frame of some variables, from (n, n_variables) numbers of states; more columns come behind."""
+        columns = {self.names[v]: self.cells(v, codes[:, i], kind) for i, v in enumerate(scope)}
+        for name, values in more.items():
+            columns[f"{name}_" if name in columns else name] = values
+        return make_frame(kind, columns, like)
+
+    def words(self, scope: Iterable[int]) -> list[Any]:
+        """States of variables, one after the other; as strings where they are of several kinds."""
+        states = [state for v in scope for state in self.labels[v] or range(self.cardinalities[v])]
+        kinds = {next(kind for kind in _KINDS if isinstance(state, kind)) for state in states}
+        return states if len(kinds) == 1 else list(map(word, states))
+
+    def evidence(self, given: Any, what: str) -> Any:
+        """Numbers of states by number of variable: by name with the state's label, or by number with its number."""
+        if not isinstance(given, Mapping):
+            return given
+        found = {}
+        for name, state in given.items():
+            if isinstance(name, str) or (name in self.names and self.labels[self.names.index(name)] is not None):
+                v = self.index(name, what)
+                found[v] = self.state(v, state, what)
+            else:
+                found[name] = state
+        return found
+
+    def edges(self, given: Any) -> Any:
+        """Pairs of variables by number, where they are given by name."""
+        if not has_names(given):
+            return given
+        return [[self.index(name, "edges") if isinstance(name, str) else name for name in pair] for pair in given]
+
     @property
     def are_named(self) -> bool:
         """Whether they have names and not only numbers."""
@@ -70,6 +317,7 @@ class Variables:
         """The number of a state, given by its label where there are labels."""
         labels, name = self.labels[variable], self.names[variable]
         if labels is not None:
+            state = state if state in labels else _plain(state)
             if state not in labels:
                 raise ArgumentError(what, f": {name!r} has no state {state!r}, only {', '.join(map(str, labels))}")
             return labels.index(state)
@@ -84,5 +332,23 @@ class Variables:
         pairs = []
         for v, state in zip(scope, states, strict=True):
             labels = self.labels[v]
-            pairs.append(f"{self.names[v]}={labels[state] if labels else state}")
+            pairs.append(f"{self.names[v]}={word(labels[state] if labels else state)}")
         return ", ".join(pairs)
+
+
+def restored_variables(cardinalities: Ints, attributes: Mapping[str, Any]) -> Variables:
+    """Variables as a model's file has them, checked; older files have no labels, or those of margins apart."""
+    n, names = cardinalities.size, attributes["feature_names"]
+    labels = attributes.get("labels", attributes.get("margins", {}).get("labels", [None] * n))
+    found = Variables(
+        tuple(range(n) if names is None else names),
+        tuple(cardinalities.tolist()),
+        tuple(None if of is None else tuple(of) for of in labels),
+        tuple(attributes.get("ordered", ())),
+    )
+    if not len(found.names) == len(found.labels) == n or len(found.ordered) not in (0, n):
+        raise ValueError("its names do not fit its variables")
+    for k, of in zip(found.cardinalities, found.labels, strict=True):
+        if of is not None and not (len(of) == k == len(set(of)) and all(isinstance(s, _PLAIN) for s in of)):
+            raise ValueError("its labels do not fit its states")
+    return found

@@ -12,7 +12,7 @@ from sklearn.base import clone
 from bactrian.arrays import Floats, Ints
 from bactrian.errors import ArgumentError, check_number
 from bactrian.estimators.fields import Field
-from bactrian.estimators.frames import Variables
+from bactrian.estimators.frames import Variables, restored_variables
 from bactrian.estimators.marginals import MARGINS, Marginal, MarginFit, Residuals, check_margins, fit_margins, projected
 from bactrian.estimators.saving import Arrays
 from bactrian.estimators.zones import Zones, check_zones, fit_all
@@ -139,9 +139,11 @@ class MarginField(Field):
         self.prior_variance_ = None
         return self
 
-    def _keep(self, tables: str, model: LogLinearModel, edges: Ints, variables: Variables) -> None:
+    def _keep(
+        self, tables: str, model: LogLinearModel, edges: Ints, variables: Variables, frames: str | None = None
+    ) -> None:
         """See :class:`Field`."""
-        super()._keep(tables, model, edges, variables)
+        super()._keep(tables, model, edges, variables, frames)
         self._margins = None
 
     def _keep_margins(self, variables: Variables, problem: MarginProblem, model: LogLinearModel, cells: Floats) -> None:
@@ -169,7 +171,6 @@ class MarginField(Field):
         problem = self._margins.problem
         kept = {
             "scopes": [list(scope) for scope in problem.scopes],
-            "labels": [None if labels is None else list(labels) for labels in self.state_labels],
             "base": [list(scope) for scope, _ in problem.base],
             "total": problem.total,
         }
@@ -196,9 +197,6 @@ class MarginField(Field):
         )
         if not problem.bounds[-1] == cells == problem.forbidden.size == arrays["fitted"].size:
             raise ValueError(f"it has {cells} weights, which do not fit its margins")
-        labels = [None if listed is None else tuple(listed) for listed in kept["labels"]]
-        variables = Variables(tuple(attributes["feature_names"]), tuple(cardinalities.tolist()), tuple(labels))
-        if not len(variables.names) == len(labels) == cardinalities.size:
-            raise ValueError("its names do not fit its variables")
+        variables = restored_variables(cardinalities, attributes)
         self._keep_margins(variables, problem, problem.model(regions=self.method_ != "exact"), arrays["fitted"])
         self.total_ = problem.total

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
@@ -13,7 +14,16 @@ from sklearn.utils.validation import check_is_fitted
 
 from bactrian.arrays import Bools, Floats, Ints
 from bactrian.errors import ArgumentError, check_choice, warn
-from bactrian.estimators.frames import Variables
+from bactrian.estimators.frames import (
+    FRAMES,
+    Variables,
+    column_names,
+    columns_of,
+    has_names,
+    is_frame,
+    kind_of_frame,
+    restored_variables,
+)
 from bactrian.estimators.margin_fields import MarginField
 from bactrian.estimators.marginals import MARGINS
 from bactrian.estimators.pairwise import (
@@ -24,7 +34,6 @@ from bactrian.estimators.pairwise import (
     checked_cardinalities,
     checked_edges,
     checked_table,
-    column_names,
     n_weights_of,
     pairwise_model,
     seen_cardinalities,
@@ -49,8 +58,9 @@ class MarkovRandomField(MarginField):
 
     Parameters
     ----------
-    edges : "complete", "grid" or (n_edges, 2) ints
-        Which variables are joined; a grid is 4-connected, variables in row order.
+    edges : "complete", "grid" or pairs
+        Which variables are joined, by number or, of a data frame, by name; a grid is 4-connected, variables in row
+        order.
     shape : (height, width), optional
         Of the grid.
     tables : {"full", "shared", "potts"}
@@ -75,10 +85,11 @@ class MarkovRandomField(MarginField):
         Start from the weights of the last fit, or of the file the model was loaded from.
     verbose : int
         1 prints a line about learning now and then; see :class:`bactrian.ProgressLines`.
-    cardinalities : int or (n_variables,) ints, optional
+    cardinalities : int, (n_variables,) ints or mapping, optional
         Number of states; by default one more than the largest state seen of each variable (of all variables, for
-        shared tables). Give them where later data may hold states that the training data does not, as in
-        cross-validation.
+        shared tables), for a data frame its categories or what was seen. A mapping has numbers or lists of states by
+        name of the column: ``{"smoker": ["no", "yes"]}``. Give them where later data may hold states that the training
+        data does not, as in cross-validation.
     inference : str
         Method of :func:`bactrian.infer` where exact inference does not fit ``memory_budget``. Or ``"matched"``: always
         the entropy that the learner used (:func:`bactrian.learners.learn.matched_inference`), since weights fit
@@ -147,8 +158,10 @@ class MarkovRandomField(MarginField):
 
         Parameters
         ----------
-        X : (n_samples, n_variables) ints
-            States from 0; booleans are 0 and 1.
+        X : (n_samples, n_variables) ints, or data frame
+            States from 0; booleans are 0 and 1. -1, NaN and None are cells that were not seen. Columns of a pandas or
+            polars frame hold strings, booleans, whole numbers or categories, and the field then answers with
+            frames and in these words (:mod:`bactrian.estimators.frames`).
         y
             Ignored.
         sample_weight : (n_samples,), optional
@@ -163,14 +176,12 @@ class MarkovRandomField(MarginField):
 
         Fixes the model, as that of the last time with ``warm_start``; else the estimator is not fitted until then.
         """
-        states, names = checked_table(X), column_names(X)
-        if states.shape[0] == 0 or states.shape[1] == 0:
-            raise ValueError(f"X must have at least one sample and one variable, found shape {states.shape}")
         self.check_params()
         again = self.warm_start and hasattr(self, "model_")
-        cardinalities = self._numbers_of_states(states, again, names)
-        edges = checked_edges(self.edges, self.shape, states.shape[1])
-        check_tables_fit(self.tables, cardinalities, edges, names)
+        variables, states = self._read(X, again)
+        cardinalities = np.array(variables.cardinalities, dtype=np.int64)
+        edges = checked_edges(variables.edges(self.edges), self.shape, cardinalities.size)
+        check_tables_fit(self.tables, cardinalities, edges, variables.names if variables.are_named else None)
         model = pairwise_model(self.tables, cardinalities, edges, self.node_factors)
         samples = Samples(model, states, sample_weight)
         if not again:
@@ -184,7 +195,7 @@ class MarkovRandomField(MarginField):
                 "warm_start: edges, tables, node_factors or the numbers of states differ from those of the last fit; "
                 "give cardinalities= where later data may hold further states"
             )
-        self._keep(self.tables, model, edges, Variables.numbered(cardinalities, names))
+        self._keep(self.tables, model, edges, variables, kind_of_frame(X) if is_frame(X) else None)
         self._unknown = bool((states < 0).any())
         return samples
 
@@ -224,8 +235,23 @@ class MarkovRandomField(MarginField):
             )
         return self
 
+    def _read(self, X: Any, again: bool) -> tuple[Variables, Ints]:
+        """The variables of a table, and its rows in numbers of states."""
+        if not is_frame(X):
+            states, names = checked_table(X), column_names(X)
+            _check_not_empty(states.shape)
+            return Variables.numbered(self._numbers_of_states(states, again, names), names), states
+        columns = columns_of(X)
+        _check_not_empty((len(columns[0].cells) if columns else 0, len(columns)))
+        variables = Variables.of_columns(columns, self.cardinalities, alike=self.tables != "full")
+        if again and self._frames is not None and variables.names == self._variables.names:
+            variables = self._variables
+        return variables, variables.codes(columns)
+
     def _numbers_of_states(self, states: Ints, again: bool, names: Any) -> Ints:
         n = states.shape[1]
+        if isinstance(self.cardinalities, Mapping):
+            raise ArgumentError("cardinalities", "maps names of columns, so X must be a data frame")
         if self.cardinalities is not None:
             return checked_cardinalities(self.cardinalities, n)
         check_seen_states(states, names)
@@ -236,9 +262,11 @@ class MarkovRandomField(MarginField):
             seen = np.maximum(seen, self.cardinalities_)
         return seen
 
-    def _keep(self, tables: str, model: LogLinearModel, edges: Ints, variables: Variables) -> None:
+    def _keep(
+        self, tables: str, model: LogLinearModel, edges: Ints, variables: Variables, frames: str | None = None
+    ) -> None:
         """See :class:`bactrian.estimators.fields.Field`."""
-        super()._keep(tables, model, edges, variables)
+        super()._keep(tables, model, edges, variables, frames)
         self.node_factors_ = self.node_factors
 
     def _blocks(self) -> list[Block]:
@@ -277,14 +305,16 @@ class MarkovRandomField(MarginField):
         super().check_params()
         check_choice("tables", self.tables, TABLES)
         check_choice("node_factors", self.node_factors, NODE_FACTORS)
-        if self.cardinalities is not None:
+        if isinstance(self.cardinalities, Mapping):
+            Variables.of(self.cardinalities)
+        elif self.cardinalities is not None:
             checked_cardinalities(self.cardinalities, np.size(self.cardinalities))
         if self.shape is not None and (np.shape(self.shape) != (2,) or np.asarray(self.shape).dtype.kind not in "iu"):
             raise ArgumentError("shape", f"must be (height, width), found {self.shape!r}")
         if isinstance(self.edges, str):
             if self.edges not in ("complete", "grid"):
                 raise ArgumentError("edges", f"must be 'complete', 'grid' or pairs of variables, found {self.edges!r}")
-        else:
+        elif not has_names(self.edges):
             checked_edges(self.edges, None, np.iinfo(np.int64).max)
 
     def log_potentials(self) -> tuple[list[Floats], list[Floats]]:
@@ -297,12 +327,15 @@ class MarkovRandomField(MarginField):
     # --- files ---
 
     def _contents(self) -> tuple[dict[str, Any], Arrays]:
-        names = getattr(self, "feature_names_in_", None)
+        named = self._variables
         arrays: Arrays = {"edges": self.edges_, "cardinalities": self.cardinalities_}
         attributes = {
             "tables": self.tables_,  # parameters may have changed since
             "node_factors": self.node_factors_,
-            "feature_names": None if names is None else names.tolist(),
+            "feature_names": list(named.names) if named.are_named else None,
+            "labels": [None if labels is None else list(labels) for labels in named.labels],
+            "ordered": list(named.ordered),
+            "frames": self._frames,
         }
         of_margins, their_arrays = self._margin_contents()
         return attributes | of_margins, arrays | their_arrays
@@ -311,7 +344,9 @@ class MarkovRandomField(MarginField):
         cardinalities = Domain(arrays["cardinalities"], []).cardinalities
         if cardinalities.size == 0:
             raise ValueError("it has no variables")
-        tables = attributes["tables"]
+        tables, frames = attributes["tables"], attributes.get("frames")
+        if frames not in (None, *FRAMES):
+            raise ValueError(f"it has frames of {frames!r}")
         if tables == MARGINS:
             self._restore_margins(cardinalities, attributes, arrays)
             self.node_factors_ = attributes["node_factors"]
@@ -320,5 +355,10 @@ class MarkovRandomField(MarginField):
         if n_weights_of(tables, cardinalities, edges) != self.weights_.size:  # before any table is made
             raise ValueError(f"it has {self.weights_.size} weights, which do not fit its tables")
         model = pairwise_model(tables, cardinalities, edges, attributes["node_factors"])
-        self._keep(tables, model, edges, Variables.numbered(cardinalities, attributes["feature_names"]))
+        self._keep(tables, model, edges, restored_variables(cardinalities, attributes), frames)
         self.node_factors_ = attributes["node_factors"]
+
+
+def _check_not_empty(shape: tuple[int, ...]) -> None:
+    if 0 in shape:
+        raise ValueError(f"X must have at least one sample and one variable, found shape {shape}")

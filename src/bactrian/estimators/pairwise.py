@@ -60,15 +60,7 @@ def _hint(states: NDArray[Any]) -> str:
     cell = f"X[{row}, {column}] = {states[row, column]}"
     if numbers:
         return f"{cell} is a measurement; put it into a few bins, as sklearn.preprocessing.KBinsDiscretizer does"
-    return f"{cell}; number the values, as sklearn.preprocessing.OrdinalEncoder(dtype=int) does"
-
-
-def column_names(X: Any) -> NDArray[Any] | None:
-    """Names of the columns of a data frame, where all are strings."""
-    columns = getattr(X, "columns", None)
-    if columns is None or not all(isinstance(name, str) for name in columns):
-        return None
-    return np.array(list(columns), dtype=object)
+    return f"{cell}; number the values, as sklearn.preprocessing.OrdinalEncoder(dtype=int) does, or give a data frame"
 
 
 def checked_cardinalities(given: Any, n: int) -> Ints:
