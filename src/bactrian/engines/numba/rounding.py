@@ -2,7 +2,7 @@
 
 Tables over some variables lie one after the other. ``cells[i, t]`` is the cell of table t that row i is in, ``excess``
 the count of each cell less its target. With e the excess of the cells that a change leaves and enters, moving a row
-from one to the other changes the sum of squares by 2 (e_entered - e_left + 1) per table.
+from one to the other changes the sum of squares by 2 (e_entered - e_left + 1) per table, which counts by its weight.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ def change_states(
     variable_tables: Ints,
     table: Ints,
     stride: Ints,
+    weight: Floats,
     order: Ints,
 ) -> int:
     """One pass: every state that another would better is changed to the best other; returns how many were.
 
-    The tables of variable v are ``table[variable_tables[v]:variable_tables[v + 1]]``, with its ``stride`` in each. No
-    row is moved into a cell that is not ``allowed``.
+    The tables of variable v are ``table[variable_tables[v]:variable_tables[v + 1]]``, with its ``stride`` and
+    ``weight`` in each. No row is moved into a cell that is not ``allowed``.
     """
     changed = 0
     for i in order:
@@ -46,7 +47,7 @@ def change_states(
                     left = cells[i, table[k]]
                     entered = left + (other - state) * stride[k]
                     possible = possible and allowed[entered]
-                    change += excess[entered] - excess[left] + 1.0
+                    change += weight[k] * (excess[entered] - excess[left] + 1.0)
                 if possible and change < gain:
                     best, gain = other, change
             if best >= 0:
@@ -68,6 +69,7 @@ def exchange_states(
     variable_tables: Ints,
     table: Ints,
     stride: Ints,
+    weight: Floats,
     order: Ints,
     partners: Ints,
 ) -> int:
@@ -91,9 +93,8 @@ def exchange_states(
                 possible = possible and allowed[into_i] and allowed[into_j]
                 if into_i == left_j:  # the rows differ in nothing else of this table
                     continue
-                change += excess[into_i] - excess[left_i] + excess[into_j] - excess[left_j] + 2.0
-                if left_i == left_j or into_i == into_j:
-                    change += 1.0
+                both = excess[into_i] - excess[left_i] + excess[into_j] - excess[left_j] + 2.0
+                change += weight[k] * (both + 1.0 if left_i == left_j or into_i == into_j else both)
             if possible and change < -1e-9:
                 for k in range(first, last):
                     step = (b - a) * stride[k]
