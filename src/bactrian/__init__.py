@@ -47,12 +47,14 @@ __all__ = [
     "junction_tree_graph",
     "learn",
     "region_graph",
+    "register_entropy",
+    "register_learner",
     "skip_chain_graph",
 ]
 
 if TYPE_CHECKING:
     from bactrian.camel.camel import Camel
-    from bactrian.camel.entropy import CountingNumbers
+    from bactrian.camel.entropy import CountingNumbers, register_entropy
     from bactrian.engines.files.packed_folder import PackedFolder
     from bactrian.estimators.graph_crf import GraphCRF
     from bactrian.estimators.grid_crf import GridCRF
@@ -68,7 +70,7 @@ if TYPE_CHECKING:
     from bactrian.inference.result import InferenceResult
     from bactrian.learners.diagnostics import Diagnosis, Finding, diagnose
     from bactrian.learners.full_tables import PseudoMoments, UnifiedScaling
-    from bactrian.learners.learn import learn
+    from bactrian.learners.learn import learn, register_learner
     from bactrian.learners.likelihood import Likelihood
     from bactrian.learners.pseudolikelihood import PseudoLikelihood
     from bactrian.solvers.progress import ProgressLines
@@ -77,7 +79,7 @@ else:
     # Hidden from type checkers, for which every unknown attribute would otherwise exist.
     _NAMES = {
         "camel.camel": "Camel",
-        "camel.entropy": "CountingNumbers",
+        "camel.entropy": "CountingNumbers register_entropy",
         "engines.files.packed_folder": "PackedFolder",
         "estimators.graph_crf": "GraphCRF",
         "estimators.grid_crf": "GridCRF",
@@ -93,7 +95,7 @@ else:
         "inference.result": "InferenceResult",
         "learners.diagnostics": "Diagnosis Finding diagnose",
         "learners.full_tables": "PseudoMoments UnifiedScaling",
-        "learners.learn": "learn",
+        "learners.learn": "learn register_learner",
         "learners.likelihood": "Likelihood",
         "learners.pseudolikelihood": "PseudoLikelihood",
         "solvers.progress": "ProgressLines",

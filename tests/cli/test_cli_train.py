@@ -720,3 +720,113 @@ def test_chinese_by_characters_from_train_to_predict(tmp_path, capsys):
     code, _, err = run(["train", path, "--tokenizer", "([", "-o", tmp_path / "no"], capsys)
     assert (code, err.count("\n")) == (2, 1)
     assert err.startswith("bactrian: --tokenizer: pattern '([' is not a regular expression")
+
+
+# --- features of one's own, and labels that are known ---
+
+
+def lettered(path, n=8):
+    """Columns word, chunk, tag: names alone do not tell PER from LOC, the column chunk does."""
+    rng = np.random.default_rng(0)
+    lines = []
+    for _ in range(n):
+        for kind in rng.permutation(["PER", "LOC"]):
+            lines += [f"near x O\n{rng.choice(['Oslo', 'Rome', 'Bern'])} {kind.lower()} B-{kind}"]
+        lines += [""]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+GIVEN = ["--columns", "word,chunk,tag", "--min-frequency", "1", *QUICK]
+
+
+@pytest.mark.parametrize("way", ["columns", "template", "toml"])
+def test_further_columns_and_templates(way, tmp_path, capsys):
+    train = lettered(tmp_path / "train.conll")
+    (tmp_path / "my.template").write_text("U0:%x[0,0]\nU1:%x[0,1]\nB\n")
+    (tmp_path / "run.toml").write_text('train = "train.conll"\n[features]\ntemplate = "my.template"\n')
+    options = {
+        "columns": [train, "--feature-columns", "chunk"],
+        "template": [train, "--template", tmp_path / "my.template"],
+        "toml": ["--config", tmp_path / "run.toml"],
+    }[way]
+    code, out, err = run(["train", *options, *GIVEN, "-o", tmp_path / "run"], capsys)
+    assert (code, err) == (0, "")
+    (tmp_path / "my.template").unlink(missing_ok=True)  # the run has what it needs
+    code, out, _ = run(["evaluate", tmp_path / "run", train, "--json"], capsys)
+    assert json.loads(out)["accuracy"] == 1.0
+    settings = json.loads((tmp_path / "run" / "settings.json").read_text())["settings"]
+    if way != "columns":
+        assert settings["features"]["template"] == ["U0:%x[0,word]", "U1:%x[0,chunk]", "B"]
+        assert settings["features"]["ngrams"] == settings["features"]["window"] == 0
+    (tmp_path / "raw.txt").write_text("near Oslo")
+    code, out, err = run(["predict", tmp_path / "run", tmp_path / "raw.txt"], capsys)
+    assert (code, out) == (2, "")
+    assert "the model needs the column 'chunk'" in err
+    plain = run(["train", train, *GIVEN, "-o", tmp_path / "plain"], capsys)
+    assert plain[0] == 0
+    code, out, _ = run(["evaluate", tmp_path / "plain", train, "--json"], capsys)
+    assert json.loads(out)["accuracy"] < 1.0
+
+
+def test_gazetteers_and_plugins(tmp_path, capsys):
+    train, new = tmp_path / "train.conll", tmp_path / "new.txt"
+    train.write_text("in O\nRome B-LOC\n\nby O\nAda B-PER\n\nin O\nBern B-LOC\n\nby O\nEve B-PER\n\n" * 2)
+    (tmp_path / "cities.txt").write_text("Rome\nBern\nNew York\n")
+    plugin = tmp_path / "mine.py"
+    plugin.write_text(
+        "from bactrian.text import register_features\n"
+        "@register_features('short')\n"
+        "def short(document):\n"
+        "    return [['short'] if len(word) < 4 else [] for word in document.words]\n"
+    )
+    bare = ["--features", "none", *QUICK]
+    given = ["--gazetteer", tmp_path / "cities.txt", "--gazetteer", f"town={tmp_path / 'cities.txt'}"]
+    given = ["--plugin", plugin, "train", train, *given, "--own-features", "short", *bare, "-o", tmp_path / "run"]
+    assert run(given, capsys)[0] == 0
+    new.write_text("in New York")
+    code, out, _ = run(["--plugin", plugin, "predict", tmp_path / "run", new], capsys)
+    assert code == 0
+    assert [entity["type"] for entity in json.loads(out)["entities"]][:1] == ["LOC"]
+    settings = json.loads((tmp_path / "run" / "settings.json").read_text())["settings"]
+    assert settings["features"]["gazetteers"]["town"] == ["Rome", "Bern", "New York"]
+    names = {name for name, _, _ in bt.LinearChainCRF.load(tmp_path / "run" / "model.safetensors").top_features(100)}
+    assert {"cities=S", "town=S", "short"} <= names
+    plugin.write_text("import nothing_of_that_name")
+    for arguments, words in (
+        (["--plugin", plugin, "train", train], "mine.py, line 1: ModuleNotFoundError"),
+        (["train", train, "--gazetteer", "none.txt"], "--gazetteer: "),
+        (["train", train, "--template", "none.txt"], "--template: "),
+        (["train", train, "--own-features", "long"], "--own-features must be"),
+        (["train", train, "--feature-columns", "lemma"], "there is no column 'lemma'"),
+    ):
+        code, out, err = run([*arguments, "-o", tmp_path / "no"], capsys)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert words in err
+
+
+def test_known_labels_stay(trained, data, tmp_path, capsys):
+    lines = (data / "test.conll").read_text().splitlines()
+    rows = [line.split() for line in lines]
+    place = next(i for i, row in enumerate(rows) if len(row) > 1 and row[-1] == "O" and row[0] != "-DOCSTART-")
+    rows = [[*row[:-1], "?"] if len(row) > 1 and row[0] != "-DOCSTART-" else row for row in rows]
+    rows[place][-1] = "B-location"
+    (tmp_path / "part.conll").write_text("\n".join(map(" ".join, rows)) + "\n")
+    code, out, err = run(["predict", trained, tmp_path / "part.conll", "--known", "-p"], capsys)
+    assert (code, err) == (0, "")
+    assert out.splitlines()[place].split()[1:] == ["1.0000", "B-location"]
+    free = run(["predict", trained, data / "test.conll"], capsys)[1].splitlines()
+    assert [line.split()[0] for line in free if line] == [line.split()[0] for line in out.splitlines() if line]
+    (tmp_path / "part.conll").write_text("Rome B-CITY\n")
+    code, out, err = run(["predict", trained, tmp_path / "part.conll", "--known"], capsys)
+    assert (code, out) == (2, "")
+    assert "token 1 ('Rome'): the tag 'B-CITY' is neither a label of the model" in err
+
+
+def test_known_labels_of_graphs_stay(data, tmp_path, capsys):
+    assert run(["train", data / "graphs.jsonl", *QUICK, "-o", tmp_path / "run"], capsys)[0] == 0
+    record = {"nodes": [[0.0], [0.0], [1.0]], "edges": [[0, 1], [1, 2]], "labels": [1, -1, -1]}
+    (tmp_path / "some.jsonl").write_text(json.dumps(record) + "\n")
+    code, out, err = run(["predict", tmp_path / "run", tmp_path / "some.jsonl", "--known"], capsys)
+    assert (code, err, json.loads(out)["labels"][0]) == (0, "", 1)
+    assert json.loads(run(["predict", tmp_path / "run", tmp_path / "some.jsonl"], capsys)[1])["labels"][0] == 0

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import os
+import re
+import subprocess
+import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -15,6 +21,7 @@ from scipy.optimize import minimize
 from sklearn.linear_model import LogisticRegression
 
 import bactrian as bt
+from bactrian.camel import entropy as entropies
 from bactrian.camel.run import Settings
 from bactrian.engines.numba.threads import Workers
 from bactrian.estimators.base import LearnedEstimator
@@ -22,6 +29,7 @@ from bactrian.graphs.packed import PackedData
 from bactrian.inference import infer as inference
 from bactrian.inference.problem import Problem
 from bactrian.inference.result import InferenceResult
+from bactrian.learners import learn as learning
 from bactrian.text import Document
 
 
@@ -136,3 +144,70 @@ def test_a_reader(tmp_path: Path) -> None:
     documents = read_slashed(tmp_path / "slashed.txt")
     tagger = bt.LinearChainCRF().fit([[[word] for word in d.words] for d in documents], [d.tags for d in documents])
     assert tagger.predict([[["Rome"], ["smiles"]]]) == [["B-LOC", "O"]]
+
+
+# --- parts that register themselves: the worked example of docs/extending.md ---
+
+PAGE = (Path(__file__).parents[2] / "docs" / "extending.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What the Python blocks of the page define, run in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"__name__": "page"}
+    module = ModuleType("page")
+    module.__dict__.update(names)
+    monkeypatch.setitem(sys.modules, "page", module)
+    for block in re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE):
+        exec(compile(block, "extending.md", "exec"), module.__dict__)
+    return module.__dict__
+
+
+def test_a_registered_entropy_is_learned_matched_and_saved(page: dict[str, Any], tmp_path: Path) -> None:
+    crf, X, y = page["crf"], page["X"], page["y"]
+    assert crf.inference_method_[0] == "convex"
+    assert crf.inference_method_[1]["counting_numbers"] == "tenth"
+    by_hand = bt.Camel(entropy=bt.CountingNumbers(clusters=1.0, sepsets=0.9))
+    same = bt.GraphCRF(method=by_hand, node_factors="edges").fit(X, y)
+    np.testing.assert_array_equal(crf.weights_, same.weights_)
+    np.testing.assert_array_equal(crf.predict_marginals(X)[0], same.predict_marginals(X)[0])
+    crf.save(tmp_path / "tenth")
+    np.testing.assert_array_equal(
+        bt.GraphCRF.load(tmp_path / "tenth").predict_marginals(X)[0], crf.predict_marginals(X)[0]
+    )
+    del entropies.REGISTERED["tenth"]
+    with pytest.raises(ValueError, match="entropy must be one of bethe"):
+        bt.GraphCRF.load(tmp_path / "tenth")
+    with pytest.raises(ValueError, match="name must be a string other than bethe"):
+        bt.register_entropy("bethe")
+
+
+def test_a_registered_learner_is_reached_by_name_and_saved(page: dict[str, Any], tmp_path: Path) -> None:
+    X, y = page["X"], page["y"]
+    named = bt.GraphCRF(method="rounds", tolerance=1e-6).fit(X, y)
+    convex = bt.GraphCRF(method="convex", tolerance=1e-6).fit(X, y)
+    np.testing.assert_allclose(named.weights_, convex.weights_, atol=1e-3)  # a convex problem has one optimum
+    assert named.inference_method_[0] == "convex"
+    named.save(tmp_path / "named")
+    assert bt.GraphCRF.load(tmp_path / "named").inference_method_[0] == "convex"
+    assert repr(bt.GraphCRF.load("rounds.bactrian").method) == "Rounds(weaker=10.0)"
+    del learning.METHODS["rounds"]
+    for path, words in (("rounds.bactrian", "unknown kind 'learner'"), (tmp_path / "named", "method must be one of")):
+        with pytest.raises(ValueError, match=words):
+            bt.GraphCRF.load(path)
+    with pytest.raises(ValueError, match="has the name of one of the library's own"):
+        bt.register_learner(type("Camel", (), {"name": "mine", "learn": lambda *_: None})())
+    with pytest.raises(TypeError, match="an object with a name and a method learn"):
+        bt.register_learner(page["Rounds"])
+
+
+def test_the_commands_of_the_page_run(page: dict[str, Any], tmp_path: Path) -> None:
+    (block,) = re.findall(r"^```bash\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    done = subprocess.run(
+        ["bash", "-euc", block], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])["entities"]
+    assert [(entity["type"], entity["text"]) for entity in found] == [("PER", "Eve"), ("LOC", "Rome")]

@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import itertools
+import re
 import subprocess
 import sys
 
@@ -18,6 +19,7 @@ from bactrian.text import (
     EntityFeatures,
     flatten,
     read_columns,
+    register_features,
     skip_edges,
     tokenize,
     word_shape,
@@ -265,3 +267,62 @@ def test_skip_edges_of_real_documents(real_data):
     documents = list(read_columns(real_data / "conll2003" / "eng.train"))
     assert sum(len(skip_edges(document.words, "nearest")) for document in documents) == 12_996
     assert sum(len(skip_edges(document.words, "all")) for document in documents) == 29_309
+
+
+# --- features of one's own ---
+
+
+def test_templates_are_those_of_crf_plus_plus():
+    """Strings as CRF++ expands them, by hand; the second sentence is shorter than the template's reach."""
+    document = Document(["Rome", "fell", ".", "Ah"], {"pos": ["N", "V", ".", "U"]}, sentence_starts=[0, 3])
+    template = ["# words", "U00:%x[-2,0]", "U01:%x[0,0]/%x[1,pos]", "U02:%x[2,1]", "", "U03:bias", "B"]
+    tokens = EntityFeatures(ngrams=0, window=0, reach=0, pos=False, shapes=False, template=template).extract(document)
+    assert [flatten(token)[1:] for token in tokens] == [
+        ["U00:_B-2", "U01:Rome/V", "U02:.", "U03:bias"],
+        ["U00:_B-1", "U01:fell/.", "U02:_B+1", "U03:bias"],
+        ["U00:Rome", "U01:./_B+1", "U02:_B+2", "U03:bias"],
+        ["U00:_B-2", "U01:Ah/_B+1", "U02:_B+2", "U03:bias"],
+    ]
+    for line, words in (
+        ("U01:%x[0]", r"template: line 1: 'U01:%x\[0\]': expected a line such as"),
+        ("B01:%x[0,0]", "are not supported, but for B itself"),
+        ("word=%x[0,0]", "expected a line such as U01"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            EntityFeatures(template=[line])
+    with pytest.raises(ValueError, match=r"looks at column 2; document .* has word, pos"):
+        EntityFeatures(pos=False, template=["U1:%x[0,2]"]).extract(document)
+    with pytest.raises(ValueError, match="has no column 'lemma'"):
+        EntityFeatures(pos=False, template=["U1:%x[0,lemma]"]).extract(document)
+
+
+def test_further_columns_are_used_as_parts_of_speech_are():
+    document = Document(["in", "Rome"], {"pos": ["IN", "NNP"], "chunk": ["IN", "NNP"]})
+    pos = EntityFeatures(ngrams=0, window=0).extract(document)
+    chunk = EntityFeatures(ngrams=0, window=0, pos=False, columns=["chunk"]).extract(document)
+    renamed = [[re.sub(r"^chunk(?=[-+:=])", "p", string) for string in flatten(token)] for token in chunk]
+    assert renamed == [flatten(token) for token in pos]
+
+
+def test_gazetteers_know_the_longest_entry_in_any_tokens():
+    entries = {"city": ["New York", "York", "Rio de Janeiro", " "], "state": ["new york"]}
+    extractor = EntityFeatures(ngrams=0, window=0, reach=0, pos=False, shapes=False, gazetteers=entries)
+    words = ["in", "NEW", "York", "or", "York", ",", "Rio", "de", "Janeiro"]
+    found = [flatten(token)[1:] for token in extractor.extract(Document(words))]
+    assert found[1:3] == [["city", "city=B", "state", "state=B"], ["city", "city=E", "state", "state=E"]]
+    assert [strings[1:] for strings in found[4:]] == [["city=S"], [], ["city=B"], ["city=I"], ["city=E"]]
+    assert found[0] == found[3] == []
+    characters = [flatten(token)[1:] for token in extractor.extract(Document(list("York")))]
+    assert [strings[1] for strings in characters] == ["city=B", "city=I", "city=I", "city=E"]
+    assert EntityFeatures(gazetteers=entries) == EntityFeatures(gazetteers=dict(entries))
+
+
+def test_functions_register_themselves():
+    @register_features("vowels")
+    def vowels(document):
+        return [[f"vowels={sum(letter in 'aeiou' for letter in word)}"] for word in document.words]
+
+    tokens = EntityFeatures(ngrams=0, window=0, pos=False, own=["vowels"]).extract(Document(["Rome", "fell"]))
+    assert [token[-1] for token in tokens] == ["vowels=2", "vowels=1"]
+    with pytest.raises(ValueError, match="own must be one of"):
+        EntityFeatures(own=["consonants"])

@@ -14,7 +14,7 @@ import numpy as np
 
 from bactrian.arrays import Floats
 from bactrian.camel.dual import Dual
-from bactrian.camel.entropy import Carving, CountingNumbers, carve
+from bactrian.camel.entropy import REGISTERED, Carving, CountingNumbers, carve
 from bactrian.camel.joint import Alternating, Joint
 from bactrian.camel.linearisation import Linearisation
 from bactrian.camel.messages import MessageTables
@@ -41,7 +41,7 @@ class Camel:
 
     Parameters
     ----------
-    entropy : "bethe", "clusters", "trw", "convex" or CountingNumbers
+    entropy : "bethe", "clusters", "trw", "convex", a name that register_entropy knows, or CountingNumbers
         Bethe's entropy is relinearised; clusters-only drops the sepset entropies; tree-reweighted and convex entropies
         are concave and solved directly.
     fold : bool
@@ -94,10 +94,9 @@ class Camel:
     tighten: int = 0
 
     def __post_init__(self) -> None:
-        if not isinstance(self.entropy, CountingNumbers) and self.entropy not in _ENTROPIES:
-            raise ValueError(
-                f"entropy must be one of {', '.join(_ENTROPIES)} or CountingNumbers, found {self.entropy!r}"
-            )
+        known = (*_ENTROPIES, *REGISTERED)
+        if not isinstance(self.entropy, CountingNumbers) and self.entropy not in known:
+            raise ValueError(f"entropy must be one of {', '.join(known)} or CountingNumbers, found {self.entropy!r}")
         if self.fold and self.entropy != "bethe":
             raise ValueError("fold carves Bethe's entropy; use it with entropy='bethe'")
         check_number("tighten", self.tighten, least=0, whole=True)

@@ -21,7 +21,7 @@ concave objective and linearises the rest, ``linearised`` = hub - c_v >= 0 (the 
 - ``"convex"`` (Heskes 2006; Weiss, Yanover and Meltzer 2007): numbers are provably concave where some c >= 0 give
   kappa_v = c_v - sum_a c_av and sum_{v in a} c_av <= kappa_a, for then H is a sum of entropies and of conditional
   entropies H_a - H_v. Here every cluster gives equal shares to its hubs.
-- :class:`CountingNumbers`: the user's own.
+- :class:`CountingNumbers`, or a name that :func:`register_entropy` knows: the user's own.
 """
 
 from __future__ import annotations
@@ -78,18 +78,55 @@ class CountingNumbers:
     sepsets: Any = 1.0
 
 
+Numbers = Callable[[PackedData], Carving | CountingNumbers]
+
+#: Entropies of users, by name.
+REGISTERED: dict[str, Numbers] = {}
+
+
+def register_entropy(name: str) -> Callable[[Numbers], Numbers]:
+    """Make an entropy known by name, for ``Camel(entropy=name)``: learning, matched inference and files.
+
+    What is decorated takes packed data and returns :class:`CountingNumbers`, or a ``Carving`` with a number for every
+    cluster and hub of it. A file keeps the name alone: register the entropy before you load it.
+
+    Examples
+    --------
+    >>> import bactrian as bt
+    >>> @bt.register_entropy("almost-bethe")
+    ... def almost_bethe(data):
+    ...     return bt.CountingNumbers(clusters=1.0, sepsets=0.9)
+    >>> bt.Camel(entropy="almost-bethe").entropy
+    'almost-bethe'
+    """
+    if not isinstance(name, str) or not name or name in ENTROPIES:
+        raise ValueError(f"name must be a string other than {', '.join(ENTROPIES)}, found {name!r}")
+
+    def register(numbers: Numbers) -> Numbers:
+        REGISTERED[name] = numbers
+        return numbers
+
+    return register
+
+
 def carve(data: PackedData, entropy: str | CountingNumbers, seed: int = 0, deadline: Deadline | None = None) -> Carving:
     """Counting numbers of ``data`` under an entropy of :data:`ENTROPIES`, or the user's own.
 
     ``seed`` is for "trw", whose numbers are rougher where half of the time is up before all forests are drawn.
     """
+    if isinstance(entropy, str) and entropy in REGISTERED:
+        numbers = REGISTERED[entropy](data)
+        if isinstance(numbers, Carving):
+            return numbers
+        entropy = numbers
     if isinstance(entropy, CountingNumbers):
         return _carve_numbers(data, entropy)
     if entropy == "trw":
         with (deadline or Deadline()).half() as half:
             return _tree_reweighted(data, seed, half.late)
     if entropy not in ENTROPIES:
-        raise ValueError(f"entropy must be one of {', '.join(ENTROPIES)} or CountingNumbers, found {entropy!r}")
+        known = ", ".join([*ENTROPIES, *REGISTERED])
+        raise ValueError(f"entropy must be one of {known} or CountingNumbers, found {entropy!r}")
     total = data.total_numbers
     kept = (data.hub_given | (data.degrees == 0)).astype(np.float64)
     if data.hub_numbers is not None and entropy == "bethe":

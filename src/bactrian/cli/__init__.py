@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import io
 import os
+import runpy
 import sys
+import traceback
 import warnings
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, cast
 
 import typer
@@ -99,13 +102,32 @@ def _show_version(wanted: bool) -> None:
         raise typer.Exit
 
 
+def _run_plugin(path: Path) -> None:
+    if not path.is_file():
+        raise BadInputError(f"--plugin: {path}: there is no such file")
+    try:
+        runpy.run_path(str(path))
+    except Exception as error:
+        lines = [entry.lineno for entry in traceback.extract_tb(error.__traceback__) if entry.filename == str(path)]
+        where = f"{path}, line {lines[-1]}" if lines else str(path)
+        raise BadInputError(f"--plugin: {where}: {type(error).__name__}: {error}") from error
+
+
 @app.callback()
 def _common(
     context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
+    plugin: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE", help="A Python file to run first, which registers what it adds by name. May be repeated."
+        ),
+    ] = None,
 ) -> None:
     """Learn discrete Markov and conditional random fields with loops."""
+    for path in plugin or ():
+        _run_plugin(path)
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())

@@ -47,6 +47,13 @@ def predict_command(
         typer.Option("--to", metavar="NAME", help="json (with offsets), columns (the default for these) or tagged."),
     ] = None,
     probabilities: Annotated[bool, typer.Option("--probabilities", "-p", help="Add the probability of each.")] = False,
+    known: Annotated[
+        bool,
+        typer.Option(
+            "--known",
+            help="Keep the labels in the files; predict where they say ? or _ (graphs: -1 or an empty string).",
+        ),
+    ] = False,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Output file; standard output by default.")
     ] = None,
@@ -75,14 +82,14 @@ def predict_command(
             raise BadInputError(f"{missing}: there is no such file")
         check_output(output, files)
         if fitted.settings.is_text:
-            lines = _text_lines(fitted, files, form, to, probabilities)
+            lines = _text_lines(fitted, files, form, to, probabilities, known)
         else:
-            lines = _graph_lines(fitted, files, probabilities)
+            lines = _graph_lines(fitted, files, probabilities, known)
         _write(lines, output)
 
 
 def _text_lines(
-    run: FittedRun, files: list[Path], form: str | None, to: str | None, probabilities: bool
+    run: FittedRun, files: list[Path], form: str | None, to: str | None, probabilities: bool, known: bool
 ) -> Iterator[str]:
     from bactrian.runs.run_data import files_of, read_documents
     from bactrian.text import find_entities, guess_scheme, json_line, prediction_lines, tagged_text
@@ -90,7 +97,9 @@ def _text_lines(
     entities = guess_scheme(run.classes) is not None
     if to == "tagged" and not entities:
         raise BadInputError("--to tagged: the labels of this model mark no entities; use --to columns")
-    number = 0
+    if known and form not in (None, "columns"):
+        raise BadInputError(f"--known reads labels from files of columns, not from {form}")
+    form, number = "columns" if known else form, 0
     kinds = {path: form or _form(path, run) for folder in files for path in files_of(folder)}
     ways = {path: to or ("json" if entities and kind != "columns" else "columns") for path, kind in kinds.items()}
     if len(set(ways.values())) > 1:
@@ -103,8 +112,10 @@ def _text_lines(
         # Lines that are piped in want an answer each.
         together = 1 if kind == "lines" and str(path) == "-" else 64
         documents = read_documents(path, run.settings.input, kind)
-        for document, labelled in run.label_documents(documents, probabilities=probabilities, together=together):
+        tagged = run.label_documents(documents, probabilities=probabilities, known=known, together=together)
+        for document, labelled in tagged:
             chances, number = labelled.probabilities, number + 1
+            document = document.replace(tags=None) if known else document
             if shown == "columns":
                 yield from prediction_lines(document, labelled.labels, probabilities=chances, start=number > 1)
                 continue
@@ -124,11 +135,11 @@ def _form(path: Path, run: FittedRun) -> str:
     return form
 
 
-def _graph_lines(run: FittedRun, files: list[Path], probabilities: bool) -> Iterator[str]:
+def _graph_lines(run: FittedRun, files: list[Path], probabilities: bool, known: bool) -> Iterator[str]:
     from bactrian.runs.run_data import read_graph_file
 
     for path in files:
-        for graph, labelled in run.label_graphs(read_graph_file(path), probabilities=probabilities):
+        for graph, labelled in run.label_graphs(read_graph_file(path), probabilities=probabilities, known=known):
             record = {"name": graph.name, "labels": labelled.labels}
             if labelled.probabilities is not None:
                 record["probabilities"] = labelled.probabilities.round(6).tolist()

@@ -29,7 +29,7 @@ class RunOption:
     """An option of the command line; its value is checked with the other settings of a run."""
 
     setting: str  #: its place among the settings: ``options.n_threads``
-    kind: Any  #: what the command line reads; ``list`` are names with commas between them
+    kind: Any  #: what the command line reads; ``list`` are names with commas between them, ``dict`` files by name
     help: str
     flags: str = ""  #: where they are not made from the setting
     limit: bool = False  #: whether ``--resume`` may change it
@@ -50,8 +50,8 @@ class RunOption:
     def parameter(self) -> inspect.Parameter:
         """The option as typer wants it."""
         flags = self.flags.split() or [self.flag]
-        metavar = {list: "LIST", str: "NAME", number_or_name: "NUMBER"}.get(self.kind)
-        kind: Any = str if self.kind in (list, number_or_name) else self.kind
+        metavar = {list: "LIST", str: "NAME", number_or_name: "NUMBER", dict: "[NAME=]FILE"}.get(self.kind)
+        kind: Any = list[str] if self.kind is dict else str if self.kind in (list, number_or_name) else self.kind
         annotation = Annotated[kind | None, typer.Option(*flags, metavar=metavar, help=self.help)]
         return inspect.Parameter(self.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
@@ -61,6 +61,9 @@ class RunOption:
             return [part.strip() for part in value.split(",") if part.strip()]
         if self.kind is number_or_name:
             return number_or_name(value)
+        if self.kind is dict:
+            pairs = [entry.rpartition("=")[::2] for entry in value]
+            return {name or Path(path).stem: str(Path(path).absolute()) for name, path in pairs}
         return str(value.absolute()) if self.kind is Path else value
 
 
@@ -83,6 +86,26 @@ DATA_OPTIONS = (
     RunOption("input.encoding", str, "Encoding of text files; utf-8 by default."),
     RunOption("features.preset", str, "conll or seminars; the TOML file's table features has more.", "--features"),
     RunOption("features.pos", bool, "Use the column pos; such a model cannot tag raw text.", "--pos/--no-pos"),
+    RunOption(
+        "features.columns",
+        list,
+        "Further columns to make features of, such as chunk,lemma; such a model cannot tag raw text.",
+        "--feature-columns",
+    ),
+    RunOption(
+        "features.template",
+        Path,
+        "A feature template as in CRF++, with lines such as U01:%x[-1,0]/%x[0,pos]; in place of the other features, "
+        "unless --features names some.",
+    ),
+    RunOption(
+        "features.gazetteers",
+        dict,
+        "A file with one name per line; tokens in it have a feature, called by the file's name or by NAME. May be "
+        "repeated.",
+        "--gazetteer",
+    ),
+    RunOption("features.own", list, "Features that a plugin registers, by name.", "--own-features"),
     RunOption(
         "scheme",
         str,
@@ -142,7 +165,7 @@ class GivenOptions:
     @staticmethod
     def of(given: Mapping[str, Any], options: Sequence[RunOption]) -> GivenOptions:
         """Those of a command that ``takes`` these options."""
-        return GivenOptions({option: given[option.name] for option in options if given[option.name] is not None})
+        return GivenOptions({option: given[option.name] for option in options if given[option.name] not in (None, [])})
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -181,6 +204,7 @@ def merged_settings(files: Sequence[Path] | None, given: GivenOptions, config: P
                 values[name] = str(beside / values[name])
             elif isinstance(values.get(name), list):
                 values[name] = [str(beside / str(path)) for path in values[name]]
+        _place_feature_files(values.get("features"), beside)
     if files:
         values["train"] = [str(path.absolute()) for path in files]
     for name, value in given.settings.items():
@@ -194,6 +218,19 @@ def merged_settings(files: Sequence[Path] | None, given: GivenOptions, config: P
     if not values.get("train"):
         raise ValueError("no file to learn from: name some, or give --config or --resume")
     return _of_pack(values)
+
+
+def _place_feature_files(features: Any, beside: Path) -> None:
+    """Make names of files in the table of features those of files beside the TOML file."""
+    if not isinstance(features, dict):
+        return
+    if isinstance(features.get("template"), str):
+        features["template"] = str(beside / features["template"])
+    gazetteers = features.get("gazetteers")
+    if isinstance(gazetteers, dict):
+        features["gazetteers"] = {
+            name: str(beside / entries) if isinstance(entries, str) else entries for name, entries in gazetteers.items()
+        }
 
 
 def _of_pack(values: dict[str, Any]) -> dict[str, Any]:

@@ -2,8 +2,8 @@
 
 The header's metadata has one entry, ``bactrian``: a JSON object with the format and its version, the version of the
 library, the name of the class, its parameters, further attributes, and a SHA-256 checksum over all of these, the
-descriptions of the arrays and their bytes. Nothing read from a file is ever executed, and of classes only the
-library's own learners are made.
+descriptions of the arrays and their bytes. Nothing read from a file is ever executed, and of classes only those
+of learners are made, the library's own and those that were registered.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from safetensors import SafetensorError
 import bactrian
 from bactrian.camel.entropy import CountingNumbers
 from bactrian.files import atomic_file
-from bactrian.learners.learn import METHODS
+from bactrian.learners.learn import learner_classes
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -37,12 +37,11 @@ _LARGEST_HEADER = 100_000_000  # that of safetensors itself
 _DTYPES = ("F64", "I64", "U8")
 #: Lists of more strings than this are kept as arrays: vocabularies would outgrow the header.
 _MANY_STRINGS = 1_000
-#: Classes that a file may name: those of the library's own learners, which are data classes of plain settings, and
-#: the counting numbers that such a setting may be.
-_LEARNERS: dict[str, Any] = {
-    **{type(learner).__name__: type(learner) for learner in METHODS.values()},
-    CountingNumbers.__name__: CountingNumbers,
-}
+
+
+def _learners() -> dict[str, Any]:
+    """Classes that a file may name: learners that are known here, and the counting numbers that a setting may be."""
+    return {**learner_classes(), CountingNumbers.__name__: CountingNumbers}
 
 
 class ModelFileError(ValueError):
@@ -233,11 +232,12 @@ def _encoded(value: Any, name: str, arrays: Arrays) -> Any:
     if isinstance(value, np.ndarray):
         arrays[name] = _plain_array(value, name)
         return {"array": name}
-    if type(value) in _LEARNERS.values():
+    if type(value) in _learners().values() and dataclasses.is_dataclass(value):
         settings = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
         encoded = {key: _encoded(entry, f"{name}.{key}", arrays) for key, entry in settings.items()}
         return {"learner": type(value).__name__, "settings": encoded}
-    raise ValueError(f"{name} is a {type(value).__name__}, which cannot be saved")
+    hint = "; data classes that register_learner knows can" if hasattr(value, "learn") else ""
+    raise ValueError(f"{name} is a {type(value).__name__}, which cannot be saved{hint}")
 
 
 def _is_key(key: Any) -> bool:
@@ -295,11 +295,11 @@ def _decoded(value: Any, arrays: Arrays) -> Any:
         return _decoded_strings(content, arrays)
     if kind == "array" and isinstance(content, str) and content in arrays:
         return arrays[content]
-    if kind == "learner" and isinstance(content, str) and content in _LEARNERS:
+    if kind == "learner" and isinstance(content, str) and content in _learners():
         settings = value.get("settings")
         if isinstance(settings, dict):
             try:
-                return _LEARNERS[content](**{key: _decoded(entry, arrays) for key, entry in settings.items()})
+                return _learners()[content](**{key: _decoded(entry, arrays) for key, entry in settings.items()})
             except (TypeError, ValueError) as error:
                 raise ModelFileError(f"the settings of {content} make no sense: {error}") from None
     raise ModelFileError(f"the metadata holds a value of unknown kind {kind!r}")

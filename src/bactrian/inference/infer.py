@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from bactrian.arrays import Floats, Ints
-from bactrian.camel.entropy import CountingNumbers, carve, concave_numbers
+from bactrian.camel.entropy import REGISTERED, CountingNumbers, carve, concave_numbers
 from bactrian.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -99,7 +99,7 @@ def infer(
         ``"convex"`` damp models on which their updates oscillate.
     schedule : {"sequential", "parallel"}
         Order of the updates of ``"bp"``.
-    counting_numbers : CountingNumbers or "clusters", optional
+    counting_numbers : CountingNumbers, "clusters" or the name of a registered entropy, optional
         Entropy of ``"convex"``; numbers that are not provably concave are refused. ``"clusters"`` is the clusters-only
         entropy of piecewise training and CAMEL(0): 1 for clusters that were given, 0 for hubs that were not.
     fallback : {None, "double-loop"}
@@ -227,7 +227,7 @@ def check_inference(method: str, given: Mapping[str, Any]) -> None:
         if not isinstance(numbers, CountingNumbers | str):
             found = type(numbers).__name__
             raise ArgumentTypeError("counting_numbers", f"must be CountingNumbers or 'clusters', found {found}")
-        if isinstance(numbers, str) and numbers != "clusters":
+        if isinstance(numbers, str) and numbers != "clusters" and numbers not in REGISTERED:
             raise ArgumentError("counting_numbers", f"must be CountingNumbers or 'clusters', found {numbers!r}")
 
 

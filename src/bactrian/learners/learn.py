@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 
 from bactrian.arrays import Floats, real_numbers
 from bactrian.camel.camel import SHORTHAND, Camel
+from bactrian.camel.entropy import REGISTERED
 from bactrian.camel.prior import Prior
 from bactrian.camel.run import Settings
 from bactrian.engines.files.packed_folder import PackedFolder
@@ -50,6 +51,43 @@ METHODS: dict[str, Learner] = {
     **{learner.name: learner for learner in (PseudoLikelihood(), PseudoLikelihood(piecewise=True))},
     **{learner.name: learner for learner in (UnifiedScaling(), PseudoMoments())},
 }
+_OWN = dict(METHODS)
+
+
+def register_learner(learner: Learner) -> Learner:
+    """Make a learner known by its name, for :func:`learn`, estimators, files and ``bactrian train``.
+
+    A learner has a ``name`` and ``learn(data, settings, workers)``, which returns a :class:`Solution`. It may have
+    ``matched_inference``, the method of :func:`bactrian.infer` and the options by which estimators predict with its
+    weights; without, they use residual belief propagation. Files keep its name, or, where the learner is a data class
+    and is given as an object, its settings: register it before you load them.
+
+    Examples
+    --------
+    >>> import bactrian as bt
+    >>> class Patient:
+    ...     name = "patient"
+    ...     matched_inference = ("convex", {})
+    ...
+    ...     def learn(self, data, settings, workers):
+    ...         return bt.Camel(entropy="convex", tight=True).learn(data, settings, workers)
+    >>> learner = bt.register_learner(Patient())
+    >>> bt.GraphCRF(method="patient").fit([([[1.0], [0.0]], [(0, 1)])], [[1, 0]]).inference_method_[0]
+    'convex'
+    """
+    name = getattr(learner, "name", None)
+    if not isinstance(name, str) or not callable(getattr(learner, "learn", None)) or isinstance(learner, type):
+        raise TypeError(f"learner must be an object with a name and a method learn, found {learner!r}")
+    classes = {type(own).__name__: type(own) for own in _OWN.values()}
+    if name in _OWN or classes.get(type(learner).__name__, type(learner)) is not type(learner):
+        raise ValueError(f"{type(learner).__name__} {name!r} has the name of one of the library's own learners")
+    METHODS[name] = learner
+    return learner
+
+
+def learner_classes() -> dict[str, Any]:
+    """Classes of the learners that are known, by name; of those, files may hold objects."""
+    return {type(learner).__name__: type(learner) for learner in METHODS.values()}
 
 
 def learn(
@@ -337,8 +375,8 @@ def matched_inference(method: str | Learner) -> tuple[str, dict[str, Any]]:
     cancel).
 
     Piecewise training and CAMEL(0) have the clusters-only entropy, tree-reweighted and convex learners their own;
-    exact likelihood is matched by exact inference, and all others (Bethe's entropy, pseudo-likelihoods, scaling and
-    pseudo-moments) by residual belief propagation.
+    exact likelihood is matched by exact inference, learners that declare some by that, and all others (Bethe's entropy,
+    pseudo-likelihoods, scaling and pseudo-moments) by residual belief propagation.
 
     >>> matched_inference("camel0")
     ('convex', {'counting_numbers': 'clusters'})
@@ -346,9 +384,13 @@ def matched_inference(method: str | Learner) -> tuple[str, dict[str, Any]]:
     ('rbp', {})
     """
     learner = METHODS[method] if isinstance(method, str) else method
+    declared = getattr(learner, "matched_inference", None)
+    if declared is not None:
+        name, options = declared
+        return name, dict(options)
     if isinstance(learner, Camel):
-        if learner.entropy == "clusters":
-            return "convex", {"counting_numbers": "clusters"}
+        if isinstance(learner.entropy, str) and learner.entropy in ("clusters", *REGISTERED):
+            return "convex", {"counting_numbers": learner.entropy}
         if isinstance(learner.entropy, str):
             return {"bethe": "rbp"}.get(learner.entropy, learner.entropy), {}
         return "convex", {"counting_numbers": learner.entropy}

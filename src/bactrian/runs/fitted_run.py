@@ -24,6 +24,10 @@ from bactrian.text.schemes import convert
 _TOGETHER = 20_000
 
 
+#: Tags that stand for an unknown one where others are known.
+UNKNOWN = ("?", "_")
+
+
 @dataclass(frozen=True, eq=False)
 class Labelled:
     """Labels of one document or graph, and the probability of each, where asked for."""
@@ -71,46 +75,75 @@ class FittedRun:
 
     def check_columns(self, document: Document, place: str) -> None:
         """Refuse a document that lacks what the features are made from."""
-        if self.extractor is not None and self.extractor.pos and document.pos is None:
+        missing = None if self.extractor is None else self.extractor.missing_column(document)
+        if missing is not None:
+            what, option = ("parts of speech", "--pos") if missing == "pos" else (f"the column {missing!r}", "it")
             raise ValueError(
-                f"{place}: the model needs parts of speech, and there are none; give a file of columns "
-                "with one called pos, or train without --pos to tag raw text"
+                f"{place}: the model needs {what}, and there is none; give a file of columns "
+                f"with one called {missing}, or train without {option} to tag raw text"
             )
         if self.extractor is not None and self.extractor.lines and document.line_starts is None and len(document):
             raise ValueError(f"{place}: the model was trained with features of lines, which files of columns lack")
 
     def label_documents(
-        self, documents: Iterable[Document], *, probabilities: bool = False, together: int = 64
+        self, documents: Iterable[Document], *, probabilities: bool = False, known: bool = False, together: int = 64
     ) -> Iterator[tuple[Document, Labelled]]:
-        """Tag documents as they come, at most ``together`` and some thousand tokens at a time."""
+        """Tag documents as they come, at most ``together`` and some thousand tokens at a time.
+
+        With ``known`` the documents' own tags are kept, but for those that are unknown (``?`` or ``_``).
+        """
         for batch in batches(documents, len, _TOGETHER, together):
-            yield from zip(batch, self._tagged(batch, probabilities), strict=True)
+            yield from zip(batch, self._tagged(batch, probabilities, known), strict=True)
 
     def label_graphs(
-        self, graphs: Iterable[LabelledGraph], *, probabilities: bool = False
+        self, graphs: Iterable[LabelledGraph], *, probabilities: bool = False, known: bool = False
     ) -> Iterator[tuple[LabelledGraph, Labelled]]:
-        """Label graphs as they come, some thousand nodes at a time."""
+        """Label graphs as they come, some thousand nodes at a time; with ``known`` their labels are kept."""
         for batch in batches(graphs, lambda graph: len(graph.node_features), _TOGETHER, 64):
+            labels = [_known_labels(graph) for graph in batch] if known else None
             with places_of([graph.place for graph in batch]):
-                tables = self.estimator.predict_marginals([graph.inputs for graph in batch])
+                tables = self.estimator.predict_marginals([graph.inputs for graph in batch], labels)
             for graph, table in zip(batch, tables, strict=True):
                 yield graph, _most_probable(table, self.classes, probabilities)
 
-    def _tagged(self, documents: list[Document], probabilities: bool) -> list[Labelled]:
+    def _tagged(self, documents: list[Document], probabilities: bool, known: bool) -> list[Labelled]:
         assert self.extractor is not None
         for document in documents:
             self.check_columns(document, document.name or "standard input")
         X = list(self.extractor.extract_many(documents))
         model: Any = self.estimator
-        predicted = model.predict(X, breaks=breaks_of(documents))
+        given: dict[str, Any] = {"breaks": breaks_of(documents)}
+        if known:
+            given["partial"] = [self._known_tags(document) for document in documents]
+        predicted = model.predict(X, **given)
         if not probabilities:
             return [Labelled(tags, None) for tags in predicted]
         column = {label: k for k, label in enumerate(self.classes)}
         labelled = []
-        for tags, table in zip(predicted, model.predict_marginals(X, breaks=breaks_of(documents)), strict=True):
+        for tags, table in zip(predicted, model.predict_marginals(X, **given), strict=True):
             columns = np.array([column[tag] for tag in tags], dtype=np.int64)
             labelled.append(Labelled(tags, table[np.arange(len(tags)), columns]))
         return labelled
+
+    def _known_tags(self, document: Document) -> list[Any]:
+        """Tags of a document, None for those that are unknown."""
+        if document.tags is None:
+            raise ValueError(f"{document.name}: there is no column tag, which --known reads")
+        named = {str(label): label for label in self.classes}
+        for t, tag in enumerate(document.tags):
+            if tag not in named and tag not in UNKNOWN:
+                some = ", ".join([*named][:8])
+                raise ValueError(
+                    f"{document.name}, token {t + 1} ({document.words[t]!r}): the tag {tag!r} is neither a label of "
+                    f"the model ({some}{', ...' if len(named) > 8 else ''}) nor ? for an unknown one"
+                )
+        return [named.get(tag) for tag in document.tags]
+
+
+def _known_labels(graph: LabelledGraph) -> Any:
+    if graph.labels is None:
+        raise ValueError(f"{graph.place}: there are no labels, which --known reads")
+    return graph.labels
 
 
 def text_scores(true: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]], data: RunData) -> dict[str, Any]:

@@ -93,17 +93,17 @@ def labelled_graphs(paths: Sequence[str]) -> Iterator[LabelledGraph]:
 
 def labelled_documents(paths: Sequence[str], settings: RunSettings) -> Iterator[Document]:
     """Documents of files, one after the other; one without tags, or what its features are made from, is an error."""
-    pos = settings.extractor().pos
+    extractor = settings.extractor()
     for path in paths:
         for document in read_documents(Path(path), settings.input):
             if len(document) and document.tags is None:
                 raise ValueError(
                     f"{path}: document {document.name!r} has no tags; one of the columns must be called tag"
                 )
-            if len(document) and pos and document.pos is None:
-                raise ValueError(
-                    f"{path}: there is no column 'pos'; train with --columns that name it, or with --no-pos"
-                )
+            missing = extractor.missing_column(document) if len(document) else None
+            if missing is not None:
+                without = ", or with --no-pos" if missing == "pos" else f"; it has word, {', '.join(document.columns)}"
+                raise ValueError(f"{path}: there is no column {missing!r}; train with --columns that name it{without}")
             yield document if document.tags is not None else document.replace(tags=())
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,14 +19,14 @@ from bactrian.errors import ArgumentError, check_choice, check_flag, check_numbe
 from bactrian.estimators.base import LearnedEstimator
 from bactrian.estimators.graph_crf import GraphCRF
 from bactrian.estimators.sequences import LinearChainCRF, SkipChainCRF
-from bactrian.learners.learn import METHODS
+from bactrian.learners.learn import learner_classes
 from bactrian.runs.checkpoints import EVERY
 from bactrian.text.columns import DOCUMENTS, looks_like_columns
 from bactrian.text.features import CONLL, SEMINARS, EntityFeatures
 from bactrian.text.schemes import checked_scheme
 from bactrian.text.skips import RULES
 from bactrian.text.tagged import SEMINAR_FIELDS
-from bactrian.text.tokenizer import SENTENCES, token_pattern
+from bactrian.text.tokenizer import SENTENCES, token_spans
 
 MODELS: dict[str, type[LearnedEstimator]] = {
     "chain": LinearChainCRF,
@@ -36,9 +37,14 @@ FORMATS = ("columns", "tagged", "graphs")
 GRAPH_SUFFIXES = (".npz", ".jsonl", ".ndjson")
 
 #: Settings of the features by name; without parts of speech, so that raw text can be tagged.
-FEATURES: dict[str, EntityFeatures] = {"conll": dataclasses.replace(CONLL, pos=False), "seminars": SEMINARS}
+FEATURES: dict[str, EntityFeatures] = {
+    "conll": dataclasses.replace(CONLL, pos=False),
+    "seminars": SEMINARS,
+    "none": EntityFeatures(ngrams=0, window=0, reach=0, pos=False, shapes=False),  # but for the word itself
+}
 
-_LEARNERS: dict[str, Any] = {type(learner).__name__: type(learner) for learner in METHODS.values()}
+_COLUMN = re.compile(r"(%x\[\s*[+-]?\d+\s*,\s*)(\d+)\s*\]")
+
 #: Parameters of estimators that a run has no use for.
 _NOT_FOR_RUNS = ("warm_start", "verbose", "labels", "class_weight", "word")
 
@@ -75,7 +81,7 @@ class InputSettings:
         check_choice("input.format", self.format, FORMATS)
         check_choice("input.documents", self.documents, DOCUMENTS)
         try:
-            token_pattern(self.tokenizer)
+            token_spans(self.tokenizer)
         except (TypeError, ValueError) as error:
             raise ArgumentError("input.tokenizer", f": {error}") from None
         check_choice("input.sentences", self.sentences, SENTENCES)
@@ -225,14 +231,44 @@ def with_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
             preset = features.pop("preset", preset)
         else:
             preset, features = features, {}
+        if "template" in features and "preset" not in (filled.get("features") or ()):
+            preset = "none"
         check_choice("features.preset", preset, FEATURES)
         base = FEATURES[preset]
         named = {entry.name: getattr(base, entry.name) for entry in dataclasses.fields(base) if entry.init}
-        filled["features"] = {**named, **features}
+        filled["features"] = {**named, **_read_features(features, inputs.get("columns"))}
         filled["options"] = {"min_frequency": 2, **filled.get("options", {})}
     elif features:
         raise ValueError("features are those of words: graphs bring their own")
     return filled
+
+
+def _read_features(features: Mapping[str, Any], columns: Any) -> dict[str, Any]:
+    """Settings of features with the lines of the files that they name; a template's columns by name, where named."""
+    read = dict(features)
+    if isinstance(read.get("template"), str):
+        read["template"] = _lines_of(read["template"], "features.template")
+        if columns:
+            names = dict(enumerate(columns))
+            read["template"] = [
+                _COLUMN.sub(lambda found: f"{found[1]}{names.get(int(found[2]), found[2])}]", line)
+                for line in read["template"]
+            ]
+    if isinstance(read.get("gazetteers"), Mapping):
+        read["gazetteers"] = {
+            name: _lines_of(entries, "features.gazetteers") if isinstance(entries, str) else entries
+            for name, entries in read["gazetteers"].items()
+        }
+    return read
+
+
+def _lines_of(path: str, setting: str) -> list[str]:
+    """Lines of a UTF-8 file, without empty ones at the end of it."""
+    try:
+        return Path(path).read_text(encoding="utf-8-sig").rstrip().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        problem = error.strerror if isinstance(error, OSError) else f"not UTF-8: {error}"
+        raise ArgumentError(setting, f": {path}: {problem}") from None
 
 
 def _is_column_file(path: Path) -> bool:
@@ -257,9 +293,10 @@ def _learner(method: Any) -> Any:
         raise ArgumentError("options.method", f"must be {expected}, found {method!r}")
     settings = dict(method)
     name = settings.pop("learner")
-    check_choice("options.method.learner", name, _LEARNERS)
+    learners = learner_classes()
+    check_choice("options.method.learner", name, learners)
     try:
-        return _LEARNERS[name](**settings)
+        return learners[name](**settings)
     except (TypeError, ValueError) as error:
         raise ArgumentError("options.method", f": {error}") from None
 

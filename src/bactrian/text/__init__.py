@@ -5,10 +5,11 @@ from bactrian.text.documents import Document, joined_text
 from bactrian.text.entities import Score, Scores, entity_scores, token_scores
 from bactrian.text.features import CONLL, SEMINARS, EntityFeatures, flatten, word_shape
 from bactrian.text.output import Entity, find_entities, json_line, prediction_lines, tagged_text, write_lines
+from bactrian.text.own_features import register_features
 from bactrian.text.schemes import SCHEMES, convert, entity_tags, guess_scheme, spans, tags_of
 from bactrian.text.skips import skip_edges
 from bactrian.text.tagged import SEMINAR_FIELDS, parse_seminar, read_seminars, read_tagged, write_tagged
-from bactrian.text.tokenizer import tokenize
+from bactrian.text.tokenizer import register_tokenizer, tokenize
 
 __all__ = [
     "CONLL",
@@ -34,6 +35,8 @@ __all__ = [
     "read_columns",
     "read_seminars",
     "read_tagged",
+    "register_features",
+    "register_tokenizer",
     "skip_edges",
     "spans",
     "tagged_text",

@@ -17,9 +17,13 @@ part of speech        ``p=NNP``, ``p+1=,``          ``pos``; neighbours up to ``
 sequences of these    ``p-1:1=IN|NNP|,``            ``pos``
 words to the left     ``<=lives``                   ``window``: words that occur among so many before
 words to the right    ``>=since``                   ``window``: the same after
+further columns       ``chunk=B-NP``, ``chunk-1=O``  ``columns``; neighbours and sequences as parts of speech
+template              ``U01:in/Rome``               ``template``: lines as in CRF++
+gazetteers            ``city``, ``city=B``          ``gazetteers``: lists of names
 ====================  ============================  =====================================================
 
-None of these looks beyond the sentence: positions outside it give no words, and ``^`` as shape or part of speech. What
+None of these looks beyond the sentence: positions outside it give no words, and ``^`` as shape or part of speech.
+Templates and gazetteers are in :mod:`bactrian.text.own_features`, as are functions of one's own (``own``). What
 the document tells of a word in other places (``elsewhere``), what the layout of a message tells (``message``) and the
 classes of the words of a line (``classes``) are listed in :mod:`bactrian.text.document_features`.
 """
@@ -28,14 +32,22 @@ from __future__ import annotations
 
 import itertools
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from sys import intern
 from typing import Any, NamedTuple
 
-from bactrian.errors import check_flag, check_number
+from bactrian.errors import ArgumentError, check_choice, check_flag, check_number
 from bactrian.text.document_features import add_classes, add_elsewhere, add_message
 from bactrian.text.documents import Document
+from bactrian.text.own_features import (
+    REGISTERED,
+    Gazetteers,
+    TemplateLine,
+    check_strings,
+    own_strings,
+    parse_template,
+)
 
 #: A token's features: strings, and bundles of them.
 Token = list[str | tuple[str, ...]]
@@ -92,6 +104,15 @@ class EntityFeatures:
     classes
         Add the classes of the words around a token in its line (title, day, time, capitalised...), and which classes
         its line and the lines above and below have. Needs a document that knows its lines. Not in the paper.
+    columns
+        Names of further columns of the document, each used as parts of speech are.
+    template
+        Lines of a feature template, such as ``U01:%x[-1,0]/%x[0,pos]``.
+    gazetteers
+        Lists of names: ``{"city": ["Rome", "New York"]}``. A token in one has the feature ``city`` and its place there,
+        ``city=B``, ``I``, ``E`` or ``S``.
+    own
+        Names of functions that :func:`register_features` knows.
 
     Examples
     --------
@@ -113,6 +134,12 @@ class EntityFeatures:
     elsewhere: bool = False
     message: bool = False
     classes: bool = False
+    columns: Sequence[str] = ()
+    template: Sequence[str] = ()
+    gazetteers: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    own: Sequence[str] = ()
+    _lines: list[TemplateLine] = field(default_factory=list, init=False, repr=False, compare=False)
+    _gazetteers: Gazetteers | None = field(default=None, init=False, repr=False, compare=False)
     _words: dict[str, _Word] = field(default_factory=dict, init=False, repr=False, compare=False)
     _contexts: dict[Any, tuple[str, ...]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
@@ -122,6 +149,30 @@ class EntityFeatures:
         for entry in fields(self):
             if isinstance(entry.default, bool):
                 check_flag(entry.name, getattr(self, entry.name))
+        for name in ("columns", "template", "own"):
+            check_strings(name, getattr(self, name))
+        for name in self.own:
+            check_choice("own", name, REGISTERED)
+        if not isinstance(self.gazetteers, Mapping):
+            raise ArgumentError("gazetteers", f"must be lists of names by name, found {self.gazetteers!r:.80}")
+        for name, entries in self.gazetteers.items():
+            check_strings(f"gazetteers.{name}", entries)
+        self._lines.extend(parse_template(self.template))
+        if self.gazetteers:
+            object.__setattr__(self, "_gazetteers", Gazetteers(self.gazetteers))
+
+    @property
+    def needed_columns(self) -> list[str]:
+        """Columns, beside the word, that a document must have."""
+        named = [
+            piece[1] for line in self._lines for piece in line.pieces if not isinstance(piece, str) if piece[1] != 0
+        ]
+        wanted = [*(["pos"] if self.pos else []), *self.columns, *(name for name in named if isinstance(name, str))]
+        return [name for name in dict.fromkeys(wanted) if name != "word"]
+
+    def missing_column(self, document: Document) -> str | None:
+        """A column that a document lacks, or None."""
+        return next((name for name in self.needed_columns if name not in document.columns), None)
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave what is remembered behind."""
@@ -129,9 +180,10 @@ class EntityFeatures:
 
     def extract(self, document: Document) -> list[Token]:
         """The features of each token of a document."""
-        pos = document.columns.get("pos")
-        if self.pos and pos is None:
-            raise ValueError(f"document {document.name!r} has no column 'pos'; EntityFeatures(pos=False) does without")
+        missing = self.missing_column(document)
+        if missing is not None:
+            without = "; EntityFeatures(pos=False) does without" if missing == "pos" else ""
+            raise ValueError(f"document {document.name!r} has no column {missing!r}{without}")
         words = [self._word(word) for word in document.words]
         tokens: list[Token] = [[word.bundle] for word in words]
         borders = [*document.sentence_starts.tolist(), len(words)]
@@ -140,13 +192,23 @@ class EntityFeatures:
             self._add_neighbours(rows, part)
             if self.pairs:
                 self._add_pairs(rows, document.words[start:stop])
-            if self.pos and pos is not None:
-                self._add_contexts(rows, pos[start:stop], "p", own=True)
+            if self.pos:
+                self._add_contexts(rows, document.columns["pos"][start:stop], "p", own=True)
+            for name in self.columns:
+                self._add_contexts(rows, document.columns[name][start:stop], name, own=True)
             if self.shapes:
                 # The bundle of the word has its own shape already.
                 self._add_contexts(rows, [word.shape for word in part], "s", own=False)
             if self.window:
                 self._add_windows(rows, part)
+            for line in self._lines:
+                for row, string in zip(rows, line.strings(document, start, stop), strict=True):
+                    row.append(intern(string))
+            if self._gazetteers is not None:
+                for row, strings in zip(rows, self._gazetteers.strings(document.words[start:stop]), strict=True):
+                    row += strings
+        for row, strings in zip(tokens, own_strings(document, self.own), strict=True):
+            row += strings
         if self.lines:
             self._add_lines(tokens, document)
         if self.elsewhere:

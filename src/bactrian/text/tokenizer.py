@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -69,18 +69,52 @@ SENTENCES = ("prose", "lines", "paragraphs", "document")
 _CLOSING = set("\"'”’»)]}")
 
 
-def token_pattern(pattern: str | re.Pattern[str]) -> re.Pattern[str]:
-    """The pattern of a name of :data:`PATTERNS`; what is no name is a regular expression, whose matches are tokens."""
-    if not isinstance(pattern, str):
-        return pattern
-    if pattern in PATTERNS:
-        return PATTERNS[pattern]
-    if pattern.isidentifier():
-        raise ValueError(f"pattern must be one of {', '.join(PATTERNS)} or a regular expression, found {pattern!r}")
-    try:
-        return re.compile(pattern)
-    except re.error as error:
-        raise ValueError(f"pattern {pattern!r} is not a regular expression: {error}") from None
+Spans = Callable[[str], Iterable[tuple[int, int]]]
+
+#: Tokenizers of users, by name.
+_REGISTERED: dict[str, Spans] = {}
+
+
+def register_tokenizer(name: str) -> Callable[[Spans], Spans]:
+    """Make a tokenizer known by name, for :func:`tokenize` and ``bactrian train --tokenizer``.
+
+    The function takes a text and gives where each token starts and stops, in order. A run keeps the name alone: whoever
+    loads it registers the function first, on the command line with ``bactrian --plugin FILE``.
+
+    Examples
+    --------
+    >>> @register_tokenizer("pairs")
+    ... def pairs(text):
+    ...     return [(start, min(start + 2, len(text))) for start in range(0, len(text), 2)]
+    >>> tokenize("abcde", "pairs").words
+    ('ab', 'cd', 'e')
+    """
+    if not isinstance(name, str) or not name or name in PATTERNS:
+        raise ValueError(f"name must be a string other than {', '.join(PATTERNS)}, found {name!r}")
+
+    def register(function: Spans) -> Spans:
+        _REGISTERED[name] = function
+        return function
+
+    return register
+
+
+def token_spans(pattern: str | re.Pattern[str]) -> Spans:
+    """What finds the tokens of a text: a pattern of :data:`PATTERNS`, a registered function, a regular expression."""
+    if isinstance(pattern, str):
+        if pattern in _REGISTERED:
+            return _REGISTERED[pattern]
+        if pattern.isidentifier() and pattern not in PATTERNS:
+            known = ", ".join([*PATTERNS, *_REGISTERED])
+            raise ValueError(f"pattern must be one of {known} or a regular expression, found {pattern!r}")
+        try:
+            pattern = PATTERNS.get(pattern) or re.compile(pattern)
+        except re.error as error:
+            raise ValueError(f"pattern {pattern!r} is not a regular expression: {error}") from None
+    if not isinstance(pattern, re.Pattern):
+        raise TypeError(f"pattern must be a name or a regular expression, found {pattern!r:.60}")
+    finder = pattern.finditer
+    return lambda text: [match.span() for match in finder(text)]
 
 
 def tokenize(
@@ -94,7 +128,8 @@ def tokenize(
         The text.
     pattern
         ``"plain"`` for e-mails and other rough text, ``"news"`` for prose, ``"characters"`` for scripts without blanks,
-        ``"whitespace"``, or a regular expression of your own, whose matches are the tokens.
+        ``"whitespace"``, a name that :func:`register_tokenizer` knows, or a regular expression, whose matches are the
+        tokens.
     sentences
         Where sentences start. ``"prose"``: after an empty line, and after a full stop, question or exclamation mark
         that a capital follows. ``"lines"``: at each line. ``"paragraphs"``: after empty lines. ``"document"``: only
@@ -118,9 +153,10 @@ def tokenize(
     """
     if not isinstance(text, str):
         raise TypeError(f"text must be a string, found {type(text).__name__}")
-    compiled = token_pattern(pattern)
+    spans = token_spans(pattern)
     check_choice("sentences", sentences, SENTENCES)
-    matches = [match.span() for match in compiled.finditer(text, skip) if match.end() > match.start()]
+    # What is skipped reads as blanks, so that a pattern still sees where words begin.
+    matches = [(start, stop) for start, stop in spans(" " * skip + text[skip:] if skip else text) if stop > start]
     words = [text[start:stop] for start, stop in matches]
     gaps = [text[stop:start] for (_, stop), (start, _) in itertools.pairwise(matches)]
     lines = [t for t, gap in enumerate(gaps, start=1) if _breaks_line(gap)]
