@@ -41,6 +41,7 @@ class Settings:
     callback: Callback | None
     start: Floats | None
     state: Any = None
+    gap_tolerance: float | None = None
     communicator: Communicator = field(default_factory=Alone)
     deadline: Deadline = field(default_factory=Deadline)
 
@@ -92,7 +93,11 @@ class Run:
         self.data = data
         self.gap_scale = max(1.0, total(settings.communicator, data.total_weight))
         self.gap_tolerance = settings.tolerance * self.gap_scale
-        if settings.prior.curvature > 0.0:
+        if settings.gap_tolerance is not None:
+            self.gap_tolerance = settings.gap_tolerance
+            # Messages follow the gap down, to reach their own tolerance when it does.
+            self.gap_scale = max(self.gap_scale, self.gap_tolerance / max(settings.tolerance, SCHEDULE.sharpest))
+        elif settings.prior.curvature > 0.0:
             # The prior's curvature bounds the distance to the optimum by gap / curvature.
             weight_tolerance = SCHEDULE.weights_per_belief * settings.tolerance
             self.gap_tolerance = min(

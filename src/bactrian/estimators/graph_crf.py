@@ -13,6 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from bactrian.arrays import Floats, real_numbers
 from bactrian.camel.camel import Camel
+from bactrian.camel.prior import Prior
 from bactrian.errors import check_choice, check_flag, check_number, warn
 from bactrian.estimators.base import LearnedEstimator
 from bactrian.estimators.graph_arrays import StackedGraphs, node_weights, stack_graphs, weight_layers
@@ -32,6 +33,7 @@ from bactrian.graphs.graph_data import NODE_FACTORS, GraphData, checked_weights
 from bactrian.graphs.scores import TYINGS
 from bactrian.inference.decode import decode
 from bactrian.inference.infer import OF_WEIGHTS, StackedMarginals, check_inference, graph_marginals
+from bactrian.learners.agreement import can_follow
 from bactrian.learners.diagnostics import Diagnosis, diagnose, labels_of_nodes
 from bactrian.learners.learn import matched_inference
 from bactrian.solvers.solution import AttainmentWarning, Callback, ConvergenceWarning
@@ -67,6 +69,7 @@ class GraphEstimator(LearnedEstimator):
     inference_options: Mapping[str, Any] | None = None
     classes_: NDArray[Any] = field(init=False)
     n_features_in_: int = field(init=False)
+    n_known_: int = field(init=False)  #: labels that were learned from
     n_edge_features_: int | None = field(init=False)
     node_factors_: str = field(init=False)
     tyings_: tuple[str, ...] = field(init=False)
@@ -136,7 +139,21 @@ class GraphEstimator(LearnedEstimator):
         for name, value in stacked.columns.items():
             setattr(self, name, value)
         self.classes_, self.tyings_, self.node_factors_ = classes, tyings, self.node_factors
+        self.n_known_ = int(known.sum())
         return data
+
+    def learning_options(self) -> dict[str, Any]:
+        """See :meth:`LearnedEstimator.learning_options`; the moment gap is judged by what it may cost per label.
+
+        An objective with the curvature of its prior is above its optimum by at most
+        n_weights * gap^2 / (2 * curvature).
+        """
+        options = super().learning_options()
+        if not can_follow(self.method):  # whose relinearisations move weights by less than such a gap
+            affordable = 2.0 * Prior.of(options["prior_variance"], 0.0).curvature * self.tolerance * self.n_known_
+            gap = (affordable / max(1, self._n_weights())) ** 0.5
+            options["gap_tolerance"] = max(gap, self.tolerance)
+        return options
 
     def _blocks(self) -> list[Block]:
         return graph_blocks(self._one_node(), ("nodes", *("edges",) * len(self.tyings_)))
@@ -469,8 +486,8 @@ class GraphCRF(GraphEstimator):
         with a tenth of the variance of the edges. ``"cv"`` has it chosen by cross-validation, over graphs, or over the
         nodes of a single graph, predicted with the labels of the others known.
     l1, tolerance, max_iterations, max_seconds, n_threads
-        See :func:`bactrian.learn`. The tolerance bounds moment gaps in sums over nodes, so larger graphs need no
-        smaller one.
+        See :func:`bactrian.learn`. Learning stops where a label's mean log-loss, with the prior, is known to be within
+        ``tolerance`` of its least, or the moment gap within ``tolerance``; with ``"cccp"`` where beliefs stand still.
     node_factors : {"clusters", "edges"}
         Whether node scores are clusters of their own (the default), whose entropy counts, or are absorbed into the
         incident edges (a node without edges keeps its own). Piecewise training and CAMEL(0) depend on it, and with

@@ -49,8 +49,7 @@ class GridCRF(GraphEstimator):
     prior_variance : float, mapping, "cv" or None
         See :class:`GraphCRF`.
     l1, tolerance, max_iterations, max_seconds, n_threads
-        See :func:`bactrian.learn`. The tolerance bounds moment gaps in sums over nodes, so larger grids need no
-        smaller one.
+        See :class:`GraphCRF`.
     node_factors : {"clusters", "edges"}
         Whether node scores are clusters of their own (the default), whose entropy counts, or are absorbed into the
         incident edges. Piecewise training and CAMEL(0) depend on it; CCCP and the likelihoods do not.

@@ -168,7 +168,8 @@ def cross_validated(estimator: Any, folds: Sequence[Fold]) -> tuple[Any, list[tu
             if tried and time.perf_counter() > limit:
                 break
             estimator.prior_variance_ = variance
-            options = {**estimator.learning_options(), "tolerance": 10.0 * estimator.tolerance}
+            options = estimator.learning_options()
+            options |= {name: 10.0 * options[name] for name in ("tolerance", "gap_tolerance") if name in options}
             options["max_iterations"] = min(options["max_iterations"], _ITERATIONS)
             found, total = [], 0.0
             for fold, weights in zip(folds, start, strict=True):

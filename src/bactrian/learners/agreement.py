@@ -128,8 +128,9 @@ def _followed(data: PackedData, solution: Solution, settings: Settings, workers:
     found = solution
     for step in range(RELINEARISATIONS + 1):
         # A replay goes through the weights of all steps, whatever is left of their gaps: only the last counts.
-        tolerance = settings.tolerance * (_ROUGHLY if step < RELINEARISATIONS else 1.0)
-        given = replace(settings, tolerance=tolerance, start=start, state=state, max_relinearisations=min(step, 1))
+        given = replace(settings, start=start, state=state, max_relinearisations=min(step, 1))
+        if step < RELINEARISATIONS:
+            given = replace(given, tolerance=_ROUGHLY * settings.tolerance)
         found = learner.learn(data, given, workers)
         history += found.history
         path.append(found.weights)

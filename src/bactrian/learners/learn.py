@@ -97,6 +97,7 @@ def learn(
     prior_variance: float | ArrayLike | None = 10.0,
     l1: float = 0.0,
     tolerance: float = 1e-6,
+    gap_tolerance: float | None = None,
     max_iterations: int = 10_000,
     max_relinearisations: int = 1_000,
     max_seconds: float | None = None,
@@ -129,6 +130,9 @@ def learn(
     tolerance : float
         Largest change of a belief between relinearisations, largest moment gap per instance, and largest change of a
         marginal in message passing, at which learning stops.
+    gap_tolerance : float, optional
+        Largest ``moment_gap`` at which learning stops, in sums over instances; by default ``tolerance`` per instance,
+        or less where a weak prior leaves weights free to move.
     max_iterations, max_relinearisations, max_seconds
         Limits; the best result so far is returned with a status and a :class:`ConvergenceWarning`.
     n_threads : int, optional
@@ -162,6 +166,7 @@ def learn(
         prior_variance=prior_variance,
         l1=l1,
         tolerance=tolerance,
+        gap_tolerance=gap_tolerance,
         max_iterations=max_iterations,
         max_relinearisations=max_relinearisations,
         max_seconds=max_seconds,
@@ -183,6 +188,7 @@ def learn(
     settings = Settings(
         prior=prior.with_noise(data.variances) if isinstance(data, Moments) else prior,
         tolerance=float(tolerance),
+        gap_tolerance=gap_tolerance,
         max_iterations=int(max_iterations),
         max_relinearisations=int(max_relinearisations),
         seed=seed,
@@ -224,6 +230,7 @@ def followed(
     prior_variance: float | ArrayLike | None = 10.0,
     l1: float = 0.0,
     tolerance: float = 1e-6,
+    gap_tolerance: float | None = None,
     max_iterations: int = 10_000,
     max_seconds: float | None = None,
     n_threads: int | None = None,
@@ -251,6 +258,7 @@ def followed(
     """
     numbers = {
         "tolerance": tolerance,
+        "gap_tolerance": gap_tolerance,
         "max_iterations": max_iterations,
         "max_seconds": max_seconds,
         "n_threads": n_threads,
@@ -265,6 +273,7 @@ def followed(
     settings = Settings(
         prior=prior.with_noise(data.variances) if isinstance(data, Moments) else prior,
         tolerance=float(tolerance),
+        gap_tolerance=gap_tolerance,
         max_iterations=int(max_iterations),
         max_relinearisations=0,
         seed=seed,
@@ -324,6 +333,7 @@ def _check_ranks(data: PackedData | PackedFolder, method: str, communicator: Com
 #: Options that are numbers.
 _NUMBERS = {
     "tolerance": Number(least=0),
+    "gap_tolerance": Number(least=0, optional=True),
     "max_iterations": Number(least=0, whole=True),
     "max_relinearisations": Number(least=0, whole=True),
     "max_seconds": Number(least=0, optional=True),
