@@ -37,6 +37,8 @@ class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
 
     #: Names of the blocks of weights whose variances may differ.
     _block_names: ClassVar[tuple[str, ...]]
+    #: Parameters that files of earlier releases do not have.
+    _newer_params: ClassVar[tuple[str, ...]] = ()
 
     method: Any = "cccp"
     prior_variance: Any = VARIANCE
@@ -141,12 +143,16 @@ class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             with warnings.catch_warnings():
                 if self._follows:
                     warnings.simplefilter("ignore", AttainmentWarning)  # what is settled on is judged instead
-                solution = learn(data, **options, callback=callback, start=start, verbose=self._lines())
+                solution = self._learned(data, start, **options, callback=callback, verbose=self._lines())
             return self.adopt(self.settled(data, solution, callback)).judged(data)
         except BaseException:
             self.__dict__.clear()
             self.__dict__.update(before)
             raise
+
+    def _learned(self, data: Any, start: Floats | None, **options: Any) -> Solution:
+        """What :func:`bactrian.learn` makes of the data."""
+        return learn(data, **options, start=start)
 
     def _lines(self) -> int:
         """Whether :func:`bactrian.learn` prints lines."""
@@ -230,7 +236,7 @@ class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
 
     @classmethod
     def _restored(cls, saved: SavedModel) -> Self:
-        if set(saved.params) != {*cls._get_param_names()} - {"verbose"}:
+        if {*saved.params, *cls._newer_params} != {*cls._get_param_names()} - {"verbose"}:
             raise ValueError(f"its parameters are {', '.join(sorted(saved.params))}")
         attributes, arrays = saved.attributes, {name: array.copy() for name, array in saved.arrays.items()}
         weights = arrays["weights"]

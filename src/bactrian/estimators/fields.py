@@ -59,12 +59,12 @@ class Field(DensityMixin, LearnedEstimator):  # type: ignore[misc]  # scikit-lea
         self.edges_ = edges
         self._variables, self._frames = variables, frames
         self.cardinalities_ = model.graph.cardinalities.copy()
-        self.n_features_in_ = model.graph.n_variables
+        self.n_features_in_ = model.graph.n_variables - variables.n_hidden
         self._fits = None
         self._partition = None
         self.__dict__.pop("feature_names_in_", None)
-        if variables.are_named:
-            self.feature_names_in_ = np.array(variables.names, dtype=object)
+        if variables.seen.are_named:
+            self.feature_names_in_ = np.array(variables.seen.names, dtype=object)
 
     def _n_weights(self) -> int:
         return self.model_.n_weights
@@ -102,7 +102,7 @@ class Field(DensityMixin, LearnedEstimator):  # type: ignore[misc]  # scikit-lea
         return self._fits[1]
 
     def _exact_fits(self) -> bool:
-        if self.tables_ != MARGINS and is_forest(self.n_features_in_, self.edges_):
+        if self.tables_ != MARGINS and is_forest(self.cardinalities_.size, self.edges_):
             return True
         try:
             junction_tree(self.cardinalities_, self.model_.graph.clusters, memory_budget=self.memory_budget)
@@ -141,17 +141,27 @@ class Field(DensityMixin, LearnedEstimator):  # type: ignore[misc]  # scikit-lea
             self._partition = key, value
         return self._partition[1]
 
-    def score_samples(self, X: ArrayLike) -> Floats:
-        """Log-probability of each sample; where ``inference_method_`` is not exact, log Z is its approximation."""
-        states = self._checked_states(X)
-        return joint_scores(self.model_, self.weights_, states) - self.log_partition_
+    def score_samples(self, X: Any) -> Floats:
+        """Log-probability of each sample, summed over hidden variables.
 
-    def score(self, X: ArrayLike, y: object = None, sample_weight: ArrayLike | None = None) -> float:
+        Where ``inference_method_`` is not exact, log Z is its approximation.
+        """
+        return self._scores(self._checked_states(X))
+
+    def _scores(self, states: Ints) -> Floats:
+        if not self._variables.n_hidden:
+            return joint_scores(self.model_, self.weights_, states) - self.log_partition_
+        scores = np.full(states.shape[0], -self.log_partition_)
+        for rows, patterns, which in incomplete_rows(states, len(self.model_.graph.clusters)):
+            results = self._infer([evidence_of(pattern) for pattern in patterns])
+            scores[rows] += np.array([result.log_partition for result in results])[which]
+        return scores
+
+    def score(self, X: Any, y: object = None, sample_weight: ArrayLike | None = None) -> float:
         """Mean log-probability of the samples, weighted where ``sample_weight`` is given; ``y`` is ignored."""
-        scores = self.score_samples(X)
-        if sample_weight is None:
-            return float(scores.mean())
-        return float(np.average(scores, weights=Samples(self.model_, X, sample_weight).sample_weight))
+        states = self._checked_states(X)
+        weights = Samples(self.model_, states, sample_weight).sample_weight
+        return float(np.average(self._scores(states), weights=weights))
 
     def sample(
         self, n_samples: int = 1, seed: int | None = None, *, rounded: bool = False, frame: bool | None = None
@@ -352,21 +362,22 @@ class Field(DensityMixin, LearnedEstimator):  # type: ignore[misc]  # scikit-lea
         framed = self._frames is not None or (is_frame(X) and any(self.state_labels))
         given = columns_of(X) if framed else checked_table(X)
         names = column_names(X)
-        if names is not None and self._variables.are_named:
+        if names is not None and self._variables.seen.are_named:
             self._check_names(names)
         n = len(given) if isinstance(given, list) else given.shape[1]
         if n != self.n_features_in_:
             raise ValueError(
                 f"X has {n} features, but {type(self).__name__} is expecting {self.n_features_in_} features as input"
             )
-        states = self._variables.codes(given) if isinstance(given, list) else given
+        states = self._variables.seen.codes(given) if isinstance(given, list) else given
+        hidden = np.full((len(states), self._variables.n_hidden), -1)
         known = np.where(states == -1, 0, states) if missing else states
-        self.model_.graph.checked_states(known, "X")
-        return states
+        self.model_.graph.checked_states(np.hstack([known, 0 * hidden]), "X")
+        return np.hstack([states, hidden])
 
     def _check_names(self, names: list[str]) -> None:
         """Refuse columns other than those of fit."""
-        expected = list(self._variables.names)
+        expected = list(self._variables.seen.names)
         for name in names:
             if name not in expected:
                 raise ValueError(f"X has a column {name!r}, which was not there in fit; expected {', '.join(expected)}")

@@ -193,25 +193,26 @@ class Variables:
     cardinalities: tuple[int, ...]
     labels: tuple[tuple[Any, ...] | None, ...]
     ordered: tuple[bool | None, ...] = ()  #: of variables that were categories, whether these have an order
+    n_hidden: int = 0  #: how many of them, the last ones, no table has a column of
 
     @staticmethod
-    def of(cardinalities: Any) -> Variables:
+    def of(cardinalities: Any, what: str = "cardinalities") -> Variables:
         """From a mapping of names to numbers or lists of states."""
         if not isinstance(cardinalities, Mapping) or not cardinalities:
             expected = "must map names of variables to numbers of states or lists of their labels"
-            raise ArgumentTypeError("cardinalities", f"{expected}, found {cardinalities!r}")
+            raise ArgumentTypeError(what, f"{expected}, found {cardinalities!r}")
         sizes: list[int] = []
         labels: list[tuple[Any, ...] | None] = []
         for name, states in cardinalities.items():
             if isinstance(states, int | np.integer) and not isinstance(states, bool):
                 if states < 1:
-                    raise ArgumentError("cardinalities", f"[{name!r}] must be at least 1, found {states}")
+                    raise ArgumentError(what, f"[{name!r}] must be at least 1, found {states}")
                 sizes.append(int(states))
                 labels.append(None)
                 continue
-            listed = () if isinstance(states, str) else tuple(states)
+            listed = tuple(states) if isinstance(states, Iterable) and not isinstance(states, str) else ()
             if not listed or len(set(listed)) != len(listed):
-                raise ArgumentError("cardinalities", f"[{name!r}] must be a number or different labels: {states!r}")
+                raise ArgumentError(what, f"[{name!r}] must be a number or different labels: {states!r}")
             sizes.append(len(listed))
             labels.append(listed)
         return Variables(tuple(cardinalities), tuple(sizes), tuple(labels))
@@ -246,8 +247,24 @@ class Variables:
         sizes = tuple(map(len, labels))
         return Variables(tuple(names), sizes, tuple(labels), tuple(column.ordered for column in columns))
 
+    def with_hidden(self, hidden: Any) -> Variables:
+        """These and variables that no table has a column of, with their numbers or lists of states."""
+        more = Variables.of(hidden, "hidden")
+        for name in more.names:
+            if name in self.names:
+                raise ArgumentError("hidden", f" has {name!r}, which is a column of X")
+        ordered = (*(self.ordered or (None,) * len(self.names)), *(None,) * len(more.names))
+        sizes, labels = self.cardinalities + more.cardinalities, self.labels + more.labels
+        return Variables(self.names + more.names, sizes, labels, ordered, len(more.names))
+
+    @property
+    def seen(self) -> Variables:
+        """Those that tables have columns of."""
+        n = len(self.names) - self.n_hidden
+        return Variables(self.names[:n], self.cardinalities[:n], self.labels[:n], self.ordered[:n])
+
     def codes(self, columns: Sequence[Column]) -> Ints:
-        """Rows of a frame, as many columns as there are variables, as numbers of states; -1 for missing cells."""
+        """Rows of a frame, a column for each variable, as numbers of states; -1 for missing cells."""
         states = [labels or range(k) for labels, k in zip(self.labels, self.cardinalities, strict=True)]
         return np.stack([column.codes(of) for column, of in zip(columns, states, strict=True)], axis=1)
 
@@ -298,7 +315,7 @@ class Variables:
 
     @property
     def are_named(self) -> bool:
-        """Whether they have names and not only numbers."""
+        """Whether all have names and not only numbers."""
         return all(isinstance(name, str) for name in self.names)
 
     def index(self, name: Any, what: str) -> int:
@@ -345,7 +362,10 @@ def restored_variables(cardinalities: Ints, attributes: Mapping[str, Any]) -> Va
         tuple(cardinalities.tolist()),
         tuple(None if of is None else tuple(of) for of in labels),
         tuple(attributes.get("ordered", ())),
+        int(attributes.get("n_hidden", 0)),
     )
+    if not (0 <= found.n_hidden < n and all(isinstance(name, str) for name in found.names[n - found.n_hidden :])):
+        raise ValueError("its hidden variables do not fit its variables")
     if not len(found.names) == len(found.labels) == n or len(found.ordered) not in (0, n):
         raise ValueError("its names do not fit its variables")
     for k, of in zip(found.cardinalities, found.labels, strict=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ from scipy.special import logsumexp
 from sklearn.utils.validation import check_is_fitted
 
 from bactrian.arrays import Bools, Floats, Ints
-from bactrian.errors import ArgumentError, check_choice, warn
+from bactrian.errors import ArgumentError, check_choice, check_number, warn
 from bactrian.estimators.frames import (
     FRAMES,
     Variables,
@@ -43,10 +44,13 @@ from bactrian.estimators.priors import N_FOLDS, Block, Fold
 from bactrian.estimators.saving import Arrays
 from bactrian.graphs.domain import Domain
 from bactrian.graphs.loglinear import LogLinearModel, Samples
+from bactrian.learners.hidden import random_weights
 from bactrian.solvers.solution import AttainmentWarning, Callback, ConvergenceWarning, Solution
 
 #: Nats per variable that a field may lose to independent variables before it is worth a word.
 _WORTH_A_WORD = 0.01
+#: Starts where there are hidden variables, and nats by which objectives of the same optimum may differ.
+_STARTS, _SAME_OPTIMUM = 5, 0.01
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -100,6 +104,12 @@ class MarkovRandomField(MarginField):
         Whether the variables' tables are clusters of their own (the default), whose entropy counts, or are absorbed
         into the incident edges in equal parts (a variable without edges keeps its own). Piecewise training and CAMEL(0)
         depend on it; CCCP and the likelihoods do not.
+    hidden : mapping, optional
+        Variables that no row shows, with the number of their states or a list of labels: ``{"topic": 5}``. Edges name
+        them, predictions have them as last columns, and which of their states is which is up to ``seed``.
+    n_starts : int, optional
+        Where states were not seen, how often to start from other random weights; the least objective is kept. By
+        default 5 with hidden variables, else 1, from zero weights.
 
     Attributes
     ----------
@@ -113,7 +123,10 @@ class MarkovRandomField(MarginField):
     edges_, cardinalities_, tables_
         The edges, the numbers of states, and how the tables are tied.
     n_features_in_ : int
-        Number of variables.
+        Number of variables, without hidden ones.
+    starts_ : (n_starts,)
+        Objective that each start ended with, where there were several. A :class:`ConvergenceWarning` says where only
+        one reached the least.
     inference_method_ : str
         How marginals and log Z are computed: ``"exact"`` where that fits the memory budget, else ``inference``; the
         learner's own method where ``inference="matched"``.
@@ -134,6 +147,7 @@ class MarkovRandomField(MarginField):
     """
 
     _block_names: ClassVar = ("variables", "edges")
+    _newer_params: ClassVar = ("hidden", "n_starts")
 
     method: Any = "auto"
     edges: Any = field(default="complete", kw_only=False)
@@ -141,6 +155,9 @@ class MarkovRandomField(MarginField):
     tables: str = "full"
     cardinalities: Any = None
     node_factors: str = "clusters"
+    hidden: Any = None
+    n_starts: int | None = None
+    starts_: Floats = field(init=False)
     node_factors_: str = field(init=False)
     _unknown: bool = field(init=False, default=False)  #: whether states of the last samples were missing
 
@@ -179,6 +196,9 @@ class MarkovRandomField(MarginField):
         self.check_params()
         again = self.warm_start and hasattr(self, "model_")
         variables, states = self._read(X, again)
+        if self.hidden:
+            variables = variables.with_hidden(self.hidden)
+            states = np.hstack([states, np.full((len(states), variables.n_hidden), -1)])
         cardinalities = np.array(variables.cardinalities, dtype=np.int64)
         edges = checked_edges(variables.edges(self.edges), self.shape, cardinalities.size)
         check_tables_fit(self.tables, cardinalities, edges, variables.names if variables.are_named else None)
@@ -206,6 +226,33 @@ class MarkovRandomField(MarginField):
             fits = getattr(self, "model_", None) is not None and self._fits_exactly
             options["method"] = "exact" if fits else "cccp" if self._unknown else "pseudolikelihood"
         return options
+
+    def _learned(self, data: Samples, start: Floats | None, **options: Any) -> Solution:
+        """The best of ``n_starts`` solutions, where some states were not seen."""
+        n = self.n_starts or (_STARTS if self.hidden else 1)
+        self.__dict__.pop("starts_", None)
+        if start is not None or n == 1 or not self._unknown:
+            return super()._learned(data, start, **options)
+        began, limit, best, found = time.perf_counter(), options.pop("max_seconds"), None, []
+        for i in range(n):
+            left = None if limit is None else max(0.0, limit - (time.perf_counter() - began))
+            if best is not None and left == 0.0:
+                break
+            at = random_weights(self._n_weights(), self.seed + i) if self.hidden or i else None
+            solution = super()._learned(data, at, **options, max_seconds=left)
+            found.append(solution.objective)
+            best = solution if best is None or solution.objective < best.objective else best
+        assert best is not None
+        self.starts_ = np.array(found)
+        again = int((self.starts_ <= best.objective + _SAME_OPTIMUM).sum())
+        if again == 1 < len(found):
+            warn(
+                f"of {len(found)} starts one alone reached the least objective, {best.objective:.2f}; the others ended "
+                f"{np.sort(found)[1] - best.objective:.2g} to {max(found) - best.objective:.2g} above it (starts_), so "
+                "that a better optimum may exist: raise n_starts",
+                ConvergenceWarning,
+            )
+        return best
 
     def adopt(self, solution: Solution) -> Self:
         """See :class:`LearnedEstimator`."""
@@ -244,8 +291,8 @@ class MarkovRandomField(MarginField):
         columns = columns_of(X)
         _check_not_empty((len(columns[0].cells) if columns else 0, len(columns)))
         variables = Variables.of_columns(columns, self.cardinalities, alike=self.tables != "full")
-        if again and self._frames is not None and variables.names == self._variables.names:
-            variables = self._variables
+        if again and self._frames is not None and variables.names == self._variables.seen.names:
+            variables = self._variables.seen
         return variables, variables.codes(columns)
 
     def _numbers_of_states(self, states: Ints, again: bool, names: Any) -> Ints:
@@ -277,6 +324,10 @@ class MarkovRandomField(MarginField):
     def _folds(self, data: Samples) -> list[Fold]:
         """Folds over samples; the loss is that of every state given the sample's others, which needs no log Z."""
         n = data.X.shape[0]
+        if self._unknown:
+            raise ArgumentError(
+                "prior_variance", "= 'cv' scores states that are held out, and some are unknown; give a number"
+            )
         if n < 2:
             raise ValueError("prior_variance='cv' needs at least two samples, found 1. Give a number")
         fold_of = np.random.default_rng(self.seed).permutation(n) % N_FOLDS
@@ -309,6 +360,13 @@ class MarkovRandomField(MarginField):
             Variables.of(self.cardinalities)
         elif self.cardinalities is not None:
             checked_cardinalities(self.cardinalities, np.size(self.cardinalities))
+        check_number("n_starts", self.n_starts, least=1, whole=True, optional=True)
+        if self.hidden is not None:
+            Variables.of(self.hidden, "hidden")
+            if not all(isinstance(name, str) for name in self.hidden):
+                raise ArgumentError("hidden", f"must have names that are strings, found {list(self.hidden)}")
+            if self.tables != "full":
+                raise ArgumentError("hidden", f"needs tables='full', found {self.tables!r}")
         if self.shape is not None and (np.shape(self.shape) != (2,) or np.asarray(self.shape).dtype.kind not in "iu"):
             raise ArgumentError("shape", f"must be (height, width), found {self.shape!r}")
         if isinstance(self.edges, str):
@@ -332,7 +390,9 @@ class MarkovRandomField(MarginField):
         attributes = {
             "tables": self.tables_,  # parameters may have changed since
             "node_factors": self.node_factors_,
-            "feature_names": list(named.names) if named.are_named else None,
+            "feature_names": list(named.names) if named.are_named or named.n_hidden else None,
+            "n_hidden": named.n_hidden,
+            "starts": list(getattr(self, "starts_", ())),
             "labels": [None if labels is None else list(labels) for labels in named.labels],
             "ordered": list(named.ordered),
             "frames": self._frames,
@@ -356,6 +416,8 @@ class MarkovRandomField(MarginField):
             raise ValueError(f"it has {self.weights_.size} weights, which do not fit its tables")
         model = pairwise_model(tables, cardinalities, edges, attributes["node_factors"])
         self._keep(tables, model, edges, restored_variables(cardinalities, attributes), frames)
+        if attributes.get("starts"):
+            self.starts_ = np.array([float(objective) for objective in attributes["starts"]])
         self.node_factors_ = attributes["node_factors"]
 
 

@@ -230,7 +230,13 @@ def _start(data: PackedData, settings: Settings) -> Floats:
         layout = data.layout
         forbidden = holes.forbidden.reshape(-1, layout.n_hub_states).any(axis=0)
         if not np.logical_or.reduceat(forbidden, layout.hub_offset[:-1]).all():
-            weights = _SPREAD * np.random.default_rng(settings.seed).normal(size=weights.size)
+            weights = random_weights(weights.size, settings.seed)
+    return weights
+
+
+def random_weights(n: int, seed: int) -> Floats:
+    """Weights at which states of variables that were never seen differ a little."""
+    weights: Floats = _SPREAD * np.random.default_rng(seed).normal(size=n)
     return weights
 
 
