@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from bactrian import __version__
-from bactrian.cli import apply, bench, demo, infer_uai, rake, reproduce, train
+from bactrian.cli import apply, bench, demo, fit, infer_uai, rake, reproduce, train
 from bactrian.cli.common import BadInputError, in_paragraphs
 
 app = typer.Typer(
@@ -41,6 +41,8 @@ for _command, _examples in (
     (apply.evaluate_command, apply.EVALUATE_EXAMPLES),
     (apply.report_command, apply.REPORT_EXAMPLES),
     (infer_uai.infer_command, infer_uai.EXAMPLES),
+    (fit.fit_command, fit.FIT_EXAMPLES),
+    (fit.query_command, fit.QUERY_EXAMPLES),
     (rake.rake_command, rake.RAKE_EXAMPLES),
     (rake.sample_command, rake.SAMPLE_EXAMPLES),
 ):

@@ -68,8 +68,10 @@ def rake_command(
 
 
 def sample_command(
-    folder: Annotated[Path, typer.Argument(metavar="RUN", help="A folder of bactrian rake.")],
-    number: Annotated[int | None, typer.Option("--number", "-n", help="Rows; the margins' total otherwise.")] = None,
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="A folder of bactrian rake or bactrian fit.")],
+    number: Annotated[
+        int | None, typer.Option("--number", "-n", help="Rows; as many as were fitted otherwise.")
+    ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="A .csv file; standard output otherwise.")
     ] = None,
@@ -79,7 +81,7 @@ def sample_command(
         typer.Option("--independent", help="Independent draws, whose margins differ from the fitted ones by chance."),
     ] = False,
 ) -> None:
-    """Draw rows from a field that was fitted to margins; their margins match it as closely as whole rows can."""
+    """Draw rows from a fitted field; their margins match it as closely as whole rows can."""
     with bad_input(ValueError, TypeError, OSError):
         from bactrian.estimators.markov_random_field import MarkovRandomField
         from bactrian.runs.margin_files import MODEL, rows_as_csv
@@ -87,8 +89,8 @@ def sample_command(
         check_output(output, [folder / MODEL])
         field = MarkovRandomField.load(folder / MODEL)
         number = max(1, round(field.total_)) if number is None else number
-        states = field.sample(number, seed=seed, rounded=not independent)
-        text = rows_as_csv(list(field.feature_names_in_), field.state_labels, states)
+        states = field.sample(number, seed=seed, rounded=not independent, frame=False)
+        text = rows_as_csv(field.variable_names, field.state_labels, states)
         if output is None:
             sys.stdout.write(text)
             return

@@ -208,6 +208,11 @@ class Field(DensityMixin, LearnedEstimator):  # type: ignore[misc]  # scikit-lea
         return clusters, [np.array(result.clusters[i]) for i in range(len(clusters))]
 
     @property
+    def variable_names(self) -> tuple[Any, ...]:
+        """Names of the variables, hidden ones last; numbers where columns had no names."""
+        return self._variables.names
+
+    @property
     def state_labels(self) -> tuple[tuple[Any, ...] | None, ...]:
         """Labels of the states of each variable; None where there are none."""
         return self._variables.labels
@@ -217,7 +222,7 @@ class Field(DensityMixin, LearnedEstimator):  # type: ignore[misc]  # scikit-lea
         labels = self.state_labels[self._scope_of(name)[0]]
         return state if labels is None else labels[state]
 
-    def marginal(self, names: str | int | Sequence[str | int]) -> Any:
+    def marginal(self, names: str | int | Sequence[str | int], given: Mapping[Any, Any] | None = None) -> Any:
         """The joint marginal of some variables: probabilities, one axis per variable, in the order asked for.
 
         Any set of variables will do. A set inside a margin that was fitted is read off it. Otherwise exact inference is
@@ -228,18 +233,20 @@ class Field(DensityMixin, LearnedEstimator):  # type: ignore[misc]  # scikit-lea
         Parameters
         ----------
         names : name or number of a variable, or a sequence of them
+        given : mapping, optional
+            States of variables that were seen, as in :meth:`conditional`.
         """
         check_is_fitted(self, "weights_")
         scope = self._scope_of(names)
-        table = self._marginal(scope)
+        table = self._marginal(scope, self._variables.evidence(given, "given"))
         if self._frames is None:
             return table
         cells = np.indices(table.shape).reshape(table.ndim, -1).T
         return self._variables.frame(scope, cells, self._frames, probability=table.ravel())
 
-    def _marginal(self, scope: Scope) -> Floats:
+    def _marginal(self, scope: Scope, given: Mapping[int, int] | None) -> Floats:
         budget = None if self._on_regions else self._budget
-        return joint_marginal(self.model_, self.weights_, scope, self._infer, budget, self.n_threads)
+        return joint_marginal(self.model_, self.weights_, scope, self._infer, budget, self.n_threads, given)
 
     def _scope_of(self, names: Any) -> Scope:
         """Numbers of variables that are given by name or number."""

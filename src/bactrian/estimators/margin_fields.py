@@ -150,13 +150,14 @@ class MarginField(Field):
         self._keep(MARGINS, model, np.zeros((0, 2), dtype=np.int64), variables)
         self._margins = _Margins(problem, problem.split(cells))
 
-    def _marginal(self, scope: Scope) -> Floats:
+    def _marginal(self, scope: Scope, given: Mapping[int, int] | None) -> Floats:
         """See :class:`Field`; a set inside a margin that was fitted is read off it."""
-        tables = zip(self._margins.problem.scopes, self._margins.fitted, strict=True) if self._margins else ()
+        kept = None if given else self._margins
+        tables = zip(kept.problem.scopes, kept.fitted, strict=True) if kept is not None else ()
         for of, table in tables:
             if set(scope) <= set(of):
                 return projected(table, of, scope)
-        return super()._marginal(scope)
+        return super()._marginal(scope, given)
 
     def _tables_to_match(self) -> tuple[Sequence[Scope], list[Floats]]:
         """See :class:`Field`."""

@@ -124,6 +124,8 @@ class MarkovRandomField(MarginField):
         The edges, the numbers of states, and how the tables are tied.
     n_features_in_ : int
         Number of variables, without hidden ones.
+    total_ : float
+        Weight of all samples, or total of the margins.
     starts_ : (n_starts,)
         Objective that each start ended with, where there were several. A :class:`ConvergenceWarning` says where only
         one reached the least.
@@ -165,7 +167,7 @@ class MarkovRandomField(MarginField):
 
     def fit(
         self,
-        X: ArrayLike,
+        X: Any,
         y: object = None,
         sample_weight: ArrayLike | None = None,
         *,
@@ -188,7 +190,7 @@ class MarkovRandomField(MarginField):
         """
         return self._fit(lambda: self.encode(X, y, sample_weight), callback)
 
-    def encode(self, X: ArrayLike, y: object = None, sample_weight: ArrayLike | None = None) -> Samples:
+    def encode(self, X: Any, y: object = None, sample_weight: ArrayLike | None = None) -> Samples:
         """The data that :meth:`fit` learns from; :meth:`adopt` keeps what is learned from them.
 
         Fixes the model, as that of the last time with ``warm_start``; else the estimator is not fitted until then.
@@ -216,7 +218,7 @@ class MarkovRandomField(MarginField):
                 "give cardinalities= where later data may hold further states"
             )
         self._keep(self.tables, model, edges, variables, kind_of_frame(X) if is_frame(X) else None)
-        self._unknown = bool((states < 0).any())
+        self._unknown, self.total_ = bool((states < 0).any()), float(samples.sample_weight.sum())
         return samples
 
     def _options(self) -> dict[str, Any]:
@@ -392,6 +394,7 @@ class MarkovRandomField(MarginField):
             "node_factors": self.node_factors_,
             "feature_names": list(named.names) if named.are_named or named.n_hidden else None,
             "n_hidden": named.n_hidden,
+            "total": getattr(self, "total_", None),
             "starts": list(getattr(self, "starts_", ())),
             "labels": [None if labels is None else list(labels) for labels in named.labels],
             "ordered": list(named.ordered),
@@ -416,6 +419,8 @@ class MarkovRandomField(MarginField):
             raise ValueError(f"it has {self.weights_.size} weights, which do not fit its tables")
         model = pairwise_model(tables, cardinalities, edges, attributes["node_factors"])
         self._keep(tables, model, edges, restored_variables(cardinalities, attributes), frames)
+        if attributes.get("total") is not None:
+            self.total_ = float(attributes["total"])
         if attributes.get("starts"):
             self.starts_ = np.array([float(objective) for objective in attributes["starts"]])
         self.node_factors_ = attributes["node_factors"]

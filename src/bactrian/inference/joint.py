@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from typing import Any
 
@@ -42,28 +42,31 @@ def joint_marginal(
     infer_given: Infer,
     memory_budget: int | None,
     n_threads: int | None = None,
+    evidence: Mapping[int, int] | None = None,
 ) -> Floats:
-    """The marginal of ``scope``: exact with a table over it in the junction tree, if that fits the memory.
+    """The marginal of ``scope`` given evidence: exact with a table over it in the junction tree, if that fits memory.
 
     Else, or where ``memory_budget`` is None, by conditioning: p(a, b, c) = p(a) p(b | a) p(c | a, b), each factor a
     marginal of a single variable by ``infer_given`` evidence.
     """
     graph = model.graph
     if memory_budget is None:
-        return _by_conditioning(graph.shape(scope), scope, infer_given)
+        return _by_conditioning(graph.shape(scope), scope, infer_given, evidence)
     with_table = LogLinearModel(
         ClusterGraph(graph.cardinalities, [*graph.clusters, scope]),
         [*model.features, None],
         [*model.base_scores, None],
     )
     try:
-        result = infer(with_table, weights, "exact", memory_budget=memory_budget, n_threads=n_threads)
+        result = infer(with_table, weights, "exact", evidence, memory_budget=memory_budget, n_threads=n_threads)
     except MemoryBudgetError:
-        return _by_conditioning(graph.shape(scope), scope, infer_given)
+        return _by_conditioning(graph.shape(scope), scope, infer_given, evidence)
     return np.array(result.clusters[len(graph.clusters)])
 
 
-def _by_conditioning(shape: Sequence[int], scope: Scope, infer_given: Infer) -> Floats:
+def _by_conditioning(
+    shape: Sequence[int], scope: Scope, infer_given: Infer, evidence: Mapping[int, int] | None
+) -> Floats:
     calls = sum(int(np.prod(shape[:depth])) for depth in range(len(shape)))
     if calls > _MOST_CALLS:
         raise ValueError(
@@ -76,7 +79,7 @@ def _by_conditioning(shape: Sequence[int], scope: Scope, infer_given: Infer) -> 
         grown = np.zeros((*shape[: depth + 1],))
         for first in range(0, len(possible), _AT_ONCE):
             batch = possible[first : first + _AT_ONCE]
-            results = infer_given([dict(zip(scope, states, strict=False)) for states in batch])
+            results = infer_given([{**(evidence or {}), **dict(zip(scope, states, strict=False))} for states in batch])
             for states, result in zip(batch, results, strict=True):
                 grown[states] = joint[states] * result.variables[variable]
         joint = grown
