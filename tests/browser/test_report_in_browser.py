@@ -47,6 +47,13 @@ def page(browser, address):
     assert [url for url in asked if url not in (address, "about:blank") and not url.startswith("data:")] == []
 
 
+#: Points of a path on the screen: its ends, and many along it.
+POINTS = """e => { const m = e.getScreenCTM(), n = e.getTotalLength(); return PARTS.map(
+    part => e.getPointAtLength(part * n).matrixTransform(m)).map(p => [p.x, p.y]); }"""
+ENDS = POINTS.replace("PARTS", "[0, 1]")
+ALONG = POINTS.replace("PARTS", "[...Array(200).keys()].map(k => k / 199)")
+
+
 def n_visible(page, selector):
     return page.locator(f"{selector}:visible").count()
 
@@ -62,9 +69,9 @@ def choose(place, name):
 
 
 def test_charts_and_pictures_are_drawn(page):
-    assert n_visible(page, "section.curves .charts svg") == 2 * 3
+    assert n_visible(page, "section.curves .charts figure svg") == 2 * 3
     assert n_visible(page, "section.calibration figure svg") == 2
-    for chart in page.locator("section.curves .charts svg:visible").all():
+    for chart in page.locator("section.curves .charts figure svg:visible").all():
         box = chart.bounding_box()
         assert box["width"] > 200
         assert box["height"] > 150
@@ -78,6 +85,18 @@ def test_nothing_runs_out_of_the_page(page):
     for width in (1280, 800, 390):
         page.set_viewport_size({"width": width, "height": 900})
         assert page.evaluate("document.documentElement.scrollWidth") <= width
+        if width == 1280:
+            clipped = "[...document.querySelectorAll('.scroll')].filter(e => e.scrollWidth > e.clientWidth + 1).length"
+            assert page.evaluate(clipped) == 0
+
+
+def test_on_a_phone_results_come_before_controls(page):
+    page.set_viewport_size({"width": 390, "height": 800})
+    top = page.locator("main").bounding_box()["y"]
+    assert top < page.locator("body > .bar").bounding_box()["y"]
+    assert top < 400
+    page.set_viewport_size({"width": 1280, "height": 800})
+    assert page.locator("main").bounding_box()["y"] > page.locator("body > .bar").bounding_box()["y"]
 
 
 def test_the_filter_of_learners_hides_rows_lines_and_panels(page):
@@ -127,13 +146,14 @@ def test_skip_edges_can_be_hidden_and_end_at_their_words(page):
     article = texts.locator("article:visible").first
     # The first arc goes from "Lovelace" in the first line to "Lovelace" in the fourth.
     words = [mark.bounding_box() for mark in article.locator("mark", has_text="Lovelace").all()]
-    arc = article.locator(".arcs path").first.evaluate(
-        "e => { const b = e.getBoundingClientRect(); return [b.x, b.x + b.width, b.y, b.y + b.height]; }"
-    )
-    middles = sorted(box["x"] + box["width"] / 2 for box in (words[0], words[-1]))
-    assert arc[:2] == pytest.approx(middles, abs=3)
-    assert words[0]["y"] < arc[2] < words[0]["y"] + words[0]["height"] + 4
-    assert words[-1]["y"] - 4 < arc[3] < words[-1]["y"] + words[-1]["height"]
+    for box, end in zip((words[0], words[-1]), article.locator(".arcs path").first.evaluate(ENDS), strict=True):
+        assert end[0] == pytest.approx(box["x"] + box["width"] / 2, abs=3)
+        assert box["y"] - 8 < end[1] < box["y"] + 4
+    for path in article.locator(".arcs path").all():
+        for x, y in path.evaluate(ALONG):
+            for box in [mark.bounding_box() for mark in article.locator("mark").all()]:
+                inside = box["x"] < x < box["x"] + box["width"] and box["y"] + 3 < y < box["y"] + box["height"]
+                assert not inside, "an arc crosses a word"
     texts.get_by_role("checkbox", name="skip edges").uncheck()
     assert n_visible(page, "section.texts .arcs") == 0
 

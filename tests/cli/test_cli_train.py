@@ -740,6 +740,24 @@ def lettered(path, n=8):
 GIVEN = ["--columns", "word,chunk,tag", "--min-frequency", "1", *QUICK]
 
 
+def test_a_report_says_things_as_a_person_would(trained, data, tmp_path, capsys):
+    page = tmp_path / "page.html"
+    assert run(["report", trained, "-o", page], capsys)[0] == 0
+    text = page.read_text(encoding="utf-8")
+    assert "linear chain" in text
+    assert "Gaussian, variance 10" in text
+    assert "words, letters in them, shapes, neighbours up to 1 place away, words up to 4 places away" in text
+    assert "cannot be compared" not in text
+    assert "the word itself" in text
+    assert ">all together<" in text
+    other = ["train", data / "train", "--test", data / "test", *QUICK, "-o", tmp_path / "other"]
+    assert run(other, capsys)[0] == 0
+    assert run(["report", trained, tmp_path / "other", "-o", page], capsys)[0] == 0
+    text = page.read_text(encoding="utf-8")
+    assert "The runs were learned from different data, so their scores cannot be compared" in text
+    assert "train.conll; other train" in text
+
+
 @pytest.mark.parametrize("way", ["columns", "template", "toml"])
 def test_further_columns_and_templates(way, tmp_path, capsys):
     train = lettered(tmp_path / "train.conll")

@@ -1,5 +1,6 @@
 """The report: one page, whole, that needs nothing from elsewhere."""
 
+import dataclasses
 import io
 import re
 from dataclasses import replace
@@ -27,6 +28,7 @@ from bactrian.report import (
     write_report,
 )
 from bactrian.report.charts import Axis, Series, line_chart
+from bactrian.report.passages import FREE
 from bactrian.runs.comparison import (
     Comparison,
     Confusion,
@@ -38,6 +40,8 @@ from bactrian.runs.comparison import (
     Sheet,
     TaggedText,
     Tagging,
+    TypeScore,
+    reliability,
     strongest_weights,
 )
 
@@ -95,6 +99,47 @@ def test_best_value_is_marked_once_and_no_number_is_none():
     assert "nan" not in re.sub(r"data:image/png;base64,[^\"]*", "", text)
 
 
+def test_a_run_alone_is_compared_with_nobody():
+    entry = Entry("only", "", {"accuracy": 0.9}, types=(TypeScore("LOC", 0.5, 0.25, 1 / 3, 1200),))
+    text = render_report(Comparison("Run", "", METRICS, (entry,)))
+    page = Page(text)
+    assert "side by side" not in text
+    assert "★ best" not in text_of(page)
+    assert "best" not in page.classes
+    assert re.findall(r'<td class="number">([^<]*)</td>', text) == ["50.0%", "25.0%", "33.3%", "1,200"]
+
+
+def test_charts_have_six_lines_and_a_key_beside_them():
+    rng = np.random.default_rng(0)
+    entries = tuple(
+        Entry(f"learner {k}", "", {"accuracy": 0.1 * k}, reliability=reliability(rng.dirichlet([1, 1], 9), np.zeros(9)))
+        for k in range(9)
+    )
+    text = render_report(Comparison("Many", "", METRICS, entries))
+    assert text.count("<polyline points") - text.count('viewBox="0 0 30 10"') == 6
+    assert "not drawn: learner 2, learner 1, learner 0" in text_of(Page(text))
+    made = render_report(made_up())
+    assert made.count('<ul class="keys"') == 2
+
+
+def test_bins_of_calibration_have_counts():
+    alone = Entry("only", "", {}, reliability=reliability(np.array([[0.9, 0.1]] * 1500), np.zeros(1500, dtype=int)))
+    text = render_report(Comparison("One", "", METRICS, (alone,)))
+    assert text.count("<rect") == 1
+    assert ">1,500</text>" in text
+
+
+def test_texts_open_at_the_best_learner():
+    found = re.findall(r'id="text-\d+-(\d)"( checked)?> (\w+)', render_report(made_up()))
+    assert [name for _, checked, name in found if checked] == ["good"]
+    assert found[-1][2] == "hasty"
+
+
+def test_names_of_features_have_a_key():
+    comparison = dataclasses.replace(made_up(), feature_key={"word=": "the word itself"})
+    assert "the word itself" in text_of(Page(render_report(comparison)))
+
+
 def test_charts_and_pictures_are_there():
     page = Page(render_report(made_up()))
     assert page.tags.count("figure") == 2 * 3 + 1 + 1
@@ -107,8 +152,8 @@ def test_a_learner_has_one_number_throughout():
     """One switch hides its row, its lines, its heat maps and its column of pictures."""
     page = Page(render_report(made_up()))
     assert [name for name in page.ids if name.startswith("show-")] == ["show-0", "show-1", "show-2"]
-    # row, 6 + 1 charts, ECE, panel of tables, of confusions, of weights, 2 sheets of a heading and a picture
-    assert page.classes.count("learner-1") == 1 + 7 + 1 + 3 + 2 * 2
+    # row, 6 + 1 charts, 2 keys, bars, ECE, panel of tables, of confusions, of weights, 2 sheets: heading and picture
+    assert page.classes.count("learner-1") == 1 + 7 + 2 + 1 + 1 + 3 + 2 * 2
     assert page.classes.count("learner-0") == 1
 
 
@@ -166,7 +211,7 @@ def test_what_is_no_report_is_refused(tmp_path):
 
 def lines_on_page(text):
     """Lines of the first passage of a page, tips left out."""
-    passage = text[text.index('class="passage"') :]
+    passage = text[text.index('class="passage') :]
     passage = passage[: passage.index("</article>")]
     lines = re.findall(r'<div class="line">(.*?)</div>', passage)
     return [re.sub(r"<[^>]+>", "", re.sub(r'<span class="tip">.*?</span>', "", line)) for line in lines]
@@ -220,10 +265,13 @@ def test_arcs_end_at_their_words(tokens, seed):
         column += len(token) + (0 if gap == "\n" else len(gap))
         if gap == "\n":
             line, column = line + 1, 0
-    ends = re.findall(r'<path d="M(\S+) ([\d.]+)[QC].*? (\S+) ([\d.-]+)">', page)
+    bow = r"C\S+ \S+ \S+ \S+ "
+    lane = r"V[\d.]+H[\d.]+V[\d.]+H"
+    ends = re.findall(rf'<path d="M([\d.]+) ([\d.]+)(?:{bow}|{lane})([\d.]+)[ V]([\d.]+)">', page)
     assert len(ends) == 5
     for pair, (x1, y1, x2, y2) in zip(skips, ends, strict=True):
         a, b = sorted(pair)
+        assert float(y1) % 1.0 == pytest.approx(FREE)  # above the words
         assert (float(x1), int(float(y1))) == (pytest.approx(middles[a][0]), middles[a][1])
         assert (float(x2), int(float(y2))) == (pytest.approx(middles[b][0]), middles[b][1])
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from markupsafe import Markup, escape
 
-from bactrian.arrays import Bools, Floats
+from bactrian.arrays import Bools, Floats, Ints
 from bactrian.runs.comparison import Curve, Reliability, Training
 
 # --- axes ---
@@ -96,6 +96,7 @@ def _nice_step(span: float, whole: bool) -> float:
 
 _WIDTH, _HEIGHT = 400, 300
 _LEFT, _RIGHT, _TOP, _BOTTOM = 60, 14, 12, 46
+_STRIP = 78  #: height of the bars below a reliability diagram
 _MOST_MARKERS = 60
 _MOST_POINTS = 400
 
@@ -121,8 +122,12 @@ def line_chart(
     log_y: bool = False,
     whole_x: bool = False,
     unit_square: bool = False,
+    counts: Sequence[Ints] | None = None,
 ) -> Markup:
-    """Lines with markers; ``unit_square`` draws the diagonal of a reliability diagram, both axes ending at 1."""
+    """Lines with markers; ``unit_square`` draws the diagonal of a reliability diagram, both axes ending at 1.
+
+    ``counts`` of each series' points are drawn as bars below.
+    """
     every_x = np.concatenate([s.x for s in series]) if series else np.zeros(0)
     every_y = np.concatenate([s.y for s in series]) if series else np.zeros(0)
     if unit_square:
@@ -136,7 +141,31 @@ def line_chart(
         ends = " ".join(f"{_at(across, v)},{_at(up, v)}" for v in (low, high))
         parts.append(Markup('<polyline class="ideal" points="{}"/>').format(ends))
     parts.extend(_line(s, across, up) for s in series)
-    return _svg(title, _WIDTH, _HEIGHT, parts)
+    if counts is None:
+        return _svg(title, _WIDTH, _HEIGHT, parts)
+    parts.extend(_bars(s, number, series, across, counts) for number, s in enumerate(series))
+    middle = (across.start + across.end) / 2
+    parts.append(_text(middle, _HEIGHT + _STRIP - 4, "predictions in each bin", "middle", "label"))
+    return _svg(title, _WIDTH, _HEIGHT + _STRIP, parts)
+
+
+def _bars(series: Series, place: int, others: Sequence[Series], across: Axis, counts: Sequence[Ints]) -> Markup:
+    """Bars below the axis, as high as there are predictions; of a line alone, with the numbers."""
+    most, n_series = max(int(n.max(initial=1)) for n in counts), len(others)
+    width = 14.0 if n_series == 1 else 18.0 / n_series
+    foot = _HEIGHT + _STRIP - 22
+    parts = []
+    for x, note, count in zip(across.place(series.x).tolist(), series.notes, counts[place].tolist(), strict=True):
+        left, height = x - width * n_series / 2 + place * width, max(1.0, 38.0 * count / most)
+        bar = '<rect x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}"><title>{}: {}</title></rect>'
+        parts.append(Markup(bar).format(left, foot - height, max(width - 1.0, 1.0), height, series.name, note))
+        if n_series == 1:
+            words = f"{count:,}"
+            inside = min(x, _WIDTH - 4.0 * len(words) - 2.0)
+            parts.append(_text(round(inside, 1), round(foot - height - 4, 1), words, "middle"))
+    return Markup('<g class="series learner-{} tone-{}">{}</g>').format(
+        series.number, series.number % 12, Markup("").join(parts)
+    )
 
 
 def _line(series: Series, across: Axis, up: Axis) -> Markup:
@@ -252,6 +281,7 @@ def reliability_diagram(reliabilities: Mapping[str, Reliability], numbers: Mappi
         x_label="confidence of the prediction",
         y_label="share that is right",
         unit_square=True,
+        counts=[r.counts for r in reliabilities.values()],
     )
 
 

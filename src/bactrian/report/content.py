@@ -27,11 +27,15 @@ class HeadingSection:
 
 @dataclass(frozen=True)
 class LearnersSection:
-    """Learners side by side: metrics, seconds, status."""
+    """Learners side by side: metrics, seconds, status; or one alone."""
 
     metrics: tuple[Metric, ...]
     entries: tuple[Entry, ...]
-    title: str = "Learners side by side"
+
+    @property
+    def title(self) -> str:
+        """That of one learner or of several."""
+        return "Learners side by side" if len(self.entries) > 1 else "Scores and training"
 
     def best(self, metric: Metric) -> float:
         """The best finite value of a metric; NaN where no entry has one."""
@@ -57,8 +61,12 @@ class TableSection:
                 raise ValueError(f"rows[{number}] must have {len(self.columns)} cells, found {len(row)}")
 
 
+#: Lines of a chart; more cannot be told apart.
+MOST_LINES = 6
+
 #: Of what learners have to show: the template, its title, and where an entry of a comparison has it.
 BY_LEARNER = {
+    "types": ("Scores by type", "types"),
     "curves": ("Convergence", "training"),
     "calibration": ("Calibration of marginals", "reliability"),
     "edge_tables": ("Learned tables", "tables"),
@@ -71,13 +79,15 @@ BY_LEARNER = {
 class ByLearnerSection:
     """What each learner has to show of one kind.
 
-    The kinds are ``"curves"`` (:class:`Training`), ``"calibration"`` (:class:`Reliability`), ``"edge_tables"``
-    (:class:`LabelTable` objects, as heat maps on one scale), ``"confusions"`` (:class:`Confusion`) and ``"weights"``
-    (:class:`NamedWeight` objects).
+    The kinds are ``"types"`` (:class:`TypeScore` objects), ``"curves"`` (:class:`Training`), ``"calibration"``
+    (:class:`Reliability`), ``"edge_tables"`` (:class:`LabelTable` objects, as heat maps on one scale),
+    ``"confusions"`` (:class:`Confusion`) and ``"weights"`` (:class:`NamedWeight` objects, with a key to their names).
     """
 
     kind: str
     shown: Mapping[str, Any]
+    left_out: tuple[str, ...] = ()  #: learners for which a chart has no room
+    key: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def title(self) -> str:
@@ -103,6 +113,7 @@ class TextSection:
 
     texts: tuple[TaggedText, ...]
     title: str = "Texts"
+    best: str | None = None  #: the learner whose labels are shown first
 
 
 @dataclass(frozen=True)
@@ -150,10 +161,16 @@ def _sections_of(comparison: Comparison) -> tuple[Section, ...]:
     sections: list[Section] = [LearnersSection(comparison.metrics, comparison.entries)]
     sections += [GallerySection(gallery) for gallery in comparison.galleries]
     if comparison.texts:
-        sections.append(TextSection(comparison.texts))
+        taggers = dict.fromkeys(name for text in comparison.texts for name in text.predictions)
+        sections.append(TextSection(comparison.texts, best=next(iter(comparison.ranked(taggers)), None)))
     for kind, (_, attribute) in BY_LEARNER.items():
         found = {entry.name: getattr(entry, attribute) for entry in comparison.entries}
         shown = {name: value for name, value in found.items() if value not in (None, ())}
+        left_out: list[str] = []
+        if kind in ("curves", "calibration"):
+            left_out = comparison.ranked(shown)[MOST_LINES:]
+            shown = {name: value for name, value in shown.items() if name not in left_out}
         if shown:
-            sections.append(ByLearnerSection(kind, shown))
+            key = comparison.feature_key if kind == "weights" else {}
+            sections.append(ByLearnerSection(kind, shown, tuple(left_out), key))
     return tuple(sections)

@@ -148,7 +148,7 @@ def _learners(section: content.LearnersSection, key: str, numbers: Numbers) -> P
         if not np.isfinite(value):
             return "–", False
         shown = format(value, metric.format)
-        return shown, shown == format(section.best(metric), metric.format)
+        return shown, len(section.entries) > 1 and shown == format(section.best(metric), metric.format)
 
     cells = [[cell(entry, metric) for metric in section.metrics] for entry in section.entries]
     return {"cells": cells, "trained": any(entry.training is not None for entry in section.entries)}, []
@@ -171,6 +171,8 @@ def _switch(key: str, switch: str, switched: str, n: int, display: str) -> list[
 
 def _by_learner(section: content.ByLearnerSection, key: str, numbers: Numbers) -> Prepared:
     kind, shown = section.kind, section.shown
+    if kind == "types":
+        return {}, []
     if kind == "curves":
         charts = convergence_charts(shown, numbers)
         return {"charts": charts}, _switch(key, "axis", "charts", len(charts), "grid")
@@ -203,11 +205,9 @@ def _texts(section: content.TextSection, key: str, numbers: Numbers) -> Prepared
             for view, name in enumerate(learners, start=1)
             if name in text.predictions
         ]
-        columns = max((place.column + place.width for place in places), default=1)
+        arcs, columns = arcs_of(text, places)
         n_lines = places[-1].line + 1 if places else 1
-        examples.append(
-            {"text": text, "views": views, "arcs": arcs_of(text, places), "columns": columns, "n_lines": n_lines}
-        )
+        examples.append({"text": text, "views": views, "arcs": arcs, "columns": columns, "n_lines": n_lines})
     with_errors = [sum(bool(n_wrong(t, name)) for t in section.texts if name in t.predictions) for name in learners]
     rules = []
     for view in range(len(learners) + 1):
@@ -218,6 +218,7 @@ def _texts(section: content.TextSection, key: str, numbers: Numbers) -> Prepared
     rules.append(f"body:has(#arcs-{key}:not(:checked)) #section-{key} .arcs {{ display: none; }}")
     return {
         "learners": learners,
+        "opened": learners.index(section.best) + 1 if section.best in learners else len(learners),
         "colours": colours,
         "examples": examples,
         "with_errors": with_errors,

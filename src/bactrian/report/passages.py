@@ -17,6 +17,8 @@ from bactrian.runs.comparison import TaggedText
 _WIDTH = 100  #: columns at which a line is broken
 _MOST_INDENT = 12
 _DOUBT = 0.9  #: a token whose label is less probable than this is worth a look
+FREE = 0.4  #: part of a line's height above its words, where arcs run
+_GUTTER = 6  #: columns at the right for arcs from line to line
 _SCHEME = ("B-", "I-", "E-", "S-", "L-", "U-")
 
 
@@ -118,19 +120,28 @@ def lines_of(
     return lines
 
 
-def arcs_of(text: TaggedText, places: Sequence[Place]) -> list[Arc]:
-    """The skip edges: a bow above the words of one line, a curve from line to line."""
+def arcs_of(text: TaggedText, places: Sequence[Place]) -> tuple[list[Arc], int]:
+    """The skip edges, and the columns that the text takes with them.
+
+    Arcs keep to the space above each line, which is free of words: within a line they are bows; from line to line they
+    run above the first word to a gutter at the right, down, and back above the second.
+    """
+    widest = max((place.column + place.width for place in places), default=1)
+    far = [pair for pair in text.skips if places[pair[0]].line != places[pair[1]].line]
     arcs = []
     for pair in text.skips:
         a, b = sorted(pair)
         x1, x2 = (places[t].column + places[t].width / 2 for t in (a, b))
         y1, y2 = places[a].line, places[b].line
         if y1 == y2:
-            path = f"M{x1:g} {y1 + 0.15:g}Q{(x1 + x2) / 2:g} {y1 - 0.6:g} {x2:g} {y2 + 0.15:g}"
+            path = f"M{x1:g} {y1 + FREE:g}C{x1:g} {y1 + 0.02:g} {x2:g} {y2 + 0.02:g} {x2:g} {y2 + FREE:g}"
         else:
-            path = f"M{x1:g} {y1 + 0.88:g}C{x1:g} {y1 + 1.8:g} {x2:g} {y2 - 0.8:g} {x2:g} {y2 + 0.12:g}"
+            number = far.index(pair)
+            lane = FREE * (1 + number % 4) / 5
+            gutter = widest + 1 + number % _GUTTER
+            path = f"M{x1:g} {y1 + FREE:g}V{y1 + lane:g}H{gutter:g}V{y2 + lane:g}H{x2:g}V{y2 + FREE:g}"
         arcs.append(Arc(path, f"{text.tokens[a]} – {text.tokens[b]}"))
-    return arcs
+    return arcs, widest + (min(len(far), _GUTTER) + 1 if far else 0)
 
 
 def n_wrong(text: TaggedText, learner: str) -> int:

@@ -21,6 +21,7 @@ from bactrian.runs.comparison import (
     TaggedText,
     Tagging,
     Training,
+    TypeScore,
     reliability,
     strongest_weights,
 )
@@ -29,6 +30,7 @@ from bactrian.runs.folders import in_words
 from bactrian.runs.run_data import checksum
 from bactrian.solvers.solution import Status
 from bactrian.text.documents import joined_text
+from bactrian.text.feature_words import feature_key, features_in_words
 from bactrian.text.skips import skip_edges
 
 Floats = NDArray[np.float64]
@@ -39,6 +41,8 @@ _METRICS = {
     "accuracy": Metric("accuracy", "accuracy", ".1%", True, "part of the labels that are right"),
     "ece": Metric("ece", "ECE", ".3f", False, "expected calibration error of the marginals"),
 }
+_MODELS = {"chain": "linear chain", "skip-chain": "skip chain", "graph": "graph"}
+_OPTIONS = {"n_threads": "threads", "max_seconds": "time limit (seconds)", "l1": "L1 penalty"}
 _LARGEST_TABLE = 40  #: labels, beyond which a heat map or a confusion matrix tells nothing
 
 
@@ -56,14 +60,40 @@ def compare_runs(
         evaluations.append(evaluation)
         entries.append(_entry(name, run, evaluation))
     used = [metric for key, metric in _METRICS.items() if any(key in entry.metrics for entry in entries)]
+    weights = [weight.feature for entry in entries for weight in entry.weights]
+    text = any(run.settings.is_text for run in runs)
     return Comparison(
         title=f"Run {names[0]}" if len(runs) == 1 else "Runs side by side",
-        summary="" if any(evaluations) else "No file was named to test on, so there are no scores.",
+        summary=" ".join(_remarks(names, runs, evaluations)),
         metrics=tuple(used),
         entries=tuple(entries),
         facts=_facts(runs[0]) if len(runs) == 1 else {},
         texts=_texts(names, runs, evaluations, n_texts),
+        feature_key=feature_key(weights) if text else {},
     )
+
+
+def _remarks(names: Sequence[str], runs: Sequence[FittedRun], evaluations: Sequence[Any]) -> list[str]:
+    """What must be known to read the scores: that there are none, and that runs differ in their data."""
+    remarks = [] if any(evaluations) else ["No file was named to test on, so there are no scores."]
+    checksums = [run.folder.read_settings()[1] for run in runs]
+    for what, paths in (
+        ("learned from", [run.settings.train for run in runs]),
+        ("scored on", [tuple(filter(None, [run.settings.test or run.settings.dev])) for run in runs]),
+    ):
+        contents = [
+            tuple(sums.get(path, path) for path in listed) for sums, listed in zip(checksums, paths, strict=True)
+        ]
+        if len(set(contents)) > 1:
+            each = [f"{name} {_files(listed) or 'nothing'}" for name, listed in zip(names, paths, strict=True)]
+            remarks.append(
+                f"The runs were {what} different data, so their scores cannot be compared: {'; '.join(each)}."
+            )
+    return remarks
+
+
+def _files(paths: Sequence[str]) -> str:
+    return ", ".join(Path(path).name for path in paths)
 
 
 def learner_name(method: Any, name: str) -> str:
@@ -117,6 +147,23 @@ def _entry(name: str, run: FittedRun, evaluation: RunEvaluation | None) -> Entry
         tables=_tables(run),
         confusion=Confusion.of(map(str, truth), map(str, guess), labels) if len(labels) <= _LARGEST_TABLE else None,
         weights=_weights(run),
+        types=_types(evaluation.scores, Confusion.of(map(str, truth), map(str, guess), labels)),
+    )
+
+
+def _types(scores: dict[str, Any], confusion: Confusion) -> tuple[TypeScore, ...]:
+    """Scores of each type of entity and of all; where nothing marks entities, of each label."""
+    if "entities" in scores:
+        found = scores["entities"]
+        rows = [*found["types"].items(), ("all together", found["micro"]), ("mean of the types", found["macro"])]
+        return tuple(
+            TypeScore(name, row["precision"], row["recall"], row["f1"], row.get("support")) for name, row in rows
+        )
+    right = np.diag(confusion.counts)
+    true, guessed = confusion.counts.sum(axis=1), confusion.counts.sum(axis=0)
+    return tuple(
+        TypeScore(name, hits / max(g, 1), hits / max(t, 1), 2 * hits / max(g + t, 1), t)
+        for name, hits, t, g in zip(confusion.labels, right.tolist(), true.tolist(), guessed.tolist(), strict=True)
     )
 
 
@@ -185,16 +232,36 @@ def _weights(run: FittedRun) -> tuple[NamedWeight, ...]:
 
 def _facts(run: FittedRun) -> dict[str, str]:
     settings, metrics = run.settings, run.folder.read_metrics()
-    options = {name: value for name, value in settings.options.items() if name != "method"}
-    facts = {"model": settings.model, "learner": str(metrics["method"]), "learned from": ", ".join(settings.train)}
+    options = dict(settings.options)
+    facts = {"model": _MODELS[settings.model], "learner": str(metrics["method"])}
+    facts["learned from"] = _files(settings.train)
     scored = settings.test or settings.dev
     if scored is not None:
-        facts["scored on"] = scored
+        facts["scored on"] = Path(scored).name
+    facts["labels"] = f"{len(run.classes)}" + (f", in the scheme {settings.scheme}" if settings.is_text else "")
     facts["weights"] = f"{metrics['weights']:,}"
-    facts |= {name.replace("_", " "): str(value) for name, value in options.items()}
+    facts["prior"] = _prior_in_words(getattr(run.estimator, "prior_variance_", options.get("prior_variance", 10.0)))
+    frequency = options.get("min_frequency", 1)
+    if frequency > 1:
+        facts["rare features"] = f"dropped on fewer than {frequency} tokens"
+    said = ("method", "prior_variance", "min_frequency")
+    usual = type(run.estimator)().get_params()
+    facts |= {
+        _OPTIONS.get(name, name.replace("_", " ")): str(value)
+        for name, value in options.items()
+        if name not in said and value != usual.get(name)
+    }
     if settings.is_text:
-        facts["features"] = ", ".join(f"{name} {value}" for name, value in settings.features.items())
+        facts["features"] = features_in_words(settings.extractor())
     return facts
+
+
+def _prior_in_words(variance: Any) -> str:
+    if variance is None:
+        return "none"
+    if isinstance(variance, Mapping):
+        return "Gaussian; variance " + ", ".join(f"{value:g} for {name}" for name, value in variance.items())
+    return f"Gaussian, variance {variance:g}" if isinstance(variance, int | float) else "Gaussian"
 
 
 def _texts(

@@ -339,6 +339,17 @@ class LabelTable:
 
 
 @dataclass(frozen=True)
+class TypeScore:
+    """How well one type of entity, or one label, is found; ``number`` is how many there are."""
+
+    name: str
+    precision: float
+    recall: float
+    f1: float
+    number: int | None = None
+
+
+@dataclass(frozen=True)
 class Entry:
     """One learner, or one baseline that learns nothing (then ``training`` is None)."""
 
@@ -350,6 +361,7 @@ class Entry:
     tables: tuple[LabelTable, ...] = ()
     confusion: Confusion | None = None
     weights: tuple[NamedWeight, ...] = ()  #: the most telling ones
+    types: tuple[TypeScore, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -363,6 +375,15 @@ class Comparison:
     facts: Mapping[str, str] = field(default_factory=dict)  #: the settings of the experiment, to be shown as they are
     galleries: tuple[Gallery, ...] = ()
     texts: tuple[TaggedText, ...] = ()
+    feature_key: Mapping[str, str] = field(default_factory=dict)  #: what the names of features begin with, and mean
+
+    def ranked(self, names: Iterable[str]) -> list[str]:
+        """Names of learners, best first by the first metric; those without a value last."""
+        metric = self.metrics[0] if self.metrics else None
+        values = {entry.name: entry.metrics.get(metric.key, np.nan) if metric else np.nan for entry in self.entries}
+        sign = -1.0 if metric is not None and metric.higher_is_better else 1.0
+        worst = {name: sign * value if np.isfinite(value) else np.inf for name, value in values.items()}
+        return sorted(names, key=lambda name: worst.get(name, np.inf))
 
     @property
     def converged(self) -> bool:
