@@ -32,13 +32,13 @@ demo: $(READY)-report
 
 # Warnings are errors, pages of names that are gone among them. Tutorials run while it builds: a minute or two.
 docs: $(READY)-docs
-	rm -rf docs/api/generated
+	rm -rf docs/api/generated docs/commands/generated
 	$(BIN)/python -m sphinx -W --keep-going -d build/doctrees docs build/docs
 	@echo "Open build/docs/index.html"
 
 # As someone without PyTorch builds it, whether it is installed or not; the tutorials do not run.
 docs-without-torch: $(READY)-docs
-	rm -rf docs/api/generated
+	rm -rf docs/api/generated docs/commands/generated
 	$(BIN)/python -m sphinx -W --keep-going -q -t without_torch -D nb_execution_mode=off \
 		-d build/doctrees-without-torch docs build/docs-without-torch
 
@@ -84,7 +84,7 @@ bench-peers: $(READY)-bench
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache \
-		.hypothesis .benchmarks docs/api/generated
+		.hypothesis .benchmarks docs/api/generated docs/commands/generated docs/notebooks
 	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 # On Linux the registry's PyTorch brings CUDA along: 2.6 GB to fetch and 5.4 GB on the disk, a few minutes. The tests need

@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import sys
 
 import bactrian
 
@@ -10,20 +11,25 @@ author = "the bactrian developers"
 project_copyright = author
 version = release = bactrian.__version__
 
+sys.path.insert(0, os.path.dirname(__file__))
+
 extensions = [
+    "building",
     "myst_nb",
     "numpydoc",
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
-    "sphinx.ext.mathjax",
 ]
-exclude_patterns = ["_build", "_templates"]
+exclude_patterns = ["_build", "_templates", "notebooks"]
 templates_path = ["_templates"]
+
+smartquotes_action = "qe"  # options keep their two hyphens
 
 html_theme = "furo"
 html_title = f"bactrian {release}"
 html_static_path = ["_static"]
-html_css_files = ["side-by-side.css"]
+html_css_files = ["pages.css"]
+html_math_renderer = "mathml"  # drawn by the browser itself, without a network
 
 myst_enable_extensions = ["dollarmath", "amsmath", "colon_fence", "deflist"]
 myst_heading_anchors = 3
@@ -39,6 +45,8 @@ nb_merge_streams = True
 os.environ.setdefault("IPYTHONDIR", os.path.join(os.path.dirname(__file__), os.pardir, "build", "ipython"))
 
 autodoc_typehints = "none"  # numpydoc's sections say it in words
+autodoc_preserve_defaults = True  # as they stand in the code
+maximum_signature_line_length = 80  # longer ones have a parameter per line
 autosummary_generate = True
 numpydoc_show_class_members = False
 # scikit-learn's generated methods refer to pages of its own.

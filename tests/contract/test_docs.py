@@ -3,6 +3,8 @@
 ``make docs`` builds them and runs the tutorials; these are the checks that need no Sphinx.
 """
 
+import importlib.util
+import json
 import re
 import subprocess
 import sys
@@ -15,6 +17,7 @@ import bactrian
 import bactrian.compat
 import bactrian.text
 import bactrian.vision
+from bactrian.cli.run_options import DATA_OPTIONS, LEARNING_OPTIONS
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGES = sorted(page for page in DOCS.rglob("*.md"))
@@ -26,7 +29,7 @@ OURS = re.compile(r"^  - ```python\n(.*?)^    ```", re.MULTILINE | re.DOTALL)
 
 def test_every_page_is_in_the_table_of_contents():
     listed = re.findall(r"^([a-z0-9/-]+)$", (DOCS / "index.md").read_text(encoding="utf-8"), re.MULTILINE)
-    pages = {str(page.relative_to(DOCS).with_suffix("")) for page in PAGES} | {"api/index"}
+    pages = {str(page.relative_to(DOCS).with_suffix("")) for page in PAGES} | {"api/index", "commands/index"}
     assert len(set(listed)) == len(listed)
     assert set(listed) == pages - {"index"}
 
@@ -91,6 +94,109 @@ def documented(module):
         name for line in part.splitlines() if not line.startswith(" ") for name in re.findall("``([A-Z_]+)``", line)
     ]
     return {*re.findall(r"^   (\w+)$", part, re.MULTILINE), *constants}
+
+
+def code_of(page, kinds=("python", "{code-cell} ipython3")):
+    found = re.findall(
+        r"^```([^\n`]*)\n((?::[^\n]*\n)*)(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
+    )
+    return [code for kind, _, code in found if kind.strip() in kinds]
+
+
+@pytest.mark.parametrize("page", [DOCS.parent / "README.md", *PAGES], ids=lambda page: page.stem)
+def test_lines_of_code_fit_the_page(page):
+    code = code_of(page, ("python", "{code-cell} ipython3", "bash", "sh", "toml", "bibtex", ""))
+    long = [line for block in code for line in block.splitlines() if len(line) > 88]
+    assert long == []
+
+
+def test_the_front_page_shows_ten_lines_that_run():
+    pytest.importorskip("skimage")
+    (code,) = code_of(DOCS / "index.md")
+    assert len([line for line in code.splitlines() if line.strip()]) <= 10
+    assert "](img/front.png)" in (DOCS / "index.md").read_text(encoding="utf-8")
+    assert (DOCS / "img" / "front.png").is_file()
+    names = {}
+    exec(compile(code, "index.md", "exec"), names)
+    assert (names["restored"] == names["tones"][:, 48:]).mean() > 0.85
+
+
+def test_the_page_on_networks_runs(capsys):
+    pytest.importorskip("torch")
+    (code,) = code_of(DOCS / "neural.md")
+    names = {}
+    exec(compile(code, "neural.md", "exec"), names)
+    alone = ((names["grey"] > 0.5) == names["labels"]).double().mean()
+    assert names["right"] > alone + 0.05
+    assert re.fullmatch(r"loss \d+\.\d, 0\.\d{3} of the pixels right\n", capsys.readouterr().out)
+
+
+def test_extras_are_named_only_where_they_can_be_installed():
+    """The library is installed from a checkout: its name with extras finds nothing elsewhere."""
+    root = DOCS.parent
+    for path in [root / "README.md", *PAGES, *sorted((root / "src").rglob("*.py"))]:
+        assert not re.search(r"pip install ['\"]?bactrian", path.read_text(encoding="utf-8")), path
+
+
+@pytest.fixture(scope="module")
+def building():
+    spec = importlib.util.spec_from_file_location("building", DOCS / "building.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_command_has_a_page_with_every_option_and_key(building, tmp_path):
+    building.write_commands(tmp_path)
+    pages = {path.stem: path.read_text(encoding="utf-8") for path in tmp_path.iterdir()}
+    assert {"train", "predict", "evaluate", "report", "infer", "rake", "sample", "demo", "pack"} <= set(pages)
+    for name, command in building.commands().items():
+        for part in command.params:
+            for flag in part.opts if part.param_type_name != "argument" else ():
+                assert f"``{flag}" in pages[name.replace(" ", "-")], (name, flag)
+    for option in (*DATA_OPTIONS, *LEARNING_OPTIONS):
+        assert f"``{option.setting}``" in pages["train"]
+    for key in ("checkpoint_every", "input.separator", "features.elsewhere", "options.decoding", "features.preset"):
+        assert f"``{key}``" in pages["train"]
+
+
+def test_notebooks_have_the_cells_of_their_pages(building, tmp_path):
+    """And what they say of one another: each page with cells links to its notebook."""
+    written = {
+        path.stem: json.loads(path.read_text(encoding="utf-8")) for path in building.write_notebooks(DOCS, tmp_path)
+    }
+    assert {"start", "denoising", "fields", "networks", "raking", "sequences"} <= set(written)
+    for page in PAGES:
+        cells = code_of(page, ("{code-cell} ipython3",))
+        if not cells:
+            continue
+        notebook = written[page.stem]
+        assert notebook["nbformat"] == 4
+        code = [cell["source"] for cell in notebook["cells"] if cell["cell_type"] == "code"]
+        assert [source.strip() for source in code] == [cell.strip() for cell in cells]
+        assert f"notebooks/{page.stem}.ipynb>`" in page.read_text(encoding="utf-8")
+        words = "\n".join(cell["source"] for cell in notebook["cells"] if cell["cell_type"] == "markdown")
+        assert "{code-cell}" not in words
+        assert "{download}" not in words
+
+
+def test_a_notebook_runs(building):
+    names = {}
+    for cell in building.notebook((DOCS / "start.md").read_text(encoding="utf-8"))["cells"]:
+        if cell["cell_type"] == "code":
+            exec(compile(cell["source"], "start.ipynb", "exec"), names)
+    assert names["crf"].score(names["X"][10:], names["y"][10:]) > 0.7
+
+
+def test_formulas_become_mathml(building):
+    pytest.importorskip("latex2mathml")
+    formulas = re.findall(r"\$\$(.*?)\$\$", (DOCS / "maths.md").read_text(encoding="utf-8"), re.DOTALL)
+    assert len(formulas) >= 3
+    for formula in formulas:
+        made = building.mathml(formula, display=True)
+        assert made.startswith("<math")
+        assert "merror" not in made
+        assert "\\" not in made
 
 
 def test_troubleshooting_has_every_status_and_every_finding():

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'bactrian[torch]'")
+torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")
 
 import bactrian as bt  # noqa: E402
 import bactrian.torch as btt  # noqa: E402

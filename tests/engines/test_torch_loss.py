@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'bactrian[torch]'")
+torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")
 
 import bactrian as bt  # noqa: E402
 from bactrian.camel.dual import Dual  # noqa: E402

@@ -440,10 +440,10 @@ def torchrun(size: int, folder: Path, tasks: str, how: str, names: list[str]) ->
 def start(launcher: str, size: int) -> list[str]:
     """The command that starts a script on so many ranks, but for the script; skips where that cannot be had."""
     if launcher == "mpirun":
-        pytest.importorskip("mpi4py", reason="mpi4py is not installed: pip install 'bactrian[mpi]'")
+        pytest.importorskip("mpi4py", reason="mpi4py is not installed: pip install mpi4py")
         return [program("mpirun"), "-n", str(size), sys.executable]
     if find_spec("torch") is None:
-        pytest.skip("PyTorch is not installed: pip install 'bactrian[torch]', or make test-torch")
+        pytest.skip("PyTorch is not installed: pip install torch, or make test-torch")
     return [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(size), "--standalone"]
 
 

@@ -49,8 +49,8 @@ def _words(problem: Exception) -> str:
     if isinstance(problem, OSError) and problem.filename is not None and problem.strerror:
         return f"{problem.filename}: {problem.strerror}"
     if isinstance(problem, ModuleNotFoundError):
-        extra = "vision" if problem.name is not None and problem.name.startswith("skimage") else "report"
-        return f"{problem}; pip install 'bactrian[{extra}]'"
+        name = (problem.name or "").partition(".")[0]
+        return f"{problem}; pip install {'scikit-image' if name == 'skimage' else 'matplotlib jinja2'}"
     return str(problem)
 
 

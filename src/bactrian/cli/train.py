@@ -144,7 +144,7 @@ def _check_report() -> None:
     try:
         import bactrian.report  # noqa: F401
     except ImportError as problem:
-        words = f"{problem}, which the report needs: pip install 'bactrian[report]', or give --no-report"
+        words = f"{problem}, which the report needs: pip install matplotlib jinja2, or give --no-report"
         raise ImportError(words) from problem
 
 

@@ -113,13 +113,13 @@ def _found() -> Communicator:
         try:
             return ProcessGroup()
         except ImportError:
-            raise ImportError("torchrun needs PyTorch: pip install 'bactrian[torch]'") from None
+            raise ImportError("torchrun needs PyTorch: pip install torch") from None
     sizes = [os.environ[name] for name in _SIZES if name in os.environ]
     if any(size != "1" for size in sizes) or (not sizes and _RANK in os.environ):
         try:
             return MPICommunicator()
         except ImportError:
-            raise ImportError("mpirun needs mpi4py: pip install 'bactrian[mpi]'") from None
+            raise ImportError("mpirun needs mpi4py: pip install mpi4py") from None
     return Alone()
 
 

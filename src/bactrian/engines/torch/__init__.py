@@ -1,6 +1,6 @@
 """The PyTorch engine: learning and inference on a GPU, and CAMEL as a loss on top of any network.
 
-Needs the extra ``torch`` (``pip install bactrian[torch]``); nothing else in bactrian imports it.
+Needs PyTorch, the extra ``torch``; nothing else in bactrian imports it.
 
 - :func:`learn` and :func:`infer` take a :class:`bactrian.GraphData` and work on ``device="cuda"`` or ``"cpu"``;
 - :class:`CamelLoss` is a ``torch.nn.Module`` that takes node and edge scores from a network.
@@ -36,7 +36,7 @@ except ModuleNotFoundError as error:
     if error.name != "torch":
         raise
     raise ModuleNotFoundError(
-        "bactrian.torch needs PyTorch, which is not installed: pip install 'bactrian[torch]'", name="torch"
+        "bactrian.torch needs PyTorch, which is not installed: pip install torch", name="torch"
     ) from error
 
 from bactrian.engines.torch.batch import GraphBatch
