@@ -199,5 +199,6 @@ class MarginField(Field):
         if not problem.bounds[-1] == cells == problem.forbidden.size == arrays["fitted"].size:
             raise ValueError(f"it has {cells} weights, which do not fit its margins")
         variables = restored_variables(cardinalities, attributes)
-        self._keep_margins(variables, problem, problem.model(regions=self.method_ != "exact"), arrays["fitted"])
+        model = problem.model(problem.graph(regions=self.method_ != "exact"))
+        self._keep_margins(variables, problem, model, arrays["fitted"])
         self.total_ = problem.total

@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -14,17 +13,19 @@ from numpy.typing import ArrayLike
 from bactrian.arrays import Bools, Floats, real_numbers
 from bactrian.errors import ArgumentError, ArgumentTypeError, check_number
 from bactrian.estimators.frames import Variables
-from bactrian.graphs.graph import Scope
+from bactrian.graphs.graph import ClusterGraph, Scope
 from bactrian.graphs.loglinear import LogLinearModel
+from bactrian.graphs.regions import intersections
 from bactrian.learners.margins import (
     FitOptions,
     MarginProblem,
     MarginTree,
     NoStateError,
     fit_exactly,
-    fit_on_regions,
+    fit_with_learner,
     tree_of,
 )
+from bactrian.learners.region_margins import fit_by_regions
 from bactrian.solvers.solution import ConvergenceWarning, Solution, Status
 
 #: What ``tables_`` of a field says that was learned from margins.
@@ -373,29 +374,36 @@ def _contradictions(
     margins: Sequence[Marginal], scopes: Sequence[Scope], total: float, variables: Variables
 ) -> tuple[list[str], bool]:
     """In words which margins disagree on variables that they share; and whether all exact ones agree."""
-    words, consistent = [], True
-    for (i, a), (j, b) in combinations(enumerate(margins), 2):
-        common = [v for v in scopes[i] if v in scopes[j]]
-        if not common:
-            continue
-        left, right = projected(a.table, scopes[i], common), projected(b.table, scopes[j], common)
-        variance = projected(a.variance, scopes[i], common) + projected(b.variance, scopes[j], common)
-        gap = np.abs(left - right)
-        exact = a.stddev is None and b.stddev is None
-        worst = np.unravel_index(int(np.argmax(gap if exact else gap / np.sqrt(variance))), gap.shape)
-        if exact and gap[worst] > AGREEMENT * total:
-            consistent = False
-            by = f"by {gap[worst]:.6g}"
-        elif not exact and gap[worst] > _CONTRADICTION * np.sqrt(variance[worst]):
-            by = f"by {gap[worst]:.6g}, {gap[worst] / np.sqrt(variance[worst]):.1f} standard deviations"
-        else:
-            continue
-        cell = variables.called(tuple(common), [int(s) for s in worst])
-        words.append(
-            f"margins[{i}] {a.names} and margins[{j}] {b.names} disagree {by} on {cell}: "
-            f"{left[worst]:.10g} against {right[worst]:.10g}"
-        )
-    return words, consistent
+    found: dict[tuple[int, int], str] = {}
+    consistent = True
+    sets = [set(scope) for scope in scopes]
+    for common, around in zip(*intersections(scopes), strict=True):
+        tables = np.stack([projected(margins[i].table, scopes[i], common).ravel() for i in around])
+        variances = np.stack([projected(margins[i].variance, scopes[i], common).ravel() for i in around])
+        least = (AGREEMENT * total) ** 2
+        most = np.maximum(tables.max(axis=0) - tables, tables - tables.min(axis=0)) ** 2
+        suspects = (most > np.maximum(_CONTRADICTION**2 * (variances + variances.min(axis=0)), least)).any(axis=1)
+        for row in np.flatnonzero(suspects).tolist():
+            i, a = around[row], margins[around[row]]
+            gap = np.abs(tables - tables[row])
+            variance = variances + variances[row]
+            excess = gap**2 / np.maximum(_CONTRADICTION**2 * variance, least)
+            for other in np.flatnonzero((excess > 1.0).any(axis=1)).tolist():
+                j, b, worst = around[other], margins[around[other]], int(np.argmax(excess[other]))
+                if j <= i or sets[i] & sets[j] != set(common):
+                    continue
+                by = f"by {gap[other, worst]:.6g}"
+                if a.stddev is None and b.stddev is None:
+                    consistent = False
+                else:
+                    by += f", {gap[other, worst] / np.sqrt(variance[other, worst]):.1f} standard deviations"
+                shape = [variables.cardinalities[v] for v in common]
+                cell = variables.called(common, [int(s) for s in np.unravel_index(worst, shape)])
+                found[i, j] = (
+                    f"margins[{i}] {a.names} and margins[{j}] {b.names} disagree {by} on {cell}: "
+                    f"{tables[row, worst]:.10g} against {tables[other, worst]:.10g}"
+                )
+    return [found[pair] for pair in sorted(found)], consistent
 
 
 @dataclass(frozen=True)
@@ -403,6 +411,7 @@ class MarginFit:
     """What was learned from margins."""
 
     problem: MarginProblem
+    graph: ClusterGraph
     solution: Solution
     method: Any  #: that was learned with
     cells: Floats  #: (n_cells,) fitted probabilities of all margins' cells
@@ -411,7 +420,7 @@ class MarginFit:
     @property
     def model(self) -> LogLinearModel:
         """The model that the weights are of."""
-        return self.problem.model(regions=self.method != "exact")
+        return self.problem.model(self.graph)
 
 
 def fit_margins(
@@ -439,14 +448,17 @@ def fit_with(
     nearest = not checked.is_consistent
     problem = checked.problem(entropy_weight, nearest=nearest)
     chosen = "exact" if tree is not None else "cccp" if method == "auto" else method
+    graph = problem.graph(regions=tree is None)
 
     def fit(problem: MarginProblem, tolerance: float) -> tuple[Solution, Floats]:
         limits = replace(options, tolerance=tolerance)
         if tree is not None:
             return fit_exactly(problem, tree, limits)
+        if chosen == "cccp":
+            return fit_by_regions(problem, graph, limits)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # whoever called says it
-            return fit_on_regions(problem, chosen, limits, problem.model(regions=True))
+            return fit_with_learner(problem, chosen, limits, graph)
 
     words = list(checked.contradictions)
     is_exact = not problem.precision.any()
@@ -463,7 +475,7 @@ def fit_with(
         problem = checked.problem(entropy_weight, nearest=True)
         solution, cells = fit(problem, options.tolerance)
         words.append(_no_distribution(checked, problem.split(checked.total * cells)))
-    return MarginFit(problem, solution, chosen, cells, checked.residuals(problem.split(cells), words))
+    return MarginFit(problem, graph, solution, chosen, cells, checked.residuals(problem.split(cells), words))
 
 
 def _no_distribution(checked: CheckedMargins, fitted: Sequence[Floats]) -> str:

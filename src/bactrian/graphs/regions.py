@@ -30,7 +30,7 @@ class RegionGraph(ClusterGraph):
     def __init__(self, cardinalities: Sequence[int] | NDArray[np.integer], clusters: Iterable[Sequence[int]]) -> None:
         Domain.__init__(self, cardinalities, clusters)
         self.is_bethe = False
-        hubs, around = _intersections(self.clusters)
+        hubs, around = intersections(self.clusters)
         numbers = _kikuchi_numbers(hubs, around)
         kept = [h for h in range(len(hubs)) if numbers[h] != 0.0 or not _agree_without(h, hubs, around)]
         hubs, around = tuple(hubs[h] for h in kept), [around[h] for h in kept]
@@ -81,7 +81,7 @@ def region_graph(cardinalities: Sequence[int] | NDArray[np.integer], clusters: I
     return RegionGraph(cardinalities, clusters)
 
 
-def _intersections(clusters: Sequence[Scope]) -> tuple[tuple[Scope, ...], list[list[int]]]:
+def intersections(clusters: Sequence[Scope]) -> tuple[tuple[Scope, ...], list[list[int]]]:
     """Intersections of two or more clusters, largest first, and the clusters that contain each."""
     sets = [frozenset(scope) for scope in clusters]
     with_variable: dict[int, set[int]] = {}

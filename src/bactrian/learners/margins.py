@@ -13,8 +13,9 @@ the likelihood of the log-linear model with a weight per cell and a Gaussian pri
 
 Where a junction tree fits, D is evaluated on it (:class:`MarginTree`; with exact margins its minimum is that of
 iterative proportional fitting: Deming & Stephan, Ann. Math. Stat. 11(4), 1940; Csiszár, Ann. Prob. 3(1), 1975).
-Elsewhere the entropy is Kikuchi's on the region graph of the margins, and :func:`bactrian.learn` learns from
-:class:`bactrian.Moments`. Noisy margins of private data are the case of McKenna, Sheldon & Miklau (ICML 2019).
+Elsewhere the entropy is Kikuchi's on the region graph of the margins (:mod:`bactrian.learners.region_margins`), or
+another, with which :func:`bactrian.learn` learns from :class:`bactrian.Moments`. Noisy margins of private data are the
+case of McKenna, Sheldon & Miklau (ICML 2019).
 
 An exact margin's cell of count 0 has no finite weight, so it is forbidden instead: that is the limit. Weights of
 overlapping margins are redundant; L-BFGS never leaves the span of gradients, so that this does no harm. If exact
@@ -25,7 +26,7 @@ they contradict each other, whether or not two of them do.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -80,16 +81,19 @@ class MarginProblem:
         parts = np.split(cells, self.bounds[1:-1])
         return [part.reshape(self.cardinalities[list(s)]) for part, s in zip(parts, self.scopes, strict=True)]
 
-    def model(self, *, regions: bool) -> LogLinearModel:
-        """The log-linear model: a weight per cell, on a region graph or on one for exact inference alone."""
+    def graph(self, *, regions: bool) -> ClusterGraph:
+        """The graph of margins and base: a region graph, or one for exact inference alone."""
         scopes = [*self.scopes, *(scope for scope, _ in self.base)]
-        build: Callable[[Any, Any], ClusterGraph] = region_graph if regions else ClusterGraph
+        return region_graph(self.cardinalities, scopes) if regions else ClusterGraph(self.cardinalities, scopes)
+
+    def model(self, graph: ClusterGraph) -> LogLinearModel:
+        """The log-linear model on a graph of these margins: a weight per cell."""
         identity = sp.identity(int(self.bounds[-1]), format="csr")
         features = [identity[a:b] for a, b in zip(self.bounds[:-1], self.bounds[1:], strict=True)]
         forbidden = np.split(np.where(self.forbidden, -np.inf, 0.0), self.bounds[1:-1])
         base_scores = [table if (table < 0.0).any() else None for table in forbidden]
         return LogLinearModel(
-            build(self.cardinalities, scopes),
+            graph,
             [*features, *[None] * len(self.base)],
             [*base_scores, *(table for _, table in self.base)],
         )
@@ -304,10 +308,11 @@ class _TreeObjective:
         return self.value, slope
 
 
-def fit_on_regions(
-    problem: MarginProblem, method: Any, options: FitOptions, model: LogLinearModel
+def fit_with_learner(
+    problem: MarginProblem, method: Any, options: FitOptions, graph: ClusterGraph
 ) -> tuple[Solution, Floats]:
-    """The solution on the region graph of the margins, and its beliefs of all cells."""
+    """The solution of a learner on the region graph of the margins, and its beliefs of all cells."""
+    model = problem.model(graph)
     moments = Moments(model, np.where(problem.forbidden, 0.0, problem.observed), problem.total, problem.precision)
     solution = learn(
         moments,

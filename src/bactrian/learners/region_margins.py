@@ -1,0 +1,301 @@
+"""Maximum entropy from margins on their region graph: multipliers alone, since every table's weights follow from them.
+
+Kikuchi's entropy (:mod:`bactrian.graphs.regions`) has a table of beliefs for each margin and numbers c_R for the
+intersections R on which they agree. Positive numbers are kept, negative ones linearised at the last beliefs (the
+concave-convex procedure, as in :mod:`bactrian.camel.camel`). Where every margin has a weight per cell, as here, the
+dual over weights and multipliers need not be minimised over the weights by an optimiser: at given multipliers those of
+a margin follow from its own cells alone (:mod:`bactrian.engines.numba.noisy_tables`). What is left is
+
+    D(delta) = sum over margins psi_a(m_a) + N sum over R  kept_R log sum exp((theta_R - sum_a delta_aR) / kept_R)
+
+with m_a the sum of the multipliers of a, theta_R = (kept_R - c_R) log b_R the linearisation and, where nothing of R is
+kept, the multipliers of R adding up to theta_R. L-BFGS minimises it, in multipliers scaled by their curvature: a
+margin's own term has, in a cell, N b p / (p + N b). Exact margins are met by construction.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+
+from bactrian.arrays import Bools, Floats, Ints
+from bactrian.camel.memories import make_memory
+from bactrian.engines.numba.noisy_tables import EXACT, FIXED, NOISY, Cells, Regions, evaluate_tables, gather, spread
+from bactrian.engines.numba.threads import Deadline, Workers, balanced_blocks
+from bactrian.graphs.graph import ClusterGraph
+from bactrian.graphs.packing import projection_map
+from bactrian.graphs.ragged import pointer
+from bactrian.learners.margins import FitOptions, MarginProblem, NoStateError
+from bactrian.solvers.anderson import Anderson
+from bactrian.solvers.lbfgs import Outcome, Step, minimise
+from bactrian.solvers.solution import Progress, Record, Solution, Status
+
+#: Blocks of tables and of hubs that threads share.
+_N_BLOCKS = 16
+#: Log ratio of a cell that cannot be, and the least belief that is linearised at.
+_IMPOSSIBLE, _LEAST = -1e4, 1e-300
+#: Exact margins agree on what they share to this part of the total, so that no more can be asked of others.
+_AGREEMENT = 2e-7
+#: Part of the last change of beliefs to which tables agree before the next linearisation.
+_LOOSE = 0.1
+
+
+def fit_by_regions(problem: MarginProblem, graph: ClusterGraph, options: FitOptions) -> tuple[Solution, Floats]:
+    """The solution with Kikuchi's entropy on ``graph``, and its beliefs of all cells."""
+    began, deadline = time.perf_counter(), Deadline(options.max_seconds)
+    workers = Workers(options.n_threads)
+    dual = _RegionDual(problem, graph, workers)
+    tolerance = max(options.tolerance, _AGREEMENT) if dual.any_exact else options.tolerance
+    memory, accelerate = make_memory(dual.x.size, workers), Anderson()
+    records: list[Record] = []
+    iterations, change, wanted, stopped = 0, 1.0, tolerance, False
+
+    def after_step(step: Step) -> bool:
+        nonlocal stopped
+        if options.callback is not None:
+            spent, at = time.perf_counter() - began, (len(records), iterations + step.iteration)
+            told = Progress(*at, step.value, 0.0, dual.violation, spent, dual.weights())
+            stopped = options.callback(told) is True
+        return stopped or deadline.has_passed or (step.value == dual.value and dual.violation <= wanted)
+
+    status: Status | None = None
+    while status is None:
+        wanted = max(tolerance, _LOOSE * change) if dual.linearised.any() else tolerance
+        before = dual.evaluations
+        minimum = minimise(
+            dual.value_and_gradient,
+            dual.x,
+            tolerance=0.0,
+            max_iterations=options.max_iterations - iterations if dual.violation > wanted else 0,
+            memory=memory,
+            callback=after_step,
+        )
+        dual.x, iterations = minimum.x, iterations + minimum.iterations
+        dual.value_and_gradient(dual.x)
+        image = dual.linearised * np.log(np.maximum(dual.hub_beliefs, _LEAST))
+        residual = np.where(dual.linearised > 0.0, image - dual.theta, 0.0)
+        change = float((dual.hub_beliefs * np.abs(residual) / np.maximum(dual.linearised, 1.0)).max(initial=0.0))
+        spent = time.perf_counter() - began
+        evaluations = dual.evaluations - before
+        records.append(
+            Record(len(records), dual.value, 0.0, dual.violation, minimum.iterations, evaluations, 0, spent, change)
+        )
+        if stopped or deadline.has_passed:
+            status = Status.STOPPED if stopped else Status.TIME_LIMIT
+        elif dual.violation <= tolerance and change <= tolerance:
+            status = Status.CONVERGED
+        elif iterations >= options.max_iterations:
+            status = Status.ITERATION_LIMIT
+        elif minimum.outcome is Outcome.STALLED and change <= tolerance:
+            status = Status.STALLED
+        else:
+            further = accelerate.next(image, residual, dual.hub_beliefs)
+            dual.theta = image if further is None else further
+            dual.value_and_gradient(dual.x)
+    weights, beliefs = dual.weights(), dual.cells.beliefs[: problem.observed.size]
+    solution = Solution(
+        weights=weights,
+        status=status,
+        history=tuple(records),
+        objective=dual.value,
+        moment_gap=0.0,
+        violation=dual.violation,
+        beliefs=[problem.split(beliefs)],
+        method="cccp",
+        seconds=time.perf_counter() - began,
+        evaluations=dual.evaluations,
+    )
+    return solution, beliefs
+
+
+class _RegionDual:
+    """D, in scaled multipliers x, at a linearisation ``theta``."""
+
+    def __init__(self, problem: MarginProblem, graph: ClusterGraph, workers: Workers) -> None:
+        self._workers, self._total, self._n = workers, problem.total, problem.observed.size
+        regions = self._regions = _regions_of(problem, graph)
+        self._tables = balanced_blocks(np.diff(regions.table_offset).astype(np.float64), _N_BLOCKS, 2_000.0)
+        self._hubs = balanced_blocks(np.diff(regions.link_offset[regions.hub_links]) + 1.0, _N_BLOCKS, 2_000.0)
+        self._degree = np.repeat(np.diff(regions.hub_links), np.diff(regions.hub_offset))
+        self._hub_state = _hub_state_of_link_state(regions)
+        self._possible, hub_possible = _possible(problem, regions)
+        self.cells = self._start_of_cells(problem)
+        self.any_exact = bool((self.cells.kind == EXACT).any())
+        numbers = np.asarray(graph.sepset_hubs().numbers)
+        self._kept = np.maximum(numbers, 0.0)
+        states = np.diff(regions.hub_offset)
+        self.linearised = np.repeat(self._kept - numbers, states) * hub_possible
+        self._forbidding = np.where(hub_possible, 0.0, _IMPOSSIBLE * np.repeat(self._kept, states))
+        self.marginal = np.zeros(regions.link_offset[-1])
+        self.evaluations, self.value, self.violation = 0, np.inf, np.inf
+        guess = self._guess(problem)
+        self.hub_beliefs = self._consensus(self._projected(guess))
+        kept = np.repeat(self._kept, states)[self._hub_state]
+        self._scale = self._scale_of(guess, kept)
+        logs = np.log(np.maximum(self.hub_beliefs, _LEAST))
+        self.theta = self.linearised * logs
+        multipliers = (-np.repeat(numbers, states) * logs * hub_possible / self._degree)[self._hub_state]
+        self.x = multipliers / self._scale
+        self.multipliers = multipliers
+        self.value_and_gradient(self.x)
+
+    def _start_of_cells(self, problem: MarginProblem) -> Cells:
+        offset = self._regions.table_offset
+        fixed = [np.where(np.isfinite(table), table, _IMPOSSIBLE) for _, table in problem.base]
+        n_fixed = sum(table.size for table in fixed)
+        p = np.concatenate([problem.precision, np.zeros(n_fixed)])
+        noisy = p > 0.0
+        kind = np.where(noisy[offset[:-1]], NOISY, EXACT)
+        kind[len(problem.scopes) :] = FIXED
+        precision = np.divide(1.0, p, out=np.zeros_like(p), where=noisy)
+        constant = np.concatenate([problem.observed, *fixed])
+        log_count = np.log(np.maximum(constant, np.where(noisy, p, 1.0)))
+        constant[noisy] *= precision[noisy]
+        impossible = ~self._possible
+        log_count[impossible] = _IMPOSSIBLE
+        constant[impossible] = np.where(np.repeat(kind, np.diff(offset))[impossible] == EXACT, 0.0, _IMPOSSIBLE)
+        return Cells(kind, constant, precision, log_count, np.zeros(kind.size), np.zeros(p.size))
+
+    def _guess(self, problem: MarginProblem) -> Floats:
+        """Probabilities near the given counts, all of them positive where they may be."""
+        found = np.ones(self._possible.size)
+        found[: self._n] = np.maximum(np.maximum(problem.observed, np.sqrt(problem.precision)), 1e-12)
+        found[~self._possible] = 0.0
+        offset = self._regions.table_offset
+        sums = np.add.reduceat(found, offset[:-1])
+        guess: Floats = found / np.repeat(sums, np.diff(offset))
+        return guess
+
+    def _projected(self, values: Floats) -> Floats:
+        """Sums over the cells of each link's states."""
+        regions, found = self._regions, np.empty(self._regions.link_offset[-1])
+        for t in range(regions.table_offset.size - 1):
+            cells = values[regions.table_offset[t] : regions.table_offset[t + 1]]
+            for link in regions.table_link[regions.table_links[t] : regions.table_links[t + 1]].tolist():
+                begin, end = regions.link_offset[link : link + 2].tolist()
+                states = regions.projection[regions.link_projection[link] :][: cells.size]
+                found[begin:end] = np.bincount(states, weights=cells, minlength=end - begin)
+        return found
+
+    def _consensus(self, marginal: Floats) -> Floats:
+        sums = np.bincount(self._hub_state, weights=marginal, minlength=self._degree.size)
+        mean: Floats = sums / self._degree
+        return mean
+
+    def _scale_of(self, guess: Floats, kept: Floats) -> Floats:
+        """1 / sqrt of the curvature of each multiplier; for exact margins, which have none, that of others at the hub."""
+        counts = self._total * guess
+        counts /= 1.0 + counts * self.cells.precision
+        counts[np.repeat(self.cells.kind == EXACT, np.diff(self._regions.table_offset))] = 0.0
+        curvature = self._projected(counts)
+        own = curvature > 0.0
+        n = np.bincount(self._hub_state, weights=own, minlength=self._degree.size)
+        sums = np.bincount(self._hub_state, weights=curvature, minlength=self._degree.size)
+        usual = np.where(n > 0.0, sums / np.maximum(n, 1.0), self._total * np.maximum(self.hub_beliefs, 1e-12))
+        curvature = np.where(own, curvature, usual[self._hub_state])
+        hub = self._total * self.hub_beliefs[self._hub_state]
+        curvature += np.divide(hub, kept, out=np.zeros_like(hub), where=kept > 0.0)
+        scale: Floats = 1.0 / np.sqrt(curvature)
+        return scale
+
+    def value_and_gradient(self, x: Floats) -> tuple[float, Floats]:
+        """D and its gradient in x."""
+        regions, cells, scale, slope = self._regions, self.cells, self._scale, np.empty_like(x)
+        hub, number = self.theta + self._forbidding, self._kept
+        tables = np.zeros(self._tables.size - 1)
+        hubs = np.zeros((self._hubs.size - 1, 2))
+        self.evaluations += 1
+
+        def set_multipliers(_: int, first: int, last: int) -> None:
+            spread(regions, number, hub, scale, x, self.multipliers, first, last)
+
+        def set_beliefs(b: int, first: int, last: int) -> None:
+            tables[b] = evaluate_tables(regions, cells, self._total, self.multipliers, self.marginal, first, last)
+
+        def set_slope(b: int, first: int, last: int) -> None:
+            hubs[b] = gather(
+                regions, number, hub, scale, self._total, self.multipliers, self.marginal, self.hub_beliefs, slope,
+                first, last,
+            )  # fmt: skip
+
+        self._workers.run(set_multipliers, self._hubs)
+        self._workers.run(set_beliefs, self._tables)
+        self._workers.run(set_slope, self._hubs)
+        self.value = float(tables.sum() + hubs[:, 0].sum())
+        self.violation = float(hubs[:, 1].max(initial=0.0))
+        return self.value, slope
+
+    def weights(self) -> Floats:
+        """log b + L - m of every possible cell that has a weight."""
+        regions, n = self._regions, self._n
+        found = self.cells.log_count[:n] - np.log(self._total)
+        for t in range(self.cells.kind.size):
+            begin, end = regions.table_offset[t : t + 2].tolist()
+            if end > n:
+                break
+            found[begin:end] += self.cells.level[t]
+            for link in regions.table_link[regions.table_links[t] : regions.table_links[t + 1]].tolist():
+                states = regions.projection[regions.link_projection[link] :][: end - begin]
+                found[begin:end] -= self.multipliers[regions.link_offset[link] + states]
+        return np.where(self._possible[:n], found, 0.0)
+
+
+def _regions_of(problem: MarginProblem, graph: ClusterGraph) -> Regions:
+    sizes, n = problem.cardinalities, len(graph.clusters)
+    hubs = graph.sepset_hubs()
+    maps: dict[tuple[tuple[int, ...], tuple[int, ...]], int] = {}
+    kept: list[Any] = []
+    length = 0
+    starts = np.empty(hubs.link_hub.size, dtype=np.int64)
+    shapes = [tuple(sizes[list(scope)].tolist()) for scope in graph.clusters]
+    for link, (hub, table) in enumerate(zip(hubs.link_hub.tolist(), hubs.link_cluster.tolist(), strict=True)):
+        key = shapes[table], tuple(graph.clusters[table].index(v) for v in hubs.scopes[hub])
+        if key not in maps:
+            maps[key] = length
+            kept.append(projection_map(*key))
+            length += kept[-1].size
+        starts[link] = maps[key]
+    states = np.array([int(np.prod(sizes[list(scope)])) for scope in hubs.scopes], dtype=np.int64)
+    return Regions(
+        table_offset=pointer([int(np.prod(shape)) for shape in shapes]),
+        table_links=pointer(np.bincount(hubs.link_cluster, minlength=n)),
+        table_link=np.argsort(hubs.link_cluster, kind="stable"),
+        hub_links=pointer(np.bincount(hubs.link_hub, minlength=states.size)),
+        hub_offset=pointer(states),
+        link_offset=pointer(states[hubs.link_hub]),
+        link_projection=starts,
+        projection=np.concatenate([np.zeros(0, dtype=np.int32), *kept]),
+    )
+
+
+def _hub_state_of_link_state(regions: Regions) -> Ints:
+    hub = np.repeat(np.arange(regions.hub_links.size - 1), np.diff(regions.hub_links))
+    shift = regions.hub_offset[hub] - regions.link_offset[:-1]
+    found: Ints = np.arange(regions.link_offset[-1]) + np.repeat(shift, np.diff(regions.link_offset))
+    return found
+
+
+def _possible(problem: MarginProblem, regions: Regions) -> tuple[Bools, Bools]:
+    """Cells and hub states that are possible: what no margin or base table rules out, nor a state that it shares."""
+    fixed = [np.isfinite(table) for _, table in problem.base]
+    cells = np.concatenate([~problem.forbidden, *fixed])
+    hub_state = _hub_state_of_link_state(regions)
+    states = np.ones(regions.hub_offset[-1], dtype=np.bool_)
+    tables = np.repeat(np.arange(regions.table_links.size - 1), np.diff(regions.table_links))
+    changed = not cells.all()
+    while changed:
+        changed = False
+        for table, link in zip(tables.tolist(), regions.table_link.tolist(), strict=True):
+            own = slice(*regions.table_offset[table : table + 2].tolist())
+            to = hub_state[slice(*regions.link_offset[link : link + 2].tolist())]
+            onto = regions.projection[regions.link_projection[link] :][: own.stop - own.start]
+            possible = states[to] & (np.bincount(onto, weights=cells[own], minlength=to.size) > 0.0)
+            now = cells[own] & possible[onto]
+            changed = changed or possible.sum() < states[to].sum() or now.sum() < cells[own].sum()
+            states[to], cells[own] = possible, now
+    exact = (problem.precision == 0.0) & (problem.observed > 0.0)
+    if not np.logical_or.reduceat(cells, regions.table_offset[:-1]).all() or (exact & ~cells[: exact.size]).any():
+        raise NoStateError("no joint state is possible: zeros of exact margins, base and impossible rule out all")
+    return cells, states

@@ -1,0 +1,125 @@
+"""Margins on their region graph: as the general learner finds them, and exact where the regions form a tree."""
+
+import numpy as np
+import pytest
+from scipy.optimize import minimize
+from scipy.special import logsumexp
+
+import bactrian as bt
+from bactrian.engines.numba.threads import Workers
+from bactrian.estimators.marginals import check_margins
+from bactrian.learners.margins import FitOptions, fit_exactly, fit_with_learner, tree_of
+from bactrian.learners.region_margins import _RegionDual, fit_by_regions
+from bactrian.solvers.solution import Status
+
+SIZES = {"a": 3, "b": 2, "c": 4, "d": 3, "e": 2}
+LOOPY = (("a", "b", "c"), ("b", "c", "d"), ("a", "d", "e"), ("c", "e"), ("a", "b", "d"))
+TREE = (("a", "b", "c"), ("c", "b", "d"), ("e", "d"))
+
+
+def problem_of(names, *, exact=(), stddev=8.0, seed=0, base=None, impossible=(), weight=0.01):
+    rng = np.random.default_rng(seed)
+    p = rng.dirichlet(0.5 * np.ones(144)).reshape(tuple(SIZES.values()))
+    for cell in impossible:
+        p[tuple(cell.get(name, slice(None)) for name in SIZES)] = 0.0
+    p /= p.sum()
+    order = list(SIZES)
+    margins = []
+    for i, scope in enumerate(names):
+        left = [name for name in order if name in scope]
+        table = 1000 * p.sum(axis=tuple(v for v, name in enumerate(order) if name not in scope))
+        table = table.transpose([left.index(name) for name in scope])
+        if i in exact:
+            margins.append(bt.Marginal(scope, table))
+        else:
+            noise = stddev * rng.uniform(0.5, 1.5, table.shape)
+            margins.append(bt.Marginal(scope, table + noise * rng.standard_normal(table.shape), stddev=noise))
+    return check_margins(margins, SIZES, 1000.0, base, list(impossible)).problem(weight, nearest=False)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"weight": 1.0},
+        {"stddev": 0.5},
+        {"exact": (0, 3)},
+        {"exact": (2,), "base": bt.Marginal(("b", "e"), [[1.0, 2.0], [3.0, 0.5]])},
+        {"impossible": [{"a": 0, "b": 1}, {"d": 2, "e": 0}]},
+        {"base": bt.Marginal(("c", "d"), np.arange(12.0).reshape(4, 3)), "exact": ()},
+    ],
+)
+def test_the_general_learner_finds_the_same(options):
+    problem = problem_of(LOOPY, **options)
+    graph = problem.graph(regions=True)
+    solution, cells = fit_by_regions(problem, graph, FitOptions(tolerance=1e-8))
+    assert solution.converged
+    assert solution.violation <= (2e-7 if options.get("exact") else 1e-8)
+    _, expected = fit_with_learner(problem, "cccp", FitOptions(tolerance=1e-7), graph)
+    np.testing.assert_allclose(cells, expected, atol=2e-6)
+    # N b = y - p w of every cell that can be
+    gap = 1000 * cells - problem.observed + problem.precision * solution.weights
+    np.testing.assert_allclose(gap[cells > 0.0], 0.0, atol=1e-6)
+
+
+@pytest.mark.parametrize("exact", [(), (0, 1, 2), (1,)])
+def test_regions_that_form_a_tree_are_exact(exact):
+    problem = problem_of(TREE, exact=exact)
+    _, cells = fit_by_regions(problem, problem.graph(regions=True), FitOptions(tolerance=1e-9))
+    _, expected = fit_exactly(problem, tree_of(problem, 2**20), FitOptions(tolerance=1e-10))
+    np.testing.assert_allclose(cells, expected, atol=1e-6)
+
+
+def test_inference_at_the_weights_has_the_fitted_margins():
+    problem = problem_of(LOOPY)
+    graph = problem.graph(regions=True)
+    solution, cells = fit_by_regions(problem, graph, FitOptions(tolerance=1e-9))
+    result = bt.infer(problem.model(graph), solution.weights, "double-loop", tolerance=1e-9)
+    for i, table in enumerate(problem.split(cells)):
+        np.testing.assert_allclose(result.clusters[i], table, atol=1e-6)
+
+
+def test_exact_margins_need_no_iterations_and_their_weights_fit():
+    problem = problem_of(LOOPY, exact=range(5))
+    graph = problem.graph(regions=True)
+    solution, cells = fit_by_regions(problem, graph, FitOptions(tolerance=1e-9))
+    assert solution.history[-1].iterations == 0
+    np.testing.assert_allclose(1000 * cells, problem.observed, rtol=1e-12)
+    dual = _RegionDual(problem, graph, Workers(1))
+    assert dual.violation < 1e-12
+
+
+def test_gradient_and_value_are_those_of_the_dual_minimised_over_weights():
+    problem = problem_of(LOOPY, exact=(3,), base=bt.Marginal(("b", "e"), [[1.0, 2.0], [3.0, 0.5]]))
+    dual = _RegionDual(problem, problem.graph(regions=True), Workers(1))
+    rng = np.random.default_rng(1)
+    x = dual.x + 0.3 * rng.standard_normal(dual.x.size)
+    _, slope = dual.value_and_gradient(x)
+    direction = rng.standard_normal(x.size)
+    ahead, behind = (dual.value_and_gradient(x + step * direction)[0] for step in (1e-4, -1e-4))
+    assert slope @ direction == pytest.approx((ahead - behind) / 2e-4, rel=1e-6)
+    # The first margin's term against a general minimiser over its weights.
+    dual.value_and_gradient(x)
+    weights, beliefs = dual.weights(), dual.cells.beliefs
+    y, p, b = (array[:24] for array in (problem.observed, problem.precision, beliefs))
+    scores = np.log(b) - weights[:24]
+
+    def term(w):
+        log_z = logsumexp(w + scores)
+        return 1000 * log_z - w @ y + 0.5 * p @ w**2, 1000 * np.exp(w + scores - log_z) - y + p * w
+
+    found = minimize(term, np.zeros(24), jac=True, method="BFGS", options={"gtol": 1e-9})
+    np.testing.assert_allclose(weights[:24], found.x, atol=1e-5)
+
+
+def test_limits_and_callbacks_stop_it():
+    problem = problem_of(LOOPY)
+    graph = problem.graph(regions=True)
+    seen = []
+    solution, _ = fit_by_regions(problem, graph, FitOptions(1e-12, callback=lambda told: seen.append(told) or True))
+    assert (solution.status, len(seen)) == (Status.STOPPED, 1)
+    assert seen[0].weights.size == problem.observed.size
+    assert fit_by_regions(problem, graph, FitOptions(1e-12, 3))[0].status is Status.ITERATION_LIMIT
+    assert fit_by_regions(problem, graph, FitOptions(1e-12, max_seconds=0.0))[0].status is Status.TIME_LIMIT
+    alone, shared = (fit_by_regions(problem, graph, FitOptions(1e-6, n_threads=n))[1] for n in (1, 3))
+    np.testing.assert_array_equal(alone, shared)
