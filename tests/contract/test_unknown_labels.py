@@ -11,6 +11,7 @@ import scipy.sparse as sp
 
 import bactrian as bt
 from bactrian.engines.files.packed_folder import PackedFolder
+from bactrian.estimators.frames import Table
 
 NAN = float("nan")
 GRAPHS = [([[1.0], [0.0], [0.5]], [(0, 1), (1, 2)]), ([[0.2], [0.3]], [(0, 1)])]
@@ -83,12 +84,12 @@ def test_minus_one_is_no_class(estimator: Any) -> None:
 
 
 @pytest.mark.parametrize("unknown", [None, NAN, -1, np.float32("nan"), np.datetime64("NaT", "D"), NAType()])
-@pytest.mark.parametrize("estimator", [bt.LinearChainCRF, bt.SkipChainCRF])
-def test_sequences_need_every_label(estimator: Any, unknown: Any) -> None:
-    crf = estimator(skips=None) if estimator is bt.SkipChainCRF else estimator()
-    first: Any = 0 if isinstance(unknown, int) else "x"
-    with pytest.raises(ValueError, match=r"y\[0\]\[1\] is .*stands for an unknown label"):
-        crf.fit(SEQUENCES, [[first, unknown, first], [first, first]])
+def test_sequences_take_unknown_labels_in_every_form(unknown: Any) -> None:
+    first, second = (0, 1) if isinstance(unknown, int) else ("x", "y")
+    fitted = bt.LinearChainCRF().fit(SEQUENCES, [[first, unknown, second], [second, first]])
+    same = bt.LinearChainCRF().fit(SEQUENCES, [[first, None, second], [second, first]])
+    assert fitted.classes_.tolist() == [first, second]
+    np.testing.assert_array_equal(fitted.weights_, same.weights_)
 
 
 def test_sequences_have_no_class_of_minus_one() -> None:
@@ -100,6 +101,50 @@ def test_packed_folders_need_every_label(tmp_path: Path) -> None:
     data = bt.GraphData(np.eye(2), [(0, 1)], n_labels=2, labels=[0, -1])
     with pytest.raises(ValueError, match=r"part 0 has unknown labels \(-1\)"):
         PackedFolder.write(tmp_path / "pack", [data])
+
+
+# --- one clear error each ---
+
+PAIR = bt.LogLinearModel(bt.ClusterGraph([2, 3], [(0, 1)]), [np.eye(6)])
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: bt.MarkovRandomField().fit([[0, -1], [1, -1]]), r"X\[:, 1\] holds no state that was seen"),
+        (lambda: bt.MarkovRandomField().fit(Table(x=["a", "b"], y=[None, None])), "column 'y' holds no state that was"),
+        (lambda: bt.MarkovRandomField(cardinalities=2).fit([[-1, None]]), "X holds no state that was seen"),
+        (lambda: bt.learn(bt.Samples(PAIR, [[-1, -1]]), "exact"), "X holds no state that was seen"),
+        (lambda: bt.learn([bt.Instance(PAIR, [-1, -1])], "exact"), "no instance that counts has a state that was seen"),
+        (lambda: bt.GraphCRF().fit(GRAPHS, [[None] * 3, [None] * 2]), "y holds no known label"),
+        (lambda: bt.GridCRF().fit(GRIDS, [np.full((2, 2), -1)] * 2), "y holds no known label"),
+        (lambda: bt.LinearChainCRF().fit(SEQUENCES, [[None] * 3, [None] * 2]), "y holds no known label"),
+        (lambda: bt.Samples(PAIR, [[0, -1]], allowed=[{1: []}]), r"allowed\[0\]\[1\] is empty; variable 1 needs"),
+        (lambda: bt.Instance(PAIR, [0, -1], allowed={1: []}), r"allowed\[1\] is empty; variable 1 needs at least one"),
+        (lambda: bt.Samples(PAIR, [[0, 2]], allowed=[{1: [0, 1]}]), r"allowed\[0\]\[1\] leaves out state 2, in which"),
+        (
+            lambda: bt.Instance(PAIR, [0, 2], allowed={1: [0, 1]}),
+            r"allowed\[1\] leaves out state 2, in which variable 1",
+        ),
+        (lambda: bt.Instance(PAIR, [0, -1], allowed={1: [7]}), r"allowed\[1\]\[0\] = 7 is outside 0 to 2"),
+        (lambda: bt.Instance(PAIR, [0, 3]), r"y\[1\] = 3 is not a state of variable 1; its states are 0 to 2"),
+        (lambda: bt.GraphCRF(labels=["a", "b"]).fit(GRAPHS, [["a", "c", ""], ["a", "b"]]), "y holds label 'c', which"),
+        (lambda: bt.LinearChainCRF(labels=["a"]).fit(SEQUENCES, [["a", "c", "a"], ["a", "a"]]), "the label 'c'; the"),
+        (lambda: bt.GraphCRF().fit(GRAPHS, [["a", 3, "b"], ["a", "b"]]), r"y\[0\] must hold .* found integers and str"),
+        (lambda: bt.GraphCRF().fit(GRAPHS, [["a", True, None], ["a", "b"]]), "found booleans and strings"),
+        (lambda: bt.GraphCRF(labels=["a", 3]).fit(GRAPHS, [["a"] * 3, ["a"] * 2]), "found integers and strings"),
+        (lambda: bt.LinearChainCRF().fit(SEQUENCES, [["a", 3, "a"], ["a", "a"]]), "found strings and integers"),
+    ],
+)
+def test_one_clear_error(make: Any, message: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=message):
+        make()
+
+
+def test_a_row_that_was_not_seen_changes_nothing() -> None:
+    rows = [[0, 1, 1], [1, -1, 0], [0, 0, -1], [1, 1, 1]]
+    one, other = (bt.MarkovRandomField().fit(X) for X in (rows, [*rows, [-1, None, np.nan]]))
+    np.testing.assert_allclose(one.weights_, other.weights_, atol=1e-10)
 
 
 # --- labels of another kind ---

@@ -244,13 +244,25 @@ def label_array(labels: Any, name: str, *, unknown_allowed: bool = False) -> NDA
     if array.dtype.kind == "u" and array.size and int(array.max()) > np.iinfo(np.int64).max:
         raise ValueError(f"{name} holds label {array.max()}, which is beyond 64-bit integers")
     if array.dtype.kind not in "iuUb":
-        raise TypeError(f"{name} must hold integer, boolean or string labels, found dtype {array.dtype}")
+        raise TypeError(f"{name} must hold integer, boolean or string labels, found {_kinds_in(array)}")
     array = array.astype(np.int64) if array.dtype.kind in "iu" else array
     if not unknown_allowed and array.dtype.kind != "b":
         unknown = array == unknown_label(array)
         if unknown.any():
             _refuse_unknown(array, unknown, name)
     return array
+
+
+def _kinds_in(array: NDArray[Any]) -> str:
+    """Kinds of what an array holds, in words."""
+    if array.dtype != object:
+        return f"dtype {array.dtype}"
+    kinds = set()
+    for label in array.ravel().tolist():
+        if not is_missing(label) and not (type(label) is int and label == -1):
+            words = [words for kind, (words, _) in _KINDS.items() if isinstance(label, kind)]
+            kinds.add(words[0] if words else type(label).__name__)
+    return " and ".join(sorted(kinds))
 
 
 def unknown_label(labels: NDArray[Any]) -> Any:
