@@ -84,12 +84,15 @@ def test_minus_one_is_no_class(estimator: Any) -> None:
 
 
 @pytest.mark.parametrize("unknown", [None, NAN, -1, np.float32("nan"), np.datetime64("NaT", "D"), NAType()])
-def test_sequences_take_unknown_labels_in_every_form(unknown: Any) -> None:
+@pytest.mark.parametrize("estimator", [bt.LinearChainCRF, bt.SkipChainCRF])
+def test_sequences_take_unknown_labels_in_every_form(estimator: Any, unknown: Any) -> None:
+    crf = estimator(skips=None) if estimator is bt.SkipChainCRF else estimator()
+    given = {"skips": [[(0, 2)], []]} if estimator is bt.SkipChainCRF else {}
     first, second = (0, 1) if isinstance(unknown, int) else ("x", "y")
-    fitted = bt.LinearChainCRF().fit(SEQUENCES, [[first, unknown, second], [second, first]])
-    same = bt.LinearChainCRF().fit(SEQUENCES, [[first, None, second], [second, first]])
-    assert fitted.classes_.tolist() == [first, second]
-    np.testing.assert_array_equal(fitted.weights_, same.weights_)
+    crf.fit(SEQUENCES, [[first, unknown, first], [second, first]], **given)
+    assert crf.classes_.tolist() == [first, second]
+    with pytest.raises(ValueError, match=r"y\[0\]\[1\] is .*stands for an unknown label; scores need every label"):
+        crf.score(SEQUENCES, [[first, unknown, first], [second, first]], **given)
 
 
 def test_sequences_have_no_class_of_minus_one() -> None:

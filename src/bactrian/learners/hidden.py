@@ -27,6 +27,7 @@ from bactrian.arrays import Bools, Floats, Ints
 from bactrian.camel.camel import Camel
 from bactrian.camel.dual import Dual, Evaluation, larger
 from bactrian.camel.entropy import Carving
+from bactrian.camel.messages import Messages
 from bactrian.camel.prior import Prior
 from bactrian.camel.profiled import Profiled, ProfiledObjective
 from bactrian.camel.run import InnerResult, Run, Settings
@@ -90,7 +91,7 @@ class Hidden:
             dual = Dual(free, learner.carving(free, settings), settings.prior, workers)
             if settings.state is not None:
                 dual.take_up(settings.state)
-            seen = _clamped_dual(clamped, learner.carving(clamped, settings).whole, run, workers)
+            seen = _clamped_dual(clamped, learner.carving(clamped, settings).whole, dual, run, workers)
             # What the clamped dual says must be settled, or the difference is no bound: at a saddle by propagation.
             passes = Likelihood("lbp", settings.tolerance, _MAX_SWEEPS) if seen.has_saddle else None
             objective = passes.objective(seen, run) if passes else ProfiledObjective(seen, accuracy=run.accuracy)
@@ -105,7 +106,7 @@ class Hidden:
             free = junction.packed
         carving = learner.carving(settings)
         dual = Dual(free, carving, settings.prior, workers)
-        seen = _clamped_dual(clamped, carving(clamped), run, workers)
+        seen = _clamped_dual(clamped, carving(clamped), dual, run, workers)
         difference = _Difference(learner.objective(dual, run), learner.objective(seen, run))
         return run.solve(_ProfiledDifference(dual, run, difference), junction)
 
@@ -116,10 +117,12 @@ def _clamped(holes: Holes) -> PackedData:
     return replace(holes.data, scores=scores, empirical=np.zeros(scores.n_weights))
 
 
-def _clamped_dual(data: PackedData, carving: Carving, run: Run, workers: Workers) -> Dual:
-    """The dual of a clamped model, forbidding by a penalty where that is as good and faster."""
+def _clamped_dual(data: PackedData, carving: Carving, free: Dual, run: Run, workers: Workers) -> Dual:
+    """The dual of a clamped model, evaluated after the free one, with what makes that faster where it can be had."""
     if isinstance(data.scores, _ClampedScores):
         data.scores.penalise(data.layout, carving)
+        if data.layout is free.data.layout:
+            data.scores.free = free.part
     dual = Dual(data, carving, Prior(None), workers)
     dual.heed(run.settings.deadline)
     return dual
@@ -251,6 +254,7 @@ class _ClampedScores:
     def __init__(self, original: ScoreMap, forbidden: Bools) -> None:
         self._original, self._forbidden, self.n_weights = original, np.flatnonzero(forbidden), original.n_weights
         self._penalty: tuple[Ints, Floats, Floats] | None = None
+        self.free: Messages | None = None  #: of the same instances, whose scores were made last at the same weights
 
     def penalise(self, layout: Layout, carving: Carving) -> None:
         """Use penalties where all clusters are pairs, each an equal share of the entropy."""
@@ -267,7 +271,11 @@ class _ClampedScores:
 
     def scores(self, weights: Floats, log_entries: Floats, hub_scores: Floats, workers: Workers) -> None:
         """See :class:`bactrian.graphs.scores.ScoreMap`."""
-        self._original.scores(weights, log_entries, hub_scores, workers)
+        if self.free is not None and self.free.tables.log_entries.size == log_entries.size:
+            log_entries[:] = self.free.tables.log_entries
+            np.add(self.free.tables.hub_scores, self.free.linearisation, out=hub_scores)
+        else:
+            self._original.scores(weights, log_entries, hub_scores, workers)
         if self._penalty is not None and log_entries.size:
             reference, base, degree = self._penalty
             penalty = base + degree * (log_entries.max() - log_entries.min())
