@@ -22,6 +22,7 @@ __all__ = [
     "GridCRF",
     "InferenceResult",
     "Instance",
+    "LabelModel",
     "Likelihood",
     "LinearChainCRF",
     "LogLinearModel",
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     from bactrian.engines.files.packed_folder import PackedFolder
     from bactrian.estimators.graph_crf import GraphCRF
     from bactrian.estimators.grid_crf import GridCRF
+    from bactrian.estimators.label_model import LabelModel
     from bactrian.estimators.marginals import ContradictionWarning, Marginal
     from bactrian.estimators.markov_random_field import MarkovRandomField
     from bactrian.estimators.sequences import LinearChainCRF, SkipChainCRF
@@ -83,6 +85,7 @@ else:
         "engines.files.packed_folder": "PackedFolder",
         "estimators.graph_crf": "GraphCRF",
         "estimators.grid_crf": "GridCRF",
+        "estimators.label_model": "LabelModel",
         "estimators.marginals": "ContradictionWarning Marginal",
         "estimators.markov_random_field": "MarkovRandomField",
         "estimators.sequences": "LinearChainCRF SkipChainCRF",

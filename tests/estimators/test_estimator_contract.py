@@ -25,6 +25,8 @@ GRAPHS = [
 ]
 GRIDS = [RNG.integers(2, size=(2, 3)) for _ in range(4)]
 STATES = RNG.integers(2, size=(24, 3))
+TRUTH = RNG.integers(2, size=24)
+SAID = np.where(RNG.random((24, 3)) < 0.8, TRUTH[:, None], 1 - TRUTH[:, None])
 
 #: An estimator with settings that make fits quick, what it learns from, and something to search over.
 CASES = {
@@ -32,6 +34,7 @@ CASES = {
     "skip chain": (bt.SkipChainCRF(tolerance=1e-3), TOKENS, TAGS, {"skips": ["nearest", "all"]}),
     "graph": (bt.GraphCRF(), GRAPHS, LABELS, {"prior_variance": [1.0, {"nodes": 3.0, "edges": 0.1}]}),
     "grid": (bt.GridCRF(), [grid[:, :, None] + 0.25 for grid in GRIDS], GRIDS, {"connectivity": [4, 8]}),
+    "labellers": (bt.LabelModel(), SAID, TRUTH, {"edges": [None, [(0, 1)]]}),
     "field": (bt.MarkovRandomField([(0, 1), (1, 2)], tolerance=1e-3), STATES, None, {"prior_variance": [0.1, 10.0]}),
 }
 
@@ -43,6 +46,8 @@ def fit(model, X, y):
 
 
 def answers(model, X):
+    if isinstance(model, bt.LabelModel):
+        return model.predict_proba(X)
     return model.score_samples(X) if isinstance(model, bt.MarkovRandomField) else model.predict_marginals(X)
 
 
@@ -113,7 +118,9 @@ def test_fitted_attributes(name, fitted):
     assert all(key.endswith("_") or key.startswith("_") for key in added)
     assert model.solution_.converged
     np.testing.assert_array_equal(model.weights_, model.solution_.weights)
-    assert model.n_features_in_ == {"graph": 2, "grid": 1, "field": 3}.get(name, 6)  # five words and a length
+    assert model.n_features_in_ == {"graph": 2, "grid": 1, "field": 3, "labellers": 3}.get(
+        name, 6
+    )  # five words and a length
 
 
 @every_estimator
@@ -225,7 +232,7 @@ def test_pipeline(name):
     assert clone(pipeline).get_params()["model__prior_variance"] == model.prior_variance
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if name != "field"])
+@pytest.mark.parametrize("name", [name for name in CASES if name not in ("field", "labellers")])
 def test_predictions_have_the_shape_of_the_labels(name, fitted):
     model, X, y = fitted[name], *CASES[name][1:3]
     for one, other, table in zip(model.predict(X), y, model.predict_marginals(X), strict=True):
@@ -261,12 +268,13 @@ def test_feature_names_of_tokens(name, fitted):
     assert len(fitted[name].predict(unseen)[0]) == 1  # features that were not there in fit are ignored
 
 
-@pytest.mark.parametrize("name", ["graph", "grid", "field"])
+@pytest.mark.parametrize("name", ["graph", "grid", "field", "labellers"])
 def test_other_numbers_of_features_are_refused(name, fitted):
     other = {
         "graph": [(np.ones((2, 3)), [(0, 1)])],
         "grid": [np.ones((2, 2, 2))],
         "field": np.zeros((2, 4), dtype=int),
+        "labellers": np.zeros((2, 4), dtype=int),
     }[name]
     with pytest.raises(ValueError, match="features"):
         answers(fitted[name], other)

@@ -28,6 +28,7 @@ CASES = {
     "GraphCRF": (bt.GraphCRF(method="cccp"), GRAPHS, NAMES),
     "GraphCRF, edge features": (bt.GraphCRF(tables="full"), WITH_EDGES, [[3, 1, 3], [1, 1]]),
     "GridCRF": (bt.GridCRF(by_direction=True), [GRID + 0.5, GRID - 0.5], [GRID, GRID]),
+    "LabelModel": (bt.LabelModel(edges=[(0, 1)]), STATES, None),
     "MarkovRandomField": (bt.MarkovRandomField([(0, 1), (1, 2)], prior_variance=1.0), STATES, None),
 }
 
@@ -41,7 +42,7 @@ def answers(model, X):
     """What the model says: the log-probabilities of a field, the marginals of others."""
     if isinstance(model, bt.MarkovRandomField):
         return [model.score_samples(X)]
-    return model.predict_marginals(X)
+    return model.predict_proba(X) if isinstance(model, bt.LabelModel) else model.predict_marginals(X)
 
 
 def assert_same(one, other):

@@ -143,6 +143,8 @@ class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             with warnings.catch_warnings():
                 if self._follows:
                     warnings.simplefilter("ignore", AttainmentWarning)  # what is settled on is judged instead
+                own = options.pop("start", None)
+                start = own if start is None else start
                 solution = self._learned(data, start, **options, callback=callback, verbose=self._lines())
             return self.adopt(self.settled(data, solution, callback)).judged(data)
         except BaseException:

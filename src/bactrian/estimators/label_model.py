@@ -1,0 +1,340 @@
+"""Several noisy labellers and no truth: a generative model of what they say, with the true label hidden.
+
+With y the true label, l_v what labeller v says and an agreement weight for every pair of labellers that copy from each
+other,
+
+    log p(y, l) = s(y) + sum_v t_v(l_v, y) + sum_(u,v) c_uv [l_u = l_v] - log Z
+
+Without edges this is the model of Dawid and Skene (Appl. Stat. 28, 1979), and with them that of Ratner et al. (Data
+programming, NeurIPS 2016) with a table per labeller. Weights maximise the marginal likelihood of what the labellers
+said (:mod:`bactrian.learners.hidden`); where one abstains its label is unknown, so that abstaining says nothing.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+from scipy.optimize import linear_sum_assignment
+from sklearn.utils.validation import check_is_fitted
+
+from bactrian.arrays import Bools, Floats, Ints, number_pairs, real_numbers
+from bactrian.errors import ArgumentError
+from bactrian.estimators.base import LearnedEstimator
+from bactrian.estimators.frames import column_names
+from bactrian.estimators.labels import codes_of, label_array, unknown_label
+from bactrian.estimators.pairwise import evidence_of, incomplete_rows
+from bactrian.estimators.saving import Arrays
+from bactrian.graphs.graph import ClusterGraph
+from bactrian.graphs.loglinear import LogLinearModel, Samples
+from bactrian.inference.infer import infer
+from bactrian.solvers.solution import Callback, Solution
+
+#: Weight of agreement with the truth from which every labeller starts.
+_BETTER_THAN_CHANCE = 2.0
+#: Class shares that are given count as so many times the rows.
+_PRIOR_ROWS = 10.0
+#: Standard errors from which agreement is clear, and the multiple of what is expected from which it is worth an edge.
+_CLEAR, _WORTH = 4.0, 1.25
+_ROUNDING = 1e-12
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class LabelModel(LearnedEstimator):
+    """Probabilities of true labels from several noisy labellers, of whom none need be right or always there.
+
+    ``L`` has a row per item and a column per labeller: integers, strings or booleans, and -1, None, NaN or an empty
+    string where a labeller abstains; an array, lists or a data frame. Abstaining must not depend on the label that
+    would have been given. A few true labels, where they are known, help: ``fit(L, y)``, the others unknown.
+
+    Parameters
+    ----------
+    edges : (n_edges, 2) labellers, "auto" or None
+        Labellers that depend on each other beside the truth, by number or by name; without an edge two copies of one
+        labeller count twice, and may be taken for the truth itself. ``"auto"`` finds them (:func:`dependent_pairs`),
+        which takes at least five labellers.
+    labels : sequence, optional
+        All labels; by default those seen.
+    class_prior : (n_labels,) floats, optional
+        Shares of the labels, in their order, where they are known; by default they are learned.
+    method : str or learner
+        Any learner that takes unknown states (:doc:`/unknown-states`).
+    prior_variance, l1, tolerance, max_iterations, max_seconds, n_threads, seed, warm_start, verbose
+        See :class:`bactrian.MarkovRandomField`; there is one variance for all weights.
+
+    Attributes
+    ----------
+    classes_ : (n_labels,)
+        The labels, sorted.
+    labellers_ : (n_labellers,)
+        Probability that a labeller, where it does not abstain, is right.
+    confusions_ : (n_labellers, n_labels, n_labels)
+        Probability of what a labeller says (columns) given the truth (rows).
+    class_prior_ : (n_labels,)
+        Probabilities of the labels before any labeller is asked.
+    edges_ : (n_edges, 2)
+        Labellers that depend on each other.
+    weights_, solution_, n_features_in_
+        What was learned, and the number of labellers.
+
+    Examples
+    --------
+    >>> import bactrian as bt
+    >>> L = [[1, 1, 0], [0, 0, 0], [1, 1, -1], [0, 0, 1], [1, 1, 1], [0, -1, 0], [0, 0, 0], [1, 1, 1]]
+    >>> model = bt.LabelModel().fit(L)
+    >>> model.predict(L)
+    array([1, 0, 1, 0, 1, 0, 0, 1])
+    >>> model.labellers_.round(2)
+    array([0.96, 0.95, 0.69])
+    """
+
+    _block_names: ClassVar = ()
+
+    method: Any = "exact"
+    tolerance: float = 1e-4
+    edges: Any = None
+    labels: Any = None
+    class_prior: Any = None
+    classes_: NDArray[Any] = field(init=False)
+    edges_: Ints = field(init=False)
+    n_features_in_: int = field(init=False)
+    _anchored: bool = field(init=False, default=False)  #: whether the data say which hidden state is which label
+
+    def check_params(self) -> None:
+        """Refuse parameters that make no sense, before any data are looked at."""
+        super().check_params()
+        if isinstance(self.prior_variance, str):
+            raise ArgumentError("prior_variance", "= 'cv' scores labels that are held out, and none is known")
+        if isinstance(self.edges, str) and self.edges != "auto":
+            raise ArgumentError("edges", f"must be pairs of labellers, 'auto' or None, found {self.edges!r}")
+
+    # --- learning ---
+
+    def fit(self, L: Any, y: Any = None, *, callback: Callback | None = None) -> Self:
+        """Learn from what labellers say of each row, and from the true labels in ``y`` that are known."""
+        return self._fit(lambda: self.encode(L, y), callback)
+
+    def encode(self, L: Any, y: Any = None) -> Samples:
+        """The data that :meth:`fit` learns from; :meth:`adopt` keeps what is learned from them."""
+        self.check_params()
+        said, names = _said(L), column_names(L)
+        truth = np.full(len(said), unknown_label(said)) if y is None else label_array(y, "y", unknown_allowed=True)
+        if truth.shape != said.shape[:1]:
+            raise ValueError(f"y must have one label per row of L: expected {len(said)}, found {truth.shape}")
+        if said.shape[1] < 3 and not _known(truth).any():
+            raise ValueError(f"L has {said.shape[1]} labellers; fewer than three do not tell how good each is")
+        if not (_known(said).any() or _known(truth).any()):
+            raise ValueError("L holds no known label; learning needs at least one")
+        again = self.warm_start and hasattr(self, "classes_")
+        classes = self.classes_ if again else self._checked_classes(said, truth)
+        rows = np.column_stack([_codes(said, classes, "L"), _codes(truth, classes, "y")])
+        counts = np.ones(len(rows))
+        if self.class_prior is not None:
+            shares = real_numbers(self.class_prior, "class_prior", classes.size)
+            if not (shares > 0.0).all():
+                raise ArgumentError("class_prior", f"must be positive, found {shares.tolist()}")
+            of_truth = np.column_stack([np.full((classes.size, said.shape[1]), -1), np.arange(classes.size)])
+            counts = np.append(counts, _PRIOR_ROWS * len(rows) * shares / shares.sum())
+            rows = np.concatenate([rows, of_truth])
+        if not again:
+            self._forget()
+        self._anchored = self.class_prior is not None or bool(_known(truth).any())
+        self.classes_, self.n_features_in_ = classes, said.shape[1]
+        self.__dict__.pop("feature_names_in_", None)
+        if names is not None:
+            self.feature_names_in_ = np.array(names, dtype=object)
+        if not isinstance(self.edges, str):
+            self.edges_ = self._checked_edges()
+        elif not again:
+            self.edges_ = dependent_pairs(rows[: len(said), :-1], classes.size)
+        return Samples(self._model(self.edges_), rows, counts)
+
+    def learning_options(self) -> dict[str, Any]:
+        """See :meth:`LearnedEstimator.learning_options`; learning starts from labellers that are better than chance."""
+        start = np.zeros(self._n_weights())
+        k = self.classes_.size
+        start[k : k + self.n_features_in_ * k * k].reshape(-1, k * k)[:, :: k + 1] = _BETTER_THAN_CHANCE
+        return {**super().learning_options(), "start": start}
+
+    def adopt(self, solution: Solution) -> Self:
+        """See :meth:`LearnedEstimator.adopt`.
+
+        Where nothing says which hidden state is which label, all ways to call them are equally likely; that is taken
+        in which labellers are right most often.
+        """
+        super().adopt(solution)
+        k = self.classes_.size
+        order = linear_sum_assignment(self._joint().sum(axis=0), maximize=True)[1]
+        if not self._anchored and (order != np.arange(k)).any():
+            tables = self.weights_[: k + self.n_features_in_ * k * k].reshape(-1, k)  # states of the truth in columns
+            tables[:] = tables[:, order]
+            self.solution_ = replace(solution, weights=self.weights_.copy(), beliefs=(), state=None)
+        return self
+
+    def _checked_classes(self, said: NDArray[Any], truth: NDArray[Any]) -> NDArray[Any]:
+        if self.labels is not None:
+            return np.unique(label_array(self.labels, "labels"))
+        seen = [part[_known(part)] for part in (said, truth) if _known(part).any()]
+        return np.unique(np.concatenate(seen))
+
+    def _checked_edges(self) -> Ints:
+        names = list(getattr(self, "feature_names_in_", ()))
+        given = [] if self.edges is None else list(self.edges)
+        numbers = [[names.index(end) if end in names else end for end in pair] for pair in given]
+        return number_pairs(numbers, self.n_features_in_, "edges", "labeller")
+
+    def _model(self, edges: Any) -> LogLinearModel:
+        """Variables are the labellers and, last, the truth."""
+        k, m = self.classes_.size, self.n_features_in_
+        own = sp.csr_array(sp.eye_array(k + m * k * k, self._n_weights(len(edges))))
+        agreement = sp.csr_array(np.eye(k).reshape(-1, 1))
+        agree = [agreement @ sp.eye_array(1, own.shape[1], k=own.shape[0] + e) for e in range(len(edges))]
+        tables = [own[k + v * k * k : k + (v + 1) * k * k] for v in range(m)]
+        scopes = [(m,), *((v, m) for v in range(m)), *(tuple(map(int, pair)) for pair in edges)]
+        return LogLinearModel(ClusterGraph([k] * (m + 1), scopes), [own[:k], *tables, *agree])
+
+    def _n_weights(self, n_edges: int | None = None) -> int:
+        k = self.classes_.size
+        return int(k + self.n_features_in_ * k * k + (len(self.edges_) if n_edges is None else n_edges))
+
+    # --- what was learned ---
+
+    def _joint(self) -> Floats:
+        """(n_labellers, n_labels, n_labels) joint probabilities of what a labeller says and the truth."""
+        check_is_fitted(self, "weights_")
+        result = infer(self._model(self.edges_), self.weights_, "exact", n_threads=self.n_threads)
+        return np.stack([result.clusters[1 + v] for v in range(self.n_features_in_)])
+
+    @property
+    def labellers_(self) -> Floats:
+        """Probability that a labeller is right."""
+        accuracy: Floats = np.trace(self._joint(), axis1=1, axis2=2)
+        return accuracy
+
+    @property
+    def confusions_(self) -> Floats:
+        """Probability of what a labeller says (columns) given the truth (rows)."""
+        joint = self._joint().transpose(0, 2, 1)
+        given: Floats = joint / joint.sum(axis=2, keepdims=True)
+        return given
+
+    @property
+    def class_prior_(self) -> Floats:
+        """Probabilities of the labels before any labeller is asked."""
+        shares: Floats = self._joint()[0].sum(axis=0)
+        return shares
+
+    # --- prediction ---
+
+    def predict_proba(self, L: Any) -> Floats:
+        """(n_rows, n_labels) probability of each label given what the labellers say; ``classes_`` names the columns."""
+        check_is_fitted(self, "weights_")
+        names, known = column_names(L), getattr(self, "feature_names_in_", None)
+        said = _said(L) if len(L) else np.zeros((0, self.n_features_in_), dtype=np.int64)
+        if said.shape[1] != self.n_features_in_:
+            raise ValueError(f"L has {said.shape[1]} features (labellers), and the model {self.n_features_in_}")
+        if names is not None and known is not None and names != known.tolist():
+            raise ValueError(f"L has the columns {', '.join(names)}, and the model {', '.join(known)}")
+        rows = np.column_stack([_codes(said, self.classes_, "L"), np.full(len(said), -1)])
+        model, found = self._model(self.edges_), np.empty((len(rows), self.classes_.size))
+        for numbers, patterns, which in incomplete_rows(rows, len(model.graph.clusters)):
+            evidence = [evidence_of(pattern) for pattern in patterns]
+            results = infer(
+                [model] * len(evidence), self.weights_, "exact", evidence=evidence, n_threads=self.n_threads
+            )
+            found[numbers] = np.stack([result.variables[self.n_features_in_] for result in results])[which]
+        return found
+
+    def predict(self, L: Any) -> NDArray[Any]:
+        """The most probable label of each row; that of ``class_prior_`` where every labeller abstains."""
+        check_is_fitted(self, "weights_")
+        labels: NDArray[Any] = self.classes_[self.predict_proba(L).argmax(axis=1)]
+        return labels
+
+    def score(self, L: Any, y: Any) -> float:
+        """Part of the rows whose label is predicted right."""
+        return float(np.mean(self.predict(L) == label_array(y, "y")))
+
+    # --- files ---
+
+    def _contents(self) -> tuple[dict[str, Any], Arrays]:
+        names = getattr(self, "feature_names_in_", None)
+        attributes = {
+            "classes": self.classes_.tolist(),
+            "labellers": self.n_features_in_,
+            "names": None if names is None else names.tolist(),
+        }
+        return attributes, {"edges": self.edges_}
+
+    def _restore(self, attributes: dict[str, Any], arrays: Arrays) -> None:
+        self.classes_ = np.unique(label_array(attributes["classes"], "classes"))
+        self.n_features_in_, names = int(attributes["labellers"]), attributes["names"]
+        if not 1 <= self.n_features_in_ <= self.weights_.size:  # before any array is made
+            raise ValueError(f"it has {self.n_features_in_} labellers")
+        self.edges_ = number_pairs(arrays["edges"], self.n_features_in_, "edges", "labeller")
+        if names is not None:
+            if len(names) != self.n_features_in_ or not all(isinstance(name, str) for name in names):
+                raise ValueError("its names are not one string per labeller")
+            self.feature_names_in_ = np.array(names, dtype=object)
+
+
+def dependent_pairs(said: Ints, n_labels: int) -> Ints:
+    """(n_pairs, 2) labellers that agree more than the truth which all share explains.
+
+    Where only the truth ties labellers together, agreement beyond chance C, a covariance, is a product of what each
+    owes to the truth, so that C_uv = C_uw C_vx / C_wx for all others w and x (Spearman's tetrads; exact for two
+    labels). A pair that clearly exceeds the median of these, and most of them, is set aside, the clearest first: its
+    agreement no longer speaks about others.
+    """
+    m = said.shape[1]
+    if m < 5:
+        raise ArgumentError("edges", f"= 'auto' needs at least five labellers, found {m}; name the pairs")
+    together, error = np.full((m, m), np.nan), np.full((m, m), np.inf)
+    for u, v in itertools.combinations(range(m), 2):
+        both = said[(said[:, u] >= 0) & (said[:, v] >= 0)]
+        if len(both) > 1:
+            one, other = (np.eye(n_labels)[both[:, w]] for w in (u, v))
+            products = ((one - one.mean(axis=0)) * (other - other.mean(axis=0))).sum(axis=1)
+            together[u, v] = together[v, u] = products.mean()
+            error[u, v] = error[v, u] = products.std() / math.sqrt(len(both)) + _ROUNDING
+    told = together.copy()
+    pairs: list[tuple[int, int]] = []
+    while True:
+        sure = np.where(told > _CLEAR * error, told, np.nan)
+        gains = np.full((m, m), -np.inf)
+        for u, v in itertools.combinations(range(m), 2):
+            others = np.setdiff1d(np.arange(m), (u, v))
+            tetrads = np.outer(told[u, others], told[v, others]) / sure[np.ix_(others, others)]
+            if np.isfinite(told[u, v]) and not np.isnan(tetrads).all():
+                median, most = np.nanquantile(tetrads, [0.5, 0.75])
+                gains[u, v] = (told[u, v] - max(_WORTH * median, most)) / error[u, v]
+        u, v = map(int, np.unravel_index(gains.argmax(), gains.shape))
+        if gains[u, v] <= _CLEAR:
+            return np.array(sorted(pairs), dtype=np.int64).reshape(-1, 2)
+        pairs.append((u, v))
+        told[u, v] = told[v, u] = np.nan
+
+
+def _said(L: Any) -> NDArray[Any]:
+    said = label_array(L, "L", unknown_allowed=True)
+    if said.ndim != 2 or said.size == 0:
+        raise ValueError(f"L must have a row per item and a column per labeller, found shape {said.shape}")
+    return said
+
+
+def _known(labels: NDArray[Any]) -> Bools:
+    known: Bools = labels != unknown_label(labels)
+    return known
+
+
+def _codes(labels: NDArray[Any], classes: NDArray[Any], name: str) -> Ints:
+    """Numbers of labels, -1 for unknown ones."""
+    known, codes = _known(labels), np.full(labels.shape, -1)
+    if known.any():
+        codes[known] = codes_of(labels[known], classes, name)
+    return codes
