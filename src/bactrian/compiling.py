@@ -111,7 +111,8 @@ def _announce() -> None:
             self.spent = _SILENT
             if sys.stderr.isatty() or "ipykernel" in sys.modules:
                 sys.stderr.write(
-                    "bactrian: compiling for this machine, which takes up to a minute and is kept for later runs\n"
+                    "bactrian: compiling for this machine, which takes up to a minute and is kept for later runs; "
+                    "bactrian warm-up does it all at once\n"
                 )
 
     event.register("numba:compile", Compiling())  # type: ignore[no-untyped-call]

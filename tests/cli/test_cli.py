@@ -1,6 +1,8 @@
 """The command line as a user meets it: words, files and exit codes."""
 
 import itertools
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -172,3 +174,34 @@ def test_the_installed_command_answers():
         pytest.skip("the console script is not installed beside the interpreter")
     done = subprocess.run([command, "--version"], capture_output=True, text=True, timeout=60)
     assert done.stdout == f"bactrian {bactrian.__version__}\n"
+
+
+def test_warming_up_says_what_it_does(capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(["warm-up", "chains"])
+    assert stopped.value.code == 0
+    assert re.fullmatch(r"chains +\d+\.\d s\n", capsys.readouterr().out)
+    with pytest.raises(SystemExit) as stopped:
+        main(["warm-up", "trees"])
+    assert stopped.value.code == 2
+    assert "nothing called 'trees' to compile for; choose from chains, skip-chains" in capsys.readouterr().err
+
+
+_FIRST_FITS = """
+import numpy as np
+import bactrian as bt
+X, y = [[["Rome"], ["fell"]], [["Who"], ["knew"], ["Rome"]], [["Ah"]]], [["L", "O"], ["O", "O", "L"], ["O"]]
+model = bt.LinearChainCRF(prior_variance=1.0).fit(X, y)
+print(model.predict(X), model.predict_marginals(X)[2].shape)
+"""
+
+
+@pytest.mark.slow
+def test_a_second_process_compiles_nothing(tmp_path):
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+    warm = [sys.executable, "-c", "from bactrian.cli import main; main(['warm-up', 'chains'])"]
+    subprocess.run(warm, check=True, env=environment, capture_output=True)
+    kept = {path.name for path in tmp_path.rglob("*.nbc")}
+    assert kept
+    subprocess.run([sys.executable, "-c", _FIRST_FITS], check=True, env=environment, capture_output=True)
+    assert {path.name for path in tmp_path.rglob("*.nbc")} == kept

@@ -823,6 +823,16 @@ def test_gazetteers_and_plugins(tmp_path, capsys):
         assert words in err
 
 
+def test_text_of_another_language_warns(trained, data, tmp_path, capsys):
+    path = tmp_path / "fremd.txt"
+    path.write_text("Am Donnerstag um vier Uhr spricht Frau Professor Müller über Märkte und ihre Geschichte . " * 3)
+    code, _, err = run(["predict", trained, path], capsys)
+    assert (code, err.count("\n")) == (0, 1)
+    assert "fremd.txt: of 45 tokens" in err
+    assert "are words of the training texts" in err
+    assert run(["predict", trained, data / "raw.txt"], capsys)[2] == ""
+
+
 def test_known_labels_stay(trained, data, tmp_path, capsys):
     lines = (data / "test.conll").read_text().splitlines()
     rows = [line.split() for line in lines]

@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from bactrian import __version__
-from bactrian.cli import apply, bench, demo, fit, infer_uai, rake, reproduce, train
+from bactrian.cli import apply, bench, demo, fit, infer_uai, rake, reproduce, train, warm_up
 from bactrian.cli.common import BadInputError, in_paragraphs
 
 app = typer.Typer(
@@ -35,6 +35,7 @@ app = typer.Typer(
 )
 for _command, _examples in (
     (demo.demo_command, demo.EXAMPLES),
+    (warm_up.warm_up_command, warm_up.EXAMPLES),
     (train.train_command, train.TRAIN_EXAMPLES),
     (train.pack_command, train.PACK_EXAMPLES),
     (apply.predict_command, apply.PREDICT_EXAMPLES),
@@ -46,7 +47,8 @@ for _command, _examples in (
     (rake.rake_command, rake.RAKE_EXAMPLES),
     (rake.sample_command, rake.SAMPLE_EXAMPLES),
 ):
-    app.command(_command.__name__.removesuffix("_command"), help=in_paragraphs(_command), epilog=_examples)(_command)
+    _name = _command.__name__.removesuffix("_command").replace("_", "-")
+    app.command(_name, help=in_paragraphs(_command), epilog=_examples)(_command)
 app.add_typer(reproduce.app, name="reproduce")
 app.add_typer(bench.app, name="bench")
 

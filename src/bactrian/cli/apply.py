@@ -6,7 +6,7 @@ import io
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,6 +17,7 @@ from bactrian.errors import warn
 
 if TYPE_CHECKING:
     from bactrian.runs.fitted_run import FittedRun
+    from bactrian.text.documents import Document
 
 
 PREDICT_EXAMPLES = (
@@ -25,6 +26,7 @@ PREDICT_EXAMPLES = (
 )
 
 _OUTPUTS = ("json", "columns", "tagged")
+_FEW, _HARDLY_ANY = 20, 0.2  #: tokens from which it counts how many are known, and the part that is too small
 _COLUMN_SUFFIXES = (".conll", ".bio", ".iob", ".bioes", ".tsv", ".col", ".columns")
 
 
@@ -112,6 +114,7 @@ def _text_lines(
         # Lines that are piped in want an answer each.
         together = 1 if kind == "lines" and str(path) == "-" else 64
         documents = read_documents(path, run.settings.input, kind)
+        documents = _with_known_words(documents, path, run)
         tagged = run.label_documents(documents, probabilities=probabilities, known=known, together=together)
         for document, labelled in tagged:
             chances, number = labelled.probabilities, number + 1
@@ -121,6 +124,20 @@ def _text_lines(
                 continue
             found = find_entities(document, labelled.labels, probabilities=chances)
             yield json_line(document, found) if shown == "json" else tagged_text(document, found)
+
+
+def _with_known_words(documents: Iterable[Document], path: Path, run: FittedRun) -> Iterator[Document]:
+    """The documents of a file; a warning once they are through, where the model knows hardly any of their words."""
+    known = total = 0
+    for document in documents:
+        known += sum(word in run.words for word in document.words)
+        total += len(document)
+        yield document
+    if total >= _FEW and known < _HARDLY_ANY * total:
+        warn(
+            f"{path}: of {total:,} tokens {known:,} are words of the training texts; if the language is the same, they "
+            "may be split another way (train with another --tokenizer)"
+        )
 
 
 def _form(path: Path, run: FittedRun) -> str:

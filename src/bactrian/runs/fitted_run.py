@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,12 @@ class FittedRun:
         """The labels."""
         listed: list[Any] = self.estimator.classes_.tolist()
         return listed
+
+    @cached_property
+    def words(self) -> frozenset[str]:
+        """The words of the training texts that the model has a weight for."""
+        names = getattr(self.estimator, "feature_names_", None) or ()
+        return frozenset(name.removeprefix("word=") for name in names if name.startswith("word="))
 
     def check_columns(self, document: Document, place: str) -> None:
         """Refuse a document that lacks what the features are made from."""
