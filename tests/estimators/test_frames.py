@@ -310,3 +310,9 @@ def test_columns_of_one_name_are_refused():
     pandas = pytest.importorskip("pandas")
     with pytest.raises(ValueError, match="X has two columns 'x'"):
         bt.MarkovRandomField().fit(pandas.DataFrame([["a", "b"]], columns=["x", "x"]))
+
+
+def test_arrow_tables_are_refused():
+    arrow = pytest.importorskip("pyarrow")
+    with pytest.raises(TypeError, match=r"X is a pyarrow.lib Table; give X.to_pandas\(\)"):
+        bt.MarkovRandomField().fit(arrow.table({"x": ["a", "b"]}))

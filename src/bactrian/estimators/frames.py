@@ -146,6 +146,8 @@ def columns_of(X: Any) -> list[Column]:
         return [Column(v, cells[:, v].tolist()) for v in range(rows.shape[1])]
     if hasattr(X, "collect"):
         raise TypeError(f"X is a {type(X).__name__}, whose cells are not there yet; give X.collect()")
+    if hasattr(X, "to_pandas") and not hasattr(X, "get_column"):  # Arrow's tables and their like
+        raise TypeError(f"X is a {type(X).__module__} {type(X).__name__}; give X.to_pandas()")
     names, named = list(X.columns), column_names(X) is not None
     if len(set(names)) < len(names):
         raise ValueError(f"X has two columns {max(names, key=names.count)!r}")
