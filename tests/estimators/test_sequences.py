@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import warnings
 from typing import Any
 
 import numpy as np
@@ -665,3 +666,19 @@ def test_viterbi_beside_decoding_of_the_graph(tables: str, breaks: bool) -> None
         if quick is not None:
             assert quick.tolist() == codes.tolist()
         assert [label for labels in model.predict(X, **given) for label in labels] == model.classes_[codes].tolist()
+
+
+@pytest.mark.parametrize("method", ["piecewise", "camel0", "pseudolikelihood"])
+def test_a_word_where_edges_make_training_labels_worse(method):
+    """Tokens held back by their prior, and skip edges between all pairs, which say the same many times over."""
+    rng = np.random.default_rng(0)
+    y = [(rng.random(12) < rng.choice([0.25, 0.75])).astype(int) for _ in range(30)]
+    X = [np.column_stack([labels + rng.normal(0, 0.35, 12), np.ones(12)]) for labels in y]
+    skips = [[(a, b) for b in range(12) for a in range(b)]] * 30
+    model = bt.SkipChainCRF(method=method, skips=None, prior_variance={"tokens": 0.003, "skips": 100.0})
+    with pytest.warns(bt.AttainmentWarning, match=r"inference gets .* right, the scores of the nodes alone 81.7 %"):
+        model.fit(X, y, skips=skips)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", bt.AttainmentWarning)
+        bt.SkipChainCRF(method=method, skips=None).fit(X, y, skips=skips)
+        bt.LinearChainCRF(method=method).fit(X, y)

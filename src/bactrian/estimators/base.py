@@ -14,16 +14,20 @@ import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
-from bactrian.arrays import Floats
-from bactrian.errors import check_flag
+from bactrian.arrays import Floats, Ints
+from bactrian.errors import check_flag, warn
 from bactrian.estimators.priors import VARIANCE, Block, Fold, cross_validated, is_by_block, variances
 from bactrian.estimators.saving import Arrays, ModelFileError, SavedModel, read_model, write_model
+from bactrian.graphs.graph_data import GraphData
 from bactrian.learners.agreement import can_follow
 from bactrian.learners.learn import check_options, followed, learn
-from bactrian.solvers.solution import AttainmentWarning, Callback, Solution, Status
+from bactrian.solvers.solution import AttainmentWarning, Callback, ConvergenceWarning, Solution, Status
 
 #: Part of a time limit after which learning must have converged; the rest is for a solution that inference can follow.
 _SHARE = 0.75
+
+#: Nodes of the training graphs that a fitted model is judged on, in whole graphs, and what its edges may cost.
+_JUDGED_NODES, _TWO_POINTS = 20_000, 0.02
 
 
 @dataclass(kw_only=True, eq=False, repr=False)  # scikit-learn has its own
@@ -187,6 +191,31 @@ class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
 
     def judged(self, data: Any) -> Self:
         """Warn where predictions on the data of learning are worse than those of a trivial model."""
+        return self
+
+    def _judged(self, data: GraphData, predicted: Callable[[GraphData], Ints], advice: str) -> Self:
+        """Warn where edges make the predicted labels worse by two points, in a sample of the graphs of learning."""
+        from bactrian.learners.diagnostics import labels_of_nodes  # takes a while to import
+
+        assert data.labels is not None
+        nodes = np.repeat(data.node_pointer[:-1] < _JUDGED_NODES, np.diff(data.node_pointer))
+        part = data if nodes.all() else data.subset(nodes)
+        known = data.labels[nodes] >= 0
+        if part.edges.size == 0 or not known.any():
+            return self
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            found = predicted(part)
+        right, alone = (
+            float(np.mean(labels[known] == data.labels[nodes][known]))
+            for labels in (found, labels_of_nodes(part, self.weights_))
+        )
+        if right < alone - _TWO_POINTS:
+            warn(
+                f"{self.solution_.method}: of the training labels inference gets {100 * right:.1f} % right, the scores "
+                f"of the nodes alone {100 * alone:.1f} %: {advice}",
+                AttainmentWarning,
+            )
         return self
 
     def _contents(self) -> tuple[dict[str, Any], Arrays]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
@@ -14,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 from bactrian.arrays import Floats, real_numbers
 from bactrian.camel.camel import Camel
 from bactrian.camel.prior import Prior
-from bactrian.errors import check_choice, check_flag, check_number, warn
+from bactrian.errors import check_choice, check_flag, check_number
 from bactrian.estimators.base import LearnedEstimator
 from bactrian.estimators.graph_arrays import StackedGraphs, node_weights, stack_graphs, weight_layers
 from bactrian.estimators.labels import (
@@ -34,9 +33,9 @@ from bactrian.graphs.scores import TYINGS
 from bactrian.inference.decode import decode
 from bactrian.inference.infer import OF_WEIGHTS, StackedMarginals, check_inference, graph_marginals
 from bactrian.learners.agreement import can_follow
-from bactrian.learners.diagnostics import Diagnosis, diagnose, labels_of_nodes
+from bactrian.learners.diagnostics import Diagnosis, diagnose
 from bactrian.learners.learn import matched_inference
-from bactrian.solvers.solution import AttainmentWarning, Callback, ConvergenceWarning
+from bactrian.solvers.solution import Callback
 
 #: The default learner: a concave entropy, solved as CAMEL is, so that messages are only as accurate as weights deserve.
 CONVEX = Camel(entropy="convex")
@@ -44,9 +43,6 @@ CONVEX = Camel(entropy="convex")
 #: Change of a message (rbp) or marginal at which message passing stops: for marginals, and where only labels are asked
 #: for. On large noisy grids fewer than 1 label in 1,000 changed after the second, and none in 10,000 after the first.
 TOLERANCE, LABEL_TOLERANCE = 1e-3, 1e-2
-
-#: Nodes of the training graphs that a fitted model is judged on, in whole graphs, and what its edges may cost.
-_JUDGED_NODES, _TWO_POINTS = 20_000, 0.02
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -209,26 +205,11 @@ class GraphEstimator(LearnedEstimator):
 
     def judged(self, data: GraphData) -> Self:
         """Warn where edges make the labels of the data of learning worse by two points, of a sample of its graphs."""
-        assert data.labels is not None
-        nodes = np.repeat(data.node_pointer[:-1] < _JUDGED_NODES, np.diff(data.node_pointer))
-        part = data if nodes.all() else data.subset(nodes)
-        known = data.labels[nodes] >= 0
-        if part.edges.size == 0 or not known.any():
-            return self
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)
-            found = self._marginals_of(part, None, tolerance=LABEL_TOLERANCE).nodes
-        truth = data.labels[nodes][known]
-        right = float(np.mean(found.argmax(axis=1)[known] == truth))
-        alone = float(np.mean(labels_of_nodes(part, self.weights_)[known] == truth))
-        if right < alone - _TWO_POINTS:
-            warn(
-                f"{self.solution_.method}: of the training labels inference gets {100 * right:.1f} % right, the scores "
-                f"of the nodes alone {100 * alone:.1f} %: use inference='matched', method='convex', or a stronger "
-                "prior on the edges; diagnose() looks closer",
-                AttainmentWarning,
-            )
-        return self
+        return self._judged(
+            data,
+            lambda part: self._marginals_of(part, None, tolerance=LABEL_TOLERANCE).nodes.argmax(axis=1),
+            "use inference='matched', method='convex', or a stronger prior on the edges; diagnose() looks closer",
+        )
 
     # --- prediction ---
 

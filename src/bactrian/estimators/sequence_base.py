@@ -183,6 +183,14 @@ class SequenceCRF(LearnedEstimator):
         self._labels, self._vocabularies = labels, vocabularies
         return data
 
+    def judged(self, data: GraphData) -> Self:
+        """Warn where edges make the labels of the data of learning worse by two points, in some of its sequences."""
+        return self._judged(
+            data,
+            lambda part: np.concatenate(self._labels_of(part, None)),
+            "use method='exact', on a skip chain inference='matched', or a stronger prior on transitions and skips",
+        )
+
     def _blocks(self) -> list[Block]:
         return graph_blocks(self._layout(), ("tokens", *_BLOCKS[: len(self._tables())]))
 

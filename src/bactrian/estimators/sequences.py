@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -105,6 +105,10 @@ class LinearChainCRF(SequenceCRF):
             balanced_blocks(np.diff(bounds) + 1.0, N_BLOCKS, _LEAST_TOKENS),
         )
         return codes if sure.all() else None
+
+    def judged(self, data: GraphData) -> Self:
+        """See :meth:`SequenceCRF.judged`; exact likelihood has learned what is predicted."""
+        return self if matched_inference(self.method_)[0] == "exact" else super().judged(data)
 
     def _labels_of(self, data: GraphData, evidence: Any) -> list[Ints]:
         return decode(data, self.weights_, "exact", evidence, n_threads=self.n_threads)
