@@ -10,6 +10,7 @@ from bactrian.camel.dual import Dual
 from bactrian.camel.entropy import carve
 from bactrian.camel.linearisation import Linearisation
 from bactrian.camel.prior import Prior
+from bactrian.camel.profiled import ProfiledObjective
 from bactrian.camel.schedule import SCHEDULE
 from bactrian.engines.numba.tables import summarise
 from bactrian.engines.numba.threads import Workers
@@ -111,3 +112,37 @@ def test_a_vanishing_state_leaves_no_rounding_in_the_dual() -> None:
         values.append(dual.evaluate(weights + size, tolerance=1e-12, max_sweeps=200).value)
     assert np.abs(np.diff(values, n=2)).max() < 1e-12
     assert np.abs(dual.part.linearisation).max() < 1e5
+
+
+def strong_grid() -> tuple[Dual, np.ndarray]:
+    rng = np.random.default_rng(2)
+    index = np.arange(144).reshape(12, 12)
+    edges = [(v, v + step) for step, first in ((1, index[:, :-1]), (12, index[:-1])) for v in first.flat]
+    data = bt.GraphData(rng.normal(size=(144, 5)), edges, n_labels=5, labels=rng.integers(0, 5, 144), tables="full")
+    weights = np.concatenate([12.0 * np.eye(5).ravel(), 4.0 * rng.normal(size=25)])
+    packed = pack(data)
+    return Dual(packed, carve(packed, "clusters"), Prior(10.0), Workers(1)), weights
+
+
+def test_faint_states_near_their_limit_cost_no_sweeps():
+    """A state that rises by more than 1 % in a sweep counts as a change of 1e-3; one that rises by less does not."""
+    loose, sharp = (
+        dual.evaluate(weights, tolerance=tolerance, max_sweeps=1000).sweeps
+        for tolerance, (dual, weights) in ((1.001e-3, strong_grid()), (0.999e-3, strong_grid()))
+    )
+    assert loose > 50
+    assert sharp < 1.1 * loose
+
+
+def test_a_point_that_the_solver_moves_to_is_where_the_next_search_starts():
+    dual, weights = strong_grid()
+    objective = ProfiledObjective(dual, accuracy=1e-2, max_sweeps=1)
+    objective.value_and_gradient(0.5 * weights)
+    best, _ = objective.value_and_gradient(0.5 * weights)
+    value, _ = objective.value_and_gradient(weights)
+    assert value > best
+    objective.accept()
+    again, _ = objective.value_and_gradient(weights)
+    assert again <= value
+    further, _ = objective.value_and_gradient(weights)
+    assert further < again

@@ -22,7 +22,8 @@ class ProfiledObjective:
     """D minimised over the multipliers by star updates, as a function of w alone.
 
     Multipliers are warm-started. A trial point that turned out worse than the best so far leaves multipliers fitted to
-    the wrong weights, so those of the best point are restored first.
+    the wrong weights, so those of the best point are restored first. The point that the solver moves to
+    counts as the best, whatever its value: a search finds that value again at short steps only with its multipliers.
 
     Where some hub's number is negative the star update solves for a saddle of D: before convergence D is no bound, so
     sweeps go on to ``accuracy``, damped where they oscillate. Evaluations that do not get there are ``failures``.
@@ -54,6 +55,12 @@ class ProfiledObjective:
     def accuracy(self, wanted: float) -> None:
         # What lies below the messages' precision is as good as nothing: a solver that asks for it has had all.
         self._accuracy = wanted if wanted >= self.dual.finest else 0.0
+
+    def accept(self) -> None:
+        """Take the last point for the best, since the solver has moved there."""
+        if self.last is not None and self.last.value > self._best_value and self._keeps:
+            self._best_value = self.last.value
+            self.dual.remember()
 
     def forget(self) -> None:
         """Forget the best point, since the objective has changed."""
@@ -204,6 +211,8 @@ class Profiled:
     def _after_step(self, step: Step) -> bool:
         objective, run = self.objective, self.run
         assert objective.last is not None
+        if step.x is self._evaluated:
+            objective.accept()
         wanted = 0.1 * step.gradient_norm / run.gap_scale
         if wanted < objective.accuracy:
             objective.accuracy = max(self._finest, wanted)

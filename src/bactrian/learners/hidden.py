@@ -173,6 +173,11 @@ class _Difference:
             for side in (self._free, self._clamped)
         )
 
+    def accept(self) -> None:
+        """Take the last point for the best."""
+        self._free.accept()
+        self._clamped.accept()
+
     def forget(self) -> None:
         """Forget the best point."""
         self._free.forget()

@@ -148,6 +148,12 @@ class PropagatedObjective:
         """Whether messages have not converged for so long that further steps are not worth their time."""
         return self._in_a_row >= SCHEDULE.most_unconverged
 
+    def accept(self) -> None:
+        """Take the last point for the best, since the solver has moved there."""
+        if self.last is not None and self.converged and self.last.value > self._best_value:
+            self._best_value = self.last.value
+            self.dual.remember()
+
     def forget(self) -> None:
         """Forget the best point."""
         self._best_value = np.inf

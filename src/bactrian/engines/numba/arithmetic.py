@@ -16,7 +16,8 @@ one is broken the route gives up and the caller does the same work in log space:
 
 Beliefs far from each other are also why a sweep that changes no marginal may not be the last: a state of belief
 exp(-500) that gains a factor exp(100) per sweep decides everything a few sweeps later. So a state whose belief still
-rises by more than the factor 1 + ``RISING`` counts as a change of ``RISING``. One that falls does no harm.
+rises by more than the factor 1 + ``RISE`` counts as a change of ``RISING``. One that falls does no harm, nor does one
+that rises by less: most of these are near their limit, and 1 % a sweep takes a thousand sweeps for a factor exp(10).
 
 A forbidden score is -inf and its exponential 0, so 0 must never come from underflow: only :mod:`.tables` and the
 routes that say so take scores of -inf.
@@ -38,8 +39,8 @@ WIDEST = 600.0
 LEAST, MOST = 1e-280, 1e280
 #: Numbers this close to their largest have quotients within the bounds.
 LEAST_RATIO = 1e-140
-#: Part by which a belief, however small, may still rise in a sweep that counts as the last.
-RISING = 1e-3
+#: Part by which a belief, however small, may still rise in a sweep that counts as the last, and what more counts as.
+RISE, RISING = 1e-2, 1e-3
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

@@ -19,7 +19,17 @@ import numpy as np
 
 from bactrian.arrays import Bools, Floats, Ints
 from bactrian.compiling import njit
-from bactrian.engines.numba.arithmetic import FAST_MATH, LEAST, LEAST_RATIO, MOST, RISING, WIDEST, exp, normalise_logs
+from bactrian.engines.numba.arithmetic import (
+    FAST_MATH,
+    LEAST,
+    LEAST_RATIO,
+    MOST,
+    RISE,
+    RISING,
+    WIDEST,
+    exp,
+    normalise_logs,
+)
 from bactrian.engines.numba.layout import Layout
 from bactrian.engines.numba.stars import exp_message, incoming_message, update_constrained
 from bactrian.engines.numba.tables import Numbers, Scratch, Tables
@@ -167,7 +177,7 @@ def update_hubs(layout: Layout, linear: LinearMessages, instance: int, belief: F
         largest, rising = 0.0, False
         for link in range(first, first + degree):
             offset = link_offset[link]
-            level = (1.0 + RISING) * belief[top] / (m[offset + top] * u[offset + top])
+            level = (1.0 + RISE) * belief[top] / (m[offset + top] * u[offset + top])
             for k in range(states):
                 new = belief[k] / m[offset + k]
                 rising |= new > level * u[offset + k]

@@ -23,7 +23,7 @@ import numpy as np
 
 from bactrian.arrays import Bools, Floats
 from bactrian.compiling import njit
-from bactrian.engines.numba.arithmetic import FAST_MATH, LEAST, MOST, RISING, WIDEST, exp
+from bactrian.engines.numba.arithmetic import FAST_MATH, LEAST, MOST, RISE, RISING, WIDEST, exp
 from bactrian.engines.numba.layout import Layout
 from bactrian.engines.numba.tables import Beliefs, Numbers, Tables, clear_counts, evaluate_hubs
 
@@ -188,7 +188,7 @@ def divide(message: Floats, at: int, product: Floats, start: int, belief: Floats
     for k in range(states):
         old = message[at + k] * product[start + k] * inverse
         change = max(change, abs(old - belief[k]))
-        if belief[k] > (1.0 + RISING) * old:
+        if belief[k] > (1.0 + RISE) * old:
             change = max(change, RISING)
         message[at + k] = belief[k] / product[start + k]
         low = min(low, message[at + k])

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from bactrian.arrays import Floats
-from bactrian.engines.numba.arithmetic import RISING
+from bactrian.engines.numba.arithmetic import RISE
 
 States = tuple[Any, ...]
 
@@ -74,7 +74,7 @@ def divide_out(
     step = wanted - marginal
     changed, risen = change[change_at : change_at + k], rise[rise_at : rise_at + k]
     np.copyto(changed, np.abs(step), where=np.abs(step) > changed)
-    np.copyto(risen, step - RISING * marginal, where=step - RISING * marginal > risen)
+    np.copyto(risen, step - RISE * marginal, where=step - RISE * marginal > risen)
 
 
 def distance(left: Floats, at: int, right: Floats, of: int, states: States) -> Any:

@@ -28,7 +28,7 @@ import numpy as np
 
 from bactrian.arrays import Floats
 from bactrian.compiling import njit
-from bactrian.engines.numba.arithmetic import FAST_MATH, LEAST, MOST, RISING, exp
+from bactrian.engines.numba.arithmetic import FAST_MATH, LEAST, MOST, RISE, RISING, exp
 from bactrian.engines.numba.layout import Layout
 from bactrian.engines.numba.tables import (
     Beliefs,
@@ -271,7 +271,7 @@ def _update_multipliers(
         if belief[k] > top:
             top, level = belief[k], step
         multipliers[offset + k] = new - damping * step if damping > 0.0 and step < np.inf else new
-    return max(change, RISING) if (highest - level) * inverse > RISING else change
+    return max(change, RISING) if (highest - level) * inverse > RISE else change
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -303,7 +303,7 @@ def update_constrained(
                 if damping > 0.0 and old != -np.inf:
                     new -= damping * step
         multipliers[offset + k] = new
-    return max(change, RISING) if (highest - level) * inverse > RISING else change
+    return max(change, RISING) if (highest - level) * inverse > RISE else change
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

@@ -13,7 +13,7 @@ from llvmlite import ir
 
 from bactrian.compiling import cgutils, intrinsic, types
 from bactrian.engines.numba import plain_vectors
-from bactrian.engines.numba.arithmetic import RISING
+from bactrian.engines.numba.arithmetic import RISE
 
 _DOUBLE = ir.DoubleType()
 _INDEX = ir.IntType(64)
@@ -211,7 +211,7 @@ def divide_out(
     """message[at:] = belief[to:] / product[of:].
 
     Element by element ``change`` is raised to the change of the marginal, which was message * product, normalised, and
-    ``rise`` to what it rose by beyond ``RISING`` times itself.
+    ``rise`` to what it rose by beyond ``RISE`` times itself.
     """
     k = _states(states)
 
@@ -223,7 +223,7 @@ def divide_out(
         b.store(b.over(wanted, factor), 0)
         step = b.minus(wanted, marginal)
         b.store(b.most(b.absolute(step), b.load(6)), 6)
-        b.store(b.most(b.minus(step, b.times(b.splat(_DOUBLE(RISING)), marginal)), b.load(8)), 8)
+        b.store(b.most(b.minus(step, b.times(b.splat(_DOUBLE(RISE)), marginal)), b.load(8)), 8)
         return context.get_dummy_value()
 
     return types.void(message, at, product, of, belief, to, change, change_at, rise, rise_at, states), generate
