@@ -165,7 +165,8 @@ class Profiled:
             # of them, sharpen them and go on.
             floor = {Outcome.CONVERGED: self._finest, Outcome.STALLED: SCHEDULE.sharpest}.get(minimum.outcome, np.inf)
             if self.dual.consistency and objective.accuracy > floor and left > 0:
-                objective.accuracy = max(floor, 0.01 * objective.accuracy)
+                arrived = minimum.outcome is Outcome.CONVERGED and minimum.iterations == 0
+                objective.accuracy = floor if arrived else max(floor, 0.01 * objective.accuracy)
                 if minimum.outcome is Outcome.STALLED:
                     self.memory.clear()
                 continue
