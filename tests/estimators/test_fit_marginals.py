@@ -289,7 +289,12 @@ def test_bad_tables_are_refused(make, message):
         ([bt.Marginal(*GOOD)], {"impossible": [{"a": 7}]}, r"impossible\[0\]: 'a' has states 0 to 1, found 7"),
         ([bt.Marginal(*GOOD)], {"impossible": {"a": 1}}, "impossible must be a list of mappings"),
         ([bt.Marginal(*GOOD)], {"base": [[1.0, 2.0, 3.0]]}, r"base must be a Marginal, a list of them, or a table of"),
-        ([bt.Marginal(*GOOD)], {"base": [[1.0, 2.0], [3.0, -1.0]]}, "negative entry"),
+        ([bt.Marginal(*GOOD)], {"base": [[1.0, 2.0], [3.0, -1.0]]}, r"base must hold .* found -1 at \(1, 1\)"),
+        ([bt.Marginal(*GOOD)], {"base": [[1.0, 2.0], [np.nan, 1.0]]}, r"base must hold .* found nan at \(1, 0\)"),
+        ([bt.Marginal(*GOOD)], {"base": np.zeros((2, 2))}, "base must hold .* found zeros alone"),
+        ([bt.Marginal(*GOOD)], {"base": []}, r"base must be a Marginal, .* found shape \(0,\)"),
+        ([bt.Marginal(*GOOD)], {"base": [bt.Marginal(*GOOD), 3]}, r"base\[1\] must be a Marginal, found int"),
+        ([bt.Marginal(*GOOD)], {"base": bt.Marginal("z", [1.0, 2.0])}, "base: there is no variable 'z'"),
         ([bt.Marginal(*GOOD)], {"base": [[1.0, 2.0], [0.0, 1.0]]}, r"margins\[0\] gives mass to a=1, b=0, to which b"),
     ],
 )

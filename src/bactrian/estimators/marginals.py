@@ -286,14 +286,21 @@ def _checked_base(base: Any, variables: Variables) -> tuple[tuple[Scope, Floats]
     """Log tables of the seed."""
     if base is None:
         return ()
-    if not isinstance(base, Marginal) and not (isinstance(base, Sequence) and isinstance(base[0], Marginal)):
+    listed = [base] if isinstance(base, Marginal) else base
+    if not (isinstance(listed, Sequence) and any(isinstance(entry, Marginal) for entry in listed)):
         table = real_numbers(base, "base")
         if table.shape != variables.cardinalities:
             expected = f"must be a Marginal, a list of them, or a table of shape {variables.cardinalities}"
             raise ArgumentError("base", f"{expected}, found shape {table.shape}")
-        base = Marginal(variables.names, table)
+        bad = ~(np.isfinite(table) & (table >= 0.0))
+        if bad.any() or not table.any():
+            what = f"{table[_first(bad)]:g} at {_first(bad)}" if bad.any() else "zeros alone"
+            raise ArgumentError("base", f"must hold finite numbers of at least 0, some of them positive, found {what}")
+        listed = [Marginal(variables.names, table)]
     found = []
-    for margin in [base] if isinstance(base, Marginal) else base:
+    for i, margin in enumerate(listed):
+        if not isinstance(margin, Marginal):
+            raise ArgumentTypeError("base", f"must be a Marginal, found {type(margin).__name__}", i)
         scope = variables.scope(margin.names, "base")
         expected_shape = tuple(variables.cardinalities[v] for v in scope)
         if margin.table.shape != expected_shape:

@@ -185,7 +185,7 @@ class _RegionDual:
         return mean
 
     def _scale_of(self, guess: Floats, kept: Floats) -> Floats:
-        """1 / sqrt of the curvature of each multiplier; for exact margins, which have none, that of others at the hub."""
+        """1 / sqrt of the curvature of each multiplier; exact margins have none, and take that of others at the hub."""
         counts = self._total * guess
         counts /= 1.0 + counts * self.cells.precision
         counts[np.repeat(self.cells.kind == EXACT, np.diff(self._regions.table_offset))] = 0.0
