@@ -73,7 +73,9 @@ def test_tables_by_direction_are_those_of_enumeration():
     rng = np.random.default_rng(3)
     X = [rng.normal(size=(2, 2)) for _ in range(20)]
     y = [(x > 0).astype(int) ^ (rng.random((2, 2)) < 0.2) for x in X]
-    crf = bt.GridCRF(tables="full", by_direction=True, method="exact", fit_intercept=False, tolerance=1e-8).fit(X, y)
+    crf = bt.GridCRF(
+        tables="full", by_direction=True, method="exact", fit_intercept=False, tolerance=1e-8, prior_variance=10.0
+    ).fit(X, y)
     node, (right, down) = crf.weight_tables()
     joint = np.array(list(itertools.product(range(2), repeat=4)))
     counts = np.zeros((2, 2, 2))
@@ -233,7 +235,9 @@ def test_weights_of_pixels_are_those_of_enumeration():
     X = [rng.normal(size=(2, 2)) for _ in range(12)]
     y = [(x > 0).astype(int) ^ (rng.random((2, 2)) < 0.3) for x in X]
     weights = [rng.choice([0.0, 0.5, 2.0], (2, 2)) for _ in X]
-    crf = bt.GridCRF(tables="potts", method="exact", fit_intercept=False, tolerance=1e-9).fit(X, y, weights)
+    crf = bt.GridCRF(tables="potts", method="exact", fit_intercept=False, tolerance=1e-9, prior_variance=10.0).fit(
+        X, y, weights
+    )
     node, (table,) = crf.weight_tables()
     joint = np.array(list(itertools.product(range(2), repeat=4)))
     agreements = sum((joint[:, i] == joint[:, j]).astype(float) for i, j in ((0, 1), (2, 3), (0, 2), (1, 3)))

@@ -271,3 +271,29 @@ def test_subsets_of_graphs(edge_features: bool) -> None:
     )
     one, other = (bt.learn(part, "camel0", tolerance=1e-6) for part in (data.subset(chosen), by_hand))
     np.testing.assert_array_equal(one.weights, other.weights)
+
+
+# --- in any unit ---
+
+
+def test_the_default_prior_does_not_depend_on_the_unit_of_features() -> None:
+    features, edges, labels = citations(40)
+    features = np.asarray(features.todense() if hasattr(features, "todense") else features, dtype=float)
+    metres = bt.GraphCRF(fit_intercept=False, tolerance=1e-7).fit([(features, edges)], [labels])
+    millimetres = bt.GraphCRF(fit_intercept=False, tolerance=1e-7).fit([(1000.0 * features, edges)], [labels])
+    assert metres.prior_variance_["nodes"] == pytest.approx(20.0 / np.square(features).sum(axis=1).mean())
+    found = [
+        model.predict_marginals([(unit * features, edges)])[0] for model, unit in ((metres, 1.0), (millimetres, 1000.0))
+    ]
+    np.testing.assert_allclose(found[0], found[1], atol=1e-4)
+
+
+def test_the_moment_gap_of_many_labels_is_what_they_can_afford() -> None:
+    """The objective is within 0.001 per label of its least, though the gap may be many times the tolerance."""
+    features, edges, labels = citations(200)
+    quick = bt.GraphCRF(prior_variance=2.0, tables="potts").fit([(features, edges)], [labels])
+    gap = quick.learning_options()["gap_tolerance"]
+    assert gap == pytest.approx(1e-3 * np.sqrt(2_000.0 * 200 / (2.0 * quick.weights_.size)))
+    exact = bt.GraphCRF(prior_variance=2.0, tables="potts", tolerance=1e-8).fit([(features, edges)], [labels])
+    assert quick.solution_.moment_gap <= gap
+    assert quick.solution_.objective <= exact.solution_.objective + 0.001 * 200

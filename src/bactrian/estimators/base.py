@@ -57,7 +57,7 @@ class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
     weights_: Floats = field(init=False)
     solution_: Solution = field(init=False)
     method_: Any = field(init=False)  #: the method that was learned with
-    prior_variance_: Any = field(init=False)  #: the prior that was learned with; what was chosen for ``"cv"``
+    prior_variance_: Any = field(init=False)  #: the prior that was learned with; what was chosen where a word was given
     prior_scores_: list[tuple[Any, float]] = field(init=False)  #: what ``"cv"`` tried, with the loss per held-out label
 
     def check_params(self) -> None:
@@ -81,18 +81,21 @@ class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
 
         Where ``prior_variance="cv"``, :meth:`choose_prior` comes first.
         """
-        given = self.prior_variance
-        if isinstance(given, str):
-            if not hasattr(self, "prior_variance_"):
-                raise ValueError("prior_variance='cv' is not chosen yet: call choose_prior with what encode gave")
-            given = self.prior_variance_
-        return {**self._options(), "prior_variance": variances(given, self._blocks())}
+        return {**self._options(), "prior_variance": variances(self._prior(), self._blocks())}
+
+    def _prior(self) -> Any:
+        """The prior to learn with, as a number, a mapping or None."""
+        if not isinstance(self.prior_variance, str):
+            return self.prior_variance
+        if not hasattr(self, "prior_variance_"):
+            raise ValueError("prior_variance='cv' is not chosen yet: call choose_prior with what encode gave")
+        return self.prior_variance_
 
     def choose_prior(self, data: Any) -> Self:
         """Choose ``prior_variance_`` by cross-validation on what ``encode`` gave, where ``prior_variance="cv"``."""
         for name in ("prior_variance_", "prior_scores_"):
             self.__dict__.pop(name, None)
-        if isinstance(self.prior_variance, str):
+        if isinstance(self.prior_variance, str) and self.prior_variance == "cv":
             self.prior_variance_, self.prior_scores_ = cross_validated(self, self._folds(data))
             self._forget()
         return self
@@ -120,8 +123,7 @@ class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         if solution.weights.size != self._n_weights():
             raise ValueError(f"solution must have {self._n_weights()} weights, found {solution.weights.size}")
         self.solution_, self.weights_, self.method_ = solution, solution.weights.copy(), self.method
-        if not isinstance(self.prior_variance, str):
-            self.prior_variance_ = self.prior_variance
+        self.prior_variance_ = self._prior()
         return self
 
     def _n_weights(self) -> int:

@@ -12,7 +12,6 @@ from sklearn.utils.validation import check_is_fitted
 
 from bactrian.arrays import Floats, real_numbers
 from bactrian.camel.camel import Camel
-from bactrian.camel.prior import Prior
 from bactrian.errors import check_choice, check_flag, check_number
 from bactrian.estimators.base import LearnedEstimator
 from bactrian.estimators.graph_arrays import StackedGraphs, node_weights, stack_graphs, weight_layers
@@ -25,7 +24,7 @@ from bactrian.estimators.labels import (
     label_array,
     unknown_label,
 )
-from bactrian.estimators.priors import Block, Fold, graph_blocks, graph_folds, variances
+from bactrian.estimators.priors import VARIANCE, Block, Fold, graph_blocks, graph_folds, variances
 from bactrian.estimators.saving import Arrays
 from bactrian.graphs.elimination import MemoryBudgetError
 from bactrian.graphs.graph_data import NODE_FACTORS, GraphData, checked_weights
@@ -45,6 +44,17 @@ CONVEX = Camel(entropy="convex")
 TOLERANCE, LABEL_TOLERANCE = 1e-3, 1e-2
 
 
+#: Twice 0.001, in squares of the default tolerance.
+_PER_LABEL = 2_000.0
+
+#: Variance of the scores of a node, and of an edge, under the prior "auto".
+_AUTO = {"nodes": 20.0, "edges": 3.0}
+
+
+def _is_auto(prior_variance: Any) -> bool:
+    return isinstance(prior_variance, str) and prior_variance == "auto"
+
+
 @dataclass(kw_only=True, eq=False, repr=False)
 class GraphEstimator(LearnedEstimator):
     """Base of estimators whose instances are graphs of labelled nodes.
@@ -55,6 +65,7 @@ class GraphEstimator(LearnedEstimator):
     _block_names: ClassVar[tuple[str, ...]] = ("nodes", "edges", "deviations")
 
     method: Any = CONVEX
+    prior_variance: Any = "auto"
     tolerance: float = 1e-3
     tables: str = "pooled"
     node_factors: str = "clusters"
@@ -65,7 +76,8 @@ class GraphEstimator(LearnedEstimator):
     inference_options: Mapping[str, Any] | None = None
     classes_: NDArray[Any] = field(init=False)
     n_features_in_: int = field(init=False)
-    n_known_: int = field(init=False)  #: labels that were learned from
+    n_known_: float = field(init=False)  #: labels that were learned from, each with its weight
+    mean_squares_: dict[str, float] = field(init=False)  #: of the features of a node, and of an edge, summed
     n_edge_features_: int | None = field(init=False)
     node_factors_: str = field(init=False)
     tyings_: tuple[str, ...] = field(init=False)
@@ -135,21 +147,32 @@ class GraphEstimator(LearnedEstimator):
         for name, value in stacked.columns.items():
             setattr(self, name, value)
         self.classes_, self.tyings_, self.node_factors_ = classes, tyings, self.node_factors
-        self.n_known_ = int(known.sum())
+        assert data.labels is not None
+        self.n_known_ = float(np.repeat(data.weights, np.diff(data.node_pointer)) @ (data.labels >= 0))
+        self.mean_squares_ = dict(zip(_AUTO, data.mean_squares(), strict=True))
         return data
 
     def learning_options(self) -> dict[str, Any]:
         """See :meth:`LearnedEstimator.learning_options`; the moment gap is judged by what it may cost per label.
 
-        An objective with the curvature of its prior is above its optimum by at most
-        n_weights * gap^2 / (2 * curvature).
+        A convex objective with the curvature of its prior is above its optimum by at most
+        sum_k gap_k^2 * variance_k / 2; the gap here leaves 0.001 per label at the default tolerance.
         """
         options = super().learning_options()
-        if not can_follow(self.method):  # whose relinearisations move weights by less than such a gap
-            affordable = 2.0 * Prior.of(options["prior_variance"], 0.0).curvature * self.tolerance * self.n_known_
-            gap = (affordable / max(1, self._n_weights())) ** 0.5
-            options["gap_tolerance"] = max(gap, self.tolerance)
+        if not can_follow(self.method) and options["prior_variance"] is not None:
+            # Not where learning relinearises: that moves weights by less than such a gap.
+            variance = np.asarray(options["prior_variance"])
+            total = float(variance.sum()) * (1 if variance.ndim else self._n_weights())
+            options["gap_tolerance"] = self.tolerance * max(1.0, (_PER_LABEL * self.n_known_ / total) ** 0.5)
         return options
+
+    def _check_prior(self, options: dict[str, Any], prior_variance: Any) -> None:
+        super()._check_prior(options, VARIANCE if _is_auto(prior_variance) else prior_variance)
+
+    def _prior(self) -> Any:
+        if not _is_auto(self.prior_variance):
+            return super()._prior()
+        return {name: value / self.mean_squares_[name] for name, value in _AUTO.items()}
 
     def _blocks(self) -> list[Block]:
         return graph_blocks(self._one_node(), ("nodes", *("edges",) * len(self.tyings_)))
@@ -461,14 +484,17 @@ class GraphCRF(GraphEstimator):
         Any learner of :func:`bactrian.learn`. The default, ``Camel(entropy="convex")``, has a unique optimum and is
         about as fast as CAMEL(0); with matched inference it was the most accurate of all on noisy grids, ahead of
         CAMEL(0), CCCP and likelihood with belief propagation.
-    prior_variance : float, mapping, "cv" or None
-        Variance of the Gaussian prior. A mapping has one for each block: ``{"nodes": 10.0, "edges": 0.1}``, None for no
-        prior, 10 for blocks that are left out; deviations of pooled tables are the block ``"deviations"``, by default
-        with a tenth of the variance of the edges. ``"cv"`` has it chosen by cross-validation, over graphs, or over the
-        nodes of a single graph, predicted with the labels of the others known.
+    prior_variance : "auto", float, mapping, "cv" or None
+        Variance of the Gaussian prior on weights. ``"auto"`` is 20 divided by the mean squared norm of the features of
+        a node, and 3 divided by that of an edge, or 3 where edges have none: the unit of features does not matter. A
+        mapping has one for each block: ``{"nodes": 10.0, "edges": 0.1}``, None for no prior, 10 for blocks left out;
+        deviations of pooled tables are the block ``"deviations"``, by default with a tenth of the variance of the
+        edges. ``"cv"`` has it chosen by cross-validation, over graphs, or over the nodes of a single graph, predicted
+        with the labels of the others known.
     l1, tolerance, max_iterations, max_seconds, n_threads
-        See :func:`bactrian.learn`. Learning stops where a label's mean log-loss, with the prior, is known to be within
-        ``tolerance`` of its least, or the moment gap within ``tolerance``; with ``"cccp"`` where beliefs stand still.
+        See :func:`bactrian.learn`. Learning stops where the mean log-loss of a label, with the prior, is known to be
+        within 1,000 times the square of ``tolerance`` of its least, or the moment gap within ``tolerance``; with
+        ``"cccp"``, where beliefs stand still.
     node_factors : {"clusters", "edges"}
         Whether node scores are clusters of their own (the default), whose entropy counts, or are absorbed into the
         incident edges (a node without edges keeps its own). Piecewise training and CAMEL(0) depend on it, and with

@@ -46,7 +46,7 @@ class GridCRF(GraphEstimator):
         tables that tells "sky above sea" from "sea above sky" and from either beside the other.
     method : str or learner
         Any learner of :func:`bactrian.learn`; see :class:`GraphCRF` for the default.
-    prior_variance : float, mapping, "cv" or None
+    prior_variance : "auto", float, mapping, "cv" or None
         See :class:`GraphCRF`.
     l1, tolerance, max_iterations, max_seconds, n_threads
         See :class:`GraphCRF`.

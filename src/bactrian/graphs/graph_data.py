@@ -115,6 +115,17 @@ class GraphData:
         """Number of weights."""
         return self.scores.n_weights
 
+    def mean_squares(self) -> tuple[float, float]:
+        """Mean squared norm of the inputs of a node, and of an edge: 1 where edges have none."""
+        weights = np.repeat(self.weights, np.diff(self.node_pointer))
+        of_edges = weights[self.edges[:, 0]]
+        edges = [
+            kind.inputs.mean_square(of_edges[self.edge_types == t])
+            for t, kind in enumerate(self.scores.types)
+            if kind.inputs is not None
+        ]
+        return self.scores.inputs.mean_square(weights), max(edges, default=1.0)
+
     def _label_weights(self, class_weight: str | ArrayLike) -> Floats:
         """Mean label weight of each graph; 1 for a graph without nodes."""
         if self.labels is None:

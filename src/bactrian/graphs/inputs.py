@@ -116,6 +116,14 @@ class Inputs:
     def _column_blocks(self) -> Ints:
         return balanced_blocks(np.diff(self._columns[0]) + 1.0, N_BLOCKS, _LEAST)
 
+    def mean_square(self, weights: Floats) -> float:
+        """Weighted mean over rows, which are not bundled, of the sum of squared entries; 1 where that is 0."""
+        if self.dense is None:
+            squares = np.repeat(weights, np.diff(self._rows[0])) @ np.square(self._rows[2])
+        else:
+            squares = (weights @ np.square(self.dense)).sum()
+        return float(squares) / (float(weights.sum()) or 1.0) or 1.0
+
     def rows(self, chosen: Bools) -> Any:
         """The chosen rows, as they may be given to another such object."""
         if self.dense is not None:

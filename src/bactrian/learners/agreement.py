@@ -39,12 +39,14 @@ from bactrian.solvers.solution import Solution, Status, WarmState
 RELINEARISATIONS = 2
 #: Mean total variation of beliefs from which inference is elsewhere.
 APART = 0.01
+#: Mean total variation of beliefs at what is still the same fixed point, found from another start.
+SAME = 1e-3
 #: Mean total variation that is worth a warning.
 UNATTAINED = 0.05
 #: Accuracy of cold inference here, sweeps at most, and states of variables in the sample that it looks at.
 _TOLERANCE, _SWEEPS, _SAMPLE = 1e-3, 200, 200_000
-#: Log-odds by which starting messages favour a state.
-_FAVOUR = 5.0
+#: Log-odds by which starting messages favour a state, and how many states are favoured in turn.
+_FAVOUR, _STARTS = 5.0, 8
 #: Multiple of the tolerance to which the steps of a path before the last are solved.
 _ROUGHLY = 10.0
 
@@ -101,8 +103,8 @@ def follow(
 ) -> Solution:
     """``solution`` where belief propagation finds it, from whatever start; else one whose path can be replayed.
 
-    The converged solution is kept where cold messages, and messages that favour the most and the least frequent state
-    everywhere, all lead to the learned beliefs. For attractive tables these bracket all fixed points.
+    The converged solution is kept where cold messages, and messages that favour one state everywhere, whichever it is,
+    all lead to the learned beliefs. For two labels that attract each other these bracket all fixed points.
     """
     if not can_follow(learner) or solution.status is Status.STOPPED or settings.deadline.has_passed:
         return solution
@@ -210,15 +212,14 @@ class _ColdProbe:
         return messages.hub_beliefs()
 
     def has_one_fixed_point(self) -> bool:
-        """Whether messages that favour the most and the least frequent state lead to the same beliefs."""
-        truth = self.data.hub_truth
+        """Whether messages that favour a state lead to the same beliefs, whichever of the most frequent it is."""
         within = np.arange(self.data.layout.n_hub_states) - self.data.layout.hub_offset[self.data.hub_of_state]
-        counts = np.bincount(within, weights=truth)
-        used = np.flatnonzero(counts > 0.0)
-        if used.size < 2:
+        counts = np.bincount(within, weights=self.data.hub_truth)
+        frequent = np.argsort(-counts, kind="stable")[: min(_STARTS, int((counts > 0.0).sum()))].tolist()
+        if len(frequent) < 2:
             return True
-        most, least = int(used[counts[used].argmax()]), int(used[counts[used].argmin()])
-        return self.distance(self.run(most), self.run(least if least != most else int(used[-1]))) <= APART
+        first = self.run(frequent[0])
+        return all(self.distance(first, self.run(state)) <= SAME for state in frequent[1:])
 
     def distance(self, a: Floats, b: Floats) -> float:
         """Mean total variation over the variables of the instances that were looked at."""
