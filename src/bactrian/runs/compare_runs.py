@@ -188,7 +188,7 @@ def _training(run: FittedRun) -> Training:
         return float("nan") if value is None else float(value)
 
     return Training(
-        status=in_words(status),
+        status=in_words(status, metrics.get("attained")),
         converged=status in (Status.CONVERGED, Status.FOLLOWED),
         seconds=number("seconds"),
         outer_iterations=len(records),

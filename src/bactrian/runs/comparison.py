@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from bactrian.arrays import Floats, Ints
 from bactrian.errors import check_number
+from bactrian.runs.folders import in_words
 from bactrian.solvers.solution import Progress, Record, Solution
 
 # --- calibration ---
@@ -302,7 +303,7 @@ class Training:
             seconds=solution.seconds,
         )
         return Training(
-            status=str(solution.status),
+            status=in_words(solution.status, solution.attained),
             converged=solution.converged,
             seconds=solution.seconds,
             outer_iterations=len(solution.history),

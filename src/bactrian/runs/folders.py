@@ -28,6 +28,7 @@ import numpy as np
 import bactrian
 from bactrian.engines.files.packed_folder import PackedFolder
 from bactrian.files import atomic_file, atomic_folder
+from bactrian.learners.agreement import UNATTAINED
 from bactrian.runs.settings import RunSettings
 from bactrian.solvers.solution import Progress, Record, Status
 
@@ -210,9 +211,18 @@ def check_free(path: Path, advice: str = "choose another name") -> None:
         raise ValueError(f"{path} cannot be made in {there}")
 
 
-def in_words(status: Status) -> str:
-    """How training ended. In a run, the callback stops training only after an interrupt."""
-    return "interrupted" if status is Status.STOPPED else str(status)
+def in_words(status: Status, attained: float | None) -> str:
+    """How training ended, and whether inference finds what was learned (``Solution.attained``).
+
+    In a run, the callback stops training only after an interrupt.
+
+    >>> in_words(Status.CONVERGED, 0.62)
+    'converged; inference at these weights finds other beliefs (attained 0.62 of 1)'
+    """
+    ended = "interrupted" if status is Status.STOPPED else str(status)
+    if attained is None or attained >= 1.0 - UNATTAINED:
+        return ended
+    return f"{ended}; inference at these weights finds other beliefs (attained {attained:.2f} of 1)"
 
 
 def write_json(path: Path, values: Any) -> None:

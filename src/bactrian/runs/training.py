@@ -202,7 +202,7 @@ def _warn_of_long_documents(settings: RunSettings, data: RunData) -> None:
 def _training_metrics(solution: Solution, method: Any, trace: list[Progress]) -> dict[str, Any]:
     return {
         "status": solution.status.name,
-        "status_in_words": in_words(solution.status),
+        "status_in_words": in_words(solution.status, solution.attained),
         "method": learner_name(method, solution.method),
         "objective": solution.objective,
         "moment_gap": solution.moment_gap,
