@@ -204,7 +204,7 @@ def test_labels_that_mark_no_entities(data, tmp_path, capsys):
     path.write_text("the D\ndog N\nbarks V\n\na D\ncat N\nsleeps V\n\nthe D\ncat N\nbarks V\n")
     code, out, _ = run(["train", path, "--dev", path, "--min-frequency", "1", *QUICK, "-o", tmp_path / "run"], capsys)
     assert code == 0
-    assert "100.00 % of 9 tokens right" in out
+    assert "token accuracy 100.00 % (9 tokens)" in out
     (tmp_path / "new.txt").write_text("the dog sleeps")
     code, out, _ = run(["predict", tmp_path / "run", tmp_path / "new.txt"], capsys)
     assert [line.split()[-1] for line in out.splitlines() if line] == ["D", "N", "V"]

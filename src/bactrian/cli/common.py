@@ -159,7 +159,8 @@ def print_scores(scores: dict[str, Any], title: str) -> None:
     else:
         say(title, console)
     what = "nodes" if "nodes" in scores else "tokens"
-    console.print(f"{100 * scores['accuracy']:.2f} % of {scores[what]:,} {what} right", highlight=False)
+    accuracy = f"{what.removesuffix('s')} accuracy {100 * scores['accuracy']:.2f} %"
+    console.print(f"{accuracy} ({scores[what]:,} {what})", highlight=False)
 
 
 def _figures(score: dict[str, float]) -> list[str]:

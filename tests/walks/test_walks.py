@@ -1,0 +1,223 @@
+"""Three walks of a new user, each in a fresh clone with nothing compiled, at a terminal: a tagger, a picture, a table.
+
+Every line that a person sees is looked at: none is part of a traceback, figures are those that counting by hand gives,
+and wherever a program works for more than five seconds in silence, its last line says why.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import pty
+import re
+import select
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bactrian.experiments.announcements.generator import make_announcements
+from bactrian.text import SEMINAR_FIELDS, read_columns, read_tagged, tokenize, write_columns
+
+ROOT = Path(__file__).resolve().parents[2]
+#: What explains a pause; a minute of it is announced.
+EXPLAINED = re.compile(r"compiling for this machine, which takes up to a minute")
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs Linux's /proc")]
+
+
+@dataclass
+class Seen:
+    """What a person saw: lines, and pauses with the line before each."""
+
+    lines: list[str]
+    pauses: list[tuple[float, str]]
+    code: int
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.lines)
+
+
+class Walk:
+    """A terminal in a folder of its own, with the library of a fresh clone."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.counted = folder / "home", 0
+        self.folder.mkdir()
+        clone = folder / "clone"
+        subprocess.run(["git", "clone", "-q", str(ROOT), str(clone)], check=True)
+        self.environment = {
+            **{name: value for name, value in os.environ.items() if not name.startswith(("NUMBA", "CI"))},
+            "PYTHONPATH": str(clone / "src"),
+            "NUMBA_CACHE_DIR": str(folder / "compiled"),
+            "TERM": "xterm",
+            "COLUMNS": "100",
+        }
+
+    def bactrian(self, *arguments: object) -> Seen:
+        return self.python("-c", "from bactrian.cli import main; main()", *map(str, arguments))
+
+    def python(self, *arguments: str) -> Seen:
+        outside, inside = pty.openpty()
+        process = subprocess.Popen(
+            [sys.executable, *arguments],
+            cwd=self.folder,
+            env=self.environment,
+            stdout=inside,
+            stderr=inside,
+            stdin=inside,
+        )
+        os.close(inside)
+        content, pauses, last = "", [], work_of(process.pid)
+        deadline = time.monotonic() + 900
+        while time.monotonic() < deadline:
+            ready = select.select([outside], [], [], 0.2)[0]
+            worked = work_of(process.pid)
+            if ready:
+                try:
+                    part = os.read(outside, 1 << 16)
+                except OSError:  # Linux says so at the end
+                    break
+                if worked - last > 5.0:
+                    pauses.append((worked - last, shown(content)[-1] if shown(content) else ""))
+                last = worked
+                content += part.decode("utf-8", "replace")
+            elif process.poll() is not None:
+                break
+        os.close(outside)
+        seen = Seen(shown(content), pauses, process.wait(timeout=60))
+        self.counted += len(seen.lines)
+        assert "Traceback" not in seen.text, seen.text
+        for seconds, line in seen.pauses:
+            assert EXPLAINED.search(line), f"{seconds:.0f} s of work without a word after {line!r}"
+            assert seconds < 90.0
+        return seen
+
+
+def work_of(pid: int) -> float:
+    """Seconds that a process has computed: a busy machine does not count."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (OSError, ProcessLookupError):
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def shown(content: str) -> list[str]:
+    """Lines as they stand on the screen: what a progress bar has painted over is gone."""
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", content)
+    lines = [line.rpartition("\r")[2] for line in plain.replace("\r\n", "\n").split("\n")]
+    return [line.rstrip() for line in lines if line.strip()]
+
+
+def test_a_tagger_from_files_of_ones_own(tmp_path: Path) -> None:
+    walk = Walk(tmp_path)
+    for split, number in (("train", 30), ("test", 10)):
+        texts = [read_tagged(one.tagged, SEMINAR_FIELDS) for one in make_announcements(number, split=split)]
+        documents = [tokenize(text, "news").with_spans(marked) for text, marked in texts]
+        plain = [one.replace(text=None, starts=None, stops=None) for one in documents]
+        write_columns(walk.folder / f"{split}.conll", plain)
+    (walk.folder / "letter.txt").write_text(texts[0][0], encoding="utf-8")
+
+    trained = walk.bactrian("train", "train.conll", "--dev", "test.conll", "--tolerance", "1e-2", "-o", "run")
+    assert trained.code == 0, trained.text
+    assert (walk.folder / "run" / "report.html").is_file()
+    assert re.search(r"^written +run$", trained.text, re.MULTILINE)
+
+    written = walk.bactrian("predict", "run", "test.conll", "-o", "tagged.conll")
+    assert (written.code, written.lines) == (0, [])
+    found = [
+        tag for document in read_columns(walk.folder / "tagged.conll", ["word", "true", "tag"]) for tag in document.tags
+    ]
+    true = [tag for document in read_columns(walk.folder / "test.conll") for tag in document.tags]
+    right = 100 * np.mean([a == b for a, b in zip(found, true, strict=True)])
+    said = rf"token accuracy {right:.2f} % \({len(true):,} tokens\)"
+    scored = walk.bactrian("evaluate", "run", "test.conll")
+    assert scored.code == 0
+    assert re.search(said, scored.text)
+    assert re.search(said, trained.text)
+
+    tagged = walk.bactrian("predict", "run", "letter.txt")
+    record = json.loads("".join(tagged.lines))
+    assert record["text"] == (walk.folder / "letter.txt").read_text(encoding="utf-8")
+    for entity in record["entities"]:
+        assert record["text"][entity["start"] : entity["stop"]] == entity["text"]
+
+    wrong = walk.bactrian("evaluate", "run", "letter.txt")
+    assert (wrong.code, len(wrong.lines)) == (2, 1)
+    reported = walk.bactrian("report", "run")
+    assert reported.lines == ["Report: run/report.html"]
+    assert walk.counted < 80
+
+
+def test_a_picture(tmp_path: Path) -> None:
+    walk = Walk(tmp_path)
+    (walk.folder / "picture.py").write_text(
+        """
+import numpy as np
+import bactrian as bt
+from bactrian.vision import plot_labels
+
+rng = np.random.default_rng(0)
+truth = np.zeros((30, 40), dtype=int)
+truth[5:20, 8:30] = 1
+noisy = [truth + rng.normal(0, 0.7, truth.shape) for _ in range(2)]
+crf = bt.GridCRF(edge_features="contrast").fit(noisy[:1], [truth])
+print("learning", crf.solution_.status)
+labels = crf.predict(noisy[1:])[0]
+print("right", round(crf.score(noisy[1:], [truth]), 4))
+plot_labels(labels, noisy[1], truth=truth, marginals=crf.predict_marginals(noisy[1:])[0]).savefig("picture.png")
+np.save("labels.npy", labels)
+crf.save("picture.bactrian")
+""",
+        encoding="utf-8",
+    )
+    first = walk.python("picture.py")
+    assert first.code == 0, first.text
+    said = [line for line in first.lines if not EXPLAINED.search(line)]
+    truth = np.zeros((30, 40), dtype=int)
+    truth[5:20, 8:30] = 1
+    right = np.mean(np.load(walk.folder / "labels.npy") == truth)
+    assert said == ["learning converged", f"right {round(float(right), 4)}"]
+    assert right > 0.95
+    assert (walk.folder / "picture.png").stat().st_size > 5_000
+    again = walk.python("picture.py")
+    assert again.lines == said  # nothing is compiled a second time
+    assert again.pauses == []
+
+
+def test_a_table(tmp_path: Path) -> None:
+    walk = Walk(tmp_path)
+    rng = np.random.default_rng(0)
+    smoker = rng.random(800) < 0.3
+    lung = rng.random(800) < np.where(smoker, 0.4, 0.05)
+    sport = rng.random(800) < np.where(lung, 0.2, 0.6)
+    rows = [
+        (("no", "yes")[a], ("well", "ill")[b], ("never", "often")[c])
+        for a, b, c in np.stack([smoker, lung, sport], axis=1).astype(int)
+    ]
+    with open(walk.folder / "survey.csv", "w", encoding="utf-8", newline="") as stream:
+        csv.writer(stream).writerows([("smoker", "lung", "sport"), *rows])
+
+    fitted = walk.bactrian("fit", "survey.csv", "-o", "field")
+    assert fitted.code == 0, fitted.text
+    said = [line for line in fitted.lines if not EXPLAINED.search(line)]
+    assert said == ["exact: converged", "800 rows of 3 columns, 0 cells missing"]
+
+    asked = walk.bactrian("query", "field", "P(lung | smoker=yes)")
+    answers = [line for line in asked.lines if not EXPLAINED.search(line)]
+    assert answers[0] == "lung,probability"
+    found = dict(line.split(",") for line in answers[1:])
+    assert float(found["ill"]) == pytest.approx(np.mean(lung[smoker]), abs=0.02)  # pairs are matched, but for the prior
+    assert float(found["ill"]) + float(found["well"]) == pytest.approx(1.0, abs=2e-6)
+
+    wrong = walk.bactrian("query", "field", "P(lung | age=old)")
+    assert (wrong.code, len(wrong.lines)) == (2, 1)
+    assert "age" in wrong.text
+    assert walk.counted < 15
