@@ -41,14 +41,18 @@ def predict_command(
             "--input",
             "-i",
             metavar="NAME",
-            help="text, lines (one document per line), columns or tagged; by the content of each file otherwise.",
+            help="Format of the files: text, lines (one document per line), columns or tagged (default: by content).",
         ),
     ] = None,
     to: Annotated[
         str | None,
-        typer.Option("--to", metavar="NAME", help="json (with offsets), columns (the default for these) or tagged."),
+        typer.Option(
+            "--to",
+            metavar="NAME",
+            help="Output: json (with offsets), columns or tagged (default: json, or columns for columns).",
+        ),
     ] = None,
-    probabilities: Annotated[bool, typer.Option("--probabilities", "-p", help="Add the probability of each.")] = False,
+    probabilities: Annotated[bool, typer.Option("--probabilities", "-p", help="Add probabilities.")] = False,
     known: Annotated[
         bool,
         typer.Option(
@@ -57,9 +61,9 @@ def predict_command(
         ),
     ] = False,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Output file; standard output by default.")
+        Path | None, typer.Option("--output", "-o", help="Output file (default: standard output).")
     ] = None,
-    encoding: Annotated[str | None, typer.Option(help="Encoding of the texts; by default that of training.")] = None,
+    encoding: Annotated[str | None, typer.Option(help="Encoding of the texts (default: that of training).")] = None,
 ) -> None:
     """Tag raw text with offsets, files of columns, or graphs.
 
@@ -186,10 +190,10 @@ EVALUATE_EXAMPLES = "Examples:  bactrian evaluate ner test.conll  ·  bactrian e
 def evaluate_command(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder of bactrian train.")],
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Labelled data like that of training.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    encoding: Annotated[str | None, typer.Option(help="Encoding of the texts; by default that of training.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the scores as JSON.")] = False,
+    encoding: Annotated[str | None, typer.Option(help="Encoding of the texts (default: that of training).")] = None,
 ) -> None:
-    """Precision, recall and F1 of entities as conlleval counts them, and of tokens; accuracy for graphs."""
+    """Score a run on labelled data: precision, recall and F1 of entities, as conlleval counts them, and accuracy."""
     with bad_input(ValueError, TypeError, OSError, options=named("input.encoding", "--encoding")):
         from bactrian.runs.fitted_run import FittedRun, evaluate_run
         from bactrian.runs.folders import RunFolder
@@ -210,7 +214,9 @@ def report_command(
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", help="Output page; report.html in the run folder, or comparison.html for several runs."
+            "--output",
+            "-o",
+            help="Page to write (default: report.html in the run folder, or comparison.html).",
         ),
     ] = None,
 ) -> None:

@@ -13,7 +13,7 @@ import typer
 
 from bactrian.errors import ArgumentError
 
-Config = Annotated[Path | None, typer.Option(help="Settings in a TOML file; options given here win.")]
+Config = Annotated[Path | None, typer.Option(help="TOML file with settings; options on the command line override it.")]
 
 
 def number_or_name(text: str) -> float | str:
@@ -69,77 +69,89 @@ class RunOption:
 
 #: What the data, features, labels and model are; a pack settles these.
 DATA_OPTIONS = (
-    RunOption("input.format", str, "columns, tagged or graphs; by default guessed from the files."),
-    RunOption("input.columns", list, "Names of the columns, such as word,pos,chunk,tag."),
+    RunOption("input.format", str, "Format of the files: columns, tagged or graphs (default: guessed from the files)."),
+    RunOption("input.columns", list, "Names of the columns, such as word,pos,chunk,tag (default: by their number)."),
     RunOption(
         "input.documents",
         str,
-        "What sets documents apart beside -DOCSTART- lines: marked (nothing, the default), blank-lines (two of them) "
-        "or sentences (each is a document).",
+        "What sets documents apart, besides -DOCSTART- lines: marked (nothing else), blank-lines (two of them) or "
+        "sentences (every sentence is a document) (default: marked).",
     ),
-    RunOption("input.fields", list, "Names of the inline tags, such as speaker,location."),
+    RunOption("input.fields", list, "Names of the inline tags (default: stime,etime,location,speaker)."),
     RunOption(
         "input.tokenizer",
         str,
-        "How predict splits raw text: news (the default), plain, characters, whitespace or a regular expression.",
+        "How predict splits raw text: news, plain, characters, whitespace, the name of a registered tokenizer, or a "
+        "regular expression (default: news; plain for tagged texts).",
     ),
-    RunOption("input.encoding", str, "Encoding of text files; utf-8 by default."),
-    RunOption("features.preset", str, "conll or seminars; the TOML file's table features has more.", "--features"),
-    RunOption("features.pos", bool, "Use the column pos; such a model cannot tag raw text.", "--pos/--no-pos"),
+    RunOption("input.encoding", str, "Encoding of text files (default: utf-8)."),
+    RunOption(
+        "features.preset",
+        str,
+        "Set of features: conll, seminars or none (default: conll; seminars for tagged texts). The table features of "
+        "a TOML file changes single settings of it.",
+        "--features",
+    ),
+    RunOption(
+        "features.pos",
+        bool,
+        "Use the column pos; such a model cannot tag raw text (default: --no-pos).",
+        "--pos/--no-pos",
+    ),
     RunOption(
         "features.columns",
         list,
-        "Further columns to make features of, such as chunk,lemma; such a model cannot tag raw text.",
+        "Further columns to make features of, such as chunk,lemma; such a model cannot tag raw text (default: none).",
         "--feature-columns",
     ),
     RunOption(
         "features.template",
         Path,
-        "A feature template as in CRF++, with lines such as U01:%x[-1,0]/%x[0,pos]; in place of the other features, "
+        "A feature template as in CRF++, with lines such as U01:%x[-1,0]/%x[0,pos]. It replaces the other features, "
         "unless --features names some.",
     ),
     RunOption(
         "features.gazetteers",
         dict,
-        "A file with one name per line; tokens in it have a feature, called by the file's name or by NAME. May be "
+        "A file with one name per line; tokens in it get a feature called NAME (default: the name of the file). May be "
         "repeated.",
         "--gazetteer",
     ),
-    RunOption("features.own", list, "Features that a plugin registers, by name.", "--own-features"),
+    RunOption("features.own", list, "Names of features that a plugin registers (default: none).", "--own-features"),
     RunOption(
         "scheme",
         str,
-        "Label scheme of the model: BIO (the default), BIOES, BILOU, BMES, IOB1 or IO; none keeps tags as they are.",
+        "Label scheme of the model: BIO, BIOES, BILOU, BMES, IOB1 or IO; none keeps tags as they are (default: BIO).",
     ),
-    RunOption("model", str, "chain, skip-chain or graph."),
-    RunOption("options.min_frequency", int, "Features on fewer tokens are dropped; 2 by default."),
+    RunOption("model", str, "Model: chain, skip-chain or graph (default: chain; graph for graphs)."),
+    RunOption("options.min_frequency", int, "Drop features that occur on fewer tokens (default: 2)."),
 )
 
 #: How a run learns, is scored and is shown.
 LEARNING_OPTIONS = (
     RunOption("dev", Path, "Labelled data to score the model on."),
-    RunOption("test", Path, "More labelled data to score it on; the report shows this one if both are given."),
+    RunOption("test", Path, "More labelled data to score the model on; if both are given, the report shows this one."),
     RunOption(
         "options.method",
         str,
-        "The learner: exact (the default of chains), cccp (that of skip chains), cccp-empirical, camel0, piecewise, "
-        "lbp, trw, convex, pseudolikelihood, piecewise-pseudolikelihood, ups or pseudo-moments; graphs have CAMEL with "
-        "a convex entropy by default.",
+        "Learner: exact, cccp, cccp-empirical, camel0, piecewise, lbp, trw, convex, pseudolikelihood, "
+        "piecewise-pseudolikelihood, ups or pseudo-moments (default: exact for chains, cccp for skip chains, CAMEL "
+        "with a convex entropy for graphs).",
         "--method -m",
     ),
     RunOption(
         "options.prior_variance",
         number_or_name,
-        "Variance of the Gaussian prior, 10 by default; inf for no prior, cv to choose it by cross-validation.",
+        "Variance of the Gaussian prior; inf for no prior, cv to choose it by cross-validation (default: 10).",
     ),
-    RunOption("options.l1", float, "Coefficient of an L1 penalty."),
-    RunOption("options.tolerance", float, "Tolerance at which learning stops."),
-    RunOption("options.max_iterations", int, "Limit on iterations, over all sessions.", limit=True),
-    RunOption("options.max_seconds", float, "Time limit of learning in this session.", limit=True),
-    RunOption("options.n_threads", int, "Threads; one per core by default.", "--threads", limit=True),
-    RunOption("options.seed", int, "Seed of learners that draw random numbers."),
-    RunOption("checkpoint_every", int, "Iterations between checkpoints; 100 by default, 0 for none."),
-    RunOption("report", bool, "Write report.html.", "--report/--no-report"),
+    RunOption("options.l1", float, "Coefficient of an L1 penalty (default: 0)."),
+    RunOption("options.tolerance", float, "Tolerance at which learning stops (default: 1e-4; 1e-3 for graphs)."),
+    RunOption("options.max_iterations", int, "Most iterations, over all sessions (default: 10000).", limit=True),
+    RunOption("options.max_seconds", float, "Most seconds of learning in a session (default: no limit).", limit=True),
+    RunOption("options.n_threads", int, "Number of threads (default: one per core).", "--threads", limit=True),
+    RunOption("options.seed", int, "Seed of learners that draw random numbers (default: 0)."),
+    RunOption("checkpoint_every", int, "Iterations between checkpoints; 0 for none (default: 100)."),
+    RunOption("report", bool, "Write report.html (default: --report).", "--report/--no-report"),
 )
 
 

@@ -40,19 +40,19 @@ def train_command(
     train: Annotated[
         list[Path] | None,
         typer.Argument(
-            metavar="FILE...", help="Training data: column files, tagged texts (a folder), graphs, or a pack."
+            metavar="FILE...", help="Training data: files of columns, a folder of tagged texts, graphs, or a pack."
         ),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="The run folder; bactrian-run by default.")
+        Path | None, typer.Option("--output", "-o", help="Run folder to write (default: bactrian-run).")
     ] = None,
     resume: Annotated[
-        Path | None, typer.Option(metavar="RUN", help="Continue a run that was interrupted or stopped at a limit.")
+        Path | None, typer.Option(metavar="RUN", help="Run to continue, which was interrupted or stopped at a limit.")
     ] = None,
     config: Config = None,
     **options: Any,
 ) -> None:
-    """Learn a model from labelled text or graphs; write a run folder.
+    """Learn a model from labelled text or graphs, and write a run folder.
 
     Ctrl-C stops after the current iteration and keeps the model; --resume continues from the last checkpoint. Exit code
     0: done; 1: stopped short, results kept; 2: bad input, nothing written.
@@ -234,11 +234,13 @@ PACK_EXAMPLES = (
 def pack_command(
     train: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="FILE...", help="Training data: column files, tagged texts or graphs."),
+        typer.Argument(metavar="FILE...", help="Training data: files of columns, tagged texts or graphs."),
     ] = None,
-    output: Annotated[Path, typer.Option("--output", "-o", help="The folder.")] = Path("bactrian-pack"),
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write.")] = Path("bactrian-pack"),
     config: Config = None,
-    chunk: Annotated[int, typer.Option(min=1, help="Tokens or nodes of a chunk: one is in memory at a time.")] = 50_000,
+    chunk: Annotated[
+        int, typer.Option(min=1, help="Tokens or nodes in a chunk, of which one is in memory at a time.")
+    ] = 50_000,
     **options: Any,
 ) -> None:
     """Pack labelled data into a folder that train goes through chunk by chunk.
