@@ -85,6 +85,9 @@ class LinearChainCRF(SequenceCRF):
     [['B', 'A']]
     """
 
+    #: On CoNLL-2003 F1 was the same as with 1e-4, after three quarters of the evaluations or less.
+    tolerance: float = 1e-3
+
     def _quick_labels(self, rows: dict[str, Rows], given: EdgesGiven) -> Ints | None:
         """By Viterbi, where all transitions share one table and no two labellings tie."""
         if given.features or given.skips is not None:
