@@ -134,4 +134,6 @@ def warn_stopped(solution: Solution) -> None:
     """Warn of learning that stopped short, at the line of whoever called the library."""
     if not solution.converged:
         advice = f"; {solution.status.advice}" if solution.status.advice else ""
+        if solution.method == "convex":
+            advice = advice.replace("choose method='convex', or a smaller", "choose a larger tolerance or a smaller")
         warn(f"{solution.method}: {solution.status}{advice}", ConvergenceWarning)
