@@ -146,9 +146,9 @@ def test_bad_tables(text, options, message, table, tmp_path, capsys):
     [
         ("lung", "expected a question such as P(lung | smoker=yes), found 'lung'"),
         ("P(lung | smoker=yes | age=old)", "expected a question"),
-        ("P()", "'' is no variable"),
+        ("P()", "'' is not a variable"),
         ("P(lung | smoker)", "'smoker' behind the bar needs a state"),
-        ("P(lung=)", "'lung=' is no variable"),
+        ("P(lung=)", "'lung=' is not a variable"),
         ("P(x)", "there is no variable 'x'; the variables are age, smoker, lung, kids"),
         ("P(lung | smoker=maybe)", "given: 'smoker' has no state 'maybe', only no, yes"),
         ("P(kids=7)", "event: 'kids' has no state '7', only 0, 1, 2"),

@@ -117,7 +117,7 @@ def _terms(text: str, question: str) -> tuple[tuple[str, ...], dict[str, str]]:
     for term in text.split(","):
         name, equals, state = (part.strip() for part in term.partition("="))
         if not name or (equals and not state) or name in free or name in fixed:
-            raise ValueError(f"{_EXPECTED}: {term.strip()!r} is no variable, or is there twice, in {question!r}")
+            raise ValueError(f"{_EXPECTED}: {term.strip()!r} is not a variable, or is there twice, in {question!r}")
         if equals:
             fixed[name] = state
         else:

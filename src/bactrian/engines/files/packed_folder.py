@@ -138,7 +138,7 @@ class PackedFolder:
                 raise ValueError("its checksum does not fit its content")
         except FileNotFoundError:
             raise ValueError(
-                f"{folder} is no folder of packed data, or was not finished: it has no pack.json"
+                f"{folder} is not a folder of packed data, or was not finished: it has no pack.json"
             ) from None
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"{folder / 'pack.json'} is damaged: {error}") from None

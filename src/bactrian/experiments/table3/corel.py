@@ -87,7 +87,7 @@ def read_corel(folder: str | Path) -> CorelImages:
     except KeyError as missing:
         raise ValueError(f"{path} must hold the arrays images and labels: {missing}") from missing
     except (zipfile.BadZipFile, ValueError, EOFError) as damage:
-        raise ValueError(f"{path} is no NumPy archive of plain arrays: {damage}") from damage
+        raise ValueError(f"{path} is not a NumPy archive of plain arrays: {damage}") from damage
     if images.dtype != np.uint8 or images.ndim != 4 or images.shape[3] != 3:
         raise ValueError(f"{path}: images must be uint8 of shape (n, h, w, 3), found {images.dtype} {images.shape}")
     if labels.shape != images.shape[:3] or labels.dtype.kind not in "iu":
