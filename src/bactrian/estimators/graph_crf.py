@@ -48,7 +48,7 @@ TOLERANCE, LABEL_TOLERANCE = 1e-3, 1e-2
 _PER_LABEL = 2_000.0
 
 #: Variance of the scores of a node, and of an edge, under the prior "auto".
-_AUTO = {"nodes": 20.0, "edges": 3.0}
+_AUTO = {"nodes": 30.0, "edges": 10.0}
 
 
 def _is_auto(prior_variance: Any) -> bool:
@@ -485,8 +485,8 @@ class GraphCRF(GraphEstimator):
         about as fast as CAMEL(0); with matched inference it was the most accurate of all on noisy grids, ahead of
         CAMEL(0), CCCP and likelihood with belief propagation.
     prior_variance : "auto", float, mapping, "cv" or None
-        Variance of the Gaussian prior on weights. ``"auto"`` is 20 divided by the mean squared norm of the features of
-        a node, and 3 divided by that of an edge, or 3 where edges have none: the unit of features does not matter. A
+        Variance of the Gaussian prior on weights. ``"auto"`` is 30 divided by the mean squared norm of the features of
+        a node, and 10 divided by that of an edge, or 10 where edges have none: the unit of features does not matter. A
         mapping has one for each block: ``{"nodes": 10.0, "edges": 0.1}``, None for no prior, 10 for blocks left out;
         deviations of pooled tables are the block ``"deviations"``, by default with a tenth of the variance of the
         edges. ``"cv"`` has it chosen by cross-validation, over graphs, or over the nodes of a single graph, predicted
