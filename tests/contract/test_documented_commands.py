@@ -84,11 +84,14 @@ def options_of(words):
     import typer
 
     command = typer.main.get_command(app)
+    common = {option for parameter in command.params for option in parameter.opts}
+    while words[0] in common:
+        words = words[2:]
     while getattr(command, "commands", None):
         assert words[0] in command.commands, words
         command, words = command.commands[words[0]], words[1:]
     found = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
-    return found | {"-h", "--help"}
+    return found | common | {"-h", "--help"}
 
 
 @pytest.mark.slow
