@@ -318,7 +318,8 @@ def test_the_tutorial_runs():
     )
 
 
-def test_default_learning_of_sharp_pictures_takes_no_detours():
+@pytest.mark.parametrize("noise", [0.2, 0.05])
+def test_default_learning_of_sharp_pictures_takes_no_detours(noise):
     """Sweeps oscillate here without damping; those that merely take long need more of them, not more damping."""
     rng = np.random.default_rng(0)
     rows, columns = np.mgrid[:40, :50]
@@ -329,7 +330,7 @@ def test_default_learning_of_sharp_pictures_takes_no_detours():
         for k in range(1, 4):
             height, width = rng.integers(10, 30), rng.integers(10, 40)
             labels[(rows - height) ** 2 + (columns - width) ** 2 < rng.integers(6, 12) ** 2] = k
-        X.append(colours[labels] + rng.normal(0, 0.2, (40, 50, 3)))
+        X.append(colours[labels] + rng.normal(0, noise, (40, 50, 3)))
         y.append(labels)
     seen = []
     crf = bt.GridCRF(max_iterations=400).fit(X, y, callback=seen.append)
