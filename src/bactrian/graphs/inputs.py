@@ -58,6 +58,13 @@ class BundledRows:
         return sp.csr_array(self.own + self.use @ self.bundles)
 
 
+def squared(matrix: Any) -> Any:
+    """Rows of squares; what is in several bundles of a row counts for each by itself."""
+    if isinstance(matrix, BundledRows):
+        return BundledRows(matrix.own.power(2), matrix.use, matrix.bundles.power(2))
+    return matrix.power(2) if sp.issparse(matrix) else np.square(matrix)
+
+
 def checked_rows(matrix: Any, name: str) -> Any:
     """Finite rows of real numbers, dense or sparse CSR float64 or bundled, or an error that calls them ``name``."""
     if isinstance(matrix, BundledRows):
