@@ -28,7 +28,7 @@ def demo_command(
         Path, typer.Option("--output", "-o", help="The report, an HTML file; in a folder, report.html.")
     ] = Path("bactrian-demo/report.html"),
     method: Annotated[
-        list[str] | None, typer.Option("--method", "-m", help="A learner; may be repeated. All of them by default.")
+        list[str] | None, typer.Option("--method", "-m", help="Learner to try; may be repeated (default: all).")
     ] = None,
     train: Annotated[int, typer.Option(help="Images to learn from.")] = 40,
     test: Annotated[int, typer.Option(help="Images to restore.")] = 300,
@@ -38,9 +38,9 @@ def demo_command(
     noise: Annotated[float, typer.Option(help="Standard deviation of the noise; pixels are 0 or 1.")] = 0.5,
     seed: Annotated[int, typer.Option(help="Seed of the choice of images and of the noise.")] = 0,
     max_seconds: Annotated[
-        float | None, typer.Option(callback=positive, help="Limit of each learner's training; none by default.")
+        float | None, typer.Option(callback=positive, help="Most seconds of training per learner (default: no limit).")
     ] = None,
-    threads: Annotated[int | None, typer.Option(help="Threads; one per core by default.")] = None,
+    threads: Annotated[int | None, typer.Option(help="Number of threads (default: one per core).")] = None,
 ) -> None:
     """Restore noisy digits and tag announcements, every learner in turn, and write a report.
 

@@ -30,7 +30,7 @@ def fit_command(
     hidden: Annotated[
         list[str] | None, typer.Option(metavar="NAME=STATES", help="A variable that no column shows; may be repeated.")
     ] = None,
-    starts: Annotated[int | None, typer.Option(help="Starts with hidden variables; 5 by default.")] = None,
+    starts: Annotated[int | None, typer.Option(help="Number of starts with hidden variables (default: 5).")] = None,
     method: Annotated[str, typer.Option(help="auto, or a learner such as exact, cccp, pseudolikelihood.")] = "auto",
     prior_variance: Annotated[float, typer.Option(callback=positive, help="Of the Gaussian prior.")] = 10.0,
     seconds: Annotated[float | None, typer.Option(callback=positive, help="Time limit.")] = None,

@@ -101,8 +101,8 @@ def infer_command(
             help="Most that the clique tables of exact may take; models without loops need none.",
         ),
     ] = "4GiB",  # type: ignore[assignment]
-    seed: Annotated[int | None, typer.Option(min=0, help="Seed of trw, mean-field and gibbs; 0 by default.")] = None,
-    threads: Annotated[int | None, typer.Option(min=1, help="Threads; one per core by default.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed of trw, mean-field and gibbs (default: 0).")] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Number of threads (default: one per core).")] = None,
 ) -> None:
     """Marginals (MAR), partition function (PR) or most probable assignment (MPE) of a UAI model.
 

@@ -22,18 +22,18 @@ Data = Annotated[Path, typer.Option("--data", "-d", help="Folder with the data s
 Output = Annotated[Path | None, typer.Option("--output", "-o", help="Write the table: .html or .json.")]
 Quick = Annotated[bool, typer.Option("--quick", help="A small part of the data, to see that it works.")]
 Rows = Annotated[
-    list[str] | None, typer.Option("--rows", help="A row of the table, by name; may be repeated. All by default.")
+    list[str] | None, typer.Option("--rows", help="Row of the table, by name; may be repeated (default: all).")
 ]
 Seconds = Annotated[
     float | None,
     typer.Option(
         "--seconds",
         callback=positive,
-        help="Time limit of each fit, none by default. Rows that it stops depend on your machine, and say so.",
+        help="Most seconds of each fit (default: no limit). Rows that it stops depend on your machine, and say so.",
     ),
 ]
 Splits = Annotated[
-    int | None, typer.Option("--splits", min=1, help="Splits of the data; those of the paper by default.")
+    int | None, typer.Option("--splits", min=1, help="Number of splits of the data (default: those of the paper).")
 ]
 
 #: Without a terminal, progress is printed as lines, this often.

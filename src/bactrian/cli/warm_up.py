@@ -85,7 +85,7 @@ KINDS: dict[str, Callable[[], None]] = {
 def warm_up_command(
     kinds: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[KIND...]", help=f"What to compile for: {', '.join(KINDS)}. All of them by default."),
+        typer.Argument(metavar="[KIND...]", help=f"What to compile for: {', '.join(KINDS)} (default: all)."),
     ] = None,
 ) -> None:
     """Compile what learning and prediction use, so that later commands and programs start at once.
