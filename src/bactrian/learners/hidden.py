@@ -92,10 +92,10 @@ class Hidden:
             if settings.state is not None:
                 dual.take_up(settings.state)
             seen = _clamped_dual(clamped, learner.carving(clamped, settings).whole, dual, run, workers)
-            # What the clamped dual says must be settled, or the difference is no bound: at a saddle by propagation.
-            passes = Likelihood("lbp", settings.tolerance, _MAX_SWEEPS) if seen.has_saddle else None
-            objective = passes.objective(seen, run) if passes else ProfiledObjective(seen, accuracy=run.accuracy)
             linearised = dual.relinearises
+            # A linearised clamped dual must be settled, or the difference is no bound: by belief propagation.
+            passes = Likelihood("lbp", settings.tolerance, _MAX_SWEEPS) if linearised else None
+            objective = passes.objective(seen, run) if passes else ProfiledObjective(seen, accuracy=run.accuracy)
             difference = _Difference(ProfiledObjective(dual, accuracy=run.accuracy), objective, linearised=linearised)
             inner = _ProfiledDifference(dual, run, difference)
             weights, status = learner.relinearise(run, inner, learner.linearisation(dual), run.initial_weights())
