@@ -32,10 +32,34 @@ def test_zones_are_fitted_as_alone(n_threads):
     for z, margins in enumerate(zones):
         alone = bt.MarkovRandomField(method="auto").fit_marginals(margins, base=base)
         assert fitted.totals[z] == alone.total_
-        np.testing.assert_array_equal(joint[z], alone.marginal(NAMES))
+        np.testing.assert_allclose(joint[z], alone.marginal(NAMES), rtol=1e-9)
     rows = fitted[2].sample(int(fitted.totals[2]), rounded=True)
     assert np.array_equal(np.bincount(rows[:, 2], minlength=3), zones[2][1].table)
     assert [field.total_ for field in fitted[:2]] == fitted.totals[:2].tolist()
+
+
+def test_noisy_and_exact_zones_side_by_side_are_fitted_as_alone():
+    zones, base = zones_of(6)
+    rng = np.random.default_rng(1)
+    for margins in zones[::2]:
+        margins[:] = [bt.Marginal(m.names, m.table + rng.normal(0.0, 3.0, m.table.shape), stddev=3.0) for m in margins]
+    zones[1][2] = bt.Marginal(zones[1][2].names, zones[1][2].table, stddev=2.0)
+    field = bt.MarkovRandomField(method="auto", tolerance=1e-9)
+    one, three = (field.set_params(n_threads=n).fit_zones(zones, base=base) for n in (1, 3))
+    assert one.converged.all()
+    for z, margins in enumerate(zones):
+        alone = bt.MarkovRandomField(method="auto", tolerance=1e-9).fit_marginals(margins, base=base)
+        np.testing.assert_allclose(one[z].marginal(NAMES), alone.marginal(NAMES), atol=1e-7)
+        np.testing.assert_array_equal(one[z].weights_, three[z].weights_)
+        assert one[z].solution_.moment_gap <= 1e-9 * one.totals[z]
+
+
+def test_limits_of_zones():
+    zones, _ = zones_of(4)
+    with pytest.warns(bt.ConvergenceWarning, match="4 of 4 zones stopped short; .*iteration limit"):
+        bt.MarkovRandomField(method="auto", max_iterations=1).fit_zones(zones)
+    with pytest.warns(bt.ConvergenceWarning, match="zones stopped short; .*time limit"):
+        bt.MarkovRandomField(method="auto", max_seconds=0.0).fit_zones(zones)
 
 
 def test_zones_that_contradict_themselves_are_named():

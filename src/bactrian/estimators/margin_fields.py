@@ -106,7 +106,7 @@ class MarginField(Field):
     ) -> Zones:
         """Fit a field to the margins of each of many zones, which are over the same variables in every zone.
 
-        The junction tree is planned once, and zones are shared among ``n_threads`` threads. Each zone is fitted as by
+        The junction tree is planned once, zones are fitted side by side, on ``n_threads`` threads. Each is fitted as by
         :meth:`fit_marginals`, to its own total; the field itself is left as it is.
 
         Parameters

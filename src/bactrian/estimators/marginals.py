@@ -445,6 +445,11 @@ def fit_margins(
     return found
 
 
+def tolerance_of(problem: MarginProblem, options: FitOptions) -> float:
+    """Part of the total to which margins are met; exact ones are met more closely."""
+    return options.tolerance if problem.precision.any() else _EXACTLY * options.tolerance
+
+
 def fit_with(
     checked: CheckedMargins, tree: MarginTree | None, method: Any, entropy_weight: float, options: FitOptions
 ) -> MarginFit:
@@ -468,10 +473,9 @@ def fit_with(
             return fit_with_learner(problem, chosen, limits, graph)
 
     words = list(checked.contradictions)
-    is_exact = not problem.precision.any()
     impossible = False
     try:
-        solution, cells = fit(problem, _EXACTLY * options.tolerance if is_exact else options.tolerance)
+        solution, cells = fit(problem, tolerance_of(problem, options))
         contradictory = solution.status in (Status.UNBOUNDED, Status.STALLED)
         contradictory = contradictory and solution.moment_gap > AGREEMENT * checked.total
     except NoStateError:

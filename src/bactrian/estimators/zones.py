@@ -17,8 +17,10 @@ from bactrian.estimators.marginals import (
     MarginFit,
     check_margins,
     fit_with,
+    tolerance_of,
 )
 from bactrian.learners.margins import FitOptions, tree_of
+from bactrian.learners.zone_margins import fit_side_by_side
 from bactrian.solvers.solution import ConvergenceWarning
 
 
@@ -96,20 +98,23 @@ def fit_all(
     options: FitOptions,
     n_threads: int | None,
 ) -> list[MarginFit]:
-    """Fit every zone on the junction tree that all share."""
-    tree = tree_of(checked[0].problem(entropy_weight, nearest=False), memory_budget, refuse=True)
-    found: list[MarginFit | None] = [None] * len(checked)
-
-    def task(_: int, first: int, last: int) -> None:
-        for z in range(first, last):
-            found[z] = fit_with(checked[z], tree, "exact", entropy_weight, options)
-
-    workers = Workers(n_threads)
+    """Fit every zone on the junction tree that all share; zones that contradict themselves by themselves."""
+    problems = [zone.problem(entropy_weight, nearest=not zone.is_consistent) for zone in checked]
+    tree = tree_of(problems[0], memory_budget, refuse=True)
+    assert tree is not None
+    tolerances = np.array([tolerance_of(problem, options) for problem in problems])
+    graph = problems[0].graph(regions=False)
     with single_threaded_blas():
-        workers.run(task, np.linspace(0, len(checked), min(len(checked), 8 * workers.n_threads) + 1).astype(np.int64))
-    done = [fit for fit in found if fit is not None]
-    _warn(done)
-    return done
+        solved = fit_side_by_side(problems, tree, tolerances, options, Workers(n_threads))
+    found = []
+    for zone, problem, done in zip(checked, problems, solved, strict=True):
+        if done is None:
+            found.append(fit_with(zone, tree, "exact", entropy_weight, options))
+        else:
+            residuals = zone.residuals(problem.split(done[1]), zone.contradictions)
+            found.append(MarginFit(problem, graph, done[0], "exact", done[1], residuals))
+    _warn(found)
+    return found
 
 
 def _warn(found: Sequence[MarginFit]) -> None:

@@ -36,7 +36,7 @@ import scipy.sparse as sp
 
 from bactrian.arrays import Bools, Floats, Ints
 from bactrian.camel.memories import make_memory
-from bactrian.engines.numba.junction import calibrate
+from bactrian.engines.numba.junction import calibrate, calibrate_rows
 from bactrian.engines.numba.threads import Deadline, Workers
 from bactrian.graphs.elimination import MemoryBudgetError, junction_tree
 from bactrian.graphs.graph import ClusterGraph, Scope
@@ -75,6 +75,19 @@ class MarginProblem:
     def bounds(self) -> Ints:
         """(n_margins + 1,) where the cells of each margin begin."""
         return pointer([int(np.prod(self.cardinalities[list(scope)])) for scope in self.scopes])
+
+    @property
+    def scale(self) -> Floats:
+        """(n_cells,) 1 / sqrt of a guess at the curvature of each weight: its count and its noise."""
+        curvature = np.maximum(self.observed, 0.0) + self.precision
+        scale: Floats = 1.0 / np.sqrt(np.maximum(curvature, max(1e-3 * self.total / max(curvature.size, 1), 1e-300)))
+        return scale
+
+    @property
+    def least(self) -> float:
+        """What D cannot fall below where exact margins are those of a distribution; -inf where some are noisy."""
+        base = sum(float(table[np.isfinite(table)].min()) for _, table in self.base)
+        return -np.inf if self.precision.any() else self.total * (base - _SLACK)
 
     def split(self, cells: Floats) -> list[Floats]:
         """Tables of the margins, one axis per variable."""
@@ -115,6 +128,13 @@ class MarginTree:
         beliefs = np.zeros(scores.size)
         return calibrate(self._plan, scores, beliefs), beliefs
 
+    def calibrated_rows(self, scores: Floats, workers: Workers) -> tuple[Floats, Floats]:
+        """The same of many sets of scores, one per row, shared among threads."""
+        beliefs, log_z = np.zeros(scores.shape), np.zeros(scores.shape[0])
+        blocks = np.unique(np.linspace(0, log_z.size, 8 * workers.n_threads + 1).astype(np.int64))
+        workers.run(lambda _, first, last: calibrate_rows(self._plan, scores, beliefs, log_z, first, last), blocks)
+        return log_z, beliefs
+
 
 @dataclass(frozen=True)
 class FitOptions:
@@ -146,7 +166,7 @@ def fit_exactly(
     objective = _TreeObjective(problem, tree)
     began, deadline = time.perf_counter(), Deadline(options.max_seconds)
     tolerance = options.tolerance * problem.total
-    least = -np.inf if problem.precision.any() else problem.total * (_least_base(problem) - _SLACK)
+    least = problem.least
     proved = False
 
     def after_step(step: Any) -> bool:
@@ -185,30 +205,39 @@ def fit_exactly(
         status = Status.CONVERGED
     elif proved:
         status = Status.UNBOUNDED
-    seconds = time.perf_counter() - began
-    record = Record(0, value, gap, 0.0, minimum.iterations, objective.evaluations, 0, seconds)
+    spent = time.perf_counter() - began
     weights = objective.unscaled(minimum.x)
-    solution = Solution(
+    counts = minimum.iterations, objective.evaluations
+    return exact_solution(problem, weights, objective.beliefs, status, value, gap, *counts, spent), objective.beliefs
+
+
+def exact_solution(
+    problem: MarginProblem,
+    weights: Floats,
+    beliefs: Floats,
+    status: Status,
+    value: float,
+    gap: float,
+    iterations: int,
+    evaluations: int,
+    seconds: float,
+) -> Solution:
+    """What a fit on a junction tree found."""
+    return Solution(
         weights=weights,
         status=status,
-        history=(record,),
+        history=(Record(0, value, gap, 0.0, iterations, evaluations, 0, seconds),),
         objective=value,
         moment_gap=gap,
         violation=0.0,
-        beliefs=[problem.split(objective.beliefs)],
+        beliefs=[problem.split(beliefs)],
         method="exact",
         seconds=seconds,
-        evaluations=objective.evaluations,
+        evaluations=evaluations,
     )
-    return solution, objective.beliefs
 
 
-def _least_base(problem: MarginProblem) -> float:
-    """A lower bound of E log q over all distributions that q allows."""
-    return float(sum(table[np.isfinite(table)].min() for _, table in problem.base))
-
-
-class _Gauge:
+class Gauge:
     """Directions along which the tables of overlapping noisy margins change and their product does not.
 
     A table over {a, b} may gain u(a) if another with a loses it: log Z stays, and D is the prior's parabola alone,
@@ -243,23 +272,25 @@ class _Gauge:
             return
         lift = (np.ones(sum(map(len, rows))), (np.concatenate(rows), np.concatenate(columns)))
         self._lift = sp.csr_array(lift, shape=(problem.observed.size, n))
-        self._project = sp.csr_array(self._lift.T)
-        self._state, self._share, self._n_states = np.concatenate(states), np.concatenate(shares), n_states
-        self._scale = 1.0 / np.sqrt(np.maximum(self._project @ problem.precision, 1e-300))
+        at = (np.concatenate(states), np.arange(n))
+        shared = sp.csr_array((np.ones(n), at), shape=(n_states, n))
+        mean = sp.csr_array((np.concatenate(shares), at), shape=(n_states, n))
+        self._centred = sp.csr_array(self._lift @ (sp.eye_array(n) - shared.T @ mean))
+        self._transposed = sp.csr_array(self._centred.T)
 
-    def _centred(self, values: Floats) -> Floats:
-        mean = np.bincount(self._state, weights=self._share * values, minlength=self._n_states)
-        centred: Floats = values - mean[self._state]
-        return centred
+    def scale(self, precision: Floats) -> Floats:
+        """1 / sqrt of the curvature of each t; precisions may have one column per problem, as all others here."""
+        scale: Floats = 1.0 / np.sqrt(np.maximum(self._lift.T @ precision, 1e-300))
+        return scale
 
     def weights(self, t: Floats) -> Floats:
-        """G t."""
-        weights: Floats = self._lift @ self._centred(self._scale * t)
+        """G t, for t in units of the cells' weights."""
+        weights: Floats = self._centred @ t
         return weights
 
     def gradient(self, gap: Floats) -> Floats:
         """G' applied to a gradient in the weights."""
-        slope: Floats = self._scale * self._centred(self._project @ gap)
+        slope: Floats = self._transposed @ gap
         return slope
 
 
@@ -272,22 +303,23 @@ class _TreeObjective:
             [np.where(problem.forbidden, -np.inf, 0.0), *(table.ravel() for _, table in problem.base)]
         )
         self._free = ~problem.forbidden
-        curvature = np.maximum(problem.observed, 0.0) + problem.precision
-        self._scale = 1.0 / np.sqrt(np.maximum(curvature, max(1e-3 * problem.total / max(curvature.size, 1), 1e-300)))
+        self._scale = problem.scale
         self.least_scale = float(self._scale[self._free].min(initial=np.inf)) if self._free.any() else 1.0
-        self._gauge = _Gauge(problem) if problem.precision.any() else None
+        gauge = Gauge(problem) if problem.precision.any() else None
+        self._gauge = gauge if gauge is not None and gauge.n else None
+        self._gauge_scale = np.zeros(0) if self._gauge is None else self._gauge.scale(problem.precision)
         self.evaluations = 0
         self.beliefs: Floats = np.zeros(0)
         self.value, self.largest_gap = np.inf, np.inf
 
     def scaled(self, weights: Floats) -> Floats:
-        return np.concatenate([weights / self._scale, np.zeros(self._gauge.n if self._gauge else 0)])
+        return np.concatenate([weights / self._scale, np.zeros(self._gauge_scale.size)])
 
     def unscaled(self, x: Floats) -> Floats:
         n = self._scale.size
         weights = x[:n] * self._scale
-        if self._gauge is not None and self._gauge.n:
-            weights += self._gauge.weights(x[n:])
+        if self._gauge is not None:
+            weights += self._gauge.weights(self._gauge_scale * x[n:])
         return np.where(self._free, weights, 0.0)
 
     def value_and_gradient(self, x: Floats) -> tuple[float, Floats]:
@@ -303,8 +335,8 @@ class _TreeObjective:
         value = problem.total * log_z - weights @ problem.observed + 0.5 * weights @ (problem.precision * weights)
         self.value, self.largest_gap = float(value), float(np.abs(gap).max(initial=0.0))
         slope = self._scale * gap
-        if self._gauge is not None and self._gauge.n:
-            slope = np.concatenate([slope, self._gauge.gradient(gap)])
+        if self._gauge is not None:
+            slope = np.concatenate([slope, self._gauge_scale * self._gauge.gradient(gap)])
         return self.value, slope
 
 

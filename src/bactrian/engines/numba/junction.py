@@ -341,3 +341,10 @@ def calibrate(plan: TreePlan, scores: Floats, beliefs: Floats) -> float:
         _distribute(plan, tables, sepsets, depth, message, logs)
     _read_off(plan, tables, pooled, beliefs, logs)
     return log_partition
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def calibrate_rows(plan: TreePlan, scores: Floats, beliefs: Floats, log_z: Floats, first: int, last: int) -> None:
+    """:func:`calibrate` of rows ``first:last``, one per set of scores."""
+    for row in range(first, last):
+        log_z[row] = calibrate(plan, scores[row], beliefs[row])
