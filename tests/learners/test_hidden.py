@@ -275,3 +275,18 @@ def test_limits_and_callbacks() -> None:
     assert [progress.iteration for progress in seen] == list(range(1, 9))
     values = [field.objective(progress.weights, rows, counts, allowed) for progress in seen]
     assert all(b < a for a, b in itertools.pairwise(values))  # the likelihood rises with every step
+
+
+@pytest.mark.parametrize("method", ["convex", "trw", "camel0"])
+def test_messages_of_both_models_stay_warm(method):
+    """An evaluation makes about twice the sweeps of one with complete data: one set for each model."""
+    rng = np.random.default_rng(0)
+    labels = [rng.integers(0, 3, (5, 5)) for _ in range(12)]
+    X = [np.eye(3)[label] + rng.normal(0.0, 1.0, (5, 5, 3)) for label in labels]
+    holey = [np.where(rng.random(label.shape) < 0.3, -1, label) for label in labels]
+    sweeps = []
+    for y in (labels, holey):
+        found = bt.learn(bt.GridCRF().encode(X, y), method, prior_variance=1.0, n_threads=1)
+        assert found.converged
+        sweeps.append(found.history[-1].sweeps / found.evaluations)
+    assert sweeps[1] < 3.5 * sweeps[0]

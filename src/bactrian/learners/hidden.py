@@ -31,6 +31,7 @@ from bactrian.camel.messages import Messages
 from bactrian.camel.prior import Prior
 from bactrian.camel.profiled import Profiled, ProfiledObjective
 from bactrian.camel.run import InnerResult, Run, Settings
+from bactrian.camel.schedule import SCHEDULE
 from bactrian.engines.numba.arithmetic import WIDEST
 from bactrian.engines.numba.layout import Layout
 from bactrian.engines.numba.threads import Workers
@@ -95,8 +96,9 @@ class Hidden:
             linearised = dual.relinearises
             # A linearised clamped dual must be settled, or the difference is no bound: by belief propagation.
             passes = Likelihood("lbp", settings.tolerance, _MAX_SWEEPS) if linearised else None
-            objective = passes.objective(seen, run) if passes else ProfiledObjective(seen, accuracy=run.accuracy)
-            difference = _Difference(ProfiledObjective(dual, accuracy=run.accuracy), objective, linearised=linearised)
+            accuracy = run.accuracy if linearised else SCHEDULE.loosest  # follows the gap down
+            objective = passes.objective(seen, run) if passes else ProfiledObjective(seen, accuracy=accuracy)
+            difference = _Difference(ProfiledObjective(dual, accuracy=accuracy), objective, linearised=linearised)
             inner = _ProfiledDifference(dual, run, difference)
             weights, status = learner.relinearise(run, inner, learner.linearisation(dual), run.initial_weights())
             return run.finish(inner, weights, status)
@@ -185,6 +187,7 @@ class _Difference:
 
     def value_and_gradient(self, weights: Floats) -> tuple[float, Floats]:
         """The difference and its gradient."""
+        self.forget()  # a side whose value rises is no worse for it, and its messages are the nearest
         self._free.value_and_gradient(weights)
         if self._seen is None or not self.linearised:
             self._clamped.value_and_gradient(weights)
@@ -206,6 +209,14 @@ class _ProfiledDifference(Profiled):
     """The profiled solver of a difference, whose value is no bound before messages of both models have settled."""
 
     objective: Any
+    _settled = False
+
+    def _value_and_gradient(self, weights: Floats) -> tuple[float, Floats]:
+        value, gradient = super()._value_and_gradient(weights)
+        self._settled |= self.reliable
+        # Where time runs out amid sweeps the difference may be anything, and must not pass for a better point.
+        cut_short = self._settled and self.dual.late and not self.reliable
+        return (np.inf if cut_short else value), gradient
 
     @property
     def reliable(self) -> bool:
