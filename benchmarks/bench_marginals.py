@@ -122,13 +122,16 @@ def synthetic(arguments: argparse.Namespace, peer: Mbi | None) -> None:
 
             flat = [bt.Marginal([names[v] for v in s], np.full((4, 4, 4), n / 64), stddev=10.0 * n) for s in others]
 
-            def ours(method: str, margins: Any = margins, **options: Any) -> Any:
-                field = bt.MarkovRandomField(method=method, tolerance=1e-5, **options)
-                return field.fit_marginals(margins, dict.fromkeys(names, 4), total=n)
+            def ours(method: str, margins: Any = margins, weight: float = 0.01, rounds: int = 1) -> Any:
+                field = bt.MarkovRandomField(method=method, tolerance=1e-5)
+                return field.fit_marginals(
+                    margins, dict.fromkeys(names, 4), total=n, entropy_weight=weight, rounds=rounds
+                )
 
             runs: dict[str, Any] = {"exact": lambda: ours("exact")}
-            runs["regions"] = lambda: ours("cccp", memory_budget=0)
-            runs["saturated"] = lambda margins=[*margins, *flat]: ours("cccp", margins, memory_budget=0)
+            runs["exact, 3 rounds"] = lambda: ours("exact", weight=0.15, rounds=3)
+            runs["regions"] = lambda: ours("cccp")
+            runs["saturated"] = lambda margins=[*margins, *flat]: ours("cccp", margins)
             if peer is not None:
                 runs["mbi, exact"] = partial(
                     peer.fit, names, sizes, measured, noisy, stddev, n, iters=arguments.iterations

@@ -106,6 +106,28 @@ def test_noisy_margins_equal_a_dense_solve_of_the_primal(seed, weight):
         np.testing.assert_allclose(entry.z, entry.difference / s)
 
 
+@pytest.mark.parametrize("budget", [2**28, 0])
+def test_a_further_round_is_a_fit_with_the_last_one_as_base(budget):
+    rng = np.random.default_rng(0)
+    p = rng.dirichlet(np.ones(24)).reshape(2, 3, 4)
+    tables = {("a", "b"): p.sum(axis=2), ("b", "c"): p.sum(axis=0), ("a",): p.sum(axis=(1, 2))}
+    margins = [bt.Marginal(s, 500 * t + rng.normal(0, 6, t.shape), stddev=6.0) for s, t in tables.items()]
+    method = "exact" if budget else "cccp"
+
+    def fit(**options):
+        field = bt.MarkovRandomField(method=method, memory_budget=budget, tolerance=1e-9)
+        return field.fit_marginals(margins, total=500, entropy_weight=0.3, **options)
+
+    first = fit()
+    weights = np.split(first.weights_, np.cumsum([m.table.size for m in margins])[:-1])
+    base = [bt.Marginal(m.names, np.exp(w).reshape(m.table.shape)) for m, w in zip(margins, weights, strict=True)]
+    again, second = fit(base=base), fit(rounds=2)
+    for one, other in zip(again.residuals_, second.residuals_, strict=True):
+        np.testing.assert_allclose(one.fitted, other.fitted, atol=1e-4)
+    given = [np.abs(field.residuals_[1].difference).sum() for field in (first, second, fit(rounds=5))]
+    assert given[0] > given[1] > given[2]
+
+
 def test_total_is_estimated_from_noisy_margins_by_their_variances():
     margins = [bt.Marginal("a", [60.0, 50.0], stddev=1.0), bt.Marginal("b", [40.0, 50.0, 0.0], stddev=3.0)]
     field = bt.MarkovRandomField(method="auto").fit_marginals(margins)
@@ -284,6 +306,7 @@ def test_bad_tables_are_refused(make, message):
         ([bt.Marginal(*GOOD)], {"total": -1.0}, "total must be positive and finite"),
         ([bt.Marginal(*GOOD)], {"total": "many"}, "total must be a number"),
         ([bt.Marginal(*GOOD)], {"entropy_weight": 0.0}, "entropy_weight must be positive"),
+        ([bt.Marginal(*GOOD)], {"rounds": 0}, "rounds must be at least 1, found 0"),
         ([bt.Marginal(*GOOD)], {"impossible": [{"a": 0}]}, r"margins\[0\] gives 50 to a=0, which impossible\[0\] says"),
         ([bt.Marginal(*GOOD)], {"impossible": [{"z": 0}]}, r"impossible\[0\]: there is no variable 'z'"),
         ([bt.Marginal(*GOOD)], {"impossible": [{"a": 7}]}, r"impossible\[0\]: 'a' has states 0 to 1, found 7"),

@@ -48,6 +48,7 @@ class MarginField(Field):
         base: Any = None,
         impossible: Sequence[Mapping[str, Any]] = (),
         entropy_weight: float = 0.01,
+        rounds: int = 1,
         callback: Callback | None = None,
     ) -> Self:
         """Learn from tables of counts where there are no rows: the distribution of maximum entropy.
@@ -74,6 +75,10 @@ class MarginField(Field):
             Combinations of states that cannot be, such as ``{"age": "0-15", "married": "yes"}``.
         entropy_weight : float
             Weight of the entropy against noise: 1 is the likelihood's scale, which over-smooths.
+        rounds : int
+            Fits in a row, each to the noisy counts and what all earlier ones left of them: the entropy's bias goes, and
+            its smoothing of small counts stays. Three with ``entropy_weight=0.15`` are a little closer to the truth
+            than one with 0.01.
         callback : callable, optional
             Sees a :class:`Progress` after every iteration; returning True stops learning.
 
@@ -88,11 +93,12 @@ class MarginField(Field):
         """
         self.check_params()
         check_number("entropy_weight", entropy_weight, positive=True, below=np.inf)
+        check_number("rounds", rounds, least=1, whole=True)
         checked = check_margins(margins, cardinalities, total, base, impossible)
         options = FitOptions(
             self.tolerance, self.max_iterations, self.max_seconds, self.n_threads, self.seed, callback=callback
         )
-        found = fit_margins(checked, self.method, float(entropy_weight), self.memory_budget, options)
+        found = fit_margins(checked, self.method, float(entropy_weight), self.memory_budget, options, rounds)
         return self._adopt_margins(checked.variables, found)
 
     def fit_zones(

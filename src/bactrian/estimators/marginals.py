@@ -431,13 +431,18 @@ class MarginFit:
 
 
 def fit_margins(
-    checked: CheckedMargins, method: Any, entropy_weight: float, memory_budget: int, options: FitOptions
+    checked: CheckedMargins,
+    method: Any,
+    entropy_weight: float,
+    memory_budget: int,
+    options: FitOptions,
+    rounds: int = 1,
 ) -> MarginFit:
     """Learn from margins by the junction tree or on regions, as ``method`` and memory say; warns of what is amiss."""
     problem = checked.problem(entropy_weight, nearest=not checked.is_consistent)
     tries = isinstance(method, str) and method in ("auto", "exact")
     tree = tree_of(problem, memory_budget, refuse=method == "exact") if tries else None
-    found = fit_with(checked, tree, method, entropy_weight, options)
+    found = fit_with(checked, tree, method, entropy_weight, options, rounds)
     if not found.solution.converged:
         warnings.warn(f"{found.solution.method}: {found.solution.status}", ConvergenceWarning, stacklevel=3)
     if found.residuals.contradictions:
@@ -451,11 +456,17 @@ def tolerance_of(problem: MarginProblem, options: FitOptions) -> float:
 
 
 def fit_with(
-    checked: CheckedMargins, tree: MarginTree | None, method: Any, entropy_weight: float, options: FitOptions
+    checked: CheckedMargins,
+    tree: MarginTree | None,
+    method: Any,
+    entropy_weight: float,
+    options: FitOptions,
+    rounds: int = 1,
 ) -> MarginFit:
     """Learn on a junction tree, or on regions where there is none.
 
-    Where exact margins contradict each other, this is the nearest answer by least squares.
+    Where exact margins contradict each other, this is the nearest answer by least squares. Each round after the first
+    adds what the last one left of noisy counts to them (Osher et al., Multiscale Modeling & Simulation 4(2), 2005).
     """
     nearest = not checked.is_consistent
     problem = checked.problem(entropy_weight, nearest=nearest)
@@ -486,6 +497,12 @@ def fit_with(
         problem = checked.problem(entropy_weight, nearest=True)
         solution, cells = fit(problem, options.tolerance)
         words.append(_no_distribution(checked, problem.split(checked.total * cells)))
+        nearest = True
+    raised = problem
+    for _ in range(0 if nearest else rounds - 1):
+        left = np.where(problem.precision > 0.0, problem.observed - problem.total * cells, 0.0)
+        raised = replace(raised, observed=raised.observed + left)
+        solution, cells = fit(raised, tolerance_of(problem, options))
     return MarginFit(problem, graph, solution, chosen, cells, checked.residuals(problem.split(cells), words))
 
 
