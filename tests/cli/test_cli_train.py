@@ -167,7 +167,7 @@ def test_graphs(name, data, tmp_path, capsys):
     path = tmp_path / "run"
     code, out, err = run(["train", data / name, "--test", data / name, "-o", path], capsys)
     assert code == 0, err
-    assert "% of" in out
+    assert "node accuracy" in out
     assert "learner     convex," in out
     code, out, _ = run(["predict", path, data / name, "--probabilities"], capsys)
     records = [json.loads(line) for line in out.splitlines()]

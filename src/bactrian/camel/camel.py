@@ -7,7 +7,7 @@ at the last beliefs and the problem solved again (Section 3 of the paper; Yuille
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -35,7 +35,7 @@ from bactrian.solvers.solution import Solution, Status
 _ENTROPIES = ("bethe", "clusters", "trw", "convex")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Camel:
     """A learner in the frame of the paper.
 
@@ -110,6 +110,11 @@ class Camel:
             raise ValueError(f"share must be between 0 and 1, found {self.share}")
         if not self.consistency and self.entropy != "clusters":
             raise ValueError("without consistency the sepset entropies have no meaning; use entropy='clusters'")
+
+    def __repr__(self) -> str:
+        """Settings that are not the usual ones."""
+        entries = [(entry.name, getattr(self, entry.name), entry.default) for entry in fields(self)]
+        return f"Camel({', '.join(f'{name}={value!r}' for name, value, usual in entries if value != usual)})"
 
     @property
     def name(self) -> str:

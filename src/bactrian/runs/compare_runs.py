@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -96,15 +95,6 @@ def _files(paths: Sequence[str]) -> str:
     return ", ".join(Path(path).name for path in paths)
 
 
-def learner_name(method: Any, name: str) -> str:
-    """What to call a learner: its own name, or where that is all of its settings, those that are not the usual."""
-    if not dataclasses.is_dataclass(method) or name != repr(method):
-        return name
-    entries = [(entry.name, getattr(method, entry.name), entry.default) for entry in dataclasses.fields(method)]
-    changed = ", ".join(f"{key}={value!r}" for key, value, usual in entries if value != usual)
-    return f"{type(method).__name__}({changed})"
-
-
 def _names(runs: Sequence[FittedRun]) -> list[str]:
     names = [run.folder.path.resolve().name for run in runs]
     return names if len(set(names)) == len(names) else [str(run.folder.path) for run in runs]
@@ -122,7 +112,7 @@ def _evaluation(run: FittedRun, known: Mapping[str, RunEvaluation]) -> RunEvalua
 
 def _entry(name: str, run: FittedRun, evaluation: RunEvaluation | None) -> Entry:
     solution = run.estimator.solution_
-    description = f"{run.settings.model}, {learner_name(run.estimator.method, solution.method)}"
+    description = f"{run.settings.model}, {solution.method}"
     if evaluation is None:
         stored = run.folder.read_metrics()
         scores = stored.get("test") or stored.get("dev") or {}

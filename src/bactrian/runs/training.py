@@ -14,7 +14,6 @@ from bactrian.errors import warn
 from bactrian.graphs.graph_data import GraphData
 from bactrian.parallel.communicator import Alone, Communicator, total
 from bactrian.runs.checkpoints import Checkpoint, learn_in_segments
-from bactrian.runs.compare_runs import learner_name
 from bactrian.runs.fitted_run import FittedRun, RunEvaluation, evaluate_run
 from bactrian.runs.folders import RunFolder, in_words, write_json
 from bactrian.runs.graph_files import places_of
@@ -169,7 +168,7 @@ def _train(
         if isinstance(encoded, GraphData) and communicator.size == 1:
             solution = estimator.settled(encoded, solution)
     estimator.adopt(solution)
-    metrics = _training_metrics(solution, estimator.method, trace)
+    metrics = _training_metrics(solution, trace)
     if isinstance(data, RunData) and hasattr(estimator, "n_skips_"):
         metrics["skip_edges"], metrics["documents"] = estimator.n_skips_, len(data.documents)
     if communicator.rank > 0:
@@ -199,11 +198,11 @@ def _warn_of_long_documents(settings: RunSettings, data: RunData) -> None:
         )
 
 
-def _training_metrics(solution: Solution, method: Any, trace: list[Progress]) -> dict[str, Any]:
+def _training_metrics(solution: Solution, trace: list[Progress]) -> dict[str, Any]:
     return {
         "status": solution.status.name,
         "status_in_words": in_words(solution.status, solution.attained),
-        "method": learner_name(method, solution.method),
+        "method": solution.method,
         "objective": solution.objective,
         "moment_gap": solution.moment_gap,
         "violation": solution.violation,
