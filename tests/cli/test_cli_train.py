@@ -9,6 +9,7 @@ import pytest
 
 import bactrian as bt
 from bactrian.cli import main
+from bactrian.cli.run_options import LEARNING_OPTIONS
 from bactrian.experiments.announcements.generator import make_announcements
 from bactrian.experiments.paper_table import PaperTable
 from bactrian.learners.learn import METHODS
@@ -463,6 +464,20 @@ def test_help_shows_an_example(name, capsys):
     assert code == 0
     assert f"bactrian {name}" in out
     assert "Example" in out
+
+
+def test_help_says_the_defaults_of_the_estimators():
+    """A default that changes must change in the help."""
+    words = {option.setting: option.help for option in LEARNING_OPTIONS}
+    chain, skip, graph = bt.LinearChainCRF(), bt.SkipChainCRF(), bt.GraphCRF()
+    assert (chain.tolerance, graph.tolerance, skip.tolerance) == (1e-3, 1e-3, 1e-4)
+    assert "(default: 1e-3; 1e-4 for skip chains)" in words["options.tolerance"]
+    assert (chain.prior_variance, skip.prior_variance, graph.prior_variance) == (10.0, 10.0, "auto")
+    assert "(default: 10; for graphs auto," in words["options.prior_variance"]
+    assert (chain.method, skip.method) == ("exact", "cccp")
+    assert "(default: exact for chains, cccp for skip chains" in words["options.method"]
+    assert {chain.max_iterations, skip.max_iterations, graph.max_iterations} == {10_000}
+    assert "(default: 10000)" in words["options.max_iterations"]
 
 
 def test_help_names_every_learner(capsys, monkeypatch):

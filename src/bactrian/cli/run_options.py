@@ -142,10 +142,11 @@ LEARNING_OPTIONS = (
     RunOption(
         "options.prior_variance",
         number_or_name,
-        "Variance of the Gaussian prior; inf for no prior, cv to choose it by cross-validation (default: 10).",
+        "Variance of the Gaussian prior; inf for no prior, cv to choose it by cross-validation (default: 10; for "
+        "graphs auto, by the scale of the features).",
     ),
     RunOption("options.l1", float, "Coefficient of an L1 penalty (default: 0)."),
-    RunOption("options.tolerance", float, "Tolerance at which learning stops (default: 1e-4; 1e-3 for graphs)."),
+    RunOption("options.tolerance", float, "Tolerance at which learning stops (default: 1e-3; 1e-4 for skip chains)."),
     RunOption("options.max_iterations", int, "Most iterations, over all sessions (default: 10000).", limit=True),
     RunOption("options.max_seconds", float, "Most seconds of learning in a session (default: no limit).", limit=True),
     RunOption("options.n_threads", int, "Number of threads (default: one per core).", "--threads", limit=True),
