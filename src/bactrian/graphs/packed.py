@@ -95,6 +95,10 @@ class PackedData:
             observations=observations,
         )
 
+    def share(self, _rank: int, _size: int) -> PackedData:
+        """What one of several ranks learns from: all of it, since each brings its own."""
+        return self
+
     def require_rows(self, learner: str) -> None:
         """Refuse data of which only the moments are known, on behalf of a learner that looks at rows."""
         if self.observations is None:

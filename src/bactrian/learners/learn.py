@@ -179,7 +179,7 @@ def learn(
     workers = Workers(n_threads)
     communicator = communicator or Alone()
     packed = _own_part(data, communicator)
-    if isinstance(packed, PackedFolder) and not isinstance(learner, Camel | Likelihood):
+    if not (packed.in_memory or isinstance(learner, Camel | Likelihood)):
         raise ValueError(
             f"{learner.name} does not learn from a folder of packed data; choose a learner of the CAMEL family, such "
             "as 'cccp', 'camel0' or 'piecewise', or 'convex' or 'trw', or 'exact' for chains and trees"
@@ -300,11 +300,17 @@ def _with_lines(callback: Callback | None, tolerance: float) -> Callback:
     return follow
 
 
+def packed_once(data: Any) -> PackedData | PackedFolder:
+    """Data as learners take them: packed, unless they are already, in memory or in a folder."""
+    packed: PackedData | PackedFolder = data if hasattr(data, "in_memory") else pack(data)
+    return packed
+
+
 def _own_part(data: Any, communicator: Communicator) -> PackedData | PackedFolder:
     """The data of this rank, packed; if one rank refuses its data all do, since they would wait for it."""
     refusal = None
     try:
-        packed = data.share(communicator.rank, communicator.size) if isinstance(data, PackedFolder) else pack(data)
+        packed = packed_once(data).share(communicator.rank, communicator.size)
     except Exception as problem:
         if communicator.size == 1:
             raise

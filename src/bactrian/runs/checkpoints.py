@@ -20,10 +20,8 @@ import numpy as np
 
 from bactrian.arrays import Floats
 from bactrian.camel.camel import Camel
-from bactrian.engines.files.packed_folder import PackedFolder
 from bactrian.estimators.saving import ModelFileError, SavedModel, read_model, write_model
-from bactrian.graphs.packing import pack
-from bactrian.learners.learn import METHODS, learn
+from bactrian.learners.learn import METHODS, learn, packed_once
 from bactrian.parallel.communicator import Alone, Communicator, anywhere, total
 from bactrian.solvers.solution import (
     Callback,
@@ -166,7 +164,7 @@ def learn_in_segments(
         Iterations before the checkpoint count too, but only the seconds of this call.
     """
     began = time.perf_counter()
-    data = data if isinstance(data, PackedFolder) else pack(data)
+    data = packed_once(data)
     uses_state = isinstance(METHODS.get(method) if isinstance(method, str) else method, Camel)
     at = checkpoint
     while True:
