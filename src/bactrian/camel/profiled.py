@@ -37,10 +37,10 @@ class ProfiledObjective:
         self.max_sweeps = max_sweeps if dual.consistency else 0
         self.tree_sweeps = tree_sweeps
         self.damping = 0.0
-        self.evaluations = 0
-        self.failures = 0
+        self.evaluations = self.sweeps = self.failures = 0
         self.converged = True
         self.last: Evaluation | None = None
+        self.weights: Any = None  # of the last evaluation
         self._is_saddle = dual.has_saddle and tree_sweeps > max_sweeps
         self._is_exact = tree_sweeps < max_sweeps and dual.is_forest
         self._keeps = dual.consistency and not self._is_exact
@@ -73,10 +73,18 @@ class ProfiledObjective:
         dual = self.dual
         if self.last is not None and (self.last.value > self._best_value or dual.late):
             dual.recall()
-        self.last = self._evaluate(weights)
         before = SCHEDULE.oscillates
-        for _ in range(SCHEDULE.most_rounds):
-            if not self._is_saddle or self.converged or dual.late:
+        for left in range(SCHEDULE.most_rounds, -1, -1):
+            self.evaluations += 1
+            self.last = dual.evaluate(
+                weights,
+                tolerance=0.0 if self._is_exact else self.accuracy,  # all of the few sweeps that a tree needs
+                max_sweeps=self.max_sweeps,
+                tree_sweeps=self.tree_sweeps,
+                damping=self.damping,
+            )
+            self.converged = self.last.residual <= max(self.accuracy, dual.finest)
+            if not self._is_saddle or self.converged or dual.late or left == 0:
                 break
             # What still shrinks needs further sweeps; what goes back and forth needs damping.
             if self.last.residual > 0.5 * before:
@@ -84,24 +92,13 @@ class ProfiledObjective:
                     break
                 self.damping = 0.5 + 0.5 * self.damping
             before = self.last.residual
-            self.last = self._evaluate(weights)
+        assert self.last is not None
+        self.weights, self.sweeps = weights, self.sweeps + self.last.sweeps
         self.failures += self._is_saddle and not self.converged
         if self.last.value <= self._best_value and self._keeps and not dual.late:
             self._best_value = self.last.value
             dual.remember()
         return self.last.value, self.last.gradient
-
-    def _evaluate(self, weights: Vector) -> Evaluation:
-        self.evaluations += 1
-        evaluation = self.dual.evaluate(
-            weights,
-            tolerance=0.0 if self._is_exact else self.accuracy,  # all of the few sweeps that a tree needs
-            max_sweeps=self.max_sweeps,
-            tree_sweeps=self.tree_sweeps,
-            damping=self.damping,
-        )
-        self.converged = evaluation.residual <= max(self.accuracy, self.dual.finest)
-        return evaluation
 
 
 class Profiled:
@@ -119,15 +116,18 @@ class Profiled:
         loosest = max(self._finest, SCHEDULE.loosest_at_saddle) if saddle else SCHEDULE.loosest
         self.objective: ProfiledObjective = objective or ProfiledObjective(dual, accuracy=loosest)
         self.memory = dual.vectors.memory(dual.data.n_weights)
-        self.sweeps = 0
         self._evaluations_before = 0
         self._value_before = np.inf
-        self._evaluated: Any = None  # weights of the last evaluation
 
     @property
     def evaluations(self) -> int:
         """Evaluations of the dual so far."""
         return self.objective.evaluations
+
+    @property
+    def sweeps(self) -> int:
+        """Sweeps of all instances so far."""
+        return self.objective.sweeps
 
     @property
     def failures(self) -> int:
@@ -148,7 +148,7 @@ class Profiled:
             objective.forget()
             self._evaluations_before, self._value_before = objective.evaluations, np.inf
             minimum = minimise(
-                self._value_and_gradient,
+                objective.value_and_gradient,
                 weights,
                 tolerance=tolerance,
                 relative=relative,
@@ -177,7 +177,7 @@ class Profiled:
                 and not self.dual.relinearises
                 and self.dual.consistency
             ):
-                _, gradient = self._value_and_gradient(weights)
+                _, gradient = objective.value_and_gradient(weights)
                 gap = largest_slope(weights, gradient, run.settings.prior.l1)
                 if gap > tolerance and objective.accuracy > SCHEDULE.sharpest:
                     objective.accuracy = max(SCHEDULE.sharpest, 0.01 * objective.accuracy)
@@ -196,23 +196,16 @@ class Profiled:
 
     def evaluate(self, weights: Vector) -> Evaluation:
         """See :class:`InnerSolver`; where time is up and they were evaluated last, that has to do."""
-        if not (weights is self._evaluated and self.run.is_late()):
+        if not (weights is self.objective.weights and self.run.is_late()):
             self.objective.accuracy = min(self.objective.accuracy, self._finest)
-            self._value_and_gradient(weights)
+            self.objective.value_and_gradient(weights)
         assert self.objective.last is not None
         return self.objective.last
-
-    def _value_and_gradient(self, weights: Vector) -> tuple[float, Vector]:
-        value, gradient = self.objective.value_and_gradient(weights)
-        self._evaluated = weights
-        assert self.objective.last is not None
-        self.sweeps += self.objective.last.sweeps
-        return value, gradient
 
     def _after_step(self, step: Step) -> bool:
         objective, run = self.objective, self.run
         assert objective.last is not None
-        if step.x is self._evaluated:
+        if step.x is objective.weights:
             objective.accept()
         wanted = 0.1 * step.gradient_norm / run.gap_scale
         if wanted < objective.accuracy:

@@ -62,7 +62,10 @@ class InnerSolver(Protocol):
     """Minimises the dual from given weights and the dual's multipliers; keeps what helps the next solve."""
 
     dual: Any
-    sweeps: int
+
+    @property
+    def sweeps(self) -> int:
+        """Sweeps of all instances so far."""
 
     @property
     def evaluations(self) -> int:

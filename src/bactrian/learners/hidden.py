@@ -140,7 +140,9 @@ class _Difference:
         self._free, self._clamped, self.linearised = free, clamped, linearised
         self._seen: tuple[Floats, Evaluation] | None = None
         self.last: Evaluation | None = None
-        self.hopeless = False
+        self.weights: Any = None  # of the last evaluation
+        self.sweeps = 0
+        self.hopeless = self._settled = False
 
     def look_again(self) -> None:
         """Take the clamped dual anew where it is evaluated next."""
@@ -202,21 +204,17 @@ class _Difference:
             free.sweeps + clamped.sweeps,
             larger(free.residual, clamped.residual),
         )
-        return self.last.value, self.last.gradient
+        self.weights, self.sweeps = weights, self.sweeps + self.last.sweeps
+        self._settled |= self.converged
+        # Where time runs out amid sweeps the difference may be anything, and must not pass for a better point.
+        cut_short = self._settled and self._free.dual.late and not self.converged
+        return (np.inf if cut_short else self.last.value), self.last.gradient
 
 
 class _ProfiledDifference(Profiled):
     """The profiled solver of a difference, whose value is no bound before messages of both models have settled."""
 
     objective: Any
-    _settled = False
-
-    def _value_and_gradient(self, weights: Floats) -> tuple[float, Floats]:
-        value, gradient = super()._value_and_gradient(weights)
-        self._settled |= self.reliable
-        # Where time runs out amid sweeps the difference may be anything, and must not pass for a better point.
-        cut_short = self._settled and self.dual.late and not self.reliable
-        return (np.inf if cut_short else value), gradient
 
     @property
     def reliable(self) -> bool:

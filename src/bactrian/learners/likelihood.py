@@ -135,8 +135,8 @@ class PropagatedObjective:
         self.accuracy = accuracy
         self.max_sweeps = max_sweeps
         self.tame = tame
-        self.evaluations = 0
-        self.failures = 0
+        self.evaluations = self.sweeps = self.failures = 0
+        self.weights: Any = None  # of the last evaluation
         self._in_a_row = 0
         self.last: Evaluation | None = None
         self.converged = True
@@ -177,6 +177,7 @@ class PropagatedObjective:
         self.last = dual.evaluate(weights, residual=residual, sweeps=int(progress.iterations.sum()))
         self.converged = self.last.residual < np.inf  # on every rank
         self.evaluations += 1
+        self.weights, self.sweeps = weights, self.sweeps + self.last.sweeps
         self.failures += not self.converged
         self._in_a_row = 0 if self.converged else self._in_a_row + 1
         if self.converged and self.last.value <= self._best_value:

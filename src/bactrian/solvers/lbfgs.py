@@ -241,7 +241,7 @@ def minimise(
     value, gradient = value_and_gradient(x)
     value += float(l1_vector @ np.abs(x)) if sparse else 0.0
     gradient = _copied(gradient)
-    function = _Trials(value_and_gradient, interrupt)
+    trials = _Trials(interrupt)
     if interrupt is not None and interrupt():
         return Minimum(x, value, gradient, 0, Outcome.STOPPED, tolerance)
     retried = False
@@ -257,8 +257,8 @@ def minimise(
         if norm <= tolerance:
             return Minimum(x, value, gradient, iteration, Outcome.CONVERGED, tolerance)
         better = value < best_value - _PROGRESS * max(1.0, abs(value)) or norm < 0.9 * best_norm
-        idle = 0 if better else idle + max(1, function.trials // _TRIALS)
-        function.trials = 0
+        idle = 0 if better else idle + max(1, trials.made // _TRIALS)
+        trials.made = 0
         if better:  # and only then: small steps in a row must add up
             best_value, best_norm, cleared = min(best_value, value), min(best_norm, norm), False
         if idle >= _PATIENCE and not cleared:
@@ -273,12 +273,12 @@ def minimise(
         found = None
         try:
             if sparse:
-                descent, found = _orthant_step(function, memory, x, value, slope, l1_vector)
+                descent, found = _orthant_step(value_and_gradient, trials, memory, x, value, slope, l1_vector)
             else:
                 direction = memory.direction(slope)
                 descent = float(memory.inner(direction[None], slope[None])[0, 0])
                 if descent < 0.0:
-                    found = _wolfe_search(function, memory, x, value, direction, descent)
+                    found = _wolfe_search(value_and_gradient, trials, memory, x, value, direction, descent)
         except _CutShortError:
             return Minimum(x, value, gradient, iteration, Outcome.STOPPED, tolerance)
         if found is None:
@@ -301,20 +301,17 @@ class _CutShortError(Exception):
 
 
 class _Trials:
-    """The function at the trial points of a line search; counts them, and raises an error where one was cut short."""
+    """Counts the trial points of line searches, and raises an error where the evaluation of one was cut short."""
 
-    def __init__(
-        self, function: Callable[[Floats], tuple[float, Floats]], interrupt: Callable[[], bool] | None
-    ) -> None:
-        self._function, self._interrupt = function, interrupt
-        self.trials = 0
+    def __init__(self, interrupt: Callable[[], bool] | None) -> None:
+        self._interrupt = interrupt
+        self.made = 0
 
-    def __call__(self, x: Floats) -> tuple[float, Floats]:
-        self.trials += 1
-        found = self._function(x)
+    def count(self) -> None:
+        """After each evaluation."""
+        self.made += 1
         if self._interrupt is not None and self._interrupt():
             raise _CutShortError
-        return found
 
 
 def pseudo_gradient(x: Floats, gradient: Floats, l1: float | Floats) -> Floats:
@@ -338,6 +335,7 @@ _Found = tuple[Floats, float, Floats] | None
 
 def _wolfe_search(
     function: Callable[[Floats], tuple[float, Floats]],
+    trials: _Trials,
     memory: Memory,
     x: Floats,
     value: float,
@@ -358,6 +356,7 @@ def _wolfe_search(
         trial = t * direction
         trial += x
         trial_value, trial_gradient = function(trial)
+        trials.count()
         finite = np.isfinite(trial_value)
         slope = float(memory.inner(direction[None], trial_gradient[None])[0, 0]) if finite else np.nan
         enough = finite and trial_value <= value + _ARMIJO * t * descent
@@ -398,6 +397,7 @@ def _interpolate(
 
 def _orthant_step(
     function: Callable[[Floats], tuple[float, Floats]],
+    trials: _Trials,
     memory: Memory,
     x: Floats,
     value: float,
@@ -426,6 +426,7 @@ def _orthant_step(
         trial = x.copy()  # the function may keep it
         trial[free] = inside
         trial_value, trial_gradient = function(trial)
+        trials.count()
         trial_value += float(l1 @ np.abs(inside))
         decrease = float(memory.inner(slope[None], (inside - begin)[None])[0, 0])
         if np.isfinite(trial_value) and trial_value <= value + _ARMIJO * decrease + noise and decrease < 0.0:
