@@ -296,7 +296,7 @@ class Field(DensityMixin, LearnedEstimator):  # type: ignore[misc]  # scikit-lea
         Examples
         --------
         >>> import bactrian as bt
-        >>> field = bt.MarkovRandomField(prior_variance=None).fit([[0, 0], [0, 1], [1, 1], [0, 0]])
+        >>> field = bt.MarkovRandomField(prior_variance=None).fit([[0, 0], [0, 1], [1, 1], [0, 0], [1, 0]])
         >>> round(field.probability({1: 0}, given={0: 0}), 3)
         0.667
         """

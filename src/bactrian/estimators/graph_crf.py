@@ -172,6 +172,8 @@ class GraphEstimator(LearnedEstimator):
     def _prior(self) -> Any:
         if not _is_auto(self.prior_variance):
             return super()._prior()
+        if not hasattr(self, "mean_squares_"):
+            raise ValueError("prior_variance='auto' needs the scale of the features, which older files do not have")
         return {name: value / self.mean_squares_[name] for name, value in _AUTO.items()}
 
     def _blocks(self) -> list[Block]:
@@ -420,6 +422,8 @@ class GraphEstimator(LearnedEstimator):
             "intercepts": list(self.intercepts_),
             "n_features": self.n_features_in_,
             "n_edge_features": self.n_edge_features_,
+            "n_known": self.n_known_,
+            "mean_squares": self.mean_squares_,
         }
         return attributes, {"classes": self.classes_} if numbers else {}
 
@@ -434,6 +438,11 @@ class GraphEstimator(LearnedEstimator):
         node, edge = attributes["intercepts"]
         self.intercepts_ = bool(node), bool(edge)
         self.n_features_in_, self.n_edge_features_ = attributes["n_features"], attributes["n_edge_features"]
+        if "mean_squares" in attributes:  # older files have none
+            self.n_known_ = float(attributes["n_known"])
+            self.mean_squares_ = {name: float(attributes["mean_squares"][name]) for name in _AUTO}
+            if not all(0.0 < value < np.inf for value in (*self.mean_squares_.values(), 1.0 + self.n_known_)):
+                raise ValueError("its features or labels have no scale")
         for size in (self.n_features_in_, 0 if self.n_edge_features_ is None else self.n_edge_features_):
             check_number("its number of features", size, least=0, whole=True)
             if not size <= self.weights_.size:  # before any array is made
@@ -545,9 +554,9 @@ class GraphCRF(GraphEstimator):
     >>> y = [["sky", "sky", "sky"], ["sea", "sea"], ["sky"]]
     >>> crf = bt.GraphCRF(method="cccp").fit(X, y)
     >>> crf.predict([([[-0.3], [0.1]], [(0, 1)])])
-    [array(['sea', 'sea'], dtype='<U3')]
+    [array(['sea', 'sky'], dtype='<U3')]
     >>> crf.predict_marginals([([[-0.3], [0.1]], [(0, 1)])], known=[["", "sky"]])[0].round(2)
-    array([[0.23, 0.77],
+    array([[0.32, 0.68],
            [0.  , 1.  ]])
     """
 

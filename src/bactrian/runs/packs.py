@@ -117,10 +117,16 @@ def _graph_parts(settings: RunSettings, estimator: Any, chunk: int) -> Iterator[
     estimator.set_params(labels=sorted(classes))
 
     def parts() -> Iterator[GraphData]:
+        known, sizes, squares = 0.0, np.zeros(2), np.zeros(2)
         for batch in batches(labelled_graphs(settings.train), lambda graph: len(graph.node_features), chunk):
             with places_of([graph.place for graph in batch]):
                 part = estimator.encode([graph.inputs for graph in batch], [graph.labels for graph in batch])
             estimator.set_params(warm_start=True)
+            known += estimator.n_known_
+            size = np.array([part.n_nodes, len(part.edges)])
+            sizes, squares = sizes + size, squares + size * list(estimator.mean_squares_.values())
             yield part
+        means = np.where(sizes > 0, squares / np.maximum(sizes, 1), 1.0)
+        estimator.n_known_, estimator.mean_squares_ = known, {"nodes": float(means[0]), "edges": float(means[1])}
 
     return parts()
