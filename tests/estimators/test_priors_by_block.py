@@ -87,7 +87,7 @@ def test_numbers_reach_learning_as_they_are() -> None:
         ({"nodes": -1.0}, r"prior_variance\['nodes'\] must be positive, or None for no prior, found -1.0"),
         ({"nodes": "ten"}, r"prior_variance\['nodes'\] must be positive"),
         ({"nodes": True}, r"prior_variance\['nodes'\] must be positive"),
-        ("evidence", "a mapping by block or 'cv', found 'evidence'"),
+        ("evidence", "must be 'auto', a number, None, a mapping by block or 'cv', found 'evidence'"),
         (-3.0, "must be positive"),
         ([1.0, 2.0], "one variance per weight"),
     ],

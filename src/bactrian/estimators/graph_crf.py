@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from bactrian.arrays import Floats, real_numbers
 from bactrian.camel.camel import Camel
-from bactrian.errors import check_choice, check_flag, check_number
+from bactrian.errors import ArgumentError, check_choice, check_flag, check_number
 from bactrian.estimators.base import LearnedEstimator
 from bactrian.estimators.graph_arrays import StackedGraphs, node_weights, stack_graphs, weight_layers
 from bactrian.estimators.labels import (
@@ -167,6 +167,9 @@ class GraphEstimator(LearnedEstimator):
         return options
 
     def _check_prior(self, options: dict[str, Any], prior_variance: Any) -> None:
+        if isinstance(prior_variance, str) and prior_variance not in ("auto", "cv"):
+            expected = "must be 'auto', a number, None, a mapping by block or 'cv'"
+            raise ArgumentError("prior_variance", f"{expected}, found {prior_variance!r}")
         super()._check_prior(options, VARIANCE if _is_auto(prior_variance) else prior_variance)
 
     def _prior(self) -> Any:
