@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from sklearn.base import clone
 
 import bactrian as bt
+from bactrian.camel.entropy import carve
+from bactrian.camel.messages import Messages
+from bactrian.engines.numba.threads import Workers
+from bactrian.graphs.packing import pack
+from bactrian.inference.propagation import contracts
 from bactrian.learners.learn import followed
 
 
@@ -121,6 +128,31 @@ def test_where_there_is_one_fixed_point_nothing_changes():
     assert np.array_equal(crf.weights_, plain.weights)
     assert crf.solution_.path is None
     assert crf.solution_.attained > 0.999
+
+
+@pytest.mark.parametrize(("n", "labels"), [(5, 2), (6, 3)])
+def test_belief_propagation_contracts_up_to_the_bound(n, labels):
+    """On the complete graph with equal Potts tables the spectral radius is (n - 2) tanh(J / 2)."""
+    clusters = [(v,) for v in range(n)] + list(itertools.combinations(range(n), 2))
+    model = bt.LogLinearModel(
+        bt.ClusterGraph([labels] * n, clusters),
+        [np.eye(labels, 2 * labels)] * n
+        + [np.eye(labels).reshape(-1, 1) * np.eye(2 * labels)[-1]] * (len(clusters) - n),
+    )
+    data = pack(bt.Samples(model, [[0] * n]))
+    messages = Messages(data, carve(data, "bethe").whole, Workers(1))
+    limit = 2.0 * np.arctanh(1.0 / (n - 2))
+    rng = np.random.default_rng(0)
+    for factor, expected in ((0.99, True), (1.01, False)):
+        weights = np.append(rng.normal(size=2 * labels - 1), factor * limit)
+        messages.set_weights(weights)
+        assert contracts(messages) == expected
+        weights[:-1] = 0.0
+        start = bt.infer(model, weights, "bp", tolerance=1e-12)
+        favoured = np.tile(np.eye(labels)[0] * 5.0, start.messages.multipliers.size // labels)
+        start = replace(start, messages=replace(start.messages, multipliers=favoured))
+        end = bt.infer(model, weights, "bp", tolerance=1e-12, start=start, max_iterations=20_000)
+        assert (np.abs(np.stack(end.variables) - 1.0 / labels).max() < 1e-3) == (expected or labels > 2)
 
 
 def test_trees_and_concave_entropies_attain_what_they_learn():

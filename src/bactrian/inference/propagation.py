@@ -34,6 +34,8 @@ from bactrian.inference.result import InferenceResult
 
 #: Tables with more entries than this are not measured for their strength.
 _LARGEST_MEASURED = 4096
+#: Powers of the matrix whose spectral radius is bounded.
+_POWERS = 8
 
 
 class BeliefReader(MessageTables):
@@ -106,6 +108,33 @@ def parallel(problem: Problem, messages: Messages, progress: SweepProgress, tole
     return advance
 
 
+def contractions_of(messages: Messages) -> Floats:
+    """(n_tables,) how much of a difference between messages a table passes on at most, from 0 to 1."""
+    found = np.ones(messages.data.layout.n_tables)
+    contractions(messages.data.layout, messages.tables, messages.numbers, _LARGEST_MEASURED, found)
+    return found
+
+
+def contracts(messages: Messages) -> bool:
+    """Whether belief propagation has one fixed point for sure, which it finds from every start.
+
+    With A the matrix that has tanh(R / 4), R the dynamic range of a table, from every message to those that it enters,
+    a spectral radius below 1 is enough (Mooij and Kappen, IEEE Trans. Inf. Theory 53(12), 2007). For every positive x
+    it is at most max_i (Ax)_i / x_i, a bound that powers of A make tighter.
+    """
+    layout = messages.data.layout
+    hub, cluster = layout.link_hub, layout.link_cluster
+    strength = contractions_of(messages)[layout.cluster_table[cluster]]
+    size = np.ones(layout.n_links)
+    for _ in range(_POWERS):
+        entering = np.bincount(hub, weights=size)[hub] - size
+        grown = strength * (np.bincount(cluster, weights=entering)[cluster] - entering)
+        if (grown < size).all():
+            return True
+        size = 0.5 * (size + grown / grown.max())
+    return False
+
+
 def residual(problem: Problem, messages: Messages, progress: SweepProgress, tolerance: float) -> Advance:
     """The residual schedule, threaded over instances; trees are swept twice instead, which is exact."""
     layout, tables, numbers = messages.data.layout, messages.tables, messages.numbers
@@ -116,11 +145,10 @@ def residual(problem: Problem, messages: Messages, progress: SweepProgress, tole
         priority=np.zeros(layout.n_hubs),
         heap=np.zeros(layout.n_hubs, dtype=np.int64),
         place=np.zeros(layout.n_hubs, dtype=np.int64),
-        contraction=np.ones(layout.n_tables),
+        contraction=contractions_of(messages),
         started=np.zeros(layout.n_instances, dtype=np.bool_),
         late=progress.late,
     )
-    contractions(layout, tables, numbers, _LARGEST_MEASURED, queue.contraction)
     looped = np.flatnonzero(progress.exact_sweeps == 0)
     sweep_trees = sequential(problem, messages, progress, tolerance)
 
