@@ -53,7 +53,9 @@ def test_cccp_beats_single_pixels_and_belief_propagation_at_the_converged_weight
     with pytest.warns(bt.AttainmentWarning):
         plain = bt.GridCRF(method="cccp", inference="rbp").fit([noisy], [truth])
     assert plain.solution_.status is bt.Status.CONVERGED
-    assert plain.score([other], [truth]) < crf.score([other], [truth]) - 0.1
+    with pytest.warns(bt.AttainmentWarning, match="depend on the messages that belief propagation starts from"):
+        score = plain.score([other], [truth])
+    assert score < crf.score([other], [truth]) - 0.1
 
 
 def test_a_replay_starts_with_the_convex_problem_of_camel0(learned):

@@ -18,8 +18,10 @@ from bactrian.arrays import Floats, Ints
 from bactrian.errors import check_flag, warn
 from bactrian.estimators.priors import VARIANCE, Block, Fold, cross_validated, is_by_block, variances
 from bactrian.estimators.saving import Arrays, ModelFileError, SavedModel, read_model, write_model
+from bactrian.graphs.elimination import MemoryBudgetError
 from bactrian.graphs.graph_data import GraphData
-from bactrian.learners.agreement import can_follow
+from bactrian.inference.infer import StackedMarginals, graph_marginals
+from bactrian.learners.agreement import UNATTAINED, can_follow, depends_on_start
 from bactrian.learners.learn import check_options, followed, learn
 from bactrian.solvers.solution import AttainmentWarning, Callback, ConvergenceWarning, Solution, Status
 
@@ -219,6 +221,34 @@ class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
                 AttainmentWarning,
             )
         return self
+
+    def _infer_graphs(
+        self, data: GraphData, weights: Floats, method: str, evidence: Any, edges: bool, **options: Any
+    ) -> StackedMarginals:
+        """Marginals; by belief propagation where exact inference was only matched to the learner and does not fit.
+
+        Where learning did not end at what belief propagation finds, two more starts tell whether labels depend on them.
+        """
+        try:
+            found = graph_marginals(data, weights, method, evidence, edges=edges, **options)
+        except MemoryBudgetError:
+            if self.inference != "matched":
+                raise
+            method, options = "rbp", {name: value for name, value in options.items() if name != "memory_budget"}
+            found = graph_marginals(data, weights, method, evidence, edges=edges, **options)
+        attained = self.solution_.attained
+        doubtful = method in ("bp", "rbp") and (attained is None or attained < 1.0 - UNATTAINED)
+        if doubtful and data.labels is None and data.edges.size:  # labelled graphs are those of fit
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ConvergenceWarning)
+                moved = depends_on_start(data, weights, method, evidence, found, **options)
+            if moved > _TWO_POINTS:
+                warn(
+                    f"the labels of {100 * moved:.1f} % of the nodes depend on the messages that belief propagation "
+                    "starts from: use inference='matched', method='convex', or a stronger prior on the edges",
+                    AttainmentWarning,
+                )
+        return found
 
     def _contents(self) -> tuple[dict[str, Any], Arrays]:
         """Attributes (JSON) and arrays that a file holds beside the weights."""

@@ -26,11 +26,10 @@ from bactrian.estimators.labels import (
 )
 from bactrian.estimators.priors import VARIANCE, Block, Fold, graph_blocks, graph_folds, variances
 from bactrian.estimators.saving import Arrays
-from bactrian.graphs.elimination import MemoryBudgetError
 from bactrian.graphs.graph_data import NODE_FACTORS, GraphData, checked_weights
 from bactrian.graphs.scores import TYINGS
 from bactrian.inference.decode import decode
-from bactrian.inference.infer import OF_WEIGHTS, StackedMarginals, check_inference, graph_marginals
+from bactrian.inference.infer import OF_WEIGHTS, StackedMarginals, check_inference
 from bactrian.learners.agreement import can_follow
 from bactrian.learners.diagnostics import Diagnosis, diagnose
 from bactrian.learners.learn import matched_inference
@@ -267,19 +266,12 @@ class GraphEstimator(LearnedEstimator):
         self, data: GraphData, evidence: Any, edges: bool = False, tolerance: float = TOLERANCE
     ) -> StackedMarginals:
         method, options = self.inference_method_
-        if method not in ("exact", "gibbs"):
+        if method != "gibbs":  # exact inference has no use for it, but its stand-in has
             options.setdefault("tolerance", tolerance)
         weights = self.weights_
         if method == "replay" and self.solution_.path is not None:
             weights = self.solution_.path
-        try:
-            return graph_marginals(data, weights, method, evidence, edges=edges, **options)
-        except MemoryBudgetError:
-            if self.inference != "matched":
-                raise
-            options = {"tolerance": tolerance, **options}
-            options.pop("memory_budget", None)
-            return graph_marginals(data, self.weights_, "rbp", evidence, edges=edges, **options)
+        return self._infer_graphs(data, weights, method, evidence, edges, **options)
 
     def _evidence(self, known: Any, stacked: StackedGraphs) -> list[dict[int, int]]:
         """Known labels by node; -1, or an empty string, stands for one that is not known."""

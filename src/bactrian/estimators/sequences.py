@@ -17,7 +17,6 @@ from bactrian.estimators.labels import Labels
 from bactrian.estimators.saving import Arrays
 from bactrian.estimators.sequence_base import EdgesGiven, SequenceCRF
 from bactrian.estimators.sequence_data import SKIP, checked_skips, ruled_skips, sequence_edges
-from bactrian.graphs.elimination import MemoryBudgetError
 from bactrian.graphs.graph_data import GraphData
 from bactrian.graphs.inputs import N_BLOCKS, Inputs, squared
 from bactrian.graphs.packed import PackedData
@@ -349,9 +348,4 @@ all_possible_transitions, warm_start, verbose
         matched = self.inference == "matched"
         method, options = matched_inference(self.method_) if matched else (self.inference, {})
         options = {"tolerance": self.inference_tolerance, "n_threads": self.n_threads, "seed": self.seed, **options}
-        try:
-            return graph_marginals(data, self.weights_, method, evidence, edges=edges, **options)
-        except MemoryBudgetError:
-            if not matched:
-                raise
-            return graph_marginals(data, self.weights_, "rbp", evidence, edges=edges, **options)
+        return self._infer_graphs(data, self.weights_, method, evidence, edges, **options)

@@ -28,8 +28,10 @@ from bactrian.camel.messages import Messages
 from bactrian.camel.prior import Prior
 from bactrian.camel.run import Settings
 from bactrian.engines.numba.threads import Workers
+from bactrian.graphs.graph_data import GraphData
 from bactrian.graphs.packed import PackedData
 from bactrian.graphs.ragged import pointer
+from bactrian.inference.infer import StackedMarginals, graph_marginals
 from bactrian.inference.propagation import contracts, settle
 from bactrian.solvers.solution import Solution, Status, WarmState
 
@@ -84,6 +86,29 @@ def moments_attained(data: PackedData, weights: Floats, workers: Workers) -> flo
     expected = dual.part.summary().moments
     scale = np.maximum(np.abs(dual.empirical), np.abs(expected)).max(initial=1.0)
     return max(0.0, 1.0 - float(np.abs(expected - dual.empirical).max(initial=0.0) / scale))
+
+
+def depends_on_start(
+    data: GraphData, weights: Floats, method: str, evidence: Any, found: StackedMarginals, **options: Any
+) -> float:
+    """Part of the nodes whose label under belief propagation changes with the messages that it starts from.
+
+    Messages favour the label that was ``found`` most often, then the one found least often.
+    """
+    k = data.n_labels
+    labels = found.nodes.argmax(axis=1)
+    counts = np.bincount(labels, minlength=k)
+    moved = np.zeros(labels.size, dtype=np.bool_)
+    for favoured in (counts.argmax(), counts.argmin()):
+        favour = np.where(np.arange(k) == favoured, _FAVOUR, 0.0)
+        starts = []
+        for result in found.results:
+            assert result.messages is not None
+            size = result.messages.multipliers.size
+            starts.append(replace(result, messages=replace(result.messages, multipliers=np.tile(favour, size // k))))
+        again = graph_marginals(data, weights, method, evidence, start=starts, **options)
+        moved |= again.nodes.argmax(axis=1) != labels
+    return float(moved.mean())
 
 
 def can_follow(learner: Any) -> bool:
