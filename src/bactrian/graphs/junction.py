@@ -151,7 +151,7 @@ def on_junction_trees(data: PackedData) -> JunctionData:
         structure,
         SpreadScores(data.scores, data.layout.n_entries, _spread_matrix(data, trees, layout)),
         data.weights,
-        ModelViews(graphs, structure),
+        ModelViews(structure, graphs),
         data.hub_kind[:0],
     )
     packed = replace(packed, empirical=data.empirical, observed_base=data.observed_base)

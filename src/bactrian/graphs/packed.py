@@ -48,11 +48,11 @@ class Incidence:
 
 @dataclass(frozen=True)
 class Holes:
-    """What was seen of data with unknown states: the same model, clamped."""
+    """What was seen of data with unknown states, R rows as in :class:`Observations`."""
 
-    data: PackedData  #: incomplete instances, or rows of generative data, one instance each
-    forbidden: Bools  #: (n_hub_states,) of these: states that were seen not to be
-    complete: Floats  #: (n_weights,) weighted sum of the features of complete ones, which ``data`` may leave out
+    forbidden: Bools  #: (R, n_hub_states) states that were seen not to be
+    weights: Floats  #: (R, M) weight of an instance's part of a row
+    complete: Floats  #: (n_weights,) weighted sum of the features of complete rows, which may be left out above
 
 
 @dataclass(frozen=True)

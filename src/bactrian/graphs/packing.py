@@ -68,7 +68,7 @@ def pack(data: Any, *, need_labels: bool = True) -> PackedData:
     seen = np.array([(instance.y >= 0).any() or bool(instance.allowed) for instance in data])
     forbidden = [_forbidden(i.model.graph, i.y[None, :], {0: i.allowed}, f"data[{m}]") for m, i in enumerate(data)]
     weights = np.where(seen, [instance.weight for instance in data], 0.0)
-    return _with_holes(replace(packed, weights=weights), np.concatenate(forbidden, axis=1).ravel())
+    return _with_holes(replace(packed, weights=weights), np.concatenate(forbidden, axis=1))
 
 
 def _pack_samples(data: Samples) -> PackedData:
@@ -87,17 +87,14 @@ def _pack_samples(data: Samples) -> PackedData:
         return pack(Samples(data.model, data.X[whole], data.sample_weight[whole]))
     complete = np.zeros(packed.n_weights)
     if whole.size:
-        found = pack(Samples(data.model, data.X[whole], data.sample_weight[whole])).empirical
-        assert found is not None
-        complete = found
+        found = pack(Samples(data.model, data.X[whole], data.sample_weight[whole]))
+        assert found.empirical is not None
+        complete, packed = found.empirical, replace(packed, observed_base=found.observed_base)
     allowed = {r: data.allowed[row] for r, row in enumerate(part.tolist()) if row in data.allowed}
     forbidden = _forbidden(data.model.graph, data.X[part], allowed, "X")
     distinct, kind = np.unique(forbidden, axis=0, return_inverse=True)
-    clamped = replace(
-        pack_models([data.model] * len(distinct)),
-        weights=np.bincount(kind.ravel(), weights=data.sample_weight[part]).astype(np.float64),
-    )
-    return replace(packed, holes=Holes(clamped, distinct.ravel(), complete))
+    weights = np.bincount(kind.ravel(), weights=data.sample_weight[part]).astype(np.float64)
+    return replace(packed, holes=Holes(distinct, weights[:, None], complete))
 
 
 def _forbidden(graph: Any, states: Ints, allowed: Mapping[int, Mapping[int, Ints]], name: str) -> Bools:
@@ -122,7 +119,7 @@ def _with_holes(packed: PackedData, forbidden: Bools) -> PackedData:
     """Conditional data with these states of its hubs forbidden by what was seen."""
     if not packed.weights.any():
         raise ValueError("no instance that counts has a state that was seen; learning needs at least one")
-    return replace(packed, holes=Holes(packed, forbidden, np.zeros(packed.n_weights)))
+    return replace(packed, holes=Holes(forbidden, packed.weights[None, :], np.zeros(packed.n_weights)))
 
 
 def pack_models(models: Sequence[LogLinearModel]) -> PackedData:
@@ -131,11 +128,30 @@ def pack_models(models: Sequence[LogLinearModel]) -> PackedData:
 
 
 @dataclass(frozen=True)
-class ModelViews(InstanceViews):
+class StructureViews(InstanceViews):
+    """Scopes of the clusters of any structure."""
+
+    structure: GraphStructure
+
+    def scopes(self, instance: int) -> Scopes:
+        """See :class:`InstanceViews`."""
+        structure = self.structure
+        first, last = structure.instance_variables[instance : instance + 2].tolist()
+        tables, hubs = (
+            rows.tuples(int(bounds[instance]), int(bounds[instance + 1]), first)
+            for rows, bounds in (
+                (structure.table_scopes, structure.instance_clusters),
+                (structure.hub_scopes, structure.instance_hubs),
+            )
+        )
+        return structure.cardinalities[first:last], tables, hubs
+
+
+@dataclass(frozen=True)
+class ModelViews(StructureViews):
     """Clusters of models made by hand."""
 
     graphs: Sequence[ClusterGraph]
-    structure: GraphStructure
 
     def n_clusters(self, instance: int) -> int:
         """See :class:`InstanceViews`."""
@@ -158,18 +174,6 @@ class ModelViews(InstanceViews):
         graph = self.graphs[instance]
         first, places = self._places
         return int(places[first[instance] + cluster]), graph.shape(graph.all_clusters[cluster])
-
-    def scopes(self, instance: int) -> Scopes:
-        """See :class:`InstanceViews`."""
-        structure, shift = self.structure, int(self.structure.instance_variables[instance])
-        tables, hubs = (
-            rows.tuples(int(bounds[instance]), int(bounds[instance + 1]), shift)
-            for rows, bounds in (
-                (structure.table_scopes, structure.instance_clusters),
-                (structure.hub_scopes, structure.instance_hubs),
-            )
-        )
-        return self.graphs[instance].cardinalities, tables, hubs
 
     def incidence(self) -> Incidence:
         """See :class:`InstanceViews`."""
@@ -196,7 +200,7 @@ def _pack_models(models: list[LogLinearModel], states: list[Ints] | None, weight
     tables, scores = _collect_tables(models, structure)
     layout = build_layout(structure, tables)
     instance_weights = np.ones(len(models)) if weights is None else np.array([w.sum() for w in weights])
-    views = ModelViews(graphs, structure)
+    views = ModelViews(structure, graphs)
     packed = pack_layout(layout, structure, scores, instance_weights, views, _hub_kinds(graphs, structure))
     if states is None or weights is None:
         return packed
@@ -256,19 +260,7 @@ def _collect_tables(models: Sequence[LogLinearModel], structure: GraphStructure)
     kinds = numbered(features[cluster] + 1)
     for key in (numbered(base[cluster] + 1), numbered(structure.cluster_sizes)):
         kinds = numbered(kinds * (key.max(initial=0) + 1) + key)
-    owner, users = first_of(kinds), np.bincount(kinds)
-    order = np.lexsort((owner, users < 2))
-    owner, n_shared = owner[order], int((users >= 2).sum())
-    rank = np.empty_like(order)
-    rank[order] = np.arange(order.size)
-    of_single = structure.instance_of_cluster[owner[n_shared:]]
-    plan = TablePlan(
-        of_cluster=rank[kinds],
-        offset=pointer(structure.cluster_sizes[owner]),
-        n_shared=n_shared,
-        instance_tables=n_shared + np.searchsorted(of_single, np.arange(len(models) + 1)),
-    )
-
+    plan, owner = TablePlan.sharing(kinds, structure)
     sizes = np.concatenate([structure.cluster_sizes[owner], structure.hub_sizes])
     source = np.concatenate([cluster[owner], hub])
     fixed = np.zeros(sizes.sum())
@@ -328,6 +320,23 @@ class TablePlan:
     offset: Ints
     n_shared: int
     instance_tables: Ints
+
+    @staticmethod
+    def sharing(kinds: Ints, structure: GraphStructure) -> tuple[TablePlan, Ints]:
+        """A table for clusters of each kind, and a cluster that has it."""
+        owner, users = first_of(kinds), np.bincount(kinds)
+        order = np.lexsort((owner, users < 2))
+        owner, n_shared = owner[order], int((users >= 2).sum())
+        rank = np.empty_like(order)
+        rank[order] = np.arange(order.size)
+        of_single = structure.instance_of_cluster[owner[n_shared:]]
+        plan = TablePlan(
+            of_cluster=rank[kinds],
+            offset=pointer(structure.cluster_sizes[owner]),
+            n_shared=n_shared,
+            instance_tables=n_shared + np.searchsorted(of_single, np.arange(structure.instance_clusters.size)),
+        )
+        return plan, owner
 
     @staticmethod
     def own(structure: GraphStructure) -> TablePlan:
@@ -537,7 +546,8 @@ def pack_graph_data(data: GraphData) -> PackedData:
         n_seen = np.diff(pointer((labels >= 0).astype(np.int64))[data.node_pointer])
         packed = replace(packed, weights=np.where((n_seen > 0) | (sizes == 0), data.weights, 0.0))
         if ((n_seen > 0) & (n_seen < sizes)).any() or not n_seen.any():
-            return _graph_holes(data, packed, np.repeat(n_seen == sizes, sizes))
+            seen, state = np.repeat(labels, n_labels), np.tile(np.arange(n_labels), n_nodes)
+            return _with_holes(packed, ((seen >= 0) & (seen != state))[None, :])
         labels = np.maximum(labels, 0)  # whatever they are: graphs in which nothing was seen have no weight
     hub_states = np.zeros(layout.n_hub_states)
     hub_states[layout.hub_offset[:-1] + labels] = np.repeat(packed.weights, sizes)
@@ -548,19 +558,6 @@ def pack_graph_data(data: GraphData) -> PackedData:
         minlength=layout.n_entries,
     ).astype(np.float64)
     return packed.observed(counts, hub_states, Observations(labels[None, :], packed.weights[None, :]))
-
-
-def _graph_holes(data: GraphData, packed: PackedData, complete: Bools) -> PackedData:
-    """Graphs with unknown labels, of which those nodes whose graphs have none need not be clamped."""
-    if not complete.any():
-        assert data.labels is not None
-        seen, state = np.repeat(data.labels, data.n_labels), np.tile(np.arange(data.n_labels), data.n_nodes)
-        return _with_holes(packed, (seen >= 0) & (seen != state))
-    holes = pack(data.subset(~complete)).holes
-    observed = pack(data.subset(complete)).empirical
-    assert holes is not None
-    assert observed is not None
-    return replace(packed, holes=replace(holes, complete=observed))
 
 
 def _node_shares(node_factors: str, hub_links: Ints, link_hub: Ints) -> Floats:

@@ -15,6 +15,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from bactrian.arrays import Bools, Floats, Ints
+from bactrian.engines.numba.layout import Layout
 from bactrian.engines.numba.threads import Workers
 from bactrian.graphs.inputs import Inputs
 
@@ -71,11 +72,11 @@ class SpreadScores:
     """Scores that are sums of original ones, such as those of cliques that took the original clusters in.
 
     ``spread`` has shape (new table entries + new hub states, original table entries + original hub states), the
-    original table entries being ``n_entries``.
+    original table entries being ``n_entries``; ``fixed`` is added to the new ones.
     """
 
-    def __init__(self, original: ScoreMap, n_entries: int, spread: sp.csr_array) -> None:
-        self._original, self._n_entries, self._spread = original, n_entries, spread
+    def __init__(self, original: ScoreMap, n_entries: int, spread: sp.csr_array, fixed: Floats | None = None) -> None:
+        self._original, self._n_entries, self._spread, self._fixed = original, n_entries, spread, fixed
         self._gather = sp.csr_array(spread.T)
         self.n_weights = original.n_weights
 
@@ -84,6 +85,8 @@ class SpreadScores:
         old = np.empty(self._spread.shape[1])
         self._original.scores(weights, old[: self._n_entries], old[self._n_entries :], workers)
         both = self._spread @ old
+        if self._fixed is not None:
+            both += self._fixed
         log_entries[:] = both[: log_entries.size]
         hub_scores[:] = both[log_entries.size :]
 
@@ -96,6 +99,23 @@ class SpreadScores:
         """See :class:`ScoreMap`."""
         old = self._gather @ np.concatenate([counts, hub_counts])
         return self._original.base_score(old[: self._n_entries], old[self._n_entries :])
+
+
+class RememberedScores:
+    """Scores that two models share: those of the last weights are computed once."""
+
+    def __init__(self, original: ScoreMap, layout: Layout) -> None:
+        self._original, self._weights = original, np.full(original.n_weights, np.nan)
+        self._entries, self._states = np.empty(layout.n_entries), np.empty(layout.n_hub_states)
+        self.n_weights, self.moments, self.base_score = original.n_weights, original.moments, original.base_score
+
+    def scores(self, weights: Floats, log_entries: Floats, hub_scores: Floats, workers: Workers) -> None:
+        """See :class:`ScoreMap`."""
+        if not np.array_equal(weights, self._weights):
+            self._original.scores(weights, self._entries, self._states, workers)
+            self._weights = weights.copy()
+        log_entries[:] = self._entries
+        hub_scores[:] = self._states
 
 
 class RepeatedScores:

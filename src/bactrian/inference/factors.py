@@ -60,7 +60,7 @@ def as_factor_graph(data: PackedData) -> PackedData:
     moved = sp.csr_array((np.ones(rows.size), (rows, columns)), shape=shape)
     scores = SpreadScores(data.scores, old.n_entries, moved)
     kinds = np.zeros(layout.n_hubs, dtype=np.int64)
-    return pack_layout(layout, structure, scores, data.weights, ModelViews(graphs, structure), kinds)
+    return pack_layout(layout, structure, scores, data.weights, ModelViews(structure, graphs), kinds)
 
 
 def link_strides(layout: Layout) -> Ints:

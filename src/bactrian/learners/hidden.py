@@ -23,21 +23,18 @@ from typing import Any
 
 import numpy as np
 
-from bactrian.arrays import Bools, Floats, Ints
+from bactrian.arrays import Floats
 from bactrian.camel.camel import Camel
 from bactrian.camel.dual import Dual, Evaluation, larger
 from bactrian.camel.entropy import Carving
-from bactrian.camel.messages import Messages
 from bactrian.camel.prior import Prior
 from bactrian.camel.profiled import Profiled, ProfiledObjective
 from bactrian.camel.run import InnerResult, Run, Settings
 from bactrian.camel.schedule import SCHEDULE
-from bactrian.engines.numba.arithmetic import WIDEST
-from bactrian.engines.numba.layout import Layout
 from bactrian.engines.numba.threads import Workers
+from bactrian.graphs.conditioning import Conditioned, conditioned
 from bactrian.graphs.junction import on_junction_trees
-from bactrian.graphs.packed import Holes, PackedData
-from bactrian.graphs.scores import ScoreMap
+from bactrian.graphs.packed import PackedData
 from bactrian.learners.likelihood import Likelihood, is_forest
 from bactrian.solvers.lbfgs import pseudo_gradient
 from bactrian.solvers.solution import Solution
@@ -45,8 +42,6 @@ from bactrian.solvers.solution import Solution
 #: Size of the random weights that tell the states of variables apart which were never seen.
 _SPREAD = 0.1
 _MAX_SWEEPS = 1_000
-#: Log-odds at which a state may as well be forbidden: its belief, exp(-45) = 3e-20, is lost in rounding.
-_NEGLIGIBLE = 45.0
 
 
 @dataclass(frozen=True)
@@ -82,17 +77,17 @@ class Hidden:
 
     def learn(self, data: PackedData, settings: Settings, workers: Workers) -> Solution:
         """Fit the weights of packed data."""
-        learner, holes = self.learner, data.holes
-        assert holes is not None
+        learner = self.learner
         if settings.communicator.size > 1:
             raise ValueError("learning with unknown states (-1) runs on one rank")
         run = Run(replace(settings, start=_start(data, settings)), data, self.name)
-        free, clamped = replace(data, empirical=holes.complete, holes=None), _clamped(holes)
+        models = conditioned(data)
         if isinstance(learner, Camel):
-            dual = Dual(free, learner.carving(free, settings), settings.prior, workers)
+            carving = learner.carving(models.free, settings)
+            dual = Dual(models.free, carving, settings.prior, workers)
             if settings.state is not None:
                 dual.take_up(settings.state)
-            seen = _clamped_dual(clamped, learner.carving(clamped, settings).whole, dual, run, workers)
+            seen = _clamped_dual(dual, models.clamped, _numbers(models, carving), run)
             linearised = dual.relinearises
             # A linearised clamped dual must be settled, or the difference is no bound: by belief propagation.
             passes = Likelihood("lbp", settings.tolerance, _MAX_SWEEPS) if linearised else None
@@ -102,30 +97,33 @@ class Hidden:
             inner = _ProfiledDifference(dual, run, difference)
             weights, status = learner.relinearise(run, inner, learner.linearisation(dual), run.initial_weights())
             return run.finish(inner, weights, status)
-        junction = None
-        if learner.inference == "exact" and not is_forest(data):
-            junction, clamped = on_junction_trees(free), on_junction_trees(clamped).packed
+        junction, free, clamped = None, models.free, models.clamped
+        if learner.inference == "exact" and not is_forest(free):
+            junction = on_junction_trees(free)
             free = junction.packed
-        carving = learner.carving(settings)
-        dual = Dual(free, carving, settings.prior, workers)
-        seen = _clamped_dual(clamped, carving(clamped), dual, run, workers)
+        dual = Dual(free, learner.carving(settings), settings.prior, workers)
+        if learner.inference == "exact":
+            if not is_forest(clamped):
+                clamped = on_junction_trees(clamped).packed
+            numbers = learner.carving(settings)(clamped)
+        else:
+            numbers = _numbers(models, dual.part.carving)
+        seen = _clamped_dual(dual, clamped, numbers, run)
         difference = _Difference(learner.objective(dual, run), learner.objective(seen, run))
         return run.solve(_ProfiledDifference(dual, run, difference), junction)
 
 
-def _clamped(holes: Holes) -> PackedData:
-    """The model clamped to what was seen."""
-    scores = _ClampedScores(holes.data.scores, holes.forbidden)
-    return replace(holes.data, scores=scores, empirical=np.zeros(scores.n_weights))
+def _numbers(models: Conditioned, carving: Carving) -> Carving:
+    """Counting numbers of the clamped model, nothing linearised."""
+    cluster, hub = models.numbers(carving.cluster, carving.whole.hub)
+    return Carving(cluster, hub, np.zeros_like(hub))
 
 
-def _clamped_dual(data: PackedData, carving: Carving, free: Dual, run: Run, workers: Workers) -> Dual:
-    """The dual of a clamped model, evaluated after the free one, with what makes that faster where it can be had."""
-    if isinstance(data.scores, _ClampedScores):
-        data.scores.penalise(data.layout, carving)
-        if data.layout is free.data.layout:
-            data.scores.free = free.part
-    dual = Dual(data, carving, Prior(None), workers)
+def _clamped_dual(free: Dual, data: PackedData, carving: Carving, run: Run) -> Dual:
+    """The dual of the clamped model, small or not on the routes that the free one is large enough to be worth."""
+    large = free.data.layout.n_link_states >= SCHEDULE.worth_compiling
+    schedule = replace(SCHEDULE, worth_compiling=0) if large else SCHEDULE
+    dual = Dual(data, carving, Prior(None), free.workers, schedule=schedule)
     dual.heed(run.settings.deadline)
     return dual
 
@@ -242,66 +240,14 @@ def _start(data: PackedData, settings: Settings) -> Floats:
         return settings.start.copy()
     holes = data.holes
     assert holes is not None
-    weights = np.zeros(data.n_weights)
     if data.generative and not holes.complete.any():
-        layout = data.layout
-        forbidden = holes.forbidden.reshape(-1, layout.n_hub_states).any(axis=0)
-        if not np.logical_or.reduceat(forbidden, layout.hub_offset[:-1]).all():
-            weights = random_weights(weights.size, settings.seed)
-    return weights
+        seen = np.logical_or.reduceat(holes.forbidden.any(axis=0), data.layout.hub_offset[:-1])
+        if not seen.all():
+            return random_weights(data.n_weights, settings.seed)
+    return np.zeros(data.n_weights)
 
 
 def random_weights(n: int, seed: int) -> Floats:
     """Weights at which states of variables that were never seen differ a little."""
     weights: Floats = _SPREAD * np.random.default_rng(seed).normal(size=n)
     return weights
-
-
-class _ClampedScores:
-    """Scores of a model with some states of its hubs forbidden.
-
-    A score of -inf bars the fastest routes. Among pairs of number 1 a penalty P does the same: a message m = E'u varies
-    over its hub's states by at most exp(R), R the range of its table, so that the belief of a forbidden state is at
-    most exp((sum R - P) / (kappa + degree)) of that of an allowed one, which is made less than any rounding.
-    """
-
-    def __init__(self, original: ScoreMap, forbidden: Bools) -> None:
-        self._original, self._forbidden, self.n_weights = original, np.flatnonzero(forbidden), original.n_weights
-        self._penalty: tuple[Ints, Floats, Floats] | None = None
-        self.free: Messages | None = None  #: of the same instances, whose scores were made last at the same weights
-
-    def penalise(self, layout: Layout, carving: Carving) -> None:
-        """Use penalties where all clusters are pairs, each an equal share of the entropy."""
-        if (layout.cluster_rows > 0).all() and (carving.cluster == 1.0).all():
-            degree = np.diff(layout.hub_links)
-            hub = np.repeat(np.arange(layout.n_hubs), np.diff(layout.hub_offset))
-            allowed = np.ones(hub.size, dtype=bool)
-            allowed[self._forbidden] = False
-            hub_of_allowed, first = np.unique(hub[allowed], return_index=True)
-            reference = np.zeros(layout.n_hubs, dtype=np.int64)
-            reference[hub_of_allowed] = np.flatnonzero(allowed)[first]
-            mine = hub[self._forbidden]
-            self._penalty = reference[mine], _NEGLIGIBLE * (carving.hub + degree)[mine], degree[mine].astype(np.float64)
-
-    def scores(self, weights: Floats, log_entries: Floats, hub_scores: Floats, workers: Workers) -> None:
-        """See :class:`bactrian.graphs.scores.ScoreMap`."""
-        if self.free is not None and self.free.tables.log_entries.size == log_entries.size:
-            log_entries[:] = self.free.tables.log_entries
-            np.add(self.free.tables.hub_scores, self.free.linearisation, out=hub_scores)
-        else:
-            self._original.scores(weights, log_entries, hub_scores, workers)
-        if self._penalty is not None and log_entries.size:
-            reference, base, degree = self._penalty
-            penalty = base + degree * (log_entries.max() - log_entries.min())
-            if penalty.max(initial=0.0) < WIDEST / 2:
-                hub_scores[self._forbidden] = hub_scores[reference] - penalty
-                return
-        hub_scores[self._forbidden] = -np.inf
-
-    def moments(self, counts: Floats, hub_counts: Floats, workers: Workers, out: Floats | None = None) -> Floats:
-        """See :class:`bactrian.graphs.scores.ScoreMap`."""
-        return self._original.moments(counts, hub_counts, workers, out)
-
-    def base_score(self, counts: Floats, hub_counts: Floats) -> float:
-        """See :class:`bactrian.graphs.scores.ScoreMap`."""
-        return self._original.base_score(counts, hub_counts)
