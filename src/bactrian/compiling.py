@@ -1,4 +1,8 @@
-"""Compilation of kernels, and where the results are kept.
+"""Compilation of kernels, what it leaves out, and where the results are kept.
+
+Half of what Numba does for a function that other functions call is for Python alone: code to call it from Python and
+from C, machine code of its own, a file of its own. A function that a kernel calls gets none of that
+(:func:`_for_kernels`), and cycles of garbage are not looked for meanwhile. That halves the first fit of an estimator.
 
 Numba keeps compiled functions beside their sources or in the user's cache folder. A container may let its user write to
 neither; then a folder of our own takes their place, or nothing does.
@@ -6,6 +10,7 @@ neither; then a folder of our own takes their place, or nothing does.
 
 from __future__ import annotations
 
+import gc
 import os
 import stat
 import sys
@@ -30,6 +35,8 @@ cgutils: Any = None
 if COMPILED:
     import numba
     from numba.core import event
+    from numba.core.codegen import JITCodeLibrary
+    from numba.core.compiler import Compiler
     from numba.extending import intrinsic as numba_intrinsic
 
     types, cgutils = numba.types, import_module("numba.core.cgutils")
@@ -47,22 +54,71 @@ def njit(**options: Any) -> Callable[[Function], Function]:
         if not COMPILED:
             # As compiled code does: integers wrap around, and numbers overflow to infinity without a word.
             return np.errstate(all="ignore")(function)
-        try:
-            return _forgiving(numba.njit(**options)(function))
-        except RuntimeError as problem:
-            if "no locator available" not in str(problem):
-                raise
-        folder = _own_folder()
-        if folder is None:
-            return numba.njit(**{**options, "cache": False})(function)
-        before = config.CACHE_DIR
-        config.CACHE_DIR = folder  # read when a function is decorated
-        try:
-            return _forgiving(numba.njit(**options)(function))
-        finally:
-            config.CACHE_DIR = before
+        return _for_kernels(_kept(function, options), options)
 
     return decorate
+
+
+def _kept(function: Any, options: dict[str, Any]) -> Any:
+    """A function that Python calls, compiled once for all processes where a folder for it can be written to."""
+    try:
+        return _forgiving(numba.njit(**options)(function))
+    except RuntimeError as problem:
+        if "no locator available" not in str(problem):
+            raise
+    folder = _own_folder()
+    if folder is None:
+        return numba.njit(**{**options, "cache": False})(function)
+    before = config.CACHE_DIR
+    config.CACHE_DIR = folder  # read when a function is decorated
+    try:
+        return _forgiving(numba.njit(**options)(function))
+    finally:
+        config.CACHE_DIR = before
+
+
+if COMPILED:
+
+    class _Linked(JITCodeLibrary):
+        """A function's code as kernels take it in, who optimise it with their own: no machine code is made of it."""
+
+        @property
+        def codegen(self) -> Any:
+            return _WithoutEnvironment(self._codegen)
+
+        def _optimize_final_module(self) -> None:
+            pass
+
+        def _finalize_final_module(self) -> None:
+            self._finalized = True
+
+    class _WithoutEnvironment:
+        """Numba's code generator, less the table of Python objects that code which never runs alone does not need."""
+
+        def __init__(self, codegen: Any) -> None:
+            self._codegen = codegen
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._codegen, name)
+
+        def set_env(self, name: str, environment: Any) -> None:
+            pass
+
+    class _ForKernels(Compiler):
+        """Numba's compiler of a function, into what kernels take in."""
+
+        def define_pipelines(self) -> Any:
+            make: Any = _Linked
+            self.state.library = make(self.state.targetctx.codegen(), self.state.func_id.func_qualname)
+            return super().define_pipelines()  # type: ignore[no-untyped-call]
+
+
+def _for_kernels(kernel: Any, options: dict[str, Any]) -> Any:
+    """Let kernels that call ``kernel`` take it in; only a call from Python makes a kernel of its own of it."""
+    lean = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, "pipeline_class": _ForKernels, "cache": False}
+    inner = numba.njit(**{**options, **lean})(kernel.py_func)
+    kernel.get_call_template, kernel.get_overload = inner.get_call_template, inner.get_overload
+    return kernel
 
 
 def _forgiving(compiled: Any) -> Any:
@@ -86,14 +142,21 @@ def _forgiving(compiled: Any) -> Any:
 
 
 def _announce() -> None:
-    """Tell a person at a terminal or notebook, once, where kernels take longer to compile than one waits in silence."""
+    """Tell a person at a terminal or notebook, once, where kernels take longer to compile than one waits in silence.
+
+    Nobody waits for the garbage collector meanwhile: it would walk all that Numba holds, a fifth of the time.
+    """
 
     class Compiling(event.Listener):
         depth, spent, begun = 0, 0.0, 0.0
         timer: Timer | None = None
+        collecting = False
 
         def on_start(self, _: Any) -> None:
             self.depth += 1
+            if self.depth == 1:
+                self.collecting = gc.isenabled()
+                gc.disable()
             if self.depth == 1 and self.spent < _SILENT:
                 self.begun = perf_counter()
                 self.timer = Timer(_SILENT - self.spent, self.say)
@@ -102,6 +165,8 @@ def _announce() -> None:
 
         def on_end(self, _: Any) -> None:
             self.depth -= 1
+            if self.depth == 0 and self.collecting:
+                gc.enable()
             if self.depth == 0 and self.timer is not None:
                 self.timer.cancel()
                 self.spent += perf_counter() - self.begun

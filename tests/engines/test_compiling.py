@@ -144,6 +144,34 @@ def test_kernels_that_an_earlier_version_compiled(tmp_path: Path) -> None:
     assert list((tmp_path / "cache").rglob("*.nbi"))
 
 
+_NESTED = """
+import gc
+from bactrian.compiling import njit
+
+@njit()
+def double(x):
+    return 2.0 * x
+
+@njit()
+def twice(x):
+    assert x < 100.0
+    return double(x) + double(x)
+
+print(twice(1.5), len(double.signatures), gc.isenabled())
+print(double(1.5), len(double.signatures), gc.isenabled())
+gc.disable()
+print(twice(2), gc.isenabled())
+"""
+
+
+def test_what_kernels_call_is_compiled_into_them_alone() -> None:
+    """Code for Python and for the machine of a function that only kernels call took half of a first fit."""
+    environment = {**os.environ, "NUMBA_DISABLE_JIT": "0"}
+    command = [sys.executable, "-c", _NESTED]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
+    assert done.stdout == "6.0 0 True\n3.0 1 True\n8.0 False\n", done.stderr
+
+
 _SLOW = """
 import sys
 import bactrian.compiling
