@@ -14,7 +14,7 @@ READY := $(VENV)/.ready
 .PHONY: help demo docs docs-without-torch test lint format test-slow attack torch test-torch browser test-browser bench bench-peers clean
 
 help:
-	@echo "make demo       install, restore noisy digits with every learner, write a report"
+	@echo "make demo       install, try every learner on three tasks, write a report"
 	@echo "make test       install, then lint, types, import contracts and tests"
 	@echo "make lint       the checks without the tests"
 	@echo "make format     rewrite the sources in the house format"

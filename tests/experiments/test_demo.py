@@ -1,4 +1,4 @@
-"""The digits experiment: what it compares, what it finds, and its odds and ends."""
+"""The pictures and digits of the demo: what they compare, what they find, and odds and ends."""
 
 import numpy as np
 import pytest
@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from bactrian.experiments.digits.data import N_AVAILABLE, load_noisy_digits
 from bactrian.experiments.digits.task import LEARNERS, METRICS, NODE_ONLY, DigitsSettings, node_marginals, run_digits
+from bactrian.experiments.picture import task as picture
 from bactrian.report import LearnersSection
 from bactrian.runs.comparison import Curve, Entry, LabelTable, Metric, Picture, log_loss, reliability
 from bactrian.solvers.solution import ConvergenceWarning
@@ -21,6 +22,16 @@ def comparison():
 
 def by_name(comparison):
     return {entry.name: entry for entry in comparison.entries}
+
+
+def test_neighbours_restore_a_picture_that_pixels_do_not():
+    found = picture.run_picture(("convex", "cccp", "camel0"))
+    entries = by_name(found)
+    alone = entries.pop(picture.ALONE).metrics["accuracy"]
+    assert found.converged
+    assert all(entry.metrics["accuracy"] > alone + 0.2 for entry in entries.values())
+    assert all(entry.metrics["ece"] < 0.03 for entry in entries.values())
+    assert len(found.galleries[0].sheets[0].rows[0]) == 6
 
 
 def test_every_learner_has_a_row_and_converges(comparison):

@@ -1,4 +1,4 @@
-"""``bactrian demo``: noisy digits restored and announcements tagged by every learner, tables and a report."""
+"""``bactrian demo``: a picture and digits restored, announcements tagged by every learner, tables and a report."""
 
 from __future__ import annotations
 
@@ -30,27 +30,28 @@ def demo_command(
     method: Annotated[
         list[str] | None, typer.Option("--method", "-m", help="Learner to try; may be repeated (default: all).")
     ] = None,
-    train: Annotated[int, typer.Option(help="Images to learn from.")] = 40,
-    test: Annotated[int, typer.Option(help="Images to restore.")] = 300,
+    train: Annotated[int, typer.Option(help="Digits to learn from.")] = 40,
+    test: Annotated[int, typer.Option(help="Digits to restore.")] = 300,
     announcements: Annotated[
         int, typer.Option(min=0, help="Announcements to learn from, and as many to tag; 0 leaves this task out.")
     ] = 80,
-    noise: Annotated[float, typer.Option(help="Standard deviation of the noise; pixels are 0 or 1.")] = 0.5,
-    seed: Annotated[int, typer.Option(help="Seed of the choice of images and of the noise.")] = 0,
+    noise: Annotated[float, typer.Option(help="Standard deviation of the noise on digits, 0 or 1.")] = 0.5,
+    seed: Annotated[int, typer.Option(help="Seed of pictures, announcements and noise.")] = 0,
     max_seconds: Annotated[
         float | None, typer.Option(callback=positive, help="Most seconds of training per learner (default: no limit).")
     ] = None,
     threads: Annotated[int | None, typer.Option(help="Number of threads (default: one per core).")] = None,
 ) -> None:
-    """Restore noisy digits and tag announcements, every learner in turn, and write a report.
+    """Restore a picture and digits from noise and tag announcements, every learner in turn, and write a report.
 
-    The digits come with scikit-learn, and the announcements are made up, so nothing is downloaded. The first time takes
-    a minute or two, most of it compilation; later it takes half a minute.
+    The picture is drawn, the digits come with scikit-learn, and the announcements are made up, so nothing is
+    downloaded. The first time takes a minute or two, most of it compilation; later it takes half a minute.
     """
     with bad_input(ValueError, ImportError):
         from bactrian.engines.numba.threads import available_cores
         from bactrian.experiments.announcements import task as text
         from bactrian.experiments.digits.task import LEARNERS, DigitsSettings, run_digits
+        from bactrian.experiments.picture import task as picture
         from bactrian.report import report_of, write_report
 
         settings = DigitsSettings(
@@ -79,13 +80,20 @@ def demo_command(
             # Compilation holds one core; what the second task needs can be compiled while the first one runs.
             compiling = get_context("spawn").Process(target=text.compile_kernels, args=(text_settings,), daemon=True)
             compiling.start()
-        comparisons = [run_digits(settings, follow)]
+        learners = tuple(name for name in picture.LEARNERS if not method or name in method)
+        comparisons: list[Comparison] = []
+        if learners:
+            restored = picture.run_picture(
+                learners, seed=seed, max_seconds=max_seconds, n_threads=threads, on_step=follow
+            )
+            comparisons.append(restored)
+        comparisons.append(run_digits(settings, follow))
         if compiling is not None:
             compiling.join()
         if announcements:
             comparisons.append(text.run_announcements(text_settings, follow))
     with bad_input(OSError):
-        title = "Digits restored, announcements tagged" if announcements else None
+        title = "Pictures restored, announcements tagged" if announcements else None
         write_report(report_of(*comparisons, title=title), path)
     console = Console()
     for comparison in comparisons:

@@ -22,10 +22,7 @@ class Status(enum.Enum):
     STOPPED = "stopped by the callback"
     STALLED = "stopped because no step improves the objective any further"
     UNBOUNDED = "unbounded: some moments lie on the boundary, so weights grow without limit; add a prior"
-    FOLLOWED = (
-        "stopped after a few relinearisations, which inference can replay: belief propagation at the converged weights "
-        "has several fixed points, or finds other beliefs than those that were learned"
-    )
+    FOLLOWED = "stopped after two relinearisations, which prediction repeats"
     UNRELIABLE = "message passing did not converge at some weights, so the gradient could not be trusted"
 
     def __str__(self) -> str:

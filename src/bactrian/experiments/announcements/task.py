@@ -1,4 +1,4 @@
-"""Who speaks where and when: a skip chain tags made-up announcements, the second task of ``bactrian demo``.
+"""Who speaks where and when: a skip chain tags made-up announcements, the third task of ``bactrian demo``.
 
 Learners differ only in how they find the weights; all take the most probable label of each token by the marginals of
 belief propagation. Nothing in the test announcements but cue words and ways to write times has been seen in training.

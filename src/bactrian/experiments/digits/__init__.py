@@ -1,1 +1,1 @@
-"""Noisy digits restored: the first task of ``bactrian demo``."""
+"""Noisy digits restored: the second task of ``bactrian demo``."""
