@@ -116,8 +116,9 @@ if COMPILED:
 def _for_kernels(kernel: Any, options: dict[str, Any]) -> Any:
     """Let kernels that call ``kernel`` take it in; only a call from Python makes a kernel of its own of it."""
     lean = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, "pipeline_class": _ForKernels, "cache": False}
-    inner = numba.njit(**{**options, **lean})(kernel.py_func)
-    kernel.get_call_template, kernel.get_overload = inner.get_call_template, inner.get_overload
+    inner = cache(lambda: numba.njit(**{**options, **lean})(kernel.py_func))
+    kernel.get_call_template = lambda *types: inner().get_call_template(*types)
+    kernel.get_overload = lambda signature: inner().get_overload(signature)
     return kernel
 
 
