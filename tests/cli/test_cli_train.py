@@ -12,6 +12,7 @@ from bactrian.cli import main
 from bactrian.cli.run_options import LEARNING_OPTIONS
 from bactrian.experiments.announcements.generator import make_announcements
 from bactrian.experiments.paper_table import PaperTable
+from bactrian.graphs.graph import grid_edges
 from bactrian.learners.learn import METHODS
 from bactrian.text import SEMINAR_FIELDS, parse_seminar, read_columns, read_tagged, write_columns
 
@@ -161,6 +162,20 @@ def test_stopping_short_is_exit_code_1_and_goes_on(data, tmp_path, capsys):
     code, out, _ = run(["train", "--resume", path, "--max-iterations", "500"], capsys)
     assert code == 0
     assert run(["train", "--resume", path], capsys)[0] == 0  # nothing left to do
+
+
+def test_edges_that_make_training_labels_worse_are_told(tmp_path, capsys):
+    rng = np.random.default_rng(1)
+    truth = np.zeros((14, 14), dtype=int)
+    truth[3:10, 2:7], truth[2:6, 8:13] = 1, 2
+    noisy = np.eye(3)[truth] + rng.normal(0, 1.0, (14, 14, 3))
+    write_graph_lines(tmp_path / "picture.jsonl", [(noisy.reshape(-1, 3), grid_edges(14, 14).tolist(), truth.ravel())])
+    given = ["train", tmp_path / "picture.jsonl", "--no-report", "-o", tmp_path / "run"]
+    code, _, err = run([*given, "--method", "pseudolikelihood"], capsys)
+    assert "scores of the nodes alone" in " ".join(err.split())
+    assert code == 0
+    code, _, err = run([*given[:-1], tmp_path / "other", "--method", "convex"], capsys)
+    assert (code, err.count("alone")) == (0, 0)
 
 
 @pytest.mark.parametrize("name", ["graphs.jsonl", "graphs.npz"])

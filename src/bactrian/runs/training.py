@@ -20,7 +20,7 @@ from bactrian.runs.graph_files import places_of
 from bactrian.runs.packs import estimator_of_pack, is_pack
 from bactrian.runs.run_data import RunData, check_data, checksum, read_data
 from bactrian.runs.settings import RunSettings
-from bactrian.solvers.solution import ConvergenceWarning, Progress, Solution
+from bactrian.solvers.solution import ConvergenceWarning, Progress, Solution, Status
 
 #: A document of more sentences is probably many.
 _MANY_SENTENCES = 1000
@@ -185,6 +185,8 @@ def _train(
     write_json(folder.metrics, metrics)
     if solution.converged:
         Checkpoint.remove(folder.checkpoint)
+    if isinstance(encoded, GraphData) and communicator.size == 1 and solution.status is not Status.STOPPED:
+        estimator.judged(encoded)
     return TrainedRun(folder, metrics, solution.converged, evaluations)
 
 
