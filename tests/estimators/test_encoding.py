@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bactrian.engines.numba.threads import Workers
 from bactrian.estimators.encoding import FeatureVocabulary, GrowingVocabulary, Names, features_of_dict, fit_vocabulary
 from bactrian.graphs.inputs import BundledRows
 
@@ -68,6 +69,8 @@ def test_rows_are_those_of_counting(corpus: list[list[Any]], others: list[list[A
     np.testing.assert_allclose(dense(rows.inputs), expected(corpus, vocabulary.names))
     encoded = vocabulary.encode(others)
     assert encoded.lengths.tolist() == [len(sequence) for sequence in others]
+    weights = np.random.default_rng(0).normal(size=(vocabulary.n_features, 3))
+    np.testing.assert_allclose(encoded.times(weights, Workers(1)), dense(encoded.inputs) @ weights, atol=1e-12)
     np.testing.assert_allclose(dense(encoded.inputs), expected(others, vocabulary.names))
 
 
@@ -172,3 +175,18 @@ def test_a_vocabulary_that_has_seen_dicts_is_pickled_and_shared_by_threads() -> 
     with ThreadPoolExecutor(4) as pool:
         for found in pool.map(lambda _: fresh.encode(X).inputs.toarray(), range(8)):
             np.testing.assert_array_equal(found, expected)
+
+
+def test_products_of_more_entries_than_were_made_room_for() -> None:
+    corpus = [[{"word": f"w{n}", "n": n % 7} for n in range(start, start + 900)] for start in (0, 900, 1800)]
+    vocabulary, _ = fit_vocabulary(corpus[:2], 1)
+    assert vocabulary.names is not None
+    weights = np.random.default_rng(0).normal(size=(vocabulary.n_features, 3))
+    for some in (corpus[:1], corpus, corpus[1:]):
+        encoded = vocabulary.encode(some)
+        by_hand = [
+            weights[vocabulary.names.index(f"word:{token['word']}")] if int(token["word"][1:]) < 1800 else np.zeros(3)
+            for sequence in some
+            for token in sequence
+        ] + np.outer([token["n"] for sequence in some for token in sequence], weights[vocabulary.names.index("n")])
+        np.testing.assert_allclose(encoded.times(weights, Workers(2)), by_hand, atol=1e-12)

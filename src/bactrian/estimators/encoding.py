@@ -24,8 +24,9 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain, compress, count, islice, repeat
-from operator import getitem, is_
+from operator import is_
 from threading import Lock
 from typing import Any
 
@@ -35,7 +36,10 @@ from numpy.typing import NDArray
 
 from bactrian.arrays import Bools, Floats, Ints
 from bactrian.engines.numba.names import fill_slots, find_names
-from bactrian.graphs.inputs import BundledRows, checked_rows
+from bactrian.engines.numba.sparse import entries_times_weights
+from bactrian.engines.numba.threads import Workers, balanced_blocks
+from bactrian.graphs.inputs import N_BLOCKS, BundledRows, Inputs, checked_rows
+from bactrian.graphs.ragged import pointer
 
 # --- columns of names ---
 
@@ -47,6 +51,8 @@ Wait = Callable[[], Ints]
 AT_ONCE = 8192
 #: Different entries of dicts that are remembered from call to call.
 _MOST_ENTRIES = 1 << 20
+#: Different keys of whole dicts that are.
+_MOST_SHAPES = 1 << 12
 
 
 class Names:
@@ -70,7 +76,7 @@ class Names:
     def entries(self) -> DictEntries:
         """Entries of dicts by key and value; begun anew when too many have been seen."""
         found = self._entries
-        if found is None or len(found.columns) > _MOST_ENTRIES:
+        if found is None or found.count > _MOST_ENTRIES:
             columns = {name: column for column, name in enumerate(self._names)}
             found = self._entries = DictEntries(lambda name: columns.get(name, -1))
         return found
@@ -135,23 +141,43 @@ class DictEntries:
     def __init__(self, column_of: Callable[[str], int]) -> None:
         self.column_of = column_of
         self.lock = Lock()
-        self.columns, self.values = array("q"), array("d")  #: by number of the entry
-        self._keys = _Keys(self)
+        self.count = 0
+        self.columns, self.values = np.empty(1024, dtype=np.int64), np.empty(1024)  #: by number; as many as counted
+        self._keys: dict[Any, _Values] = {}
+        self._shapes: dict[Any, tuple[_Values, ...]] = _Shapes(self)
 
     def numbers(self, tokens: list[dict[Any, Any]]) -> Ints:
         """Numbers of the entries of all tokens; TypeError where one holds several features or none."""
-        keys, values = chain.from_iterable(tokens), chain.from_iterable(map(dict.values, tokens))
-        return np.fromiter(map(getitem, map(self._keys.__getitem__, keys), values), np.int64)
+        # Most tokens have the same keys in the same order: those are looked up together.
+        places = chain.from_iterable(map(self._shapes.__getitem__, map(tuple, tokens)))
+        values = chain.from_iterable(map(dict.values, tokens))
+        return np.fromiter(map(dict.__getitem__, places, values), np.int64)
+
+    def under(self, keys: tuple[Any, ...]) -> tuple[_Values, ...]:
+        """What is under each of the keys."""
+        return tuple(self._keys.setdefault(key, _Values(self, key)) for key in keys)
+
+    def add(self, name: str, value: float) -> int:
+        """The number of a new entry."""
+        with self.lock:
+            number = self.count
+            if number == self.columns.size:  # new arrays: whoever holds the old ones has no use for this entry
+                self.columns, self.values = np.tile(self.columns, 2), np.tile(self.values, 2)
+            self.columns[number], self.values[number] = self.column_of(name), value
+            self.count += 1
+        return number
 
 
-class _Keys(dict[Any, "_Values"]):
-    """What is under each key."""
+class _Shapes(dict[tuple[Any, ...], "tuple[_Values, ...]"]):
+    """What is under each key of a dict, by its keys."""
 
     def __init__(self, entries: DictEntries) -> None:
         self._entries = entries
 
-    def __missing__(self, key: Any) -> _Values:
-        self[key] = found = _Values(self._entries, key)
+    def __missing__(self, keys: tuple[Any, ...]) -> tuple[_Values, ...]:
+        found = self._entries.under(keys)
+        if len(self) < _MOST_SHAPES:
+            self[keys] = found
         return found
 
 
@@ -165,12 +191,7 @@ class _Values(dict[Any, int]):
         names, values = features_of_dict({self._key: value})
         if len(names) != 1:
             raise TypeError
-        entries = self._entries
-        with entries.lock:
-            number = len(entries.columns)
-            entries.columns.append(entries.column_of(names[0]))
-            entries.values.append(values[0])
-        self[value] = number
+        self[value] = number = self._entries.add(names[0], values[0])
         return number
 
 
@@ -207,6 +228,30 @@ def _by_object(bundles: list[Bundle]) -> tuple[Ints, list[Bundle]]:
     return rank[numbers], [bundles[place] for place in first[order].tolist()]
 
 
+@dataclass(frozen=True)
+class Numbered:
+    """Tokens by the numbers of their entries, whose columns and values are known."""
+
+    shape: tuple[int, int]  #: tokens and features
+    bounds: Ints  #: (n_tokens + 1,) where each token's numbers are
+    numbers: Ints
+    columns: Ints  #: by number, -1 where there is no such feature
+    values: Floats  #: by number
+
+    def rows(self) -> sp.csr_array:
+        """The tokens as input rows."""
+        token = np.repeat(np.arange(self.shape[0]), np.diff(self.bounds))
+        return _matrix(token, self.columns[self.numbers], self.values[self.numbers], self.shape)
+
+    def times(self, weights: Floats, out: Floats, workers: Workers) -> None:
+        """Products of the input rows with weights, without making the rows."""
+        numbered = self.bounds, self.numbers, self.columns, self.values
+        workers.run(
+            lambda _, first, last: entries_times_weights(*numbered, weights, out, first, last),
+            balanced_blocks(np.diff(self.bounds) + 1.0, N_BLOCKS, AT_ONCE),
+        )
+
+
 # --- features of tokens ---
 
 #: Threads that look names up while the next ones are put together.
@@ -219,6 +264,7 @@ class NamedTokens:
     def __init__(self, names: Names | GrowingNames, X: Any, what: str) -> None:
         self._n_tokens, self._sizes = array("q"), array("q")
         self._given: Any = None  # values, once there are dicts: all are 1 without
+        self._numbered: tuple[Ints, Ints, Floats] | None = None
         if self._encode_dicts(names.entries, X):
             return
         with ThreadPoolExecutor(_FINDERS) as pool:
@@ -236,9 +282,7 @@ class NamedTokens:
         except TypeError:  # one by one, nested or wrong
             return False
         self._n_tokens, self._sizes = array("q", map(len, X)), array("q", map(len, tokens))
-        self._bundled, self._n_bundles = np.zeros(numbers.size, dtype=bool), 0
-        self._own = np.repeat(np.arange(len(tokens)), self._sizes), np.array(entries.columns)[numbers]
-        self._given = np.array(entries.values)[numbers]
+        self._numbered = numbers, entries.columns, entries.values
         return True
 
     def _encode(self, names: Names | GrowingNames, X: Any, what: str, pool: Executor) -> None:
@@ -267,7 +311,9 @@ class NamedTokens:
         return np.array(self._n_tokens, dtype=np.int64)
 
     def inputs(self, n_features: int) -> Any:
-        """Input rows over ``n_features`` features."""
+        """Input rows over ``n_features`` features, or the numbers of entries."""
+        if self._numbered is not None:
+            return Numbered((len(self._sizes), n_features), pointer(self._sizes), *self._numbered)
         values = None if self._given is None else np.asarray(self._given)
         n_tokens, bundled = len(self._sizes), self._bundled
         own = _matrix(*self._own, None if values is None else values[~bundled], (n_tokens, n_features))
@@ -341,9 +387,8 @@ def _matrix(rows: Ints, columns: Ints, values: Floats | None, shape: tuple[int, 
     if not known.all():
         rows, columns = rows[known], columns[known]
         values = None if values is None else values[known]
-    pointer = np.zeros(shape[0] + 1, dtype=np.int64)
-    np.cumsum(np.bincount(rows, minlength=shape[0]), out=pointer[1:])
-    matrix = sp.csr_array((np.ones(columns.size) if values is None else values, columns, pointer), shape=shape)
+    bounds = pointer(np.bincount(rows, minlength=shape[0]))
+    matrix = sp.csr_array((np.ones(columns.size) if values is None else values, columns, bounds), shape=shape)
     matrix.sum_duplicates()
     return matrix
 
@@ -401,8 +446,20 @@ def features_of_dict(token: Mapping[Any, Any]) -> tuple[list[str], list[float]]:
 class Rows:
     """Stacked input rows of all sequences."""
 
-    inputs: Any  #: (n_tokens, n_features) array, scipy.sparse or BundledRows
+    given: Any  #: (n_tokens, n_features) array, scipy.sparse, BundledRows, or Numbered, which become rows if need be
     lengths: Ints  #: tokens of each sequence
+
+    @cached_property
+    def inputs(self) -> Any:
+        """(n_tokens, n_features) array, scipy.sparse or BundledRows."""
+        return self.given.rows() if isinstance(self.given, Numbered) else self.given
+
+    def times(self, weights: Floats, workers: Workers) -> Floats:
+        """Products of the rows with weights (n_features, n_labels)."""
+        rows = self.given if isinstance(self.given, Numbered) else Inputs(self.given)
+        out = np.empty((rows.shape[0], weights.shape[1]))
+        rows.times(weights, out, workers)
+        return out
 
 
 class FeatureVocabulary:

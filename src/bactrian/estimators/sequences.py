@@ -101,16 +101,18 @@ class LinearChainCRF(SequenceCRF):
         if given.features or given.skips is not None:
             return None
         lengths, k = rows["X"].lengths, len(self._labels.classes)
-        n, bounds = int(lengths.sum()), pointer(lengths)
+        bounds = pointer(lengths)
+        n = int(bounds[-1])
         if given.breaks is not None:
             follows = np.zeros(n, dtype=bool)
             follows[sequence_edges(lengths, given.breaks, None).transitions[:, 1]] = True
             bounds = np.append(np.flatnonzero(~follows), n)
-        nodes, tied = np.split(self.weights_, [self._vocabularies["X"].n_features * k])
+        shared = self._vocabularies["X"].n_features * k
+        nodes, tied = self.weights_[:shared].reshape(-1, k), self.weights_[shared:]
         table = TiedTable.make(self.transition_tables, k).expand(tied).reshape(k, k)
-        scores, codes = np.empty((n, k)), np.empty(n, dtype=np.int64)
-        workers, sure = Workers(self.n_threads), np.empty(bounds.size - 1, dtype=bool)
-        Inputs(rows["X"].inputs).times(nodes.reshape(-1, k), scores, workers)
+        codes, sure = np.empty(n, dtype=np.int64), np.empty(bounds.size - 1, dtype=bool)
+        workers = Workers(self.n_threads)
+        scores = rows["X"].times(nodes, workers)
         workers.run(
             lambda _, first, last: best_labels(scores, table, bounds, first, last, TIE, codes, sure),
             balanced_blocks(np.diff(bounds) + 1.0, N_BLOCKS, _LEAST_TOKENS),

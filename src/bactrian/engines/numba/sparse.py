@@ -59,3 +59,30 @@ def rows_times_states(
         fill(out, to, 0.0, states)
         for position in range(pointer[row], pointer[row + 1]):
             add_scaled(out, to, weights, np.int64(index[position]) * labels, value[position], states)
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST_MATH)
+def entries_times_weights(
+    bounds: Ints,
+    number: Ints,
+    column: Ints,
+    value: Floats,
+    weights: Floats,
+    out: Floats,
+    first: int,
+    last: int,
+) -> None:
+    """``out[first:last] = inputs[first:last] @ weights``, where a row has the numbers of its entries.
+
+    ``column`` and ``value`` are those of each number; what has no column counts for nothing.
+    """
+    labels = weights.shape[1]
+    for row in range(first, last):
+        for k in range(labels):
+            out[row, k] = 0.0
+        for position in range(bounds[row], bounds[row + 1]):
+            source = column[number[position]]
+            if source >= 0:
+                x = value[number[position]]
+                for k in range(labels):
+                    out[row, k] += x * weights[source, k]

@@ -132,11 +132,11 @@ def balanced_blocks(cost: Floats, n_blocks: int, least: float = 0.0) -> Ints:
     """
     if cost.size == 0:
         return np.zeros(1, dtype=np.int64)
-    total = np.cumsum(cost)
     if least > 0.0:
-        n_blocks = max(1, min(n_blocks, int(total[-1] / least)))
-    if n_blocks == 1:
+        n_blocks = max(1, min(n_blocks, int(cost.sum() / least)))
+    if n_blocks == 1 or cost.size == 1:
         return np.array([0, cost.size])
+    total = np.cumsum(cost)
     targets = total[-1] * np.arange(1, n_blocks) / n_blocks
     inner = np.searchsorted(total, targets, side="left") + 1
     return np.unique(np.concatenate([[0], inner, [cost.size]])).astype(np.int64)
