@@ -1,6 +1,6 @@
 """What people bring, beside the programs they bring it from: each row runs both sides in one process.
 
-    python benchmarks/bench_peers.py [--data DIR] [--rounds N] [grids] [packing] [l1] [tagging] [start]
+    python benchmarks/bench_peers.py [--data DIR] [--rounds N] [grids] [packing] [chains] [l1] [tagging] [start]
 
 DIR holds ``conll2003`` (default: the environment variable BACTRIAN_DATA). Times are seconds of processor time on one
 thread, the least of some rounds in which the sides take turns. The table goes to ``benchmarks/results/peers.md`` and
@@ -32,7 +32,7 @@ import bactrian as bt
 from bactrian.graphs.packing import pack_models
 
 HERE = Path(__file__).resolve().parent
-PARTS = ("grids", "packing", "l1", "tagging", "start")
+PARTS = ("grids", "packing", "chains", "l1", "tagging", "start")
 #: Seconds of libDAI, and not of this run.
 LIBDAI = 0.35
 #: Worse by this factor than the ratio on file is a loss.
@@ -158,39 +158,91 @@ def chain(**options: Any) -> bt.LinearChainCRF:
     return bt.LinearChainCRF(all_possible_states=False, all_possible_transitions=False, n_threads=1, **options)
 
 
-def l1(_: int, data: str) -> Iterator[Row]:
+#: Seconds since the start, data included, and the objective then.
+Trace = list[tuple[float, float]]
+
+
+def crfsuite_trace(X: list[Any], y: list[Any], **params: Any) -> Trace:
+    """Objective of CRFsuite after every iteration; the last entry has the seconds of the whole."""
     import pycrfsuite
 
-    X, y = conll(data, "eng.train", 2000)
-    X = strings_of(X)
-    losses: list[float] = []
+    trace: Trace = []
 
     class Trainer(pycrfsuite.Trainer):
         def message(self, message: str) -> None:
-            losses.extend(float(line.split()[1]) for line in message.splitlines() if line.startswith("Loss:"))
+            for line in message.splitlines():
+                if line.startswith("Loss:"):
+                    trace.append((time.process_time() - begun, float(line.split()[1])))
 
-    chain(max_iterations=2, l1=0.1).fit(X[:50], y[:50])  # compiled
-    trainer = Trainer()
-    trainer.set_params({"c1": 0.1, "c2": 0.1})
     begun = time.process_time()
+    trainer = Trainer()
+    trainer.set_params(params)
     for sequence, labels in zip(X, y, strict=True):
         trainer.append(pycrfsuite.ItemSequence(sequence), labels)
     with tempfile.TemporaryDirectory() as folder:
         trainer.train(str(Path(folder, "model")))
-    theirs = time.process_time() - begun
-    reached: list[float] = []
+    return [*trace, (time.process_time() - begun, trace[-1][1])]
 
-    def watch(at: bt.Progress) -> bool:
-        if at.objective <= losses[-1] and not reached:
-            reached.append(time.process_time() - begun)
-        return False
 
+def own_trace(model: bt.LinearChainCRF, X: list[Any], y: list[Any]) -> Trace:
+    """The same of ours."""
+    trace: Trace = []
     begun = time.process_time()
-    model = chain(prior_variance=5.0, l1=0.1).fit(X, y, callback=watch)
-    whole = time.process_time() - begun
-    print(f"  CRFsuite {len(losses)} iterations to {losses[-1]:.3f}, ours to {model.solution_.objective:.3f}")
-    yield Row("L1, 2,000 sentences, to CRFsuite's objective", reached[0], theirs, "CRFsuite", 0.8)
-    yield Row("L1, 2,000 sentences, to the end", whole, theirs, "CRFsuite", 0.8)
+    model.fit(X, y, callback=lambda at: trace.append((time.process_time() - begun, at.objective)))
+    return [*trace, (time.process_time() - begun, model.solution_.objective)]
+
+
+def seconds_to(trace: Trace, objective: float) -> float:
+    return next(seconds for seconds, reached in trace if reached <= objective)
+
+
+def letters(n_labels: int, sequences: int) -> tuple[list[Any], list[Any]]:
+    """Sequences of ten letters, 64 numbers each: a noisy picture of the letter, which depends on the one before."""
+    rng = np.random.default_rng(0)
+    pictures = rng.normal(size=(n_labels, 64))
+    follows = rng.dirichlet(np.full(n_labels, 0.2), size=n_labels).cumsum(axis=1)
+    X, y = [], []
+    for _ in range(sequences):
+        labels = [int(rng.integers(n_labels))]
+        while len(labels) < 10:
+            labels.append(min(int(np.searchsorted(follows[labels[-1]], rng.random())), n_labels - 1))
+        X.append(np.maximum(pictures[labels] + 2.0 * rng.normal(size=(10, 64)), 0.0))  # CRFsuite counts no other values
+        y.append([f"{label:03d}" for label in labels])
+    return X, y
+
+
+def chains(_: int, data: str) -> Iterator[Row]:
+    """To 0.1 % of the optimum, the better of the two ends: L2, c2 = 0.1."""
+    X, y = conll(data, "eng.train", 14_000)
+    cases: list[tuple[str, list[Any], list[Any], dict[str, Any], float]] = [
+        ("CoNLL-2003, plain strings, one thread", strings_of(X), y, {}, 0.35),
+    ]
+    for n_labels, sequences, wanted in ((26, 2000, 0.4), (100, 1000, 0.5)):
+        full = {"all_possible_states": True, "all_possible_transitions": True}
+        cases.append((f"{n_labels} labels, dense", *letters(n_labels, sequences), full, wanted))
+    for name, X, y, options, wanted in cases:
+        given = {"all_possible_states": False, "all_possible_transitions": False, "n_threads": 1, **options}
+        bt.LinearChainCRF(max_iterations=2, **given).fit(X[:50], y[:50])  # compiled
+        ours = own_trace(bt.LinearChainCRF(prior_variance=5.0, **given), X, y)
+        words = {f"feature.{name}": 1 for name in ("possible_states", "possible_transitions")} if options else {}
+        listed = [[{str(i): v for i, v in enumerate(row)} for row in part] for part in X] if options else X
+        theirs = crfsuite_trace(listed, y, c1=0.0, c2=0.1, **words)
+        print(f"  {name}: ours {ours[-1]} after {len(ours)}, CRFsuite {theirs[-1]} after {len(theirs)}", flush=True)
+        near = 1.001 * min(ours[-1][1], theirs[-1][1])
+        yield Row(f"chain, {name}, to 0.1 %", seconds_to(ours, near), seconds_to(theirs, near), "CRFsuite", wanted)
+        yield Row(f"chain, {name}, to the end", ours[-1][0], theirs[-1][0], "CRFsuite", 1.0)
+
+
+def l1(_: int, data: str) -> Iterator[Row]:
+    X, y = conll(data, "eng.train", 2000)
+    X = strings_of(X)
+    chain(max_iterations=2, l1=0.1).fit(X[:50], y[:50])  # compiled
+    theirs = crfsuite_trace(X, y, c1=0.1, c2=0.1)
+    ours = own_trace(chain(prior_variance=5.0, l1=0.1), X, y)
+    print(f"  CRFsuite {len(theirs)} iterations to {theirs[-1][1]:.3f}, ours to {ours[-1][1]:.3f}")
+    near = seconds_to(ours, theirs[-1][1])
+    yield Row("L1, 2,000 sentences, to CRFsuite's objective", near, theirs[-1][0], "CRFsuite", 0.8)
+    yield Row("L1, 2,000 sentences, to the end", ours[-1][0], theirs[-1][0], "CRFsuite", 0.8)
 
 
 def tagging(rounds: int, data: str) -> Iterator[Row]:
