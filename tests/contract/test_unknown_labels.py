@@ -62,9 +62,27 @@ def test_pictures_may_have_void_pixels() -> None:
     assert fitted.predict(GRIDS[1:], known=[labels])[0][1, 1] == 1
 
 
-def test_a_variance_is_not_chosen_by_labels_that_are_unknown() -> None:
-    with pytest.raises(ValueError, match="some are unknown"):
-        bt.GraphCRF(prior_variance="cv").fit(GRAPHS, [[0, -1, 1], [0, 1]])
+def test_a_variance_is_chosen_by_the_labels_that_are_known() -> None:
+    """Of one graph: each fold learns around what it holds out, and is scored there with the other labels known."""
+    rng = np.random.default_rng(0)
+    labels = np.repeat([0, 1], 15)
+    features = 0.5 * (2 * labels - 1)[:, None] + rng.normal(0.0, 1.0, (30, 4))
+    graph = (features, [(v, v + 1) for v in range(29)])
+    known = np.where(rng.random(30) < 0.6, labels, -1)
+    model = bt.GraphCRF(method="exact", prior_variance="cv", tolerance=1e-6).fit([graph], [known])
+    variance, loss = model.prior_scores_[1]
+    seen = np.flatnonzero(known >= 0)
+    fold_of = np.random.default_rng(0).permutation(seen.size) % 5
+    total = 0.0
+    for fold in range(5):
+        out = seen[fold_of == fold]
+        left = known.copy()
+        left[out] = -1
+        fitted = bt.GraphCRF(method="exact", prior_variance=variance, tolerance=1e-6).fit([graph], [left])
+        total -= np.log(fitted.predict_marginals([graph], known=[left])[0][out, known[out]]).sum()
+    assert loss == pytest.approx(total / seen.size, abs=1e-4)
+    with pytest.raises(ValueError, match="needs at least two graphs with known labels, or one of at least 10 nodes"):
+        bt.GraphCRF(prior_variance="cv").fit([graph], [np.where(np.arange(30) < 9, labels, -1)])
 
 
 def test_a_fit_needs_a_label() -> None:

@@ -107,11 +107,33 @@ def test_bad_input_is_one_error() -> None:
         bt.LinearChainCRF().fit(X, [["a", 0.5, "a"]])
     with pytest.raises(ValueError, match="looks at the state of every variable"):
         bt.LinearChainCRF(method="pseudolikelihood").fit(X, [["a", None, "b"]])
-    with pytest.raises(ValueError, match="some are unknown"):
-        bt.LinearChainCRF(prior_variance="cv").fit(X * 4, [["a", None, "b"]] * 4)
+    with pytest.raises(ValueError, match="needs at least two sequences with known labels"):
+        bt.LinearChainCRF(prior_variance="cv").fit(X * 4, [["a", None, "b"]] + [[None] * 3] * 3)
     model = bt.LinearChainCRF().fit(X, [["a", None, "b"]])
     with pytest.raises(ValueError, match=r"y\[0\]\[1\] is None, .* scores need every label"):
         model.score(X, [["a", None, "b"]])
+
+
+def test_a_variance_is_chosen_by_known_labels() -> None:
+    """Whole sequences are held out, and unknown labels in them are not scored."""
+    X, y = holey(6)
+    model = bt.LinearChainCRF(prior_variance="cv", tolerance=1e-6).fit(X, y)
+    variance, loss = model.prior_scores_[1]
+    fold_of = np.random.default_rng(0).permutation(len(X)) % 5
+    total, scored = 0.0, 0
+    for fold in range(5):
+        train, out = np.flatnonzero(fold_of != fold), np.flatnonzero(fold_of == fold)
+        fitted = bt.LinearChainCRF(prior_variance=variance, tolerance=1e-6, labels=model.classes_.tolist())
+        # features of all sequences, as the folds have them
+        data = fitted.encode(X, [tags if m in train else [None] * len(tags) for m, tags in enumerate(y)])
+        fitted.adopt(bt.learn(data, **fitted.learning_options()))
+        for m in out.tolist():
+            table = fitted.predict_marginals([X[m]])[0]
+            for token, tag in enumerate(y[m]):
+                if tag is not None:
+                    total -= np.log(table[token, model.classes_.tolist().index(tag)])
+                    scored += 1
+    assert loss == pytest.approx(total / scored, abs=1e-4)
 
 
 def test_features_count_where_their_label_is_known() -> None:

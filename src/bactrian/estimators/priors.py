@@ -27,6 +27,8 @@ PATH = (0.01, 0.1, 1.0, 10.0, 100.0)
 N_FOLDS = 5
 #: Iterations that it allows each: from the weights of the last, these are enough to tell priors apart.
 _ITERATIONS = 300
+#: Multiple of the tolerances to which each is solved: ten times what learning may leave of the loss.
+_ROUGHLY = 10.0**0.5
 #: The part of ``max_seconds`` that it may take.
 _SHARE = 0.8
 
@@ -114,41 +116,52 @@ def graph_folds(data: GraphData, marginals: Callable[[GraphData, Any], Floats], 
     """Folds over whole graphs; over nodes where there is one graph, whose other labels are then known.
 
     ``marginals(data, evidence)`` gives those of all nodes at the adopted weights. ``unit`` is what an error calls
-    graphs; only ``"graph"`` can be divided.
+    graphs; only ``"graph"`` can be divided. Unknown labels are not scored; where one graph has some, the labels that
+    are held out are learned around as they are.
     """
     assert data.labels is not None
-    if (data.labels < 0).any():
-        raise ArgumentError(
-            "prior_variance", "= 'cv' scores labels that are held out, and some are unknown; give a number"
-        )
     rng = np.random.default_rng(seed)
     graph = np.repeat(np.arange(data.n_graphs), np.diff(data.node_pointer))
-    used = np.unique(graph)
+    known = data.labels >= 0
+    used = np.unique(graph[known])
     whole = used.size > 1
-    if not whole and (unit != "graph" or data.n_nodes < 2 * N_FOLDS):
+    n_known = int(known.sum())
+    if not whole and (unit != "graph" or n_known < 2 * N_FOLDS):
         raise ValueError(
             f"prior_variance='cv' needs at least two {unit}s"
+            + ("" if known.all() else " with known labels")
             + (f", or one of at least {2 * N_FOLDS} nodes" if unit == "graph" else "")
-            + f"; found one of {data.n_nodes} nodes. Give a number"
+            + f"; found one of {n_known} nodes. Give a number"
         )
-    fold_of = rng.permutation(used.size if whole else data.n_nodes) % N_FOLDS
-    held_out = fold_of[np.searchsorted(used, graph)] if whole else fold_of
+    fold_of = rng.permutation(used.size if whole else n_known) % N_FOLDS
+    held_out = np.full(data.n_nodes, -1)
+    if whole:
+        fold_of_graph = np.full(data.n_graphs, -1)
+        fold_of_graph[used] = fold_of
+        held_out = fold_of_graph[graph]
+    else:
+        held_out[known] = fold_of
     return [_graph_fold(data, held_out == f, marginals, whole) for f in range(min(N_FOLDS, fold_of.size))]
 
 
 def _graph_fold(data: GraphData, out: Bools, marginals: Callable[..., Floats], whole: bool) -> Fold:
     assert data.labels is not None
     labels = data.labels
-    test = data.subset(out) if whole else data
-    known = None if whole else [{int(v): int(labels[v]) for v in np.flatnonzero(~out)}]
+    scored = out & (labels >= 0)
+    if whole:
+        train, test, evidence, place = data.subset(~out), data.subset(out), None, scored[out]
+    else:
+        rest = np.flatnonzero((labels >= 0) & ~out)
+        evidence = [dict(zip(rest.tolist(), labels[rest].tolist(), strict=True))]
+        train = data.subset(~out) if (labels >= 0).all() else data.with_labels(np.where(out, -1, labels))
+        test, place = data, scored
 
     def loss() -> float:
-        found = marginals(test, known)
-        found = found if whole else found[out]
-        chosen = found[np.arange(len(found)), labels[out]]
+        found = marginals(test, evidence)[place]
+        chosen = found[np.arange(len(found)), labels[scored]]
         return float(-np.log(np.maximum(chosen, 1e-12)).sum())
 
-    return Fold(data.subset(~out), loss, int(out.sum()))
+    return Fold(train, loss, int(scored.sum()))
 
 
 def cross_validated(estimator: Any, folds: Sequence[Fold]) -> tuple[Any, list[tuple[Any, float]]]:
@@ -169,7 +182,7 @@ def cross_validated(estimator: Any, folds: Sequence[Fold]) -> tuple[Any, list[tu
                 break
             estimator.prior_variance_ = variance
             options = estimator.learning_options()
-            options |= {name: 10.0 * options[name] for name in ("tolerance", "gap_tolerance") if name in options}
+            options |= {name: _ROUGHLY * options[name] for name in ("tolerance", "gap_tolerance") if name in options}
             options["max_iterations"] = min(options["max_iterations"], _ITERATIONS)
             found, total = [], 0.0
             for fold, weights in zip(folds, start, strict=True):
@@ -183,7 +196,7 @@ def cross_validated(estimator: Any, folds: Sequence[Fold]) -> tuple[Any, list[tu
                 total += fold.loss()
             start = found
             tried.append((variance, total / sum(fold.size for fold in folds)))
-            if tried[-1][1] >= best:
+            if tried[-1][1] > best:
                 break
             best, kept = tried[-1][1], start
         return kept

@@ -7,6 +7,7 @@ tied in one way. Nothing per node or edge is ever a Python object.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -168,6 +169,12 @@ class GraphData:
             weights=self.weights[counts > 0],
             active=self.scores.active,
         )
+
+    def with_labels(self, labels: Ints) -> GraphData:
+        """The same graphs with other labels."""
+        other = copy(self)
+        other.labels = labels
+        return other
 
     def split_weights(self, weights: ArrayLike) -> tuple[Floats, list[Floats]]:
         """Node weights (n_inputs, n_labels), and per edge type its table (n_labels, n_labels).
