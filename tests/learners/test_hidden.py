@@ -331,3 +331,20 @@ def test_messages_of_both_models_stay_warm(method):
         n_instances = 12 if y is labels else 12 + conditioned(pack(data)).clamped.layout.n_instances
         sweeps.append(found.history[-1].sweeps / found.evaluations / n_instances)
     assert sweeps[1] < 1.3 * sweeps[0]
+
+
+def test_one_weight_of_many_may_have_a_gap() -> None:
+    """With ``gap_tolerance`` learning stops by what all gaps cost together, sum_k gap_k^2 variance_k / 2."""
+    rng = np.random.default_rng(14)
+    labels = np.where(rng.random(40) < 0.5, rng.integers(0, 2, 40), -1)
+    edges = np.column_stack([np.arange(39), np.arange(1, 40)])
+    scale = np.append(0.02 * np.ones(400), 1.0)
+    data = bt.GraphData(scale * rng.normal(size=(40, 401)), edges, n_labels=2, labels=labels)
+    best = bt.learn(data, "exact", prior_variance=0.1, tolerance=1e-8).objective
+    total = 0.1 * data.n_weights
+    for budget in (0.3, 0.1):
+        gap = (2.0 * budget / total) ** 0.5
+        found = bt.learn(data, "exact", prior_variance=0.1, gap_tolerance=gap)
+        assert found.converged
+        assert found.moment_gap > gap
+        assert found.objective - best < budget

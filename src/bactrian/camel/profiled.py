@@ -6,6 +6,7 @@ through the messages. Hazan and Urtasun (2010) are the nearest kin.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -107,6 +108,8 @@ class Profiled:
     Messages are iterated only as far as the moment gap deserves: ``accuracy`` follows the gap down.
     """
 
+    measure: Callable[[Vector], float] | None = None  #: of the gap; its largest component where there is none
+
     def __init__(self, dual: Dual, run: Run, objective: Any = None) -> None:
         self.dual, self.run = dual, run
         run.listen_to(dual)
@@ -155,6 +158,7 @@ class Profiled:
                 max_iterations=min(left, run.iterations_left),
                 l1=run.settings.prior.l1,
                 memory=self.memory,
+                measure=self.measure,
                 callback=self._after_step,
                 interrupt=run.is_late,
             )
@@ -178,7 +182,8 @@ class Profiled:
                 and self.dual.consistency
             ):
                 _, gradient = objective.value_and_gradient(weights)
-                gap = largest_slope(weights, gradient, run.settings.prior.l1)
+                largest = largest_slope(weights, gradient, run.settings.prior.l1)
+                gap = largest if self.measure is None else self.measure(gradient)
                 if gap > tolerance and objective.accuracy > SCHEDULE.sharpest:
                     objective.accuracy = max(SCHEDULE.sharpest, 0.01 * objective.accuracy)
                     continue

@@ -214,6 +214,15 @@ class _ProfiledDifference(Profiled):
 
     objective: Any
 
+    def __init__(self, dual: Dual, run: Run, objective: _Difference) -> None:
+        super().__init__(dual, run, objective)
+        prior = run.settings.prior
+        if run.settings.gap_tolerance is not None and not prior.l1 and not prior.leaves_free:
+            # What a gap costs is about sum_k gap_k^2 variance_k / 2: few of many weights may have a large one.
+            variance = np.broadcast_to(1.0 / np.asarray(prior.precision), dual.data.n_weights)
+            share = variance / variance.sum()
+            self.measure = lambda gap: float(np.sqrt((share * gap**2).sum()))
+
     @property
     def reliable(self) -> bool:
         """Whether messages of both converged at the last evaluation."""

@@ -223,6 +223,7 @@ def minimise(
     max_iterations: int,
     l1: float | Floats = 0.0,
     memory: Memory | None = None,
+    measure: Callable[[Floats], float] | None = None,
     callback: Callable[[Step], bool] | None = None,
     interrupt: Callable[[], bool] | None = None,
 ) -> Minimum:
@@ -230,9 +231,10 @@ def minimise(
 
     The gradients that the function returns are kept: it must not write to them later.
     Stops when the largest component of the (pseudo-)gradient is at most ``tolerance``, or ``relative`` of what it was
-    at the start, or near that where all that is left to gain is rounding. ``memory`` may come from an earlier call on
-    a similar function. The callback returns True to stop. ``interrupt`` is asked after every evaluation:
-    where it says True, the evaluation may have been cut short, and the solver returns the point before it.
+    at the start, or near that where all that is left to gain is rounding; ``measure`` gives another norm than the
+    largest component. ``memory`` may come from an earlier call on a similar function. The callback returns True to
+    stop. ``interrupt`` is asked after every evaluation: where it says True, the evaluation may have been cut short,
+    and the solver returns the point before it.
     """
     l1_vector = np.broadcast_to(np.asarray(l1, dtype=np.float64), x.shape)
     sparse = bool(l1_vector.any())
@@ -250,7 +252,7 @@ def minimise(
     cleared = False
     while True:
         slope = pseudo_gradient(x, gradient, l1_vector) if sparse else gradient
-        norm = memory.largest(slope)
+        norm = memory.largest(slope) if measure is None else measure(slope)
         if iteration == 0:
             tolerance = max(tolerance, relative * norm)
         stop = iteration > 0 and callback is not None and callback(Step(iteration, x, value, norm))
