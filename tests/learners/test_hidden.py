@@ -333,6 +333,37 @@ def test_messages_of_both_models_stay_warm(method):
     assert sweeps[1] < 1.3 * sweeps[0]
 
 
+def pictures(seed: int, side: int, noise: float, n: int) -> tuple[list[Any], list[Any], list[Any]]:
+    """Blocks of two labels, noisy colours, and the labels with 30 % holes."""
+    rng = np.random.default_rng(seed)
+    labels = [np.kron(rng.integers(0, 2, (side // 4, side // 4)), np.ones((4, 4), dtype=int)) for _ in range(n)]
+    X = [np.eye(2)[label] + rng.normal(0.0, noise, (side, side, 2)) for label in labels]
+    return X, labels, [np.where(rng.random(label.shape) < 0.3, -1, label) for label in labels]
+
+
+def test_cccp_ends_where_belief_propagation_does_on_grids() -> None:
+    """Both linearisations together once chased each other for ever here."""
+    rng = np.random.default_rng(0)
+    labels = [rng.integers(0, 3, (8, 8)) for _ in range(10)]
+    X = [np.eye(3)[label] + rng.normal(0.0, 1.0, (8, 8, 3)) for label in labels]
+    data = bt.GridCRF().encode(X, [np.where(rng.random(label.shape) < 0.3, -1, label) for label in labels])
+    cccp, lbp = (bt.learn(data, method, prior_variance=1.0, n_threads=1) for method in ("cccp", "lbp"))
+    assert cccp.converged
+    assert cccp.attained == pytest.approx(1.0, abs=1e-2)
+    assert cccp.objective == pytest.approx(lbp.objective, abs=1e-4)
+    np.testing.assert_allclose(cccp.weights, lbp.weights, atol=1e-3)
+
+
+def test_a_fit_says_where_predictions_will_not_match_it() -> None:
+    """With complete labels such pictures have their path replayed; with unknown ones the fit says that it has none."""
+    X, labels, holey = pictures(1, 32, 3.0, 1)
+    assert bt.GridCRF(method="cccp").fit(X, labels).solution_.path is not None
+    with pytest.warns(bt.AttainmentWarning, match="no path is replayed where labels are unknown: learn with"):
+        model = bt.GridCRF(method="cccp").fit(X, holey)
+    assert model.solution_.path is None
+    assert model.solution_.attained < 0.95
+
+
 def test_one_weight_of_many_may_have_a_gap() -> None:
     """With ``gap_tolerance`` learning stops by what all gaps cost together, sum_k gap_k^2 variance_k / 2."""
     rng = np.random.default_rng(14)

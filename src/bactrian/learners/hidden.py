@@ -75,9 +75,20 @@ class Hidden:
         name: str = self.learner.name
         return name
 
+    @property
+    def folded(self) -> Any:
+        """The learner, with as little of Bethe's entropy linearised as can be.
+
+        The clamped slope is taken anew with every linearisation. Where all of the sepsets' entropy is linearised,
+        weights of one step are so far from those of the next that the two chase each other for ever.
+        """
+        learner = self.learner
+        bethe = isinstance(learner, Camel) and learner.entropy == "bethe"
+        return replace(learner, fold=True) if bethe else learner
+
     def learn(self, data: PackedData, settings: Settings, workers: Workers) -> Solution:
         """Fit the weights of packed data."""
-        learner = self.learner
+        learner = self.folded
         if settings.communicator.size > 1:
             raise ValueError("learning with unknown states (-1) runs on one rank")
         run = Run(replace(settings, start=_start(data, settings)), data, self.name)
@@ -134,13 +145,14 @@ class _Difference:
     Where it is ``linearised``, the clamped dual is a linear function of the weights until :meth:`look_again`.
     """
 
+    hopeless = False
+
     def __init__(self, free: Any, clamped: Any, *, linearised: bool = False) -> None:
         self._free, self._clamped, self.linearised = free, clamped, linearised
         self._seen: tuple[Floats, Evaluation] | None = None
         self.last: Evaluation | None = None
         self.weights: Any = None  # of the last evaluation
         self.sweeps = 0
-        self.hopeless = self._settled = False
 
     def look_again(self) -> None:
         """Take the clamped dual anew where it is evaluated next."""
@@ -203,10 +215,7 @@ class _Difference:
             larger(free.residual, clamped.residual),
         )
         self.weights, self.sweeps = weights, self.sweeps + self.last.sweeps
-        self._settled |= self.converged
-        # Where time runs out amid sweeps the difference may be anything, and must not pass for a better point.
-        cut_short = self._settled and self._free.dual.late and not self.converged
-        return (np.inf if cut_short else self.last.value), self.last.gradient
+        return self.last.value, self.last.gradient
 
 
 class _ProfiledDifference(Profiled):

@@ -205,19 +205,19 @@ def learn(
         solution = learner.learn(packed, settings, workers)
         there = communicator.size == 1 and solution.status is not Status.STOPPED and not deadline.has_passed
         if there and isinstance(packed, PackedData):
-            solution = replace(solution, attained=attained(packed, learner, solution, settings, workers))
+            entropy = learner.folded if isinstance(learner, Hidden) else learner
+            solution = replace(solution, attained=attained(packed, entropy, solution, settings, workers))
     warn_stopped(solution)
     warn_unattained(solution)
     return solution
 
 
-def warn_unattained(solution: Solution) -> None:
+def warn_unattained(solution: Solution, advice: str = "predict with an estimator's inference='matched',") -> None:
     """Say where inference at the learned weights finds other beliefs; what stopped short has a warning already."""
     if solution.converged and solution.attained is not None and solution.attained < 1.0 - UNATTAINED:
         warn(
             f"{solution.method}: belief propagation at these weights finds other beliefs than those that were learned "
-            f"(attained {solution.attained:.2f} of 1): predict with an estimator's inference='matched', learn with "
-            "method='convex', or use a stronger prior",
+            f"(attained {solution.attained:.2f} of 1): {advice} learn with method='convex', or use a stronger prior",
             AttainmentWarning,
         )
 
@@ -268,6 +268,7 @@ def followed(
     check_callback(callback)
     packed, deadline = pack(data), Deadline(max_seconds)
     if packed.holes is not None:
+        warn_unattained(solution, "no path is replayed where labels are unknown:")
         return solution
     prior = prior.checked_for(packed.n_weights)
     settings = Settings(
