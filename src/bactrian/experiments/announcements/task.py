@@ -62,8 +62,12 @@ _SUMMARY = (
     "place and the times. The test announcements come from other layouts, with names and buildings that are not in the "
     "training ones, so nothing can be remembered; and they name other people, places and times too. The chain links "
     "neighbouring words alone. All other learners fit a skip chain, which also links each capitalised word to its next "
-    "occurrence."
+    "occurrence. These links are worth little here, since names that are not the speaker's repeat as well: a limit of "
+    "loops that the picture does not show."
 )
+#: Variance of the weights of skip edges. At that of all others, 10, a table of links learned from 80 texts costs eight
+#: points of F1 (CCCP, mean of four seeds: 62.2; 70.6 with this, and 70.6 for the chain).
+_SKIPS = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,13 +161,13 @@ def _follower(step: DemoStep, trace: list[Progress], notify: Callable[[DemoStep]
 def _fit(
     name: str, train: _Texts, settings: AnnouncementsSettings, callback: Callable[[Progress], None] | None = None
 ) -> SkipChainCRF:
-    chain = name == CHAIN
+    chain, variance = name == CHAIN, settings.prior_variance
     # A skip chain without skips is the chain; one class for both keeps features, inference and tables the same.
     model = SkipChainCRF(
         skips=_no_skips if chain else "nearest",
         method="exact" if chain else name,
         inference="bp",
-        prior_variance=settings.prior_variance,
+        prior_variance={"tokens": variance, "transitions": variance, "skips": min(_SKIPS, variance)},
         tolerance=settings.tolerance,
         max_iterations=MAX_ITERATIONS,
         max_seconds=settings.max_seconds,
@@ -262,7 +266,7 @@ def _facts(settings: AnnouncementsSettings, train: _Texts, test: _Texts) -> dict
     return {
         "training": size(train),
         "test": size(test),
-        "prior variance": f"{settings.prior_variance:g}",
+        "prior variance": f"{settings.prior_variance:g}, of skip edges {min(_SKIPS, settings.prior_variance):g}",
         "tolerance": f"{settings.tolerance:g}",
         "seed": str(settings.seed),
     }
