@@ -216,6 +216,8 @@ def chains(_: int, data: str) -> Iterator[Row]:
     X, y = conll(data, "eng.train", 14_000)
     cases: list[tuple[str, list[Any], list[Any], dict[str, Any], float]] = [
         ("CoNLL-2003, plain strings, one thread", strings_of(X), y, {}, 0.35),
+        ("2,000 sentences of it, plain strings", strings_of(X[:2000]), y[:2000], {}, 0.35),
+        ("2,000 sentences of it, dicts", X[:2000], y[:2000], {}, 0.35),
     ]
     for n_labels, sequences, wanted in ((26, 2000, 0.4), (100, 1000, 0.5)):
         full = {"all_possible_states": True, "all_possible_transitions": True}
