@@ -34,14 +34,23 @@ types: Any = None  #: Numba's types, and what it builds code with
 cgutils: Any = None
 if COMPILED:
     import numba
-    from numba.core import event
-    from numba.core.codegen import JITCodeLibrary
-    from numba.core.compiler import Compiler
+    from numba.core import codegen, compiler, event
     from numba.extending import intrinsic as numba_intrinsic
 
     types, cgutils = numba.types, import_module("numba.core.cgutils")
     config: Any = numba.config  # its attributes are made when it is imported
     COMPILED = not config.DISABLE_JIT
+#: Whether this Numba has, among what it does not promise to keep, the parts that :func:`_for_kernels` builds on.
+_LEAN = COMPILED and all(
+    hasattr(getattr(module, name, None), method)
+    for module, name, method in (
+        (codegen, "JITCodeLibrary", "_optimize_final_module"),
+        (codegen, "JITCodeLibrary", "_finalize_final_module"),
+        (compiler, "Compiler", "define_pipelines"),
+        (numba.core.dispatcher, "Dispatcher", "get_call_template"),
+        (numba.core.dispatcher, "Dispatcher", "get_overload"),
+    )
+)
 
 #: Seconds of compiling after which a line says what is happening.
 _SILENT = 3.0
@@ -77,9 +86,9 @@ def _kept(function: Any, options: dict[str, Any]) -> Any:
         config.CACHE_DIR = before
 
 
-if COMPILED:
+if _LEAN:
 
-    class _Linked(JITCodeLibrary):
+    class _Linked(codegen.JITCodeLibrary):
         """A function's code as kernels take it in, who optimise it with their own: no machine code is made of it."""
 
         @property
@@ -104,7 +113,7 @@ if COMPILED:
         def set_env(self, name: str, environment: Any) -> None:
             pass
 
-    class _ForKernels(Compiler):
+    class _ForKernels(compiler.Compiler):
         """Numba's compiler of a function, into what kernels take in."""
 
         def define_pipelines(self) -> Any:
@@ -115,6 +124,8 @@ if COMPILED:
 
 def _for_kernels(kernel: Any, options: dict[str, Any]) -> Any:
     """Let kernels that call ``kernel`` take it in; only a call from Python makes a kernel of its own of it."""
+    if not _LEAN:
+        return kernel
     lean = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, "pipeline_class": _ForKernels, "cache": False}
     inner = cache(lambda: numba.njit(**{**options, **lean})(kernel.py_func))
     kernel.get_call_template = lambda *types: inner().get_call_template(*types)
