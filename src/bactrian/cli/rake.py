@@ -30,7 +30,9 @@ def rake_command(
     method: Annotated[
         str, typer.Option(help="auto, exact, cccp, convex and other learners that need no rows.")
     ] = "auto",
-    entropy_weight: Annotated[float, typer.Option(help="Weight of the entropy against noisy margins.")] = 0.01,
+    entropy_weight: Annotated[
+        float | None, typer.Option(help="Weight of the entropy against noisy margins; by their noise otherwise.")
+    ] = None,
     seconds: Annotated[float | None, typer.Option(callback=positive, help="Time limit.")] = None,
     memory: Annotated[float, typer.Option(callback=positive, help="MiB that a junction tree may take.")] = 256.0,
 ) -> None:

@@ -47,8 +47,7 @@ class MarginField(Field):
         total: float | None = None,
         base: Any = None,
         impossible: Sequence[Mapping[str, Any]] = (),
-        entropy_weight: float = 0.01,
-        rounds: int = 1,
+        entropy_weight: float | None = None,
         callback: Callback | None = None,
     ) -> Self:
         """Learn from tables of counts where there are no rows: the distribution of maximum entropy.
@@ -73,12 +72,10 @@ class MarginField(Field):
             the margins allow. Cells of 0 stay 0. An array has one axis per variable.
         impossible : list of mappings
             Combinations of states that cannot be, such as ``{"age": "0-15", "married": "yes"}``.
-        entropy_weight : float
-            Weight of the entropy against noise: 1 is the likelihood's scale, which over-smooths.
-        rounds : int
-            Fits in a row, each to the noisy counts and what all earlier ones left of them: the entropy's bias goes, and
-            its smoothing of small counts stays. Three with ``entropy_weight=0.15`` are a little closer to the truth
-            than one with 0.01.
+        entropy_weight : float, optional
+            Weight of the entropy against noise in a single fit: 1 is the likelihood's scale, which over-smooths, 0.01
+            is near least squares. By default the weight goes by the noise and sixteen fits follow each other, each with
+            the last one for a base: counts above the noise are fitted, those below it are left to the entropy.
         callback : callable, optional
             Sees a :class:`Progress` after every iteration; returning True stops learning.
 
@@ -92,13 +89,12 @@ class MarginField(Field):
                [0.1, 0.3]])
         """
         self.check_params()
-        check_number("entropy_weight", entropy_weight, positive=True, below=np.inf)
-        check_number("rounds", rounds, least=1, whole=True)
+        check_number("entropy_weight", entropy_weight, positive=True, below=np.inf, optional=True)
         checked = check_margins(margins, cardinalities, total, base, impossible)
         options = FitOptions(
             self.tolerance, self.max_iterations, self.max_seconds, self.n_threads, self.seed, callback=callback
         )
-        found = fit_margins(checked, self.method, float(entropy_weight), self.memory_budget, options, rounds)
+        found = fit_margins(checked, self.method, entropy_weight, self.memory_budget, options)
         return self._adopt_margins(checked.variables, found)
 
     def fit_zones(
@@ -108,7 +104,7 @@ class MarginField(Field):
         *,
         base: Any = None,
         impossible: Sequence[Mapping[str, Any]] = (),
-        entropy_weight: float = 0.01,
+        entropy_weight: float | None = None,
     ) -> Zones:
         """Fit a field to the margins of each of many zones, which are over the same variables in every zone.
 
@@ -128,12 +124,12 @@ class MarginField(Field):
             A sequence of fitted fields, made when asked for.
         """
         self.check_params()
-        check_number("entropy_weight", entropy_weight, positive=True, below=np.inf)
+        check_number("entropy_weight", entropy_weight, positive=True, below=np.inf, optional=True)
         if self.method not in ("auto", "exact"):
             raise ArgumentError("method", f"must be 'auto' or 'exact' for zones, found {self.method!r}")
         checked = check_zones(zones, cardinalities, base, impossible)
         options = FitOptions(self.tolerance, self.max_iterations, self.max_seconds, 1, self.seed)
-        found = fit_all(checked, float(entropy_weight), self.memory_budget, options, self.n_threads)
+        found = fit_all(checked, entropy_weight, self.memory_budget, options, self.n_threads)
         template = self.__class__(**{**self.get_params(deep=False), "method": "exact"})
         return Zones(checked, found, lambda z: clone(template)._adopt_margins(checked[z].variables, found[z]))
 

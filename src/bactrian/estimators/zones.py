@@ -93,7 +93,7 @@ def check_zones(zones: Any, cardinalities: Any, base: Any, impossible: Any) -> l
 
 def fit_all(
     checked: Sequence[CheckedMargins],
-    entropy_weight: float,
+    entropy_weight: float | None,
     memory_budget: int,
     options: FitOptions,
     n_threads: int | None,

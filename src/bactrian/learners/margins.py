@@ -11,6 +11,15 @@ the likelihood of the log-linear model with a weight per cell and a Gaussian pri
 
     D(w) = N log sum_x q(x) exp(sum_k w_k [x in cell k])  -  w.y  +  sum_k epsilon s_k^2 w_k^2 / 2.
 
+That prior pulls every weight to 0, also those of counts far above the noise. Rounds after the first centre it at the
+weights w_r of the last (Bregman iterations: Osher et al., Multiscale Modeling & Simulation 4(2), 2005),
+
+    D_r(w) = N log Z(w)  -  w.y  +  sum_k epsilon s_k^2 (w_k - w_rk)^2 / 2,
+
+which is D with counts y + epsilon s^2 w_r. After r rounds about (1 + c / (epsilon s^2))^-r is missing of what a margin
+says of a cell of count c: many rounds with a large epsilon tell counts above the noise from those below it more sharply
+than one with a small epsilon.
+
 Where a junction tree fits, D is evaluated on it (:class:`MarginTree`; with exact margins its minimum is that of
 iterative proportional fitting: Deming & Stephan, Ann. Math. Stat. 11(4), 1940; Csiszár, Ann. Prob. 3(1), 1975).
 Elsewhere the entropy is Kikuchi's on the region graph of the margins (:mod:`bactrian.learners.region_margins`), or
@@ -57,6 +66,8 @@ class NoStateError(ValueError):
 
 #: Rounding, in nats per sample, that a proof of contradiction must exceed.
 _SLACK = 1e-6
+#: Tolerances to which rounds before the last are solved.
+LOOSE = 100.0
 
 
 @dataclass(frozen=True)
@@ -70,6 +81,7 @@ class MarginProblem:
     forbidden: Bools  #: (n_cells,) cells that cannot be
     total: float
     base: tuple[tuple[Scope, Floats], ...] = ()  #: fixed log tables
+    rounds: int = 1  #: on junction trees
 
     @cached_property
     def bounds(self) -> Ints:
@@ -82,6 +94,11 @@ class MarginProblem:
         curvature = np.maximum(self.observed, 0.0) + self.precision
         scale: Floats = 1.0 / np.sqrt(np.maximum(curvature, max(1e-3 * self.total / max(curvature.size, 1), 1e-300)))
         return scale
+
+    def centred(self, weights: Floats) -> Floats:
+        """The counts with which the prior's centre is at these weights."""
+        counts: Floats = self.observed + self.precision * weights
+        return counts
 
     @property
     def least(self) -> float:
@@ -159,55 +176,61 @@ def tree_of(problem: MarginProblem, memory_budget: int, *, refuse: bool = False)
         return None
 
 
-def fit_exactly(
-    problem: MarginProblem, tree: MarginTree, options: FitOptions, start: Floats | None = None
-) -> tuple[Solution, Floats]:
+def fit_exactly(problem: MarginProblem, tree: MarginTree, options: FitOptions) -> tuple[Solution, Floats]:
     """The minimum of D on a junction tree, and the probabilities of all cells there."""
     objective = _TreeObjective(problem, tree)
     began, deadline = time.perf_counter(), Deadline(options.max_seconds)
     tolerance = options.tolerance * problem.total
     least = problem.least
-    proved = False
+    iterations, wanted, proved = 0, tolerance, False
 
     def after_step(step: Any) -> bool:
         nonlocal proved
         proved = step.value < least
-        if step.value == objective.value and objective.largest_gap <= tolerance:
+        if step.value == objective.value and objective.largest_gap <= wanted:
             return True
         if options.callback is not None:
             seconds = time.perf_counter() - began
             weights = objective.unscaled(step.x)
-            told = Progress(0, step.iteration, step.value, objective.largest_gap, 0.0, seconds, weights)
+            told = Progress(0, iterations + step.iteration, step.value, objective.largest_gap, 0.0, seconds, weights)
             if options.callback(told) is True:
                 return True
         return proved or deadline.has_passed
 
     if tree.calibrated(objective.fixed)[0] == -np.inf:
         raise NoStateError("no joint state is possible: zeros of exact margins, base and impossible rule out all")
-    x = objective.scaled(np.zeros(problem.observed.size) if start is None else start)
-    minimum: Minimum = minimise(
-        objective.value_and_gradient,
-        x,
-        tolerance=tolerance * objective.least_scale,
-        max_iterations=options.max_iterations,
-        memory=make_memory(x.size, Workers(1)),
-        callback=after_step,
-    )
-    value, _ = objective.value_and_gradient(minimum.x)
-    gap = objective.largest_gap
+    x, last = np.zeros((2, objective.size))
+    memory = make_memory(x.size, Workers(1))  # a round changes no curvature
+    for left in range(problem.rounds - 1, -1, -1):
+        wanted = LOOSE * tolerance if left else tolerance
+        minimum: Minimum = minimise(
+            objective.value_and_gradient,
+            x,
+            tolerance=wanted * objective.least_scale,
+            max_iterations=options.max_iterations - iterations,
+            memory=memory,
+            callback=after_step,
+        )
+        found, iterations = minimum.x, iterations + minimum.iterations
+        value, _ = objective.value_and_gradient(found)
+        gap, weights = objective.largest_gap, objective.unscaled(found)
+        if gap > wanted:
+            break
+        if left:
+            objective.counts = problem.centred(weights)
+            x, last = 2.0 * found - last, found  # rounds are much alike
     status = {
         Outcome.CONVERGED: Status.CONVERGED,
         Outcome.LIMIT: Status.ITERATION_LIMIT,
         Outcome.STOPPED: Status.TIME_LIMIT if deadline.has_passed else Status.STOPPED,
         Outcome.STALLED: Status.STALLED,
     }[minimum.outcome]
-    if gap <= tolerance:
+    if not left and gap <= tolerance:
         status = Status.CONVERGED
     elif proved:
         status = Status.UNBOUNDED
     spent = time.perf_counter() - began
-    weights = objective.unscaled(minimum.x)
-    counts = minimum.iterations, objective.evaluations
+    counts = iterations, objective.evaluations
     return exact_solution(problem, weights, objective.beliefs, status, value, gap, *counts, spent), objective.beliefs
 
 
@@ -243,7 +266,7 @@ class Gauge:
     A table over {a, b} may gain u(a) if another with a loses it: log Z stays, and D is the prior's parabola alone,
     whose curvature is smaller than any other by the counts in a cell. Weights w = scale v + G t with a variable t for
     each noisy margin and state of an intersection R, in units of its own curvature, make all curvatures alike; G
-    subtracts the mean over the margins with R.
+    subtracts the mean over the margins with R, each by the inverse of its curvature, so that the softest give way.
     """
 
     def __init__(self, problem: MarginProblem) -> None:
@@ -252,7 +275,7 @@ class Gauge:
         sizes = problem.cardinalities
         links = [(i, h, scope) for i, h, scope in graph.edges if noisy[i]]
         members = np.bincount([h for _, h, _ in links], minlength=len(graph.all_clusters))
-        rows, columns, states, shares, n = [], [], [], [], 0
+        rows, columns, states, n = [], [], [], 0
         first_state: dict[int, int] = {}
         n_states = 0
         for i, h, scope in links:
@@ -265,7 +288,6 @@ class Gauge:
             rows.append(np.arange(problem.bounds[i], problem.bounds[i + 1]))
             columns.append(n + projection_map(tuple(sizes[list(problem.scopes[i])].tolist()), axes).astype(np.int64))
             states.append(first_state[h] + np.arange(size))
-            shares.append(np.full(size, 1.0 / members[h]))
             n += size
         self.n = n
         if n == 0:
@@ -274,8 +296,9 @@ class Gauge:
         self._lift = sp.csr_array(lift, shape=(problem.observed.size, n))
         at = (np.concatenate(states), np.arange(n))
         shared = sp.csr_array((np.ones(n), at), shape=(n_states, n))
-        mean = sp.csr_array((np.concatenate(shares), at), shape=(n_states, n))
-        self._centred = sp.csr_array(self._lift @ (sp.eye_array(n) - shared.T @ mean))
+        softness = self.scale(problem.precision) ** 2
+        share = softness / (shared.T @ (shared @ softness))
+        self._centred = sp.csr_array(self._lift @ (sp.eye_array(n) - sp.diags_array(share) @ shared.T @ shared))
         self._transposed = sp.csr_array(self._centred.T)
 
     def scale(self, precision: Floats) -> Floats:
@@ -299,6 +322,7 @@ class _TreeObjective:
 
     def __init__(self, problem: MarginProblem, tree: MarginTree) -> None:
         self._problem, self._tree = problem, tree
+        self.counts = problem.observed
         self.fixed = np.concatenate(
             [np.where(problem.forbidden, -np.inf, 0.0), *(table.ravel() for _, table in problem.base)]
         )
@@ -312,8 +336,9 @@ class _TreeObjective:
         self.beliefs: Floats = np.zeros(0)
         self.value, self.largest_gap = np.inf, np.inf
 
-    def scaled(self, weights: Floats) -> Floats:
-        return np.concatenate([weights / self._scale, np.zeros(self._gauge_scale.size)])
+    @property
+    def size(self) -> int:
+        return self._scale.size + self._gauge_scale.size
 
     def unscaled(self, x: Floats) -> Floats:
         n = self._scale.size
@@ -330,9 +355,9 @@ class _TreeObjective:
         scores[: weights.size] += weights
         log_z, beliefs = self._tree.calibrated(scores)
         self.beliefs = beliefs[: weights.size]
-        gap = np.where(self._free, problem.total * self.beliefs - problem.observed, 0.0)
+        gap = np.where(self._free, problem.total * self.beliefs - self.counts, 0.0)
         gap += np.where(self._free, problem.precision * weights, 0.0)
-        value = problem.total * log_z - weights @ problem.observed + 0.5 * weights @ (problem.precision * weights)
+        value = problem.total * log_z - weights @ self.counts + 0.5 * weights @ (problem.precision * weights)
         self.value, self.largest_gap = float(value), float(np.abs(gap).max(initial=0.0))
         slope = self._scale * gap
         if self._gauge is not None:

@@ -13,7 +13,7 @@ import numpy as np
 
 from bactrian.arrays import Floats, Ints
 from bactrian.engines.numba.threads import Deadline, Workers
-from bactrian.learners.margins import FitOptions, Gauge, MarginProblem, MarginTree, exact_solution
+from bactrian.learners.margins import LOOSE, FitOptions, Gauge, MarginProblem, MarginTree, exact_solution
 from bactrian.solvers.side_by_side import minimise_side_by_side
 from bactrian.solvers.solution import Solution, Status
 
@@ -32,11 +32,11 @@ def fit_side_by_side(
     at_once = max(1, _AT_ONCE // (8 * _VECTORS * max(n, 1)))
     deadline = Deadline(options.max_seconds)
     # Directions among overlapping noisy margins are the same for all zones in which the same margins are noisy.
-    noisy = np.stack([problem.precision[problem.bounds[:-1]] > 0.0 for problem in problems])
+    noisy = np.stack([[problem.rounds, *(problem.precision[problem.bounds[:-1]] > 0.0)] for problem in problems])
     found: list[tuple[Solution, Floats] | None] = [None] * len(problems)
     for kind in np.unique(noisy, axis=0):
         zones = np.flatnonzero((noisy == kind).all(axis=1))
-        gauge = Gauge(problems[zones[0]]) if kind.any() else None
+        gauge = Gauge(problems[zones[0]]) if kind[1:].any() else None
         for first in range(0, zones.size, at_once):
             some = zones[first : first + at_once]
             objective = _Objective([problems[z] for z in some], tree, gauge, workers)
@@ -57,7 +57,7 @@ class _Objective:
         self._free = np.stack([~problem.forbidden for problem in problems])
         self._fixed = np.where(self._free, 0.0, -np.inf)
         self._base = base
-        self._observed = np.stack([problem.observed for problem in problems])
+        self._counts = np.stack([problem.observed for problem in problems])
         self._precision = np.stack([problem.precision for problem in problems])
         self._total = np.array([problem.total for problem in problems])
         self._scale = np.stack([problem.scale for problem in problems])
@@ -65,7 +65,7 @@ class _Objective:
             self._scale = np.hstack([self._scale, self._gauge.scale(self._precision.T).T])
 
     def _weights(self, rows: Ints, x: Floats) -> Floats:
-        n, scaled = self._observed.shape[1], self._scale[rows] * x
+        n, scaled = self._counts.shape[1], self._scale[rows] * x
         weights = scaled[:, :n]
         if self._gauge is not None:
             weights = weights + self._gauge.weights(scaled[:, n:].T).T
@@ -80,7 +80,7 @@ class _Objective:
         """Values, gradients and largest gaps."""
         weights = self._weights(rows, x)
         log_z, beliefs = self._calibrated(rows, weights)
-        observed, penalty, total = self._observed[rows], self._precision[rows] * weights, self._total[rows]
+        observed, penalty, total = self._counts[rows], self._precision[rows] * weights, self._total[rows]
         gap = np.where(self._free[rows], total[:, None] * beliefs - observed + penalty, 0.0)
         value = total * log_z + (weights * (0.5 * penalty - observed)).sum(axis=1)
         slope = gap if self._gauge is None else np.hstack([gap, self._gauge.gradient(gap.T).T])
@@ -91,26 +91,34 @@ class _Objective:
     ) -> list[tuple[Solution, Floats] | None]:
         """The zones' solutions; see :func:`fit_side_by_side`."""
         began, every = time.perf_counter(), np.arange(len(self._problems))
-        minima = minimise_side_by_side(
-            self.value_and_gradient,
-            np.zeros(self._scale.shape),
-            tolerance=tolerances * self._total,
-            least=np.array([problem.least for problem in self._problems]),
-            max_iterations=options.max_iterations,
-            interrupt=lambda: deadline.has_passed,
-        )
-        weights = self._weights(every, minima.x)
+        x, last = np.zeros((2, *self._scale.shape))
+        iterations, evaluations = np.zeros((2, every.size), dtype=np.int64)
+        for left in range(self._problems[0].rounds - 1, -1, -1):
+            wanted = tolerances * self._total
+            minima = minimise_side_by_side(
+                self.value_and_gradient,
+                x,
+                tolerance=LOOSE * wanted if left else wanted,
+                least=np.array([problem.least for problem in self._problems]),
+                max_iterations=options.max_iterations - int(iterations.max()),
+                interrupt=lambda: deadline.has_passed,
+            )
+            iterations, evaluations = iterations + minima.iterations, evaluations + minima.evaluations
+            weights = self._weights(every, minima.x)
+            if left:
+                self._counts = np.stack([p.centred(w) for p, w in zip(self._problems, weights, strict=True)])
+                x, last = 2.0 * minima.x - last, minima.x
         _, beliefs = self._calibrated(every, weights)
         seconds = (time.perf_counter() - began) / every.size
         found: list[tuple[Solution, Floats] | None] = []
         for z, problem in enumerate(self._problems):
             status = Status.TIME_LIMIT if deadline.has_passed else Status.ITERATION_LIMIT
-            if minima.gap[z] <= tolerances[z] * self._total[z]:
+            if minima.gap[z] <= wanted[z]:
                 status = Status.CONVERGED
             elif minima.stalled[z] or not minima.value[z] >= problem.least:
                 found.append(None)
                 continue
-            counts = int(minima.iterations[z]), int(minima.evaluations[z])
+            counts = int(iterations[z]), int(evaluations[z])
             value, gap = float(minima.value[z]), float(minima.gap[z])
             told = exact_solution(problem, weights[z], beliefs[z], status, value, gap, *counts, seconds)
             found.append((told, beliefs[z]))
