@@ -68,6 +68,15 @@ def njit(**options: Any) -> Callable[[Function], Function]:
     return decorate
 
 
+def inner(*, allocates: bool = False, **options: Any) -> Callable[[Function], Function]:
+    """``njit`` of a function that kernels call.
+
+    Unless it ``allocates`` or returns arrays, it counts no references to those that it is given, which its caller
+    holds: to count them for a tuple of many arrays takes longer than the arithmetic of a small star.
+    """
+    return njit(**{"nogil": True, "error_model": "numpy", "_nrt": allocates, "forceinline": False, **options})
+
+
 def _kept(function: Any, options: dict[str, Any]) -> Any:
     """A function that Python calls, compiled once for all processes where a folder for it can be written to."""
     try:

@@ -9,7 +9,7 @@ import bactrian as bt
 from bactrian.camel import messages
 
 MOST = 12
-KERNELS = ["evaluate_instances", "evaluate_pairwise"]
+KERNELS = ["evaluate_instances", "evaluate_pairs"]
 
 
 @pytest.mark.parametrize("method", ["cccp", "camel0", "exact", "convex", "piecewise"])

@@ -27,7 +27,7 @@ from bactrian.camel.linearisation import Linearisation
 from bactrian.camel.prior import Prior
 from bactrian.camel.profiled import ProfiledObjective
 from bactrian.engines.numba.arithmetic import exp, logsumexp
-from bactrian.engines.numba.pairs import hub_belief
+from bactrian.engines.numba.linear import Linear, believe
 from bactrian.engines.numba.sparse import rows_times_weights
 from bactrian.engines.numba.threads import Workers, balanced_blocks
 from bactrian.graphs.packing import pack, projection_map
@@ -96,14 +96,21 @@ def random_rows(seed: int, shape: tuple[int, int]) -> Any:
     return sp.csr_array(matrix)
 
 
-def test_belief_of_a_hub_without_links() -> None:
-    """The numbers of its links are then scratch that nothing was written to, whatever the memory held before."""
+@njit
+def belief_without_links(linear: Linear, number: float, states: Any) -> None:
+    believe(linear, 0, 0, 0, number, states)
+
+
+@pytest.mark.parametrize("states", [3, (0, 0, 0)])
+def test_belief_of_a_hub_without_links(states: Any) -> None:
+    """What stands where messages would is whatever the memory held before."""
     scores = np.array([0.3, -1.0, 2.0])
-    for number in (1.0, 0.5):
-        hub_log, belief = np.zeros(3), np.zeros(3)
-        hub_belief(scores, 0, 3, 0, np.array([np.nan]), np.array([np.nan]), True, number, hub_log, belief)
+    for number in (1.0, 0.5, 4.0):
+        one, nothing = np.ones(3), np.full(1, np.nan)
+        psi, belief = np.exp(scores - 2.0), np.zeros(3)
+        linear = Linear(nothing, nothing, nothing, nothing, psi, belief, nothing, one.copy(), one.copy(), one, one, one)
+        belief_without_links(linear, number, states)
         expected = scores / number - scipy_logsumexp(scores / number)
-        np.testing.assert_allclose(hub_log, expected, rtol=1e-14)
         np.testing.assert_allclose(belief, np.exp(expected), rtol=1e-14)
 
 

@@ -106,6 +106,7 @@ class _OnLinks:
 
     def __init__(self, part: Any, share: float) -> None:
         self.part: Messages = part
+        part.wants_marginals = True
         data, layout = part.data, part.data.layout
         self._hub_state = data.hub_state_of_link_state
         self._on_links = np.zeros(layout.n_link_states)

@@ -16,17 +16,28 @@ from bactrian.camel.entropy import Carving
 from bactrian.camel.parts import Carve, HostVectors, Hubs, Storage, Summary, store
 from bactrian.camel.schedule import SCHEDULE, Schedule
 from bactrian.engines.files.space import Space
-from bactrian.engines.numba.equal_pairs import Plan, evaluate_apart, evaluate_given, make_plan, sweep_uniform
 from bactrian.engines.numba.layout import Layout
-from bactrian.engines.numba.pairs import evaluate_pairwise
+from bactrian.engines.numba.linear import evaluate_pairs, make_plan
 from bactrian.engines.numba.stars import evaluate_instances
-from bactrian.engines.numba.tables import Beliefs, Numbers, Tables, fill_scores, prepare_tables, summarise
+from bactrian.engines.numba.tables import (
+    Beliefs,
+    Limits,
+    Numbers,
+    Part,
+    Plan,
+    Tables,
+    fill_scores,
+    prepare_tables,
+    summarise,
+)
 from bactrian.engines.numba.threads import Deadline, Workers, balanced_blocks
 from bactrian.graphs.inputs import N_BLOCKS
 from bactrian.graphs.packed import PackedData, TableReader, tables_by_number
 
 #: Table entries below which a block is not worth handing to a thread.
 _LEAST_ENTRIES = 2_000.0
+#: States from which a table's transpose pays for itself where loops are not unrolled.
+_LEAST_TRANSPOSED = 8
 
 
 class Messages:
@@ -46,6 +57,8 @@ class Messages:
         g, subtracted from the scores of hubs (Eq. 10); inf forbids a state.
     remembered : (n_link_states,) or None
         Multipliers that :meth:`recall` takes up.
+    wants_marginals : bool
+        Whether sweeps leave the links' marginals in ``beliefs``, as passes without sweeps do.
     shares : (n_links,)
         Part of its hub's scores that each link's cluster takes; 0 with consistency.
     tables, beliefs
@@ -82,16 +95,17 @@ class Messages:
         self.remembered: Floats | None = None
         self._beliefs_before: Floats | None = None
         self._hub_of_state: Ints | None = None
-        self._states = _equal_states(layout, carving, schedule)
-        self._plan = Plan(*map(space.keep, make_plan(layout))) if self._states else None
         self.relinearises = carving.relinearises
+        states = _equal_states(layout)
+        self.states = (0,) * states if _worth_unrolling(states, layout, carving, schedule) else ()
+        transposes = bool(self.states) or states >= _LEAST_TRANSPOSED
         self.has_saddle = bool((carving.hub < 0.0).any())
+        self.wants_marginals = bool(data.hub_virtual.any())
         self.is_forest = bool(layout.instance_is_tree.all())
-        self._none_skipped = np.zeros(layout.n_instances, dtype=np.bool_)
         self.tables = Tables(
             space.scratch(layout.n_entries),
             space.scratch(layout.n_entries),
-            space.scratch(layout.n_entries if self._states else 0),
+            space.scratch(layout.n_entries if transposes else 0),
             space.scratch(layout.n_tables),
             np.empty(layout.n_tables, dtype=np.bool_),
             space.scratch(layout.n_hub_states),
@@ -100,6 +114,8 @@ class Messages:
         table_number = np.ones(layout.n_tables)
         table_number[layout.cluster_table[::-1]] = carving.cluster[::-1]
         self.numbers = Numbers(carving.cluster, carving.hub, space.keep(table_number))
+        plan = make_plan(layout, self.numbers)
+        self._plan = Plan(space.keep(plan.link_start), space.keep(plan.leader), space.keep(plan.hub_multiplies))
         self.beliefs = Beliefs(
             space.zeros(layout.n_hub_states),
             space.scratch(layout.n_link_states),
@@ -115,7 +131,8 @@ class Messages:
         )
         is_pair = (layout.cluster_rows > 0) & (table_number[layout.cluster_table] == carving.cluster)
         others = np.concatenate([[0], np.cumsum(~is_pair)])
-        self._pairwise = np.diff(others[layout.instance_clusters]) == 0
+        self.pairwise = np.diff(others[layout.instance_clusters]) == 0
+        self._some_pairwise = bool(self.pairwise.any())
         shared_entries = int(layout.table_offset[layout.table_shared])
         absorbed = (carving.hub == 0.0)[layout.link_hub] & (not consistency)
         self.shares = space.keep(np.where(absorbed, data.link_share, 0.0))
@@ -147,8 +164,6 @@ class Messages:
         self.workers.run(
             lambda _, first, last: prepare_tables(layout, tables, self.numbers, first, last), self._table_blocks
         )
-        if not self.consistency and (self._plan is None or tables.constrained[0]):
-            self.spread_scores()
 
     def spread_scores(self) -> None:
         """Multipliers of clusters that need not agree: shares of their hubs' scores."""
@@ -192,7 +207,9 @@ class Messages:
         done: int | Ints = 0
         before: tuple[Floats, Floats] | None = None
         while True:
-            self._sweep(tolerance, min(leg, max_sweeps), tree_sweeps, damping)
+            self._sweep(
+                Limits(tolerance, min(leg, max_sweeps), tree_sweeps, damping, self.wants_marginals, self.consistency)
+            )
             max_sweeps -= leg
             if max_sweeps <= 0 or beliefs.residual.max(initial=0.0) <= tolerance or beliefs.late[0]:
                 break
@@ -216,74 +233,46 @@ class Messages:
         step = np.subtract(self.multipliers, multipliers, out=np.zeros_like(multipliers), where=free)
         self.multipliers += factor * step
 
-    def _sweep(self, tolerance: float, max_sweeps: int, tree_sweeps: int, damping: float) -> None:
+    def _sweep(self, limits: Limits) -> None:
         """Sweeps of every instance, beliefs, counts and values."""
-        data, layout, beliefs = self.data, self.data.layout, self.beliefs
+        beliefs, part, spread = self.beliefs, self.arrays, False
         self._block_counts[:] = 0.0
-        halvings = round(-math.log2(1.0 - damping))
-        halves = damping == 1.0 - 0.5**halvings
-        uniform = self._plan is not None and halves and not self.tables.constrained[0]
 
         def block(b: int, first: int, last: int) -> None:
-            common = (layout, self.tables, self.numbers, self.multipliers, beliefs, data.weights, self.shares)
+            nonlocal spread
             counts = self._block_counts[b]
             beliefs.done[first:last] = False
-            if uniform:
-                if self._evaluate_uniform(counts, first, last, tolerance, max_sweeps, tree_sweeps, halvings):
-                    return
-                if not self.consistency:
-                    self.spread_scores()
-            elif (
-                damping == 0.0
-                and self._pairwise[first:last].any()
-                and evaluate_pairwise(
-                    *common, counts, self._pairwise, first, last, tolerance, max_sweeps, tree_sweeps, self.consistency
-                )
-            ):
+            if self._some_pairwise and evaluate_pairs(part, limits, counts, self.pairwise, first, last, self.states):
                 return
-            evaluate_instances(
-                *common, counts, first, last, tolerance, max_sweeps, tree_sweeps, damping, self.consistency
-            )
+            if not self.consistency and not spread:
+                self.spread_scores()
+                spread = True
+            evaluate_instances(part, limits, counts, first, last)
 
-        self.workers.run(block, data.blocks)
+        self.workers.run(block, self.data.blocks)
         if self._block_counts.size:
             beliefs.counts[: self._block_counts.shape[1]] = self._block_counts.sum(axis=0)
 
-    def _evaluate_uniform(
-        self, counts: Floats, first: int, last: int, tolerance: float, max_sweeps: int, tree_sweeps: int, halvings: int
-    ) -> bool:
-        """The fastest path; whether all instances could take it."""
-        data, layout, beliefs, tables = self.data, self.data.layout, self.beliefs, self.tables
-        assert self._plan is not None
-        if self.consistency and max_sweeps == 0:
-            done: bool = evaluate_given(
-                layout, tables, self.numbers, self.multipliers, beliefs, data.weights, self.shares, counts, first,
-                last, self._states,
-            )  # fmt: skip
-        elif self.consistency:
-            done = sweep_uniform(
-                layout, self._plan, tables, self.numbers, self.multipliers, beliefs, data.weights, counts,
-                self._none_skipped, first, last, tolerance, max_sweeps, tree_sweeps, halvings, self._states,
-            )  # fmt: skip
-        else:
-            done = evaluate_apart(
-                layout, tables, self.numbers, beliefs, data.weights, self.shares, counts, first, last, self._states
-            )
-        return done
+    @property
+    def arrays(self) -> Part:
+        """What array routines read and write."""
+        data = self.data
+        return Part(
+            data.layout,
+            self._plan,
+            self.tables,
+            self.numbers,
+            self.multipliers,
+            self.beliefs,
+            data.weights,
+            self.shares,
+        )
 
-    def sweep_running(self, running: Bools, first: int, last: int, tolerance: float, sweeps: int) -> bool:
-        """Up to so many sweeps of the instances of a block that are running, where the fastest path applies.
-
-        Returns whether it did; residuals, sweeps and ``done`` of the instances are in ``beliefs``. Without damping.
-        """
-        if self._plan is None or self.tables.constrained[0]:
-            return False
-        counts = np.zeros(self._block_counts.shape[1])
-        sweep_uniform(
-            self.data.layout, self._plan, self.tables, self.numbers, self.multipliers, self.beliefs, self.data.weights,
-            counts, ~running, first, last, tolerance, sweeps, 1 << 30, 0, self._states,
-        )  # fmt: skip
-        return True
+    def sweep_linearly(self, selected: Bools, limits: Limits, first: int, last: int) -> None:
+        """Sweep the selected instances of a block where linear space is safe; ``beliefs.done`` says which were."""
+        if selected[first:last].any():
+            counts = np.zeros(self._block_counts.shape[1])
+            evaluate_pairs(self.arrays, limits, counts, selected, first, last, self.states)
 
     @property
     def hub_log(self) -> Floats:
@@ -392,17 +381,18 @@ class Messages:
         return float(np.abs(marginal - reference[hub_state]).max(initial=0.0))
 
 
-def _equal_states(layout: Layout, carving: Carving, schedule: Schedule) -> tuple[int, ...]:
-    """A tuple as long as the number of states where the fastest path applies and pays for its compilation, else ()."""
-    if layout.n_link_states < schedule.worth_compiling or not (carving.cluster == 1.0).all():
-        return ()
-    states = int(layout.hub_offset[1])
-    sizes = np.diff(layout.hub_offset)
-    if not 2 <= states <= schedule.most_unrolled or (sizes != states).any() or (layout.cluster_rows != states).any():
-        return ()
-    if (carving.hub + np.diff(layout.hub_links) <= 0.0).any():
-        return ()
-    return (0,) * states
+def _equal_states(layout: Layout) -> int:
+    """The number of states that all hubs have, where all clusters are pairs of them; else 0."""
+    states = int(layout.hub_offset[1]) if layout.n_hubs else 0
+    equal = (np.diff(layout.hub_offset) == states).all() and (layout.cluster_rows == states).all()
+    return states if equal else 0
+
+
+def _worth_unrolling(states: int, layout: Layout, carving: Carving, schedule: Schedule) -> bool:
+    """Whether loops over so many states can be unrolled, and that pays for its compilation."""
+    if layout.n_link_states < schedule.worth_compiling or not 2 <= states <= schedule.most_unrolled:
+        return False
+    return bool((carving.cluster == 1.0).all()) and bool((carving.hub + np.diff(layout.hub_links) > 0.0).all())
 
 
 class MessageTables(TableReader):

@@ -15,7 +15,7 @@ import numpy as np
 from bactrian.arrays import Floats, Ints
 from bactrian.engines.numba.assignments import ScoreArrays
 from bactrian.engines.numba.blocks import Blocks, build_blocks
-from bactrian.engines.numba.gibbs import Draws, Words, new_states, run_chain, start_chain
+from bactrian.engines.numba.gibbs import Chain, Draws, Words, new_states, run_chain, start_chain
 from bactrian.engines.numba.layout import Layout
 from bactrian.graphs.packed import InstanceBeliefs, TableReader
 from bactrian.graphs.ragged import pointer
@@ -177,11 +177,7 @@ class Chains:
         layout = self._scores.layout
 
         def one(chain: int, m: int) -> None:
-            local, messages, marginals = self._work[chain]
-            self.started[chain, m] = start_chain(
-                layout, self._kernel_scores, self._blocks, m, self.states[chain],
-                (local, messages, np.empty(self._largest)), marginals, self._random(chain, m), _SEARCH,
-            )  # fmt: skip
+            self.started[chain, m] = start_chain(self._chain(chain, m), _SEARCH)
 
         self._each(problem, one)
         if self.started.all():
@@ -201,18 +197,16 @@ class Chains:
         batch = batch_length(n_samples)
 
         def one(chain: int, m: int) -> None:
-            local, messages, marginals = self._work[chain]
-            run_chain(
-                self._scores.layout, self._kernel_scores, self._blocks, m, self.states[chain],
-                (local, messages, np.empty(self._largest)), marginals, self._random(chain, m), self.cluster_start,
-                self.draws[chain], burn_in, thinning, n_samples, batch,
-            )  # fmt: skip
+            parts = self._chain(chain, m), self.cluster_start, self.draws[chain]
+            run_chain(*parts, burn_in, thinning, n_samples, batch)
 
         self._each(problem, one)
 
-    def _random(self, chain: int, m: int) -> Words:
-        state: Words = self.random[chain * self._scores.layout.n_instances + m]
-        return state
+    def _chain(self, chain: int, m: int) -> Chain:
+        layout = self._scores.layout
+        random = self.random[chain * layout.n_instances + m]
+        work = (*self._work[chain], np.empty(self._largest))
+        return Chain(layout, self._kernel_scores, self._blocks, m, self.states[chain], *work, random)
 
     def _each(self, problem: Problem, one: Callable[[int, int], None]) -> None:
         blocks = self._scores.data.blocks

@@ -16,9 +16,10 @@ import numpy as np
 from bactrian.arrays import Bools, Floats, Ints
 from bactrian.engines.numba.assignments import ScoreArrays, joint_score, lower_instances
 from bactrian.engines.numba.blocks import Blocks, build_blocks
-from bactrian.engines.numba.decoding import Assignments, dual_instances, max_product_instances
-from bactrian.engines.numba.forest_optimum import decode_pairs, decode_trees
+from bactrian.engines.numba.decoding import Assignments, Search, dual_instances, max_product_instances
+from bactrian.engines.numba.forest_optimum import Forest, decode_pairs, decode_trees
 from bactrian.engines.numba.layout import Layout
+from bactrian.engines.numba.tables import Limits
 from bactrian.engines.numba.threads import Workers
 from bactrian.graphs.domain import strides
 from bactrian.graphs.elimination import MemoryBudgetError
@@ -91,16 +92,15 @@ def decode_dual(
     never rises. Clusters of three or more variables follow Kolmogorov, PAMI 37(5), 2015. Forests are decoded exactly.
     Where no assignment meets the bound, max-product looks for a better one.
     """
-    layout = scores.layout
-    arguments = _kernel_arguments(scores)
+    limits, parts = Limits(tolerance, max_iterations), _search_parts(scores)
 
     def run(found: Assignments, active: Bools, first: int, last: int) -> None:
-        dual_instances(layout, *arguments, found, active, first, last, tolerance, max_iterations)
+        dual_instances(Search(*parts, found, active), limits, first, last)
 
     found = _decode_loopy(scores, workers, run, memory_budget)
     unsettled = ~certified(found) & (found.bound > -np.inf)
     if unsettled.any():
-        n = layout.n_instances
+        n = scores.layout.n_instances
         again = Assignments(
             found.states, found.score, np.full(n, np.inf), np.zeros(n, dtype=np.bool_), np.zeros(n, dtype=np.int64)
         )
@@ -141,18 +141,17 @@ def _decode_forests(scores: FactorScores, workers: Workers) -> Assignments:
     linked = np.flatnonzero(np.diff(layout.hub_links))
     cluster[linked] = layout.link_cluster[layout.hub_links[linked]]
     stride[linked] = scores.strides[layout.hub_links[linked]]
-    multipliers = np.zeros(layout.n_link_states)
     tolerance = _tie_tolerances(scores)
-    sizes = np.diff(layout.hub_offset)
+    forest = Forest(
+        layout, scores.entries, scores.hubs, np.zeros(layout.n_link_states), tolerance, layout.instance_hubs, cluster,
+        stride, np.diff(layout.hub_offset),
+    )  # fmt: skip
 
     def decode(_: int, first: int, last: int) -> None:
         decode_pairs(layout, scores.entries, scores.hubs, tolerance, states, feasible, first, last)
         active = layout.instance_is_tree & ~feasible
         if active[first:last].any():
-            decode_trees(
-                layout, scores.entries, scores.hubs, multipliers, tolerance, layout.instance_hubs, cluster, stride,
-                sizes, states, feasible, active, first, last,
-            )  # fmt: skip
+            decode_trees(forest, states, feasible, active, first, last)
 
     workers.run(decode, scores.data.blocks)
     score = np.where(feasible, score_assignments(scores, states), -np.inf)
@@ -276,15 +275,14 @@ def _decode_cliques(scores: FactorScores, cliques: _Cliques, found: Assignments,
     tree = cliques.layout
     states = np.zeros(cliques.clique.size, dtype=np.int64)
     feasible = np.zeros(tree.n_instances, dtype=np.bool_)
-    hub_scores, multipliers = np.zeros(tree.n_hub_states), np.zeros(tree.n_link_states)
     tolerance = _tie_tolerances(scores)[[plan.instance for plan in cliques.plans]]
-    workers.run(
-        lambda _, first, last: decode_trees(
-            tree, cliques.entries, hub_scores, multipliers, tolerance, cliques.variables, cliques.clique,
-            cliques.stride, cliques.states, states, feasible, cliques.possible, first, last,
-        ),
-        cliques.blocks,
+    forest = Forest(
+        tree, cliques.entries, np.zeros(tree.n_hub_states), np.zeros(tree.n_link_states), tolerance, cliques.variables,
+        cliques.clique, cliques.stride, cliques.states,
     )  # fmt: skip
+    workers.run(
+        lambda _, first, last: decode_trees(forest, states, feasible, cliques.possible, first, last), cliques.blocks
+    )
     for i, plan in enumerate(cliques.plans):
         m = plan.instance
         assignment = states[cliques.variables[i] : cliques.variables[i + 1]]
@@ -341,17 +339,18 @@ def _try_cliques(scores: FactorScores, found: Assignments, chosen: Bools, worker
         _decode_cliques(scores, _build_cliques(scores, plans), found, workers)
 
 
-def _kernel_arguments(scores: FactorScores) -> tuple[ScoreArrays, Blocks, Floats]:
-    """Scores, blocks to climb by, and multipliers at 0."""
-    blocks = build_blocks(scores.layout, scores.hubs, _LARGEST_PAIR)
-    return ScoreArrays(scores.entries, scores.hubs, scores.strides), blocks, np.zeros(scores.layout.n_link_states)
+def _search_parts(scores: FactorScores) -> tuple[Layout, ScoreArrays, Blocks, Floats]:
+    """The first fields of a search, with multipliers at 0."""
+    layout = scores.layout
+    blocks = build_blocks(layout, scores.hubs, _LARGEST_PAIR)
+    return layout, ScoreArrays(scores.entries, scores.hubs, scores.strides), blocks, np.zeros(layout.n_link_states)
 
 
 def _max_product(scores: FactorScores, tolerance: float, max_iterations: int, damping: float) -> Run:
-    arguments = _kernel_arguments(scores)
+    limits, parts = Limits(tolerance, max_iterations, damping=damping), _search_parts(scores)
 
     def run(found: Assignments, active: Bools, first: int, last: int) -> None:
-        max_product_instances(scores.layout, *arguments, found, active, first, last, tolerance, max_iterations, damping)
+        max_product_instances(Search(*parts, found, active), limits, first, last)
 
     return run
 

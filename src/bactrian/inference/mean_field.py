@@ -7,13 +7,13 @@ section 5. The bound has many local maxima; several starts help.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
-from bactrian.arrays import Floats, Ints
+from bactrian.arrays import Floats
 from bactrian.engines.numba.layout import Layout
-from bactrian.engines.numba.mean_field import ascend_instances
+from bactrian.engines.numba.mean_field import Ascent, ascend_instances
+from bactrian.engines.numba.tables import Limits
 from bactrian.graphs.packed import InstanceBeliefs, TableReader
 from bactrian.inference.factors import FactorScores, FactorTables, factor_scores
 from bactrian.inference.maximum import find_allowed
@@ -40,7 +40,7 @@ def mean_field(problem: Problem, *, restarts: int = 1) -> list[InferenceResult]:
     scores = factor_scores(problem.data, problem.weights, problem.evidence, workers)
     generator = np.random.default_rng(options.seed)
 
-    def ascend(beliefs: Floats, best: _Ascent | None) -> _Ascent:
+    def ascend(beliefs: Floats, best: Ascent | None) -> Ascent:
         ascent = _ascend(scores, beliefs, problem)
         return ascent if best is None else _better(scores.layout, best, ascent)
 
@@ -59,7 +59,7 @@ def mean_field(problem: Problem, *, restarts: int = 1) -> list[InferenceResult]:
 
 
 def _result(
-    problem: Problem, best: _Ascent, m: int, variables: Sequence[Floats], clusters: Sequence[Floats]
+    problem: Problem, best: Ascent, m: int, variables: Sequence[Floats], clusters: Sequence[Floats]
 ) -> InferenceResult:
     settled, allowed = best.residual[m] <= problem.options.tolerance, best.bound[m] > -np.inf
     most = problem.options.max_iterations
@@ -99,14 +99,6 @@ class ProductTables(TableReader):
         return self._beliefs[self._layout.hub_offset[index] : self._layout.hub_offset[index + 1]].copy()
 
 
-@dataclass(frozen=True)
-class _Ascent:
-    beliefs: Floats
-    bound: Floats
-    residual: Floats
-    iterations: Ints
-
-
 def _start(scores: FactorScores, generator: np.random.Generator | None) -> Floats:
     """Beliefs to start from, uniform or random, over the states that are not ruled out."""
     layout = scores.layout
@@ -127,26 +119,28 @@ def _allowed_start(scores: FactorScores, problem: Problem) -> Floats:
     return beliefs
 
 
-def _ascend(scores: FactorScores, beliefs: Floats, problem: Problem) -> _Ascent:
+def _ascend(scores: FactorScores, beliefs: Floats, problem: Problem) -> Ascent:
     n, options = scores.layout.n_instances, problem.options
-    ascent = _Ascent(beliefs, np.full(n, -np.inf), np.full(n, np.inf), np.zeros(n, dtype=np.int64))
+    late = problem.deadline.late
+    ascent = Ascent(beliefs, np.full(n, -np.inf), np.full(n, np.inf), np.zeros(n, dtype=np.int64), late)
+    limits = Limits(options.tolerance, options.max_iterations)
     problem.workers.run(
         lambda _, first, last: ascend_instances(
-            scores.layout, scores.entries, scores.hubs, ascent.beliefs, ascent.bound, ascent.residual,
-            ascent.iterations, first, last, options.tolerance, options.max_iterations, problem.deadline.late,
+            scores.layout, scores.entries, scores.hubs, ascent, limits, first, last
         ),
         scores.data.blocks,
-    )  # fmt: skip
+    )
     return ascent
 
 
-def _better(layout: Layout, old: _Ascent, new: _Ascent) -> _Ascent:
+def _better(layout: Layout, old: Ascent, new: Ascent) -> Ascent:
     """The better of two ascents, instance by instance."""
     wins = new.bound > old.bound
     states = np.repeat(wins, np.diff(layout.hub_offset[layout.instance_hubs]))
-    return _Ascent(
+    return Ascent(
         np.where(states, new.beliefs, old.beliefs),
         np.where(wins, new.bound, old.bound),
         np.where(wins, new.residual, old.residual),
         np.where(wins, new.iterations, old.iterations),
+        new.late,
     )

@@ -17,16 +17,16 @@ import numpy as np
 from bactrian.arrays import Bools, Floats
 from bactrian.camel.entropy import Carving, carve, reported_numbers
 from bactrian.camel.messages import Messages, MessageTables
-from bactrian.engines.numba.flooding import LinearMessages
 from bactrian.engines.numba.residual import Queue, contractions, run_residual
 from bactrian.engines.numba.schedules import (
     CONVERGED,
     RUNNING,
+    ParallelMessages,
     SweepProgress,
-    record_sweeps,
     run_parallel,
     run_sequential,
 )
+from bactrian.engines.numba.tables import Limits
 from bactrian.engines.numba.threads import Deadline
 from bactrian.inference.arguments import contradiction
 from bactrian.inference.problem import Advance, Options, Problem, new_progress, run_rounds, warm_start_of
@@ -58,52 +58,45 @@ class BeliefReader(MessageTables):
         return beliefs
 
 
-def _new_linear(problem: Problem) -> LinearMessages:
-    layout = problem.data.layout
-    return LinearMessages(
+def _new_parallel(messages: Messages) -> ParallelMessages:
+    layout = messages.data.layout
+    return ParallelMessages(
         outgoing=np.zeros(layout.n_link_states),
         incoming=np.zeros(layout.n_link_states),
         psi=np.zeros(layout.n_hub_states),
+        belief=np.ones(layout.n_hub_states),
+        pairwise=messages.pairwise,
         in_use=np.zeros(layout.n_instances, dtype=np.bool_),
     )
 
 
 def sequential(problem: Problem, messages: Messages, progress: SweepProgress, tolerance: float) -> Advance:
     """The sequential schedule, threaded over instances."""
-    layout, tables, numbers = messages.data.layout, messages.tables, messages.numbers
-
-    def block(_: int, first: int, last: int, sweeps: int) -> None:
-        running = np.zeros(layout.n_instances, dtype=np.bool_)
-        part = slice(first, last)
-        running[part] = (progress.status[part] == RUNNING) & (progress.damping[part] == 0.0)
-        if running[part].any() and messages.sweep_running(running, first, last, tolerance, sweeps):
-            record_sweeps(layout, progress, messages.beliefs, running, first, last, tolerance)
-            if messages.beliefs.done[running].all():
-                return
-        run_sequential(
-            layout, tables, numbers, messages.multipliers, messages.beliefs.hub_log, progress, first, last, tolerance,
-            sweeps,
-        )  # fmt: skip
+    tree_sweeps = 2 if progress.exact_sweeps.any() else 1 << 30
 
     def advance(sweeps: int) -> None:
-        problem.workers.run(lambda b, first, last: block(b, first, last, sweeps), problem.data.blocks)
+        selected = (progress.status == RUNNING) & (progress.damping == 0.0) & messages.pairwise
+        limits = Limits(tolerance, sweeps, tree_sweeps)
+
+        def block(_: int, first: int, last: int) -> None:
+            messages.sweep_linearly(selected, limits, first, last)
+            run_sequential(messages.arrays, limits, progress, selected, first, last)
+
+        problem.workers.run(block, problem.data.blocks)
 
     return advance
 
 
 def parallel(problem: Problem, messages: Messages, progress: SweepProgress, tolerance: float) -> Advance:
     """The parallel schedule, threaded over instances."""
-    layout, tables, numbers = messages.data.layout, messages.tables, messages.numbers
-    incoming, linear = np.zeros(layout.n_link_states), _new_linear(problem)
+    kept = _new_parallel(messages)
 
     def advance(sweeps: int) -> None:
+        limits = Limits(tolerance, sweeps)
         problem.workers.run(
-            lambda _, first, last: run_parallel(
-                layout, tables, numbers, messages.multipliers, messages.beliefs.hub_log, incoming, linear, progress,
-                first, last, tolerance, sweeps,
-            ),
+            lambda _, first, last: run_parallel(messages.arrays, limits, kept, progress, first, last, messages.states),
             problem.data.blocks,
-        )  # fmt: skip
+        )
 
     return advance
 
@@ -137,10 +130,8 @@ def contracts(messages: Messages) -> bool:
 
 def residual(problem: Problem, messages: Messages, progress: SweepProgress, tolerance: float) -> Advance:
     """The residual schedule, threaded over instances; trees are swept twice instead, which is exact."""
-    layout, tables, numbers = messages.data.layout, messages.tables, messages.numbers
-    linear = _new_linear(problem)
+    layout, kept = messages.data.layout, _new_parallel(messages)
     queue = Queue(
-        incoming=np.zeros(layout.n_link_states),
         pending=np.zeros(layout.n_links),
         priority=np.zeros(layout.n_hubs),
         heap=np.zeros(layout.n_hubs, dtype=np.int64),
@@ -158,13 +149,13 @@ def residual(problem: Problem, messages: Messages, progress: SweepProgress, tole
             progress.status[looped] = CONVERGED
             sweep_trees(2)
             progress.status[looped] = before
+        limits = Limits(tolerance, sweeps)
         problem.workers.run(
             lambda _, first, last: run_residual(
-                layout, tables, numbers, messages.multipliers, messages.beliefs.hub_log, queue, linear, progress, first,
-                last, tolerance, float(sweeps),
+                messages.arrays, limits, kept, queue, progress, first, last, messages.states
             ),
             problem.data.blocks,
-        )  # fmt: skip
+        )
 
     return advance
 

@@ -196,10 +196,7 @@ class UnifiedScaling:
         status = None if run.iterations_left > 0 else run.interrupted or Status.ITERATION_LIMIT
         sweeps = 0
         while status is None:
-            change = scale_hubs(
-                data.layout, dual.part.tables, dual.part.numbers, dual.part.multipliers, dual.part.beliefs.hub_log,
-                prescribed, target, sweeps % 2 == 0, headway.damping,
-            )  # fmt: skip
+            change = scale_hubs(dual.part.arrays, prescribed, target, sweeps % 2 == 0, headway.damping)
             sweeps += 1
             weights = inverse @ (dual.part.tables.hub_scores - hub_base)
             evaluation = dual.evaluate(weights)

@@ -423,7 +423,7 @@ def _find_move(
                 continue
             for y in range(layout.hub_offset[other + 1] - layout.hub_offset[other]):
                 if y != states[other]:
-                    change, count = _joint_change(layout, scores, states, hub, x, other, y, total, forbidden)
+                    change, count = _joint_change(layout, scores, states, (hub, x, other, y), total, forbidden)
                     if count == 0.0 and change >= -left:
                         return other, y, change
     return -1, 0, 0.0
@@ -431,17 +431,10 @@ def _find_move(
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _joint_change(
-    layout: Layout,
-    scores: ScoreArrays,
-    states: Ints,
-    hub: int,
-    x: int,
-    other: int,
-    y: int,
-    total: Floats,
-    forbidden: Floats,
+    layout: Layout, scores: ScoreArrays, states: Ints, move: tuple[int, int, int, int], total: Floats, forbidden: Floats
 ) -> tuple[float, float]:
     """Gain in score where two variables move together, and how many entries then forbid it."""
+    hub, x, other, y = move
     at, before = layout.hub_offset[hub] + x, layout.hub_offset[hub] + states[hub]
     other_at, other_before = layout.hub_offset[other] + y, layout.hub_offset[other] + states[other]
     change = total[at] - total[before] + total[other_at] - total[other_before]

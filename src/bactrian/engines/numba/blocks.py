@@ -69,7 +69,7 @@ def build_blocks(layout: Layout, hub_scores: Floats, largest_pair: int) -> Block
                     left[kept] = hub
                     kept += 1
             n_left = kept
-            filled = _order_block(layout, block, n_blocks, m, order, filled, up_link, down_link, inside)
+            filled = _order_block(layout, block, n_blocks, m, order, filled, (up_link, down_link, inside))
             n_blocks += 1
             bounds[n_blocks] = filled
         instance_blocks[m + 1] = n_blocks
@@ -115,17 +115,10 @@ def _join(layout: Layout, block: Ints, root: Ints, hub: int, number: int) -> Non
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _order_block(
-    layout: Layout,
-    block: Ints,
-    number: int,
-    m: int,
-    order: Ints,
-    filled: int,
-    up_link: Ints,
-    down_link: Ints,
-    inside: Bools,
+    layout: Layout, block: Ints, number: int, m: int, order: Ints, filled: int, links: tuple[Ints, Ints, Bools]
 ) -> int:
     """Breadth-first order of a block's forest from ``order[filled]`` on; returns where it ends."""
+    up_link, down_link, inside = links
     head = filled
     for start in range(layout.instance_hubs[m], layout.instance_hubs[m + 1]):
         if block[start] != number or up_link[start] >= 0:

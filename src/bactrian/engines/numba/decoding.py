@@ -27,6 +27,7 @@ from bactrian.engines.numba.assignments import (
 )
 from bactrian.engines.numba.blocks import Blocks
 from bactrian.engines.numba.layout import Layout
+from bactrian.engines.numba.tables import Limits
 
 _CLIMBS = 20
 _ROUNDING = 1e-9
@@ -42,24 +43,25 @@ class Assignments(NamedTuple):
     iterations: Ints  #: (M,)
 
 
+class Search(NamedTuple):
+    """What a method works on, and where it got to."""
+
+    layout: Layout
+    scores: ScoreArrays
+    blocks: Blocks  #: to climb by
+    multipliers: Floats  #: (n_link_states,)
+    found: Assignments
+    active: Bools  #: (M,) instances to work on
+
+
 @njit(cache=True, nogil=True, error_model="numpy")
-def max_product_instances(
-    layout: Layout,
-    scores: ScoreArrays,
-    blocks: Blocks,
-    multipliers: Floats,
-    found: Assignments,
-    active: Bools,
-    first: int,
-    last: int,
-    tolerance: float,
-    max_iterations: int,
-    damping: float,
-) -> None:
+def max_product_instances(search: Search, limits: Limits, first: int, last: int) -> None:
     """Sequential max-product on the active instances among ``first:last``; sweeps alternate in direction.
 
     The first ten sweeps, then every tenth and the last are rounded, and what beats ``found`` is kept.
     """
+    layout, scores, _, multipliers, found, active = search
+    max_iterations = limits.max_sweeps
     work = scratch(layout, first, last)
     trial = found.states.copy()
     climber = new_climber(layout, scores)
@@ -71,16 +73,16 @@ def max_product_instances(
             residual = 0.0
             for step in range(hubs[1] - hubs[0]):
                 hub = hubs[1] - 1 - step if sweep % 2 == 1 else hubs[0] + step
-                change = update_star(layout, scores.entries, scores.hubs, multipliers, hub, damping, work)
+                change = update_star(layout, scores.entries, scores.hubs, multipliers, hub, limits.damping, work)
                 if change < 0.0:
                     found.bound[m] = -np.inf
                 residual = max(residual, change)
             found.iterations[m] = sweep
-            found.converged[m] = residual <= tolerance
+            found.converged[m] = residual <= limits.tolerance
             if found.bound[m] == -np.inf:
                 break
             if found.converged[m] or sweep <= 10 or sweep % 10 == 0 or sweep == max_iterations:
-                _round(layout, scores, blocks, multipliers, found, trial, m, work, climber)
+                _round(search, trial, m, work, climber)
             if found.converged[m]:
                 break
 
@@ -95,18 +97,9 @@ def new_climber(layout: Layout, scores: ScoreArrays) -> Climber:
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _round(
-    layout: Layout,
-    scores: ScoreArrays,
-    blocks: Blocks,
-    multipliers: Floats,
-    found: Assignments,
-    trial: Ints,
-    m: int,
-    work: Scratch,
-    climber: Climber,
-) -> None:
+def _round(search: Search, trial: Ints, m: int, work: Scratch, climber: Climber) -> None:
     """Round the multipliers to an assignment and keep it if it is the best so far."""
+    layout, scores, blocks, multipliers, found, _ = search
     assign_greedily(layout, scores.entries, scores.hubs, multipliers, trial, m, work)
     climb(layout, scores.entries, scores.hubs, scores.strides, trial, m, _CLIMBS, work)
     score = joint_score(layout, scores.entries, scores.hubs, scores.strides, trial, m)
@@ -120,24 +113,15 @@ def _round(
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def dual_instances(
-    layout: Layout,
-    scores: ScoreArrays,
-    blocks: Blocks,
-    multipliers: Floats,
-    found: Assignments,
-    active: Bools,
-    first: int,
-    last: int,
-    tolerance: float,
-    max_iterations: int,
-) -> None:
+def dual_instances(search: Search, limits: Limits, first: int, last: int) -> None:
     """Lower the dual bound of the active instances among ``first:last``, forward and backward over the variables.
 
     The bound of multipliers d is B(d) = sum_v max (theta_v - sum_l d_l) + sum_a max (theta_a + sum_l d_l), no less than
     the score of any assignment. It stops when B meets the best assignment found (a certificate), when an iteration
-    lowers it by less than ``tolerance`` of its size, or after ``max_iterations``.
+    lowers it by less than the tolerance of its size, or after ``max_sweeps`` iterations.
     """
+    layout, scores, _, multipliers, found, active = search
+    max_iterations = limits.max_sweeps
     work = scratch(layout, first, last)
     trial = found.states.copy()
     climber = new_climber(layout, scores)
@@ -160,9 +144,9 @@ def dual_instances(
             if found.bound[m] == -np.inf:
                 found.converged[m] = True
                 break
-            settled = previous - found.bound[m] <= tolerance * max(1.0, abs(found.bound[m]))
+            settled = previous - found.bound[m] <= limits.tolerance * max(1.0, abs(found.bound[m]))
             if settled or iteration <= 10 or iteration % 5 == 0 or iteration == max_iterations:
-                _round(layout, scores, blocks, multipliers, found, trial, m, work, climber)
+                _round(search, trial, m, work, climber)
             tight = found.bound[m] - found.score[m] <= _ROUNDING * max(1.0, abs(found.bound[m]))
             found.converged[m] = settled or tight
             if found.converged[m]:

@@ -228,6 +228,7 @@ def eliminate(
 ) -> tuple[Ints, Ints, Ints, int]:
     """Eliminate the free variables greedily; give up once one clique alone has more than 2^limit states.
 
+    More than eight arguments, since callers keep the graph (the first four) and change what comes after it.
     Returns the order (short where it gave up), the offsets of the bags, the bags (the neighbours that each
     variable had when its turn came) and the number of edges added. Counts of missing edges are kept up to
     date edge by edge, so that no neighbourhood is ever counted anew: joining a and b, with c common

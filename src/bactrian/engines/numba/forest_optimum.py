@@ -39,29 +39,30 @@ class Tight(NamedTuple):
     dead: Bools  #: scratch over the states of a hub
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
-def decode_trees(
-    layout: Layout,
-    entries: Floats,
-    hub_scores: Floats,
-    multipliers: Floats,
-    tolerance: Floats,
-    instance_variables: Ints,
-    variable_cluster: Ints,
-    variable_stride: Ints,
-    variable_states: Ints,
-    states: Ints,
-    feasible: Bools,
-    active: Bools,
-    first: int,
-    last: int,
-) -> None:
-    """Best assignments of the active instances among ``first:last``, all of them forests; ``multipliers`` start at 0.
+class Forest(NamedTuple):
+    """Forests of hubs and clusters, and their variables.
 
-    Variable v of an instance is read off state k of cluster ``variable_cluster[v]`` as ``k // variable_stride[v] %
-    variable_states[v]``, or off hub h where that cluster is ``-1 - h``. Scores within ``tolerance[m]`` of the maximum
-    count as ties. ``feasible[m]`` is False where every joint state is forbidden.
+    Variable v is read off state k of its ``cluster`` as ``k // stride % size``, or off hub h where that is ``-1 - h``.
     """
+
+    layout: Layout
+    entries: Floats  #: (n_entries,) tables
+    hub_scores: Floats  #: (n_hub_states,)
+    multipliers: Floats  #: (n_link_states,) 0 at the start
+    tolerance: Floats  #: (M,) scores this close to the maximum count as ties
+    variables: Ints  #: (M + 1,) variables of instance m; the next three are over variables
+    cluster: Ints
+    stride: Ints
+    size: Ints
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def decode_trees(forest: Forest, states: Ints, feasible: Bools, active: Bools, first: int, last: int) -> None:
+    """Best assignments of the active instances among ``first:last``, which are forests.
+
+    ``feasible[m]`` is False where every joint state is forbidden.
+    """
+    layout, entries, hub_scores, multipliers, tolerance, variables, variable_cluster, variable_stride, sizes = forest
     work = scratch(layout, first, last)
     for m in range(first, last):
         if not active[m]:
@@ -78,14 +79,14 @@ def decode_trees(
         for hub in range(hubs[0], hubs[1]):
             _enqueue(tight, hub - hubs[0], hubs[1] - hubs[0])
         _make_consistent(layout, tight, m)
-        for variable in range(instance_variables[m], instance_variables[m + 1]):
+        for variable in range(variables[m], variables[m + 1]):
             cluster = variable_cluster[variable]
             if cluster < 0:
                 hub = -1 - cluster
                 start, stop = layout.hub_offset[hub], layout.hub_offset[hub + 1]
                 states[variable] = first_best(hub_scores[start:stop], stop - start)
                 continue
-            stride, size = variable_stride[variable], variable_states[variable]
+            stride, size = variable_stride[variable], sizes[variable]
             local = cluster - layout.instance_clusters[m]
             listed, begin, count = tight.listed, tight.begin[local], tight.left[local]
             state = size

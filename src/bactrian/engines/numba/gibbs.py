@@ -68,7 +68,19 @@ def draw(probabilities: Floats, start: int, size: int, state: Words) -> int:
     return chosen
 
 
-Work = tuple[Floats, Floats, Floats]
+class Chain(NamedTuple):
+    """One chain on one instance."""
+
+    layout: Layout
+    scores: ScoreArrays
+    blocks: Blocks
+    instance: int
+    states: Ints  #: (H,) states of all variables
+    local: Floats  #: (n_hub_states,) scores of variables with what hangs below them in their block
+    messages: Floats  #: (n_link_states,) scores of pairs of a block on the parent's side
+    marginals: Floats  #: (n_hub_states,) of variables given the other blocks, where they are kept
+    small: Floats  #: scratch over the states of a variable
+    random: Words  #: (4,)
 
 
 class Draws(NamedTuple):
@@ -88,11 +100,9 @@ def _entry(scores: ScoreArrays, index: int, floor: float) -> float:
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _filter_block(
-    layout: Layout, scores: ScoreArrays, blocks: Blocks, number: int, states: Ints, floor: float, local: Floats,
-    messages: Floats, small: Floats,
-) -> None:  # fmt: skip
-    """Collect towards the roots: scores of variables in ``local``, of pairs on the parent's side in ``messages``."""
+def _filter_block(chain: Chain, number: int, floor: float) -> None:
+    """Collect towards the roots of a block."""
+    layout, scores, blocks, _, states, local, messages, _, small, _ = chain
     first, last = blocks.bounds[number], blocks.bounds[number + 1]
     for i in range(first, last):
         hub = blocks.order[i]
@@ -124,14 +134,9 @@ def _filter_block(
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _sample_block(
-    layout: Layout, scores: ScoreArrays, blocks: Blocks, number: int, states: Ints, floor: float, local: Floats,
-    messages: Floats, small: Floats, marginals: Floats, keep: bool, random: Words,
-) -> None:  # fmt: skip
-    """Draw a block from the roots outward, after :func:`_filter_block`.
-
-    With ``keep`` the marginals of its variables given the other blocks are left in ``marginals``.
-    """
+def _sample_block(chain: Chain, number: int, floor: float, keep: bool) -> None:
+    """Draw a block from the roots outward, after :func:`_filter_block`; ``keep`` the marginals of its variables."""
+    layout, scores, blocks, _, states, local, messages, marginals, small, random = chain
     for i in range(blocks.bounds[number], blocks.bounds[number + 1]):
         hub = blocks.order[i]
         up, down = blocks.up_link[hub], blocks.down_link[hub]
@@ -165,21 +170,17 @@ def _sample_block(
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _sweep(
-    layout: Layout, scores: ScoreArrays, blocks: Blocks, m: int, states: Ints, floor: float, work: Work,
-    marginals: Floats, keep: bool, random: Words,
-) -> None:  # fmt: skip
-    for number in range(blocks.instance_blocks[m], blocks.instance_blocks[m + 1]):
-        _filter_block(layout, scores, blocks, number, states, floor, work[0], work[1], work[2])
-        _sample_block(layout, scores, blocks, number, states, floor, work[0], work[1], work[2], marginals, keep, random)
+def _sweep(chain: Chain, floor: float, keep: bool) -> None:
+    m = chain.instance
+    for number in range(chain.blocks.instance_blocks[m], chain.blocks.instance_blocks[m + 1]):
+        _filter_block(chain, number, floor)
+        _sample_block(chain, number, floor, keep)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def start_chain(
-    layout: Layout, scores: ScoreArrays, blocks: Blocks, m: int, states: Ints, work: Work, marginals: Floats,
-    random: Words, max_sweeps: int,
-) -> bool:  # fmt: skip
+def start_chain(chain: Chain, max_sweeps: int) -> bool:
     """Random states, then sweeps with forbidden entries as growing finite penalties, until the states are allowed."""
+    layout, scores, states, m, random = chain.layout, chain.scores, chain.states, chain.instance, chain.random
     for hub in range(layout.instance_hubs[m], layout.instance_hubs[m + 1]):
         start = layout.hub_offset[hub]
         allowed = 0
@@ -194,23 +195,23 @@ def start_chain(
     for sweep in range(max_sweeps):
         if joint_score(layout, scores.entries, scores.hubs, scores.strides, states, m) > -np.inf:
             return True
-        _sweep(layout, scores, blocks, m, states, -5.0 * (sweep + 1), work, marginals, False, random)
+        _sweep(chain, -5.0 * (sweep + 1), False)
     return bool(joint_score(layout, scores.entries, scores.hubs, scores.strides, states, m) > -np.inf)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def run_chain(
-    layout: Layout, scores: ScoreArrays, blocks: Blocks, m: int, states: Ints, work: Work, marginals: Floats,
-    random: Words, cluster_start: Ints, draws: Draws, burn_in: int, thinning: int, n_samples: int, batch: int,
-) -> None:  # fmt: skip
+    chain: Chain, cluster_start: Ints, draws: Draws, burn_in: int, thinning: int, n_samples: int, batch: int
+) -> None:
     """``burn_in`` sweeps, then ``n_samples`` kept, one in ``thinning``; batches of ``batch`` kept sweeps."""
+    layout, scores, states, m, marginals = chain.layout, chain.scores, chain.states, chain.instance, chain.marginals
     first, last = layout.hub_offset[layout.instance_hubs[m]], layout.hub_offset[layout.instance_hubs[m + 1]]
     for _ in range(burn_in):
-        _sweep(layout, scores, blocks, m, states, -np.inf, work, marginals, False, random)
+        _sweep(chain, -np.inf, False)
     half = n_samples // 2
     for sample in range(n_samples):
         for skipped in range(thinning):
-            _sweep(layout, scores, blocks, m, states, -np.inf, work, marginals, skipped == thinning - 1, random)
+            _sweep(chain, -np.inf, skipped == thinning - 1)
         for k in range(first, last):
             draws.mean[k] += marginals[k]
             draws.batch[k] += marginals[k]

@@ -12,6 +12,7 @@ entries, so the pair (forbidden mass, F without it) improves lexicographically. 
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,29 +20,31 @@ from bactrian.arrays import Bools, Floats, Ints
 from bactrian.compiling import njit
 from bactrian.engines.numba.arithmetic import exp, normalise_logs
 from bactrian.engines.numba.layout import Layout
+from bactrian.engines.numba.tables import Limits
 
 _ROUNDING = 1e-12
 
 
+class Ascent(NamedTuple):
+    """Where each of ``M`` instances stands."""
+
+    beliefs: Floats  #: (n_hub_states,) q
+    bound: Floats  #: (M,) F
+    residual: Floats  #: (M,) largest change of a belief in the last sweep
+    iterations: Ints  #: (M,)
+    late: Bools  #: (1,) time is up
+
+
 @njit(cache=True, nogil=True, error_model="numpy")
 def ascend_instances(
-    layout: Layout,
-    entries: Floats,
-    hub_scores: Floats,
-    beliefs: Floats,
-    bound: Floats,
-    residual: Floats,
-    iterations: Ints,
-    first: int,
-    last: int,
-    tolerance: float,
-    max_iterations: int,
-    late: Bools,
+    layout: Layout, entries: Floats, hub_scores: Floats, ascent: Ascent, limits: Limits, first: int, last: int
 ) -> None:
-    """Update the beliefs of instances ``first:last`` until none changes by more than ``tolerance``, or it is ``late``.
+    """Update the beliefs of instances ``first:last`` until none changes by more than the tolerance, or it is late.
 
     A sweep that is cut short leaves a residual of infinity.
     """
+    beliefs, bound, residual, iterations, late = ascent
+    tolerance, max_iterations = limits.tolerance, limits.max_sweeps
     largest = 1
     for hub in range(layout.instance_hubs[first], layout.instance_hubs[last]):
         largest = max(largest, layout.hub_offset[hub + 1] - layout.hub_offset[hub])

@@ -15,7 +15,8 @@ For a pair the bound is sharper: a message is a contraction of the multipliers, 
 range of the table's cross-differences theta(a,c) + theta(b,d) - theta(a,d) - theta(b,c) (Ihler, Fisher and Willsky,
 JMLR 6, 2005, whose measure of a table's strength this is).
 
-The queue is an indexed binary heap of hubs per instance. Pairs are updated in linear space where they can be.
+The queue is an indexed binary heap of hubs per instance. The star updates are those of
+:mod:`.linear` where that is safe, and of :mod:`.stars`.
 """
 
 from __future__ import annotations
@@ -26,23 +27,30 @@ from typing import NamedTuple
 import numpy as np
 
 from bactrian.arrays import Bools, Floats, Ints
-from bactrian.compiling import njit
-from bactrian.engines.numba.arithmetic import FAST_MATH
-from bactrian.engines.numba.flooding import (
-    LinearMessages,
-    all_messages,
-    hub_belief,
-    load_instance,
-    log_belief,
-    pair_messages,
-    store_instance,
-    to_column,
-    to_row,
-)
+from bactrian.compiling import inner, njit
+from bactrian.engines.numba.arithmetic import LEAST, MOST
 from bactrian.engines.numba.layout import Layout
-from bactrian.engines.numba.schedules import CONTRADICTION, CONVERGED, RUNNING, SweepProgress
-from bactrian.engines.numba.stars import incoming_message
-from bactrian.engines.numba.tables import Numbers, Scratch, Tables, new_scratch
+from bactrian.engines.numba.linear import (
+    Linear,
+    begin_sweep,
+    believe,
+    believe_by_logs,
+    load,
+    receive_all,
+    receive_one,
+    store,
+)
+from bactrian.engines.numba.schedules import (
+    CONTRADICTION,
+    CONVERGED,
+    RUNNING,
+    ParallelMessages,
+    SweepProgress,
+    of_instance,
+)
+from bactrian.engines.numba.stars import all_messages, incoming_message, log_belief
+from bactrian.engines.numba.tables import Limits, Numbers, Part, Scratch, Tables, new_scratch
+from bactrian.engines.numba.vectors import States, count, largest, place, size_of, smallest, spread
 
 #: What a change from or to impossible counts as, in nats.
 FAR = 50.0
@@ -55,8 +63,7 @@ STALE = 0.1
 class Queue(NamedTuple):
     """Residuals and the heaps over them."""
 
-    incoming: Floats  #: (n_link_states,) log m of every link when it was last computed
-    pending: Floats  #: (L,) bound of the change of a link's message since then
+    pending: Floats  #: (L,) bound of the change of a link's message since it was last computed
     priority: Floats  #: (H,) bound of the change of a hub's multipliers
     heap: Ints  #: (H,) heap of each instance's hubs, in its range ``instance_hubs``
     place: Ints  #: (H,) place of a hub in its heap
@@ -95,7 +102,7 @@ def contractions(layout: Layout, tables: Tables, numbers: Numbers, largest: int,
         out[table] = math.tanh(0.25 * widest / numbers.table[table])
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@inner()
 def sift_up(heap: Ints, place: Ints, priority: Floats, base: int, hub: int) -> None:
     """Move a hub whose priority has risen towards the top of the heap that starts at ``base``."""
     position = place[hub]
@@ -112,7 +119,7 @@ def sift_up(heap: Ints, place: Ints, priority: Floats, base: int, hub: int) -> N
     place[hub] = position
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@inner()
 def sift_down(heap: Ints, place: Ints, priority: Floats, base: int, size: int, hub: int) -> None:
     """Move a hub whose priority has fallen away from the top of the heap of ``size`` hubs at ``base``."""
     position = place[hub]
@@ -134,7 +141,7 @@ def sift_down(heap: Ints, place: Ints, priority: Floats, base: int, size: int, h
     place[hub] = position
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@inner()
 def make_heap(heap: Ints, place: Ints, priority: Floats, base: int, stop: int) -> None:
     """A heap of all hubs ``base:stop`` by their priorities."""
     for hub in range(base, stop):
@@ -148,25 +155,32 @@ def make_heap(heap: Ints, place: Ints, priority: Floats, base: int, stop: int) -
 #: Multipliers go no further: those that would are running away, and past the range of floats they would look as if they
 #: stood still, at states that only seem impossible.
 _FURTHEST = 1e100
+#: A status for the inside of this module: linear space does not hold the messages.
+_OUT_OF_RANGE = -1
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
-def _change_of_link(
-    multipliers: Floats,
-    offset: int,
-    states: int,
-    incoming: Floats,
-    log_hub: Floats,
-    start: int,
-    kappa: float,
-    damping: float,
-    commit: bool,
-) -> float:
-    """Range of the change of a link's multipliers over kappa, before damping; makes the change where ``commit``."""
+class Star(NamedTuple):
+    """How the hubs of an instance are updated."""
+
+    linear: Linear  #: messages, where they are held in linear space
+    incoming: Floats  #: (n_link_states,) log m of all instances, where they are not
+    scratch: Scratch
+    logs: bool  #: which of the two it is
+    damping: float  #: 0 in linear space
+    first_state: int  #: of the instance's links
+    first_hub_state: int
+
+
+@inner(forceinline=True)
+def _change_of_link(part: Part, incoming: Floats, link: int, damping: float, commit: bool) -> float:
+    """See :func:`_update`."""
+    layout, multipliers, log_hub = part.layout, part.multipliers, part.beliefs.hub_log
+    offset, start = layout.link_offset[link], layout.hub_offset[layout.link_hub[link]]
+    kappa = part.numbers.cluster[layout.link_cluster[link]]
     low, high = np.inf, -np.inf
     far = False
     inverse = 1.0 / kappa
-    for k in range(states):
+    for k in range(layout.link_offset[link + 1] - offset):
         message = incoming[offset + k]
         if message == -np.inf:
             if commit:
@@ -187,259 +201,136 @@ def _change_of_link(
     return max(change, FAR) if far else change
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
-def _first_pass(
-    layout: Layout,
-    tables: Tables,
-    numbers: Numbers,
-    multipliers: Floats,
-    queue: Queue,
-    instance: int,
-    scratch: Scratch,
-) -> bool:
-    """All messages, exact residuals, and a heap of all hubs; False where a hub has no possible state."""
-    base, stop = layout.instance_hubs[instance], layout.instance_hubs[instance + 1]
-    hub_offset, hub_links, link_offset = layout.hub_offset, layout.hub_links, layout.link_offset
-    link_cluster, cluster_number = layout.link_cluster, numbers.cluster
-    incoming, belief = queue.incoming, scratch.belief
-    all_messages(layout, tables, numbers, multipliers, instance, incoming, scratch)
+@inner(forceinline=True)
+def _update(part: Part, star: Star, hub: int, commit: bool, steps: Floats, states: States) -> int:
+    """b of a hub and the change of its multipliers, which is made where ``commit``; returns a status.
+
+    ``steps`` takes a bound, for each link, of the range of the change of d / kappa before damping.
+    """
+    layout, linear = part.layout, star.linear
+    first, degree = layout.hub_links[hub], layout.hub_links[hub + 1] - layout.hub_links[hub]
+    if star.logs:
+        at = layout.link_offset[first]
+        if not log_belief(part, hub, star.incoming, at, part.beliefs.hub_log, layout.hub_offset[hub]):
+            return CONTRADICTION
+        for j in range(degree):
+            steps[j] = _change_of_link(part, star.incoming, first + j, star.damping, commit)
+        return RUNNING
+    at, n = place(layout.link_offset, first, states) - star.first_state, size_of(layout.hub_offset, hub, states)
+    to = place(layout.hub_offset, hub, states) - star.first_hub_state
+    if part.plan.hub_multiplies[hub]:
+        believe(linear, to, at, degree, part.numbers.hub[hub] + degree, n)
+    else:
+        believe_by_logs(part, linear, hub, to, at)
+    if not (smallest(linear.low, 0, n) > LEAST and largest(linear.high, 0, n) < MOST):
+        return _OUT_OF_RANGE
+    for j in range(degree):
+        # max / min - 1 of new over old multipliers is no less than the range of their logarithms.
+        steps[j] = min(spread(linear, at + j * count(n), to, commit, n) - 1.0, FAR)
+    return RUNNING
+
+
+@inner()
+def _first_pass(part: Part, star: Star, queue: Queue, instance: int, steps: Floats, states: States) -> int:
+    """All messages, exact residuals, and a heap of all hubs; returns a status."""
+    hub_links = part.layout.hub_links
+    base, stop = part.layout.instance_hubs[instance], part.layout.instance_hubs[instance + 1]
+    if star.logs:
+        all_messages(part, instance, star.incoming, star.scratch)
+    else:
+        receive_all(part, star.linear, instance, states)
     for hub in range(base, stop):
-        first, last, states = hub_links[hub], hub_links[hub + 1], hub_offset[hub + 1] - hub_offset[hub]
-        if not log_belief(
-            tables.hub_scores, hub_offset[hub], states, numbers.hub[hub], link_cluster, cluster_number, link_offset,
-            first, last, incoming, belief, 0,
-        ):  # fmt: skip
-            return False
-        change = 0.0
-        for link in range(first, last):
+        status = _update(part, star, hub, False, steps, states)
+        if status != RUNNING:
+            return status
+        queue.priority[hub] = 0.0
+        for link in range(hub_links[hub], hub_links[hub + 1]):
             queue.pending[link] = 0.0
-            kappa = cluster_number[link_cluster[link]]
-            step = _change_of_link(multipliers, link_offset[link], states, incoming, belief, 0, kappa, 0.0, False)
-            change = max(change, step)
-        queue.priority[hub] = change
+            queue.priority[hub] = max(queue.priority[hub], steps[link - hub_links[hub]])
     make_heap(queue.heap, queue.place, queue.priority, base, stop)
-    return True
+    return RUNNING
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@inner()
 def _run_instance(
-    layout: Layout,
-    tables: Tables,
-    numbers: Numbers,
-    multipliers: Floats,
-    hub_log: Floats,
-    queue: Queue,
-    instance: int,
-    damping: float,
-    tolerance: float,
-    limit: float,
-    scratch: Scratch,
+    part: Part, star: Star, queue: Queue, instance: int, tolerance: float, limit: int, steps: Floats, states: States
 ) -> tuple[int, int]:
-    """Update the hubs of an instance by priority; returns its status and the number of messages computed."""
-    hub_offset, hub_links, link_offset = layout.hub_offset, layout.hub_links, layout.link_offset
-    link_cluster, link_hub, cluster_table = layout.link_cluster, layout.link_hub, layout.cluster_table
-    cluster_links, cluster_link = layout.cluster_links, layout.cluster_link
-    hub_scores, hub_number, cluster_number = tables.hub_scores, numbers.hub, numbers.cluster
-    incoming, pending, contraction = queue.incoming, queue.pending, queue.contraction
-    heap, place, priority = queue.heap, queue.place, queue.priority
-    scores, small, product = scratch.scores, scratch.small, scratch.product
+    """Update the hubs of an instance by priority, to a limit of messages; returns its status and their number."""
+    layout, pending, priority, damping = part.layout, queue.pending, queue.priority, star.damping
     base, stop = layout.instance_hubs[instance], layout.instance_hubs[instance + 1]
     updates = 0
     while stop > base and updates < limit and not queue.late[0]:
-        hub = heap[base]
+        hub = queue.heap[base]
         if priority[hub] <= tolerance:
             return CONVERGED, updates
-        start, states = hub_offset[hub], hub_offset[hub + 1] - hub_offset[hub]
-        first, last = hub_links[hub], hub_links[hub + 1]
+        first, last = layout.hub_links[hub], layout.hub_links[hub + 1]
         stale = STALE * tolerance / max(1, last - first)
         left = 0.0
         for link in range(first, last):
             if pending[link] > stale:
-                incoming_message(
-                    layout, tables, numbers, multipliers, link, scores, small, product, incoming, link_offset[link]
-                )
+                if star.logs:
+                    incoming_message(part, link, star.scratch, star.incoming, layout.link_offset[link])
+                else:
+                    receive_one(part, star.linear, link, star.first_state, states)
                 pending[link] = 0.0
                 updates += 1
             left += pending[link]
-        if not log_belief(
-            hub_scores, start, states, hub_number[hub], link_cluster, cluster_number, link_offset, first, last,
-            incoming, hub_log, start,
-        ):  # fmt: skip
-            return CONTRADICTION, updates
+        status = _update(part, star, hub, True, steps, states)
+        if status != RUNNING:
+            return status, updates
         undone = 0.0
         for link in range(first, last):
-            cluster = link_cluster[link]
-            change = _change_of_link(
-                multipliers, link_offset[link], states, incoming, hub_log, start, cluster_number[cluster], damping, True
-            )
-            undone = max(undone, damping * change)
-            change *= (1.0 - damping) * contraction[cluster_table[cluster]]
-            if change > ROUNDING:
-                for position in range(cluster_links[cluster], cluster_links[cluster + 1]):
-                    other = cluster_link[position]
+            cluster, step = layout.link_cluster[link], steps[link - first]
+            undone = max(undone, damping * step)
+            step *= (1.0 - damping) * queue.contraction[layout.cluster_table[cluster]]
+            if step > ROUNDING:
+                for position in range(layout.cluster_links[cluster], layout.cluster_links[cluster + 1]):
+                    other = layout.cluster_link[position]
                     if other != link:
-                        pending[other] += change
-                        priority[link_hub[other]] += change
-                        sift_up(heap, place, priority, base, link_hub[other])
+                        pending[other] += step
+                        priority[layout.link_hub[other]] += step
+                        sift_up(queue.heap, queue.place, priority, base, layout.link_hub[other])
         priority[hub] = left + undone
-        sift_down(heap, place, priority, base, stop - base, hub)
+        sift_down(queue.heap, queue.place, priority, base, stop - base, hub)
     return CONVERGED if stop == base else RUNNING, updates
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def run_residual(
-    layout: Layout,
-    tables: Tables,
-    numbers: Numbers,
-    multipliers: Floats,
-    hub_log: Floats,
-    queue: Queue,
-    linear: LinearMessages,
-    progress: SweepProgress,
-    first: int,
-    last: int,
-    tolerance: float,
-    max_updates: float,
-) -> None:
-    """Update hubs by priority, each running instance up to ``max_updates`` messages per link."""
+    part: Part, limits: Limits, kept: ParallelMessages, queue: Queue, progress: SweepProgress, first: int, last: int,
+    states: States,
+) -> None:  # fmt: skip
+    """Update hubs by priority, each running instance up to ``max_sweeps`` messages per link."""
+    layout = part.layout
     scratch = new_scratch(layout, first, last)
+    steps = np.empty(scratch.star.size)
     for instance in range(first, last):
         if progress.status[instance] != RUNNING:
             continue
         base, stop = layout.instance_hubs[instance], layout.instance_hubs[instance + 1]
         n_links = layout.hub_links[stop] - layout.hub_links[base]
-        limit = max_updates * n_links
-        damping = progress.damping[instance]
-        updates, more, status = 0, 0, RUNNING
-        if not queue.started[instance] and damping == 0.0:
-            linear.in_use[instance] = load_instance(layout, tables, numbers, multipliers, linear, instance)
-            if linear.in_use[instance]:
-                queue.started[instance] = True
-                updates = n_links
-                if not first_linear_pass(layout, tables, linear, queue, instance, scratch.belief):
-                    status = -1
-        if linear.in_use[instance]:
-            if status == RUNNING:
-                status, more = run_linear(
-                    layout, tables, linear, queue, instance, tolerance, limit - updates, scratch.belief
-                )
-                updates += more
-            if status < 0:
-                linear.in_use[instance], queue.started[instance] = False, False
-            else:
-                store_instance(layout, linear, multipliers, instance)
-        if not linear.in_use[instance]:
-            status = RUNNING
+        linear = of_instance(part, kept, instance, scratch.small.size)
+        first_state, first_hub_state = layout.link_offset[layout.hub_links[base]], layout.hub_offset[base]
+        updates, more, status = 0, 0, _OUT_OF_RANGE
+        if not queue.started[instance] and progress.damping[instance] == 0.0 and kept.pairwise[instance]:
+            kept.in_use[instance] = load(part, linear, instance, False, states)
+            linear.scale[:] = 0.0
+        while status == _OUT_OF_RANGE:  # once, or again in log space
+            logs, status, more = not kept.in_use[instance], RUNNING, 0
+            damping = progress.damping[instance] if logs else 0.0
+            star = Star(linear, kept.incoming, scratch, logs, damping, first_state, first_hub_state)
+            begin_sweep(linear)
             if not queue.started[instance]:
                 queue.started[instance] = True
                 updates += n_links
-                if not _first_pass(layout, tables, numbers, multipliers, queue, instance, scratch):
-                    status = CONTRADICTION
+                status = _first_pass(part, star, queue, instance, steps, states)
             if status == RUNNING:
-                status, more = _run_instance(
-                    layout, tables, numbers, multipliers, hub_log, queue, instance, damping, tolerance,
-                    limit - updates, scratch,
-                )  # fmt: skip
-                updates += more
+                limit = limits.max_sweeps * n_links - updates
+                status, more = _run_instance(part, star, queue, instance, limits.tolerance, limit, steps, states)
+            updates += more
+            if not logs and (status == _OUT_OF_RANGE or not store(part, linear, instance, states)):
+                status, kept.in_use[instance], queue.started[instance] = _OUT_OF_RANGE, False, False
         progress.status[instance] = status
         progress.updates[instance] += updates
         progress.iterations[instance] = (progress.updates[instance] + n_links - 1) // max(1, n_links)
         progress.residual[instance] = queue.priority[queue.heap[base]] if stop > base else 0.0
-
-
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST_MATH)
-def _spread_of_ratio(belief: Floats, states: int, m: Floats, u: Floats, offset: int, commit: bool) -> float:
-    """max / min - 1 of new over old multipliers, no less than the range of their logarithms; at most ``FAR``."""
-    low, high = np.inf, 0.0
-    for k in range(states):
-        new = belief[k] / m[offset + k]
-        ratio = new / u[offset + k]
-        low, high = min(low, ratio), max(high, ratio)
-        if commit:
-            u[offset + k] = new
-    return min(high - low, FAR * low) / low
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def first_linear_pass(
-    layout: Layout, tables: Tables, linear: LinearMessages, queue: Queue, instance: int, belief: Floats
-) -> bool:
-    """As :func:`_first_pass`, in linear space; False where log space is needed."""
-    base, stop = layout.instance_hubs[instance], layout.instance_hubs[instance + 1]
-    hub_offset, hub_links, link_offset = layout.hub_offset, layout.hub_links, layout.link_offset
-    if not pair_messages(layout, tables, linear, instance):
-        return False
-    for hub in range(base, stop):
-        first, last, states = hub_links[hub], hub_links[hub + 1], hub_offset[hub + 1] - hub_offset[hub]
-        if not hub_belief(
-            linear.psi, hub_offset[hub], states, linear.incoming, link_offset[first], last - first, belief
-        ):
-            return False
-        change = 0.0
-        for link in range(first, last):
-            queue.pending[link] = 0.0
-            step = _spread_of_ratio(belief, states, linear.incoming, linear.outgoing, link_offset[link], False)
-            change = max(change, step)
-        queue.priority[hub] = change
-    make_heap(queue.heap, queue.place, queue.priority, base, stop)
-    return True
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def run_linear(
-    layout: Layout,
-    tables: Tables,
-    linear: LinearMessages,
-    queue: Queue,
-    instance: int,
-    tolerance: float,
-    limit: float,
-    belief: Floats,
-) -> tuple[int, int]:
-    """As :func:`_run_instance`, in linear space; status -1 where log space is needed."""
-    hub_offset, hub_links, link_offset = layout.hub_offset, layout.hub_links, layout.link_offset
-    link_cluster, link_hub, cluster_table = layout.link_cluster, layout.link_hub, layout.cluster_table
-    cluster_links, cluster_link, cluster_rows = layout.cluster_links, layout.cluster_link, layout.cluster_rows
-    table_offset, entries = layout.table_offset, tables.exp_entries
-    pending, contraction = queue.pending, queue.contraction
-    heap, place, priority = queue.heap, queue.place, queue.priority
-    u, m, psi = linear.outgoing, linear.incoming, linear.psi
-    base, stop = layout.instance_hubs[instance], layout.instance_hubs[instance + 1]
-    updates = 0
-    while stop > base and updates < limit and not queue.late[0]:
-        hub = heap[base]
-        if priority[hub] <= tolerance:
-            return CONVERGED, updates
-        start, states = hub_offset[hub], hub_offset[hub + 1] - hub_offset[hub]
-        first, last = hub_links[hub], hub_links[hub + 1]
-        stale = STALE * tolerance / max(1, last - first)
-        left = 0.0
-        safe = True
-        for link in range(first, last):
-            if pending[link] > stale:
-                cluster = link_cluster[link]
-                ends, rows, at = cluster_links[cluster], cluster_rows[cluster], table_offset[cluster_table[cluster]]
-                columns = (table_offset[cluster_table[cluster] + 1] - at) // rows
-                row, column = cluster_link[ends], cluster_link[ends + 1]
-                if link == row:
-                    safe &= to_row(entries, at, rows, columns, u, link_offset[column], m, link_offset[row])
-                else:
-                    safe &= to_column(entries, at, rows, columns, u, link_offset[row], m, link_offset[column])
-                pending[link] = 0.0
-                updates += 1
-            left += pending[link]
-        if not (safe and hub_belief(psi, start, states, m, link_offset[first], last - first, belief)):
-            return -1, updates
-        for link in range(first, last):
-            cluster = link_cluster[link]
-            change = _spread_of_ratio(belief, states, m, u, link_offset[link], True)
-            change *= contraction[cluster_table[cluster]]
-            if change > ROUNDING:
-                ends = cluster_links[cluster]
-                other = cluster_link[ends + 1] if cluster_link[ends] == link else cluster_link[ends]
-                pending[other] += change
-                priority[link_hub[other]] += change
-                sift_up(heap, place, priority, base, link_hub[other])
-        priority[hub] = left
-        sift_down(heap, place, priority, base, stop - base, hub)
-    return CONVERGED if stop == base else RUNNING, updates

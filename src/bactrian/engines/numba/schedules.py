@@ -1,9 +1,9 @@
 """Schedules of message passing: sequential sweeps and parallel updates, instance by instance.
 
-Both repeat the star update of :mod:`.stars`. A sequential sweep updates hub after hub, each from the
-newest messages, forward and backward in turn. A parallel update computes the messages of all clusters from the same
-old multipliers, then all multipliers from those (the flooding schedule). Damping mixes a part of the old multipliers,
-in log space, into the new ones.
+Both repeat the star update, of :mod:`.linear` where that is safe, and of :mod:`.stars`. A sequential sweep updates hub
+after hub, each from the newest messages, forward and backward in turn. A parallel update computes the messages of all
+clusters from the same old multipliers, then all multipliers from those (the flooding schedule). Damping, in log space,
+mixes a part of the old multipliers into the new ones.
 
 The state of an instance outlives a call, so that a caller may run a few sweeps, look at the clock, and go on.
 """
@@ -17,20 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bactrian.arrays import Bools, Floats, Ints
-from bactrian.compiling import njit
-from bactrian.engines.numba.flooding import (
-    LinearMessages,
-    all_messages,
-    load_instance,
-    pair_messages,
-    store_instance,
-    update_all_hubs,
-    update_hubs,
-)
+from bactrian.compiling import inner, njit
 from bactrian.engines.numba.layout import Layout
-from bactrian.engines.numba.pairs import load_messages, new_linear, store_messages, sweep_linear
-from bactrian.engines.numba.stars import sweep_hubs
-from bactrian.engines.numba.tables import Beliefs, Numbers, Tables, new_scratch
+from bactrian.engines.numba.linear import Linear, load, store, update_pairs_together
+from bactrian.engines.numba.stars import sweep_hubs, update_hubs_together
+from bactrian.engines.numba.tables import Limits, Part, new_scratch
+from bactrian.engines.numba.vectors import States
 
 RUNNING, CONVERGED, CONTRADICTION = 0, 1, 2
 
@@ -47,17 +39,7 @@ class SweepProgress(NamedTuple):
     late: Bools  #: (1,) time is up: no more sweeps, but one
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
-def _is_pairwise(layout: Layout, numbers: Numbers, instance: int) -> bool:
-    """Whether all clusters are pairs whose tables' exponentials were taken with their own numbers."""
-    cluster_rows, cluster_table = layout.cluster_rows, layout.cluster_table
-    for cluster in range(layout.instance_clusters[instance], layout.instance_clusters[instance + 1]):
-        if cluster_rows[cluster] == 0 or numbers.table[cluster_table[cluster]] != numbers.cluster[cluster]:
-            return False
-    return True
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
+@inner()
 def _record(
     layout: Layout, progress: SweepProgress, instance: int, residual: float, sweeps: int, tolerance: float
 ) -> None:
@@ -73,108 +55,95 @@ def _record(
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def record_sweeps(
-    layout: Layout, progress: SweepProgress, beliefs: Beliefs, running: Bools, first: int, last: int,
-    tolerance: float,
-) -> None:  # fmt: skip
-    """Note the sweeps of running instances that the fastest path has done; they rest until the next call.
+def run_sequential(part: Part, limits: Limits, progress: SweepProgress, selected: Bools, first: int, last: int) -> None:
+    """Sweeps, backward and forward in turn, of each instance of ``first:last`` that is still running.
 
-    A tree is done after as many sweeps as are exact for it.
+    What was done of those ``selected`` in linear space is noted; the others are swept in log space.
     """
+    layout, beliefs = part.layout, part.beliefs
+    scratch = new_scratch(layout, first, last)
     for instance in range(first, last):
-        if running[instance] and beliefs.done[instance]:
-            _record(layout, progress, instance, beliefs.residual[instance], beliefs.sweeps[instance], tolerance)
-            exact = progress.exact_sweeps[instance]
-            if exact > 0 and progress.iterations[instance] >= exact:
-                progress.status[instance] = CONVERGED
-                progress.residual[instance] = 0.0
+        if progress.status[instance] != RUNNING:
+            continue
+        begun, exact = progress.iterations[instance], progress.exact_sweeps[instance]
+        sweeps, residual = 0, np.inf
+        if selected[instance] and beliefs.done[instance]:
+            sweeps, residual = beliefs.sweeps[instance], beliefs.residual[instance]
+        else:
+            limit = min(limits.max_sweeps, exact - begun) if exact > begun else limits.max_sweeps
+            while sweeps < limit and residual > limits.tolerance and not (sweeps > 0 and progress.late[0]):
+                backward = (begun + sweeps) % 2 == 0
+                residual = sweep_hubs(part, instance, backward, progress.damping[instance], scratch)
+                sweeps += 1
+                if residual == np.inf:
+                    break
+        if residual < np.inf and 0 < exact <= begun + sweeps:
+            residual = 0.0
+        _record(layout, progress, instance, residual, sweeps, limits.tolerance)
+
+
+class ParallelMessages(NamedTuple):
+    """Messages of all instances, for updates that do not go hub by hub."""
+
+    outgoing: Floats  #: (n_link_states,) u
+    incoming: Floats  #: (n_link_states,) m, or log m
+    psi: Floats  #: (n_hub_states,) exp(theta_v), largest entry 1
+    belief: Floats  #: (n_hub_states,) b
+    pairwise: Bools  #: (M,) whether linear space can be tried
+    in_use: Bools  #: (M,) kept in linear space between calls, by the residual schedule
+
+
+@inner(allocates=True)
+def of_instance(part: Part, kept: ParallelMessages, instance: int, widest: int) -> Linear:
+    """An instance's messages in linear space, with scales of 0; its hubs have at most ``widest`` states."""
+    layout = part.layout
+    begin, end = layout.instance_hubs[instance], layout.instance_hubs[instance + 1]
+    first, last = layout.link_offset[layout.hub_links[begin]], layout.link_offset[layout.hub_links[end]]
+    hubs = slice(layout.hub_offset[begin], layout.hub_offset[end])
+    return Linear(
+        part.tables.exp_entries,
+        part.tables.exp_transposed,
+        kept.outgoing[first:last],
+        np.zeros(layout.hub_links[end] - layout.hub_links[begin]),
+        kept.psi[hubs],
+        kept.belief[hubs],
+        kept.incoming[first:last],
+        np.ones(widest),
+        np.ones(widest),
+        np.zeros(widest),
+        np.zeros(widest),
+        np.empty(0),
+    )
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def run_parallel(
-    layout: Layout,
-    tables: Tables,
-    numbers: Numbers,
-    multipliers: Floats,
-    hub_log: Floats,
-    incoming: Floats,
-    linear: LinearMessages,
-    progress: SweepProgress,
-    first: int,
-    last: int,
-    tolerance: float,
-    max_sweeps: int,
+    part: Part, limits: Limits, kept: ParallelMessages, progress: SweepProgress, first: int, last: int, states: States
 ) -> None:
-    """Up to ``max_sweeps`` parallel updates of each instance of ``first:last`` that is still running."""
-    scratch = new_scratch(layout, first, last)
+    """Parallel updates of each instance of ``first:last`` that is still running."""
+    scratch = new_scratch(part.layout, first, last)
     for instance in range(first, last):
         if progress.status[instance] != RUNNING:
             continue
         damping = progress.damping[instance]
-        fast = damping == 0.0 and load_instance(layout, tables, numbers, multipliers, linear, instance)
+        linear = of_instance(part, kept, instance, scratch.small.size)
+        fast = damping == 0.0 and kept.pairwise[instance] and load(part, linear, instance, False, states)
+        linear.scale[:] = 0.0
         sweeps, residual = 0, np.inf
-        while fast and sweeps < max_sweeps and residual > tolerance and not (sweeps > 0 and progress.late[0]):
-            fast = pair_messages(layout, tables, linear, instance)
-            residual = update_hubs(layout, linear, instance, scratch.belief) if fast else np.nan
-            fast = fast and not math.isnan(residual)
-            sweeps += 1
-        if fast:
-            store_instance(layout, linear, multipliers, instance)
-        else:
-            sweeps, residual = 0, np.inf
-        while not fast and sweeps < max_sweeps and residual > tolerance and not (sweeps > 0 and progress.late[0]):
-            all_messages(layout, tables, numbers, multipliers, instance, incoming, scratch)
-            residual = update_all_hubs(
-                layout, tables, numbers, multipliers, hub_log, incoming, instance, damping, scratch.belief
-            )
-            sweeps += 1
-            if residual == np.inf:
-                break
-        _record(layout, progress, instance, residual, sweeps, tolerance)
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def run_sequential(
-    layout: Layout,
-    tables: Tables,
-    numbers: Numbers,
-    multipliers: Floats,
-    hub_log: Floats,
-    progress: SweepProgress,
-    first: int,
-    last: int,
-    tolerance: float,
-    max_sweeps: int,
-) -> None:
-    """Up to ``max_sweeps`` sweeps, backward and forward in turn, of each instance that is still running."""
-    scratch = new_scratch(layout, first, last)
-    linear = new_linear(layout, first, last)
-    for instance in range(first, last):
-        if progress.status[instance] != RUNNING:
-            continue
-        damping = progress.damping[instance]
-        begun, exact = progress.iterations[instance], progress.exact_sweeps[instance]
-        limit = min(max_sweeps, exact - begun) if exact > begun else max_sweeps
-        sweeps, residual = 0, np.inf
-        fast = damping == 0.0 and _is_pairwise(layout, numbers, instance)
-        fast = fast and load_messages(layout, tables, numbers, multipliers, instance, linear)
-        while fast and sweeps < limit and residual > tolerance and not (sweeps > 0 and progress.late[0]):
-            backward = (begun + sweeps) % 2 == 0
-            residual = sweep_linear(layout, tables, numbers, hub_log, instance, backward, linear)
+        while (
+            fast
+            and sweeps < limits.max_sweeps
+            and residual > limits.tolerance
+            and not (sweeps > 0 and progress.late[0])
+        ):
+            residual = update_pairs_together(part, linear, instance, states)
             sweeps += 1
             fast = not math.isnan(residual)
-        if fast:
-            store_messages(layout, numbers, multipliers, instance, linear)
-        else:
+        if not (fast and store(part, linear, instance, states)):
             sweeps, residual = 0, np.inf
-        while not fast and sweeps < limit and residual > tolerance and not (sweeps > 0 and progress.late[0]):
-            residual = sweep_hubs(
-                layout, tables, numbers, multipliers, hub_log, instance, (begun + sweeps) % 2 == 0, damping,
-                scratch.scores, scratch.small, scratch.product, scratch.star,
-            )  # fmt: skip
-            sweeps += 1
-            if residual == np.inf:
-                break
-        if residual < np.inf and begun + sweeps == exact:
-            residual = 0.0
-        _record(layout, progress, instance, residual, sweeps, tolerance)
+            while sweeps < limits.max_sweeps and residual > limits.tolerance and not (sweeps > 0 and progress.late[0]):
+                residual = update_hubs_together(part, instance, damping, kept.incoming, scratch)
+                sweeps += 1
+                if residual == np.inf:
+                    break
+        _record(part.layout, progress, instance, residual, sweeps, limits.tolerance)

@@ -8,12 +8,12 @@ from typing import NamedTuple
 import numpy as np
 
 from bactrian.arrays import Bools, Floats, Ints
-from bactrian.compiling import njit
+from bactrian.compiling import inner, njit
 from bactrian.engines.numba.arithmetic import WIDEST, exp, normalise_logs
 from bactrian.engines.numba.layout import Layout
 
 #: What stands for a belief that underflows, for 0 means that a state is forbidden.
-_ALMOST_NOTHING = 1e-300
+ALMOST_NOTHING = 1e-300
 
 
 class Tables(NamedTuple):
@@ -52,6 +52,38 @@ class Beliefs(NamedTuple):
     late: Bools  #: (1,) time is up: no more sweeps, but one
 
 
+class Plan(NamedTuple):
+    """What linear space wants to know of links and hubs."""
+
+    link_start: Ints  #: (L,) first entry of the table of a link's cluster
+    leader: Ints  #: (C,) link of a pair whose hub a forward sweep comes to first
+    hub_multiplies: Bools  #: (H,) few links, of clusters with number 1: b is a product of messages
+
+
+class Part(NamedTuple):
+    """What message passing reads and writes: the arrays of a data set, or of a part of one."""
+
+    layout: Layout
+    plan: Plan
+    tables: Tables
+    numbers: Numbers
+    multipliers: Floats  #: (n_link_states,) d
+    beliefs: Beliefs
+    weights: Floats  #: (M,) that multiply the counts of an instance, not its value
+    shares: Floats  #: (L,) part of its hub's scores that a link's cluster takes where clusters need not agree
+
+
+class Limits(NamedTuple):
+    """How far to sweep."""
+
+    tolerance: float = 0.0  #: no marginal changes by more
+    max_sweeps: int = 0  #: 0 evaluates at the multipliers given
+    tree_sweeps: int = 1 << 30  #: on trees, where two sweeps of belief propagation are exact
+    damping: float = 0.0  #: part of the old multipliers that stays
+    marginals: bool = False  #: whether those of links are wanted where there are sweeps
+    consistent: bool = True  #: whether clusters must agree; otherwise multipliers are fixed offsets of theirs
+
+
 @njit(cache=True, nogil=True, error_model="numpy")
 def prepare_tables(layout: Layout, tables: Tables, numbers: Numbers, first: int, last: int) -> None:
     """Exponentials of tables ``first:last``, shifted so that the largest is 1."""
@@ -77,7 +109,7 @@ def prepare_tables(layout: Layout, tables: Tables, numbers: Numbers, first: int,
                     tables.exp_transposed[start + b * size + a] = tables.exp_entries[start + a * size + b]
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(cache=True, nogil=True, error_model="numpy", _nrt=False, forceinline=True)
 def fill_scores(
     layout: Layout, tables: Tables, numbers: Numbers, multipliers: Floats, cluster: int, skipped: int, out: Floats
 ) -> int:
@@ -101,7 +133,7 @@ def fill_scores(
     return size
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@inner(forceinline=True)
 def project_logsumexp(
     layout: Layout, link: int, scores: Floats, size: int, tops: Floats, out: Floats, start: int
 ) -> None:
@@ -123,20 +155,11 @@ def project_logsumexp(
         out[start + k] = tops[k] + math.log(out[start + k]) if tops[k] != -np.inf else -np.inf
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
-def evaluate_cluster(
-    layout: Layout,
-    tables: Tables,
-    numbers: Numbers,
-    multipliers: Floats,
-    beliefs: Beliefs,
-    cluster: int,
-    weight: float,
-    counts: Floats,
-    scores: Floats,
-) -> float:
+@inner(forceinline=True)
+def evaluate_cluster(part: Part, cluster: int, counts: Floats, weight: float, scores: Floats) -> float:
     """log Z of any cluster in log space, with its links' marginals and counts; a marginal of 0 is a forbidden state."""
-    size = fill_scores(layout, tables, numbers, multipliers, cluster, -1, scores)
+    layout, beliefs = part.layout, part.beliefs
+    size = fill_scores(layout, part.tables, part.numbers, part.multipliers, cluster, -1, scores)
     normaliser = normalise_logs(scores, 0, size)
     for position in range(layout.cluster_links[cluster], layout.cluster_links[cluster + 1]):
         link = layout.cluster_link[position]
@@ -145,7 +168,7 @@ def evaluate_cluster(
     if normaliser == -np.inf:
         return normaliser
     for k in range(size):
-        scores[k] = max(exp(scores[k]), _ALMOST_NOTHING) if scores[k] != -np.inf else 0.0
+        scores[k] = max(exp(scores[k]), ALMOST_NOTHING) if scores[k] != -np.inf else 0.0
     for position in range(layout.cluster_links[cluster], layout.cluster_links[cluster + 1]):
         link = layout.cluster_link[position]
         projection = layout.link_projection[link]
@@ -159,7 +182,7 @@ def evaluate_cluster(
     return normaliser
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@inner()
 def clear_counts(layout: Layout, counts: Floats, instance: int) -> None:
     """Set the counts of an instance's own tables to zero."""
     first, last = layout.instance_tables[instance], layout.instance_tables[instance + 1]
@@ -167,29 +190,18 @@ def clear_counts(layout: Layout, counts: Floats, instance: int) -> None:
         counts[k] = 0.0
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
-def evaluate_hubs(
-    layout: Layout,
-    tables: Tables,
-    numbers: Numbers,
-    multipliers: Floats,
-    beliefs: Beliefs,
-    instance: int,
-    weight: float,
-    shares: Floats,
-    consistent: bool,
-    swept: bool,
-    slack: Floats,
-) -> float:
+@inner()
+def evaluate_hubs(part: Part, instance: int, consistent: bool, swept: bool, slack: Floats) -> float:
     """Beliefs of an instance's hubs from the multipliers, and their part of D; needs the links' marginals.
 
     A hub with kappa = 0 has no belief of its own: after a sweep it keeps that of its star update, else it takes the
     marginal of its first link.
     """
+    layout, tables, beliefs, weight = part.layout, part.tables, part.beliefs, part.weights[instance]
     hub_offset, hub_links, link_offset = layout.hub_offset, layout.hub_links, layout.link_offset
     link_marginal, hub_log, hub_count = beliefs.link_marginal, beliefs.hub_log, beliefs.hub_count
-    hub_scores, hub_number, disagreement = tables.hub_scores, numbers.hub, beliefs.disagreement
-    constrained = tables.constrained[0]
+    hub_scores, hub_number, disagreement = tables.hub_scores, part.numbers.hub, beliefs.disagreement
+    multipliers, constrained = part.multipliers, tables.constrained[0]
     value = 0.0
     violation = 0.0
     for hub in range(layout.instance_hubs[instance], layout.instance_hubs[instance + 1]):
@@ -218,13 +230,13 @@ def evaluate_hubs(
                 if consistent and marginal > 0.0 and slack[k] != -np.inf:
                     value += marginal * slack[k]
                 if not swept:
-                    hub_log[start + k] = math.log(max(marginal, _ALMOST_NOTHING))
+                    hub_log[start + k] = math.log(max(marginal, ALMOST_NOTHING))
         for k in range(states):
             slack[k] = exp(hub_log[start + k])
             hub_count[start + k] = weight * slack[k] if kappa != 0.0 else 0.0
         for link in range(first, last):
             offset = link_offset[link]
-            share = shares[link]
+            share = part.shares[link]
             if consistent:
                 share = 1.0 if kappa == 0.0 and link == first else 0.0
             for k in range(states):
@@ -249,7 +261,7 @@ def summarise(weights: Floats, beliefs: Beliefs) -> tuple[float, float, float, f
     return value, sweeps, violation, residual
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@inner()
 def _larger(a: float, b: float) -> float:
     return a if a >= b or math.isnan(a) else b
 
@@ -280,7 +292,7 @@ def largest_sizes(layout: Layout, first: int, last: int) -> tuple[int, int, int]
     return table, states, star
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@inner(allocates=True)
 def new_scratch(layout: Layout, first: int, last: int) -> Scratch:
     """Space for any of the instances ``first:last``."""
     table, states, star = largest_sizes(layout, first, last)

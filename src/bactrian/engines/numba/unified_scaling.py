@@ -4,28 +4,15 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
 from bactrian.arrays import Bools, Floats
 from bactrian.compiling import njit
 from bactrian.engines.numba.arithmetic import exp, normalise_logs
-from bactrian.engines.numba.layout import Layout
 from bactrian.engines.numba.stars import incoming_message
-from bactrian.engines.numba.tables import Numbers, Tables
+from bactrian.engines.numba.tables import Part, new_scratch
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def scale_hubs(
-    layout: Layout,
-    tables: Tables,
-    numbers: Numbers,
-    multipliers: Floats,
-    hub_log: Floats,
-    prescribed: Bools,
-    target: Floats,
-    backward: bool,
-    damping: float,
-) -> float:
+def scale_hubs(part: Part, prescribed: Bools, target: Floats, backward: bool, damping: float) -> float:
     """Star updates of the hubs of one instance in turn, with Bethe's numbers; returns the largest change of a marginal.
 
     With m_l the marginal of link l's cluster on the hub without the link's own multiplier, and all sums over the links
@@ -37,17 +24,10 @@ def scale_hubs(
     and then d_l = log b - log m_l in both cases. ``damping`` keeps that part of the old multipliers of free hubs. Needs
     scores and targets that are finite.
     """
-    table, largest, star = 1, 1, 1
-    for t in range(layout.table_offset.size - 1):
-        table = max(table, layout.table_offset[t + 1] - layout.table_offset[t])
-    n_hubs = layout.hub_offset.size - 1
-    for hub in range(n_hubs):
-        size = layout.hub_offset[hub + 1] - layout.hub_offset[hub]
-        largest = max(largest, size)
-        star = max(star, size * (layout.hub_links[hub + 1] - layout.hub_links[hub]))
-    scores, incoming = np.empty(table), np.empty(star)
-    small, product, total = np.empty(largest), np.empty(largest), np.empty(largest)
-    hub_scores = tables.hub_scores
+    layout, multipliers, hub_log = part.layout, part.multipliers, part.beliefs.hub_log
+    n_hubs, hub_scores = layout.hub_offset.size - 1, part.tables.hub_scores
+    scratch = new_scratch(layout, 0, layout.instance_hubs.size - 1)
+    incoming, total = scratch.star, scratch.belief
     change = 0.0
     for position in range(n_hubs):
         hub = layout.hub_order[n_hubs - 1 - position if backward else position]
@@ -58,7 +38,7 @@ def scale_hubs(
             total[k] = 0.0
         for link in range(first, last):
             message = (link - first) * states
-            incoming_message(layout, tables, numbers, multipliers, link, scores, small, product, incoming, message)
+            incoming_message(part, link, scratch, incoming, message)
             for k in range(states):
                 total[k] += incoming[message + k]
         if prescribed[hub]:

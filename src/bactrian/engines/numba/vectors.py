@@ -1,12 +1,19 @@
-"""Short vectors in arrays: arithmetic on K successive entries, with K known to the compiler.
+"""Vectors in arrays: arithmetic on n successive entries, n known to the compiler or not.
 
 LLVM does not vectorise loops as short as these by itself, since it cannot know that the arrays involved do not overlap.
-Each function here takes a tuple as its last argument, whose length is K, and works on one LLVM vector of K numbers
-(which LLVM splits into whatever registers the machine has); in the inner loops that is three to five times as fast.
+Each function here takes n as its last argument: a tuple, whose length is n, for code that works on one LLVM vector of n
+numbers (which LLVM splits into whatever registers the machine has), or an integer, for a loop over blocks as wide as a
+register. Both come from one description, and :mod:`.plain_vectors` has what they do in NumPy.
+
+A kernel that is given such a tuple as ``states`` is compiled for hubs that all have as many states; with ``()`` for
+any: :func:`place`, :func:`size_of` and :func:`count` are what differs.
 """
 
 from __future__ import annotations
 
+import inspect
+import math
+from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
@@ -15,47 +22,86 @@ from bactrian.compiling import cgutils, intrinsic, types
 from bactrian.engines.numba import plain_vectors
 from bactrian.engines.numba.arithmetic import RISE
 
+#: Its length is the number of states of all hubs; empty where they differ.
+States = tuple[int, ...]
+
 _DOUBLE = ir.DoubleType()
 _INDEX = ir.IntType(64)
 #: Sums may be reordered and fused; infinities and NaN keep their meaning.
 _FLAGS = ("contract", "nsz", "arcp", "reassoc")
 _BYTES = 8
+#: Widths of blocks where n is not known, those of matrices with several sums under way at a time.
+_WIDTHS, _MATRIX_WIDTHS = (8, 2, 1), (32, 8, 2, 1)
 
 
-class _Builder:
-    """LLVM's builder with vectors of K numbers in arrays; ``signature`` and ``args`` are those of an intrinsic."""
+def _entry(context: Any, builder: Any, signature: Any, args: Any, more: int) -> Any:
+    """Entry args[1] + more of the array that is the first argument."""
+    data = context.make_array(signature.args[0])(context, builder, args[0]).data
+    return builder.load(builder.gep(data, [builder.add(args[1], _INDEX(more))]))
 
-    def __init__(self, context: Any, builder: Any, signature: Any, args: Any, k: int) -> None:
-        self.context, self.builder, self.k = context, builder, k
-        self.signature, self.args = signature, args
-        self.vector = ir.VectorType(_DOUBLE, k)
 
-    def _address(self, array: int, offset: int) -> Any:
-        """Address of entry args[array + 1] + offset of the array that is argument number ``array``."""
-        kind = self.signature.args[array]
-        data = self.context.make_array(kind)(self.context, self.builder, self.args[array]).data
-        index = self.builder.add(self.args[array + 1], _INDEX(offset))
-        return self.builder.gep(data, [index])
+@intrinsic(lambda offsets, i, states: i * len(states) if states else offsets[i])
+def place(_: Any, offsets: Any, i: Any, states: Any) -> Any:
+    """``offsets[i]``, which is i times the number of states where that is known."""
 
-    def load(self, array: int, offset: int = 0) -> Any:
-        """K entries of the array that is argument number ``array``, whose index is the argument after it."""
-        place = self.builder.bitcast(self._address(array, offset), self.vector.as_pointer())
-        value = self.builder.load(place)
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        known = len(signature.args[2])
+        return builder.mul(args[1], _INDEX(known)) if known else _entry(context, builder, signature, args, 0)
+
+    return types.int64(offsets, types.int64, states), generate
+
+
+@intrinsic(lambda offsets, i, states: states or int(offsets[i + 1] - offsets[i]))
+def size_of(_: Any, offsets: Any, i: Any, states: Any) -> Any:
+    """The number of states that item ``i`` has, for functions of this module: a tuple where it is known."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        if len(signature.args[2]):
+            return args[2]
+        ends = (_entry(context, builder, signature, args, more) for more in (1, 0))
+        return builder.sub(*ends)
+
+    return (states if len(states) else types.int64)(offsets, types.int64, states), generate
+
+
+@intrinsic(lambda n: len(n) if isinstance(n, tuple) else n)
+def count(_: Any, n: Any) -> Any:
+    """The number that :func:`size_of` gave."""
+
+    def generate(_context: Any, _builder: Any, signature: Any, args: Any) -> Any:
+        kind = signature.args[0]
+        return _INDEX(len(kind)) if isinstance(kind, types.BaseTuple) else args[0]
+
+    return types.int64(n), generate
+
+
+class _Vectors:
+    """LLVM's builder with vectors of ``width`` numbers, for the arguments of an intrinsic."""
+
+    def __init__(self, op: _Op, width: int) -> None:
+        self.op, self.builder, self.width = op, op.builder, width
+        self.vector = ir.VectorType(_DOUBLE, width)
+
+    def _place(self, array: int | str, offset: Any) -> Any:
+        return self.builder.bitcast(self.op.address(array, offset), self.vector.as_pointer())
+
+    def load(self, array: int | str, offset: Any) -> Any:
+        """Entries of an array; see :meth:`_Op.address`."""
+        value = self.builder.load(self._place(array, offset))
         value.align = _BYTES
         return value
 
-    def load_one(self, array: int, offset: int) -> Any:
-        """A single entry, as a vector of K equal numbers."""
-        return self.splat(self.builder.load(self._address(array, offset)))
+    def load_one(self, array: int | str, offset: Any) -> Any:
+        """A single entry, as a vector of equal numbers."""
+        return self.splat(self.builder.load(self.op.address(array, offset)))
 
-    def store(self, value: Any, array: int, offset: int = 0) -> None:
-        place = self.builder.bitcast(self._address(array, offset), self.vector.as_pointer())
-        self.builder.store(value, place).align = _BYTES
+    def store(self, value: Any, array: int | str, offset: Any) -> None:
+        self.builder.store(value, self._place(array, offset)).align = _BYTES
 
     def splat(self, number: Any) -> Any:
         undefined = ir.Constant(self.vector, ir.Undefined)
         first = self.builder.insert_element(undefined, number, ir.IntType(32)(0))
-        mask = ir.Constant(ir.VectorType(ir.IntType(32), self.k), [0] * self.k)
+        mask = ir.Constant(ir.VectorType(ir.IntType(32), self.width), [0] * self.width)
         return self.builder.shuffle_vector(first, undefined, mask)
 
     def times(self, a: Any, b: Any) -> Any:
@@ -79,7 +125,7 @@ class _Builder:
     def _call(self, name: str, result: Any, arguments: list[Any], flags: tuple[str, ...]) -> Any:
         kind = ir.FunctionType(result, [argument.type for argument in arguments])
         insert: Any = cgutils.get_or_insert_function
-        function = insert(self.builder.module, kind, f"llvm.{name}.v{self.k}f64")
+        function = insert(self.builder.module, kind, f"llvm.{name}.v{self.width}f64")
         return self.builder.call(function, arguments, fastmath=flags)
 
     def absolute(self, a: Any) -> Any:
@@ -95,216 +141,352 @@ class _Builder:
         return self._call("vector.reduce.fmin", _DOUBLE, [a], ("nnan", "nsz"))
 
 
-def _states(states: Any) -> int:
-    if not isinstance(states, types.BaseTuple) or not len(states):
-        raise TypeError(f"the number of states is given by the length of a tuple, found {states}")
-    return len(states)
+Block = Callable[[_Vectors, Any], Any]
 
 
-@intrinsic(plain_vectors.multiply_matrix)
-def multiply_matrix(_: Any, matrix: Any, start: Any, source: Any, at: Any, target: Any, to: Any, states: Any) -> Any:
-    """target[to:] = source[at:] @ matrix, a (K, K) matrix whose rows begin at ``start``."""
-    k = _states(states)
+class _Op:
+    """One call of an intrinsic: its arguments, and loops over entries of their arrays."""
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        b = _Builder(context, builder, signature, args, k)
-        total = b.times(b.load_one(2, 0), b.load(0))
-        for row in range(1, k):
-            total = b.plus(total, b.times(b.load_one(2, row), b.load(0, row * k)))
-        b.store(total, 4)
-        return context.get_dummy_value()
+    def __init__(self, context: Any, builder: Any, signature: Any, args: Any) -> None:
+        self.context, self.builder, self.signature, self.args = context, builder, signature, args
 
-    return types.void(matrix, start, source, at, target, to, states), generate
+    def address(self, array: int | str, offset: Any) -> Any:
+        """Address of entry args[array + 1] + offset of the array that is argument number ``array``.
 
+        Or of entry ``offset`` of a field of the named tuple that is the first argument. (Numba would count references
+        to each array that it takes out of a tuple.)
+        """
+        kind, value = self.signature.args[0], self.args[0]
+        if isinstance(array, str):
+            field = kind.fields.index(array)
+            kind, value = kind[field], self.builder.extract_value(value, field)
+        else:
+            kind, value = self.signature.args[array], self.args[array]
+            offset = self.builder.add(self.args[array + 1], offset)
+        data = self.context.make_array(kind)(self.context, self.builder, value).data
+        return self.builder.gep(data, [offset])
 
-@intrinsic(plain_vectors.multiply_by)
-def multiply_by(_: Any, target: Any, to: Any, source: Any, at: Any, states: Any) -> Any:
-    """target[to:] *= source[at:]."""
-    k = _states(states)
+    def n(self, argument: int = -1) -> Any:
+        """The number that an argument stands for."""
+        kind = self.signature.args[argument]
+        return _INDEX(len(kind)) if isinstance(kind, types.BaseTuple) else self.args[argument]
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        b = _Builder(context, builder, signature, args, k)
-        b.store(b.times(b.load(0), b.load(2)), 0)
-        return context.get_dummy_value()
+    def variable(self, value: Any) -> Any:
+        """A place that holds ``value`` for now."""
+        allocate: Any = cgutils.alloca_once
+        place = allocate(self.builder, value.type)
+        self.builder.store(value, place)
+        return place
 
-    return types.void(target, to, source, at, states), generate
+    def blocks(self, body: Block, widths: tuple[int, ...] = _WIDTHS, argument: int = -1) -> None:
+        """``body`` of vectors that cover n entries, and of the offset of each."""
+        kind = self.signature.args[argument]
+        if isinstance(kind, types.BaseTuple):
+            body(_Vectors(self, len(kind)), _INDEX(0))
+            return
+        start = _INDEX(0)
+        for width in widths:
+            stop = self.builder.and_(self.args[argument], _INDEX(-width))
+            with cgutils.for_range_slice(self.builder, start, stop, _INDEX(width)) as (offset, _):
+                body(_Vectors(self, width), offset)
+            start = stop
 
+    def rows(self, argument: int, body: Callable[[Any], None]) -> None:
+        """``body`` of every number below that of an argument."""
+        kind = self.signature.args[argument]
+        if isinstance(kind, types.BaseTuple):
+            for row in range(len(kind)):
+                body(_INDEX(row))
+            return
+        with cgutils.for_range(self.builder, self.args[argument]) as loop:
+            body(loop.index)
 
-@intrinsic(plain_vectors.widen)
-def widen(_: Any, low: Any, low_at: Any, high: Any, high_at: Any, source: Any, at: Any, states: Any) -> Any:
-    """Element by element, low = min(low, source) and high = max(high, source)."""
-    k = _states(states)
+    def plus(self, argument: int, offset: Any) -> Any:
+        """An index that is an argument, and more."""
+        return self.builder.add(self.args[argument], offset)
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        b = _Builder(context, builder, signature, args, k)
-        value = b.load(4)
-        b.store(b.least(value, b.load(0)), 0)
-        b.store(b.most(value, b.load(2)), 2)
-        return context.get_dummy_value()
+    def reduce(self, how: str, start: float, body: Block, argument: int = -1) -> Any:
+        """The ``total``, ``largest`` or ``smallest`` of all entries of the vectors that ``body`` gives."""
+        kind = self.signature.args[argument]
+        if isinstance(kind, types.BaseTuple):
+            whole = _Vectors(self, len(kind))
+            return getattr(whole, how)(body(whole, _INDEX(0)))
+        kept = self.variable(_DOUBLE(start))
 
-    return types.void(low, low_at, high, high_at, source, at, states), generate
+        def block(b: _Vectors, offset: Any) -> None:
+            part = getattr(b, how)(body(b, offset))
+            join = {"total": b.plus, "largest": b.most, "smallest": b.least}[how]
+            self.builder.store(join(part, self.builder.load(kept)), kept)
 
-
-@intrinsic(plain_vectors.multiply_and_widen)
-def multiply_and_widen(
-    _: Any, target: Any, to: Any, source: Any, at: Any, low: Any, low_at: Any, high: Any, high_at: Any, states: Any
-) -> Any:
-    """target[to:] *= source[at:], and low and high widened by both."""
-    k = _states(states)
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        b = _Builder(context, builder, signature, args, k)
-        factor = b.load(2)
-        value = b.times(b.load(0), factor)
-        b.store(value, 0)
-        b.store(b.least(value, b.least(factor, b.load(4))), 4)
-        b.store(b.most(value, b.most(factor, b.load(6))), 6)
-        return context.get_dummy_value()
-
-    return types.void(target, to, source, at, low, low_at, high, high_at, states), generate
-
-
-@intrinsic(plain_vectors.smallest)
-def smallest(_: Any, source: Any, at: Any, states: Any) -> Any:
-    """min(source[at:])."""
-    k = _states(states)
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        b = _Builder(context, builder, signature, args, k)
-        return b.smallest(b.load(0))
-
-    return types.float64(source, at, states), generate
-
-
-@intrinsic(plain_vectors.largest)
-def largest(_: Any, source: Any, at: Any, states: Any) -> Any:
-    """max(source[at:])."""
-    k = _states(states)
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        b = _Builder(context, builder, signature, args, k)
-        return b.largest(b.load(0))
-
-    return types.float64(source, at, states), generate
+        self.blocks(block, argument=argument)
+        return self.builder.load(kept)
 
 
-@intrinsic(plain_vectors.normalise)
-def normalise(_: Any, target: Any, to: Any, states: Any) -> Any:
-    """target[to:] /= its sum; returns the sum."""
-    k = _states(states)
+def _vectorised(plain: Any, result: str = "void") -> Callable[[Callable[[_Op], Any]], Any]:
+    """An intrinsic whose last argument is n, from a function that writes it; ``plain`` does the same in NumPy."""
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        b = _Builder(context, builder, signature, args, k)
-        value = b.load(0)
-        total = b.total(value)
-        b.store(b.times(value, b.splat(builder.fdiv(_DOUBLE(1.0), total))), 0)
-        return total
+    def decorate(write: Callable[[_Op], Any]) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            found = write(_Op(context, builder, signature, args))
+            return context.get_dummy_value() if result == "void" else found
 
-    return types.float64(target, to, states), generate
+        def typed(_: Any, *arguments: Any) -> Any:
+            return getattr(types, result)(*arguments), generate
+
+        # Numba matches arguments by the signature of the function that types them.
+        first, names = next(iter(inspect.signature(typed).parameters.values())), inspect.signature(plain).parameters
+        typed.__signature__ = inspect.Signature([first, *names.values()])  # type: ignore[attr-defined]
+        typed.__name__ = typed.__qualname__ = plain.__name__
+        return intrinsic(plain)(typed)
+
+    return decorate
 
 
-@intrinsic(plain_vectors.divide_out)
-def divide_out(
-    _: Any, message: Any, at: Any, product: Any, of: Any, belief: Any, to: Any, change: Any, change_at: Any, rise: Any,
-    rise_at: Any, states: Any,
-) -> Any:  # fmt: skip
-    """message[at:] = belief[to:] / product[of:].
+Place = tuple[int | str, Any]
 
-    Element by element ``change`` is raised to the change of the marginal, which was message * product, normalised, and
+
+def _vector_matrix(op: _Op, matrix: Place, source: Place, target: Place) -> None:
+    """target = source @ matrix, for arrays and places in them; the last arguments are the matrix's size, m and n."""
+    columns = op.n()
+
+    def block(b: _Vectors, offset: Any) -> None:
+        total = op.variable(ir.Constant(b.vector, [0.0] * b.width))
+
+        def row(r: Any) -> None:
+            at = op.builder.add(op.builder.add(matrix[1], op.builder.mul(r, columns)), offset)
+            term = b.times(b.load_one(source[0], op.builder.add(source[1], r)), b.load(matrix[0], at))
+            op.builder.store(b.plus(op.builder.load(total), term), total)
+
+        op.rows(-2, row)
+        b.store(op.builder.load(total), target[0], op.builder.add(target[1], offset))
+
+    op.blocks(block, _MATRIX_WIDTHS)
+
+
+def _matrix_vector(op: _Op, matrix: Place, source: Place, target: Place) -> None:
+    """target = matrix @ source, for a matrix of n rows and m columns."""
+
+    def row(r: Any) -> None:
+        start = op.builder.add(matrix[1], op.builder.mul(r, op.n(-2)))
+        total = op.reduce(
+            "total",
+            0.0,
+            lambda b, offset: b.times(
+                b.load(matrix[0], op.builder.add(start, offset)), b.load(source[0], op.builder.add(source[1], offset))
+            ),
+            -2,
+        )
+        op.builder.store(total, op.address(target[0], op.builder.add(target[1], r)))
+
+    op.rows(-1, row)
+
+
+@_vectorised(plain_vectors.pair_message)
+def pair_message(op: _Op) -> None:
+    """(matrix, start, axis, source, at, target, to, m, n): m = E'u, target[to:] from source[at:].
+
+    E begins at ``start``: (m, n) for ``axis`` 1, (n, m) for 0.
+    """
+    zero = _INDEX(0)
+    arguments = (0, zero), (3, zero), (5, zero)
+    with op.builder.if_else(op.builder.icmp_signed("==", op.args[2], _INDEX(1))) as (second, first):
+        with second:
+            _vector_matrix(op, *arguments)
+        with first:
+            _matrix_vector(op, *arguments)
+
+
+@_vectorised(plain_vectors.receive)
+def receive(op: _Op) -> None:
+    """(work, start, axis, at, to, m, n): work.product[to:] = E'u, from work.message[at:]; see :class:`.linear.Linear`.
+
+    E begins at ``start`` of ``entries``: (m, n) for ``axis`` 1, (n, m) for 0. Where K is known ``transposed`` has E's
+    transpose, and it does where it has any entries.
+    """
+    start, source, target = op.args[1], ("message", op.args[3]), ("product", op.args[4])
+    kind = op.signature.args[0]
+    field = kind.fields.index("transposed")
+    array = op.context.make_array(kind[field])(op.context, op.builder, op.builder.extract_value(op.args[0], field))
+    with op.builder.if_else(op.builder.icmp_signed("==", op.args[2], _INDEX(1))) as (second, first):
+        with second:
+            _vector_matrix(op, ("entries", start), source, target)
+        with first:
+            if isinstance(op.signature.args[-1], types.BaseTuple):
+                _vector_matrix(op, ("transposed", start), source, target)
+            else:
+                with op.builder.if_else(op.builder.icmp_signed(">", array.nitems, _INDEX(0))) as (some, none):
+                    with some:
+                        _vector_matrix(op, ("transposed", start), source, target)
+                    with none:
+                        _matrix_vector(op, ("entries", start), source, target)
+
+
+@_vectorised(plain_vectors.multiply_messages)
+def multiply_messages(op: _Op) -> None:
+    """(work, to, of, degree, n): work.belief[to:] = psi[to:] times the ``degree`` messages in product[of:].
+
+    Messages, and the product of each with those before it, widen ``low`` and ``high``.
+    """
+
+    def block(b: _Vectors, offset: Any) -> None:
+        to = op.plus(1, offset)
+        kept = {name: op.variable(b.load(name, offset)) for name in ("low", "high")}
+        belief = op.variable(b.load("psi", to))
+
+        def link(j: Any) -> None:
+            factor = b.load("product", op.plus(2, op.builder.add(op.builder.mul(j, op.n()), offset)))
+            value = b.times(op.builder.load(belief), factor)
+            op.builder.store(value, belief)
+            low, high = op.builder.load(kept["low"]), op.builder.load(kept["high"])
+            op.builder.store(b.least(value, b.least(factor, low)), kept["low"])
+            op.builder.store(b.most(value, b.most(factor, high)), kept["high"])
+
+        op.rows(3, link)
+        b.store(op.builder.load(belief), "belief", to)
+        for name, value in kept.items():
+            b.store(op.builder.load(value), name, offset)
+
+    op.blocks(block)
+
+
+@_vectorised(plain_vectors.divide_messages)
+def divide_messages(op: _Op) -> None:
+    """(work, at, of, to, degree, n): u = b / m for ``degree`` links: message[at:] = belief[to:] / product[of:] each.
+
+    Entry by entry ``change`` is raised to the change of the marginal, which was message * product, normalised, and
     ``rise`` to what it rose by beyond ``RISE`` times itself.
     """
-    k = _states(states)
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        b = _Builder(context, builder, signature, args, k)
-        factor, wanted = b.load(2), b.load(4)
-        marginal = b.times(b.load(0), factor)
-        marginal = b.times(marginal, b.splat(builder.fdiv(_DOUBLE(1.0), b.total(marginal))))
-        b.store(b.over(wanted, factor), 0)
-        step = b.minus(wanted, marginal)
-        b.store(b.most(b.absolute(step), b.load(6)), 6)
-        b.store(b.most(b.minus(step, b.times(b.splat(_DOUBLE(RISE)), marginal)), b.load(8)), 8)
-        return context.get_dummy_value()
+    def link(j: Any) -> None:
+        step = op.builder.mul(j, op.n())
+        at, of = op.plus(1, step), op.plus(2, step)
 
-    return types.void(message, at, product, of, belief, to, change, change_at, rise, rise_at, states), generate
+        def old(b: _Vectors, offset: Any) -> Any:
+            return b.times(b.load("message", op.builder.add(at, offset)), b.load("product", op.builder.add(of, offset)))
 
+        inverse = op.builder.fdiv(_DOUBLE(1.0), op.reduce("total", 0.0, old))
 
-@intrinsic(plain_vectors.distance)
-def distance(_: Any, left: Any, at: Any, right: Any, of: Any, states: Any) -> Any:
-    """max |left[at:] - right[of:]|."""
-    k = _states(states)
+        def block(b: _Vectors, offset: Any) -> None:
+            wanted = b.load("belief", op.plus(3, offset))
+            marginal = b.times(old(b, offset), b.splat(inverse))
+            new = b.over(wanted, b.load("product", op.builder.add(of, offset)))
+            b.store(new, "message", op.builder.add(at, offset))
+            step = b.minus(wanted, marginal)
+            b.store(b.most(b.absolute(step), b.load("change", offset)), "change", offset)
+            beyond = b.minus(step, b.times(b.splat(_DOUBLE(RISE)), marginal))
+            b.store(b.most(beyond, b.load("rise", offset)), "rise", offset)
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        b = _Builder(context, builder, signature, args, k)
-        return b.largest(b.absolute(b.minus(b.load(0), b.load(2))))
+        op.blocks(block)
 
-    return types.float64(left, at, right, of, states), generate
+    op.rows(4, link)
 
 
-@intrinsic(plain_vectors.copy_scaled)
-def copy_scaled(_: Any, target: Any, to: Any, source: Any, at: Any, factor: Any, states: Any) -> Any:
-    """target[to:] = factor * source[at:]."""
-    k = _states(states)
+@_vectorised(plain_vectors.spread, "float64")
+def spread(op: _Op) -> Any:
+    """(work, at, to, commit, n): max / min of q / message[at:], where q = belief[to:] / product[at:].
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        b = _Builder(context, builder, signature, args, k)
-        b.store(b.times(b.splat(args[4]), b.load(2)), 0)
-        return context.get_dummy_value()
+    With ``commit`` message[at:] = q.
+    """
+    high, low = op.variable(_DOUBLE(0.0)), op.variable(_DOUBLE(math.inf))
 
-    return types.void(target, to, source, at, factor, states), generate
+    def block(b: _Vectors, offset: Any) -> None:
+        at = op.plus(1, offset)
+        old, new = b.load("message", at), b.over(b.load("belief", op.plus(2, offset)), b.load("product", at))
+        ratio = b.over(new, old)
+        op.builder.store(b.most(b.largest(ratio), op.builder.load(high)), high)
+        op.builder.store(b.least(b.smallest(ratio), op.builder.load(low)), low)
+        b.store(op.builder.select(op.args[3], new, old), "message", at)
 
-
-@intrinsic(plain_vectors.add_scaled)
-def add_scaled(_: Any, target: Any, to: Any, source: Any, at: Any, factor: Any, states: Any) -> Any:
-    """target[to:] += factor * source[at:]."""
-    k = _states(states)
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        b = _Builder(context, builder, signature, args, k)
-        b.store(b.plus(b.load(0), b.times(b.splat(args[4]), b.load(2))), 0)
-        return context.get_dummy_value()
-
-    return types.void(target, to, source, at, factor, states), generate
+    op.blocks(block)
+    return op.builder.fdiv(op.builder.load(high), op.builder.load(low))
 
 
-@intrinsic(plain_vectors.add_outer)
-def add_outer(
-    _: Any, counts: Any, start: Any, rows: Any, at: Any, columns: Any, of: Any, weight: Any, states: Any
-) -> Any:
-    """counts += weight * outer(rows[at:], columns[of:]), a (K, K) matrix whose rows begin at ``start``."""
-    k = _states(states)
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        b = _Builder(context, builder, signature, args, k)
-        scaled = b.times(b.splat(args[6]), b.load(4))
-        for row in range(k):
-            b.store(b.plus(b.load(0, row * k), b.times(b.load_one(2, row), scaled)), 0, row * k)
-        return context.get_dummy_value()
-
-    return types.void(counts, start, rows, at, columns, of, weight, states), generate
+@_vectorised(plain_vectors.multiply_by)
+def multiply_by(op: _Op) -> None:
+    """(target, to, source, at, n): target[to:] *= source[at:]."""
+    op.blocks(lambda b, offset: b.store(b.times(b.load(0, offset), b.load(2, offset)), 0, offset))
 
 
-@intrinsic(plain_vectors.shift_by)
-def shift_by(_: Any, target: Any, to: Any, source: Any, at: Any, number: Any, states: Any) -> Any:
-    """target[to:] = source[at:] + number."""
-    k = _states(states)
+@_vectorised(plain_vectors.widen)
+def widen(op: _Op) -> None:
+    """(low, low_at, high, high_at, source, at, n): entry by entry, low = min(low, source), high = max(high, source)."""
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        b = _Builder(context, builder, signature, args, k)
-        b.store(b.plus(b.load(2), b.splat(args[4])), 0)
-        return context.get_dummy_value()
+    def block(b: _Vectors, offset: Any) -> None:
+        value = b.load(4, offset)
+        b.store(b.least(value, b.load(0, offset)), 0, offset)
+        b.store(b.most(value, b.load(2, offset)), 2, offset)
 
-    return types.void(target, to, source, at, number, states), generate
+    op.blocks(block)
 
 
-@intrinsic(plain_vectors.fill)
-def fill(_: Any, target: Any, to: Any, number: Any, states: Any) -> Any:
-    """target[to:] = number."""
-    k = _states(states)
+@_vectorised(plain_vectors.smallest, "float64")
+def smallest(op: _Op) -> Any:
+    """(source, at, n): min(source[at:])."""
+    return op.reduce("smallest", math.inf, lambda b, offset: b.load(0, offset))
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        b = _Builder(context, builder, signature, args, k)
-        b.store(b.splat(args[2]), 0)
-        return context.get_dummy_value()
 
-    return types.void(target, to, number, states), generate
+@_vectorised(plain_vectors.largest, "float64")
+def largest(op: _Op) -> Any:
+    """(source, at, n): max(source[at:])."""
+    return op.reduce("largest", -math.inf, lambda b, offset: b.load(0, offset))
+
+
+@_vectorised(plain_vectors.normalise, "float64")
+def normalise(op: _Op) -> Any:
+    """(target, to, n): target[to:] /= its sum; returns the sum."""
+    total = op.reduce("total", 0.0, lambda b, offset: b.load(0, offset))
+    inverse = op.builder.fdiv(_DOUBLE(1.0), total)
+    op.blocks(lambda b, offset: b.store(b.times(b.load(0, offset), b.splat(inverse)), 0, offset))
+    return total
+
+
+@_vectorised(plain_vectors.distance, "float64")
+def distance(op: _Op) -> Any:
+    """(left, at, right, of, n): max |left[at:] - right[of:]|."""
+    return op.reduce("largest", 0.0, lambda b, offset: b.absolute(b.minus(b.load(0, offset), b.load(2, offset))))
+
+
+@_vectorised(plain_vectors.copy_scaled)
+def copy_scaled(op: _Op) -> None:
+    """(target, to, source, at, factor, n): target[to:] = factor * source[at:]."""
+    op.blocks(lambda b, offset: b.store(b.times(b.splat(op.args[4]), b.load(2, offset)), 0, offset))
+
+
+@_vectorised(plain_vectors.add_scaled)
+def add_scaled(op: _Op) -> None:
+    """(target, to, source, at, factor, n): target[to:] += factor * source[at:]."""
+
+    def block(b: _Vectors, offset: Any) -> None:
+        more = b.times(b.splat(op.args[4]), b.load(2, offset))
+        b.store(b.plus(b.load(0, offset), more), 0, offset)
+
+    op.blocks(block)
+
+
+@_vectorised(plain_vectors.shift_by)
+def shift_by(op: _Op) -> None:
+    """(target, to, source, at, number, n): target[to:] = source[at:] + number."""
+    op.blocks(lambda b, offset: b.store(b.plus(b.load(2, offset), b.splat(op.args[4])), 0, offset))
+
+
+@_vectorised(plain_vectors.add_outer)
+def add_outer(op: _Op) -> None:
+    """(counts, start, rows, at, columns, of, weight, m, n): counts += weight * outer(rows, columns), (m, n)."""
+    n_columns = op.n()
+
+    def block(b: _Vectors, offset: Any) -> None:
+        scaled = b.times(b.splat(op.args[6]), b.load(4, offset))
+
+        def row(r: Any) -> None:
+            at = op.builder.add(op.builder.mul(r, n_columns), offset)
+            b.store(b.plus(b.load(0, at), b.times(b.load_one(2, r), scaled)), 0, at)
+
+        op.rows(-2, row)
+
+    op.blocks(block)
+
+
+@_vectorised(plain_vectors.fill)
+def fill(op: _Op) -> None:
+    """(target, to, number, n): target[to:] = number."""
+    op.blocks(lambda b, offset: b.store(b.splat(op.args[2]), 0, offset))
