@@ -110,8 +110,10 @@ def test_the_code_of_the_readme(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for code in blocks(ROOT / "README.md", "python"):
         exec(compile(code, "README.md", "exec"), {})  # what a reader would type
-    out = capsys.readouterr().out
-    assert out.startswith("converged True")
+    alone, together, *rest = capsys.readouterr().out.splitlines()
+    assert (f"{float(alone):.2f}", f"{float(together):.3f}") == ("0.64", "0.998")  # as the page says
+    assert rest[0] == "converged"
+    assert rest[1].startswith("converged True")
     assert not list(tmp_path.iterdir())
 
 
