@@ -140,9 +140,15 @@ def synthetic(arguments: argparse.Namespace, peer: Mbi | None) -> None:
                     run()  # compiles
                 model, wall, cpu = timed(run)
 
-                def table(scope: Any, model: Any = model, method: str = method) -> Any:
-                    if method == "mbi, exact":
-                        return peer.table(model, names, scope) / n  # type: ignore[union-attr]
+                if method == "mbi, exact":
+                    joint = peer.table(model, names, tuple(range(8))) / n  # type: ignore[union-attr]
+                elif method.startswith("exact"):
+                    joint = model.marginal(names)
+
+                def table(scope: Any, model: Any = model, method: str = method, joint: Any = joint) -> Any:
+                    if "exact" in method:
+                        left = joint.sum(axis=tuple(v for v in range(8) if v not in scope))
+                        return left.transpose(np.argsort(np.argsort(scope)))
                     return model.marginal([names[v] for v in scope])
 
                 on, off = (

@@ -274,6 +274,24 @@ def test_impossible_cells_and_labels():
     np.testing.assert_allclose(field.marginal(("age", "married", "works"))[1], expected, atol=1e-8)
 
 
+def test_on_regions_a_set_that_no_margin_covers_has_what_the_fitted_margins_say_and_most_entropy():
+    rng = np.random.default_rng(0)
+    p = rng.dirichlet(np.ones(72)).reshape(SHAPE)
+    margins = [bt.Marginal([NAMES[v] for v in scope], 500 * margin_of(p, scope)) for scope in SCOPES]
+    field = bt.MarkovRandomField(method="cccp").fit_marginals(margins, dict(zip(NAMES, SHAPE, strict=True)))
+    asked = ("c", "a", "b")
+    known = [(pair, margin_of(p, [NAMES.index(asked[v]) for v in pair])) for pair in ((2, 1), (2, 0), (0, 1))]
+    expected = proportional_fitting(np.ones([SHAPE[NAMES.index(name)] for name in asked]), known)
+    np.testing.assert_allclose(field.marginal(asked), expected, atol=1e-5)
+    given = field.marginal(("c", "a"), given={"b": 2})
+    np.testing.assert_allclose(given, expected[:, :, 2] / expected[:, :, 2].sum(), atol=1e-5)
+    one_hot = field.marginal(("b", "d"), given={"b": 2})
+    np.testing.assert_allclose(one_hot[2], margin_of(p, (3, 1))[:, 2] / margin_of(p, (1,))[2], atol=1e-5)
+    assert one_hot[[0, 1, 3]].sum() == 0.0
+    with pytest.raises(ValueError, match=r"given\[1\]"):
+        field.marginal("a", given={1: 4})
+
+
 def test_where_no_junction_tree_fits_regions_are_used_and_the_field_says_so():
     rng = np.random.default_rng(1)
     p = rng.dirichlet(5 * np.ones(72)).reshape(SHAPE)

@@ -226,8 +226,9 @@ class Field(DensityMixin, LearnedEstimator):  # type: ignore[misc]  # scikit-lea
         """The joint marginal of some variables: probabilities, one axis per variable, in the order asked for.
 
         Any set of variables will do. A set inside a margin that was fitted is read off it. Otherwise exact inference is
-        tried with the variables in one table; where that does not fit ``memory_budget``, or the field was learned on a
-        region graph, the states of all of them but one are taken as evidence in turn. A field that was fitted to a
+        tried with the variables in one table; where that does not fit ``memory_budget``, the states of all of them but
+        one are taken as evidence in turn. Where margins were fitted on a region graph, it is the table of most entropy
+        among those that have what the fitted margins say of its variables. A field that was fitted to a
         frame gives a frame: a row per cell of the table, and the column ``probability``.
 
         Parameters
@@ -245,8 +246,7 @@ class Field(DensityMixin, LearnedEstimator):  # type: ignore[misc]  # scikit-lea
         return self._variables.frame(scope, cells, self._frames, probability=table.ravel())
 
     def _marginal(self, scope: Scope, given: Mapping[int, int] | None) -> Floats:
-        budget = None if self._on_regions else self._budget
-        return joint_marginal(self.model_, self.weights_, scope, self._infer, budget, self.n_threads, given)
+        return joint_marginal(self.model_, self.weights_, scope, self._infer, self._budget, self.n_threads, given)
 
     def _scope_of(self, names: Any) -> Scope:
         """Numbers of variables that are given by name or number."""

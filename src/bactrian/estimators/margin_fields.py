@@ -19,7 +19,8 @@ from bactrian.estimators.zones import Zones, check_zones, fit_all
 from bactrian.graphs.domain import Domain
 from bactrian.graphs.graph import Scope
 from bactrian.graphs.loglinear import LogLinearModel
-from bactrian.learners.margins import FitOptions, MarginProblem
+from bactrian.inference.arguments import checked_evidence
+from bactrian.learners.margins import FitOptions, MarginProblem, joint_of
 from bactrian.solvers.solution import Callback
 
 
@@ -153,13 +154,29 @@ class MarginField(Field):
         self._margins = _Margins(problem, problem.split(cells))
 
     def _marginal(self, scope: Scope, given: Mapping[int, int] | None) -> Floats:
-        """See :class:`Field`; a set inside a margin that was fitted is read off it."""
-        kept = None if given else self._margins
-        tables = zip(kept.problem.scopes, kept.fitted, strict=True) if kept is not None else ()
-        for of, table in tables:
-            if set(scope) <= set(of):
-                return projected(table, of, scope)
-        return super()._marginal(scope, given)
+        """See :class:`Field`; what fitted margins hold is read off them, and on regions the rest is put together."""
+        if self._margins is None or (given and not self._on_regions):
+            return super()._marginal(scope, given)
+        evidence = checked_evidence(given, self.cardinalities_, "given")
+        asked = (*scope, *(v for v in evidence if v not in scope))
+        known: dict[Scope, Floats] = {}
+        tables = zip(self._margins.problem.scopes, self._margins.fitted, strict=True)
+        for of, table in sorted(tables, key=lambda pair: -len(set(pair[0]) & set(asked))):
+            common = tuple(v for v in asked if v in of)
+            if common and not any(set(common) <= set(larger) for larger in known):
+                known[common] = projected(table, of, common)
+        if asked in known:
+            joint = known[asked]
+        elif self._on_regions:
+            joint = joint_of(self.cardinalities_, asked, known)
+        else:
+            return super()._marginal(scope, given)
+        seen = np.zeros_like(joint)
+        at = tuple(evidence.get(v, slice(None)) for v in asked)
+        seen[at] = joint[at]
+        if not seen.sum() > 0.0:
+            raise ArgumentError("given", "has probability 0")
+        return projected(seen / seen.sum(), asked, scope)
 
     def _tables_to_match(self) -> tuple[Sequence[Scope], list[Floats]]:
         """See :class:`Field`."""

@@ -40,18 +40,16 @@ def joint_marginal(
     weights: Floats,
     scope: Scope,
     infer_given: Infer,
-    memory_budget: int | None,
+    memory_budget: int,
     n_threads: int | None = None,
     evidence: Mapping[int, int] | None = None,
 ) -> Floats:
     """The marginal of ``scope`` given evidence: exact with a table over it in the junction tree, if that fits memory.
 
-    Else, or where ``memory_budget`` is None, by conditioning: p(a, b, c) = p(a) p(b | a) p(c | a, b), each factor a
+    Else by conditioning: p(a, b, c) = p(a) p(b | a) p(c | a, b), each factor a
     marginal of a single variable by ``infer_given`` evidence.
     """
     graph = model.graph
-    if memory_budget is None:
-        return _by_conditioning(graph.shape(scope), scope, infer_given, evidence)
     with_table = LogLinearModel(
         ClusterGraph(graph.cardinalities, [*graph.clusters, scope]),
         [*model.features, None],

@@ -35,7 +35,7 @@ they contradict each other, whether or not two of them do.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -68,6 +68,10 @@ class NoStateError(ValueError):
 _SLACK = 1e-6
 #: Tolerances to which rounds before the last are solved.
 LOOSE = 100.0
+#: Tempered variance of tables that need not be those of one distribution, and the tolerance with which one is found.
+_SOFT, _NEAR = 1e-8, 1e-7
+#: Bytes that a table put together of others may take.
+_MOST_MEMORY = 2**30
 
 
 @dataclass(frozen=True)
@@ -151,6 +155,24 @@ class MarginTree:
         blocks = np.unique(np.linspace(0, log_z.size, 8 * workers.n_threads + 1).astype(np.int64))
         workers.run(lambda _, first, last: calibrate_rows(self._plan, scores, beliefs, log_z, first, last), blocks)
         return log_z, beliefs
+
+
+def joint_of(cardinalities: Ints, scope: Scope, known: Mapping[Scope, Floats]) -> Floats:
+    """The table over ``scope`` of most entropy among those that have, as nearly as can be, the known ones inside it."""
+    observed = np.concatenate([np.zeros(0), *(table.ravel() for table in known.values())])
+    problem = MarginProblem(
+        cardinalities=cardinalities,
+        scopes=tuple(known),
+        observed=observed,
+        precision=np.full(observed.size, _SOFT),
+        forbidden=observed == 0.0,
+        total=1.0,
+        base=((scope, np.zeros(cardinalities[list(scope)])),),
+    )
+    tree = MarginTree(cardinalities, [*known, scope], _MOST_MEMORY)
+    solution, _ = fit_exactly(problem, tree, FitOptions(tolerance=_NEAR))
+    _, beliefs = tree.calibrated(np.concatenate([solution.weights, problem.base[0][1].ravel()]))
+    return beliefs[observed.size :].reshape(cardinalities[list(scope)])
 
 
 @dataclass(frozen=True)
