@@ -264,6 +264,16 @@ def believe_by_logs(part: Part, linear: Linear, hub: int, to: int, of: int) -> N
     normalise(belief, to, n)
 
 
+@inner(forceinline=True)
+def believe_hub(part: Part, linear: Linear, hub: int, to: int, of: int, n: Any) -> None:
+    """b of a hub by the faster of the two ways that its numbers allow."""
+    if part.plan.hub_multiplies[hub]:
+        degree = part.layout.hub_links[hub + 1] - part.layout.hub_links[hub]
+        believe(linear, to, of, degree, part.numbers.hub[hub] + degree, n)
+    else:
+        believe_by_logs(part, linear, hub, to, of)
+
+
 @inner(fastmath=CAREFUL)
 def _root(values: Floats, at: int, divisor: float, size: int) -> None:
     """values^(1 / divisor)."""
@@ -309,10 +319,6 @@ def end_sweep(linear: Linear) -> float:
     return max(largest(linear.change, 0, size), RISING if largest(linear.rise, 0, size) > 0.0 else 0.0)
 
 
-# In what follows arrays are taken out of their named tuples before the loops: Numba counts references to what it takes
-# out, which inside them would cost more than the arithmetic. The functions of `vectors` take `linear` as it is.
-
-
 @inner(inline="always")
 def _halvings(damping: float) -> int:
     """n for the damping 1 - 2^-n; -1 for others."""
@@ -329,31 +335,17 @@ def sweep_pairs(
     With ``halvings`` n a multiplier goes but 2^-n of its way, by n square roots of u_new u_old;
     ``held`` is for the old u of a star.
     """
-    layout = part.layout
-    hub_order, hub_offset, hub_links, link_offset = (
-        layout.hub_order,
-        layout.hub_offset,
-        layout.hub_links,
-        layout.link_offset,
-    )
-    link_partner, link_axis, link_start = layout.link_partner, layout.link_axis, part.plan.link_start
-    hub_number, hub_multiplies = part.numbers.hub, part.plan.hub_multiplies
-    message = linear.message
+    layout, message, link_offset = part.layout, linear.message, part.layout.link_offset
     begin, end = layout.instance_hubs[instance], layout.instance_hubs[instance + 1]
-    hub_base, base = place(hub_offset, begin, states), place(link_offset, hub_links[begin], states)
+    hub_base, base = place(layout.hub_offset, begin, states), place(link_offset, layout.hub_links[begin], states)
     begin_sweep(linear)
     for position in range(end - begin):
-        hub = hub_order[end - 1 - position if backward else begin + position]
-        first, degree = hub_links[hub], hub_links[hub + 1] - hub_links[hub]
-        to, n = place(hub_offset, hub, states) - hub_base, size_of(hub_offset, hub, states)
+        hub = layout.hub_order[end - 1 - position if backward else begin + position]
+        first, degree = layout.hub_links[hub], layout.hub_links[hub + 1] - layout.hub_links[hub]
+        to, n = place(layout.hub_offset, hub, states) - hub_base, size_of(layout.hub_offset, hub, states)
         for j in range(degree):
-            partner = link_partner[first + j]
-            at, m = place(link_offset, partner, states) - base, size_of(link_offset, partner, states)
-            receive(linear, link_start[first + j], link_axis[first + j], at, j * count(n), m, n)
-        if hub_multiplies[hub]:
-            believe(linear, to, 0, degree, hub_number[hub] + degree, n)
-        else:
-            believe_by_logs(part, linear, hub, to, 0)
+            receive_one(part, linear, first + j, base, j * count(n), states)
+        believe_hub(part, linear, hub, to, 0, n)
         at, size = place(link_offset, first, states) - base, degree * count(n)
         if halvings > 0:
             copy_scaled(held, 0, message, at, 1.0, size)
@@ -365,13 +357,12 @@ def sweep_pairs(
 
 
 @inner(forceinline=True)
-def receive_one(part: Part, linear: Linear, link: int, base: int, states: States) -> None:
-    """m of a link by link state, where ``base`` is that of the instance's first link."""
-    layout = part.layout
-    partner, to = layout.link_partner[link], place(layout.link_offset, link, states) - base
-    at, m = place(layout.link_offset, partner, states) - base, size_of(layout.link_offset, partner, states)
-    n = size_of(layout.link_offset, link, states)
-    receive(linear, part.plan.link_start[link], layout.link_axis[link], at, to, m, n)
+def receive_one(part: Part, linear: Linear, link: int, base: int, to: int, states: States) -> None:
+    """m of a link into ``linear.product[to:]``, where the instance's first link has the state ``base``."""
+    link_offset, partner = part.layout.link_offset, part.layout.link_partner[link]
+    at, m = place(link_offset, partner, states) - base, size_of(link_offset, partner, states)
+    start, axis = part.plan.link_start[link], part.layout.link_axis[link]
+    receive(linear, start, axis, at, to, m, size_of(link_offset, link, states))
 
 
 @inner()
@@ -381,28 +372,22 @@ def receive_all(part: Part, linear: Linear, instance: int, states: States) -> No
     first = layout.hub_links[layout.instance_hubs[instance]]
     base = place(layout.link_offset, first, states)
     for link in range(first, layout.hub_links[layout.instance_hubs[instance + 1]]):
-        receive_one(part, linear, link, base, states)
+        receive_one(part, linear, link, base, place(layout.link_offset, link, states) - base, states)
 
 
 @inner()
 def update_pairs_together(part: Part, linear: Linear, instance: int, states: States) -> float:
     """Star updates of all hubs of an instance from the same old messages; see :func:`end_sweep`."""
-    layout = part.layout
-    hub_offset, hub_links, link_offset = layout.hub_offset, layout.hub_links, layout.link_offset
-    hub_number, hub_multiplies = part.numbers.hub, part.plan.hub_multiplies
+    layout, hub_links = part.layout, part.layout.hub_links
     begin, end = layout.instance_hubs[instance], layout.instance_hubs[instance + 1]
-    hub_base, base = place(hub_offset, begin, states), place(link_offset, hub_links[begin], states)
+    hub_base, base = place(layout.hub_offset, begin, states), place(layout.link_offset, hub_links[begin], states)
     begin_sweep(linear)
     receive_all(part, linear, instance, states)
     for hub in range(begin, end):
-        first, degree = hub_links[hub], hub_links[hub + 1] - hub_links[hub]
-        to, n = place(hub_offset, hub, states) - hub_base, size_of(hub_offset, hub, states)
-        at = place(link_offset, first, states) - base
-        if hub_multiplies[hub]:
-            believe(linear, to, at, degree, hub_number[hub] + degree, n)
-        else:
-            believe_by_logs(part, linear, hub, to, at)
-        divide_messages(linear, at, at, to, degree, n)
+        to, n = place(layout.hub_offset, hub, states) - hub_base, size_of(layout.hub_offset, hub, states)
+        at = place(layout.link_offset, hub_links[hub], states) - base
+        believe_hub(part, linear, hub, to, at, n)
+        divide_messages(linear, at, at, to, hub_links[hub + 1] - hub_links[hub], n)
     return end_sweep(linear)
 
 
@@ -421,15 +406,8 @@ def _finish(
 ) -> None:
     """D, counts, violation and ``marginals`` of an instance after a sweep in the given direction, once it is stored."""
     layout, beliefs = part.layout, part.beliefs
-    hub_offset, link_offset, link_hub, hub_links = (
-        layout.hub_offset,
-        layout.link_offset,
-        layout.link_hub,
-        layout.hub_links,
-    )
-    cluster_table, cluster_link, cluster_links = layout.cluster_table, layout.cluster_link, layout.cluster_links
-    table_offset, n_shared = layout.table_offset, layout.table_shared
-    leader, hub_number = part.plan.leader, part.numbers.hub
+    hub_offset, link_offset, link_hub = layout.hub_offset, layout.link_offset, layout.link_hub
+    hub_links, hub_number = layout.hub_links, part.numbers.hub
     message, belief, product, marginal = linear.message, linear.belief, linear.product, beliefs.link_marginal
     hub_count, counts, weight = beliefs.hub_count, beliefs.counts, part.weights[instance]
     begin, end = layout.instance_hubs[instance], layout.instance_hubs[instance + 1]
@@ -437,12 +415,12 @@ def _finish(
     copy_scaled(hub_count, hub_base, belief, 0, weight, place(hub_offset, end, states) - hub_base)
     violation, value = 0.0, 0.0
     for cluster in range(layout.instance_clusters[instance], layout.instance_clusters[instance + 1]):
-        table, ends = cluster_table[cluster], cluster_links[cluster]
-        row, column, start = cluster_link[ends], cluster_link[ends + 1], table_offset[table]
+        table, ends = layout.cluster_table[cluster], layout.cluster_links[cluster]
+        row, column, start = layout.cluster_link[ends], layout.cluster_link[ends + 1], layout.table_offset[table]
         row_at, column_at = place(link_offset, row, states), place(link_offset, column, states)
         m, n = size_of(link_offset, row, states), size_of(link_offset, column, states)
         # The end that was updated last has its hub's belief as marginal; the other may still disagree.
-        if (leader[cluster] == row) == backward:
+        if (part.plan.leader[cluster] == row) == backward:
             last, last_at, other, at, size, last_size = row, row_at, column, column_at, n, m
             receive(linear, start, 1, row_at - base, 0, m, n)
         else:
@@ -456,7 +434,7 @@ def _finish(
         if marginals or len(states) == 0:
             copy_scaled(marginal, at, product, 0, 1.0, size)
             copy_scaled(marginal, last_at, belief, place(hub_offset, link_hub[last], states) - hub_base, 1.0, last_size)
-        if table < n_shared:
+        if table < layout.table_shared:
             add_outer(outer, start, message, row_at - base, message, column_at - base, weight, m, n)
         else:
             _count_pair(counts, linear, start, row_at - base, column_at - base, weight, m, n)

@@ -30,16 +30,7 @@ from bactrian.arrays import Bools, Floats, Ints
 from bactrian.compiling import inner, njit
 from bactrian.engines.numba.arithmetic import LEAST, MOST
 from bactrian.engines.numba.layout import Layout
-from bactrian.engines.numba.linear import (
-    Linear,
-    begin_sweep,
-    believe,
-    believe_by_logs,
-    load,
-    receive_all,
-    receive_one,
-    store,
-)
+from bactrian.engines.numba.linear import Linear, begin_sweep, believe_hub, load, receive_all, receive_one, store
 from bactrian.engines.numba.schedules import (
     CONTRADICTION,
     CONVERGED,
@@ -218,10 +209,7 @@ def _update(part: Part, star: Star, hub: int, commit: bool, steps: Floats, state
         return RUNNING
     at, n = place(layout.link_offset, first, states) - star.first_state, size_of(layout.hub_offset, hub, states)
     to = place(layout.hub_offset, hub, states) - star.first_hub_state
-    if part.plan.hub_multiplies[hub]:
-        believe(linear, to, at, degree, part.numbers.hub[hub] + degree, n)
-    else:
-        believe_by_logs(part, linear, hub, to, at)
+    believe_hub(part, linear, hub, to, at, n)
     if not (smallest(linear.low, 0, n) > LEAST and largest(linear.high, 0, n) < MOST):
         return _OUT_OF_RANGE
     for j in range(degree):
@@ -271,7 +259,8 @@ def _run_instance(
                 if star.logs:
                     incoming_message(part, link, star.scratch, star.incoming, layout.link_offset[link])
                 else:
-                    receive_one(part, star.linear, link, star.first_state, states)
+                    to = place(layout.link_offset, link, states) - star.first_state
+                    receive_one(part, star.linear, link, star.first_state, to, states)
                 pending[link] = 0.0
                 updates += 1
             left += pending[link]
