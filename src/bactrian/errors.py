@@ -8,11 +8,13 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+
+Kept = TypeVar("Kept")
 
 
 class ArgumentError(ValueError):
@@ -61,6 +63,20 @@ def about(argument: str, item: int) -> Iterator[None]:
     except (TypeError, ValueError) as error:
         kind = ArgumentTypeError if isinstance(error, TypeError) else ArgumentError
         raise kind(argument, str(error), item) from None
+
+
+def keeper(table: dict[str, Kept], name: object, own: Collection[str] = ()) -> Callable[[Kept], Kept]:
+    """A decorator that keeps a user's object in ``table`` under a name that none of the library's ``own`` has."""
+    if not isinstance(name, str) or not name or name in own:
+        kind = ArgumentError if isinstance(name, str) else ArgumentTypeError
+        wanted = f"other than {', '.join(own)}" if own else "that is not empty"
+        raise kind("name", f"must be a string {wanted}, found {name!r}")
+
+    def keep(item: Kept) -> Kept:
+        table[name] = item
+        return item
+
+    return keep
 
 
 def check_choice(argument: str, value: object, choices: Collection[str]) -> None:

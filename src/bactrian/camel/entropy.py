@@ -37,6 +37,7 @@ import scipy.sparse as sp
 from bactrian.arrays import Bools, Floats, Ints, real_numbers
 from bactrian.engines.numba.orders import appearances
 from bactrian.engines.numba.threads import Deadline
+from bactrian.errors import keeper
 from bactrian.graphs.packed import PackedData
 from bactrian.graphs.packing import is_bethe
 
@@ -99,14 +100,7 @@ def register_entropy(name: str) -> Callable[[Numbers], Numbers]:
     >>> bt.Camel(entropy="almost-bethe").entropy
     'almost-bethe'
     """
-    if not isinstance(name, str) or not name or name in ENTROPIES:
-        raise ValueError(f"name must be a string other than {', '.join(ENTROPIES)}, found {name!r}")
-
-    def register(numbers: Numbers) -> Numbers:
-        REGISTERED[name] = numbers
-        return numbers
-
-    return register
+    return keeper(REGISTERED, name, ENTROPIES)
 
 
 def carve(data: PackedData, entropy: str | CountingNumbers, seed: int = 0, deadline: Deadline | None = None) -> Carving:

@@ -19,18 +19,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bactrian.errors import ArgumentError
+from bactrian.errors import ArgumentError, keeper
 from bactrian.text.documents import Document
 
 _MACRO = re.compile(r"%x\[\s*([+-]?\d+)\s*,\s*([^\],]+?)\s*\]")
 
+Strings = Callable[[Document], Sequence[Iterable[str]]]
+
 #: Functions from a document to the strings of each of its tokens, by name.
-REGISTERED: dict[str, Callable[[Document], Sequence[Iterable[str]]]] = {}
+REGISTERED: dict[str, Strings] = {}
 
 
-def register_features(
-    name: str,
-) -> Callable[[Callable[[Document], Sequence[Iterable[str]]]], Callable[[Document], Sequence[Iterable[str]]]]:
+def register_features(name: str) -> Callable[[Strings], Strings]:
     """Make a function known by name, so that ``EntityFeatures(own=[name])`` and ``bactrian train`` use it.
 
     The function takes a :class:`Document` and returns the strings of each token. A run keeps the name alone: whoever
@@ -44,16 +44,7 @@ def register_features(
     >>> own_strings(Document(["in", "Rome"]), ["length"])
     [['length=2'], ['length=4']]
     """
-    if not isinstance(name, str) or not name:
-        raise TypeError(f"name must be a string that is not empty, found {name!r}")
-
-    def register(
-        function: Callable[[Document], Sequence[Iterable[str]]],
-    ) -> Callable[[Document], Sequence[Iterable[str]]]:
-        REGISTERED[name] = function
-        return function
-
-    return register
+    return keeper(REGISTERED, name)
 
 
 def own_strings(document: Document, names: Iterable[str]) -> list[list[str]]:

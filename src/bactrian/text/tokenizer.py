@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from bactrian.errors import check_choice
+from bactrian.errors import check_choice, keeper
 from bactrian.text.documents import Document
 
 # Combining marks of the scripts in use, and the joiners: a letter and its marks stay together, but Python's \w does
@@ -89,14 +89,7 @@ def register_tokenizer(name: str) -> Callable[[Spans], Spans]:
     >>> tokenize("abcde", "pairs").words
     ('ab', 'cd', 'e')
     """
-    if not isinstance(name, str) or not name or name in PATTERNS:
-        raise ValueError(f"name must be a string other than {', '.join(PATTERNS)}, found {name!r}")
-
-    def register(function: Spans) -> Spans:
-        _REGISTERED[name] = function
-        return function
-
-    return register
+    return keeper(_REGISTERED, name, PATTERNS)
 
 
 def token_spans(pattern: str | re.Pattern[str]) -> Spans:
