@@ -9,8 +9,8 @@ import numpy as np
 from sklearn.base import clone
 
 from bactrian.arrays import Floats, Ints
+from bactrian.engines.numba.forest_optimum import best_labels
 from bactrian.engines.numba.threads import Workers, balanced_blocks
-from bactrian.engines.numba.viterbi import best_labels
 from bactrian.errors import ArgumentError, ArgumentTypeError, check_choice, check_number, warn
 from bactrian.estimators.encoding import Rows, fit_vocabulary
 from bactrian.estimators.labels import Labels
