@@ -165,6 +165,10 @@ def test_the_default_is_nearer_to_the_truth_than_least_squares():
     assert errors_of(None, 40.0) < 0.95 * errors_of(0.01, 40.0)
 
 
+def test_a_rough_tolerance_costs_little():
+    assert errors_of(None, 40.0, tolerance=1e-3) < 1.1 * errors_of(None, 40.0)
+
+
 def test_margins_of_hardly_any_noise_are_met():
     assert errors_of(None, 1e-4, tolerance=1e-7) < 1e-5
 

@@ -200,7 +200,7 @@ class CheckedMargins:
         variance = np.concatenate([margin.variance.ravel() for margin in self.margins])
         forbidden = np.concatenate([cells.ravel() for cells in self.impossible])
         stddev = np.sqrt(variance[~exact])
-        rounds = 1
+        rounds, typical = 1, 0.0
         if entropy_weight is None and stddev.size:
             told = stddev[observed[~exact] > _STANDS_OUT * stddev]
             typical = float(np.sqrt(np.mean((told if told.size else stddev) ** 2)))
@@ -221,6 +221,7 @@ class CheckedMargins:
             total=self.total,
             base=self.base,
             rounds=rounds,
+            noise=typical,
         )
 
     @property

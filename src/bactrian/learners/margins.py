@@ -66,8 +66,8 @@ class NoStateError(ValueError):
 
 #: Rounding, in nats per sample, that a proof of contradiction must exceed.
 _SLACK = 1e-6
-#: Tolerances to which rounds before the last are solved.
-LOOSE = 100.0
+#: Tolerances to which rounds before the last are solved, if that is less than the noise.
+_LOOSE = 100.0
 #: Tempered variance of tables that need not be those of one distribution, and the tolerance with which one is found.
 _SOFT, _NEAR = 1e-8, 1e-7
 #: Bytes that a table put together of others may take.
@@ -86,6 +86,7 @@ class MarginProblem:
     total: float
     base: tuple[tuple[Scope, Floats], ...] = ()  #: fixed log tables
     rounds: int = 1  #: on junction trees
+    noise: float = 0.0  #: standard deviation of counts, about
 
     @cached_property
     def bounds(self) -> Ints:
@@ -98,6 +99,11 @@ class MarginProblem:
         curvature = np.maximum(self.observed, 0.0) + self.precision
         scale: Floats = 1.0 / np.sqrt(np.maximum(curvature, max(1e-3 * self.total / max(curvature.size, 1), 1e-300)))
         return scale
+
+    def wanted(self, tolerance: float, rounds_left: int) -> float:
+        """The gap in counts at which a round ends."""
+        last = tolerance * self.total
+        return max(last, min(_LOOSE * last, self.noise)) if rounds_left else last
 
     def centred(self, weights: Floats) -> Floats:
         """The counts with which the prior's centre is at these weights."""
@@ -224,7 +230,7 @@ def fit_exactly(problem: MarginProblem, tree: MarginTree, options: FitOptions) -
     x, last = np.zeros((2, objective.size))
     memory = make_memory(x.size, Workers(1))  # a round changes no curvature
     for left in range(problem.rounds - 1, -1, -1):
-        wanted = LOOSE * tolerance if left else tolerance
+        wanted = problem.wanted(options.tolerance, left)
         minimum: Minimum = minimise(
             objective.value_and_gradient,
             x,

@@ -13,7 +13,7 @@ import numpy as np
 
 from bactrian.arrays import Floats, Ints
 from bactrian.engines.numba.threads import Deadline, Workers
-from bactrian.learners.margins import LOOSE, FitOptions, Gauge, MarginProblem, MarginTree, exact_solution
+from bactrian.learners.margins import FitOptions, Gauge, MarginProblem, MarginTree, exact_solution
 from bactrian.solvers.side_by_side import minimise_side_by_side
 from bactrian.solvers.solution import Solution, Status
 
@@ -94,11 +94,11 @@ class _Objective:
         x, last = np.zeros((2, *self._scale.shape))
         iterations, evaluations = np.zeros((2, every.size), dtype=np.int64)
         for left in range(self._problems[0].rounds - 1, -1, -1):
-            wanted = tolerances * self._total
+            wanted = np.array([p.wanted(t, left) for p, t in zip(self._problems, tolerances, strict=True)])
             minima = minimise_side_by_side(
                 self.value_and_gradient,
                 x,
-                tolerance=LOOSE * wanted if left else wanted,
+                tolerance=wanted,
                 least=np.array([problem.least for problem in self._problems]),
                 max_iterations=options.max_iterations - int(iterations.max()),
                 interrupt=lambda: deadline.has_passed,
