@@ -303,7 +303,7 @@ def _refuse_unknown(array: NDArray[Any], unknown: Bools, name: str) -> NoReturn:
     label = array[position]
     raise ValueError(
         f"{place} is {label.item() if isinstance(label, np.generic) else label!r}, which stands for an unknown label; "
-        "learning and scores need every label"
+        "every label is needed here"
     )
 
 

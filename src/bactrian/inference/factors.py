@@ -20,6 +20,7 @@ from bactrian.engines.numba.threads import Workers
 from bactrian.graphs.graph import ClusterGraph
 from bactrian.graphs.packed import PackedData, TableReader, instance_of
 from bactrian.graphs.packing import ModelViews, TablePlan, build_layout, pack_layout
+from bactrian.graphs.ragged import Ragged
 from bactrian.graphs.scores import SpreadScores
 from bactrian.graphs.structure import structure_of
 from bactrian.inference.arguments import Evidence, check_scores, hub_bias
@@ -65,11 +66,10 @@ def as_factor_graph(data: PackedData) -> PackedData:
 
 def link_strides(layout: Layout) -> Ints:
     """(L,) stride of a link's variable in the table of its cluster, on a factor graph."""
-    sizes = np.diff(layout.link_offset)[layout.cluster_link].astype(np.float64)
-    running = np.concatenate([[0.0], np.cumsum(np.log2(sizes))])
-    last = np.repeat(layout.cluster_links[1:], np.diff(layout.cluster_links))
     strides = np.empty(layout.n_links, dtype=np.int64)
-    strides[layout.cluster_link] = np.rint(np.exp2(running[last] - running[1:])).astype(np.int64)
+    strides[layout.cluster_link] = Ragged(layout.cluster_links, layout.cluster_link).strides(
+        np.diff(layout.link_offset)
+    )
     return strides
 
 

@@ -9,11 +9,11 @@ gradient is a difference of expected features,
 so the profiled solver minimises it as it does one dual: every evaluation passes the messages of both models, which stay
 warm.
 
-The difference is not convex in w. The concave-convex procedure, which with exact inference is EM (Dempster, Laird and
-Rubin, J. R. Stat. Soc. B 39(1), 1977), linearises the clamped dual in w as well (Schwing et al., Efficient structured
+The difference is not convex in w. The concave-convex procedure would linearise the clamped dual in w, which with exact
+inference is EM (Dempster, Laird and Rubin, J. R. Stat. Soc. B 39(1), 1977; Schwing et al., Efficient structured
 prediction with latent variables for general graphical models, ICML 2012). It has the same fixed points, and where
-little was seen takes hundreds of steps for what quasi-Newton steps on the difference do in tens. So it is used only
-where the free model is relinearised anyway: with Bethe's entropy, both at the same time.
+little was seen takes hundreds of steps for what quasi-Newton steps on the difference do in tens. With Bethe's entropy
+the free dual is relinearised, and the clamped one settled by belief propagation.
 """
 
 from __future__ import annotations
@@ -29,14 +29,13 @@ from bactrian.camel.dual import Dual, Evaluation, larger
 from bactrian.camel.entropy import Carving
 from bactrian.camel.prior import Prior
 from bactrian.camel.profiled import Profiled, ProfiledObjective
-from bactrian.camel.run import InnerResult, Run, Settings
+from bactrian.camel.run import Run, Settings
 from bactrian.camel.schedule import SCHEDULE
 from bactrian.engines.numba.threads import Workers
 from bactrian.graphs.conditioning import Conditioned, conditioned
 from bactrian.graphs.junction import on_junction_trees
 from bactrian.graphs.packed import PackedData
 from bactrian.learners.likelihood import Likelihood, is_forest
-from bactrian.solvers.lbfgs import pseudo_gradient
 from bactrian.solvers.solution import Solution
 
 #: Size of the random weights that tell the states of variables apart which were never seen.
@@ -79,8 +78,8 @@ class Hidden:
     def folded(self) -> Any:
         """The learner, with as little of Bethe's entropy linearised as can be.
 
-        The clamped slope is taken anew with every linearisation. Where all of the sepsets' entropy is linearised,
-        weights of one step are so far from those of the next that the two chase each other for ever.
+        Where all of the sepsets' entropy is linearised, a step's free entropy is so far from the clamped one, which is
+        Bethe's throughout, that weights run away and never come back.
         """
         learner = self.learner
         bethe = isinstance(learner, Camel) and learner.entropy == "bethe"
@@ -99,13 +98,11 @@ class Hidden:
             if settings.state is not None:
                 dual.take_up(settings.state)
             seen = _clamped_dual(dual, models.clamped, _numbers(models, carving), run)
-            linearised = dual.relinearises
-            # A linearised clamped dual must be settled, or the difference is no bound: by belief propagation.
-            passes = Likelihood("lbp", settings.tolerance, _MAX_SWEEPS) if linearised else None
-            accuracy = run.accuracy if linearised else SCHEDULE.loosest  # follows the gap down
+            # Where the free dual is linearised the clamped one is not: belief propagation settles it.
+            passes = Likelihood("lbp", settings.tolerance, _MAX_SWEEPS) if dual.relinearises else None
+            accuracy = run.accuracy if passes else SCHEDULE.loosest  # follows the gap down
             objective = passes.objective(seen, run) if passes else ProfiledObjective(seen, accuracy=accuracy)
-            difference = _Difference(ProfiledObjective(dual, accuracy=accuracy), objective, linearised=linearised)
-            inner = _ProfiledDifference(dual, run, difference)
+            inner = _ProfiledDifference(dual, run, _Difference(ProfiledObjective(dual, accuracy=accuracy), objective))
             weights, status = learner.relinearise(run, inner, learner.linearisation(dual), run.initial_weights())
             return run.finish(inner, weights, status)
         junction, free, clamped = None, models.free, models.clamped
@@ -140,23 +137,15 @@ def _clamped_dual(free: Dual, data: PackedData, carving: Carving, run: Run) -> D
 
 
 class _Difference:
-    """The free dual minus the clamped one, as the profiled solver sees an objective.
-
-    Where it is ``linearised``, the clamped dual is a linear function of the weights until :meth:`look_again`.
-    """
+    """The free dual minus the clamped one, as the profiled solver sees an objective."""
 
     hopeless = False
 
-    def __init__(self, free: Any, clamped: Any, *, linearised: bool = False) -> None:
-        self._free, self._clamped, self.linearised = free, clamped, linearised
-        self._seen: tuple[Floats, Evaluation] | None = None
+    def __init__(self, free: Any, clamped: Any) -> None:
+        self._free, self._clamped = free, clamped
         self.last: Evaluation | None = None
         self.weights: Any = None  # of the last evaluation
         self.sweeps = 0
-
-    def look_again(self) -> None:
-        """Take the clamped dual anew where it is evaluated next."""
-        self._seen = None
 
     @property
     def accuracy(self) -> float:
@@ -201,14 +190,11 @@ class _Difference:
         """The difference and its gradient."""
         self.forget()  # a side whose value rises is no worse for it, and its messages are the nearest
         self._free.value_and_gradient(weights)
-        if self._seen is None or not self.linearised:
-            self._clamped.value_and_gradient(weights)
-            self._seen = weights.copy(), self._clamped.last
-        there, clamped = self._seen
-        free = self._free.last
+        self._clamped.value_and_gradient(weights)
+        free, clamped = self._free.last, self._clamped.last
         self._free.dual.empirical = self._free.dual.data.empirical + clamped.gradient  # as the certificate asks for it
         self.last = Evaluation(
-            free.value - clamped.value - float(clamped.gradient @ (weights - there)),
+            free.value - clamped.value,
             free.gradient - clamped.gradient,
             larger(free.violation, clamped.violation),
             free.sweeps + clamped.sweeps,
@@ -236,20 +222,6 @@ class _ProfiledDifference(Profiled):
     def reliable(self) -> bool:
         """Whether messages of both converged at the last evaluation."""
         return bool(self.objective.converged)
-
-    def solve(self, weights: Floats, **limits: Any) -> InnerResult:
-        """See :class:`bactrian.camel.run.InnerSolver`; the gap is that of the difference itself."""
-        result = super().solve(weights, **limits)
-        if not self.objective.linearised:
-            return result
-        evaluation = self.evaluate(result.weights)
-        gap = np.abs(pseudo_gradient(result.weights, evaluation.gradient, self.run.settings.prior.l1)).max(initial=0.0)
-        return replace(result, objective=evaluation.value, gap=float(gap))
-
-    def evaluate(self, weights: Floats) -> Evaluation:
-        """See :class:`bactrian.camel.run.InnerSolver`."""
-        self.objective.look_again()
-        return super().evaluate(weights)
 
 
 def _start(data: PackedData, settings: Settings) -> Floats:
