@@ -27,8 +27,8 @@ PATH = (0.01, 0.1, 1.0, 10.0, 100.0)
 N_FOLDS = 5
 #: Iterations that it allows each: from the weights of the last, these are enough to tell priors apart.
 _ITERATIONS = 300
-#: Multiple of the tolerances to which each is solved: ten times what learning may leave of the loss.
-_ROUGHLY = 10.0**0.5
+#: Multiples of the tolerances to which each is solved; that of the gap leaves ten times as much of the loss.
+_ROUGHLY = {"tolerance": 10.0, "gap_tolerance": 10.0**0.5}
 #: The part of ``max_seconds`` that it may take.
 _SHARE = 0.8
 
@@ -168,7 +168,8 @@ def cross_validated(estimator: Any, folds: Sequence[Fold]) -> tuple[Any, list[tu
     """The variances of least loss on what is held out, and the mean loss of all that were tried.
 
     First one variance for all weights, along a path from the strongest prior to weaker ones, each started from the
-    weights of the last, until the loss rises; then, with the others fixed, one for every block but the first.
+    weights of the last, until the loss rises; then, with the others fixed, one for every block but the first, away from
+    that one as long as the loss falls.
     """
     limit = np.inf if estimator.max_seconds is None else time.perf_counter() + _SHARE * estimator.max_seconds
     names = list(dict.fromkeys(block.name for block in estimator._blocks() if not block.deviations_of))
@@ -176,13 +177,13 @@ def cross_validated(estimator: Any, folds: Sequence[Fold]) -> tuple[Any, list[tu
 
     def path(candidates: Iterable[Any], start: list[Any]) -> list[Any]:
         """Try candidates one after the other; the weights of all folds at the best."""
-        best, kept = np.inf, start
+        best, kept = min((loss for _, loss in tried), default=np.inf), start
         for variance in candidates:
             if tried and time.perf_counter() > limit:
                 break
             estimator.prior_variance_ = variance
             options = estimator.learning_options()
-            options |= {name: _ROUGHLY * options[name] for name in ("tolerance", "gap_tolerance") if name in options}
+            options |= {name: times * options[name] for name, times in _ROUGHLY.items() if name in options}
             options["max_iterations"] = min(options["max_iterations"], _ITERATIONS)
             found, total = [], 0.0
             for fold, weights in zip(folds, start, strict=True):
@@ -205,5 +206,6 @@ def cross_validated(estimator: Any, folds: Sequence[Fold]) -> tuple[Any, list[tu
     for name in names[1:]:
         fixed = min(tried, key=lambda pair: pair[1])[0]
         fixed = fixed if isinstance(fixed, dict) else dict.fromkeys(names, fixed)
-        kept = path(({**fixed, name: v} for v in PATH if v != fixed[name]), kept)
+        for side in (reversed([v for v in PATH if v < fixed[name]]), [v for v in PATH if v > fixed[name]]):
+            kept = path(({**fixed, name: v} for v in side), kept)
     return min(tried, key=lambda pair: pair[1])[0], tried
