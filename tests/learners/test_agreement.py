@@ -58,6 +58,16 @@ def test_cccp_beats_single_pixels_and_belief_propagation_at_the_converged_weight
     assert score < crf.score([other], [truth]) - 0.1
 
 
+@pytest.mark.parametrize("method", ["cccp", "camel0", bt.Camel(entropy="convex")], ids=str)
+@pytest.mark.parametrize("node_factors", ["clusters", "edges"])
+def test_learned_beliefs_of_nodes_are_what_is_predicted(method, node_factors):
+    (noisy, other), truth = picture()
+    X, y = [noisy, other[:5]], [truth, truth[:5]]
+    crf = bt.GridCRF(method=method, node_factors=node_factors, tolerance=1e-5).fit(X, y)
+    for beliefs, marginals in zip(crf.solution_.beliefs, crf.predict_marginals(X), strict=True):
+        assert np.abs(beliefs.hubs() - marginals.reshape(-1, 3)).max() < 0.02
+
+
 def test_a_replay_starts_with_the_convex_problem_of_camel0(learned):
     crf, noisy, _, truth = learned
     data = clone(crf).encode([noisy], [truth])

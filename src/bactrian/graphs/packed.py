@@ -200,6 +200,11 @@ class InstanceBeliefs(Sequence[Floats]):
     def __iter__(self) -> Iterator[Floats]:
         return (self[i] for i in range(len(self)))
 
+    def hubs(self) -> Floats:
+        """(n_hubs, states) beliefs of all hubs, where these have equally many states; of graphs, the nodes."""
+        first, last = self._data.layout.instance_hubs[self._instance : self._instance + 2].tolist()
+        return self._tables.hubs(first, last)
+
 
 class TableReader:
     """Gives the flat belief table of a packed cluster or hub."""
