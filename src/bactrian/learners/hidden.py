@@ -13,7 +13,7 @@ The difference is not convex in w. The concave-convex procedure would linearise 
 inference is EM (Dempster, Laird and Rubin, J. R. Stat. Soc. B 39(1), 1977; Schwing et al., Efficient structured
 prediction with latent variables for general graphical models, ICML 2012). It has the same fixed points, and where
 little was seen takes hundreds of steps for what quasi-Newton steps on the difference do in tens. With Bethe's entropy
-the free dual is relinearised, and the clamped one settled by belief propagation.
+the free dual is relinearised, and the clamped one is Bethe's as it is.
 """
 
 from __future__ import annotations
@@ -40,7 +40,6 @@ from bactrian.solvers.solution import Solution
 
 #: Size of the random weights that tell the states of variables apart which were never seen.
 _SPREAD = 0.1
-_MAX_SWEEPS = 1_000
 
 
 @dataclass(frozen=True)
@@ -98,10 +97,8 @@ class Hidden:
             if settings.state is not None:
                 dual.take_up(settings.state)
             seen = _clamped_dual(dual, models.clamped, _numbers(models, carving), run)
-            # Where the free dual is linearised the clamped one is not: belief propagation settles it.
-            passes = Likelihood("lbp", settings.tolerance, _MAX_SWEEPS) if dual.relinearises else None
-            accuracy = run.accuracy if passes else SCHEDULE.loosest  # follows the gap down
-            objective = passes.objective(seen, run) if passes else ProfiledObjective(seen, accuracy=accuracy)
+            accuracy = run.accuracy if dual.relinearises else SCHEDULE.loosest  # follows the gap down
+            objective = ProfiledObjective(seen, accuracy=accuracy)
             inner = _ProfiledDifference(dual, run, _Difference(ProfiledObjective(dual, accuracy=accuracy), objective))
             weights, status = learner.relinearise(run, inner, learner.linearisation(dual), run.initial_weights())
             return run.finish(inner, weights, status)
