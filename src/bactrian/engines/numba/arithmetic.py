@@ -37,8 +37,6 @@ from bactrian.compiling import intrinsic, njit, types
 WIDEST = 600.0
 #: Bounds of numbers in linear space.
 LEAST, MOST = 1e-280, 1e280
-#: Numbers this close to their largest have quotients within the bounds.
-LEAST_RATIO = 1e-140
 #: Part by which a belief, however small, may still rise in a sweep that counts as the last, and what more counts as.
 RISE, RISING = 1e-2, 1e-3
 
