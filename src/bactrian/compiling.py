@@ -137,9 +137,19 @@ def _for_kernels(kernel: Any, options: dict[str, Any]) -> Any:
         return kernel
     lean = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, "pipeline_class": _ForKernels, "cache": False}
     inner = cache(lambda: numba.njit(**{**options, **lean})(kernel.py_func))
-    kernel.get_call_template = lambda *types: inner().get_call_template(*types)
+
+    def get_call_template(arguments: Any, keywords: Any) -> Any:
+        plain = {name: _without_number(kind) for name, kind in keywords.items()}
+        return inner().get_call_template(tuple(map(_without_number, arguments)), plain)
+
+    kernel.get_call_template = get_call_template
     kernel.get_overload = lambda signature: inner().get_overload(signature)
     return kernel
+
+
+def _without_number(kind: Any) -> Any:
+    """The type of an argument; Numba has one for each integer that stands in a call, and would compile for each."""
+    return types.unliteral(kind) if isinstance(kind, types.IntegerLiteral) else kind
 
 
 def _forgiving(compiled: Any) -> Any:

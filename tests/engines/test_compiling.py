@@ -183,6 +183,30 @@ def test_what_kernels_call_is_compiled_into_them_alone() -> None:
     assert done.stdout == "6.0 1 True\n3.0 1 True\n8.0 False\n", done.stderr
 
 
+_NUMBERS = """
+from numba.core import event
+from bactrian.compiling import njit
+
+@njit()
+def shifted(x, k):
+    return x + k
+
+@njit()
+def several(x, n):
+    return shifted(x, 0) + shifted(x, 1) + shifted(x, n)
+
+with event.install_recorder("numba:compile") as recorded:
+    print(several(1.5, 2), sum(one.is_start for _, one in recorded.buffer))
+"""
+
+
+def test_numbers_in_calls_make_no_functions_of_their_own() -> None:
+    environment = {**os.environ, "NUMBA_DISABLE_JIT": "0"}
+    command = [sys.executable, "-c", _NUMBERS]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
+    assert done.stdout == "7.5 2\n", done.stderr
+
+
 _SLOW = """
 import sys
 import bactrian.compiling

@@ -80,9 +80,9 @@ def _from_bits(_context: Any, _bits: Any) -> Any:
     return types.float64(types.int64), generate
 
 
-# No `reassoc` here, nor in any function that calls this one, since callers' flags reach what is inlined into them: the
-# rounding trick below depends on the order of two additions.
-@njit(fastmath={"contract", "nsz"}, error_model="numpy", inline="always")
+# LLVM takes these in, with their own flags, where they are called; Numba itself would compile them anew there, with the
+# flags of the caller. No `reassoc`: the rounding trick below depends on the order of two additions.
+@njit(fastmath={"contract", "nsz"}, error_model="numpy", forceinline=True)
 def exp(x: float) -> float:
     """exp(x); 0 below -708 (and for -inf), exp(709) above 709."""
     clipped = x if x > -708.0 else -708.0
@@ -139,7 +139,7 @@ def normalise_logs(values: np.ndarray, start: int, stop: int) -> float:
 
 
 # Nor here: fused or reordered, the two parts of the exponent's logarithm would lose their point.
-@njit(fastmath={"contract", "nsz"}, error_model="numpy", inline="always")
+@njit(fastmath={"contract", "nsz"}, error_model="numpy", forceinline=True)
 def log(x: float) -> float:
     """log(x) of a normal positive number, accurate to two units in the last place; anything else gives nonsense.
 
