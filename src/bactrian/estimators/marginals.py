@@ -192,8 +192,8 @@ class CheckedMargins:
         """The problem of maximum entropy; with ``nearest`` exact margins become as soft as least squares.
 
         Where no weight of the entropy is given it goes by the noise, so that units of counts do not matter: by the mean
-        variance of counts that stand out, so that margins that tell nothing have no say, times what least squares
-        leave of it, the number of free counts by that of all.
+        variance of counts that stand out, so that margins that tell nothing have no say, and on trees by what least
+        squares leave of it, the number of free counts by that of all.
         """
         observed = np.concatenate([margin.table.ravel() for margin in self.margins])
         exact = np.concatenate([np.full(margin.table.size, margin.stddev is None) for margin in self.margins])
@@ -204,8 +204,9 @@ class CheckedMargins:
         if entropy_weight is None and stddev.size:
             told = stddev[observed[~exact] > _STANDS_OUT * stddev]
             typical = float(np.sqrt(np.mean((told if told.size else stddev) ** 2)))
-            typical *= np.sqrt(self._n_free / stddev.size)
-            rounds = _ROUNDS if on_tree and not nearest else 1
+            if on_tree and not nearest:
+                rounds = _ROUNDS
+                typical *= np.sqrt(self._n_free / stddev.size)
             entropy_weight = (_WEIGHT if rounds > 1 else _WEIGHT_ON_REGIONS) / typical
         precision = (entropy_weight or 0.0) * variance
         if nearest:
