@@ -14,6 +14,7 @@ import bactrian as bt
 from bactrian.camel.entropy import carve
 from bactrian.camel.messages import Messages
 from bactrian.engines.numba.threads import Workers
+from bactrian.graphs.graph import grid_edges
 from bactrian.graphs.packing import pack
 from bactrian.inference.propagation import contracts
 from bactrian.learners.learn import followed
@@ -66,6 +67,17 @@ def test_learned_beliefs_of_nodes_are_what_is_predicted(method, node_factors):
     crf = bt.GridCRF(method=method, node_factors=node_factors, tolerance=1e-5).fit(X, y)
     for beliefs, marginals in zip(crf.solution_.beliefs, crf.predict_marginals(X), strict=True):
         assert np.abs(beliefs.hubs() - marginals.reshape(-1, 3)).max() < 0.02
+
+
+def test_many_graphs_and_empty_ones_are_judged_by_their_beliefs():
+    rng = np.random.default_rng(0)
+    sizes = [0, 9_000, 0, 9_000, 9_000, 5]
+    y = [rng.integers(2, size=n) for n in sizes]
+    X = [(labels[:, None] + rng.normal(0, 0.5, (labels.size, 1)), grid_edges(1, labels.size)) for labels in y]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", bt.AttainmentWarning)
+        crf = bt.GraphCRF().fit(X, y)
+    assert crf.score(X, y) > 0.8
 
 
 def test_a_replay_starts_with_the_convex_problem_of_camel0(learned):

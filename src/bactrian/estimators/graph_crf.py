@@ -12,6 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from bactrian.arrays import Floats, Ints, real_numbers
 from bactrian.camel.camel import Camel
+from bactrian.camel.run import NoBeliefs
 from bactrian.errors import ArgumentError, check_choice, check_flag, check_number
 from bactrian.estimators.base import LearnedEstimator
 from bactrian.estimators.graph_arrays import StackedGraphs, node_weights, stack_graphs, weight_layers
@@ -234,11 +235,14 @@ class GraphEstimator(LearnedEstimator):
         """Warn where edges make the labels of the data of learning worse by two points, of a sample of its graphs."""
         solution: Any = self.solution_
         known = data.labels is not None and bool((data.labels >= 0).all()) and solution.converged
-        found = known and solution.attained is not None and solution.attained >= 1.0 - APART
+        has_beliefs = not isinstance(solution.beliefs, NoBeliefs)
+        found = known and has_beliefs and solution.attained is not None and solution.attained >= 1.0 - APART
 
         def predicted(part: GraphData) -> Ints:
             if found and self.inference == "matched":  # inference finds what was learned
-                beliefs = [solution.beliefs[m].hubs() for m in range(part.n_graphs)]
+                ends = data.node_pointer
+                graphs = np.flatnonzero((ends[1:] > ends[:-1]) & (ends[1:] <= part.n_nodes)).tolist()
+                beliefs = [solution.beliefs[m].hubs() for m in graphs]
                 return np.asarray(np.concatenate(beliefs).argmax(axis=1), dtype=np.int64)
             return np.asarray(self._marginals_of(part, None, tolerance=LABEL_TOLERANCE).nodes.argmax(axis=1))
 
