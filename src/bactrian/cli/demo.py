@@ -35,7 +35,9 @@ def demo_command(
     announcements: Annotated[
         int, typer.Option(min=0, help="Announcements to learn from, and as many to tag; 0 leaves this task out.")
     ] = 80,
-    noise: Annotated[float, typer.Option(help="Standard deviation of the noise on digits, 0 or 1.")] = 0.5,
+    noise: Annotated[
+        float, typer.Option(help="Standard deviation of the noise on digits, whose pixels are 0 or 1.")
+    ] = 0.5,
     seed: Annotated[int, typer.Option(help="Seed of pictures, announcements and noise.")] = 0,
     max_seconds: Annotated[
         float | None, typer.Option(callback=positive, help="Most seconds of training per learner (default: no limit).")

@@ -17,7 +17,7 @@ import numpy as np
 from bactrian.arrays import Floats, Ints
 from bactrian.estimators.sequences import SkipChainCRF
 from bactrian.experiments.announcements.generator import make_announcements
-from bactrian.experiments.digits.task import MAX_ITERATIONS, DemoStep
+from bactrian.experiments.digits.task import MAX_ITERATIONS, DemoStep, follower
 from bactrian.learners.learn import METHODS
 from bactrian.runs.comparison import (
     Comparison,
@@ -126,7 +126,7 @@ def run_announcements(
         step = DemoStep(name, number, len(names))
         notify(step)
         trace: list[Progress] = []
-        model = _fit(name, train, settings, _follower(step, trace, notify))
+        model = _fit(name, train, settings, follower(step, trace, notify))
         marginals[name] = [np.asarray(table) for table in model.predict_marginals(test.features)]
         entries.append(_entry(name, model, trace, test, marginals[name]))
     classes = tuple(str(label) for label in model.classes_)
@@ -148,14 +148,6 @@ def compile_kernels(settings: AnnouncementsSettings) -> None:
 
 def _sizes(settings: AnnouncementsSettings) -> tuple[tuple[int, str], tuple[int, str]]:
     return (settings.n_train, "train"), (settings.n_test, "test")
-
-
-def _follower(step: DemoStep, trace: list[Progress], notify: Callable[[DemoStep], None]) -> Callable[[Progress], None]:
-    def follow(progress: Progress) -> None:
-        trace.append(progress)
-        notify(replace(step, progress=progress))
-
-    return follow
 
 
 def _fit(

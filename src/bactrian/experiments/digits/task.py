@@ -108,6 +108,16 @@ class DemoStep:
     progress: Progress | None = None  #: None when the learner begins
 
 
+def follower(step: DemoStep, trace: list[Progress], notify: Callable[[DemoStep], None]) -> Callable[[Progress], None]:
+    """A callback of learning that keeps a ``trace`` of it and tells where the experiment stands."""
+
+    def follow(progress: Progress) -> None:
+        trace.append(progress)
+        notify(replace(step, progress=progress))
+
+    return follow
+
+
 def run_digits(settings: DigitsSettings | None = None, on_step: Callable[[DemoStep], None] | None = None) -> Comparison:
     """Train every learner on the same images, restore the test images, and compare.
 
@@ -149,14 +159,9 @@ def _train_and_restore(
     """An entry of the comparison, and the marginals (n_pixels, 2) of the test images."""
     name = step.learner
     trace: list[Progress] = []
-
-    def follow(progress: Progress) -> None:
-        trace.append(progress)
-        notify(replace(step, progress=progress))
-
     linked = name != NODE_ONLY
     data = train.as_graphs(labelled=True, linked=linked)
-    solution = _learn(data, name if linked else "piecewise", settings, follow)
+    solution = _learn(data, name if linked else "piecewise", settings, follower(step, trace, notify))
     marginals = node_marginals(test.as_graphs(labelled=False, linked=linked), solution.weights, settings.n_threads)
     truth = test.truth.ravel()
     calibration = reliability(marginals, truth)

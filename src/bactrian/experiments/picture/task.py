@@ -18,7 +18,7 @@ from sklearn.linear_model import LogisticRegression
 from bactrian.arrays import Floats, Ints
 from bactrian.estimators.graph_crf import CONVEX
 from bactrian.estimators.grid_crf import GridCRF
-from bactrian.experiments.digits.task import METRICS, DemoStep
+from bactrian.experiments.digits.task import METRICS, DemoStep, follower
 from bactrian.runs.comparison import Comparison, Entry, Gallery, Picture, Sheet, Training, log_loss, reliability
 from bactrian.solvers.solution import ConvergenceWarning, Progress
 
@@ -83,9 +83,7 @@ def run_picture(
         step = DemoStep(name, number, len(names))
         notify(step)
         trace: list[Progress] = []
-        crf = _fitted(
-            name, train, max_seconds=max_seconds, n_threads=n_threads, callback=_follower(step, trace, notify)
-        )
+        crf = _fitted(name, train, max_seconds=max_seconds, n_threads=n_threads, callback=follower(step, trace, notify))
         marginals[name] = crf.predict_marginals([test.noisy])[0].reshape(test.truth.size, -1)
         entry = _entry(name, LEARNERS[name], test, marginals[name])
         entries.append(replace(entry, training=Training.of(crf.solution_, trace)))
@@ -106,14 +104,6 @@ def _fitted(name: str, train: NoisyPicture, callback: Any = None, **options: Any
         return GridCRF(method=method, labels=list(range(_LABELS)), **options).fit(
             [train.noisy], [train.truth], callback=callback
         )
-
-
-def _follower(step: DemoStep, trace: list[Progress], notify: Callable[[DemoStep], None]) -> Callable[[Progress], None]:
-    def follow(progress: Progress) -> None:
-        trace.append(progress)
-        notify(replace(step, progress=progress))
-
-    return follow
 
 
 def _alone(train: NoisyPicture, test: NoisyPicture) -> Floats:
