@@ -17,7 +17,8 @@ from bactrian.camel.parts import Carve, HostVectors, Hubs, Storage, Summary, sto
 from bactrian.camel.schedule import SCHEDULE, Schedule
 from bactrian.engines.files.space import Space
 from bactrian.engines.numba.layout import Layout
-from bactrian.engines.numba.linear import evaluate_pairs, make_plan
+from bactrian.engines.numba.linear import make_plan
+from bactrian.engines.numba.pair_evaluation import evaluate_pairs
 from bactrian.engines.numba.stars import evaluate_instances
 from bactrian.engines.numba.tables import (
     Beliefs,

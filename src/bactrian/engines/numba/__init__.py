@@ -3,11 +3,11 @@
 Message passing reads and writes a :class:`.tables.Part`: the :class:`.layout.Layout` (hubs, links, clusters of all
 instances), scores at some weights, counting numbers, multipliers and beliefs. It is called for a block of instances on
 a thread of its own, without Python's lock. The star update, m = E'u in it, and what follows from it, D, beliefs and
-counts, have one source in linear space and one in log space:
+counts, have one source in linear space (:mod:`.linear` and :mod:`.pair_evaluation`) and one in log space:
 
-1. :mod:`.linear`, compiled for K states, without loops over them: all clusters are pairs of number 1, all hubs have the
+1. Linear space, compiled for K states, without loops over them: all clusters are pairs of number 1, all hubs have the
    same number K of states (2 to 20), and there are at least 20,000 link states, so that compiling for this K pays.
-2. :mod:`.linear`, the same source with loops over states, in blocks as wide as a register: all clusters of the instance
+2. Linear space, the same source with loops over states, in blocks as wide as a register: all clusters of the instance
    are pairs, of any numbers and states.
 3. :mod:`.stars`, in log space: everything else, and damped updates unless learning halves their steps. A pair whose
    table is narrow still takes its message from the table's exponential.

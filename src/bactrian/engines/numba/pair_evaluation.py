@@ -1,0 +1,421 @@
+"""D, beliefs and counts of pairs in linear space, after sweeps of star updates or at given multipliers.
+
+The symbols are those of :mod:`.linear`. After the last update of either of its ends a pair's Z is exactly 1 with scales
+that cancel, s_l = -s_l' - shift: pairs add nothing to D. A hub adds theta_v - sum_l d_l - kappa_v log b, which is the
+same for each of its states: the first is taken. At multipliers that no sweep left, a pair's belief is
+E[a, b] u[a] v[b] / Z, and it adds kappa (log Z + scales) to D.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bactrian.arrays import Bools, Floats, Ints
+from bactrian.compiling import inner, njit
+from bactrian.engines.numba.arithmetic import LEAST, MOST, log
+from bactrian.engines.numba.linear import (
+    CAREFUL,
+    Linear,
+    exponentials,
+    load,
+    load_messages,
+    new_linear,
+    store,
+    sweep_pairs,
+)
+from bactrian.engines.numba.tables import ALMOST_NOTHING, Limits, Part
+from bactrian.engines.numba.vectors import (
+    States,
+    add_outer,
+    add_scaled,
+    copy_scaled,
+    count,
+    distance,
+    fill,
+    multiply_by,
+    normalise,
+    place,
+    receive,
+    size_of,
+    smallest,
+)
+
+
+class Tally(NamedTuple):
+    """What a block of instances adds up for shared tables."""
+
+    outer: Floats  #: (shared entries,) sum of u u', to be multiplied by E
+    times: Floats  #: (shared tables,) weight of pairs at which u = 1
+    log_z: Floats  #: (shared tables,) log Z of those, NaN before the first
+    row: Ints  #: (shared tables,) where the marginals of the first of those are
+    column: Ints  #: (shared tables,)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def evaluate_pairs(
+    part: Part, limits: Limits, counts: Floats, selected: Bools, first: int, last: int, states: States
+) -> bool:
+    """What :func:`.stars.evaluate_instances` does, for the instances among ``first:last`` that are ``selected``.
+
+    Sets ``beliefs.done`` of these, and returns whether all of ``first:last`` were done. The messages of a tree that
+    needs but ``tree_sweeps`` sweeps start from scratch. Damped sweeps, here only those that halve steps, end with one
+    that is not, after which D is that of the multipliers.
+    """
+    halvings = _halvings(limits.damping)
+    if halvings < 0:
+        return False
+    linear, n_shared, done = new_linear(part, first, last), part.layout.table_shared, part.beliefs.done
+    held = np.empty(linear.product.size if halvings > 0 else 0)
+    tally = Tally(
+        np.zeros(counts.size),
+        np.zeros(n_shared),
+        np.full(n_shared, np.nan),
+        np.zeros(n_shared, np.int64),
+        np.zeros(n_shared, np.int64),
+    )
+    all_done = True
+    for instance in range(first, last):
+        if selected[instance]:
+            done[instance] = _evaluate_instance(part, limits, linear, instance, halvings, held, tally, states)
+        all_done = all_done and selected[instance] and done[instance]
+    offset, entries = part.layout.table_offset, part.tables.exp_entries
+    for table in range(n_shared):
+        times = tally.times[table] * math.exp(-tally.log_z[table]) if tally.times[table] != 0.0 else 0.0
+        for i in range(offset[table], offset[table + 1]):
+            counts[i] += (tally.outer[i] + times) * entries[i]
+    return all_done
+
+
+@inner(inline="always")
+def _halvings(damping: float) -> int:
+    """n for the damping 1 - 2^-n; -1 for others."""
+    n = round(-math.log2(1.0 - damping))
+    return n if damping == 1.0 - 0.5**n else -1
+
+
+@inner()
+def _evaluate_instance(
+    part: Part, limits: Limits, linear: Linear, instance: int, halvings: int, held: Floats, tally: Tally, states: States
+) -> bool:
+    """See :func:`evaluate_pairs`; False where log space is needed."""
+    beliefs, sweeps, residual = part.beliefs, 0, 0.0
+    if limits.max_sweeps > 0:
+        from_scratch = part.layout.instance_is_tree[instance] and limits.tree_sweeps < limits.max_sweeps
+        limit = limits.tree_sweeps if from_scratch else limits.max_sweeps
+        closing = 1 if halvings > 0 else 0
+        asked = 0.5 * limits.tolerance if closing else limits.tolerance
+        fast = load(part, linear, instance, from_scratch, states)
+        residual = np.inf
+        if beliefs.late[0]:
+            limit = min(limit, 1)
+        while fast and sweeps < limit:
+            halved = halvings if sweeps + closing < limit else 0
+            residual = sweep_pairs(part, linear, instance, sweeps % 2 == 0, halved, held, states)
+            sweeps += 1
+            fast = not math.isnan(residual)
+            if residual <= asked or beliefs.late[0]:
+                limit = min(limit, sweeps + closing)
+        fast = fast and store(part, linear, instance, states)
+        if fast:
+            _finish(part, linear, instance, sweeps % 2 == 1, limits.marginals, tally.outer, states)
+    else:
+        fast = _evaluate_given(part, linear, instance, limits.consistent, tally, states)
+    if fast:
+        beliefs.sweeps[instance], beliefs.residual[instance] = sweeps, residual
+    return fast
+
+
+@inner(forceinline=True)
+def _finish(
+    part: Part, linear: Linear, instance: int, backward: bool, marginals: bool, outer: Floats, states: States
+) -> None:
+    """D, counts, violation and ``marginals`` of an instance after a sweep in the given direction, once it is stored."""
+    layout, beliefs = part.layout, part.beliefs
+    hub_offset, link_offset, link_hub = layout.hub_offset, layout.link_offset, layout.link_hub
+    hub_links, hub_number = layout.hub_links, part.numbers.hub
+    message, belief, product, marginal = linear.message, linear.belief, linear.product, beliefs.link_marginal
+    hub_count, counts, weight = beliefs.hub_count, beliefs.counts, part.weights[instance]
+    begin, end = layout.instance_hubs[instance], layout.instance_hubs[instance + 1]
+    hub_base, base = place(hub_offset, begin, states), place(link_offset, hub_links[begin], states)
+    copy_scaled(hub_count, hub_base, belief, 0, weight, place(hub_offset, end, states) - hub_base)
+    violation, value = 0.0, 0.0
+    for cluster in range(layout.instance_clusters[instance], layout.instance_clusters[instance + 1]):
+        table, ends = layout.cluster_table[cluster], layout.cluster_links[cluster]
+        row, column, start = layout.cluster_link[ends], layout.cluster_link[ends + 1], layout.table_offset[table]
+        row_at, column_at = place(link_offset, row, states), place(link_offset, column, states)
+        m, n = size_of(link_offset, row, states), size_of(link_offset, column, states)
+        # The end that was updated last has its hub's belief as marginal; the other may still disagree.
+        if (part.plan.leader[cluster] == row) == backward:
+            last, last_at, other, at, size, last_size = row, row_at, column, column_at, n, m
+            receive(linear, start, 1, row_at - base, 0, m, n)
+        else:
+            last, last_at, other, at, size, last_size = column, column_at, row, row_at, m, n
+            receive(linear, start, 0, column_at - base, 0, n, m)
+        to = place(hub_offset, link_hub[other], states)
+        multiply_by(product, 0, message, at - base, size)
+        violation = max(violation, distance(product, 0, belief, to - hub_base, size))
+        if hub_number[link_hub[other]] == 0.0 and other == hub_links[link_hub[other]]:
+            copy_scaled(hub_count, to, product, 0, weight, size)
+        if marginals or len(states) == 0:
+            copy_scaled(marginal, at, product, 0, 1.0, size)
+            copy_scaled(marginal, last_at, belief, place(hub_offset, link_hub[last], states) - hub_base, 1.0, last_size)
+        if table < layout.table_shared:
+            add_outer(outer, start, message, row_at - base, message, column_at - base, weight, m, n)
+        else:
+            _count_pair(counts, linear, start, row_at - base, column_at - base, weight, m, n)
+    hub_scores, hub_log, multipliers = part.tables.hub_scores, beliefs.hub_log, part.multipliers
+    for hub in range(begin, end):
+        first_state = place(hub_offset, hub, states)
+        value += hub_scores[first_state] - hub_number[hub] * hub_log[first_state]
+    for link in range(hub_links[begin], hub_links[end]):
+        value -= multipliers[place(link_offset, link, states)]
+    beliefs.violation[instance], beliefs.value[instance] = violation, value
+
+
+@inner(forceinline=True)
+def _count_pair(counts: Floats, linear: Linear, start: int, at: int, of: int, weight: float, m: Any, n: Any) -> None:
+    """Counts of a pair with a table of its own: weight E u u'."""
+    for a in range(count(m)):
+        row = start + a * count(n)
+        copy_scaled(counts, row, linear.message, of, weight * linear.message[at + a], n)
+        multiply_by(counts, row, linear.entries, row, n)
+
+
+@inner(inline="always")
+def _evaluate_given(part: Part, linear: Linear, instance: int, consistent: bool, tally: Tally, states: States) -> bool:
+    """D, beliefs and counts at the multipliers as they are; False, and nothing counted, where log space is needed.
+
+    Clusters that need not agree take ``shares`` of their hubs' scores, whatever the multipliers are.
+    """
+    layout, message, scale = part.layout, linear.message, linear.scale
+    begin, end = layout.instance_hubs[instance], layout.instance_hubs[instance + 1]
+    first, last = layout.hub_links[begin], layout.hub_links[end]
+    base = place(layout.link_offset, first, states)
+    if not _is_narrow(part, instance):
+        return False
+    alike = not consistent and _are_alike(part, instance)
+    if consistent:
+        if not load_messages(part, linear, instance, states):
+            return False
+    elif alike:
+        message[: place(layout.link_offset, last, states) - base] = 1.0
+        scale[: last - first] = 0.0
+    else:
+        link_offset, hub_offset, link_hub, hub_scores = (
+            layout.link_offset,
+            layout.hub_offset,
+            layout.link_hub,
+            part.tables.hub_scores,
+        )
+        link_cluster, cluster_number, shares = layout.link_cluster, part.numbers.cluster, part.shares
+        for link in range(first, last):
+            at, n = place(link_offset, link, states) - base, size_of(link_offset, link, states)
+            if shares[link] != 0.0:
+                factor = shares[link] / cluster_number[link_cluster[link]]
+                copy_scaled(message, at, hub_scores, place(hub_offset, link_hub[link], states), factor, n)
+            else:
+                fill(message, at, 0.0, n)
+        if not exponentials(message, 0, layout.link_offset, first, last, message, scale, states):
+            return False
+    value = _believe_given(part, linear, instance, consistent, states)
+    if not math.isnan(value):
+        if alike:
+            value += _evaluate_alike(part, linear, instance, tally, states)
+        else:
+            value += _evaluate_clusters(part, linear, instance, tally.outer, states)
+    if math.isnan(value):
+        return False
+    part.beliefs.value[instance] = value + _join(part, linear, instance, consistent, states)
+    return True
+
+
+@inner(inline="always")
+def _is_narrow(part: Part, instance: int) -> bool:
+    """Whether all tables of an instance fit into the range of floating point."""
+    cluster_table, narrow = part.layout.cluster_table, part.tables.narrow
+    for cluster in range(part.layout.instance_clusters[instance], part.layout.instance_clusters[instance + 1]):
+        if not narrow[cluster_table[cluster]]:
+            return False
+    return True
+
+
+@inner(inline="always")
+def _are_alike(part: Part, instance: int) -> bool:
+    """Whether the pairs take no part of hubs' scores and have shared tables, so that those of a table are all alike."""
+    layout, shares, cluster_table = part.layout, part.shares, part.layout.cluster_table
+    begin, end = layout.instance_hubs[instance], layout.instance_hubs[instance + 1]
+    for link in range(layout.hub_links[begin], layout.hub_links[end]):
+        if shares[link] != 0.0:
+            return False
+    for cluster in range(layout.instance_clusters[instance], layout.instance_clusters[instance + 1]):
+        if cluster_table[cluster] >= layout.table_shared:
+            return False
+    return True
+
+
+@inner(fastmath=CAREFUL)
+def _believe_given(part: Part, linear: Linear, instance: int, consistent: bool, states: States) -> float:
+    """Beliefs of hubs with a number of their own from what multipliers leave of their scores, and their part of D.
+
+    NaN where log space is needed. What is left, theta_v - sum_l d_l, stays in ``linear.psi``.
+    """
+    layout, multipliers, link_offset = part.layout, part.multipliers, part.layout.link_offset
+    hub_offset, hub_links, slack, belief = layout.hub_offset, layout.hub_links, linear.psi, linear.belief
+    hub_number, hub_scores, hub_log = part.numbers.hub, part.tables.hub_scores, part.beliefs.hub_log
+    begin, end = layout.instance_hubs[instance], layout.instance_hubs[instance + 1]
+    base = place(hub_offset, begin, states)
+    tops = linear.spare
+    for hub in range(begin, end):
+        start, n = place(hub_offset, hub, states), size_of(hub_offset, hub, states)
+        to = start - base
+        copy_scaled(slack, to, hub_scores, start, 1.0, n)
+        if consistent:
+            for link in range(hub_links[hub], hub_links[hub + 1]):
+                add_scaled(slack, to, multipliers, place(link_offset, link, states), -1.0, n)
+        if hub_number[hub] != 0.0:
+            copy_scaled(belief, to, slack, to, 1.0 / hub_number[hub], n)
+        elif not smallest(slack, to, n) > -np.inf:
+            return np.nan
+        else:
+            fill(belief, to, 0.0, n)
+    if not exponentials(belief, 0, hub_offset, begin, end, belief, tops, states):
+        return np.nan
+    value = 0.0
+    for hub in range(begin, end):
+        total = normalise(belief, place(hub_offset, hub, states) - base, size_of(hub_offset, hub, states))
+        value += hub_number[hub] * (tops[hub - begin] + math.log(total))
+    logs = hub_log[base : place(hub_offset, end, states)]
+    for i in range(logs.size):
+        logs[i] = log(belief[i])
+    return value
+
+
+@inner()
+def _evaluate_pair(marginal: Floats, linear: Linear, start: int, at: int, of: int, base: int, m: Any, n: Any) -> float:
+    """Z of a pair, and its marginals; NaN where log space is needed.
+
+    Where some score is forbidden, a marginal of 0 leaves it open whether the state is: that takes log space too.
+    """
+    product, message = linear.product, linear.message
+    receive(linear, start, 0, of - base, 0, n, m)
+    copy_scaled(marginal, at, product, 0, 1.0, m)
+    multiply_by(marginal, at, message, at - base, m)
+    receive(linear, start, 1, at - base, 0, m, n)
+    copy_scaled(marginal, of, product, 0, 1.0, n)
+    multiply_by(marginal, of, message, of - base, n)
+    total = normalise(marginal, at, m)
+    normalise(marginal, of, n)
+    if min(smallest(marginal, at, m), smallest(marginal, of, n)) == 0.0:
+        return np.nan
+    return total if LEAST < total < MOST else np.nan
+
+
+@inner()
+def _evaluate_clusters(part: Part, linear: Linear, instance: int, outer: Floats, states: States) -> float:
+    """The pairs' part of D, with marginals and counts; NaN, and nothing counted, where log space is needed."""
+    layout, link_offset = part.layout, part.layout.link_offset
+    cluster_table, cluster_link, cluster_links = layout.cluster_table, layout.cluster_link, layout.cluster_links
+    table_offset, cluster_number, shift = layout.table_offset, part.numbers.cluster, part.tables.shift
+    message, scale, counts = linear.message, linear.scale, part.beliefs.counts
+    weight, n_shared = part.weights[instance], layout.table_shared
+    begin, end = layout.instance_clusters[instance], layout.instance_clusters[instance + 1]
+    first = layout.hub_links[layout.instance_hubs[instance]]
+    base = place(link_offset, first, states)
+    totals = linear.spare
+    value = 0.0
+    for cluster in range(begin, end):
+        table, ends = cluster_table[cluster], cluster_links[cluster]
+        row, column = cluster_link[ends], cluster_link[ends + 1]
+        at, of = place(link_offset, row, states), place(link_offset, column, states)
+        m, n = size_of(link_offset, row, states), size_of(link_offset, column, states)
+        total = _evaluate_pair(part.beliefs.link_marginal, linear, table_offset[table], at, of, base, m, n)
+        if math.isnan(total):
+            return np.nan
+        totals[cluster - begin] = total
+        scales = scale[row - first] + scale[column - first] + shift[table]
+        value += cluster_number[cluster] * (math.log(total) + scales)
+    for cluster in range(begin, end):
+        table, ends = cluster_table[cluster], cluster_links[cluster]
+        row, column, start = cluster_link[ends], cluster_link[ends + 1], table_offset[table]
+        at, of = place(link_offset, row, states) - base, place(link_offset, column, states) - base
+        m, n = size_of(link_offset, row, states), size_of(link_offset, column, states)
+        if table < n_shared:
+            add_outer(outer, start, message, at, message, of, weight / totals[cluster - begin], m, n)
+        else:
+            _count_pair(counts, linear, start, at, of, weight / totals[cluster - begin], m, n)
+    return value
+
+
+@inner()
+def _evaluate_alike(part: Part, linear: Linear, instance: int, tally: Tally, states: States) -> float:
+    """The same where all pairs of a table are alike: the first is worked out, and others are copied."""
+    layout, marginal, link_offset = part.layout, part.beliefs.link_marginal, part.layout.link_offset
+    cluster_table, cluster_link, cluster_links = layout.cluster_table, layout.cluster_link, layout.cluster_links
+    table_offset, cluster_number, shift = layout.table_offset, part.numbers.cluster, part.tables.shift
+    weight = part.weights[instance]
+    log_z, times, like_row, like_column = tally.log_z, tally.times, tally.row, tally.column
+    begin, end = layout.instance_clusters[instance], layout.instance_clusters[instance + 1]
+    base = place(link_offset, layout.hub_links[layout.instance_hubs[instance]], states)
+    for cluster in range(begin, end):
+        table = cluster_table[cluster]
+        if math.isnan(log_z[table]):
+            row, column = cluster_link[cluster_links[cluster]], cluster_link[cluster_links[cluster] + 1]
+            at, of = place(link_offset, row, states), place(link_offset, column, states)
+            m, n = size_of(link_offset, row, states), size_of(link_offset, column, states)
+            total = _evaluate_pair(part.beliefs.link_marginal, linear, table_offset[table], at, of, base, m, n)
+            if math.isnan(total):
+                return np.nan
+            log_z[table], like_row[table], like_column[table] = math.log(total), at, of
+    value = 0.0
+    for cluster in range(begin, end):
+        table, ends = cluster_table[cluster], cluster_links[cluster]
+        row, column = cluster_link[ends], cluster_link[ends + 1]
+        at, m = place(link_offset, row, states), size_of(link_offset, row, states)
+        copy_scaled(marginal, at, marginal, like_row[table], 1.0, m)
+        of, n = place(link_offset, column, states), size_of(link_offset, column, states)
+        copy_scaled(marginal, of, marginal, like_column[table], 1.0, n)
+        value += cluster_number[cluster] * (log_z[table] + shift[table])
+        times[table] += weight
+    return value
+
+
+@inner(fastmath=CAREFUL)
+def _join(part: Part, linear: Linear, instance: int, consistent: bool, states: States) -> float:
+    """Counts of hubs, disagreements and violation; returns the part of D of hubs without a number.
+
+    Such a hub has the marginal of its first link for its belief. Scores of hubs that clusters took shares of are
+    counted there.
+    """
+    layout, beliefs, shares, hub_number = part.layout, part.beliefs, part.shares, part.numbers.hub
+    hub_offset, link_offset, hub_links = layout.hub_offset, layout.link_offset, layout.hub_links
+    marginal, belief, slack = beliefs.link_marginal, linear.belief, linear.psi
+    hub_log, hub_count, disagreement = beliefs.hub_log, beliefs.hub_count, beliefs.disagreement
+    weight = part.weights[instance]
+    value, violation = 0.0, 0.0
+    begin = layout.instance_hubs[instance]
+    base = place(hub_offset, begin, states)
+    for hub in range(begin, layout.instance_hubs[instance + 1]):
+        start, n = place(hub_offset, hub, states), size_of(hub_offset, hub, states)
+        first, last, to = hub_links[hub], hub_links[hub + 1], start - base
+        own = hub_number[hub] != 0.0
+        if not own and first < last:
+            copy_scaled(belief, to, marginal, place(link_offset, first, states), 1.0, n)
+            for k in range(count(n)):
+                hub_log[start + k] = log(max(belief[to + k], ALMOST_NOTHING))
+                if consistent:
+                    value += belief[to + k] * slack[to + k]
+        counted = weight if own or (consistent and first < last) else 0.0
+        copy_scaled(hub_count, start, belief, to, counted, n)
+        for link in range(first, last):
+            at = place(link_offset, link, states)
+            if not consistent and shares[link] != 0.0:
+                add_scaled(hub_count, start, marginal, at, weight * shares[link], n)
+            violation = max(violation, distance(marginal, at, belief, to, n))
+            if consistent:
+                copy_scaled(disagreement, at, marginal, at, weight, n)
+                add_scaled(disagreement, at, belief, to, -weight, n)
+    beliefs.violation[instance] = violation
+    return value
