@@ -13,9 +13,12 @@ from scipy.optimize import minimize
 from scipy.special import logsumexp
 
 import bactrian as bt
+from bactrian.engines.numba.threads import Workers
 from bactrian.graphs.conditioning import conditioned
+from bactrian.graphs.junction import on_junction_trees
 from bactrian.graphs.packing import pack
 from bactrian.learners.learn import matched_inference
+from bactrian.learners.shared_rows import SharedRows
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -115,6 +118,42 @@ def test_exact_is_a_stationary_point_of_the_marginal_likelihood(shape: Any, seed
     assert solution.objective == pytest.approx(objective(solution.weights), abs=1e-8)
     assert np.abs(slope(objective, solution.weights)).max() / counts.sum() < 1e-6
     assert solution.objective <= field.em(np.zeros(solution.weights.size), rows, counts, allowed, steps=30) + 1e-6
+
+
+FOREST = ((2, 3, 2, 1, 2, 3), ((0, 1), (1, 3), (2, 4), (2, 5)))
+GRID = ((2, 3, 2, 2, 2, 3), ((0, 1), (1, 2), (3, 4), (4, 5), (0, 3), (1, 4), (2, 5)))
+
+
+@pytest.mark.parametrize("shape", [TREE, LOOP, TRIPLE, FOREST, GRID])
+@pytest.mark.parametrize("size", [1.0, 400.0])  # large scores leave the range of floating point
+def test_shared_rows_sum_what_enumeration_does(shape: Any, size: float) -> None:
+    field = Field(*shape)
+    rows, counts, allowed = holey(field, 3)
+    packed = pack(bt.Samples(field.model, rows, counts, allowed=allowed))
+    assert packed.holes is not None
+    shared = SharedRows(on_junction_trees(packed), packed.holes, Workers(1))
+    weights = size * np.random.default_rng(4).normal(size=field.features.shape[1])
+    value, moments = shared.value_and_gradient(weights)
+    scores, total, expected = field.features @ weights, 0.0, np.zeros(weights.size)
+    for row, count, some in zip(rows, counts, allowed, strict=True):
+        agree = field.fits(row, some)
+        if not agree.all() and (row < 0).any():
+            log_z = logsumexp(scores[agree])
+            total += count * log_z
+            expected += count * np.exp(scores[agree] - log_z) @ field.features[agree]
+    assert value == pytest.approx(total, rel=1e-12)
+    np.testing.assert_allclose(moments, expected, atol=1e-9)
+
+
+def test_rows_that_differ_in_too_many_ways_are_models_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    field = Field(*TREE)
+    rows, counts, allowed = holey(field, 5)
+    shared = learn(field, rows, counts, allowed, "exact")
+    for most in (50, 150):  # entries of a step, factors
+        monkeypatch.setattr("bactrian.learners.shared_rows._MOST", most)
+        own = learn(field, rows, counts, allowed, "exact")
+        np.testing.assert_allclose(own.weights, shared.weights, atol=1e-5)
+        assert own.objective == pytest.approx(shared.objective, abs=1e-8)
 
 
 @pytest.mark.parametrize("method", ["cccp", "lbp", "trw", bt.Camel(fold=True)])

@@ -33,9 +33,11 @@ from bactrian.camel.run import Run, Settings
 from bactrian.camel.schedule import SCHEDULE
 from bactrian.engines.numba.threads import Workers
 from bactrian.graphs.conditioning import Conditioned, conditioned
-from bactrian.graphs.junction import on_junction_trees
+from bactrian.graphs.junction import JunctionData, on_junction_trees
 from bactrian.graphs.packed import PackedData
+from bactrian.graphs.scores import RememberedScores
 from bactrian.learners.likelihood import Likelihood, is_forest
+from bactrian.learners.shared_rows import SharedRows
 from bactrian.solvers.solution import Solution
 
 #: Size of the random weights that tell the states of variables apart which were never seen.
@@ -90,32 +92,43 @@ class Hidden:
         if settings.communicator.size > 1:
             raise ValueError("learning with unknown states (-1) runs on one rank")
         run = Run(replace(settings, start=_start(data, settings)), data, self.name)
+        if isinstance(learner, Likelihood):
+            return _likelihood(learner, data, run, workers)
         models = conditioned(data)
-        if isinstance(learner, Camel):
-            carving = learner.carving(models.free, settings)
-            dual = Dual(models.free, carving, settings.prior, workers)
-            if settings.state is not None:
-                dual.take_up(settings.state)
-            seen = _clamped_dual(dual, models.clamped, _numbers(models, carving), run)
-            accuracy = run.accuracy if dual.relinearises else SCHEDULE.loosest  # follows the gap down
-            objective = ProfiledObjective(seen, accuracy=accuracy)
-            inner = _ProfiledDifference(dual, run, _Difference(ProfiledObjective(dual, accuracy=accuracy), objective))
-            weights, status = learner.relinearise(run, inner, learner.linearisation(dual), run.initial_weights())
-            return run.finish(inner, weights, status)
-        junction, free, clamped = None, models.free, models.clamped
-        if learner.inference == "exact" and not is_forest(free):
-            junction = on_junction_trees(free)
-            free = junction.packed
-        dual = Dual(free, learner.carving(settings), settings.prior, workers)
-        if learner.inference == "exact":
-            if not is_forest(clamped):
-                clamped = on_junction_trees(clamped).packed
-            numbers = learner.carving(settings)(clamped)
-        else:
-            numbers = _numbers(models, dual.part.carving)
-        seen = _clamped_dual(dual, clamped, numbers, run)
-        difference = _Difference(learner.objective(dual, run), learner.objective(seen, run))
-        return run.solve(_ProfiledDifference(dual, run, difference), junction)
+        carving = learner.carving(models.free, settings)
+        dual = Dual(models.free, carving, settings.prior, workers)
+        if settings.state is not None:
+            dual.take_up(settings.state)
+        seen = _clamped_dual(dual, models.clamped, _numbers(models, carving), run)
+        accuracy = run.accuracy if dual.relinearises else SCHEDULE.loosest  # follows the gap down
+        objective = ProfiledObjective(seen, accuracy=accuracy)
+        inner = _ProfiledDifference(dual, run, _Difference(ProfiledObjective(dual, accuracy=accuracy), objective))
+        weights, status = learner.relinearise(run, inner, learner.linearisation(dual), run.initial_weights())
+        return run.finish(inner, weights, status)
+
+
+def _likelihood(learner: Likelihood, data: PackedData, run: Run, workers: Workers) -> Solution:
+    """Fit the weights by a likelihood."""
+    exact, carve, holes = learner.inference == "exact", learner.carving(run.settings), data.holes
+    junction: JunctionData | None = None
+    seen: Any = None
+    if exact and data.generative and holes is not None:
+        free = replace(data, scores=RememberedScores(data.scores, data.layout), holes=None, empirical=holes.complete)
+        junction = on_junction_trees(free)
+        seen = SharedRows(junction, holes, workers)
+    if seen is None or not seen.fits:
+        seen, models = None, conditioned(data)
+        free, clamped = models.free, models.clamped
+        junction = on_junction_trees(free) if exact and not is_forest(free) else None
+    elif is_forest(free):
+        junction = None
+    dual = Dual(free if junction is None else junction.packed, carve, run.settings.prior, workers)
+    if seen is None:
+        if exact:
+            clamped = clamped if is_forest(clamped) else on_junction_trees(clamped).packed
+        numbers = carve(clamped) if exact else _numbers(models, dual.part.carving)
+        seen = learner.objective(_clamped_dual(dual, clamped, numbers, run), run)
+    return run.solve(_ProfiledDifference(dual, run, _Difference(learner.objective(dual, run), seen)), junction)
 
 
 def _numbers(models: Conditioned, carving: Carving) -> Carving:

@@ -21,7 +21,8 @@ Schedules call these updates: sequential sweeps for learning and inference (``ev
 ``evaluate_instances``), sequential and parallel rounds of inference (:mod:`.schedules`), and by residual
 (:mod:`.residual`). On trees two sweeps of belief propagation are exact, whatever the route.
 
-Beside them: :mod:`.junction` (exact inference), :mod:`.decoding`, :mod:`.assignments` and :mod:`.forest_optimum`
+Beside them: :mod:`.junction` (exact inference), :mod:`.circuits` (the same for many rows of evidence),
+:mod:`.decoding`, :mod:`.assignments` and :mod:`.forest_optimum`
 (most probable assignments), :mod:`.mean_field`, :mod:`.gibbs`, :mod:`.unified_scaling`, :mod:`.recession` (whether an
 optimum exists), :mod:`.elimination` and :mod:`.orders` (of graphs), :mod:`.sparse`, :mod:`.long_vectors` and
 :mod:`.names` (inputs and weights), :mod:`.row_sums` (scores of conditionals), :mod:`.threads`.
