@@ -21,12 +21,9 @@ from bactrian.estimators.saving import Arrays, ModelFileError, SavedModel, read_
 from bactrian.graphs.elimination import MemoryBudgetError
 from bactrian.graphs.graph_data import GraphData
 from bactrian.inference.infer import StackedMarginals, graph_marginals
-from bactrian.learners.agreement import UNATTAINED, can_follow, depends_on_start
+from bactrian.learners.agreement import UNATTAINED, depends_on_start
 from bactrian.learners.learn import check_options, followed, learn
 from bactrian.solvers.solution import AttainmentWarning, Callback, ConvergenceWarning, Solution, Status
-
-#: Part of a time limit after which learning must have converged; the rest is for a solution that inference can follow.
-_SHARE = 0.75
 
 #: Nodes of the training graphs that a fitted model is judged on, in whole graphs, and what its edges may cost.
 _JUDGED_NODES, _TWO_POINTS = 20_000, 0.02
@@ -146,23 +143,18 @@ class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             options = self.choose_prior(data).learning_options()
             if options["max_seconds"] is not None:
                 options["max_seconds"] = max(0.0, options["max_seconds"] - (time.perf_counter() - began))
-                if self._follows and can_follow(self.method):
-                    options["max_seconds"] *= _SHARE
-            with warnings.catch_warnings():
-                if self._follows:
-                    warnings.simplefilter("ignore", AttainmentWarning)  # what is settled on is judged instead
-                own = options.pop("start", None)
-                start = own if start is None else start
-                solution = self._learned(data, start, **options, callback=callback, verbose=self._lines())
-            return self.adopt(self.settled(data, solution, callback)).judged(data)
+            own = options.pop("start", None)
+            start = own if start is None else start
+            solution = self._learned(data, start, **options, callback=callback, verbose=self._lines())
+            return self.adopt(solution).judged(data)
         except BaseException:
             self.__dict__.clear()
             self.__dict__.update(before)
             raise
 
     def _learned(self, data: Any, start: Floats | None, **options: Any) -> Solution:
-        """What :func:`bactrian.learn` makes of the data."""
-        return learn(data, **options, start=start)
+        """What :func:`bactrian.learn` makes of the data; where predictions match the learner, one they can follow."""
+        return followed(data, None, **options, start=start) if self._follows else learn(data, **options, start=start)
 
     def _lines(self) -> int:
         """Whether :func:`bactrian.learn` prints lines."""
@@ -180,7 +172,7 @@ class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         """Whether predictions may replay the path of learning."""
         return False
 
-    def settled(self, data: Any, solution: Solution, callback: Callback | None = None) -> Solution:
+    def settled(self, data: Any, solution: Solution) -> Solution:
         """What to adopt of a ``solution`` that was learned from what ``encode`` gave: one that inference can follow.
 
         That is the solution itself, unless belief propagation does not find its beliefs and predictions are to match
@@ -191,7 +183,7 @@ class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         options = self.learning_options()
         if options["max_seconds"] is not None:
             options["max_seconds"] = max(0.0, options["max_seconds"] - solution.seconds)
-        return followed(data, solution, **options, callback=callback)
+        return followed(data, solution, **options)
 
     def judged(self, data: Any) -> Self:
         """Warn where predictions on the data of learning are worse than those of a trivial model."""

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from bactrian.arrays import Bools, Floats
+from bactrian.arrays import Bools, Floats, Ints
 from bactrian.camel.camel import SHORTHAND, Camel
 from bactrian.camel.dual import Dual
 from bactrian.camel.entropy import Carving, carve
@@ -100,15 +100,21 @@ def depends_on_start(
     counts = np.bincount(labels, minlength=k)
     moved = np.zeros(labels.size, dtype=np.bool_)
     for favoured in (counts.argmax(), counts.argmin()):
-        favour = np.where(np.arange(k) == favoured, _FAVOUR, 0.0)
+        favour = favouring(np.array([0, k]), int(favoured))
         starts = []
         for result in found.results:
             assert result.messages is not None
-            size = result.messages.multipliers.size
-            starts.append(replace(result, messages=replace(result.messages, multipliers=np.tile(favour, size // k))))
+            messages = np.tile(favour, result.messages.multipliers.size // k)
+            starts.append(replace(result, messages=replace(result.messages, multipliers=messages)))
         again = graph_marginals(data, weights, method, evidence, start=starts, **options)
         moved |= again.nodes.argmax(axis=1) != labels
     return float(moved.mean())
+
+
+def favouring(link_offset: Ints, states: int | Ints) -> Floats:
+    """(n_link_states,) messages that favour a state, one for all links or one for each state of a link."""
+    within = np.arange(link_offset[-1]) - np.repeat(link_offset[:-1], np.diff(link_offset))
+    return np.where(within == states, _FAVOUR, 0.0)
 
 
 def can_follow(learner: Any) -> bool:
@@ -117,33 +123,27 @@ def can_follow(learner: Any) -> bool:
     return isinstance(learner, Camel) and learner.entropy == "bethe" and not learner.tighten
 
 
-def follow(
-    data: PackedData,
-    learner: Any,
-    solution: Solution,
-    settings: Settings,
-    workers: Workers,
-    *,
-    steps: int | None = None,
-) -> Solution:
+def follow(data: PackedData, learner: Any, solution: Solution, settings: Settings, workers: Workers) -> Solution:
     """``solution`` where belief propagation finds it, from whatever start; else one whose path can be replayed.
 
-    The converged solution is kept where cold messages, and messages that favour one state everywhere, whichever it is,
-    all lead to the learned beliefs. For two labels that attract each other these bracket all fixed points.
+    The converged solution is kept where messages that favour one state everywhere, whichever it is, all lead to the
+    learned beliefs. For two labels that attract each other these bracket all fixed points, and what cold messages find.
     """
     if not can_follow(learner) or solution.status is Status.STOPPED or settings.deadline.has_passed:
         return solution
     bethe = carve(data, "bethe")
     probe = _ColdProbe(data, bethe.whole, solution.weights, workers, settings)
-    if probe.nothing_looped or not bethe.relinearises:
-        return solution
-    reached = solution.attained
-    if reached is None:
-        reached = attained(data, learner, solution, settings, workers)
-    if reached == 1.0 and solution.converged and probe.is_contraction():
-        return solution
-    if reached is not None and reached >= 1.0 - APART and probe.has_one_fixed_point():
-        return solution
+    if probe.nothing_looped or not bethe.relinearises or (solution.converged and probe.is_contraction()):
+        return replace(solution, attained=1.0)
+    carving = _carving(data, learner, settings)
+    learned = None if carving is None else _learned_beliefs(data, carving, solution, workers)
+    if learned is not None and (solution.attained is None or solution.attained >= 1.0 - APART):
+        starts: list[int | None] = [*probe.favoured_states()] or [None]
+        first = probe.run(starts[0])
+        reached = 1.0 - probe.distance(first, learned)
+        others = (probe.run(state) for state in starts[1:])
+        if reached >= 1.0 - APART and all(probe.distance(first, other) <= SAME for other in others):
+            return replace(solution, attained=reached)
     return _followed(data, solution, settings, workers)
 
 
@@ -213,7 +213,7 @@ class _ColdProbe:
         self, data: PackedData, carving: Carving, weights: Floats, workers: Workers, settings: Settings
     ) -> None:
         layout = data.layout
-        self.data, self.carving, self.weights, self.workers = data, carving, weights, workers
+        self.data, self.weights, self.messages = data, weights, Messages(data, carving, workers)
         self.deadline = settings.deadline
         bounds = layout.hub_offset[layout.instance_hubs]
         looped = ~layout.instance_is_tree
@@ -225,12 +225,8 @@ class _ColdProbe:
 
     def run(self, favoured: int | None = None) -> Floats:
         """(n_hub_states,) beliefs from messages that say nothing, or that favour a state everywhere."""
-        layout = self.data.layout
-        messages = Messages(self.data, self.carving, self.workers)
-        if favoured is not None:
-            sizes = np.diff(layout.link_offset)
-            within = np.arange(layout.n_link_states) - np.repeat(layout.link_offset[:-1], sizes)
-            messages.multipliers[:] = np.where(within == favoured, _FAVOUR, 0.0)
+        messages = self.messages
+        messages.multipliers[:] = 0.0 if favoured is None else favouring(self.data.layout.link_offset, favoured)
         # Fixed points are the same under every schedule, and sweeps find one in a quarter of the time of residuals.
         settle(
             messages, self.weights, "sequential", tolerance=_TOLERANCE, max_sweeps=_SWEEPS, tame=not self.is_bethe,
@@ -241,19 +237,15 @@ class _ColdProbe:
 
     def is_contraction(self) -> bool:
         """Whether belief propagation is known to have one fixed point, without a run."""
-        messages = Messages(self.data, self.carving, self.workers)
-        messages.set_weights(self.weights)
-        return self.is_bethe and contracts(messages)
+        self.messages.set_weights(self.weights)
+        return self.is_bethe and contracts(self.messages)
 
-    def has_one_fixed_point(self) -> bool:
-        """Whether messages that favour a state lead to the same beliefs, whichever of the most frequent it is."""
+    def favoured_states(self) -> list[int]:
+        """States that messages may favour to find other fixed points: the most frequent, where there are several."""
         within = np.arange(self.data.layout.n_hub_states) - self.data.layout.hub_offset[self.data.hub_of_state]
         counts = np.bincount(within, weights=self.data.hub_truth)
         frequent = np.argsort(-counts, kind="stable")[: min(_STARTS, int((counts > 0.0).sum()))].tolist()
-        if len(frequent) < 2:
-            return True
-        first = self.run(frequent[0])
-        return all(self.distance(first, self.run(state)) <= SAME for state in frequent[1:])
+        return frequent if len(frequent) > 1 else []
 
     def distance(self, a: Floats, b: Floats) -> float:
         """Mean total variation over the variables of the instances that were looked at."""

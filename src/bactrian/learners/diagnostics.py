@@ -29,6 +29,7 @@ from bactrian.graphs.packed import PackedData
 from bactrian.graphs.packing import pack
 from bactrian.inference.infer import StackedMarginals, graph_marginals
 from bactrian.inference.propagation import settle
+from bactrian.learners.agreement import favouring
 from bactrian.learners.seen_weights import seldom_pairs, unseen_weights, weight_name
 from bactrian.learners.without_edges import FOLDS, chance_of_neighbours, labels_of_nodes, residuals_without_edges
 from bactrian.solvers.lbfgs import pseudo_gradient
@@ -343,9 +344,7 @@ def _start(data: PackedData, number: int, rng: np.random.Generator) -> Floats:
     if number % 3 == 2:
         return 3.0 * noise
     sizes = np.diff(layout.link_offset)
-    within = np.arange(layout.n_link_states) - np.repeat(layout.link_offset[:-1], sizes)
-    favoured = (number - number // 3) % np.repeat(sizes, sizes)
-    return np.where(within == favoured, 5.0, 0.0) + 0.1 * noise
+    return favouring(layout.link_offset, (number - number // 3) % np.repeat(sizes, sizes)) + 0.1 * noise
 
 
 def _look_at_moments(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -21,7 +22,7 @@ from bactrian.graphs.graph_data import GraphData
 from bactrian.graphs.loglinear import Instance, Moments, Samples
 from bactrian.graphs.packed import PackedData
 from bactrian.graphs.packing import pack
-from bactrian.learners.agreement import UNATTAINED, attained, follow, moments_attained
+from bactrian.learners.agreement import UNATTAINED, attained, can_follow, follow, moments_attained
 from bactrian.learners.full_tables import PseudoMoments, UnifiedScaling
 from bactrian.learners.hidden import Hidden
 from bactrian.learners.likelihood import Likelihood
@@ -30,6 +31,8 @@ from bactrian.parallel.communicator import Alone, Communicator, largest
 from bactrian.solvers.progress import ProgressLines
 from bactrian.solvers.solution import AttainmentWarning, Callback, Progress, Solution, Status, warn_stopped
 
+#: Part of a time limit after which learning must have converged; the rest is for a solution that inference can follow.
+_SHARE = 0.75
 #: Learners whose solution is not a sum over instances.
 _UNDIVIDED = ("ups", "pseudo-moments")
 
@@ -161,7 +164,9 @@ def learn(
     >>> bt.learn(bt.Samples(model, [[0, 0], [1, 1], [0, 1]]), prior_variance=None).weights.round(3)
     array([0.693])
     """
-    learner, prior = check_options(
+    check_flag("verbose", verbose)
+    packed, learner, settings, workers = _prepared(
+        data,
         method,
         prior_variance=prior_variance,
         l1=l1,
@@ -172,11 +177,49 @@ def learn(
         max_seconds=max_seconds,
         n_threads=n_threads,
         seed=seed,
+        callback=callback,
+        start=start,
+        communicator=communicator,
     )
+    if verbose:
+        settings = replace(settings, callback=_with_lines(callback, tolerance))
+    with single_threaded_blas(), settings.deadline:
+        solution = _with_attained(packed, learner, learner.learn(packed, settings, workers), settings, workers)
+    warn_stopped(solution)
+    warn_unattained(solution)
+    return solution
+
+
+def _prepared(
+    data: Any,
+    method: str | Learner,
+    *,
+    prior_variance: Any = 10.0,
+    l1: float = 0.0,
+    tolerance: float = 1e-6,
+    gap_tolerance: float | None = None,
+    max_iterations: int = 10_000,
+    max_relinearisations: int = 1_000,
+    max_seconds: float | None = None,
+    n_threads: int | None = None,
+    seed: int = 0,
+    callback: Callback | None = None,
+    start: ArrayLike | Solution | None = None,
+    communicator: Communicator | None = None,
+) -> tuple[Any, Learner, Settings, Workers]:
+    """Packed data and a learner with its settings, everything checked; the clock of ``max_seconds`` starts here."""
+    numbers = {
+        "tolerance": tolerance,
+        "gap_tolerance": gap_tolerance,
+        "max_iterations": max_iterations,
+        "max_relinearisations": max_relinearisations,
+        "max_seconds": max_seconds,
+        "n_threads": n_threads,
+        "seed": seed,
+    }
+    learner, prior = check_options(method, prior_variance=prior_variance, l1=l1, **numbers)
     check_callback(callback)
-    check_flag("verbose", verbose)
     deadline = Deadline(max_seconds)
-    workers = Workers(n_threads)
     communicator = communicator or Alone()
     packed = _own_part(data, communicator)
     if not (packed.in_memory or isinstance(learner, Camel | Likelihood)):
@@ -192,7 +235,7 @@ def learn(
         max_iterations=int(max_iterations),
         max_relinearisations=int(max_relinearisations),
         seed=seed,
-        callback=_with_lines(callback, tolerance) if verbose else callback,
+        callback=callback,
         start=checked_start(start, packed.n_weights),
         state=start.state if isinstance(start, Solution) else None,
         communicator=communicator,
@@ -201,15 +244,16 @@ def learn(
     if isinstance(packed, PackedData) and packed.holes is not None:
         learner = Hidden(learner)
     _check_ranks(packed, learner.name, communicator)
-    with single_threaded_blas(), deadline:
-        solution = learner.learn(packed, settings, workers)
-        there = communicator.size == 1 and solution.status is not Status.STOPPED and not deadline.has_passed
-        if there and isinstance(packed, PackedData):
-            entropy = learner.folded if isinstance(learner, Hidden) else learner
-            solution = replace(solution, attained=attained(packed, entropy, solution, settings, workers))
-    warn_stopped(solution)
-    warn_unattained(solution)
-    return solution
+    return packed, learner, settings, Workers(n_threads)
+
+
+def _with_attained(data: Any, learner: Learner, solution: Solution, settings: Settings, workers: Workers) -> Solution:
+    """``solution`` with what cold inference finds of it, for data in memory on one rank, and in time."""
+    done = solution.status is not Status.STOPPED and not settings.deadline.has_passed
+    if not done or settings.communicator.size > 1 or not isinstance(data, PackedData):
+        return solution
+    entropy = learner.folded if isinstance(learner, Hidden) else learner
+    return replace(solution, attained=attained(data, entropy, solution, settings, workers))
 
 
 def warn_unattained(solution: Solution, advice: str = "predict with an estimator's inference='matched',") -> None:
@@ -224,26 +268,22 @@ def warn_unattained(solution: Solution, advice: str = "predict with an estimator
 
 def followed(
     data: Samples | Sequence[Instance] | GraphData,
-    solution: Solution,
+    solution: Solution | None,
     method: str | Learner = "cccp",
     *,
-    prior_variance: float | ArrayLike | None = 10.0,
-    l1: float = 0.0,
-    tolerance: float = 1e-6,
-    gap_tolerance: float | None = None,
-    max_iterations: int = 10_000,
     max_seconds: float | None = None,
-    n_threads: int | None = None,
-    seed: int = 0,
     callback: Callback | None = None,
+    verbose: int = 0,
+    **options: Any,
 ) -> Solution:
-    """A solution that inference can follow, from one that :func:`learn` found with the same arguments.
+    """A solution that inference can follow, from one that :func:`learn` found with the same options, or from none yet.
 
     Where belief propagation at the learned weights finds the learned beliefs from every start, for learners other than
-    CAMEL with Bethe's entropy, and for data with unknown states, that is ``solution`` itself. Elsewhere it is the path
-    of ``"cccp"`` up to its second relinearisation: its status is ``FOLLOWED``, ``path`` holds the weights of each step,
-    and ``infer(models, solution.path, "replay")`` gives the beliefs that belong to it on any data. Pseudo-likelihoods,
-    which have no beliefs of their own, are given ``attained``: how near moments of belief propagation come to the data.
+    CAMEL with Bethe's entropy, and for data with unknown states, that is what :func:`learn` finds. Elsewhere it is the
+    path of ``"cccp"`` up to its second relinearisation: its status is ``FOLLOWED``, ``path`` holds the weights of each
+    step, and ``infer(models, solution.path, "replay")`` gives the beliefs that belong to it on any data.
+    Pseudo-likelihoods, which have no beliefs of their own, are given ``attained``: how near moments of belief
+    propagation come to the data.
 
     Examples
     --------
@@ -253,40 +293,28 @@ def followed(
     >>> model = bt.LogLinearModel(graph, [[[1.0], [0.0], [0.0], [1.0]]])
     >>> samples = bt.Samples(model, [[0, 0], [1, 1], [0, 1]])
     >>> solution = bt.learn(samples, "cccp")
-    >>> followed(samples, solution, "cccp") is solution  # a tree
+    >>> followed(samples, solution, "cccp").path is None  # a tree: there is nothing to follow
     True
     """
-    numbers = {
-        "tolerance": tolerance,
-        "gap_tolerance": gap_tolerance,
-        "max_iterations": max_iterations,
-        "max_seconds": max_seconds,
-        "n_threads": n_threads,
-        "seed": seed,
-    }
-    learner, prior = check_options(method, prior_variance=prior_variance, l1=l1, **numbers)
-    check_callback(callback)
-    packed, deadline = pack(data), Deadline(max_seconds)
-    if packed.holes is not None:
-        warn_unattained(solution, "no path is replayed where labels are unknown:")
-        return solution
-    prior = prior.checked_for(packed.n_weights)
-    settings = Settings(
-        prior=prior.with_noise(data.variances) if isinstance(data, Moments) else prior,
-        tolerance=float(tolerance),
-        gap_tolerance=gap_tolerance,
-        max_iterations=int(max_iterations),
-        max_relinearisations=0,
-        seed=seed,
-        callback=callback,
-        start=None,
-        deadline=deadline,
-    )
-    with single_threaded_blas(), deadline:
+    packed, learner, settings, workers = _prepared(data, method, max_seconds=max_seconds, callback=callback, **options)
+    with single_threaded_blas(), settings.deadline:
+        if solution is None:
+            share = Deadline(None if max_seconds is None else _SHARE * max_seconds)
+            lines = _with_lines(callback, settings.tolerance) if verbose else callback
+            with share if can_follow(learner) else nullcontext(settings.deadline) as deadline:
+                given = replace(settings, callback=lines, deadline=deadline)
+                solution = learner.learn(packed, given, workers)
+            warn_stopped(solution)
         if isinstance(learner, PseudoLikelihood):
-            return replace(solution, attained=moments_attained(packed, solution.weights, Workers(n_threads)))
-        found = follow(packed, learner, solution, settings, Workers(n_threads))
-    if found is not solution:
+            found = replace(solution, attained=moments_attained(packed, solution.weights, workers))
+        elif can_follow(learner):
+            lines = _with_lines(callback, settings.tolerance) if verbose else callback
+            found = follow(packed, learner, solution, replace(settings, callback=lines), workers)
+        else:
+            found = _with_attained(packed, learner, solution, settings, workers)
+    if isinstance(learner, Hidden):
+        warn_unattained(found, "no path is replayed where labels are unknown:")
+    if found.path is not None:
         warn_stopped(found)
     return found
 
