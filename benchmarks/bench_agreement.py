@@ -61,7 +61,7 @@ PAIRS = [
 ]  # fmt: skip
 #: The same where "cccp" does not replay its path, so that its matched inference is belief propagation.
 PAIRS_WITHOUT_PATH = [pair for pair in PAIRS if pair != ("cccp", "rbp")] + [("lbp", "matched")]
-#: Seconds that a fit may take.
+#: Seconds that a fit may take; on pictures and citations, whose figures are judged, as many as it wants.
 MAX_SECONDS = 60.0
 
 
@@ -148,7 +148,7 @@ def pictures(side: int, n_labels: int, noise: float, copies: int, seed: int) -> 
     pixels = np.full((truth.size, n_labels), 1e-12)
     pixels[:, alone.classes_] = alone.predict_proba(test.reshape(-1, n_labels))
     return Problem(
-        make=_maker(bt.GridCRF, labels=list(range(n_labels))),
+        make=_maker(bt.GridCRF, labels=list(range(n_labels)), max_seconds=None),
         fit=lambda crf: crf.fit(train, [truth] * len(train)),
         marginals=lambda crf: crf.predict_marginals([test])[0].reshape(truth.size, -1),
         truth=truth,
@@ -161,7 +161,7 @@ def citations(seed: int) -> Problem:
     graph, labels, known, inside, edges, nodes, judged_nodes = cora(seed)
     alone = LogisticRegression(C=1.0, max_iter=300).fit(graph[inside], labels[inside])
     return Problem(
-        make=_maker(bt.GraphCRF),
+        make=_maker(bt.GraphCRF, max_seconds=None),
         fit=lambda crf: crf.fit([(graph[inside], edges)], [labels[inside]]),
         marginals=lambda crf: crf.predict_marginals([(graph, nodes)], [known])[0][judged_nodes],
         truth=labels[judged_nodes],
@@ -307,9 +307,8 @@ def fields(size: str, sharing: str, strength: float, seed: int) -> Problem:
 
 
 def _maker(kind: Any, **options: Any) -> Callable[[str, str], Any]:
-    return lambda learner, inference: kind(
-        method=learner, inference=inference, n_threads=1, max_seconds=MAX_SECONDS, **options
-    )
+    given = {"n_threads": 1, "max_seconds": MAX_SECONDS, **options}
+    return lambda learner, inference: kind(method=learner, inference=inference, **given)
 
 
 KINDS: dict[str, Callable[..., Problem]] = {
@@ -326,7 +325,9 @@ KINDS: dict[str, Callable[..., Problem]] = {
 def tasks_of(kind: str, given: argparse.Namespace) -> list[tuple[Any, ...]]:
     """Settings of a kind, the longest first."""
     if kind == "pictures":
-        kinds = itertools.product(given.sides, given.labels, given.copies, range(given.seeds))
+        kinds = itertools.product(
+            given.sides, given.labels, given.copies, range(given.first, given.first + given.seeds)
+        )
         return [
             (side, n_labels, (0.7, 1.0, 1.5)[(seed // 3 + seed) % 3], copies, seed)
             for side, n_labels, copies, seed in sorted(kinds, reverse=True)
@@ -416,6 +417,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--kinds", nargs="*", choices=KINDS, default=["pictures"])
     parser.add_argument("--seeds", type=int, default=20, help="pictures of each kind; their noise is 0.7, 1.0 and 1.5")
+    parser.add_argument("--first", type=int, default=0, help="the seed of the first picture")
     parser.add_argument("--sides", type=int, nargs="*", default=[24, 64])
     parser.add_argument("--labels", type=int, nargs="*", default=[2, 3, 5])
     parser.add_argument("--copies", type=int, nargs="*", default=[1, 4])
