@@ -146,3 +146,19 @@ def test_a_point_that_the_solver_moves_to_is_where_the_next_search_starts():
     assert again <= value
     further, _ = objective.value_and_gradient(weights)
     assert further < again
+
+
+@pytest.mark.parametrize("seed", [24, 29])
+def test_damped_sweeps_at_a_saddle_leap_too(seed):
+    """Noisy pictures: one evaluation in thirty did not converge in thousands of damped sweeps."""
+    rng = np.random.default_rng(seed)
+    truth = np.zeros((20, 20), dtype=int)
+    truth[5:14, 4:16] = 1
+    X = [truth[..., None] + rng.normal(0, 1.2, (20, 20, 1)) for _ in range(3)]
+    crf = bt.GridCRF(n_threads=1).fit(X, [truth] * 3)
+    assert crf.solution_.status is bt.Status.CONVERGED
+    assert all(record.failures == 0 for record in crf.solution_.history)
+    found = bt.infer(bt.GridCRF().encode(X, [truth] * 3), crf.weights_, "convex", tolerance=1e-6, max_iterations=20_000)
+    for m, result in enumerate(found):
+        learned = np.stack([crf.solution_.beliefs[m][v] for v in range(truth.size)])
+        assert np.abs(learned - np.stack(result.variables)).max() < 1e-3

@@ -198,12 +198,12 @@ class Messages:
 
         Where many sweeps are not enough, one slow mode is left, which shrinks by a constant factor: from two legs of
         sweeps the multipliers leap to where it leads. D is convex in them where no hub's number is negative, so sweeps
-        mend a leap that went astray.
+        mend a leap that went astray; where some are, damped sweeps lower D as well, and undamped ones may oscillate.
         """
         beliefs = self.beliefs
         if self.consistency and self.is_forest and 0 < tree_sweeps < max_sweeps:
             self.multipliers[:] = 0.0  # two sweeps need no start, and levels of an earlier one would cost digits
-        leaps = self.consistency and not self.has_saddle and damping == 0.0 and tree_sweeps >= max_sweeps
+        leaps = self.consistency and self.has_saddle == (damping > 0.0) and tree_sweeps >= max_sweeps
         leg = self.schedule.leg if leaps else max_sweeps
         done: int | Ints = 0
         before: tuple[Floats, Floats] | None = None
