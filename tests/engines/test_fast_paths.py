@@ -193,3 +193,45 @@ def test_damped_sweeps_of_the_fast_path_reach_the_same_optimum(damping: float) -
         assert 2 < found[-1].sweeps < 2000
     assert found[0].value == pytest.approx(found[1].value, rel=1e-12)
     np.testing.assert_allclose(found[0].gradient, found[1].gradient, atol=1e-8)
+
+
+def trees(k: int, own_tables: bool) -> bt.GraphData:
+    """A tree that branches, a path, and nodes without edges."""
+    rng = np.random.default_rng(4)
+    edges = [(0, 1), (2, 1), (1, 3), (4, 3), (3, 5), (6, 7), (8, 7), (8, 9)]
+    more = {"edge_inputs": {1: rng.normal(size=(3, 2))}} if own_tables else {}
+    return bt.GraphData(
+        rng.normal(size=(13, 4)), edges, n_labels=k, labels=rng.integers(0, k, 13), tables=["full", "symmetric"],
+        edge_types=[0, 1, 0, 1, 0, 0, 1, 0], node_counts=[6, 4, 3], weights=[1.0, 2.0, 0.5], **more,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("k", [2, 3])
+@pytest.mark.parametrize("own_tables", [False, True])
+@pytest.mark.parametrize("route", ["compiled", "any"])
+@pytest.mark.parametrize("scale", [1.0, 400.0])
+def test_two_passes_over_trees_equal_sweeps_in_log_space(k: int, own_tables: bool, route: str, scale: float) -> None:
+    packed = pack(trees(k, own_tables))
+    weights = scale * np.random.default_rng(1).normal(size=packed.n_weights)
+    schedule = replace(SCHEDULE, worth_compiling=1 if route == "compiled" else 10**9)
+    slow, fast, brief = (
+        Dual(packed, carve(packed, "bethe").whole, Prior(1.0), Workers(1), schedule=schedule) for _ in range(3)
+    )
+    brief.part.wants_logs = False
+    found = [
+        dual.evaluate(weights, max_sweeps=9, tree_sweeps=2, damping=damping)
+        for dual, damping in ((slow, 1e-300), (fast, 0.0), (brief, 0.0))
+    ]
+    assert not slow.part.beliefs.done.any()
+    assert fast.part.beliefs.done.all() == (scale == 1.0)
+    for other in found[1:]:
+        assert other.value == pytest.approx(found[0].value, rel=1e-12)
+        np.testing.assert_allclose(other.gradient, found[0].gradient, atol=1e-11 * scale)
+        assert other.violation < 1e-12 * scale
+    np.testing.assert_allclose(fast.part.beliefs.value, slow.part.beliefs.value, rtol=1e-12)
+    np.testing.assert_allclose(fast.part.hub_beliefs(), slow.part.hub_beliefs(), atol=1e-12 * scale)
+    # The multipliers left behind are those of the beliefs: at them, without a sweep, D and its gradient are the same.
+    given = fast.evaluate(weights)
+    assert given.value == pytest.approx(found[0].value, rel=1e-12)
+    np.testing.assert_allclose(given.gradient, found[0].gradient, atol=1e-11 * scale)
+    assert scale > 1.0 or not brief.part.multipliers.any()

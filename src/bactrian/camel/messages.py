@@ -32,6 +32,7 @@ from bactrian.engines.numba.tables import (
     summarise,
 )
 from bactrian.engines.numba.threads import Deadline, Workers, balanced_blocks
+from bactrian.engines.numba.tree_evaluation import evaluate_trees
 from bactrian.graphs.inputs import N_BLOCKS
 from bactrian.graphs.packed import PackedData, TableReader, tables_by_number
 
@@ -60,6 +61,8 @@ class Messages:
         Multipliers that :meth:`recall` takes up.
     wants_marginals : bool
         Whether sweeps leave the links' marginals in ``beliefs``, as passes without sweeps do.
+    wants_logs : bool
+        Whether exact passes over trees leave multipliers and log beliefs behind, as all others do.
     shares : (n_links,)
         Part of its hub's scores that each link's cluster takes; 0 with consistency.
     tables, beliefs
@@ -101,7 +104,7 @@ class Messages:
         self.states = (0,) * states if _worth_unrolling(states, layout, carving, schedule) else ()
         transposes = bool(self.states) or states >= _LEAST_TRANSPOSED
         self.has_saddle = bool((carving.hub < 0.0).any())
-        self.wants_marginals = bool(data.hub_virtual.any())
+        self.wants_marginals, self.wants_logs = bool(data.hub_virtual.any()), True
         self.is_forest = bool(layout.instance_is_tree.all())
         self.tables = Tables(
             space.scratch(layout.n_entries),
@@ -116,7 +119,7 @@ class Messages:
         table_number[layout.cluster_table[::-1]] = carving.cluster[::-1]
         self.numbers = Numbers(carving.cluster, carving.hub, space.keep(table_number))
         plan = make_plan(layout, self.numbers)
-        self._plan = Plan(space.keep(plan.link_start), space.keep(plan.leader), space.keep(plan.hub_multiplies))
+        self._plan = Plan(space.keep(plan.link_start), space.keep(plan.link_leads), space.keep(plan.hub_multiplies))
         self.beliefs = Beliefs(
             space.zeros(layout.n_hub_states),
             space.scratch(layout.n_link_states),
@@ -133,7 +136,9 @@ class Messages:
         is_pair = (layout.cluster_rows > 0) & (table_number[layout.cluster_table] == carving.cluster)
         others = np.concatenate([[0], np.cumsum(~is_pair)])
         self.pairwise = np.diff(others[layout.instance_clusters]) == 0
-        self._some_pairwise = bool(self.pairwise.any())
+        degree = np.diff(layout.hub_links)
+        others = np.concatenate([[0], np.cumsum(~plan.hub_multiplies | (carving.hub != 1.0 - degree))])
+        self._trees = layout.instance_is_tree & self.pairwise & (np.diff(others[layout.instance_hubs]) == 0)
         shared_entries = int(layout.table_offset[layout.table_shared])
         absorbed = (carving.hub == 0.0)[layout.link_hub] & (not consistency)
         self.shares = space.keep(np.where(absorbed, data.link_share, 0.0))
@@ -209,7 +214,15 @@ class Messages:
         before: tuple[Floats, Floats] | None = None
         while True:
             self._sweep(
-                Limits(tolerance, min(leg, max_sweeps), tree_sweeps, damping, self.wants_marginals, self.consistency)
+                Limits(
+                    tolerance,
+                    min(leg, max_sweeps),
+                    tree_sweeps,
+                    damping,
+                    self.wants_marginals,
+                    self.consistency,
+                    self.wants_logs,
+                )
             )
             max_sweeps -= leg
             if max_sweeps <= 0 or beliefs.residual.max(initial=0.0) <= tolerance or beliefs.late[0]:
@@ -237,13 +250,17 @@ class Messages:
     def _sweep(self, limits: Limits) -> None:
         """Sweeps of every instance, beliefs, counts and values."""
         beliefs, part, spread = self.beliefs, self.arrays, False
+        kernels = self._in_linear_space(self.pairwise, limits)
         self._block_counts[:] = 0.0
 
         def block(b: int, first: int, last: int) -> None:
             nonlocal spread
             counts = self._block_counts[b]
             beliefs.done[first:last] = False
-            if self._some_pairwise and evaluate_pairs(part, limits, counts, self.pairwise, first, last, self.states):
+            for kernel, selected in kernels:
+                if selected[first:last].any():
+                    kernel(part, limits, counts, selected, first, last, self.states)
+            if beliefs.done[first:last].all():
                 return
             if not self.consistency and not spread:
                 self.spread_scores()
@@ -271,9 +288,16 @@ class Messages:
 
     def sweep_linearly(self, selected: Bools, limits: Limits, first: int, last: int) -> None:
         """Sweep the selected instances of a block where linear space is safe; ``beliefs.done`` says which were."""
-        if selected[first:last].any():
-            counts = np.zeros(self._block_counts.shape[1])
-            evaluate_pairs(self.arrays, limits, counts, selected, first, last, self.states)
+        counts = np.zeros(self._block_counts.shape[1])
+        for kernel, chosen in self._in_linear_space(selected, limits):
+            if chosen[first:last].any():
+                kernel(self.arrays, limits, counts, chosen, first, last, self.states)
+
+    def _in_linear_space(self, selected: Bools, limits: Limits) -> list[tuple[Any, Bools]]:
+        """Kernels for the selected instances, and those that each is for."""
+        if limits.tree_sweeps > limits.max_sweeps or limits.damping > 0.0 or limits.marginals:
+            return [(evaluate_pairs, selected)]
+        return [(evaluate_trees, selected & self._trees), (evaluate_pairs, selected & ~self._trees)]
 
     @property
     def hub_log(self) -> Floats:

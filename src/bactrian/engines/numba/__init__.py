@@ -19,7 +19,8 @@ or not.
 
 Schedules call these updates: sequential sweeps for learning and inference (``evaluate_pairs`` and
 ``evaluate_instances``), sequential and parallel rounds of inference (:mod:`.schedules`), and by residual
-(:mod:`.residual`). On trees two sweeps of belief propagation are exact, whatever the route.
+(:mod:`.residual`). On trees two sweeps of belief propagation are exact, whatever the route; those of pairs multiply
+half as often in :mod:`.tree_evaluation`.
 
 Beside them: :mod:`.junction` (exact inference), :mod:`.circuits` (the same for many rows of evidence),
 :mod:`.decoding`, :mod:`.assignments` and :mod:`.forest_optimum`

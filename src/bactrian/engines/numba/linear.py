@@ -53,14 +53,12 @@ def make_plan(layout: Layout, numbers: Numbers) -> Plan:
     """The plan of a layout under given counting numbers."""
     rank = np.empty(layout.n_hubs, dtype=np.int64)
     rank[layout.hub_order] = np.arange(layout.n_hubs)
-    leader = np.full(layout.cluster_table.size, -1)
-    pairs = np.flatnonzero(layout.cluster_rows > 0)
-    row, column = (layout.cluster_link[layout.cluster_links[pairs] + end] for end in (0, 1))
-    leader[pairs] = np.where(rank[layout.link_hub[row]] < rank[layout.link_hub[column]], row, column)
+    rank = rank[layout.link_hub]
+    leads = (layout.link_partner >= 0) & (rank < rank[layout.link_partner])
     kappa, degree = numbers.cluster[layout.link_cluster], np.diff(layout.hub_links)
     others = np.concatenate([[0], np.cumsum(kappa != 1.0)])[layout.hub_links]
     multiplies = (np.diff(others) == 0) & (degree <= _MOST_FACTORS) & (numbers.hub + degree > 0.0)
-    return Plan(layout.table_offset[layout.cluster_table[layout.link_cluster]], leader, multiplies)
+    return Plan(layout.table_offset[layout.cluster_table[layout.link_cluster]], leads, multiplies)
 
 
 class Linear(NamedTuple):
@@ -81,8 +79,8 @@ class Linear(NamedTuple):
 
 
 @inner(allocates=True)
-def new_linear(part: Part, first: int, last: int) -> Linear:
-    """Space for any of the instances ``first:last``."""
+def new_linear(part: Part, first: int, last: int, by_link: bool) -> Linear:
+    """Space for any of the instances ``first:last``, ``by_link`` for m of all links at a time."""
     layout = part.layout
     hub_offset, hub_links, link_offset = layout.hub_offset, layout.hub_links, layout.link_offset
     n_hubs, n_links, n_states, most_links, widest, spare = 1, 1, 1, 1, 1, 1
@@ -103,7 +101,7 @@ def new_linear(part: Part, first: int, last: int) -> Linear:
         np.empty(n_links),
         np.empty(n_hubs),
         np.empty(n_hubs),
-        np.empty(most_links * widest),
+        np.empty(n_states if by_link else most_links * widest),
         np.ones(widest),
         np.ones(widest),
         np.zeros(widest),
@@ -167,19 +165,20 @@ def load(part: Part, linear: Linear, instance: int, from_scratch: bool, states: 
     elif not load_messages(part, linear, instance, states):
         return False
     # The end that a backward sweep comes to first takes the scale that makes the pair's cancel; it stays so.
-    leader, link_partner = part.plan.leader, layout.link_partner
+    leads, link_partner, link_cluster = part.plan.link_leads, layout.link_partner, layout.link_cluster
     shift, narrow, cluster_table = part.tables.shift, part.tables.narrow, layout.cluster_table
     fits = True
-    for cluster in range(layout.instance_clusters[instance], layout.instance_clusters[instance + 1]):
-        link, table = leader[cluster], cluster_table[cluster]
-        scale[link_partner[link] - first] = -scale[link - first] - shift[table]
-        fits &= narrow[table]
+    for link in range(first, last):
+        if not leads[link]:
+            table = cluster_table[link_cluster[link]]
+            scale[link - first] = -scale[link_partner[link] - first] - shift[table]
+            fits &= narrow[table]
     return fits
 
 
 @inner(fastmath=CAREFUL, forceinline=True)
-def store(part: Part, linear: Linear, instance: int, states: States) -> bool:
-    """Logarithms of an instance's beliefs and messages; False, and nothing stored, where some are out of range."""
+def store(part: Part, linear: Linear, instance: int, wanted: bool, states: States) -> bool:
+    """Logarithms of an instance's beliefs and messages, where wanted; False, and nothing stored, out of range."""
     layout, multipliers, hub_log = part.layout, part.multipliers, part.beliefs.hub_log
     hub_offset, link_offset, hub_links = layout.hub_offset, layout.link_offset, layout.hub_links
     belief, message, scale = linear.belief, linear.message, linear.scale
@@ -189,6 +188,8 @@ def store(part: Part, linear: Linear, instance: int, states: States) -> bool:
     n_hub_states, n_link_states = place(hub_offset, end, states) - hub_base, place(link_offset, last, states) - base
     if not (in_range(belief, n_hub_states) and in_range(message, n_link_states)):
         return False
+    if not wanted:
+        return True
     # Slices, since an index that might be negative keeps loops from being vectorised.
     hub_log, logs = hub_log[hub_base : hub_base + n_hub_states], multipliers[base : base + n_link_states]
     for i in range(n_hub_states):

@@ -57,17 +57,16 @@ class Tally(NamedTuple):
 @njit(cache=True, nogil=True, error_model="numpy")
 def evaluate_pairs(
     part: Part, limits: Limits, counts: Floats, selected: Bools, first: int, last: int, states: States
-) -> bool:
+) -> None:
     """What :func:`.stars.evaluate_instances` does, for the instances among ``first:last`` that are ``selected``.
 
-    Sets ``beliefs.done`` of these, and returns whether all of ``first:last`` were done. The messages of a tree that
-    needs but ``tree_sweeps`` sweeps start from scratch. Damped sweeps, here only those that halve steps, end with one
-    that is not, after which D is that of the multipliers.
+    Sets ``beliefs.done`` of these. Damped sweeps, here only those that halve steps, end with one that is not, after
+    which D is that of the multipliers.
     """
     halvings = _halvings(limits.damping)
     if halvings < 0:
-        return False
-    linear, n_shared, done = new_linear(part, first, last), part.layout.table_shared, part.beliefs.done
+        return
+    linear, n_shared, done = new_linear(part, first, last, False), part.layout.table_shared, part.beliefs.done
     held = np.empty(linear.product.size if halvings > 0 else 0)
     tally = Tally(
         np.zeros(counts.size),
@@ -76,17 +75,14 @@ def evaluate_pairs(
         np.zeros(n_shared, np.int64),
         np.zeros(n_shared, np.int64),
     )
-    all_done = True
     for instance in range(first, last):
         if selected[instance]:
             done[instance] = _evaluate_instance(part, limits, linear, instance, halvings, held, tally, states)
-        all_done = all_done and selected[instance] and done[instance]
     offset, entries = part.layout.table_offset, part.tables.exp_entries
     for table in range(n_shared):
         times = tally.times[table] * math.exp(-tally.log_z[table]) if tally.times[table] != 0.0 else 0.0
         for i in range(offset[table], offset[table + 1]):
             counts[i] += (tally.outer[i] + times) * entries[i]
-    return all_done
 
 
 @inner(inline="always")
@@ -103,11 +99,10 @@ def _evaluate_instance(
     """See :func:`evaluate_pairs`; False where log space is needed."""
     beliefs, sweeps, residual = part.beliefs, 0, 0.0
     if limits.max_sweeps > 0:
-        from_scratch = part.layout.instance_is_tree[instance] and limits.tree_sweeps < limits.max_sweeps
-        limit = limits.tree_sweeps if from_scratch else limits.max_sweeps
+        limit = min(limits.max_sweeps, limits.tree_sweeps if part.layout.instance_is_tree[instance] else 1 << 30)
         closing = 1 if halvings > 0 else 0
         asked = 0.5 * limits.tolerance if closing else limits.tolerance
-        fast = load(part, linear, instance, from_scratch, states)
+        fast = load(part, linear, instance, False, states)
         residual = np.inf
         if beliefs.late[0]:
             limit = min(limit, 1)
@@ -118,7 +113,7 @@ def _evaluate_instance(
             fast = not math.isnan(residual)
             if residual <= asked or beliefs.late[0]:
                 limit = min(limit, sweeps + closing)
-        fast = fast and store(part, linear, instance, states)
+        fast = fast and store(part, linear, instance, True, states)
         if fast:
             _finish(part, linear, instance, sweeps % 2 == 1, limits.marginals, tally.outer, states)
     else:
@@ -137,10 +132,10 @@ def _finish(
     hub_offset, link_offset, link_hub = layout.hub_offset, layout.link_offset, layout.link_hub
     hub_links, hub_number = layout.hub_links, part.numbers.hub
     message, belief, product, marginal = linear.message, linear.belief, linear.product, beliefs.link_marginal
-    hub_count, counts, weight = beliefs.hub_count, beliefs.counts, part.weights[instance]
+    hub_count, weight = beliefs.hub_count, part.weights[instance]
     begin, end = layout.instance_hubs[instance], layout.instance_hubs[instance + 1]
     hub_base, base = place(hub_offset, begin, states), place(link_offset, hub_links[begin], states)
-    copy_scaled(hub_count, hub_base, belief, 0, weight, place(hub_offset, end, states) - hub_base)
+    count_pairs(part, linear, instance, outer, states)
     violation, value = 0.0, 0.0
     for cluster in range(layout.instance_clusters[instance], layout.instance_clusters[instance + 1]):
         table, ends = layout.cluster_table[cluster], layout.cluster_links[cluster]
@@ -148,7 +143,7 @@ def _finish(
         row_at, column_at = place(link_offset, row, states), place(link_offset, column, states)
         m, n = size_of(link_offset, row, states), size_of(link_offset, column, states)
         # The end that was updated last has its hub's belief as marginal; the other may still disagree.
-        if (part.plan.leader[cluster] == row) == backward:
+        if part.plan.link_leads[row] == backward:
             last, last_at, other, at, size, last_size = row, row_at, column, column_at, n, m
             receive(linear, start, 1, row_at - base, 0, m, n)
         else:
@@ -162,10 +157,6 @@ def _finish(
         if marginals or len(states) == 0:
             copy_scaled(marginal, at, product, 0, 1.0, size)
             copy_scaled(marginal, last_at, belief, place(hub_offset, link_hub[last], states) - hub_base, 1.0, last_size)
-        if table < layout.table_shared:
-            add_outer(outer, start, message, row_at - base, message, column_at - base, weight, m, n)
-        else:
-            _count_pair(counts, linear, start, row_at - base, column_at - base, weight, m, n)
     hub_scores, hub_log, multipliers = part.tables.hub_scores, beliefs.hub_log, part.multipliers
     for hub in range(begin, end):
         first_state = place(hub_offset, hub, states)
@@ -173,6 +164,25 @@ def _finish(
     for link in range(hub_links[begin], hub_links[end]):
         value -= multipliers[place(link_offset, link, states)]
     beliefs.violation[instance], beliefs.value[instance] = violation, value
+
+
+@inner(forceinline=True)
+def count_pairs(part: Part, linear: Linear, instance: int, outer: Floats, states: States) -> None:
+    """Counts of an instance's hubs, from b, and of its pairs, whose Z is 1: of shared tables as sums of u u'."""
+    layout, beliefs, message, weight = part.layout, part.beliefs, linear.message, part.weights[instance]
+    hub_offset, link_offset, counts = layout.hub_offset, layout.link_offset, beliefs.counts
+    begin, end = layout.instance_hubs[instance], layout.instance_hubs[instance + 1]
+    hub_base, base = place(hub_offset, begin, states), place(link_offset, layout.hub_links[begin], states)
+    copy_scaled(beliefs.hub_count, hub_base, linear.belief, 0, weight, place(hub_offset, end, states) - hub_base)
+    for cluster in range(layout.instance_clusters[instance], layout.instance_clusters[instance + 1]):
+        table, ends = layout.cluster_table[cluster], layout.cluster_links[cluster]
+        row, column, start = layout.cluster_link[ends], layout.cluster_link[ends + 1], layout.table_offset[table]
+        at, of = place(link_offset, row, states) - base, place(link_offset, column, states) - base
+        m, n = size_of(link_offset, row, states), size_of(link_offset, column, states)
+        if table < layout.table_shared:
+            add_outer(outer, start, message, at, message, of, weight, m, n)
+        else:
+            _count_pair(counts, linear, start, at, of, weight, m, n)
 
 
 @inner(forceinline=True)

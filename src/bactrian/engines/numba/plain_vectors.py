@@ -71,6 +71,10 @@ def multiply_by(target: Floats, to: int, source: Floats, at: int, n: Number) -> 
     _part(target, to, n)[:] *= _part(source, at, n)
 
 
+def divide(target: Floats, to: int, source: Floats, at: int, divisor: Floats, of: int, n: Number) -> None:
+    _part(target, to, n)[:] = _part(source, at, n) / _part(divisor, of, n)
+
+
 def widen(low: Floats, low_at: int, high: Floats, high_at: int, source: Floats, at: int, n: Number) -> None:
     value, least, most = _part(source, at, n), _part(low, low_at, n), _part(high, high_at, n)
     np.copyto(least, value, where=value < least)

@@ -317,7 +317,7 @@ def run_residual(
                 limit = limits.max_sweeps * n_links - updates
                 status, more = _run_instance(part, star, queue, instance, limits.tolerance, limit, steps, states)
             updates += more
-            if not logs and (status == _OUT_OF_RANGE or not store(part, linear, instance, states)):
+            if not logs and (status == _OUT_OF_RANGE or not store(part, linear, instance, True, states)):
                 status, kept.in_use[instance], queue.started[instance] = _OUT_OF_RANGE, False, False
         progress.status[instance] = status
         progress.updates[instance] += updates

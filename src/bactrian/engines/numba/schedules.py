@@ -139,7 +139,7 @@ def run_parallel(
             residual = update_pairs_together(part, linear, instance, states)
             sweeps += 1
             fast = not math.isnan(residual)
-        if not (fast and store(part, linear, instance, states)):
+        if not (fast and store(part, linear, instance, True, states)):
             sweeps, residual = 0, np.inf
             while sweeps < limits.max_sweeps and residual > limits.tolerance and not (sweeps > 0 and progress.late[0]):
                 residual = update_hubs_together(part, instance, damping, kept.incoming, scratch)

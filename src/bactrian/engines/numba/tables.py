@@ -56,7 +56,7 @@ class Plan(NamedTuple):
     """What linear space wants to know of links and hubs."""
 
     link_start: Ints  #: (L,) first entry of the table of a link's cluster
-    leader: Ints  #: (C,) link of a pair whose hub a forward sweep comes to first
+    link_leads: Bools  #: (L,) a forward sweep comes to its hub before that of the other end of its pair
     hub_multiplies: Bools  #: (H,) few links, of clusters with number 1: b is a product of messages
 
 
@@ -82,6 +82,7 @@ class Limits(NamedTuple):
     damping: float = 0.0  #: part of the old multipliers that stays
     marginals: bool = False  #: whether those of links are wanted where there are sweeps
     consistent: bool = True  #: whether clusters must agree; otherwise multipliers are fixed offsets of theirs
+    logs: bool = True  #: whether trees leave log beliefs and multipliers behind, which their evaluation does not need
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

@@ -407,6 +407,12 @@ def multiply_by(op: _Op) -> None:
     op.blocks(lambda b, offset: b.store(b.times(b.load(0, offset), b.load(2, offset)), 0, offset))
 
 
+@_vectorised(plain_vectors.divide)
+def divide(op: _Op) -> None:
+    """(target, to, source, at, divisor, of, n): target[to:] = source[at:] / divisor[of:]."""
+    op.blocks(lambda b, offset: b.store(b.over(b.load(2, offset), b.load(4, offset)), 0, offset))
+
+
 @_vectorised(plain_vectors.widen)
 def widen(op: _Op) -> None:
     """(low, low_at, high, high_at, source, at, n): entry by entry, low = min(low, source), high = max(high, source)."""
