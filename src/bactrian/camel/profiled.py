@@ -15,6 +15,7 @@ from bactrian.camel.dual import Dual, Evaluation
 from bactrian.camel.parts import Vector
 from bactrian.camel.run import InnerResult, Run
 from bactrian.camel.schedule import SCHEDULE
+from bactrian.camel.units import Units
 from bactrian.solvers.lbfgs import Minimum, Outcome, Step, largest_slope, minimise
 from bactrian.solvers.solution import Status
 
@@ -110,17 +111,19 @@ class Profiled:
 
     measure: Callable[[Vector], float] | None = None  #: of the gap; its largest component where there is none
 
-    def __init__(self, dual: Dual, run: Run, objective: Any = None) -> None:
-        self.dual, self.run = dual, run
+    def __init__(self, dual: Dual, run: Run, objective: Any = None, units: Units | None = None) -> None:
+        self.dual, self.run, self.units = dual, run, units
         run.listen_to(dual)
         # At a saddle the value is no bound, so there inexact messages mislead the line search sooner.
         saddle = dual.has_saddle and objective is None
         self._finest = run.gradient_accuracy if saddle else run.accuracy
         loosest = max(self._finest, SCHEDULE.loosest_at_saddle) if saddle else SCHEDULE.loosest
         self.objective: ProfiledObjective = objective or ProfiledObjective(dual, accuracy=loosest)
-        self.memory = dual.vectors.memory(dual.data.n_weights)
+        self.memory = dual.vectors.memory(dual.data.n_weights) if units is None else units.memory
         self._evaluations_before = 0
         self._value_before = np.inf
+        if units is not None:
+            dual.part.wants_logs = False  # before the end
 
     @property
     def evaluations(self) -> int:
@@ -144,24 +147,26 @@ class Profiled:
 
     def solve(self, weights: Vector, *, tolerance: float, relative: float = 0.0, max_iterations: int) -> InnerResult:
         """See :class:`InnerSolver`."""
-        run, objective = self.run, self.objective
+        run, objective, units = self.run, self.objective, self.units
+        function = objective.value_and_gradient if units is None else units.seen(objective.value_and_gradient)
         left = max_iterations
         total = 0
         while True:
             objective.forget()
             self._evaluations_before, self._value_before = objective.evaluations, np.inf
             minimum = minimise(
-                objective.value_and_gradient,
-                weights,
+                function,
+                weights if units is None else units.of(weights),
                 tolerance=tolerance,
                 relative=relative,
                 max_iterations=min(left, run.iterations_left),
                 l1=run.settings.prior.l1,
                 memory=self.memory,
-                measure=self.measure,
+                measure=self.measure if units is None else units.measure,
                 callback=self._after_step,
                 interrupt=run.is_late,
             )
+            minimum = minimum if units is None else units.unseen(minimum)
             weights, tolerance, relative = minimum.x, minimum.tolerance, 0.0
             total += minimum.iterations
             left -= minimum.iterations
@@ -203,6 +208,8 @@ class Profiled:
         """See :class:`InnerSolver`; where time is up and they were evaluated last, that has to do."""
         if not (weights is self.objective.weights and self.run.is_late()):
             self.objective.accuracy = min(self.objective.accuracy, self._finest)
+            if self.units is not None:
+                self.dual.part.wants_logs = True
             self.objective.value_and_gradient(weights)
         assert self.objective.last is not None
         return self.objective.last
@@ -223,7 +230,8 @@ class Profiled:
                 SCHEDULE.sharpest, min(objective.accuracy, 0.01 * self._finest), 0.1 * objective.accuracy
             )
         self._evaluations_before, self._value_before = objective.evaluations, step.value
-        stop = run.after_step(step.x, step.value, step.gradient_norm, objective.last.violation)
+        weights = step.x if self.units is None else self.units.weights(step.x)
+        stop = run.after_step(weights, step.value, step.gradient_norm, objective.last.violation)
         return stop or objective.hopeless
 
     def _result(self, minimum: Minimum, iterations: int) -> InnerResult:

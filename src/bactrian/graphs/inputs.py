@@ -131,6 +131,13 @@ class Inputs:
             squares = (weights @ np.square(self.dense)).sum()
         return float(squares) / (float(weights.sum()) or 1.0) or 1.0
 
+    def squared(self) -> Inputs:
+        """Inputs whose entries are squared: these themselves where they are 0 or 1."""
+        entries = self._rows[2] if self.dense is None else self.dense
+        if self._bundles is None and np.array_equal(entries, np.square(entries)):
+            return self
+        return Inputs(squared(self.rows(np.ones(self.shape[0], dtype=bool))))
+
     def rows(self, chosen: Bools) -> Any:
         """The chosen rows, as they may be given to another such object."""
         if self.dense is not None:

@@ -7,7 +7,7 @@ which never builds F; :class:`SpreadScores` and :class:`RepeatedScores` pass eit
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
 
@@ -250,6 +250,11 @@ class StructuredScores:
         sizes = [inputs.shape[1] * n_labels] + [kind.n_inputs * kind.table.n_tied for kind in types]
         self.bounds = np.concatenate([[0], np.cumsum(sizes)]).astype(int)
         self.n_weights = int(self.bounds[-1])
+
+    def squared(self) -> StructuredScores:
+        """The same map for inputs that are squared."""
+        types = (replace(kind, inputs=None if kind.inputs is None else kind.inputs.squared()) for kind in self.types)
+        return StructuredScores(self.inputs.squared(), self.n_labels, tuple(types), self.active)
 
     def split(self, weights: Floats) -> tuple[Floats, list[Floats]]:
         """Node weights (n_inputs, n_labels) and tied table weights (n_edge_inputs or 1, n_tied) per type."""

@@ -24,11 +24,13 @@ from bactrian.camel.parts import Carve
 from bactrian.camel.profiled import Profiled, ProfiledObjective
 from bactrian.camel.run import Run, Settings
 from bactrian.camel.schedule import SCHEDULE
+from bactrian.camel.units import Units
 from bactrian.engines.numba.schedules import CONVERGED
 from bactrian.engines.numba.threads import Deadline, Workers
 from bactrian.errors import check_choice, check_number
 from bactrian.graphs.junction import on_junction_trees
 from bactrian.graphs.packed import PackedData
+from bactrian.graphs.scores import StructuredScores
 from bactrian.inference.propagation import settle
 from bactrian.solvers.solution import Solution
 
@@ -87,7 +89,11 @@ class Likelihood:
         dual = Dual(data, self.carving(settings), settings.prior, workers, communicator=settings.communicator)
         if not (data.in_memory or dual.is_forest):
             raise ValueError(f"exact does not learn graphs with loops from a folder of packed data; {_ADVICE}")
-        return run.solve(Profiled(dual, run, self.objective(dual, run)), junction)
+        units = None
+        alone = data.in_memory and settings.communicator.size == 1
+        if alone and isinstance(data.scores, StructuredScores) and not settings.prior.l1:
+            units = Units(data, settings.prior, run.initial_weights(), workers)
+        return run.solve(Profiled(dual, run, self.objective(dual, run), units), junction)
 
     def _loopy(self, data: PackedData, settings: Settings, workers: Workers) -> Solution:
         run = Run(settings, data, self.name)
