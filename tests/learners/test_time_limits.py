@@ -67,9 +67,9 @@ def overtime(limit: float, work: Callable[[], Any]) -> tuple[Any, float]:
 
 def check_learner(name: str, n: int, limit: float) -> None:
     learner = LEARNERS[name]
-    # Threads each take time of the process; a small picture first, so that nothing is left to compile.
+    # Threads each take time of the process; a smaller picture first, so that nothing is left to compile.
     options = {"tolerance": 1e-12, "n_threads": 1}
-    overtime(0.1, lambda: bt.learn(grid(100), learner, max_seconds=0.3, **options))
+    overtime(0.1, lambda: bt.learn(grid(150), learner, max_seconds=0.3, **options))
     data = grid(n)
     solution, over = overtime(limit, lambda: bt.learn(data, learner, max_seconds=limit, **options))
     if solution.status is not bt.Status.TIME_LIMIT:  # on a fast machine no step helps any more before time is up
@@ -91,7 +91,7 @@ def test_learners_keep_their_limit_on_a_million_nodes(name: str) -> None:
 
 
 def check_inference(method: str, n: int, limit: float) -> None:
-    small, large = grid(100), grid(n)
+    small, large = grid(150), grid(n)
     weights = np.random.default_rng(1).normal(size=large.n_weights)
     options = {"tolerance": 1e-14, "max_iterations": 10**6, "n_threads": 1}
     overtime(0.1, lambda: bt.infer(small, weights, method, max_seconds=0.3, **options))

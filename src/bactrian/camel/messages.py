@@ -7,6 +7,7 @@ Learning and inference both work on this object. To the dual it is the part that
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
@@ -19,6 +20,7 @@ from bactrian.engines.files.space import Space
 from bactrian.engines.numba.layout import Layout
 from bactrian.engines.numba.linear import make_plan
 from bactrian.engines.numba.pair_evaluation import evaluate_pairs
+from bactrian.engines.numba.pieces import Pieces, cut
 from bactrian.engines.numba.stars import evaluate_instances
 from bactrian.engines.numba.tables import (
     Beliefs,
@@ -89,8 +91,17 @@ class Messages:
         if space is None:  # a file keeps the data as it is
             data = tables_by_number(data, carving.cluster)
         layout = data.layout
+        table_number = np.ones(layout.n_tables)
+        table_number[layout.cluster_table[::-1]] = carving.cluster[::-1]
+        is_pair = (layout.cluster_rows > 0) & (table_number[layout.cluster_table] == carving.cluster)
+        others = np.concatenate([[0], np.cumsum(~is_pair)])
+        self.pairwise = np.diff(others[layout.instance_clusters]) == 0
         self.name = name
         self.schedule = schedule = schedule or SCHEDULE
+        self._pieces: list[Pieces] = []
+        if space is None:
+            data = self._cut(data)
+            layout = data.layout
         self._space = space = space or Space()
         self.data, self.carving, self.workers = data, carving, workers
         self.consistency = consistency
@@ -115,11 +126,10 @@ class Messages:
             space.scratch(layout.n_hub_states),
             np.zeros(1, dtype=np.bool_),
         )
-        table_number = np.ones(layout.n_tables)
-        table_number[layout.cluster_table[::-1]] = carving.cluster[::-1]
         self.numbers = Numbers(carving.cluster, carving.hub, space.keep(table_number))
-        plan = make_plan(layout, self.numbers)
-        self._plan = Plan(space.keep(plan.link_start), space.keep(plan.link_leads), space.keep(plan.hub_multiplies))
+        absorbed = (carving.hub == 0.0)[layout.link_hub] & (not consistency)
+        self.shares = space.keep(np.where(absorbed, data.link_share, 0.0))
+        self._plan = Plan._make(map(space.keep, make_plan(layout, self.numbers, self.shares)))
         self.beliefs = Beliefs(
             space.zeros(layout.n_hub_states),
             space.scratch(layout.n_link_states),
@@ -133,17 +143,24 @@ class Messages:
             np.zeros(layout.n_instances, dtype=np.bool_),
             np.zeros(1, dtype=np.bool_),
         )
-        is_pair = (layout.cluster_rows > 0) & (table_number[layout.cluster_table] == carving.cluster)
-        others = np.concatenate([[0], np.cumsum(~is_pair)])
-        self.pairwise = np.diff(others[layout.instance_clusters]) == 0
         degree = np.diff(layout.hub_links)
-        others = np.concatenate([[0], np.cumsum(~plan.hub_multiplies | (carving.hub != 1.0 - degree))])
+        others = np.concatenate([[0], np.cumsum(~self._plan.hub_multiplies | (carving.hub != 1.0 - degree))])
         self._trees = layout.instance_is_tree & self.pairwise & (np.diff(others[layout.instance_hubs]) == 0)
         shared_entries = int(layout.table_offset[layout.table_shared])
-        absorbed = (carving.hub == 0.0)[layout.link_hub] & (not consistency)
-        self.shares = space.keep(np.where(absorbed, data.link_share, 0.0))
-        self._block_counts = np.zeros((data.blocks.size - 1, shared_entries))
+        self._block_counts = np.zeros((data.blocks.size - 1 + len(self._pieces), shared_entries))
         self._table_blocks = balanced_blocks(np.diff(layout.table_offset).astype(float), N_BLOCKS, _LEAST_ENTRIES)
+
+    def _cut(self, data: PackedData) -> PackedData:
+        """Cut large instances into pieces where they can be; returns the data with their hubs in that order."""
+        layout, order = data.layout, data.layout.hub_order.copy()
+        sizes = np.diff(layout.instance_hubs)
+        large = (sizes >= max(self.schedule.worth_cutting, layout.n_hubs / N_BLOCKS)) & ~layout.instance_is_tree
+        for instance in np.flatnonzero(large & self.pairwise).tolist():
+            found = cut(layout, instance)
+            if found is not None:
+                order[found[1][0] : found[1][-1]] = found[0]
+                self._pieces.append(Pieces(layout, instance, found[1]))
+        return replace(data, layout=layout._replace(hub_order=order)) if self._pieces else data
 
     def __enter__(self) -> Self:
         return self
@@ -213,17 +230,11 @@ class Messages:
         done: int | Ints = 0
         before: tuple[Floats, Floats] | None = None
         while True:
-            self._sweep(
-                Limits(
-                    tolerance,
-                    min(leg, max_sweeps),
-                    tree_sweeps,
-                    damping,
-                    self.wants_marginals,
-                    self.consistency,
-                    self.wants_logs,
-                )
-            )
+            sweeps, wanted = min(leg, max_sweeps), (self.wants_marginals, self.consistency, self.wants_logs)
+            limits = Limits(tolerance, sweeps, tree_sweeps, damping, *wanted)
+            self._block_counts[:] = 0.0
+            self.sweep_linearly(self.pairwise, limits, self._block_counts)
+            self._sweep_others(limits)
             max_sweeps -= leg
             if max_sweeps <= 0 or beliefs.residual.max(initial=0.0) <= tolerance or beliefs.late[0]:
                 break
@@ -247,27 +258,21 @@ class Messages:
         step = np.subtract(self.multipliers, multipliers, out=np.zeros_like(multipliers), where=free)
         self.multipliers += factor * step
 
-    def _sweep(self, limits: Limits) -> None:
-        """Sweeps of every instance, beliefs, counts and values."""
+    def _sweep_others(self, limits: Limits) -> None:
+        """The same in log space, of instances for which linear space was not safe; then the counts of all."""
         beliefs, part, spread = self.beliefs, self.arrays, False
-        kernels = self._in_linear_space(self.pairwise, limits)
-        self._block_counts[:] = 0.0
 
         def block(b: int, first: int, last: int) -> None:
             nonlocal spread
-            counts = self._block_counts[b]
-            beliefs.done[first:last] = False
-            for kernel, selected in kernels:
-                if selected[first:last].any():
-                    kernel(part, limits, counts, selected, first, last, self.states)
             if beliefs.done[first:last].all():
                 return
             if not self.consistency and not spread:
                 self.spread_scores()
                 spread = True
-            evaluate_instances(part, limits, counts, first, last)
+            evaluate_instances(part, limits, self._block_counts[b], first, last)
 
-        self.workers.run(block, self.data.blocks)
+        if not beliefs.done.all():
+            self.workers.run(block, self.data.blocks)
         if self._block_counts.size:
             beliefs.counts[: self._block_counts.shape[1]] = self._block_counts.sum(axis=0)
 
@@ -286,18 +291,29 @@ class Messages:
             self.shares,
         )
 
-    def sweep_linearly(self, selected: Bools, limits: Limits, first: int, last: int) -> None:
-        """Sweep the selected instances of a block where linear space is safe; ``beliefs.done`` says which were."""
-        counts = np.zeros(self._block_counts.shape[1])
-        for kernel, chosen in self._in_linear_space(selected, limits):
-            if chosen[first:last].any():
-                kernel(self.arrays, limits, counts, chosen, first, last, self.states)
+    def sweep_linearly(self, selected: Bools, limits: Limits, counts: Floats | None = None) -> None:
+        """Sweeps of the selected instances for which linear space is safe, beliefs, counts and values.
 
-    def _in_linear_space(self, selected: Bools, limits: Limits) -> list[tuple[Any, Bools]]:
-        """Kernels for the selected instances, and those that each is for."""
-        if limits.tree_sweeps > limits.max_sweeps or limits.damping > 0.0 or limits.marginals:
-            return [(evaluate_pairs, selected)]
-        return [(evaluate_trees, selected & self._trees), (evaluate_pairs, selected & ~self._trees)]
+        ``beliefs.done`` says which were; the counts of shared tables are added to ``counts``, a row for each block.
+        """
+        part, n_blocks = self.arrays, self.data.blocks.size - 1
+        rows = np.zeros_like(self._block_counts) if counts is None else counts
+        part.beliefs.done[:] = False
+        pairs = selected.copy()
+        for pieces, row in zip(self._pieces, rows[n_blocks:], strict=True):
+            if selected[pieces.instance]:
+                pieces.evaluate(part, limits, row, self.states, self.workers)
+            pairs[pieces.instance] = False
+        kernels = [(evaluate_pairs, pairs)]
+        if limits.tree_sweeps <= limits.max_sweeps and limits.damping == 0.0 and not limits.marginals:
+            kernels = [(evaluate_trees, pairs & self._trees), (evaluate_pairs, pairs & ~self._trees)]
+
+        def block(b: int, first: int, last: int) -> None:
+            for kernel, chosen in kernels:
+                if chosen[first:last].any():
+                    kernel(part, limits, rows[b], chosen, first, last, self.states)
+
+        self.workers.run(block, self.data.blocks)
 
     @property
     def hub_log(self) -> Floats:

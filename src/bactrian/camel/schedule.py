@@ -80,6 +80,8 @@ class Schedule:
     #: States up to which loops are unrolled, and states of links from which that is worth the seconds of compiling.
     most_unrolled: int = 20
     worth_compiling: int = 20_000
+    #: Hubs from which an instance that has a sixteenth of all is cut into pieces, and swept by all threads.
+    worth_cutting: int = 20_000
 
     # --- the joint solver (joint.py) ---
 

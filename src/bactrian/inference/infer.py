@@ -116,7 +116,7 @@ def infer(
         and models without loops are solved on these, whatever the budget. For every method, variables in no cluster
         are refused where their states alone would exceed it.
     n_threads : int, optional
-        Threads over models; one per core by default. The result does not depend on it.
+        Threads, which share out models and large graphs; one per core by default. The result does not depend on it.
     seed : int
         Seed of the random forests of ``"trw"`` and of ``"gibbs"``.
     callback : callable, optional

@@ -77,12 +77,11 @@ def sequential(problem: Problem, messages: Messages, progress: SweepProgress, to
     def advance(sweeps: int) -> None:
         selected = (progress.status == RUNNING) & (progress.damping == 0.0) & messages.pairwise
         limits = Limits(tolerance, sweeps, tree_sweeps)
-
-        def block(_: int, first: int, last: int) -> None:
-            messages.sweep_linearly(selected, limits, first, last)
-            run_sequential(messages.arrays, limits, progress, selected, first, last)
-
-        problem.workers.run(block, problem.data.blocks)
+        messages.sweep_linearly(selected, limits)
+        problem.workers.run(
+            lambda _, first, last: run_sequential(messages.arrays, limits, progress, selected, first, last),
+            problem.data.blocks,
+        )
 
     return advance
 

@@ -139,7 +139,7 @@ def learn(
     max_iterations, max_relinearisations, max_seconds
         Limits; the best result so far is returned with a status and a :class:`ConvergenceWarning`.
     n_threads : int, optional
-        Threads over instances; one per core by default. The result does not depend on it.
+        Threads, which share out instances and large graphs; one per core by default. The result does not depend on it.
     seed : int
         Seed for learners that draw random numbers: the forests of ``"trw"``.
     callback : callable, optional

@@ -17,6 +17,10 @@ what is safe): an instance that leaves it, or has forbidden states, is not ``don
 multipliers as they were. :mod:`.vectors` is what 1 and 2 share below: arithmetic on n entries, n known to the compiler
 or not.
 
+Threads take blocks of instances. A graph with loops of 20,000 hubs and more, all clusters pairs, is itself cut into
+pieces that threads take (:mod:`.pieces`), by the functions of 1 and 2, unless it is so entangled that no order of its
+hubs leaves stretches which touch their neighbours alone.
+
 Schedules call these updates: sequential sweeps for learning and inference (``evaluate_pairs`` and
 ``evaluate_instances``), sequential and parallel rounds of inference (:mod:`.schedules`), and by residual
 (:mod:`.residual`). On trees two sweeps of belief propagation are exact, whatever the route; those of pairs multiply

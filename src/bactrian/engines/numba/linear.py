@@ -49,8 +49,8 @@ CAREFUL = {"contract", "nsz"}
 _MOST_FACTORS = 64
 
 
-def make_plan(layout: Layout, numbers: Numbers) -> Plan:
-    """The plan of a layout under given counting numbers."""
+def make_plan(layout: Layout, numbers: Numbers, shares: Floats) -> Plan:
+    """The plan of a layout under given counting numbers, and parts of hubs' scores that clusters take."""
     rank = np.empty(layout.n_hubs, dtype=np.int64)
     rank[layout.hub_order] = np.arange(layout.n_hubs)
     rank = rank[layout.link_hub]
@@ -58,7 +58,10 @@ def make_plan(layout: Layout, numbers: Numbers) -> Plan:
     kappa, degree = numbers.cluster[layout.link_cluster], np.diff(layout.hub_links)
     others = np.concatenate([[0], np.cumsum(kappa != 1.0)])[layout.hub_links]
     multiplies = (np.diff(others) == 0) & (degree <= _MOST_FACTORS) & (numbers.hub + degree > 0.0)
-    return Plan(layout.table_offset[layout.cluster_table[layout.link_cluster]], leads, multiplies)
+    start = layout.table_offset[layout.cluster_table[layout.link_cluster]]
+    unlike = (shares != 0.0) | (layout.cluster_table[layout.link_cluster] >= layout.table_shared)
+    alike = np.diff(np.concatenate([[0], np.cumsum(unlike)])[layout.hub_links[layout.instance_hubs]]) == 0
+    return Plan(start, leads, multiplies, layout.instance_hubs[:-1], alike)
 
 
 class Linear(NamedTuple):
@@ -152,6 +155,12 @@ def load_messages(part: Part, linear: Linear, instance: int, states: States) -> 
 @inner(forceinline=True)
 def load(part: Part, linear: Linear, instance: int, from_scratch: bool, states: States) -> bool:
     """Messages of an instance for star updates, ``from_scratch`` all 1; False where the range demands log space."""
+    return load_states(part, linear, instance, from_scratch, states) and match_scales(part, linear, instance)
+
+
+@inner(forceinline=True)
+def load_states(part: Part, linear: Linear, instance: int, from_scratch: bool, states: States) -> bool:
+    """See :func:`load`; the scales of a pair are those of its multipliers, and need not cancel."""
     layout, scale, tops = part.layout, linear.scale, linear.belief
     begin, end = layout.instance_hubs[instance], layout.instance_hubs[instance + 1]
     base, hub_scores = place(layout.hub_offset, begin, states), part.tables.hub_scores
@@ -162,16 +171,26 @@ def load(part: Part, linear: Linear, instance: int, from_scratch: bool, states: 
         base = place(layout.link_offset, first, states)
         linear.message[: place(layout.link_offset, last, states) - base] = 1.0
         scale[: last - first] = 0.0
-    elif not load_messages(part, linear, instance, states):
-        return False
-    # The end that a backward sweep comes to first takes the scale that makes the pair's cancel; it stays so.
+        return True
+    return load_messages(part, linear, instance, states)
+
+
+@inner(forceinline=True)
+def match_scales(part: Part, linear: Linear, instance: int) -> bool:
+    """Of each pair the end that a backward sweep comes to first takes the scale that makes them cancel; it stays so.
+
+    False where some table demands log space.
+    """
+    layout, scale, origin = part.layout, linear.scale, part.layout.hub_links[part.plan.origin[instance]]
+    first = layout.hub_links[layout.instance_hubs[instance]]
+    last = layout.hub_links[layout.instance_hubs[instance + 1]]
     leads, link_partner, link_cluster = part.plan.link_leads, layout.link_partner, layout.link_cluster
     shift, narrow, cluster_table = part.tables.shift, part.tables.narrow, layout.cluster_table
     fits = True
     for link in range(first, last):
         if not leads[link]:
             table = cluster_table[link_cluster[link]]
-            scale[link - first] = -scale[link_partner[link] - first] - shift[table]
+            scale[link - origin] = -scale[link_partner[link] - origin] - shift[table]
             fits &= narrow[table]
     return fits
 
@@ -302,8 +321,8 @@ def sweep_pairs(
     ``held`` is for the old u of a star.
     """
     layout, message, link_offset = part.layout, linear.message, part.layout.link_offset
-    begin, end = layout.instance_hubs[instance], layout.instance_hubs[instance + 1]
-    hub_base, base = place(layout.hub_offset, begin, states), place(link_offset, layout.hub_links[begin], states)
+    begin, end, origin = layout.instance_hubs[instance], layout.instance_hubs[instance + 1], part.plan.origin[instance]
+    hub_base, base = place(layout.hub_offset, origin, states), place(link_offset, layout.hub_links[origin], states)
     begin_sweep(linear)
     for position in range(end - begin):
         hub = layout.hub_order[end - 1 - position if backward else begin + position]

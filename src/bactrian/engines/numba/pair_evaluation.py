@@ -60,33 +60,46 @@ def evaluate_pairs(
 ) -> None:
     """What :func:`.stars.evaluate_instances` does, for the instances among ``first:last`` that are ``selected``.
 
-    Sets ``beliefs.done`` of these. Damped sweeps, here only those that halve steps, end with one that is not, after
-    which D is that of the multipliers.
+    Sets ``beliefs.done`` of those that it does. Damped sweeps, here only those that halve steps, end with one that is
+    not, after which D is that of the multipliers.
     """
-    halvings = _halvings(limits.damping)
+    halvings = halvings_of(limits.damping)
     if halvings < 0:
         return
-    linear, n_shared, done = new_linear(part, first, last, False), part.layout.table_shared, part.beliefs.done
+    linear, done = new_linear(part, first, last, False), part.beliefs.done
     held = np.empty(linear.product.size if halvings > 0 else 0)
-    tally = Tally(
+    tally = new_tally(part, counts)
+    for instance in range(first, last):
+        if selected[instance]:
+            done[instance] = _evaluate_instance(part, limits, linear, instance, halvings, held, tally, states)
+    add_tally(part, tally, counts)
+
+
+@inner(allocates=True)
+def new_tally(part: Part, counts: Floats) -> Tally:
+    """Nothing counted yet of the shared entries that ``counts`` has a place for."""
+    n_shared = part.layout.table_shared
+    return Tally(
         np.zeros(counts.size),
         np.zeros(n_shared),
         np.full(n_shared, np.nan),
         np.zeros(n_shared, np.int64),
         np.zeros(n_shared, np.int64),
     )
-    for instance in range(first, last):
-        if selected[instance]:
-            done[instance] = _evaluate_instance(part, limits, linear, instance, halvings, held, tally, states)
+
+
+@inner()
+def add_tally(part: Part, tally: Tally, counts: Floats) -> None:
+    """Add what was counted to the expected entries of shared tables."""
     offset, entries = part.layout.table_offset, part.tables.exp_entries
-    for table in range(n_shared):
+    for table in range(part.layout.table_shared):
         times = tally.times[table] * math.exp(-tally.log_z[table]) if tally.times[table] != 0.0 else 0.0
         for i in range(offset[table], offset[table + 1]):
             counts[i] += (tally.outer[i] + times) * entries[i]
 
 
 @inner(inline="always")
-def _halvings(damping: float) -> int:
+def halvings_of(damping: float) -> int:
     """n for the damping 1 - 2^-n; -1 for others."""
     n = round(-math.log2(1.0 - damping))
     return n if damping == 1.0 - 0.5**n else -1
@@ -115,7 +128,8 @@ def _evaluate_instance(
                 limit = min(limit, sweeps + closing)
         fast = fast and store(part, linear, instance, True, states)
         if fast:
-            _finish(part, linear, instance, sweeps % 2 == 1, limits.marginals, tally.outer, states)
+            finish_hubs(part, linear, instance, states)
+            finish_pairs(part, linear, instance, sweeps % 2 == 1, limits.marginals, tally.outer, states)
     else:
         fast = _evaluate_given(part, linear, instance, limits.consistent, tally, states)
     if fast:
@@ -124,19 +138,43 @@ def _evaluate_instance(
 
 
 @inner(forceinline=True)
-def _finish(
+def finish_hubs(part: Part, linear: Linear, instance: int, states: States) -> None:
+    """D of an instance after a sweep, once it is stored, and counts of its hubs."""
+    layout, multipliers, hub_number = part.layout, part.multipliers, part.numbers.hub
+    hub_offset, hub_scores, hub_log = layout.hub_offset, part.tables.hub_scores, part.beliefs.hub_log
+    begin, end = layout.instance_hubs[instance], layout.instance_hubs[instance + 1]
+    value = 0.0
+    count_hubs(part, linear, instance, states)
+    for hub in range(begin, end):
+        first_state = place(hub_offset, hub, states)
+        value += hub_scores[first_state] - hub_number[hub] * hub_log[first_state]
+    for link in range(layout.hub_links[begin], layout.hub_links[end]):
+        value -= multipliers[place(layout.link_offset, link, states)]
+    part.beliefs.value[instance] = value
+
+
+@inner(forceinline=True)
+def count_hubs(part: Part, linear: Linear, instance: int, states: States) -> None:
+    """Counts of an instance's hubs, from b."""
+    layout = part.layout
+    start = place(layout.hub_offset, layout.instance_hubs[instance], states)
+    size = place(layout.hub_offset, layout.instance_hubs[instance + 1], states) - start
+    copy_scaled(part.beliefs.hub_count, start, linear.belief, 0, part.weights[instance], size)
+
+
+@inner(forceinline=True)
+def finish_pairs(
     part: Part, linear: Linear, instance: int, backward: bool, marginals: bool, outer: Floats, states: States
 ) -> None:
-    """D, counts, violation and ``marginals`` of an instance after a sweep in the given direction, once it is stored."""
+    """Counts, violation and ``marginals`` of an instance's pairs after a sweep in the given direction."""
     layout, beliefs = part.layout, part.beliefs
     hub_offset, link_offset, link_hub = layout.hub_offset, layout.link_offset, layout.link_hub
     hub_links, hub_number = layout.hub_links, part.numbers.hub
     message, belief, product, marginal = linear.message, linear.belief, linear.product, beliefs.link_marginal
     hub_count, weight = beliefs.hub_count, part.weights[instance]
-    begin, end = layout.instance_hubs[instance], layout.instance_hubs[instance + 1]
-    hub_base, base = place(hub_offset, begin, states), place(link_offset, hub_links[begin], states)
+    origin, violation = part.plan.origin[instance], 0.0
+    hub_base, base = place(hub_offset, origin, states), place(link_offset, hub_links[origin], states)
     count_pairs(part, linear, instance, outer, states)
-    violation, value = 0.0, 0.0
     for cluster in range(layout.instance_clusters[instance], layout.instance_clusters[instance + 1]):
         table, ends = layout.cluster_table[cluster], layout.cluster_links[cluster]
         row, column, start = layout.cluster_link[ends], layout.cluster_link[ends + 1], layout.table_offset[table]
@@ -157,23 +195,15 @@ def _finish(
         if marginals or len(states) == 0:
             copy_scaled(marginal, at, product, 0, 1.0, size)
             copy_scaled(marginal, last_at, belief, place(hub_offset, link_hub[last], states) - hub_base, 1.0, last_size)
-    hub_scores, hub_log, multipliers = part.tables.hub_scores, beliefs.hub_log, part.multipliers
-    for hub in range(begin, end):
-        first_state = place(hub_offset, hub, states)
-        value += hub_scores[first_state] - hub_number[hub] * hub_log[first_state]
-    for link in range(hub_links[begin], hub_links[end]):
-        value -= multipliers[place(link_offset, link, states)]
-    beliefs.violation[instance], beliefs.value[instance] = violation, value
+    beliefs.violation[instance] = violation
 
 
 @inner(forceinline=True)
 def count_pairs(part: Part, linear: Linear, instance: int, outer: Floats, states: States) -> None:
-    """Counts of an instance's hubs, from b, and of its pairs, whose Z is 1: of shared tables as sums of u u'."""
-    layout, beliefs, message, weight = part.layout, part.beliefs, linear.message, part.weights[instance]
-    hub_offset, link_offset, counts = layout.hub_offset, layout.link_offset, beliefs.counts
-    begin, end = layout.instance_hubs[instance], layout.instance_hubs[instance + 1]
-    hub_base, base = place(hub_offset, begin, states), place(link_offset, layout.hub_links[begin], states)
-    copy_scaled(beliefs.hub_count, hub_base, linear.belief, 0, weight, place(hub_offset, end, states) - hub_base)
+    """Counts of an instance's pairs, whose Z is 1: of shared tables as sums of u u'."""
+    layout, message, weight = part.layout, linear.message, part.weights[instance]
+    link_offset, counts = layout.link_offset, part.beliefs.counts
+    base = place(link_offset, layout.hub_links[part.plan.origin[instance]], states)
     for cluster in range(layout.instance_clusters[instance], layout.instance_clusters[instance + 1]):
         table, ends = layout.cluster_table[cluster], layout.cluster_links[cluster]
         row, column, start = layout.cluster_link[ends], layout.cluster_link[ends + 1], layout.table_offset[table]
@@ -196,7 +226,19 @@ def _count_pair(counts: Floats, linear: Linear, start: int, at: int, of: int, we
 
 @inner(inline="always")
 def _evaluate_given(part: Part, linear: Linear, instance: int, consistent: bool, tally: Tally, states: States) -> bool:
-    """D, beliefs and counts at the multipliers as they are; False, and nothing counted, where log space is needed.
+    """D, beliefs and counts at the multipliers as they are; False, and nothing counted, where log space is needed."""
+    if not (
+        give_hubs(part, linear, instance, consistent, states)
+        and give_pairs(part, linear, instance, consistent, tally, states)
+    ):
+        return False
+    join(part, linear, instance, consistent, states)
+    return True
+
+
+@inner()
+def give_hubs(part: Part, linear: Linear, instance: int, consistent: bool, states: States) -> bool:
+    """Messages and beliefs of an instance's hubs at the multipliers as they are, and their part of D.
 
     Clusters that need not agree take ``shares`` of their hubs' scores, whatever the multipliers are.
     """
@@ -206,11 +248,10 @@ def _evaluate_given(part: Part, linear: Linear, instance: int, consistent: bool,
     base = place(layout.link_offset, first, states)
     if not _is_narrow(part, instance):
         return False
-    alike = not consistent and _are_alike(part, instance)
     if consistent:
         if not load_messages(part, linear, instance, states):
             return False
-    elif alike:
+    elif part.plan.alike[instance]:
         message[: place(layout.link_offset, last, states) - base] = 1.0
         scale[: last - first] = 0.0
     else:
@@ -230,16 +271,19 @@ def _evaluate_given(part: Part, linear: Linear, instance: int, consistent: bool,
                 fill(message, at, 0.0, n)
         if not exponentials(message, 0, layout.link_offset, first, last, message, scale, states):
             return False
-    value = _believe_given(part, linear, instance, consistent, states)
-    if not math.isnan(value):
-        if alike:
-            value += _evaluate_alike(part, linear, instance, tally, states)
-        else:
-            value += _evaluate_clusters(part, linear, instance, tally.outer, states)
-    if math.isnan(value):
-        return False
-    part.beliefs.value[instance] = value + _join(part, linear, instance, consistent, states)
-    return True
+    part.beliefs.value[instance] = _believe_given(part, linear, instance, consistent, states)
+    return not math.isnan(part.beliefs.value[instance])
+
+
+@inner()
+def give_pairs(part: Part, linear: Linear, instance: int, consistent: bool, tally: Tally, states: States) -> bool:
+    """The pairs' part of D, with marginals and counts; False, and nothing counted, where log space is needed."""
+    if not consistent and part.plan.alike[instance]:
+        value = _evaluate_alike(part, linear, instance, tally, states)
+    else:
+        value = _evaluate_clusters(part, linear, instance, tally.outer, states)
+    part.beliefs.value[instance] += value
+    return not math.isnan(value)
 
 
 @inner(inline="always")
@@ -248,20 +292,6 @@ def _is_narrow(part: Part, instance: int) -> bool:
     cluster_table, narrow = part.layout.cluster_table, part.tables.narrow
     for cluster in range(part.layout.instance_clusters[instance], part.layout.instance_clusters[instance + 1]):
         if not narrow[cluster_table[cluster]]:
-            return False
-    return True
-
-
-@inner(inline="always")
-def _are_alike(part: Part, instance: int) -> bool:
-    """Whether the pairs take no part of hubs' scores and have shared tables, so that those of a table are all alike."""
-    layout, shares, cluster_table = part.layout, part.shares, part.layout.cluster_table
-    begin, end = layout.instance_hubs[instance], layout.instance_hubs[instance + 1]
-    for link in range(layout.hub_links[begin], layout.hub_links[end]):
-        if shares[link] != 0.0:
-            return False
-    for cluster in range(layout.instance_clusters[instance], layout.instance_clusters[instance + 1]):
-        if cluster_table[cluster] >= layout.table_shared:
             return False
     return True
 
@@ -332,7 +362,7 @@ def _evaluate_clusters(part: Part, linear: Linear, instance: int, outer: Floats,
     message, scale, counts = linear.message, linear.scale, part.beliefs.counts
     weight, n_shared = part.weights[instance], layout.table_shared
     begin, end = layout.instance_clusters[instance], layout.instance_clusters[instance + 1]
-    first = layout.hub_links[layout.instance_hubs[instance]]
+    first = layout.hub_links[part.plan.origin[instance]]
     base = place(link_offset, first, states)
     totals = linear.spare
     value = 0.0
@@ -368,7 +398,7 @@ def _evaluate_alike(part: Part, linear: Linear, instance: int, tally: Tally, sta
     weight = part.weights[instance]
     log_z, times, like_row, like_column = tally.log_z, tally.times, tally.row, tally.column
     begin, end = layout.instance_clusters[instance], layout.instance_clusters[instance + 1]
-    base = place(link_offset, layout.hub_links[layout.instance_hubs[instance]], states)
+    base = place(link_offset, layout.hub_links[part.plan.origin[instance]], states)
     for cluster in range(begin, end):
         table = cluster_table[cluster]
         if math.isnan(log_z[table]):
@@ -393,8 +423,8 @@ def _evaluate_alike(part: Part, linear: Linear, instance: int, tally: Tally, sta
 
 
 @inner(fastmath=CAREFUL)
-def _join(part: Part, linear: Linear, instance: int, consistent: bool, states: States) -> float:
-    """Counts of hubs, disagreements and violation; returns the part of D of hubs without a number.
+def join(part: Part, linear: Linear, instance: int, consistent: bool, states: States) -> None:
+    """Counts of hubs, disagreements and violation, and the part of D of hubs without a number.
 
     Such a hub has the marginal of its first link for its belief. Scores of hubs that clusters took shares of are
     counted there.
@@ -428,4 +458,4 @@ def _join(part: Part, linear: Linear, instance: int, consistent: bool, states: S
                 copy_scaled(disagreement, at, marginal, at, weight, n)
                 add_scaled(disagreement, at, belief, to, -weight, n)
     beliefs.violation[instance] = violation
-    return value
+    beliefs.value[instance] += value

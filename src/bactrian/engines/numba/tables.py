@@ -58,6 +58,8 @@ class Plan(NamedTuple):
     link_start: Ints  #: (L,) first entry of the table of a link's cluster
     link_leads: Bools  #: (L,) a forward sweep comes to its hub before that of the other end of its pair
     hub_multiplies: Bools  #: (H,) few links, of clusters with number 1: b is a product of messages
+    origin: Ints  #: (M,) hub with which an instance's messages begin in memory: its first, unless it is a piece
+    alike: Bools  #: (M,) pairs take no part of hubs' scores and have shared tables: those of a table are all alike
 
 
 class Part(NamedTuple):

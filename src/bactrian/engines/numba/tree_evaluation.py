@@ -24,7 +24,7 @@ from bactrian.engines.numba.linear import (
     receive_one,
     store,
 )
-from bactrian.engines.numba.pair_evaluation import count_pairs
+from bactrian.engines.numba.pair_evaluation import count_hubs, count_pairs
 from bactrian.engines.numba.tables import Limits, Part
 from bactrian.engines.numba.vectors import (
     States,
@@ -67,6 +67,7 @@ def _evaluate_tree(part: Part, limits: Limits, linear: Linear, instance: int, ou
         violation = _pass(part, linear, instance, backward, states)
     if np.isnan(end_sweep(linear)) or not store(part, linear, instance, limits.logs, states):
         return False
+    count_hubs(part, linear, instance, states)
     count_pairs(part, linear, instance, outer, states)
     for i in range(end - begin):
         totals[i] = log(totals[i])

@@ -1,0 +1,202 @@
+"""One large instance of pairs, evaluated piece by piece on all threads.
+
+Its hubs are put into an order in which a piece, a stretch of it, touches none but its two neighbours. Every other piece
+comes first in a sweep, then the pieces between: those of either half have no pair in common, and can be swept at the
+same time. So a sweep is the sequential one in that order, whatever the number of threads, and what pieces add up is
+added in their order. The rest of an evaluation takes stretches of hubs, and of pairs, by their numbers.
+
+To the functions of :mod:`.linear` and :mod:`.pair_evaluation` a piece is an instance, among whose messages
+(``Plan.origin``) are those of the others.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import scipy.sparse as sp
+
+from bactrian.arrays import Floats, Ints
+from bactrian.compiling import inner, njit
+from bactrian.engines.numba.layout import Layout
+from bactrian.engines.numba.linear import Linear, load_states, match_scales, store, sweep_pairs
+from bactrian.engines.numba.pair_evaluation import (
+    add_tally,
+    finish_hubs,
+    finish_pairs,
+    give_hubs,
+    give_pairs,
+    halvings_of,
+    join,
+    new_tally,
+)
+from bactrian.engines.numba.tables import Limits, Part
+from bactrian.engines.numba.threads import Workers, balanced_blocks
+from bactrian.engines.numba.vectors import States, place
+
+#: Hubs of a piece, about, and the most pieces of an instance.
+_PIECE = 5_000
+_MOST_PIECES = 32
+#: What is done piece by piece. In the first five a piece's messages are all that it reads and writes.
+_LOAD, _CHECK, _STORE, _GIVE, _JOIN, _MATCH, _SWEEP, _FINISH, _COUNT = range(9)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def evaluate_pieces(
+    part: Part, limits: Limits, whole: Linear, counts: Floats, first: int, last: int, phase: int, backward: bool,
+    states: States,
+) -> bool:  # fmt: skip
+    """One phase of an evaluation for pieces ``first:last``; False where log space is needed.
+
+    ``whole`` are the messages of all pieces, ``counts`` have a row for each.
+    """
+    fits = True
+    for piece in range(first, last):
+        if phase <= _JOIN:
+            linear = _messages(part, whole, piece, piece + 1, states)
+        else:
+            linear = _messages(part, whole, 0, part.weights.size, states)
+        if phase == _LOAD:
+            fits &= load_states(part, linear, piece, False, states)
+        elif phase == _CHECK:
+            fits &= store(part, linear, piece, False, states)
+        elif phase == _STORE:
+            store(part, linear, piece, True, states)
+            finish_hubs(part, linear, piece, states)
+        elif phase == _GIVE:
+            fits &= give_hubs(part, linear, piece, limits.consistent, states)
+        elif phase == _JOIN:
+            join(part, linear, piece, limits.consistent, states)
+        elif phase == _MATCH:
+            fits &= match_scales(part, linear, piece)
+        elif phase == _SWEEP:
+            halvings = halvings_of(limits.damping)
+            held = np.empty(linear.product.size if halvings > 0 else 0)
+            residual = sweep_pairs(part, linear, piece, backward, halvings, held, states) if halvings >= 0 else np.nan
+            part.beliefs.residual[piece] = residual
+            fits &= not math.isnan(residual)
+        else:
+            tally = new_tally(part, counts[piece])
+            if phase == _FINISH:
+                finish_pairs(part, linear, piece, backward, limits.marginals, tally.outer, states)
+            else:
+                fits &= give_pairs(part, linear, piece, limits.consistent, tally, states)
+            add_tally(part, tally, counts[piece])
+    return fits
+
+
+@inner(allocates=True)
+def _messages(part: Part, whole: Linear, first: int, last: int, states: States) -> Linear:
+    """The messages of pieces ``first:last`` with scratch of their own."""
+    layout, hub_links, origin = part.layout, part.layout.hub_links, part.plan.origin[first]
+    begin, end = layout.instance_hubs[first], layout.instance_hubs[last]
+    links = slice(hub_links[begin] - hub_links[origin], hub_links[end] - hub_links[origin])
+    at, base = place(layout.link_offset, hub_links[begin], states), place(layout.link_offset, hub_links[origin], states)
+    link_states = slice(at - base, place(layout.link_offset, hub_links[end], states) - base)
+    at, base = place(layout.hub_offset, begin, states), place(layout.hub_offset, origin, states)
+    hub_states = slice(at - base, place(layout.hub_offset, end, states) - base)
+    message, scale = whole.message[link_states], whole.scale[links]
+    psi, belief = whole.psi[hub_states], whole.belief[hub_states]
+    product, spare = np.empty(whole.product.size), np.empty(whole.spare.size)
+    low, high, change, rise = np.empty((4, whole.low.size))
+    return Linear(whole.entries, whole.transposed, message, scale, psi, belief, product, low, high, change, rise, spare)
+
+
+def cut(layout: Layout, instance: int) -> tuple[Ints, Ints] | None:
+    """Order of a pairwise instance's hubs and bounds of pieces of it, the first half of which come first in a sweep.
+
+    None where the graph is too small, or so entangled that pieces touch others than their neighbours.
+    """
+    hubs = slice(*layout.instance_hubs[instance : instance + 2])
+    n_hubs = int(hubs.stop - hubs.start)
+    n_pieces = min(_MOST_PIECES, n_hubs // _PIECE)
+    degree = np.diff(layout.hub_links[hubs.start : hubs.stop + 1])
+    links = slice(*layout.hub_links[[hubs.start, hubs.stop]])
+    here = layout.link_hub[links] - hubs.start
+    there = layout.link_hub[layout.link_partner[links]] - hubs.start
+    order = np.arange(n_hubs)
+    for reorders in (False, True):
+        if reorders:
+            pointer = layout.hub_links[hubs.start : hubs.stop + 1] - links.start
+            graph = sp.csr_array((np.ones(there.size, dtype=np.int8), there, pointer), shape=(n_hubs, n_hubs))
+            order = sp.csgraph.reverse_cuthill_mckee(graph, symmetric_mode=True)
+        bounds = balanced_blocks(degree[order] + 1.0, n_pieces)
+        sizes = np.diff(bounds)
+        piece = np.empty(n_hubs, dtype=np.int64)
+        piece[order] = np.repeat(np.arange(sizes.size), sizes)
+        if sizes.size >= 4 and np.abs(piece[here] - piece[there]).max(initial=0) <= 1:
+            chosen = np.argsort(np.arange(sizes.size) % 2, kind="stable")
+            order = np.concatenate([order[bounds[p] : bounds[p + 1]] for p in chosen])
+            return hubs.start + order, hubs.start + np.concatenate([[0], np.cumsum(sizes[chosen])])
+    return None
+
+
+class Pieces:
+    """An instance whose hubs are swept in the order, and in the pieces, of :func:`cut`."""
+
+    def __init__(self, layout: Layout, instance: int, bounds: Ints) -> None:
+        self.instance, self.bounds = instance, bounds
+        first, last = layout.instance_clusters[instance : instance + 2]
+        n = self.n_pieces = bounds.size - 1
+        self._clusters = np.linspace(first, last, n + 1).astype(np.int64)
+        self._halves = (0, (n + 1) // 2), ((n + 1) // 2, n)
+        self._whole: Linear | None = None
+
+    def _space(self, part: Part) -> Linear:
+        """Messages of the instance, kept from one evaluation to the next, and how much scratch a piece needs."""
+        layout, (begin, end) = part.layout, self.bounds[[0, -1]]
+        (first, last), (start, stop) = layout.hub_links[[begin, end]], layout.hub_offset[[begin, end]]
+        n_link_states = int(np.diff(layout.link_offset[[first, last]])[0])
+        widest = int(np.diff(layout.hub_offset[begin : end + 1]).max())
+        most_links = int(np.diff(layout.hub_links[begin : end + 1]).max())
+        spare = int(max(np.diff(self.bounds).max(), np.diff(self._clusters).max()))
+        sizes = (n_link_states, last - first, stop - start, stop - start, most_links * widest, *[widest] * 4, spare)
+        return Linear(part.tables.exp_entries, part.tables.exp_transposed, *map(np.empty, sizes))
+
+    def evaluate(self, part: Part, limits: Limits, counts: Floats, states: States, workers: Workers) -> bool:
+        """What :func:`.pair_evaluation.evaluate_pairs` does, for this instance."""
+        whole = self._whole = self._whole or self._space(part)
+        beliefs, n = part.beliefs, self.n_pieces
+        found = beliefs._replace(value=np.empty(n), violation=np.empty(n), residual=np.zeros(n))
+        plan, m = part.plan, self.instance
+        pieces = part._replace(
+            layout=part.layout._replace(instance_hubs=self.bounds, instance_clusters=self._clusters),
+            plan=plan._replace(origin=np.full(n, self.bounds[0]), alike=np.full(n, plan.alike[m])),
+            beliefs=found,
+            weights=np.full(n, part.weights[m]),
+        )
+        piece_counts = np.zeros((n, counts.size))
+        chunks = 1 if workers.n_threads == 1 else 3 * workers.n_threads
+
+        def run(phase: int, first: int = 0, last: int = n, limits: Limits = limits, backward: bool = False) -> bool:
+            fits = []
+
+            def task(_: int, start: int, stop: int) -> None:
+                fits.append(evaluate_pieces(pieces, limits, whole, piece_counts, start, stop, phase, backward, states))
+
+            workers.run(task, np.linspace(first, last, min(chunks, last - first) + 1).astype(np.int64))
+            return all(fits)
+
+        sweeps = 0
+        if limits.max_sweeps > 0:
+            closing = int(limits.damping > 0.0)
+            asked = 0.5 * limits.tolerance if closing else limits.tolerance
+            limit = 1 if beliefs.late[0] else limits.max_sweeps
+            fast, backward = run(_LOAD) and run(_MATCH), False
+            while fast and sweeps < limit:
+                now = limits if sweeps + closing < limit else limits._replace(damping=0.0)
+                backward = sweeps % 2 == 0
+                for first, last in self._halves[::-1] if backward else self._halves:
+                    fast = fast and run(_SWEEP, first, last, now, backward)
+                sweeps += 1
+                if found.residual.max() <= asked or beliefs.late[0]:
+                    limit = min(limit, sweeps + closing)
+            fast = fast and run(_CHECK) and run(_STORE) and run(_FINISH, backward=backward)
+        else:
+            fast = run(_GIVE) and run(_COUNT) and run(_JOIN)
+        if fast:
+            counts += piece_counts.sum(axis=0)
+            beliefs.value[m], beliefs.violation[m] = found.value.sum(), found.violation.max()
+            beliefs.residual[m], beliefs.sweeps[m] = found.residual.max(), sweeps
+        beliefs.done[m] = fast
+        return fast
