@@ -2,7 +2,8 @@
 
 Half of what Numba does for a function that other functions call is for Python alone: code to call it from Python and
 from C, machine code of its own, a file of its own. A function that a kernel calls gets none of that
-(:func:`_for_kernels`), and cycles of garbage are not looked for meanwhile. That halves the first fit of an estimator.
+(:func:`_for_kernels`), named tuples are passed as pointers (:class:`_Pointer`), and cycles of garbage are not
+looked for meanwhile. That takes two thirds off the first fit of an estimator.
 
 Numba keeps compiled functions beside their sources or in the user's cache folder. A container may let its user write to
 neither; then a folder of our own takes their place, or nothing does.
@@ -38,6 +39,8 @@ if COMPILED:
     from numba.extending import intrinsic as numba_intrinsic
 
     types, cgutils = numba.types, import_module("numba.core.cgutils")
+    extending: Any = import_module("numba.extending")
+    borrowed: Any = import_module("numba.core.imputils").impl_ret_borrowed
     config: Any = numba.config  # its attributes are made when it is imported
     COMPILED = not config.DISABLE_JIT
 #: Whether this Numba has, among what it does not promise to keep, the parts that :func:`_for_kernels` builds on.
@@ -49,6 +52,9 @@ _LEAN = COMPILED and all(
         (compiler, "Compiler", "define_pipelines"),
         (numba.core.dispatcher, "Dispatcher", "get_call_template"),
         (numba.core.dispatcher, "Dispatcher", "get_overload"),
+        (numba.core.dispatcher, "Dispatcher", "typeof_pyval"),
+        (numba.core.dispatcher, "_FunctionCompiler", "_customize_flags"),
+        (compiler, "Flags", "_values"),
     )
 )
 
@@ -130,26 +136,108 @@ if _LEAN:
             self.state.library = make(self.state.targetctx.codegen(), self.state.func_id.func_qualname)
             return super().define_pipelines()  # type: ignore[no-untyped-call]
 
+    class _Flags(compiler.Flags):
+        """What a function is compiled with; Numba compares it tens of thousands of times, all options each time."""
+
+        def __hash__(self) -> int:
+            return _HASH
+
+        def __eq__(self, other: object) -> bool:
+            if not isinstance(other, compiler.Flags):
+                return NotImplemented
+            mine, others = self._values, other._values
+            return mine == others or all(getattr(self, k) == getattr(other, k) for k in {*mine, *others})
+
+    _HASH = hash(compiler.Flags())  # type: ignore[no-untyped-call]
+
+    class _Pointer(types.NamedTuple):  # type: ignore[misc]
+        """A named tuple of the caller's, where it lies in memory.
+
+        By value, a tuple of many arrays is hundreds of arguments, and half of all code does nothing but pass them on.
+        """
+
+        def __init__(self, whole: Any) -> None:
+            super().__init__(tuple(map(_pointed, whole)), whole.instance_class)
+            self.whole, self.name = whole, f"pointer({whole})"
+
+        key = property(lambda self: self.whole)
+
+    @extending.register_model(_Pointer)
+    class _PointerModel(extending.models.PrimitiveModel):  # type: ignore[misc]
+        def __init__(self, manager: Any, kind: Any) -> None:
+            super().__init__(manager, kind, manager.lookup(kind.whole).get_value_type().as_pointer())
+
+        def from_argument(self, builder: Any, value: Any) -> Any:
+            value.add_attribute("noalias")
+            return value
+
+    @extending.lower_getattr_generic(_Pointer)  # type: ignore[untyped-decorator]
+    def _member(context: Any, builder: Any, kind: Any, value: Any, name: str) -> Any:
+        return borrowed(context, builder, *member(builder, kind, value, kind.fields.index(name)))
+
+    @extending.lower_builtin("static_getitem", _Pointer, types.IntegerLiteral)  # type: ignore[untyped-decorator]
+    def _item(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return borrowed(context, builder, *member(builder, signature.args[0], *arguments))
+
+    @extending.unbox(_Pointer)  # type: ignore[untyped-decorator]
+    def _unbox(kind: Any, given: Any, c: Any) -> Any:
+        native = c.unbox(kind.whole, given)
+
+        def release() -> None:
+            if native.cleanup is not None:
+                native.cleanup()
+            if c.context.enable_nrt:
+                c.context.nrt.decref(c.builder, kind.whole, native.value)
+
+        place = cgutils.alloca_once_value(c.builder, native.value)
+        return extending.NativeValue(place, is_error=native.is_error, cleanup=release)
+
+    @extending.lower_cast(types.BaseNamedTuple, _Pointer)  # type: ignore[untyped-decorator]
+    def _lay_down(context: Any, builder: Any, fromty: Any, toty: Any, value: Any) -> Any:
+        return cgutils.alloca_once_value(builder, value)
+
+else:
+    _Pointer = ()  # type: ignore[misc, assignment]  # what nothing is an instance of
+
 
 def _for_kernels(kernel: Any, options: dict[str, Any]) -> Any:
-    """Let kernels that call ``kernel`` take it in; only a call from Python makes a kernel of its own of it."""
+    """Let kernels that call ``kernel`` take it in, named tuples by pointer; a call from Python compiles it alone."""
     if not _LEAN:
         return kernel
     lean = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, "pipeline_class": _ForKernels, "cache": False}
-    inner = cache(lambda: numba.njit(**{**options, **lean})(kernel.py_func))
+    inner = cache(lambda: _quickly(numba.njit(**{**options, **lean})(kernel.py_func)))
+    typeof = kernel.typeof_pyval
+    kernel.typeof_pyval = lambda value: _pointed(typeof(value))
 
     def get_call_template(arguments: Any, keywords: Any) -> Any:
-        plain = {name: _without_number(kind) for name, kind in keywords.items()}
-        return inner().get_call_template(tuple(map(_without_number, arguments)), plain)
+        plain = {name: _plain(kind) for name, kind in keywords.items()}
+        return inner().get_call_template(tuple(map(_plain, arguments)), plain)
 
     kernel.get_call_template = get_call_template
     kernel.get_overload = lambda signature: inner().get_overload(signature)
+    return _quickly(kernel)
+
+
+def _quickly(kernel: Any) -> Any:
+    kernel._compiler._customize_flags = _Flags
     return kernel
 
 
-def _without_number(kind: Any) -> Any:
+def member(builder: Any, kind: Any, value: Any, place: int) -> tuple[Any, Any]:
+    """Type and value of a member of a named tuple, or of the one that a pointer points to; counts no references."""
+    if not isinstance(kind, _Pointer):
+        return kind[place], builder.extract_value(value, place)
+    address = cgutils.gep_inbounds(builder, value, 0, place)
+    return kind[place], address if kind[place] != kind.whole[place] else builder.load(address)
+
+
+def _plain(kind: Any) -> Any:
     """The type of an argument; Numba has one for each integer that stands in a call, and would compile for each."""
-    return types.unliteral(kind) if isinstance(kind, types.IntegerLiteral) else kind
+    return _pointed(types.unliteral(kind) if isinstance(kind, types.IntegerLiteral) else kind)
+
+
+def _pointed(kind: Any) -> Any:
+    return _Pointer(kind) if isinstance(kind, types.BaseNamedTuple) and not isinstance(kind, _Pointer) else kind
 
 
 def _forgiving(compiled: Any) -> Any:

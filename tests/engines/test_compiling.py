@@ -183,6 +183,56 @@ def test_what_kernels_call_is_compiled_into_them_alone() -> None:
     assert done.stdout == "6.0 1 True\n3.0 1 True\n8.0 False\n", done.stderr
 
 
+_TUPLES = """
+import sys
+from typing import NamedTuple
+import numpy as np
+from bactrian.compiling import inner, njit
+
+class Own(NamedTuple):
+    x: np.ndarray
+    n: int
+
+class Whole(NamedTuple):
+    own: Own
+    y: np.ndarray
+
+@inner()
+def add_up(whole, own):
+    (x, n), y = whole
+    y[0] += own.n
+    return x[0] + n + whole.own.x[1] + y[0]
+
+@inner(allocates=True)
+def doubled(own):
+    return Own(2.0 * own.x, 2 * own.n)
+
+@njit()
+def several(whole):
+    return add_up(whole, whole.own) + add_up(Whole(doubled(whole.own), whole.y), doubled(doubled(whole.own)))
+
+x, y = np.array([1.0, 10.0]), np.array([100.0])
+whole = Whole(Own(x, 3), y)
+before = sys.getrefcount(x), sys.getrefcount(y)
+print(several(whole), y[0], several(whole), y[0], "pointer" in str(several.signatures))
+print((sys.getrefcount(x), sys.getrefcount(y)) == before)
+"""
+
+
+def test_named_tuples_are_passed_as_pointers() -> None:
+    """By value, each of the many arrays of a part is seven arguments of every function."""
+    environment = {**os.environ, "NUMBA_DISABLE_JIT": "0"}
+    # 1 + 3 + 10 + 103; 2 + 6 + 20 + 115. Then from 115 on.
+    expected = "260.0 115.0 290.0 130.0 True\nTrue\n"
+    done = subprocess.run([sys.executable, "-c", _TUPLES], capture_output=True, text=True, timeout=120, env=environment)
+    assert done.stdout == expected, done.stdout + done.stderr
+    other = "import bactrian.compiling as c; c._pointed = lambda kind: kind\n"
+    done = subprocess.run(
+        [sys.executable, "-c", other + _TUPLES], capture_output=True, text=True, timeout=120, env=environment
+    )
+    assert done.stdout == expected.replace("0 True", "0 False"), done.stdout + done.stderr
+
+
 _NUMBERS = """
 from numba.core import event
 from bactrian.compiling import njit

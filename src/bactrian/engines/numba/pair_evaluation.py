@@ -98,7 +98,7 @@ def add_tally(part: Part, tally: Tally, counts: Floats) -> None:
             counts[i] += (tally.outer[i] + times) * entries[i]
 
 
-@inner(inline="always")
+@inner()
 def halvings_of(damping: float) -> int:
     """n for the damping 1 - 2^-n; -1 for others."""
     n = round(-math.log2(1.0 - damping))
@@ -224,7 +224,7 @@ def _count_pair(counts: Floats, linear: Linear, start: int, at: int, of: int, we
         multiply_by(counts, row, linear.entries, row, n)
 
 
-@inner(inline="always")
+@inner()
 def _evaluate_given(part: Part, linear: Linear, instance: int, consistent: bool, tally: Tally, states: States) -> bool:
     """D, beliefs and counts at the multipliers as they are; False, and nothing counted, where log space is needed."""
     if not (
@@ -286,7 +286,7 @@ def give_pairs(part: Part, linear: Linear, instance: int, consistent: bool, tall
     return not math.isnan(value)
 
 
-@inner(inline="always")
+@inner()
 def _is_narrow(part: Part, instance: int) -> bool:
     """Whether all tables of an instance fit into the range of floating point."""
     cluster_table, narrow = part.layout.cluster_table, part.tables.narrow

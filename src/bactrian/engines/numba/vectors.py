@@ -18,7 +18,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from bactrian.compiling import cgutils, intrinsic, types
+from bactrian.compiling import cgutils, intrinsic, member, types
 from bactrian.engines.numba import plain_vectors
 from bactrian.engines.numba.arithmetic import RISE
 
@@ -156,15 +156,18 @@ class _Op:
         Or of entry ``offset`` of a field of the named tuple that is the first argument. (Numba would count references
         to each array that it takes out of a tuple.)
         """
-        kind, value = self.signature.args[0], self.args[0]
+        if not isinstance(array, str):
+            offset = self.builder.add(self.args[array + 1], offset)
+        return self.builder.gep(self.array(array).data, [offset])
+
+    def array(self, array: int | str) -> Any:
+        """An argument, or a field of the first."""
         if isinstance(array, str):
-            field = kind.fields.index(array)
-            kind, value = kind[field], self.builder.extract_value(value, field)
+            whole = self.signature.args[0]
+            kind, value = member(self.builder, whole, self.args[0], whole.fields.index(array))
         else:
             kind, value = self.signature.args[array], self.args[array]
-            offset = self.builder.add(self.args[array + 1], offset)
-        data = self.context.make_array(kind)(self.context, self.builder, value).data
-        return self.builder.gep(data, [offset])
+        return self.context.make_array(kind)(self.context, self.builder, value)
 
     def n(self, argument: int = -1) -> Any:
         """The number that an argument stands for."""
@@ -304,9 +307,6 @@ def receive(op: _Op) -> None:
     transpose, and it does where it has any entries.
     """
     start, source, target = op.args[1], ("message", op.args[3]), ("product", op.args[4])
-    kind = op.signature.args[0]
-    field = kind.fields.index("transposed")
-    array = op.context.make_array(kind[field])(op.context, op.builder, op.builder.extract_value(op.args[0], field))
     with op.builder.if_else(op.builder.icmp_signed("==", op.args[2], _INDEX(1))) as (second, first):
         with second:
             _vector_matrix(op, ("entries", start), source, target)
@@ -314,7 +314,8 @@ def receive(op: _Op) -> None:
             if isinstance(op.signature.args[-1], types.BaseTuple):
                 _vector_matrix(op, ("transposed", start), source, target)
             else:
-                with op.builder.if_else(op.builder.icmp_signed(">", array.nitems, _INDEX(0))) as (some, none):
+                filled = op.builder.icmp_signed(">", op.array("transposed").nitems, _INDEX(0))
+                with op.builder.if_else(filled) as (some, none):
                     with some:
                         _vector_matrix(op, ("transposed", start), source, target)
                     with none:
