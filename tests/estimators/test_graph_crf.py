@@ -401,3 +401,17 @@ def test_boolean_labels_come_back_as_booleans(tmp_path):
     assert all(np.array_equal(*pair) for pair in zip(crf.predict(X, y), y, strict=True))
     with pytest.raises(TypeError, match="y mixes labels of several kinds: booleans and integers"):
         crf.fit(X[:2], [y[0], y[1].astype(int)])
+
+
+def test_the_default_prior_goes_by_the_scale_of_features_and_the_share_of_known_labels():
+    rng = np.random.default_rng(3)
+    features, labels = rng.normal(size=(40, 3)), rng.integers(0, 2, 40)
+    edges = [(i, i + 1) for i in range(39)]
+    one, small = (bt.GraphCRF().fit([(scale * features, edges)], [labels]) for scale in (1.0, 1e-4))
+    square = np.square(features).sum(axis=1).mean()
+    assert one.prior_variance_ == pytest.approx({"nodes": 30.0 / square, "edges": 10.0})
+    assert small.prior_variance_ == pytest.approx({"nodes": 3e9 / square, "edges": 10.0})
+    holey = bt.GraphCRF().fit([(features, edges)], [np.where(np.arange(40) < 10, labels, -1)])
+    assert holey.prior_variance_ == pytest.approx({"nodes": 15.0 / square, "edges": 5.0})
+    bare = bt.GraphCRF().fit([(np.zeros((40, 0)), edges)], [labels])  # nothing but the intercept
+    assert bare.prior_variance_ == {"nodes": 30.0, "edges": 10.0}

@@ -77,7 +77,8 @@ class GraphEstimator(LearnedEstimator):
     classes_: NDArray[Any] = field(init=False)
     n_features_in_: int = field(init=False)
     n_known_: float = field(init=False)  #: labels that were learned from, each with its weight
-    mean_squares_: dict[str, float] = field(init=False)  #: of the features of a node, and of an edge, summed
+    #: Of the features of a node, and of an edge, summed; over the root of the share of labels that are known.
+    mean_squares_: dict[str, float] = field(init=False)
     n_edge_features_: int | None = field(init=False)
     node_factors_: str = field(init=False)
     tyings_: tuple[str, ...] = field(init=False)
@@ -148,8 +149,11 @@ class GraphEstimator(LearnedEstimator):
             setattr(self, name, value)
         self.classes_, self.tyings_, self.node_factors_ = classes, tyings, self.node_factors
         assert data.labels is not None
-        self.n_known_ = float(np.repeat(data.weights, np.diff(data.node_pointer)) @ (data.labels >= 0))
-        self.mean_squares_ = dict(zip(_AUTO, data.mean_squares(), strict=True))
+        counts = np.repeat(data.weights, np.diff(data.node_pointer))
+        self.n_known_ = float(counts @ (data.labels >= 0))
+        share = self.n_known_ / counts.sum() if self.n_known_ > 0.0 else 1.0
+        squares = data.mean_squares(self.n_features_in_)
+        self.mean_squares_ = {name: square / share**0.5 for name, square in zip(_AUTO, squares, strict=True)}
         return data
 
     def learning_options(self) -> dict[str, Any]:
@@ -504,11 +508,12 @@ class GraphCRF(GraphEstimator):
         CAMEL(0), CCCP and likelihood with belief propagation.
     prior_variance : "auto", float, mapping, "cv" or None
         Variance of the Gaussian prior on weights. ``"auto"`` is 30 divided by the mean squared norm of the features of
-        a node, and 10 divided by that of an edge, or 10 where edges have none: the unit of features does not matter. A
-        mapping has one for each block: ``{"nodes": 10.0, "edges": 0.1}``, None for no prior, 10 for blocks left out;
-        deviations of pooled tables are the block ``"deviations"``, by default with a tenth of the variance of the
-        edges. ``"cv"`` has it chosen by cross-validation, over graphs, or over the nodes of a single graph, predicted
-        with the labels of the others known.
+        a node, and 10 divided by that of an edge, or 10 where edges have none: the unit of features does not matter.
+        Where labels are unknown, both are multiplied by the square root of the share that is known. A mapping has one
+        for each block: ``{"nodes": 10.0, "edges": 0.1}``, None for no prior, 10 for blocks left out; deviations of
+        pooled tables are the block ``"deviations"``, by default with a tenth of the variance of the edges. ``"cv"`` has
+        it chosen by cross-validation, over graphs, or over the nodes of a single graph, predicted with the labels of
+        the others known.
     l1, tolerance, max_iterations, max_seconds, n_threads
         See :func:`bactrian.learn`. Learning stops where the mean log-loss of a label, with the prior, is known to be
         within 1,000 times the square of ``tolerance`` of its least, or the moment gap within ``tolerance``; with

@@ -116,8 +116,8 @@ class GraphData:
         """Number of weights."""
         return self.scores.n_weights
 
-    def mean_squares(self) -> tuple[float, float]:
-        """Mean squared norm of the inputs of a node, and of an edge: 1 where edges have none."""
+    def mean_squares(self, n_features: int) -> tuple[float, float]:
+        """Mean squared norm of the first inputs of a node, and of all of an edge: 1 where edges have none."""
         weights = np.repeat(self.weights, np.diff(self.node_pointer))
         of_edges = weights[self.edges[:, 0]]
         edges = [
@@ -125,7 +125,7 @@ class GraphData:
             for t, kind in enumerate(self.scores.types)
             if kind.inputs is not None
         ]
-        return self.scores.inputs.mean_square(weights), max(edges, default=1.0)
+        return self.scores.inputs.mean_square(weights, n_features), max(edges, default=1.0)
 
     def _label_weights(self, class_weight: str | ArrayLike) -> Floats:
         """Mean label weight of each graph; 1 for a graph without nodes."""

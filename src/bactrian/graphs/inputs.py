@@ -123,12 +123,17 @@ class Inputs:
     def _column_blocks(self) -> Ints:
         return balanced_blocks(np.diff(self._columns[0]) + 1.0, N_BLOCKS, _LEAST)
 
-    def mean_square(self, weights: Floats) -> float:
-        """Weighted mean over rows, which are not bundled, of the sum of squared entries; 1 where that is 0."""
+    def mean_square(self, weights: Floats, n_columns: int | None = None) -> float:
+        """Weighted mean over rows, which are not bundled, of the sum of squared entries; 1 where that is 0.
+
+        Of the first ``n_columns`` alone, where it is given.
+        """
+        n_columns = self.shape[1] if n_columns is None else n_columns
         if self.dense is None:
-            squares = np.repeat(weights, np.diff(self._rows[0])) @ np.square(self._rows[2])
+            pointer, column, value = self._rows
+            squares = np.repeat(weights, np.diff(pointer)) @ np.square(value * (column < n_columns))
         else:
-            squares = (weights @ np.square(self.dense)).sum()
+            squares = (weights @ np.square(self.dense[:, :n_columns])).sum()
         return float(squares) / (float(weights.sum()) or 1.0) or 1.0
 
     def squared(self) -> Inputs:
