@@ -290,7 +290,7 @@ class StructuredScores:
             else:
                 kind.inputs.transposed_times(reduced, part, workers)
         if self.active is not None:
-            out[~self.active] = 0.0
+            np.multiply(out, self.active, out=out)
         return out
 
     def base_score(self, counts: Floats, hub_counts: Floats) -> float:

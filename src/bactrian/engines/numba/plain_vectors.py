@@ -117,5 +117,12 @@ def add_outer(
     _matrix(counts, start, m, n)[:] += weight * np.outer(_part(rows, at, m), _part(columns, of, n))
 
 
+def add_rows(
+    target: Floats, to: int, source: Floats, index: Any, value: Floats, first: int, last: int, n: Number
+) -> None:
+    rows = source.reshape(-1, len(n) if isinstance(n, tuple) else n)
+    _part(target, to, n)[:] = value[first:last] @ rows[index[first:last]]
+
+
 def fill(target: Floats, to: int, number: float, n: Number) -> None:
     _part(target, to, n)[:] = number

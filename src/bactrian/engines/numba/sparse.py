@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from bactrian.arrays import Floats, Ints
 from bactrian.compiling import njit
 from bactrian.engines.numba.arithmetic import FAST_MATH
-from bactrian.engines.numba.vectors import add_scaled, fill
+from bactrian.engines.numba.vectors import add_rows
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST_MATH)
@@ -55,10 +55,7 @@ def rows_times_states(
     """The same on flat arrays, with as many labels as the tuple ``states`` is long: known when compiled, so faster."""
     labels = len(states)
     for row in range(first, last):
-        to = row * labels
-        fill(out, to, 0.0, states)
-        for position in range(pointer[row], pointer[row + 1]):
-            add_scaled(out, to, weights, np.int64(index[position]) * labels, value[position], states)
+        add_rows(out, row * labels, weights, index, value, pointer[row], pointer[row + 1], states)
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST_MATH)

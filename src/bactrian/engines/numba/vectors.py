@@ -493,6 +493,29 @@ def add_outer(op: _Op) -> None:
     op.blocks(block)
 
 
+@_vectorised(plain_vectors.add_rows)
+def add_rows(op: _Op) -> None:
+    """(target, to, source, index, value, first, last, n): target[to:] = sum over p of value[p] * source[index[p] * n:].
+
+    p goes from ``first`` to ``last``, and the sum stays in registers.
+    """
+    arrays = (op.context.make_array(op.signature.args[i])(op.context, op.builder, op.args[i]) for i in (2, 3, 4))
+    rows, index, value = (array.data for array in arrays)
+
+    def block(b: _Vectors, offset: Any) -> None:
+        total = op.variable(ir.Constant(b.vector, [0.0] * b.width))
+        with cgutils.for_range_slice(op.builder, op.args[5], op.args[6], _INDEX(1)) as (p, _):
+            row = op.builder.sext(op.builder.load(op.builder.gep(index, [p])), _INDEX)
+            at = op.builder.gep(rows, [op.builder.add(op.builder.mul(row, op.n()), offset)])
+            entries = op.builder.load(op.builder.bitcast(at, b.vector.as_pointer()))
+            entries.align = _BYTES
+            term = b.times(b.splat(op.builder.load(op.builder.gep(value, [p]))), entries)
+            op.builder.store(b.plus(op.builder.load(total), term), total)
+        b.store(op.builder.load(total), 0, offset)
+
+    op.blocks(block)
+
+
 @_vectorised(plain_vectors.fill)
 def fill(op: _Op) -> None:
     """(target, to, number, n): target[to:] = number."""
