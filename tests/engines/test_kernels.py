@@ -29,7 +29,7 @@ from bactrian.camel.profiled import ProfiledObjective
 from bactrian.engines.numba.arithmetic import exp, logsumexp
 from bactrian.engines.numba.linear import Linear, believe
 from bactrian.engines.numba.sparse import rows_times_weights
-from bactrian.engines.numba.threads import Workers, balanced_blocks
+from bactrian.engines.numba.threads import Workers, balanced_blocks, blocks_of_rows
 from bactrian.graphs.packing import pack, projection_map
 from bactrian.graphs.scores import Inputs, TiedTable
 from bactrian.solvers.lbfgs import Memory, Outcome, minimise
@@ -155,6 +155,14 @@ def test_tied_tables_and_their_transpose(tying: str, labels: int) -> None:
     pairs = labels * (labels + 1) // 2
     sizes = {"full": labels**2, "symmetric": pairs, "diagonal": labels, "potts": 1, "pooled": pairs + 1}
     assert table.n_tied == sizes[tying]
+
+
+@pytest.mark.parametrize("n", [0, 1, 5, 300])
+@pytest.mark.parametrize("least", [1.0, 40.0, 1000.0])
+def test_blocks_of_rows_are_those_of_their_costs(n: int, least: float) -> None:
+    sizes = np.random.default_rng(n).integers(0, 9, n)
+    bounds = np.concatenate([[0], np.cumsum(sizes)])
+    assert blocks_of_rows(bounds, 4, least).tolist() == balanced_blocks(sizes + 1.0, 4, least).tolist()
 
 
 @pytest.mark.parametrize("items", [0, 1, 2, 31, 32, 33, 1000])

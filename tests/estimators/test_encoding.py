@@ -161,6 +161,18 @@ def test_plain_dicts_are_encoded_as_their_features(X: list[list[dict[str, Any]]]
         assert again.lengths.tolist() == [len(sequence) for sequence in X]
 
 
+def test_many_dicts_of_different_sizes_are_encoded_as_each_alone() -> None:
+    rng = np.random.default_rng(0)
+    lengths = [1, 0, 150, 63, 64, 65]
+    X = [[{f"k{i}": float(i + t) for i in range(rng.integers(0, 6))} for t in range(n)] for n in lengths]
+    vocabulary, rows = fit_vocabulary(X, 1)
+    again = vocabulary.encode(X)
+    np.testing.assert_array_equal(again.lengths, lengths)
+    alone = [vocabulary.encode([[token]]).inputs.toarray() for sequence in X for token in sequence]
+    np.testing.assert_array_equal(again.inputs.toarray(), np.concatenate(alone))
+    np.testing.assert_array_equal(rows.inputs.toarray(), again.inputs.toarray())
+
+
 def test_nested_entries_come_after_plain_ones() -> None:
     vocabulary, rows = fit_vocabulary([[{"a": "x"}, {"b": ["y", "z"], "c": ("u", "v")}]], 1)
     assert vocabulary.names == ["a:x", "b:y", "b:z", "c:u", "c:v"]

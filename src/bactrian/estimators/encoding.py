@@ -28,7 +28,7 @@ from functools import cached_property
 from itertools import chain, compress, count, islice, repeat
 from operator import is_
 from threading import Lock
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import scipy.sparse as sp
@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 from bactrian.arrays import Bools, Floats, Ints
 from bactrian.engines.numba.names import fill_slots, find_names
 from bactrian.engines.numba.sparse import entries_times_weights
-from bactrian.engines.numba.threads import Workers, balanced_blocks
+from bactrian.engines.numba.threads import Workers, blocks_of_rows
 from bactrian.graphs.inputs import N_BLOCKS, BundledRows, Inputs, checked_rows
 from bactrian.graphs.ragged import pointer
 
@@ -49,6 +49,8 @@ Wait = Callable[[], Ints]
 
 #: Strings that are taken at a time, few enough to stay near the processor from one pass to the next.
 AT_ONCE = 8192
+#: The same of tokens that are dicts, each of which is visited twice.
+_TOKENS_AT_ONCE = 64
 #: Different entries of dicts that are remembered from call to call.
 _MOST_ENTRIES = 1 << 20
 #: Different keys of whole dicts that are.
@@ -146,12 +148,19 @@ class DictEntries:
         self._keys: dict[Any, _Values] = {}
         self._shapes: dict[Any, tuple[_Values, ...]] = _Shapes(self)
 
-    def numbers(self, tokens: list[dict[Any, Any]]) -> Ints:
-        """Numbers of the entries of all tokens; TypeError where one holds several features or none."""
-        # Most tokens have the same keys in the same order: those are looked up together.
-        places = chain.from_iterable(map(self._shapes.__getitem__, map(tuple, tokens)))
-        values = chain.from_iterable(map(dict.values, tokens))
-        return np.fromiter(map(dict.__getitem__, places, values), np.int64)
+    def numbers(self, tokens: list[dict[Any, Any]]) -> tuple[Ints, Ints]:
+        """How many entries each token has, and their numbers; TypeError where one holds several features or none."""
+        sizes: list[int] = []
+        numbers: list[Ints] = []
+        for first in range(0, len(tokens), _TOKENS_AT_ONCE):
+            some = tokens[first : first + _TOKENS_AT_ONCE]
+            # Most tokens have the same keys in the same order: those are looked up together.
+            places = list(map(self._shapes.__getitem__, map(tuple, some)))
+            sizes += map(len, places)
+            values = chain.from_iterable(map(dict.values, some))
+            found = map(dict.__getitem__, chain.from_iterable(places), values)
+            numbers.append(np.fromiter(found, np.int64, sum(sizes[first:])))
+        return np.array(sizes), numbers[0] if len(numbers) == 1 else np.concatenate(numbers)
 
     def under(self, keys: tuple[Any, ...]) -> tuple[_Values, ...]:
         """What is under each of the keys."""
@@ -248,7 +257,7 @@ class Numbered:
         numbered = self.bounds, self.numbers, self.columns, self.values
         workers.run(
             lambda _, first, last: entries_times_weights(*numbered, weights, out, first, last),
-            balanced_blocks(np.diff(self.bounds) + 1.0, N_BLOCKS, AT_ONCE),
+            blocks_of_rows(self.bounds, N_BLOCKS, AT_ONCE),
         )
 
 
@@ -262,7 +271,7 @@ class NamedTokens:
     """Columns and values of the features of all tokens, in their order."""
 
     def __init__(self, names: Names | GrowingNames, X: Any, what: str) -> None:
-        self._n_tokens, self._sizes = array("q"), array("q")
+        self._n_tokens, self._sizes = array("q"), cast(Any, array("q"))
         self._given: Any = None  # values, once there are dicts: all are 1 without
         self._numbered: tuple[Ints, Ints, Floats] | None = None
         if self._encode_dicts(names.entries, X):
@@ -278,10 +287,10 @@ class NamedTokens:
         if set(map(type, tokens)) != {dict}:
             return False
         try:
-            numbers = entries.numbers(tokens)
+            self._sizes, numbers = entries.numbers(tokens)
         except TypeError:  # one by one, nested or wrong
             return False
-        self._n_tokens, self._sizes = array("q", map(len, X)), array("q", map(len, tokens))
+        self._n_tokens = array("q", map(len, X))
         self._numbered = numbers, entries.columns, entries.values
         return True
 

@@ -10,7 +10,7 @@ from sklearn.base import clone
 
 from bactrian.arrays import Floats, Ints
 from bactrian.engines.numba.forest_optimum import best_labels
-from bactrian.engines.numba.threads import Workers, balanced_blocks
+from bactrian.engines.numba.threads import Workers, blocks_of_rows
 from bactrian.errors import ArgumentError, ArgumentTypeError, check_choice, check_number, warn
 from bactrian.estimators.encoding import Rows, fit_vocabulary
 from bactrian.estimators.labels import Labels
@@ -115,7 +115,7 @@ class LinearChainCRF(SequenceCRF):
         scores = rows["X"].times(nodes, workers)
         workers.run(
             lambda _, first, last: best_labels(scores, table, bounds, first, last, TIE, codes, sure),
-            balanced_blocks(np.diff(bounds) + 1.0, N_BLOCKS, _LEAST_TOKENS),
+            blocks_of_rows(bounds, N_BLOCKS, _LEAST_TOKENS),
         )
         return codes if sure.all() else None
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from bactrian.arrays import Bools, Floats, Ints, real_numbers
 from bactrian.engines.numba.sparse import rows_times_states, rows_times_weights
-from bactrian.engines.numba.threads import Workers, balanced_blocks
+from bactrian.engines.numba.threads import Workers, balanced_blocks, blocks_of_rows
 
 Compressed = tuple[Ints, NDArray[np.int32], Floats]
 
@@ -107,7 +107,7 @@ class Inputs:
         if sp.issparse(matrix):
             self._rows = (matrix.indptr.astype(np.int64), matrix.indices.astype(np.int32), matrix.data)
             self._n_columns = int(matrix.shape[1])
-            self._row_blocks = balanced_blocks(np.diff(self._rows[0]) + 1.0, N_BLOCKS, _LEAST)
+            self._row_blocks = blocks_of_rows(self._rows[0], N_BLOCKS, _LEAST)
         else:
             self.dense = np.ascontiguousarray(matrix, dtype=np.float64)
             self._row_blocks = balanced_blocks(np.full(self.shape[0], self.shape[1] + 1.0), N_BLOCKS, _LEAST)
@@ -121,7 +121,7 @@ class Inputs:
 
     @cached_property
     def _column_blocks(self) -> Ints:
-        return balanced_blocks(np.diff(self._columns[0]) + 1.0, N_BLOCKS, _LEAST)
+        return blocks_of_rows(self._columns[0], N_BLOCKS, _LEAST)
 
     def mean_square(self, weights: Floats, n_columns: int | None = None) -> float:
         """Weighted mean over rows, which are not bundled, of the sum of squared entries; 1 where that is 0.

@@ -8,7 +8,7 @@ which never builds F; :class:`SpreadScores` and :class:`RepeatedScores` pass eit
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Protocol
 
 import numpy as np
@@ -169,6 +169,7 @@ class TiedTable:
         return float(len(self.index) ** -0.5)
 
     @staticmethod
+    @cache
     def make(tying: str, n_labels: int) -> TiedTable:
         """The tying by its name."""
         square = (n_labels, n_labels)
@@ -189,6 +190,8 @@ class TiedTable:
 
     def expand(self, tied: Floats) -> Floats:
         """Tied weights (..., n_tied) to tables (..., n_labels * n_labels)."""
+        if self.tying == "full":
+            return tied
         padded = np.concatenate([tied, np.zeros((*tied.shape[:-1], 1))], axis=-1)
         tables: Floats = padded[..., self.index.ravel()]
         if self.is_pooled:

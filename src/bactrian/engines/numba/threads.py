@@ -140,3 +140,11 @@ def balanced_blocks(cost: Floats, n_blocks: int, least: float = 0.0) -> Ints:
     targets = total[-1] * np.arange(1, n_blocks) / n_blocks
     inner = np.searchsorted(total, targets, side="left") + 1
     return np.unique(np.concatenate([[0], inner, [cost.size]])).astype(np.int64)
+
+
+def blocks_of_rows(bounds: Ints, n_blocks: int, least: float) -> Ints:
+    """The same for rows of entries between these bounds, that cost one each and one a row."""
+    n = bounds.size - 1
+    if n > 0 and bounds[n] + n < 2.0 * least:  # as quickly as can be: the rows of one sentence
+        return np.array([0, n])
+    return balanced_blocks(np.diff(bounds) + 1.0, n_blocks, least)
