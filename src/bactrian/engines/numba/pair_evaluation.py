@@ -246,8 +246,6 @@ def give_hubs(part: Part, linear: Linear, instance: int, consistent: bool, state
     begin, end = layout.instance_hubs[instance], layout.instance_hubs[instance + 1]
     first, last = layout.hub_links[begin], layout.hub_links[end]
     base = place(layout.link_offset, first, states)
-    if not _is_narrow(part, instance):
-        return False
     if consistent:
         if not load_messages(part, linear, instance, states):
             return False
@@ -255,12 +253,8 @@ def give_hubs(part: Part, linear: Linear, instance: int, consistent: bool, state
         message[: place(layout.link_offset, last, states) - base] = 1.0
         scale[: last - first] = 0.0
     else:
-        link_offset, hub_offset, link_hub, hub_scores = (
-            layout.link_offset,
-            layout.hub_offset,
-            layout.link_hub,
-            part.tables.hub_scores,
-        )
+        link_offset, hub_offset = layout.link_offset, layout.hub_offset
+        link_hub, hub_scores = layout.link_hub, part.tables.hub_scores
         link_cluster, cluster_number, shares = layout.link_cluster, part.numbers.cluster, part.shares
         for link in range(first, last):
             at, n = place(link_offset, link, states) - base, size_of(link_offset, link, states)
@@ -284,16 +278,6 @@ def give_pairs(part: Part, linear: Linear, instance: int, consistent: bool, tall
         value = _evaluate_clusters(part, linear, instance, tally.outer, states)
     part.beliefs.value[instance] += value
     return not math.isnan(value)
-
-
-@inner()
-def _is_narrow(part: Part, instance: int) -> bool:
-    """Whether all tables of an instance fit into the range of floating point."""
-    cluster_table, narrow = part.layout.cluster_table, part.tables.narrow
-    for cluster in range(part.layout.instance_clusters[instance], part.layout.instance_clusters[instance + 1]):
-        if not narrow[cluster_table[cluster]]:
-            return False
-    return True
 
 
 @inner(fastmath=CAREFUL)
@@ -372,7 +356,7 @@ def _evaluate_clusters(part: Part, linear: Linear, instance: int, outer: Floats,
         at, of = place(link_offset, row, states), place(link_offset, column, states)
         m, n = size_of(link_offset, row, states), size_of(link_offset, column, states)
         total = _evaluate_pair(part.beliefs.link_marginal, linear, table_offset[table], at, of, base, m, n)
-        if math.isnan(total):
+        if math.isnan(total) or not part.tables.narrow[table]:
             return np.nan
         totals[cluster - begin] = total
         scales = scale[row - first] + scale[column - first] + shift[table]
@@ -406,7 +390,7 @@ def _evaluate_alike(part: Part, linear: Linear, instance: int, tally: Tally, sta
             at, of = place(link_offset, row, states), place(link_offset, column, states)
             m, n = size_of(link_offset, row, states), size_of(link_offset, column, states)
             total = _evaluate_pair(part.beliefs.link_marginal, linear, table_offset[table], at, of, base, m, n)
-            if math.isnan(total):
+            if math.isnan(total) or not part.tables.narrow[table]:
                 return np.nan
             log_z[table], like_row[table], like_column[table] = math.log(total), at, of
     value = 0.0

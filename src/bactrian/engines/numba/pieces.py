@@ -34,8 +34,8 @@ from bactrian.engines.numba.tables import Limits, Part
 from bactrian.engines.numba.threads import Workers, balanced_blocks
 from bactrian.engines.numba.vectors import States, place
 
-#: Hubs of a piece, about, and the most pieces of an instance.
-_PIECE = 5_000
+#: Hubs of four pieces, and the most pieces of an instance; there are two in a half at least.
+_FOUR_PIECES = 20_000
 _MOST_PIECES = 32
 #: What is done piece by piece. In the first five a piece's messages are all that it reads and writes.
 _LOAD, _CHECK, _STORE, _GIVE, _JOIN, _MATCH, _SWEEP, _FINISH, _COUNT = range(9)
@@ -107,27 +107,25 @@ def cut(layout: Layout, instance: int) -> tuple[Ints, Ints] | None:
 
     None where the graph is too small, or so entangled that pieces touch others than their neighbours.
     """
-    hubs = slice(*layout.instance_hubs[instance : instance + 2])
-    n_hubs = int(hubs.stop - hubs.start)
-    n_pieces = min(_MOST_PIECES, n_hubs // _PIECE)
-    degree = np.diff(layout.hub_links[hubs.start : hubs.stop + 1])
-    links = slice(*layout.hub_links[[hubs.start, hubs.stop]])
-    here = layout.link_hub[links] - hubs.start
-    there = layout.link_hub[layout.link_partner[links]] - hubs.start
-    order = np.arange(n_hubs)
+    begin, end = layout.instance_hubs[instance : instance + 2]
+    order = np.arange(end - begin)
+    n_pieces = min(_MOST_PIECES, 4 * (order.size // _FOUR_PIECES))
+    pointer = layout.hub_links[begin : end + 1]
+    degree, partners = np.diff(pointer), layout.link_partner[pointer[0] : pointer[-1]]
+    here, there = np.repeat(order, degree), layout.link_hub[partners] - begin
     for reorders in (False, True):
         if reorders:
-            pointer = layout.hub_links[hubs.start : hubs.stop + 1] - links.start
-            graph = sp.csr_array((np.ones(there.size, dtype=np.int8), there, pointer), shape=(n_hubs, n_hubs))
+            ones, shape = np.ones(there.size, dtype=np.int8), (degree.size, degree.size)
+            graph = sp.csr_array((ones, there, pointer - pointer[0]), shape=shape)
             order = sp.csgraph.reverse_cuthill_mckee(graph, symmetric_mode=True)
         bounds = balanced_blocks(degree[order] + 1.0, n_pieces)
         sizes = np.diff(bounds)
-        piece = np.empty(n_hubs, dtype=np.int64)
+        piece = np.empty_like(degree)
         piece[order] = np.repeat(np.arange(sizes.size), sizes)
         if sizes.size >= 4 and np.abs(piece[here] - piece[there]).max(initial=0) <= 1:
             chosen = np.argsort(np.arange(sizes.size) % 2, kind="stable")
             order = np.concatenate([order[bounds[p] : bounds[p + 1]] for p in chosen])
-            return hubs.start + order, hubs.start + np.concatenate([[0], np.cumsum(sizes[chosen])])
+            return begin + order, begin + np.concatenate([[0], np.cumsum(sizes[chosen])])
     return None
 
 
@@ -137,9 +135,7 @@ class Pieces:
     def __init__(self, layout: Layout, instance: int, bounds: Ints) -> None:
         self.instance, self.bounds = instance, bounds
         first, last = layout.instance_clusters[instance : instance + 2]
-        n = self.n_pieces = bounds.size - 1
-        self._clusters = np.linspace(first, last, n + 1).astype(np.int64)
-        self._halves = (0, (n + 1) // 2), ((n + 1) // 2, n)
+        self._clusters = np.linspace(first, last, bounds.size).astype(np.int64)
         self._whole: Linear | None = None
 
     def _space(self, part: Part) -> Linear:
@@ -156,7 +152,7 @@ class Pieces:
     def evaluate(self, part: Part, limits: Limits, counts: Floats, states: States, workers: Workers) -> bool:
         """What :func:`.pair_evaluation.evaluate_pairs` does, for this instance."""
         whole = self._whole = self._whole or self._space(part)
-        beliefs, n = part.beliefs, self.n_pieces
+        beliefs, n = part.beliefs, self.bounds.size - 1
         found = beliefs._replace(value=np.empty(n), violation=np.empty(n), residual=np.zeros(n))
         plan, m = part.plan, self.instance
         pieces = part._replace(
@@ -166,7 +162,7 @@ class Pieces:
             weights=np.full(n, part.weights[m]),
         )
         piece_counts = np.zeros((n, counts.size))
-        chunks = 1 if workers.n_threads == 1 else 3 * workers.n_threads
+        chunks = 1 if workers.n_threads == 1 else 4 * workers.n_threads
 
         def run(phase: int, first: int = 0, last: int = n, limits: Limits = limits, backward: bool = False) -> bool:
             fits = []
@@ -174,10 +170,10 @@ class Pieces:
             def task(_: int, start: int, stop: int) -> None:
                 fits.append(evaluate_pieces(pieces, limits, whole, piece_counts, start, stop, phase, backward, states))
 
-            workers.run(task, np.linspace(first, last, min(chunks, last - first) + 1).astype(np.int64))
+            workers.run(task, np.append(np.arange(first, last, -(-(last - first) // chunks)), last))
             return all(fits)
 
-        sweeps = 0
+        sweeps, halves = 0, ((0, (n + 1) // 2), ((n + 1) // 2, n))
         if limits.max_sweeps > 0:
             closing = int(limits.damping > 0.0)
             asked = 0.5 * limits.tolerance if closing else limits.tolerance
@@ -186,7 +182,7 @@ class Pieces:
             while fast and sweeps < limit:
                 now = limits if sweeps + closing < limit else limits._replace(damping=0.0)
                 backward = sweeps % 2 == 0
-                for first, last in self._halves[::-1] if backward else self._halves:
+                for first, last in halves[::-1] if backward else halves:
                     fast = fast and run(_SWEEP, first, last, now, backward)
                 sweeps += 1
                 if found.residual.max() <= asked or beliefs.late[0]:
