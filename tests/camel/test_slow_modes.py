@@ -12,7 +12,7 @@ from bactrian.camel.linearisation import Linearisation
 from bactrian.camel.prior import Prior
 from bactrian.camel.profiled import ProfiledObjective
 from bactrian.camel.schedule import SCHEDULE
-from bactrian.engines.numba.tables import summarise
+from bactrian.engines.numba.tables import Limits, summarise
 from bactrian.engines.numba.threads import Workers
 from bactrian.experiments.bench.learners import BenchSettings, make_problem
 from bactrian.experiments.bench.random_fields import FieldSize
@@ -162,3 +162,24 @@ def test_damped_sweeps_at_a_saddle_leap_too(seed):
     for m, result in enumerate(found):
         learned = np.stack([crf.solution_.beliefs[m][v] for v in range(truth.size)])
         assert np.abs(learned - np.stack(result.variables)).max() < 1e-3
+
+
+@pytest.mark.parametrize("damping", [0.3, 0.5, 0.9])
+def test_damped_inference_ends_where_plain_inference_does(damping):
+    problem = make_problem(BenchSettings(), FieldSize.parse("4x4"), "shared", 1.0, 0)
+    weights = np.array([0.5, 1.0, 1.0])
+    options = {"tolerance": 1e-10, "max_iterations": 5_000}
+    plain = bt.infer(problem.data.model, weights, "trw", **options)
+    damped = bt.infer(problem.data.model, weights, "trw", damping=damping, **options)
+    assert damped.converged
+    assert damped.log_partition == pytest.approx(plain.log_partition, abs=1e-7)
+    np.testing.assert_allclose(np.stack(damped.variables), np.stack(plain.variables), atol=1e-7)
+
+
+def test_sweeps_that_linear_space_does_not_take_are_not_taken_for_done():
+    dual = strong_field()
+    everyone = np.ones(1, dtype=np.bool_)
+    dual.part.set_weights(WEIGHTS)
+    for damping, done in ((0.0, True), (0.5, True), (0.3, False)):
+        dual.part.sweep_linearly(everyone, Limits(1e-9, 5, damping=damping))
+        assert dual.part.beliefs.done[0] == done

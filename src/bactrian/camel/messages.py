@@ -298,7 +298,7 @@ class Messages:
         """
         part, n_blocks = self.arrays, self.data.blocks.size - 1
         rows = np.zeros_like(self._block_counts) if counts is None else counts
-        part.beliefs.done[:] = False
+        part.beliefs.done[selected] = False
         pairs = selected.copy()
         for pieces, row in zip(self._pieces, rows[n_blocks:], strict=True):
             if selected[pieces.instance]:

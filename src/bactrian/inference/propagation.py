@@ -75,9 +75,10 @@ def sequential(problem: Problem, messages: Messages, progress: SweepProgress, to
     tree_sweeps = 2 if progress.exact_sweeps.any() else 1 << 30
 
     def advance(sweeps: int) -> None:
-        selected = (progress.status == RUNNING) & (progress.damping == 0.0) & messages.pairwise
+        selected = (progress.status == RUNNING) & messages.pairwise
         limits = Limits(tolerance, sweeps, tree_sweeps)
-        messages.sweep_linearly(selected, limits)
+        for damping in np.unique(progress.damping[selected]).tolist():
+            messages.sweep_linearly(selected & (progress.damping == damping), limits._replace(damping=damping))
         problem.workers.run(
             lambda _, first, last: run_sequential(messages.arrays, limits, progress, selected, first, last),
             problem.data.blocks,
