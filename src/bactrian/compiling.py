@@ -18,10 +18,11 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Callable
-from functools import cache
+from functools import cache, wraps
 from importlib import import_module
 from threading import Timer
 from time import perf_counter
+from types import FunctionType
 from typing import Any, TypeVar
 
 import numpy as np
@@ -58,6 +59,8 @@ _LEAN = COMPILED and all(
     )
 )
 
+#: Entries of arrays that a :func:`setup` goes through as Python in all, a tenth of a second.
+_LITTLE = 10_000
 #: Seconds of compiling after which a line says what is happening.
 _SILENT = 3.0
 
@@ -81,6 +84,34 @@ def inner(*, allocates: bool = False, **options: Any) -> Callable[[Function], Fu
     holds: to count them for a tuple of many arrays takes longer than the arithmetic of a small star.
     """
     return njit(**{"nogil": True, "error_model": "numpy", "_nrt": allocates, "forceinline": False, **options})
+
+
+def setup(function: Function) -> Function:
+    """``njit`` of work on integers before all else, which is left to Python while it is little: the results are equal.
+
+    To compile it takes a thousand times as long as a small graph does as Python.
+    """
+    kernel: Any = njit(cache=True, nogil=True)(function)
+    if not COMPILED:
+        return kernel  # type: ignore[no-any-return]
+    plain, entries = cache(lambda: _as_python(function)), 0
+
+    @wraps(function)
+    def call(*arguments: Any) -> Any:
+        nonlocal entries
+        if entries < _LITTLE:
+            entries += sum(argument.size for argument in arguments if isinstance(argument, np.ndarray))
+        return plain()(*arguments) if entries < _LITTLE else kernel(*arguments)
+
+    call.kernel = kernel  # type: ignore[attr-defined]
+    return call  # type: ignore[return-value]
+
+
+def _as_python(function: Any) -> Any:
+    """A function that calls none that is compiled."""
+    named = {name: function.__globals__.get(name) for name in function.__code__.co_names}
+    plain = {name: _as_python(value.py_func) for name, value in named.items() if hasattr(value, "py_func")}
+    return np.errstate(all="ignore")(FunctionType(function.__code__, {**function.__globals__, **plain}))
 
 
 def _kept(function: Any, options: dict[str, Any]) -> Any:

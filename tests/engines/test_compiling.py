@@ -7,7 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+from bactrian import compiling
+from bactrian.engines.numba.names import fill_slots, find_names
+from bactrian.engines.numba.orders import sweep_order
+from bactrian.graphs.elimination import junction_tree
 
 #: As for a user who may write neither beside the sources nor to a home: of Numba's places a named folder is left.
 _PRODUCT = """
@@ -231,6 +237,60 @@ def test_named_tuples_are_passed_as_pointers() -> None:
         [sys.executable, "-c", other + _TUPLES], capture_output=True, text=True, timeout=120, env=environment
     )
     assert done.stdout == expected.replace("0 True", "0 False"), done.stdout + done.stderr
+
+
+_SETUP = """
+import numpy as np
+from bactrian.compiling import njit, setup
+
+@njit()
+def double(x):
+    assert x.size < 9_000
+    return 2 * x
+
+@setup
+def quadruple(x):
+    return double(double(x))
+
+few = np.arange(100)
+print(quadruple(few).sum(), quadruple.kernel.signatures, double.signatures)
+print((quadruple(np.arange(8_999)) == quadruple.kernel(np.arange(8_999))).all(), len(quadruple.kernel.signatures))
+several = [quadruple(few).sum() for _ in range(20)]
+print(set(map(int, several)))
+"""
+
+
+def test_little_setup_is_left_to_python(tmp_path: Path) -> None:
+    """To compile the elimination of five variables takes seconds."""
+    script = tmp_path / "script.py"  # what is kept is kept beside a file
+    script.write_text(_SETUP)
+    environment = {**os.environ, "NUMBA_DISABLE_JIT": "0"}
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120, env=environment)
+    assert done.stdout == "19800 [] []\nTrue 1\n{19800}\n", done.stdout + done.stderr
+
+
+def test_setup_as_python_does_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[list[object]] = []
+    for little in (0, 10**9):
+        monkeypatch.setattr(compiling, "_LITTLE", little)
+        rng, results = np.random.default_rng(5), []
+        for n in (3, 12, 25):
+            scopes = [tuple(map(int, rng.choice(n, size=2, replace=False))) for _ in range(2 * n)]
+            results.append(junction_tree(rng.integers(2, 5, n).tolist(), scopes, restarts=3))
+            ends = np.array(scopes).ravel()
+            links, pairs = np.argsort(ends, kind="stable"), np.arange(0, ends.size + 1, 2)
+            bounds = np.searchsorted(ends[links], np.arange(n + 1))
+            order = sweep_order(np.array([0, n]), bounds, links // 2, ends[links], pairs, np.argsort(links))
+            results.append([part.tolist() for part in order])
+        names = [f"name {k}" for k in range(40)]
+        text, wanted = (
+            np.frombuffer("".join(f"{name}\0" for name in some).encode(), np.uint8) for some in (names, names[::-3])
+        )
+        slots, out = np.full((64, 2), -1, np.int32), np.empty(14, np.int64)
+        results += [fill_slots(text, 40, slots), find_names(wanted, text, slots, out), slots.tolist(), out.tolist()]
+        found.append(results)
+    assert found[0] == found[1]
+    assert found[0][-1] == list(range(40))[::-3]
 
 
 _NUMBERS = """

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from bactrian.arrays import Bools, Floats, Ints
-from bactrian.compiling import njit
+from bactrian.compiling import njit, setup
 
 
-@njit(cache=True, nogil=True)
+@setup
 def assign_scopes(flat: Ints, offsets: Ints, free: Bools, order: Ints, clique_of: Ints) -> Ints:
     """Clique of each scope: that of its variable eliminated first, which had the others as neighbours."""
     position = np.empty(free.size, np.int64)
@@ -24,7 +24,7 @@ def assign_scopes(flat: Ints, offsets: Ints, free: Bools, order: Ints, clique_of
     return assignment
 
 
-@njit(cache=True, nogil=True)
+@setup
 def supernodes(order: Ints, bag_offsets: Ints, bags: Ints, n: int) -> tuple[Ints, Ints, Ints]:
     """Maximal cliques of an elimination (Blair & Peyton 1993, section 4).
 
@@ -61,7 +61,7 @@ def supernodes(order: Ints, bag_offsets: Ints, bags: Ints, n: int) -> tuple[Ints
     return clique_of, first_of[:n_cliques].copy(), parent
 
 
-@njit(cache=True, nogil=True)
+@setup
 def adjacency(flat: Ints, offsets: Ints, free: Bools) -> tuple[Ints, Ints, Ints]:
     """Neighbours of the free variables: those of v are ``pool[start[v] : start[v] + degree[v]]``."""
     n = free.size
@@ -107,7 +107,7 @@ def _room(pool: Ints, used: int, more: int) -> Ints:
     return larger
 
 
-@njit(cache=True, nogil=True)
+@setup
 def initial_fill(start: Ints, degree: Ints, pool: Ints) -> Ints:
     """Count the pairs of neighbours that are not joined, d(d - 1)/2 less the triangles, for every variable.
 
@@ -213,7 +213,7 @@ def _sort_into(bag: Ints, neighbours: Ints, degree: Ints) -> None:
         bag[i] = u
 
 
-@njit(cache=True, nogil=True)
+@setup
 def eliminate(
     start: Ints,
     degree: Ints,

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bactrian.arrays import Ints
-from bactrian.compiling import njit
+from bactrian.compiling import njit, setup
 
 Bytes = NDArray[np.uint8]
 Slots = NDArray[np.int32]
@@ -19,7 +19,7 @@ _BASIS, _PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)  # Fowl
 _FOLD = np.uint64(29)
 
 
-@njit(cache=True, nogil=True)
+@setup
 def fill_slots(text: Bytes, n_names: int, slots: Slots) -> bool:
     """Enter the names that lie in ``text``; False where one is there twice.
 
@@ -39,7 +39,7 @@ def fill_slots(text: Bytes, n_names: int, slots: Slots) -> bool:
     return True
 
 
-@njit(cache=True, nogil=True)
+@setup
 def find_names(wanted: Bytes, text: Bytes, slots: Slots, out: Ints) -> None:
     """Number of each name in ``wanted``, each with a zero byte behind it, or -1."""
     last = slots.shape[0] - 1

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from bactrian.arrays import Bools, Ints
-from bactrian.compiling import njit
+from bactrian.compiling import njit, setup
 from bactrian.engines.numba.layout import Layout
 
 
-@njit(cache=True, nogil=True)
+@setup
 def sweep_order(
     instance_hubs: Ints,
     hub_links: Ints,
