@@ -15,13 +15,14 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from bactrian.arrays import Floats, Ints
+from bactrian.camel.run import NoBeliefs
 from bactrian.errors import check_flag, warn
 from bactrian.estimators.priors import VARIANCE, Block, Fold, cross_validated, is_by_block, variances
 from bactrian.estimators.saving import Arrays, ModelFileError, SavedModel, read_model, write_model
 from bactrian.graphs.elimination import MemoryBudgetError
 from bactrian.graphs.graph_data import GraphData
 from bactrian.inference.infer import StackedMarginals, graph_marginals
-from bactrian.learners.agreement import UNATTAINED, depends_on_start
+from bactrian.learners.agreement import APART, UNATTAINED, depends_on_start
 from bactrian.learners.learn import check_options, followed, learn
 from bactrian.solvers.solution import AttainmentWarning, Callback, ConvergenceWarning, Solution, Status
 
@@ -172,6 +173,11 @@ class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         """Whether predictions may replay the path of learning."""
         return False
 
+    @property
+    def _finds_learned(self) -> bool:
+        """Whether predictions are what inference with the entropy of the learner says."""
+        return self._follows
+
     def settled(self, data: Any, solution: Solution) -> Solution:
         """What to adopt of a ``solution`` that was learned from what ``encode`` gave: one that inference can follow.
 
@@ -199,9 +205,11 @@ class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         known = data.labels[nodes] >= 0
         if part.edges.size == 0 or not known.any():
             return self
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)
-            found = predicted(part)
+        found = self._learned_labels(data, part)
+        if found is None:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ConvergenceWarning)
+                found = predicted(part)
         right, alone = (
             float(np.mean(labels[known] == data.labels[nodes][known]))
             for labels in (found, labels_of_nodes(part, self.weights_))
@@ -213,6 +221,18 @@ class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
                 AttainmentWarning,
             )
         return self
+
+    def _learned_labels(self, data: GraphData, part: GraphData) -> Ints | None:
+        """Labels of the first graphs by the beliefs of learning, where it is known that prediction finds the same."""
+        solution: Any = self.solution_
+        whole = data.labels is not None and bool((data.labels >= 0).all())
+        attained = solution.converged and solution.attained is not None and solution.attained >= 1.0 - APART
+        if not (self._finds_learned and whole and attained) or isinstance(solution.beliefs, NoBeliefs):
+            return None
+        ends = data.node_pointer
+        graphs = np.flatnonzero((ends[1:] > ends[:-1]) & (ends[1:] <= part.n_nodes)).tolist()
+        beliefs = [solution.beliefs[m].hubs() for m in graphs]
+        return np.asarray(np.concatenate(beliefs).argmax(axis=1), dtype=np.int64)
 
     def _infer_graphs(
         self, data: GraphData, weights: Floats, method: str, evidence: Any, edges: bool, **options: Any

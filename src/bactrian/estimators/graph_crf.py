@@ -10,9 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
-from bactrian.arrays import Floats, Ints, real_numbers
+from bactrian.arrays import Floats, real_numbers
 from bactrian.camel.camel import Camel
-from bactrian.camel.run import NoBeliefs
 from bactrian.errors import ArgumentError, check_choice, check_flag, check_number
 from bactrian.estimators.base import LearnedEstimator
 from bactrian.estimators.graph_arrays import StackedGraphs, node_weights, stack_graphs, weight_layers
@@ -31,7 +30,7 @@ from bactrian.graphs.graph_data import NODE_FACTORS, GraphData, checked_weights
 from bactrian.graphs.scores import TYINGS
 from bactrian.inference.decode import decode
 from bactrian.inference.infer import OF_WEIGHTS, StackedMarginals, check_inference
-from bactrian.learners.agreement import APART, can_follow
+from bactrian.learners.agreement import can_follow
 from bactrian.learners.diagnostics import Diagnosis, diagnose
 from bactrian.learners.learn import matched_inference
 from bactrian.solvers.solution import Callback
@@ -237,22 +236,9 @@ class GraphEstimator(LearnedEstimator):
 
     def judged(self, data: GraphData) -> Self:
         """Warn where edges make the labels of the data of learning worse by two points, of a sample of its graphs."""
-        solution: Any = self.solution_
-        known = data.labels is not None and bool((data.labels >= 0).all()) and solution.converged
-        has_beliefs = not isinstance(solution.beliefs, NoBeliefs)
-        found = known and has_beliefs and solution.attained is not None and solution.attained >= 1.0 - APART
-
-        def predicted(part: GraphData) -> Ints:
-            if found and self.inference == "matched":  # inference finds what was learned
-                ends = data.node_pointer
-                graphs = np.flatnonzero((ends[1:] > ends[:-1]) & (ends[1:] <= part.n_nodes)).tolist()
-                beliefs = [solution.beliefs[m].hubs() for m in graphs]
-                return np.asarray(np.concatenate(beliefs).argmax(axis=1), dtype=np.int64)
-            return np.asarray(self._marginals_of(part, None, tolerance=LABEL_TOLERANCE).nodes.argmax(axis=1))
-
         return self._judged(
             data,
-            predicted,
+            lambda part: np.asarray(self._marginals_of(part, None, tolerance=LABEL_TOLERANCE).nodes.argmax(axis=1)),
             "use inference='matched', method='convex', or a stronger prior on the edges; diagnose() looks closer",
         )
 

@@ -340,6 +340,10 @@ all_possible_transitions, warm_start, verbose
             )
         return data
 
+    @property
+    def _finds_learned(self) -> bool:
+        return self.decoding == "max-marginals" and self.inference in ("matched", matched_inference(self.method_)[0])
+
     def _labels_of(self, data: GraphData, evidence: Any) -> list[Ints]:
         if self.decoding != "max-marginals":
             return decode(data, self.weights_, self.decoding, evidence, n_threads=self.n_threads)
