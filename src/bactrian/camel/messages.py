@@ -19,7 +19,7 @@ from bactrian.camel.schedule import SCHEDULE, Schedule
 from bactrian.engines.files.space import Space
 from bactrian.engines.numba.layout import Layout
 from bactrian.engines.numba.linear import make_plan
-from bactrian.engines.numba.pair_evaluation import evaluate_pairs
+from bactrian.engines.numba.pair_evaluation import evaluate_given, evaluate_pairs
 from bactrian.engines.numba.pieces import Pieces, cut
 from bactrian.engines.numba.stars import evaluate_instances
 from bactrian.engines.numba.tables import (
@@ -146,6 +146,8 @@ class Messages:
         degree = np.diff(layout.hub_links)
         others = np.concatenate([[0], np.cumsum(~self._plan.hub_multiplies | (carving.hub != 1.0 - degree))])
         self._trees = layout.instance_is_tree & self.pairwise & (np.diff(others[layout.instance_hubs]) == 0)
+        if layout.n_link_states < schedule.worth_compiling and not self._trees.all():
+            self._trees[:] = False  # what other instances need serves few trees as well
         shared_entries = int(layout.table_offset[layout.table_shared])
         self._block_counts = np.zeros((data.blocks.size - 1 + len(self._pieces), shared_entries))
         self._table_blocks = balanced_blocks(np.diff(layout.table_offset).astype(float), N_BLOCKS, _LEAST_ENTRIES)
@@ -184,8 +186,9 @@ class Messages:
         np.subtract(tables.hub_scores, self.linearisation, out=tables.hub_scores)
         lowest = min(tables.log_entries.min(initial=0.0), tables.hub_scores.min(initial=0.0))
         tables.constrained[0] = lowest == -np.inf
+        offset, numbers = layout.table_offset, self.numbers.table
         self.workers.run(
-            lambda _, first, last: prepare_tables(layout, tables, self.numbers, first, last), self._table_blocks
+            lambda _, first, last: prepare_tables(offset, tables, numbers, first, last), self._table_blocks
         )
 
     def spread_scores(self) -> None:
@@ -304,7 +307,7 @@ class Messages:
             if selected[pieces.instance]:
                 pieces.evaluate(part, limits, row, self.states, self.workers)
             pairs[pieces.instance] = False
-        kernels = [(evaluate_pairs, pairs)]
+        kernels = [(evaluate_pairs if limits.max_sweeps > 0 else evaluate_given, pairs)]
         if limits.tree_sweeps <= limits.max_sweeps and limits.damping == 0.0 and not limits.marginals:
             kernels = [(evaluate_trees, pairs & self._trees), (evaluate_pairs, pairs & ~self._trees)]
 

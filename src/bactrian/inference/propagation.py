@@ -19,6 +19,7 @@ from bactrian.camel.entropy import Carving, carve, reported_numbers
 from bactrian.camel.messages import Messages, MessageTables
 from bactrian.engines.numba.residual import Queue, contractions, run_residual
 from bactrian.engines.numba.schedules import (
+    CONTRADICTION,
     CONVERGED,
     RUNNING,
     ParallelMessages,
@@ -75,16 +76,33 @@ def sequential(problem: Problem, messages: Messages, progress: SweepProgress, to
     tree_sweeps = 2 if progress.exact_sweeps.any() else 1 << 30
 
     def advance(sweeps: int) -> None:
-        selected = (progress.status == RUNNING) & messages.pairwise
-        limits = Limits(tolerance, sweeps, tree_sweeps)
+        running, limits = progress.status == RUNNING, Limits(tolerance, sweeps, tree_sweeps)
+        selected = running & messages.pairwise
         for damping in np.unique(progress.damping[selected]).tolist():
             messages.sweep_linearly(selected & (progress.damping == damping), limits._replace(damping=damping))
-        problem.workers.run(
-            lambda _, first, last: run_sequential(messages.arrays, limits, progress, selected, first, last),
-            problem.data.blocks,
-        )
+        if (running & ~messages.beliefs.done).any():
+            problem.workers.run(
+                lambda _, first, last: run_sequential(messages.arrays, limits, progress, first, last),
+                problem.data.blocks,
+            )
+        _record(messages, progress, running, tolerance)
 
     return advance
+
+
+def _record(
+    messages: Messages, progress: SweepProgress, ran: Bools, tolerance: float, *, parallel: bool = False
+) -> None:
+    """Note the outcome of the sweeps that instances made; those that are exact on trees leave no residual."""
+    layout, sweeps, residual = messages.data.layout, messages.beliefs.sweeps[ran], messages.beliefs.residual[ran]
+    progress.iterations[ran] += sweeps
+    progress.updates[ran] += sweeps * np.diff(layout.hub_links[layout.instance_hubs])[ran]
+    enough = (progress.exact_sweeps[ran] > 0) & (progress.exact_sweeps[ran] <= progress.iterations[ran])
+    residual = np.where(enough & (residual < np.inf) & (not parallel), 0.0, residual)
+    progress.residual[ran] = residual
+    progress.status[ran] = np.where(
+        residual == np.inf, CONTRADICTION, np.where(residual <= tolerance, CONVERGED, RUNNING)
+    )
 
 
 def parallel(problem: Problem, messages: Messages, progress: SweepProgress, tolerance: float) -> Advance:
@@ -92,19 +110,22 @@ def parallel(problem: Problem, messages: Messages, progress: SweepProgress, tole
     kept = _new_parallel(messages)
 
     def advance(sweeps: int) -> None:
-        limits = Limits(tolerance, sweeps)
+        running, limits = progress.status == RUNNING, Limits(tolerance, sweeps)
         problem.workers.run(
             lambda _, first, last: run_parallel(messages.arrays, limits, kept, progress, first, last, messages.states),
             problem.data.blocks,
         )
+        _record(messages, progress, running, tolerance, parallel=True)
 
     return advance
 
 
 def contractions_of(messages: Messages) -> Floats:
     """(n_tables,) how much of a difference between messages a table passes on at most, from 0 to 1."""
-    found = np.ones(messages.data.layout.n_tables)
-    contractions(messages.data.layout, messages.tables, messages.numbers, _LARGEST_MEASURED, found)
+    layout, entries, numbers = messages.data.layout, messages.tables.log_entries, messages.numbers.table
+    found = np.ones(layout.n_tables)
+    offset = layout.table_offset
+    contractions(layout.cluster_table, layout.cluster_rows, offset, entries, numbers, _LARGEST_MEASURED, found)
     return found
 
 

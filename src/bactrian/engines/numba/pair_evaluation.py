@@ -68,11 +68,35 @@ def evaluate_pairs(
         return
     linear, done = new_linear(part, first, last, False), part.beliefs.done
     held = np.empty(linear.product.size if halvings > 0 else 0)
-    tally = new_tally(part, counts)
+    outer = np.zeros(counts.size)
     for instance in range(first, last):
         if selected[instance]:
-            done[instance] = _evaluate_instance(part, limits, linear, instance, halvings, held, tally, states)
+            done[instance] = _sweep_instance(part, limits, linear, instance, halvings, held, outer, states)
+    add_counts(part, outer, counts)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def evaluate_given(
+    part: Part, limits: Limits, counts: Floats, selected: Bools, first: int, last: int, states: States
+) -> None:
+    """The same without sweeps, at the multipliers as they are."""
+    if halvings_of(limits.damping) < 0:
+        return
+    linear, beliefs, tally = new_linear(part, first, last, False), part.beliefs, new_tally(part, counts)
+    for instance in range(first, last):
+        if selected[instance]:
+            beliefs.done[instance] = _evaluate_given(part, linear, instance, limits.consistent, tally, states)
+            if beliefs.done[instance]:
+                beliefs.sweeps[instance], beliefs.residual[instance] = 0, 0.0
     add_tally(part, tally, counts)
+
+
+@inner()
+def add_counts(part: Part, outer: Floats, counts: Floats) -> None:
+    """Add the sum of u u' that goes with each shared table to its expected entries."""
+    entries = part.tables.exp_entries
+    for i in range(counts.size):
+        counts[i] += outer[i] * entries[i]
 
 
 @inner(allocates=True)
@@ -106,35 +130,37 @@ def halvings_of(damping: float) -> int:
 
 
 @inner()
-def _evaluate_instance(
-    part: Part, limits: Limits, linear: Linear, instance: int, halvings: int, held: Floats, tally: Tally, states: States
+def _sweep_instance(
+    part: Part,
+    limits: Limits,
+    linear: Linear,
+    instance: int,
+    halvings: int,
+    held: Floats,
+    outer: Floats,
+    states: States,
 ) -> bool:
     """See :func:`evaluate_pairs`; False where log space is needed."""
-    beliefs, sweeps, residual = part.beliefs, 0, 0.0
-    if limits.max_sweeps > 0:
-        limit = min(limits.max_sweeps, limits.tree_sweeps if part.layout.instance_is_tree[instance] else 1 << 30)
-        closing = 1 if halvings > 0 else 0
-        asked = 0.5 * limits.tolerance if closing else limits.tolerance
-        fast = load(part, linear, instance, False, states)
-        residual = np.inf
-        if beliefs.late[0]:
-            limit = min(limit, 1)
-        while fast and sweeps < limit:
-            halved = halvings if sweeps + closing < limit else 0
-            residual = sweep_pairs(part, linear, instance, sweeps % 2 == 0, halved, held, states)
-            sweeps += 1
-            fast = not math.isnan(residual)
-            if residual <= asked or beliefs.late[0]:
-                limit = min(limit, sweeps + closing)
-        fast = fast and store(part, linear, instance, True, states)
-        if fast:
-            finish_hubs(part, linear, instance, states)
-            finish_pairs(part, linear, instance, sweeps % 2 == 1, limits.marginals, tally.outer, states)
-    else:
-        fast = _evaluate_given(part, linear, instance, limits.consistent, tally, states)
-    if fast:
-        beliefs.sweeps[instance], beliefs.residual[instance] = sweeps, residual
-    return fast
+    beliefs, sweeps, residual = part.beliefs, 0, np.inf
+    limit = min(limits.max_sweeps, limits.tree_sweeps if part.layout.instance_is_tree[instance] else 1 << 30)
+    closing = 1 if halvings > 0 else 0
+    asked = 0.5 * limits.tolerance if closing else limits.tolerance
+    fast = load(part, linear, instance, False, states)
+    if beliefs.late[0]:
+        limit = min(limit, 1)
+    while fast and sweeps < limit:
+        halved = halvings if sweeps + closing < limit else 0
+        residual = sweep_pairs(part, linear, instance, sweeps % 2 == 0, halved, held, states)
+        sweeps += 1
+        fast = not math.isnan(residual)
+        if residual <= asked or beliefs.late[0]:
+            limit = min(limit, sweeps + closing)
+    if not (fast and store(part, linear, instance, True, states)):
+        return False
+    finish_hubs(part, linear, instance, states)
+    finish_pairs(part, linear, instance, sweeps % 2 == 1, limits.marginals, outer, states)
+    beliefs.sweeps[instance], beliefs.residual[instance] = sweeps, residual
+    return True
 
 
 @inner(forceinline=True)

@@ -29,7 +29,6 @@ import numpy as np
 from bactrian.arrays import Bools, Floats, Ints
 from bactrian.compiling import inner, njit
 from bactrian.engines.numba.arithmetic import LEAST, MOST
-from bactrian.engines.numba.layout import Layout
 from bactrian.engines.numba.linear import Linear, begin_sweep, believe_hub, load, receive_all, receive_one, store
 from bactrian.engines.numba.schedules import (
     CONTRADICTION,
@@ -40,7 +39,7 @@ from bactrian.engines.numba.schedules import (
     of_instance,
 )
 from bactrian.engines.numba.stars import all_messages, incoming_message, log_belief
-from bactrian.engines.numba.tables import Limits, Numbers, Part, Scratch, Tables, new_scratch
+from bactrian.engines.numba.tables import Limits, Part, Scratch, new_scratch
 from bactrian.engines.numba.vectors import States, count, largest, place, size_of, smallest, spread
 
 #: What a change from or to impossible counts as, in nats.
@@ -64,14 +63,15 @@ class Queue(NamedTuple):
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def contractions(layout: Layout, tables: Tables, numbers: Numbers, largest: int, out: Floats) -> None:
+def contractions(
+    cluster_table: Ints, cluster_rows: Ints, offset: Ints, entries: Floats, numbers: Floats, largest: int, out: Floats
+) -> None:
     """tanh(R / 4) of the tables of pairs, 1 for other tables and where a table has more than ``largest`` entries."""
     for t in range(out.size):
         out[t] = -1.0
-    for cluster in range(layout.cluster_table.size):
-        table = layout.cluster_table[cluster]
-        start, rows = layout.table_offset[table], layout.cluster_rows[cluster]
-        size = layout.table_offset[table + 1] - start
+    for cluster in range(cluster_table.size):
+        table, rows = cluster_table[cluster], cluster_rows[cluster]
+        start, size = offset[table], offset[table + 1] - offset[table]
         if rows == 0 or size > largest:
             out[table] = 1.0
             continue
@@ -83,14 +83,14 @@ def contractions(layout: Layout, tables: Tables, numbers: Numbers, largest: int,
             for d in range(c):
                 low, high = np.inf, -np.inf
                 for a in range(rows):
-                    one = tables.log_entries[start + a * columns + c]
-                    two = tables.log_entries[start + a * columns + d]
+                    one = entries[start + a * columns + c]
+                    two = entries[start + a * columns + d]
                     if one == -np.inf and two == -np.inf:
                         continue
                     low, high = min(low, one - two), max(high, one - two)
                 if high > low:
                     widest = max(widest, high - low)
-        out[table] = math.tanh(0.25 * widest / numbers.table[table])
+        out[table] = math.tanh(0.25 * widest / numbers[table])
 
 
 @inner()

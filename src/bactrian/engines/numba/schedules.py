@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from bactrian.arrays import Bools, Floats, Ints
 from bactrian.compiling import inner, njit
-from bactrian.engines.numba.layout import Layout
 from bactrian.engines.numba.linear import Linear, load, store, update_pairs_together
 from bactrian.engines.numba.stars import sweep_hubs, update_hubs_together
 from bactrian.engines.numba.tables import Limits, Part, new_scratch
@@ -39,47 +38,27 @@ class SweepProgress(NamedTuple):
     late: Bools  #: (1,) time is up: no more sweeps, but one
 
 
-@inner()
-def _record(
-    layout: Layout, progress: SweepProgress, instance: int, residual: float, sweeps: int, tolerance: float
-) -> None:
-    """Note the outcome of ``sweeps`` sweeps."""
-    hubs = layout.instance_hubs[instance], layout.instance_hubs[instance + 1]
-    progress.iterations[instance] += sweeps
-    progress.updates[instance] += sweeps * (layout.hub_links[hubs[1]] - layout.hub_links[hubs[0]])
-    progress.residual[instance] = residual
-    if residual == np.inf:
-        progress.status[instance] = CONTRADICTION
-    elif residual <= tolerance:
-        progress.status[instance] = CONVERGED
-
-
 @njit(cache=True, nogil=True, error_model="numpy")
-def run_sequential(part: Part, limits: Limits, progress: SweepProgress, selected: Bools, first: int, last: int) -> None:
-    """Sweeps, backward and forward in turn, of each instance of ``first:last`` that is still running.
+def run_sequential(part: Part, limits: Limits, progress: SweepProgress, first: int, last: int) -> None:
+    """Sweeps in log space, backward and forward in turn, of each instance of ``first:last`` that is still running.
 
-    What was done of those ``selected`` in linear space is noted; the others are swept in log space.
+    Those that are ``done`` in linear space are left as they are.
     """
-    layout, beliefs = part.layout, part.beliefs
-    scratch = new_scratch(layout, first, last)
+    beliefs = part.beliefs
+    scratch = new_scratch(part.layout, first, last)
     for instance in range(first, last):
-        if progress.status[instance] != RUNNING:
+        if progress.status[instance] != RUNNING or beliefs.done[instance]:
             continue
         begun, exact = progress.iterations[instance], progress.exact_sweeps[instance]
         sweeps, residual = 0, np.inf
-        if selected[instance] and beliefs.done[instance]:
-            sweeps, residual = beliefs.sweeps[instance], beliefs.residual[instance]
-        else:
-            limit = min(limits.max_sweeps, exact - begun) if exact > begun else limits.max_sweeps
-            while sweeps < limit and residual > limits.tolerance and not (sweeps > 0 and progress.late[0]):
-                backward = (begun + sweeps) % 2 == 0
-                residual = sweep_hubs(part, instance, backward, progress.damping[instance], scratch)
-                sweeps += 1
-                if residual == np.inf:
-                    break
-        if residual < np.inf and 0 < exact <= begun + sweeps:
-            residual = 0.0
-        _record(layout, progress, instance, residual, sweeps, limits.tolerance)
+        limit = min(limits.max_sweeps, exact - begun) if exact > begun else limits.max_sweeps
+        while sweeps < limit and residual > limits.tolerance and not (sweeps > 0 and progress.late[0]):
+            backward = (begun + sweeps) % 2 == 0
+            residual = sweep_hubs(part, instance, backward, progress.damping[instance], scratch)
+            sweeps += 1
+            if residual == np.inf:
+                break
+        beliefs.sweeps[instance], beliefs.residual[instance] = sweeps, residual
 
 
 class ParallelMessages(NamedTuple):
@@ -146,4 +125,4 @@ def run_parallel(
                 sweeps += 1
                 if residual == np.inf:
                     break
-        _record(part.layout, progress, instance, residual, sweeps, limits.tolerance)
+        part.beliefs.sweeps[instance], part.beliefs.residual[instance] = sweeps, residual

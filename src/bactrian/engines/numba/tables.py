@@ -88,11 +88,11 @@ class Limits(NamedTuple):
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def prepare_tables(layout: Layout, tables: Tables, numbers: Numbers, first: int, last: int) -> None:
+def prepare_tables(offset: Ints, tables: Tables, numbers: Floats, first: int, last: int) -> None:
     """Exponentials of tables ``first:last``, shifted so that the largest is 1."""
     for t in range(first, last):
-        start, stop = layout.table_offset[t], layout.table_offset[t + 1]
-        scale = 1.0 / numbers.table[t]
+        start, stop = offset[t], offset[t + 1]
+        scale = 1.0 / numbers[t]
         top, bottom = -np.inf, np.inf
         for k in range(start, stop):
             score = tables.log_entries[k]
@@ -252,21 +252,12 @@ def evaluate_hubs(part: Part, instance: int, consistent: bool, swept: bool, slac
     return value
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
 def summarise(weights: Floats, beliefs: Beliefs) -> tuple[float, float, float, float]:
     """Weighted sum of the instances' values, their sweeps, and the largest violation and residual, NaN if any is."""
-    value, sweeps, violation, residual = 0.0, 0.0, 0.0, 0.0
-    for instance in range(weights.size):
-        value += weights[instance] * beliefs.value[instance]
-        sweeps += beliefs.sweeps[instance]
-        violation = _larger(violation, beliefs.violation[instance])
-        residual = _larger(residual, beliefs.residual[instance])
-    return value, sweeps, violation, residual
-
-
-@inner()
-def _larger(a: float, b: float) -> float:
-    return a if a >= b or math.isnan(a) else b
+    with np.errstate(invalid="ignore"):
+        value = float((weights * beliefs.value).sum())
+    violation, residual = float(beliefs.violation.max(initial=0.0)), float(beliefs.residual.max(initial=0.0))
+    return value, float(beliefs.sweeps.sum()), violation, residual
 
 
 class Scratch(NamedTuple):

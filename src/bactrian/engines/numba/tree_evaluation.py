@@ -24,7 +24,7 @@ from bactrian.engines.numba.linear import (
     receive_one,
     store,
 )
-from bactrian.engines.numba.pair_evaluation import count_hubs, count_pairs
+from bactrian.engines.numba.pair_evaluation import add_counts, count_hubs, count_pairs
 from bactrian.engines.numba.tables import Limits, Part
 from bactrian.engines.numba.vectors import (
     States,
@@ -48,9 +48,7 @@ def evaluate_trees(
     for instance in range(first, last):
         if selected[instance]:
             done[instance] = _evaluate_tree(part, limits, linear, instance, outer, states)
-    entries = part.tables.exp_entries
-    for i in range(counts.size):
-        counts[i] += outer[i] * entries[i]
+    add_counts(part, outer, counts)
 
 
 @inner(fastmath=CAREFUL)
