@@ -1,7 +1,8 @@
 """Constants that steer the solvers, in one frozen object, with what they were set by where that is on record.
 
-Optima do not depend on them: they decide how long a solver takes to get there, and when it gives up. Change one with
-``benchmarks/bench_learning.py``, ``bench_images.py`` and ``bench_text.py`` before and after.
+Optima do not depend on them: they decide how long a solver takes to get there, and when it gives up.
+``benchmarks/bench_schedule.py`` halves and doubles each. Change one with ``bench_learning.py``, ``bench_images.py`` and
+``bench_text.py`` before and after.
 """
 
 from __future__ import annotations
