@@ -35,7 +35,7 @@ from bactrian.camel.entropy import carve
 from bactrian.camel.prior import Prior
 from bactrian.engines.numba.threads import Workers
 from bactrian.graphs.packing import pack
-from bactrian.parallel.communicator import Alone, Message, Signals, largest
+from bactrian.parallel import Alone, Message, Signals, largest
 from problems import cpu_name, superpixel_like
 
 NODES = 300

@@ -75,8 +75,14 @@ if TYPE_CHECKING:
     from bactrian.learners.learn import learn, register_learner
     from bactrian.learners.likelihood import Likelihood
     from bactrian.learners.pseudolikelihood import PseudoLikelihood
-    from bactrian.solvers.progress import ProgressLines
-    from bactrian.solvers.solution import AttainmentWarning, ConvergenceWarning, Progress, Solution, Status
+    from bactrian.solvers.solution import (
+        AttainmentWarning,
+        ConvergenceWarning,
+        Progress,
+        ProgressLines,
+        Solution,
+        Status,
+    )
 else:
     # Hidden from type checkers, for which every unknown attribute would otherwise exist.
     _NAMES = {
@@ -101,8 +107,7 @@ else:
         "learners.learn": "learn register_learner",
         "learners.likelihood": "Likelihood",
         "learners.pseudolikelihood": "PseudoLikelihood",
-        "solvers.progress": "ProgressLines",
-        "solvers.solution": "AttainmentWarning ConvergenceWarning Progress Solution Status",
+        "solvers.solution": "AttainmentWarning ConvergenceWarning Progress ProgressLines Solution Status",
     }
     _MODULES = {name: f"bactrian.{module}" for module, names in _NAMES.items() for name in names.split()}
 

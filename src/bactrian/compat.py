@@ -22,8 +22,7 @@ from bactrian.arrays import Ints
 from bactrian.errors import check_flag, check_number, warn
 from bactrian.estimators.encoding import Rows
 from bactrian.estimators.labels import Labels, listed_labels
-from bactrian.estimators.sequence_base import EdgesGiven
-from bactrian.estimators.sequence_data import SequenceEdges
+from bactrian.estimators.sequence_base import EdgesGiven, SequenceEdges
 from bactrian.estimators.sequences import LinearChainCRF
 from bactrian.graphs.inputs import BundledRows
 from bactrian.graphs.packing import pack

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 import bactrian as bt
-from bactrian.parallel.communicator import Communicator
+from bactrian.parallel import Communicator
 
 Graph = tuple[Any, Any, Any]  # inputs, edges, labels
 

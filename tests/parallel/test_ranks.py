@@ -27,7 +27,7 @@ from bactrian.camel.entropy import carve
 from bactrian.camel.prior import Prior
 from bactrian.engines.numba.threads import Workers
 from bactrian.graphs.packing import pack
-from bactrian.parallel.communicator import Alone, Message, Signals, anywhere, combine, largest, total
+from bactrian.parallel import Alone, Message, Signals, anywhere, combine, largest, total
 from bactrian.parallel.launched import launched
 from bactrian.runs.checkpoints import learn_in_segments
 
@@ -567,7 +567,7 @@ def test_the_program_of_the_documentation(tmp_path: Path, launcher: str) -> None
     said = re.search("All three print `converged (.*?)`", text)
     assert said
     data = re.sub(r"launched\(\)", "Alone()", script.read_text()).replace(
-        "from bactrian.parallel.launched import launched", "from bactrian.parallel.communicator import Alone"
+        "from bactrian.parallel.launched import launched", "from bactrian.parallel import Alone"
     )
     names: dict[str, Any] = {}
     with contextlib.chdir(tmp_path):

@@ -27,7 +27,7 @@ from bactrian.errors import check_number
 from bactrian.graphs.packed import PackedData
 from bactrian.graphs.packing import require_bethe
 from bactrian.graphs.triplets import find_triplets, tighten
-from bactrian.parallel.communicator import anywhere
+from bactrian.parallel import anywhere
 from bactrian.solvers.anderson import Anderson
 from bactrian.solvers.lbfgs import largest
 from bactrian.solvers.solution import Solution, Status

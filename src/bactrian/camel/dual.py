@@ -19,14 +19,13 @@ import numpy as np
 
 from bactrian.arrays import Floats
 from bactrian.camel.entropy import Carving
-from bactrian.camel.file_parts import FilePart  # noqa: F401  (registers files with `store`)
 from bactrian.camel.messages import Messages
 from bactrian.camel.parts import Carve, Part, Vector, store
 from bactrian.camel.prior import Prior
 from bactrian.camel.schedule import Schedule
 from bactrian.engines.numba.threads import Deadline, Workers
 from bactrian.graphs.packed import TableReader
-from bactrian.parallel.communicator import Alone, Communicator, Message, anywhere, combine, largest
+from bactrian.parallel import Alone, Communicator, Message, anywhere, combine, largest
 from bactrian.solvers.lbfgs import on_host
 from bactrian.solvers.solution import WarmState
 

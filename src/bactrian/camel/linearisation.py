@@ -21,7 +21,7 @@ from bactrian.camel.dual import Dual, larger
 from bactrian.camel.messages import Messages
 from bactrian.camel.parts import Hubs, Part, Vector
 from bactrian.camel.schedule import SCHEDULE
-from bactrian.parallel.communicator import largest as largest_anywhere
+from bactrian.parallel import largest as largest_anywhere
 from bactrian.solvers.lbfgs import largest
 
 Extrapolate = Callable[[Vector, Vector, Vector], Vector | None]

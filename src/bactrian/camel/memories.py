@@ -8,8 +8,8 @@ from bactrian.arrays import Floats, Ints
 from bactrian.camel.schedule import SCHEDULE
 from bactrian.engines.numba.long_vectors import combine_rows, dot_rows, store_pair
 from bactrian.engines.numba.threads import Workers
-from bactrian.parallel.communicator import Communicator
-from bactrian.parallel.communicator import largest as largest_anywhere
+from bactrian.parallel import Communicator
+from bactrian.parallel import largest as largest_anywhere
 from bactrian.solvers.lbfgs import Memory, largest
 
 _N_BLOCKS = 16

@@ -1,7 +1,9 @@
 """Messages on packed data: scores, multipliers and beliefs, and the sweeps that relate them (Eq. 11).
 
 Learning and inference both work on this object. To the dual it is the part that stays in memory
-(:mod:`bactrian.camel.parts`).
+(:mod:`bactrian.camel.parts`). :class:`FilePart` is one that is mapped into memory while it is at work: its multipliers,
+linearisation and beliefs live in a file of their own and outlast a pass, its scores and counts in buffers that such
+parts share. A pass then holds one part in memory, and the vectors over the weights.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ from bactrian.arrays import Bools, Floats, Ints
 from bactrian.camel.entropy import Carving
 from bactrian.camel.parts import Carve, HostVectors, Hubs, Storage, Summary, store
 from bactrian.camel.schedule import SCHEDULE, Schedule
-from bactrian.engines.files.space import Space
+from bactrian.engines.files.packed_file import Buffers, FileSpace, MappedFile, Space
+from bactrian.engines.files.packed_folder import PackedFolder
 from bactrian.engines.numba.layout import Layout
 from bactrian.engines.numba.linear import make_plan
 from bactrian.engines.numba.pair_evaluation import evaluate_given, evaluate_pairs
@@ -502,3 +505,55 @@ def _(
         data.observed_base,
         tables=lambda: MessageTables(part),
     )
+
+
+# --- parts in files ---
+
+
+class FilePart(Messages):
+    """One chunk of a folder, with the state that outlives a pass."""
+
+    stays = False
+
+    def __init__(
+        self,
+        name: str,
+        file: MappedFile,
+        data: PackedData,
+        carving: Carving,
+        workers: Workers,
+        *,
+        consistency: bool,
+        buffers: Buffers,
+    ) -> None:
+        self._file = file
+        self._mapped = space = FileSpace(None, _capacity(data.layout), buffers)
+        kept = Carving(space.keep(carving.cluster), space.keep(carving.hub), space.keep(carving.linearised))
+        super().__init__(data, kept, workers, consistency=consistency, name=name, space=space)
+        self._release()
+
+    def __exit__(self, *error: object) -> None:
+        """Give the memory of this part back."""
+        self._release()
+
+    def _release(self) -> None:
+        self._file.release()
+        self._mapped.release()
+
+
+@store.register
+def _(data: PackedFolder, carve: Carve, workers: Workers, *, consistency: bool, **_options: Any) -> Storage:
+    """A part for every chunk of a folder; chunks have no fixed scores."""
+    buffers = Buffers(max(chunk.widest for chunk in data.chunks))
+    parts = [
+        FilePart(chunk.file, file, part, carve(part), workers, consistency=consistency, buffers=buffers)
+        for chunk, file, part in data.opened()
+    ]
+    return Storage(data, parts, HostVectors(workers), data.observed()[0], of_all_ranks=True)
+
+
+def _capacity(layout: Layout) -> int:
+    """Bytes that suffice for all that is kept of a part; what is not used takes no room on the disk."""
+    states = 3 * layout.n_link_states + 4 * layout.n_hub_states
+    places = 4 * layout.n_links + 2 * layout.n_clusters + 4 * layout.n_hubs + 2 * layout.n_tables
+    return 8 * (states + places) + (1 << 16)

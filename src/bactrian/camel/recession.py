@@ -30,7 +30,7 @@ from bactrian.camel.messages import Messages
 from bactrian.engines.numba.recession import recession
 from bactrian.engines.numba.threads import Workers
 from bactrian.graphs.packed import PackedData
-from bactrian.parallel.communicator import Communicator, anywhere, gather, largest, total
+from bactrian.parallel import Communicator, anywhere, gather, largest, total
 
 #: States of clusters and hubs up to which the linear program is solved, entries of the dense features, and its seconds.
 _MOST_STATES, _MOST_FEATURES, _MOST_SECONDS = 20_000, 20_000_000, 20.0

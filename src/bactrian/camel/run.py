@@ -20,7 +20,7 @@ from bactrian.engines.numba.threads import Deadline
 from bactrian.graphs.junction import JunctionData
 from bactrian.graphs.packed import BeliefTables
 from bactrian.graphs.triplets import TightenedData
-from bactrian.parallel.communicator import Alone, Communicator, Message, Signals, total
+from bactrian.parallel import Alone, Communicator, Message, Signals, total
 from bactrian.solvers.lbfgs import Outcome, largest_slope, on_host
 from bactrian.solvers.solution import Callback, Progress, Record, Solution, Status
 

@@ -18,10 +18,10 @@ from rich.console import Console
 
 from bactrian.cli.common import BadInputError, Show, bad_input, print_scores, progress_bar, say_facts
 from bactrian.cli.run_options import DATA_OPTIONS, LEARNING_OPTIONS, Config, GivenOptions, merged_settings, takes
-from bactrian.solvers.progress import ProgressLines, in_time, in_words
+from bactrian.solvers.solution import ProgressLines, in_time, in_words
 
 if TYPE_CHECKING:
-    from bactrian.parallel.communicator import Communicator
+    from bactrian.parallel import Communicator
     from bactrian.runs.training import Follow, TrainedRun
     from bactrian.solvers.solution import Progress
 

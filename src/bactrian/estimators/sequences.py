@@ -15,8 +15,7 @@ from bactrian.errors import ArgumentError, ArgumentTypeError, check_choice, chec
 from bactrian.estimators.encoding import Rows, fit_vocabulary
 from bactrian.estimators.labels import Labels
 from bactrian.estimators.saving import Arrays
-from bactrian.estimators.sequence_base import EdgesGiven, SequenceCRF
-from bactrian.estimators.sequence_data import SKIP, checked_skips, ruled_skips, sequence_edges
+from bactrian.estimators.sequence_base import SKIP, EdgesGiven, SequenceCRF, checked_skips, ruled_skips, sequence_edges
 from bactrian.graphs.graph_data import GraphData
 from bactrian.graphs.inputs import N_BLOCKS, Inputs, squared
 from bactrian.graphs.packed import PackedData

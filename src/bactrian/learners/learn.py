@@ -27,9 +27,16 @@ from bactrian.learners.full_tables import PseudoMoments, UnifiedScaling
 from bactrian.learners.hidden import Hidden
 from bactrian.learners.likelihood import Likelihood
 from bactrian.learners.pseudolikelihood import PseudoLikelihood
-from bactrian.parallel.communicator import Alone, Communicator, largest
-from bactrian.solvers.progress import ProgressLines
-from bactrian.solvers.solution import AttainmentWarning, Callback, Progress, Solution, Status, warn_stopped
+from bactrian.parallel import Alone, Communicator, largest
+from bactrian.solvers.solution import (
+    AttainmentWarning,
+    Callback,
+    Progress,
+    ProgressLines,
+    Solution,
+    Status,
+    warn_stopped,
+)
 
 #: Part of a time limit after which learning must have converged; the rest is for a solution that inference can follow.
 _SHARE = 0.75

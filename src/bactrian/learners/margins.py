@@ -45,7 +45,7 @@ import scipy.sparse as sp
 
 from bactrian.arrays import Bools, Floats, Ints
 from bactrian.camel.memories import make_memory
-from bactrian.engines.numba.junction import calibrate, calibrate_rows
+from bactrian.engines.numba.junction import calibrate_rows
 from bactrian.engines.numba.threads import Deadline, Workers
 from bactrian.graphs.elimination import MemoryBudgetError, junction_tree
 from bactrian.graphs.graph import ClusterGraph, Scope
@@ -57,6 +57,7 @@ from bactrian.graphs.regions import region_graph
 from bactrian.inference.exact import tree_plan
 from bactrian.learners.learn import learn
 from bactrian.solvers.lbfgs import Minimum, Outcome, minimise
+from bactrian.solvers.side_by_side import dot, minimise_side_by_side
 from bactrian.solvers.solution import Callback, Progress, Record, Solution, Status
 
 
@@ -72,6 +73,10 @@ _LOOSE = 100.0
 _SOFT, _NEAR = 1e-8, 1e-7
 #: Bytes that a table put together of others may take.
 _MOST_MEMORY = 2**30
+#: All rows.
+_EVERY = slice(None)
+#: Bytes that the vectors of problems fitted at once may take, about, and vectors per problem.
+_AT_ONCE, _VECTORS = 2**28, 30
 
 
 @dataclass(frozen=True)
@@ -104,11 +109,6 @@ class MarginProblem:
         """The gap in counts at which a round ends."""
         last = tolerance * self.total
         return max(last, min(_LOOSE * last, self.noise)) if rounds_left else last
-
-    def centred(self, weights: Floats) -> Floats:
-        """The counts with which the prior's centre is at these weights."""
-        counts: Floats = self.observed + self.precision * weights
-        return counts
 
     @property
     def least(self) -> float:
@@ -150,14 +150,12 @@ class MarginTree:
         self.table_entries = tree.table_entries
         self._plan = plan._replace(factor_source=starts[pooled])
 
-    def calibrated(self, scores: Floats) -> tuple[float, Floats]:
-        """log Z (-inf where no state is possible) and marginals, laid out like the scores."""
-        beliefs = np.zeros(scores.size)
-        return calibrate(self._plan, scores, beliefs), beliefs
-
-    def calibrated_rows(self, scores: Floats, workers: Workers) -> tuple[Floats, Floats]:
-        """The same of many sets of scores, one per row, shared among threads."""
+    def calibrated(self, scores: Floats, workers: Workers) -> tuple[Floats, Floats]:
+        """log Z (-inf where no state is possible) and marginals of sets of scores, one per row."""
         beliefs, log_z = np.zeros(scores.shape), np.zeros(scores.shape[0])
+        if workers.n_threads == 1:
+            calibrate_rows(self._plan, scores, beliefs, log_z, 0, log_z.size)
+            return log_z, beliefs
         blocks = np.unique(np.linspace(0, log_z.size, 8 * workers.n_threads + 1).astype(np.int64))
         workers.run(lambda _, first, last: calibrate_rows(self._plan, scores, beliefs, log_z, first, last), blocks)
         return log_z, beliefs
@@ -177,8 +175,8 @@ def joint_of(cardinalities: Ints, scope: Scope, known: Mapping[Scope, Floats]) -
     )
     tree = MarginTree(cardinalities, [*known, scope], _MOST_MEMORY)
     solution, _ = fit_exactly(problem, tree, FitOptions(tolerance=_NEAR))
-    _, beliefs = tree.calibrated(np.concatenate([solution.weights, problem.base[0][1].ravel()]))
-    return beliefs[observed.size :].reshape(cardinalities[list(scope)])
+    scores = np.concatenate([solution.weights, problem.base[0][1].ravel()])
+    return tree.calibrated(scores[None], Workers(1))[1][0, observed.size :].reshape(cardinalities[list(scope)])
 
 
 @dataclass(frozen=True)
@@ -206,33 +204,41 @@ def tree_of(problem: MarginProblem, memory_budget: int, *, refuse: bool = False)
 
 def fit_exactly(problem: MarginProblem, tree: MarginTree, options: FitOptions) -> tuple[Solution, Floats]:
     """The minimum of D on a junction tree, and the probabilities of all cells there."""
-    objective = _TreeObjective(problem, tree)
+    objective = TreeDuals([problem], tree, Workers(1))
     began, deadline = time.perf_counter(), Deadline(options.max_seconds)
     tolerance = options.tolerance * problem.total
     least = problem.least
-    iterations, wanted, proved = 0, tolerance, False
+    iterations, evaluations, wanted, proved = 0, 0, tolerance, False
+    value, gap = np.inf, np.inf  # at the last evaluation
+
+    def value_and_gradient(x: Floats) -> tuple[float, Floats]:
+        nonlocal evaluations, value, gap
+        evaluations += 1
+        values, slopes, gaps = objective.value_and_gradient(_EVERY, x[None])
+        value, gap = float(values[0]), float(gaps[0])
+        return value, slopes[0]
 
     def after_step(step: Any) -> bool:
         nonlocal proved
         proved = step.value < least
-        if step.value == objective.value and objective.largest_gap <= wanted:
+        if step.value == value and gap <= wanted:
             return True
         if options.callback is not None:
             seconds = time.perf_counter() - began
-            weights = objective.unscaled(step.x)
-            told = Progress(0, iterations + step.iteration, step.value, objective.largest_gap, 0.0, seconds, weights)
+            weights = objective.weights(_EVERY, step.x[None])[0]
+            told = Progress(0, iterations + step.iteration, step.value, gap, 0.0, seconds, weights)
             if options.callback(told) is True:
                 return True
         return proved or deadline.has_passed
 
-    if tree.calibrated(objective.fixed)[0] == -np.inf:
+    if objective.calibrated(_EVERY, np.zeros((1, problem.observed.size)))[0][0] == -np.inf:
         raise NoStateError("no joint state is possible: zeros of exact margins, base and impossible rule out all")
     x, last = np.zeros((2, objective.size))
     memory = make_memory(x.size, Workers(1))  # a round changes no curvature
     for left in range(problem.rounds - 1, -1, -1):
         wanted = problem.wanted(options.tolerance, left)
         minimum: Minimum = minimise(
-            objective.value_and_gradient,
+            value_and_gradient,
             x,
             tolerance=wanted * objective.least_scale,
             max_iterations=options.max_iterations - iterations,
@@ -240,12 +246,11 @@ def fit_exactly(problem: MarginProblem, tree: MarginTree, options: FitOptions) -
             callback=after_step,
         )
         found, iterations = minimum.x, iterations + minimum.iterations
-        value, _ = objective.value_and_gradient(found)
-        gap, weights = objective.largest_gap, objective.unscaled(found)
+        value_and_gradient(found)
         if gap > wanted:
             break
         if left:
-            objective.counts = problem.centred(weights)
+            objective.centre(found[None])
             x, last = 2.0 * found - last, found  # rounds are much alike
     status = {
         Outcome.CONVERGED: Status.CONVERGED,
@@ -257,9 +262,10 @@ def fit_exactly(problem: MarginProblem, tree: MarginTree, options: FitOptions) -
         status = Status.CONVERGED
     elif proved:
         status = Status.UNBOUNDED
+    weights = objective.weights(_EVERY, found[None])
+    beliefs = objective.calibrated(_EVERY, weights)[1][0]
     spent = time.perf_counter() - began
-    counts = iterations, objective.evaluations
-    return exact_solution(problem, weights, objective.beliefs, status, value, gap, *counts, spent), objective.beliefs
+    return exact_solution(problem, weights[0], beliefs, status, value, gap, iterations, evaluations, spent), beliefs
 
 
 def exact_solution(
@@ -345,52 +351,55 @@ class Gauge:
         return slope
 
 
-class _TreeObjective:
-    """D on a junction tree, in weights scaled by a guess at the curvature of each: its count and its noise."""
+class TreeDuals:
+    """D of problems with the same scopes and base, a row each, in weights scaled by a guess at their curvature."""
 
-    def __init__(self, problem: MarginProblem, tree: MarginTree) -> None:
-        self._problem, self._tree = problem, tree
-        self.counts = problem.observed
-        self.fixed = np.concatenate(
-            [np.where(problem.forbidden, -np.inf, 0.0), *(table.ravel() for _, table in problem.base)]
-        )
-        self._free = ~problem.forbidden
-        self._scale = problem.scale
-        self.least_scale = float(self._scale[self._free].min(initial=np.inf)) if self._free.any() else 1.0
-        gauge = Gauge(problem) if problem.precision.any() else None
+    def __init__(self, problems: Sequence[MarginProblem], tree: MarginTree, workers: Workers) -> None:
+        self._problems, self._tree, self._workers = problems, tree, workers
+        self._free = np.stack([~problem.forbidden for problem in problems])
+        self._fixed = np.where(self._free, 0.0, -np.inf)
+        self._base = np.concatenate([np.zeros(0), *(table.ravel() for _, table in problems[0].base)])
+        self._counts = np.stack([problem.observed for problem in problems])
+        self._precision = np.stack([problem.precision for problem in problems])
+        self._total = np.array([problem.total for problem in problems])
+        self._scale = np.stack([problem.scale for problem in problems])
+        self.least_scale = float(self._scale[self._free].min()) if self._free.any() else 1.0
+        gauge = Gauge(problems[0]) if problems[0].precision.any() else None
         self._gauge = gauge if gauge is not None and gauge.n else None
-        self._gauge_scale = np.zeros(0) if self._gauge is None else self._gauge.scale(problem.precision)
-        self.evaluations = 0
-        self.beliefs: Floats = np.zeros(0)
-        self.value, self.largest_gap = np.inf, np.inf
-
-    @property
-    def size(self) -> int:
-        return self._scale.size + self._gauge_scale.size
-
-    def unscaled(self, x: Floats) -> Floats:
-        n = self._scale.size
-        weights = x[:n] * self._scale
         if self._gauge is not None:
-            weights += self._gauge.weights(self._gauge_scale * x[n:])
-        return np.where(self._free, weights, 0.0)
+            self._scale = np.hstack([self._scale, self._gauge.scale(self._precision.T).T])
+        self.size = self._scale.shape[1]
 
-    def value_and_gradient(self, x: Floats) -> tuple[float, Floats]:
-        problem = self._problem
-        self.evaluations += 1
-        weights = self.unscaled(x)
-        scores = self.fixed.copy()
-        scores[: weights.size] += weights
-        log_z, beliefs = self._tree.calibrated(scores)
-        self.beliefs = beliefs[: weights.size]
-        gap = np.where(self._free, problem.total * self.beliefs - self.counts, 0.0)
-        gap += np.where(self._free, problem.precision * weights, 0.0)
-        value = problem.total * log_z - weights @ self.counts + 0.5 * weights @ (problem.precision * weights)
-        self.value, self.largest_gap = float(value), float(np.abs(gap).max(initial=0.0))
-        slope = self._scale * gap
+    def weights(self, rows: Ints | slice, x: Floats) -> Floats:
+        """Weights of all cells at scaled ones."""
+        n, scaled = self._counts.shape[1], self._scale[rows] * x
+        weights = scaled[:, :n]
         if self._gauge is not None:
-            slope = np.concatenate([slope, self._gauge_scale * self._gauge.gradient(gap)])
-        return self.value, slope
+            weights = weights + self._gauge.weights(scaled[:, n:].T).T
+        return np.where(self._free[rows], weights, 0.0)
+
+    def calibrated(self, rows: Ints | slice, weights: Floats) -> tuple[Floats, Floats]:
+        """log Z, and probabilities of all cells."""
+        n = weights.shape[1]
+        scores = np.empty((len(weights), n + self._base.size))
+        scores[:, :n], scores[:, n:] = self._fixed[rows] + weights, self._base
+        log_z, beliefs = self._tree.calibrated(scores, self._workers)
+        return log_z, beliefs[:, :n]
+
+    def value_and_gradient(self, rows: Ints | slice, x: Floats) -> tuple[Floats, Floats, Floats]:
+        """Values, gradients and largest gaps."""
+        weights = self.weights(rows, x)
+        log_z, beliefs = self.calibrated(rows, weights)
+        observed, penalty, total = self._counts[rows], self._precision[rows] * weights, self._total[rows]
+        gap = np.where(self._free[rows], total[:, None] * beliefs - observed + penalty, 0.0)
+        value = total * log_z - dot(weights, observed) + 0.5 * dot(weights, penalty)
+        slope = gap if self._gauge is None else np.concatenate([gap, self._gauge.gradient(gap.T).T], axis=1)
+        return value, self._scale[rows] * slope, np.abs(gap).max(axis=1, initial=0.0)
+
+    def centre(self, x: Floats) -> None:
+        """Begin a round: centre the priors of all problems at ``x``."""
+        weights = self.weights(_EVERY, x)
+        self._counts = np.stack([p.observed + p.precision * w for p, w in zip(self._problems, weights, strict=True)])
 
 
 def fit_with_learner(
@@ -412,3 +421,74 @@ def fit_with_learner(
     )
     tables = solution.beliefs[0][: len(problem.scopes)]
     return solution, np.concatenate([np.zeros(0), *(table.ravel() for table in tables)])
+
+
+# --- many problems side by side ---
+
+
+def fit_side_by_side(
+    problems: Sequence[MarginProblem], tree: MarginTree, tolerances: Floats, options: FitOptions, workers: Workers
+) -> list[tuple[Solution, Floats] | None]:
+    """Solutions of problems with the same scopes and base, and the probabilities of their cells.
+
+    One call calibrates the trees of all, shared among threads, and :mod:`bactrian.solvers.side_by_side` takes their
+    steps. None stands for problems that want a closer look: no state is possible, or steps did not get to the end.
+    """
+    n = problems[0].observed.size
+    at_once = max(1, _AT_ONCE // (8 * _VECTORS * max(n, 1)))
+    deadline = Deadline(options.max_seconds)
+    # Directions among overlapping noisy margins are the same for all problems in which the same margins are noisy.
+    noisy = np.stack([[problem.rounds, *(problem.precision[problem.bounds[:-1]] > 0.0)] for problem in problems])
+    found: list[tuple[Solution, Floats] | None] = [None] * len(problems)
+    for kind in np.unique(noisy, axis=0):
+        alike = np.flatnonzero((noisy == kind).all(axis=1))
+        for first in range(0, alike.size, at_once):
+            some = alike[first : first + at_once]
+            solved = _solve_together([problems[z] for z in some], tree, tolerances[some], options, deadline, workers)
+            for z, solution in zip(some, solved, strict=True):
+                found[z] = solution
+    return found
+
+
+def _solve_together(
+    problems: Sequence[MarginProblem],
+    tree: MarginTree,
+    tolerances: Floats,
+    options: FitOptions,
+    deadline: Deadline,
+    workers: Workers,
+) -> list[tuple[Solution, Floats] | None]:
+    duals = TreeDuals(problems, tree, workers)
+    began = time.perf_counter()
+    x, last = np.zeros((2, len(problems), duals.size))
+    iterations, evaluations = np.zeros((2, len(problems)), dtype=np.int64)
+    for left in range(problems[0].rounds - 1, -1, -1):
+        wanted = np.array([p.wanted(t, left) for p, t in zip(problems, tolerances, strict=True)])
+        minima = minimise_side_by_side(
+            duals.value_and_gradient,
+            x,
+            tolerance=wanted,
+            least=np.array([problem.least for problem in problems]),
+            max_iterations=options.max_iterations - int(iterations.max()),
+            interrupt=lambda: deadline.has_passed,
+        )
+        iterations, evaluations = iterations + minima.iterations, evaluations + minima.evaluations
+        if left:
+            duals.centre(minima.x)
+            x, last = 2.0 * minima.x - last, minima.x
+    weights = duals.weights(_EVERY, minima.x)
+    _, beliefs = duals.calibrated(_EVERY, weights)
+    seconds = (time.perf_counter() - began) / len(problems)
+    found: list[tuple[Solution, Floats] | None] = []
+    for z, problem in enumerate(problems):
+        status = Status.TIME_LIMIT if deadline.has_passed else Status.ITERATION_LIMIT
+        if minima.gap[z] <= wanted[z]:
+            status = Status.CONVERGED
+        elif minima.stalled[z] or not minima.value[z] >= problem.least:
+            found.append(None)
+            continue
+        counts = int(iterations[z]), int(evaluations[z])
+        value, gap = float(minima.value[z]), float(minima.gap[z])
+        told = exact_solution(problem, weights[z], beliefs[z], status, value, gap, *counts, seconds)
+        found.append((told, beliefs[z]))
+    return found

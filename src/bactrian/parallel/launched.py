@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any
 
 from bactrian.arrays import Floats
-from bactrian.parallel.communicator import Alone, Communicator
+from bactrian.parallel import Alone, Communicator
 
 
 class MPICommunicator:

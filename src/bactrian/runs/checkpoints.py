@@ -22,7 +22,7 @@ from bactrian.arrays import Floats
 from bactrian.camel.camel import Camel
 from bactrian.estimators.saving import ModelFileError, SavedModel, read_model, write_model
 from bactrian.learners.learn import METHODS, learn, packed_once
-from bactrian.parallel.communicator import Alone, Communicator, anywhere, total
+from bactrian.parallel import Alone, Communicator, anywhere, total
 from bactrian.solvers.solution import (
     Callback,
     ConvergenceWarning,

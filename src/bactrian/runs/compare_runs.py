@@ -29,7 +29,7 @@ from bactrian.runs.folders import in_words
 from bactrian.runs.run_data import checksum
 from bactrian.solvers.solution import Status
 from bactrian.text.documents import joined_text
-from bactrian.text.feature_words import feature_key, features_in_words
+from bactrian.text.features import feature_key, features_in_words
 from bactrian.text.skips import skip_edges
 
 Floats = NDArray[np.float64]

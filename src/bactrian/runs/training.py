@@ -12,7 +12,7 @@ from typing import Any
 from bactrian.engines.files.packed_folder import PackedFolder
 from bactrian.errors import warn
 from bactrian.graphs.graph_data import GraphData
-from bactrian.parallel.communicator import Alone, Communicator, total
+from bactrian.parallel import Alone, Communicator, total
 from bactrian.runs.checkpoints import Checkpoint, learn_in_segments
 from bactrian.runs.fitted_run import FittedRun, RunEvaluation, evaluate_run
 from bactrian.runs.folders import RunFolder, in_words, write_json

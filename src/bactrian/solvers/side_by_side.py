@@ -55,17 +55,17 @@ def minimise_side_by_side(
             break
         slots = [(iteration - 1 - k) % _MEMORY for k in range(min(iteration, _MEMORY))]
         direction = _direction(slope[rows], rows, slots, steps, changes, curvature, scale)
-        descent = _dot(direction, slope[rows])
+        descent = dot(direction, slope[rows])
         uphill = descent >= 0.0
         direction[uphill] = -scale[rows[uphill], None] * slope[rows[uphill]]
-        descent[uphill] = _dot(direction[uphill], slope[rows[uphill]])
+        descent[uphill] = dot(direction[uphill], slope[rows[uphill]])
         moved, new_x, new_value, new_slope, new_gap = _search(function, found, rows, slope[rows], direction, descent)
         slot = iteration % _MEMORY
         curvature[slot, rows] = 0.0
         kept = rows[moved]
         s, y = new_x[moved] - found.x[kept], new_slope[moved] - slope[kept]
-        sy, yy = _dot(s, y), _dot(y, y)
-        good = sy > 1e-10 * np.sqrt(_dot(s, s) * yy)
+        sy, yy = dot(s, y), dot(y, y)
+        good = sy > 1e-10 * np.sqrt(dot(s, s) * yy)
         steps[slot, kept], changes[slot, kept] = s, y
         curvature[slot, kept[good]] = 1.0 / sy[good]
         scale[kept[good]] = sy[good] / yy[good]
@@ -85,7 +85,8 @@ def minimise_side_by_side(
     return found
 
 
-def _dot(a: Floats, b: Floats) -> Floats:
+def dot(a: Floats, b: Floats) -> Floats:
+    """The inner products of rows."""
     product: Floats = np.einsum("zn,zn->z", a, b)
     return product
 
@@ -96,11 +97,11 @@ def _direction(
     """The two loops, over slots from the newest."""
     q, parts = slope.copy(), []
     for slot in slots:
-        parts.append(curvature[slot, rows] * _dot(steps[slot, rows], q))
+        parts.append(curvature[slot, rows] * dot(steps[slot, rows], q))
         q -= parts[-1][:, None] * changes[slot, rows]
     q *= scale[rows, None]
     for slot, part in zip(reversed(slots), reversed(parts), strict=True):
-        q += (part - curvature[slot, rows] * _dot(changes[slot, rows], q))[:, None] * steps[slot, rows]
+        q += (part - curvature[slot, rows] * dot(changes[slot, rows], q))[:, None] * steps[slot, rows]
     return -q
 
 
@@ -117,7 +118,7 @@ def _search(
         trial = begin[left] + t[left, None] * direction[left]
         trial_value, trial_slope, trial_gap = function(rows[left], trial)
         found.evaluations[rows[left]] += 1
-        along = _dot(direction[left], trial_slope)
+        along = dot(direction[left], trial_slope)
         enough = trial_value <= value[left] + _ARMIJO * t[left] * descent[left]
         nearly = (trial_value <= value[left] + noise[left]) & (along <= (2.0 * _ARMIJO - 1.0) * descent[left])
         good = np.isfinite(trial_value) & (enough | nearly)
