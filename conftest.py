@@ -16,9 +16,9 @@ def registries() -> Iterator[None]:
     """Put back what a test registers."""
     from bactrian.camel import entropy
     from bactrian.learners import learn
-    from bactrian.text import own_features, tokenizer
+    from bactrian.text import features, tokenizer
 
-    tables = (learn.METHODS, entropy.REGISTERED, own_features.REGISTERED, tokenizer._REGISTERED)
+    tables = (learn.METHODS, entropy.REGISTERED, features.REGISTERED, tokenizer._REGISTERED)
     before = [dict(table) for table in tables]
     yield
     for table, content in zip(tables, before, strict=True):

@@ -56,7 +56,7 @@ __all__ = [
 if TYPE_CHECKING:
     from bactrian.camel.camel import Camel
     from bactrian.camel.entropy import CountingNumbers, register_entropy
-    from bactrian.engines.files.packed_folder import PackedFolder
+    from bactrian.engines.files import PackedFolder
     from bactrian.estimators.graph_crf import GraphCRF
     from bactrian.estimators.grid_crf import GridCRF
     from bactrian.estimators.label_model import LabelModel
@@ -88,7 +88,7 @@ else:
     _NAMES = {
         "camel.camel": "Camel",
         "camel.entropy": "CountingNumbers register_entropy",
-        "engines.files.packed_folder": "PackedFolder",
+        "engines.files": "PackedFolder",
         "estimators.graph_crf": "GraphCRF",
         "estimators.grid_crf": "GridCRF",
         "estimators.label_model": "LabelModel",

@@ -20,7 +20,7 @@ from mutations import mutated
 from tampering import rewritten
 
 import bactrian as bt
-from bactrian.engines.files.packed_folder import PackedFolder
+from bactrian.engines.files import PackedFolder
 from bactrian.inference import uai
 from bactrian.inference.uai import to_model
 from bactrian.runs.checkpoints import Checkpoint

@@ -13,7 +13,7 @@ import pytest
 import bactrian as bt
 from bactrian.cli import main
 from bactrian.estimators.frames import Table
-from bactrian.runs.table_files import Question, read_table
+from bactrian.runs.margin_files import Question, read_table
 
 ROWS = """age,smoker,lung,kids
 young,yes,ill,0

@@ -10,7 +10,7 @@ import pytest
 import scipy.sparse as sp
 
 import bactrian as bt
-from bactrian.engines.files.packed_folder import PackedFolder
+from bactrian.engines.files import PackedFolder
 from bactrian.estimators.frames import Table
 
 NAN = float("nan")

@@ -22,7 +22,7 @@ from bactrian.engines.torch.device import explain_memory  # noqa: E402
 from bactrian.engines.torch.inputs import _compressed  # noqa: E402
 from bactrian.engines.torch.kernels import SparseProduct  # noqa: E402
 from bactrian.engines.torch.parts import DeviceGraphs  # noqa: E402
-from bactrian.engines.torch.star_state import Recording  # noqa: E402
+from bactrian.engines.torch.stars import Recording  # noqa: E402
 from bactrian.graphs.inputs import BundledRows  # noqa: E402
 from bactrian.graphs.packing import pack  # noqa: E402
 

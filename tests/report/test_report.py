@@ -28,7 +28,7 @@ from bactrian.report import (
     write_report,
 )
 from bactrian.report.charts import Axis, Series, line_chart
-from bactrian.report.passages import FREE
+from bactrian.report.page import FREE
 from bactrian.runs.comparison import (
     Comparison,
     Confusion,

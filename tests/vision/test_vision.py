@@ -16,8 +16,16 @@ from bactrian.vision import (
     superpixels,
     to_pixels,
 )
-from bactrian.vision.appearance import N_FILTERS, appearance, filter_responses, lab_of, nearest
-from bactrian.vision.superpixel_features import adjacency_means, look_alike_weights, window_weights
+from bactrian.vision.appearance import (
+    N_FILTERS,
+    adjacency_means,
+    appearance,
+    filter_responses,
+    lab_of,
+    look_alike_weights,
+    nearest,
+    window_weights,
+)
 
 
 def quarters(height: int = 40, width: int = 60, noise: float = 10.0, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

@@ -18,8 +18,7 @@ from bactrian.arrays import Bools, Floats, Ints
 from bactrian.camel.entropy import Carving
 from bactrian.camel.parts import Carve, HostVectors, Hubs, Storage, Summary, store
 from bactrian.camel.schedule import SCHEDULE, Schedule
-from bactrian.engines.files.packed_file import Buffers, FileSpace, MappedFile, Space
-from bactrian.engines.files.packed_folder import PackedFolder
+from bactrian.engines.files import Buffers, FileSpace, MappedFile, PackedFolder, Space
 from bactrian.engines.numba.layout import Layout
 from bactrian.engines.numba.linear import make_plan
 from bactrian.engines.numba.pair_evaluation import evaluate_given, evaluate_pairs

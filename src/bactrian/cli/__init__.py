@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from bactrian import __version__
-from bactrian.cli import apply, bench, demo, fit, infer_uai, rake, reproduce, train, warm_up
+from bactrian.cli import apply, bench, demo, fit, infer_uai, reproduce, train, warm_up
 from bactrian.cli.common import BadInputError, in_paragraphs
 
 app = typer.Typer(
@@ -47,8 +47,8 @@ for _command, _examples in (
     (infer_uai.infer_command, infer_uai.EXAMPLES),
     (fit.fit_command, fit.FIT_EXAMPLES),
     (fit.query_command, fit.QUERY_EXAMPLES),
-    (rake.rake_command, rake.RAKE_EXAMPLES),
-    (rake.sample_command, rake.SAMPLE_EXAMPLES),
+    (fit.rake_command, fit.RAKE_EXAMPLES),
+    (fit.sample_command, fit.SAMPLE_EXAMPLES),
 ):
     _name = _command.__name__.removesuffix("_command").replace("_", "-")
     app.command(_name, help=in_paragraphs(_command), epilog=_examples)(_command)

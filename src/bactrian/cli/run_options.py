@@ -247,7 +247,7 @@ def _place_feature_files(features: Any, beside: Path) -> None:
 
 
 def _of_pack(values: dict[str, Any]) -> dict[str, Any]:
-    from bactrian.runs.packs import is_pack, settings_of_pack
+    from bactrian.runs.training import is_pack, settings_of_pack
 
     train = values["train"]
     paths = [train] if isinstance(train, str) else list(train)

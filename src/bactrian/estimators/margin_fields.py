@@ -29,10 +29,9 @@ from bactrian.estimators.marginals import (
     tolerance_of,
 )
 from bactrian.estimators.saving import Arrays
-from bactrian.graphs.domain import Domain
-from bactrian.graphs.graph import Scope
+from bactrian.graphs.graph import Domain, Scope
 from bactrian.graphs.loglinear import LogLinearModel
-from bactrian.inference.arguments import checked_evidence
+from bactrian.inference.problem import checked_evidence
 from bactrian.learners.margins import FitOptions, MarginProblem, fit_side_by_side, joint_of, tree_of
 from bactrian.solvers.solution import Callback, ConvergenceWarning
 

@@ -42,7 +42,7 @@ from bactrian.estimators.pairwise import (
 )
 from bactrian.estimators.priors import N_FOLDS, Block, Fold
 from bactrian.estimators.saving import Arrays
-from bactrian.graphs.domain import Domain
+from bactrian.graphs.graph import Domain
 from bactrian.graphs.loglinear import LogLinearModel, Samples
 from bactrian.learners.hidden import random_weights
 from bactrian.solvers.solution import AttainmentWarning, Callback, ConvergenceWarning, Solution

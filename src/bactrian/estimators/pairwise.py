@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from bactrian.arrays import Floats, Ints, number_pairs, rectangular
 from bactrian.estimators.labels import is_missing
-from bactrian.graphs.domain import Domain
-from bactrian.graphs.graph import ClusterGraph, grid_edges
+from bactrian.graphs.graph import ClusterGraph, Domain, grid_edges
 from bactrian.graphs.loglinear import LogLinearModel
 
 # --- samples ---

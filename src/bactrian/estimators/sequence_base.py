@@ -29,9 +29,9 @@ from bactrian.graphs.ragged import pointer
 from bactrian.graphs.scores import TYINGS
 from bactrian.inference.infer import StackedMarginals
 from bactrian.solvers.solution import Callback
+from bactrian.text.documents import SkipRule, skip_edges
 from bactrian.text.entities import entity_scores
 from bactrian.text.schemes import guess_scheme
-from bactrian.text.skips import SkipRule, skip_edges
 
 _EDGE_KINDS = ("transition", "skip")
 _BLOCKS = ("transitions", "skips")

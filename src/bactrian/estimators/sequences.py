@@ -28,7 +28,7 @@ from bactrian.inference.infer import StackedMarginals, check_inference, graph_ma
 from bactrian.inference.maximum import TIE
 from bactrian.learners.learn import learn, matched_inference
 from bactrian.solvers.solution import Solution
-from bactrian.text.skips import RULES
+from bactrian.text.documents import RULES
 
 #: Tokens below which a block of chains is not worth handing to a thread.
 _LEAST_TOKENS = 1_000.0

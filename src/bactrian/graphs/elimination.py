@@ -108,7 +108,7 @@ def junction_tree(
     cardinalities
         (n,) number of states of each variable.
     scopes
-        Sets of variables, checked by :class:`~bactrian.graphs.domain.Domain`, each of which some clique must contain.
+        Sets of variables, checked by :class:`~bactrian.graphs.graph.Domain`, each of which some clique must contain.
         A variable in no scope has a clique of its own.
     evidence
         Observed variables; they are taken out of every scope before the first elimination.

@@ -19,7 +19,7 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike
 
 from bactrian.arrays import Floats, Ints, integers, real_numbers
-from bactrian.graphs.domain import Domain
+from bactrian.graphs.graph import Domain
 from bactrian.graphs.inputs import checked_rows
 from bactrian.graphs.ragged import first_of, pointer
 

@@ -20,8 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bactrian.arrays import Floats
-from bactrian.graphs.domain import Domain
-from bactrian.graphs.graph import ClusterGraph, Edge, Scope, SepsetHubs
+from bactrian.graphs.graph import ClusterGraph, Domain, Edge, Scope, SepsetHubs
 
 
 class RegionGraph(ClusterGraph):

@@ -18,14 +18,13 @@ from bactrian.camel.entropy import carve
 from bactrian.engines.numba.junction import TreePlan, calibrate
 from bactrian.engines.numba.layout import Layout
 from bactrian.engines.numba.schedules import CONVERGED
-from bactrian.graphs.domain import strides
 from bactrian.graphs.elimination import JunctionTree
+from bactrian.graphs.graph import strides
 from bactrian.graphs.junction import FactorTree, TreePlanner
 from bactrian.graphs.packed import FactorReader, TableReader, instance_of
 from bactrian.graphs.packing import is_bethe
 from bactrian.graphs.ragged import pointer
-from bactrian.inference.arguments import Evidence, contradiction
-from bactrian.inference.problem import Problem, check_contradictions, new_progress
+from bactrian.inference.problem import Evidence, Problem, check_contradictions, contradiction, new_progress
 from bactrian.inference.propagation import BeliefReader, sequential
 from bactrian.inference.result import InferenceResult
 

@@ -23,7 +23,7 @@ from bactrian.graphs.packing import ModelViews, TablePlan, build_layout, pack_la
 from bactrian.graphs.ragged import Ragged
 from bactrian.graphs.scores import SpreadScores
 from bactrian.graphs.structure import structure_of
-from bactrian.inference.arguments import Evidence, check_scores, hub_bias
+from bactrian.inference.problem import Evidence, check_scores, hub_bias
 
 
 class _FactorGraph(ClusterGraph):

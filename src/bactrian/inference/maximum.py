@@ -21,13 +21,13 @@ from bactrian.engines.numba.forest_optimum import Forest, decode_pairs, decode_t
 from bactrian.engines.numba.layout import Layout
 from bactrian.engines.numba.tables import Limits
 from bactrian.engines.numba.threads import Workers
-from bactrian.graphs.domain import strides
 from bactrian.graphs.elimination import MemoryBudgetError
+from bactrian.graphs.graph import strides
 from bactrian.graphs.junction import FactorTree, TreePlanner, clique_layout
 from bactrian.graphs.packed import instance_blocks
 from bactrian.graphs.ragged import pointer
-from bactrian.inference.arguments import contradiction
 from bactrian.inference.factors import FactorScores
+from bactrian.inference.problem import contradiction
 
 #: Decodes the active instances of a block: (found, active, first, last).
 Run = Callable[[Assignments, Bools, int, int], None]

@@ -1,37 +1,220 @@
-"""The common frame of all methods: packed models with evidence, options, and the loop that runs message passing."""
+"""The common frame of all methods: what callers give, checked before work, options, and the loop of message passing.
+
+Evidence becomes forbidden states. On a Bethe graph an observed variable forbids states of its hub. On an explicit
+cluster graph a variable has no hub, and messages would not carry the observation to clusters that share no sepset with
+it, so the forbidden states go into the tables of every cluster that contains the variable.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from bactrian.arrays import Floats
+from bactrian.arrays import Floats, Ints, real_numbers
 from bactrian.camel.entropy import Carving, CountingNumbers, carve
 from bactrian.camel.messages import Messages
 from bactrian.engines.numba.arithmetic import RISING
 from bactrian.engines.numba.schedules import CONTRADICTION, CONVERGED, RUNNING, SweepProgress
 from bactrian.engines.numba.threads import Deadline, Workers
-from bactrian.errors import warn
+from bactrian.errors import ArgumentError, warn
+from bactrian.graphs.graph import ClusterGraph
+from bactrian.graphs.graph_data import GraphData
 from bactrian.graphs.loglinear import LogLinearModel
 from bactrian.graphs.packed import InstanceBeliefs, PackedData, TableReader
+from bactrian.graphs.packing import is_bethe, pack, pack_models
 from bactrian.graphs.ragged import pointer
-from bactrian.inference.arguments import (
-    Evidence,
-    check_free_states,
-    check_scores,
-    checked_path,
-    checked_start,
-    checked_weights,
-    contradiction,
-    hub_bias,
-    packed,
-)
 from bactrian.inference.result import Callback, InferenceProgress, InferenceResult, VariableMarginals, WarmStart
 from bactrian.solvers.solution import ConvergenceWarning
+
+Evidence = Mapping[int, int]
+
+#: What inference takes for each state of a variable.
+_BYTES_PER_STATE = 80
+
+
+def packed(model: Any, evidence: Any) -> tuple[PackedData, list[Evidence]]:
+    """Pack the models, evidence checked and put where tables must hold it."""
+    if isinstance(model, LogLinearModel):
+        seen = checked_evidence(evidence, model.graph.cardinalities, "evidence")
+        return pack_models([condition_tables(model, seen)]), [seen]
+    if isinstance(model, GraphData):
+        sizes = [np.broadcast_to(model.n_labels, n) for n in np.diff(model.node_pointer).tolist()]
+    else:
+        check_list(model)
+        sizes = [one.graph.cardinalities for one in model]
+    given = zip(evidence_list(evidence, len(sizes)), sizes, strict=True)
+    observed: list[Evidence] = [checked_evidence(e, k, f"evidence[{m}]") for m, (e, k) in enumerate(given)]
+    if isinstance(model, GraphData):
+        return pack(model, need_labels=False), observed
+    return pack_models([condition_tables(one, e) for one, e in zip(model, observed, strict=True)]), observed
+
+
+def check_free_states(model: Any, memory_budget: int) -> None:
+    """Refuse models with variables in no cluster whose states would not fit in the budget."""
+    for one in model if isinstance(model, list | tuple) else [model]:
+        if isinstance(one, LogLinearModel):  # anything else is checked elsewhere
+            check_free_variables(one.graph.cardinalities, one.graph.scopes.values, memory_budget)
+
+
+def check_free_variables(cardinalities: Ints, covered: Ints, memory_budget: int) -> None:
+    """Refuse variables in no scope whose states would not fit in the budget: no table bounds their number."""
+    states = cardinalities.copy()
+    states[covered] = 0
+    if states.sum(dtype=np.float64) * _BYTES_PER_STATE > memory_budget:
+        v = int(states.argmax())
+        raise ArgumentError(
+            "memory_budget",
+            f": the marginals of variables that are in no table would take more than {memory_budget} bytes; "
+            f"variable {v} has {states[v]} states",
+        )
+
+
+def check_list(model: Any) -> None:
+    """Raise an error unless ``model`` is a list of models that may share their weights."""
+    if not isinstance(model, Sequence) or isinstance(model, str):
+        raise TypeError(f"model must be a LogLinearModel, a list of them or GraphData, found {type(model).__name__}")
+    if not model:
+        raise ValueError("model is an empty list; inference needs at least one model")
+    for m, one in enumerate(model):
+        if not isinstance(one, LogLinearModel):
+            raise TypeError(f"model[{m}] must be a LogLinearModel, found {type(one).__name__}")
+        if one.n_weights != model[0].n_weights:
+            raise ValueError(
+                f"model[{m}] has {one.n_weights} weights and model[0] {model[0].n_weights}; "
+                "all models share one vector of weights"
+            )
+
+
+def evidence_list(evidence: Any, n_models: int) -> Sequence[Any]:
+    """Evidence of each of several models, None where nothing was seen."""
+    if evidence is None:
+        return [None] * n_models
+    if isinstance(evidence, Mapping) or not isinstance(evidence, Sequence):
+        raise TypeError(f"evidence must be a list with one mapping per model, or None, found {type(evidence).__name__}")
+    if len(evidence) != n_models:
+        raise ValueError(f"evidence must have one entry per model: expected {n_models}, found {len(evidence)}")
+    return evidence
+
+
+def checked_weights(weights: ArrayLike, n_weights: int) -> Floats:
+    """Finite weights of the right length, or an error."""
+    array = real_numbers(weights, "weights", n_weights)
+    if not np.isfinite(array).all():
+        raise ValueError(f"weights[{int(np.argmin(np.isfinite(array)))}] is not finite but NaN or infinite")
+    return array
+
+
+def checked_path(weights: ArrayLike, n_weights: int) -> Floats:
+    """Weights of a replay, (n_steps, n_weights) and finite, or an error."""
+    array = real_numbers(weights, "weights")
+    if array.ndim != 2 or array.shape[0] == 0 or array.shape[1] != n_weights:
+        raise ValueError(
+            f"weights of a replay must have shape (n_steps, {n_weights}), one row per relinearisation (solution.path), "
+            f"found {array.shape}"
+        )
+    if not np.isfinite(array).all():
+        raise ValueError("weights of a replay must be finite, found NaN or infinite ones")
+    return array
+
+
+def checked_start(start: Any, many: bool, n_models: int) -> Sequence[InferenceResult] | None:
+    """Earlier results, one per model, or an error."""
+    if start is None:
+        return None
+    results = [start] if not many and isinstance(start, InferenceResult) else start
+    if not isinstance(results, Sequence) or not all(isinstance(result, InferenceResult) for result in results):
+        raise TypeError("start must be an InferenceResult, or a list of them for several models")
+    if len(results) != n_models:
+        raise ValueError(f"start must have one result per model: expected {n_models}, found {len(results)}")
+    return results
+
+
+def contradiction(instance: int, many: bool, evidence: Sequence[Evidence]) -> ValueError:
+    """The error for evidence, or potentials of zero, that leave no state with positive probability."""
+    which = f"model {instance}: " if many else ""
+    if evidence[instance]:
+        why = "the evidence contradicts the model: no joint state that agrees with it has positive probability"
+    else:
+        why = "no joint state has positive probability: forbidden states (potentials of zero) rule all of them out"
+    return ValueError(which + why)
+
+
+def checked_evidence(evidence: Any, cardinalities: Any, name: str) -> dict[int, int]:
+    """``evidence`` as a dict of ints, or an error that names the entry; ``cardinalities[v]`` states of variable v."""
+    if evidence is None:
+        return {}
+    if not isinstance(evidence, Mapping):
+        raise TypeError(f"{name} must be a mapping from variables to states, found {type(evidence).__name__}")
+    checked = {}
+    for variable, state in evidence.items():
+        v = _checked_index(variable, len(cardinalities), f"{name} names variable", "variables")
+        state = int(state) if isinstance(state, bool | np.bool_) else state  # states may be booleans, variables not
+        checked[v] = _checked_index(state, int(cardinalities[v]), f"{name}[{v}] is", f"states of variable {v}")
+    return checked
+
+
+def _checked_index(value: Any, size: int, name: str, kind: str) -> int:
+    if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer):
+        raise TypeError(f"{name} {value!r}; {kind} are integers")
+    if not 0 <= value < size:
+        raise ValueError(f"{name} {value}; {kind} are 0 to {size - 1}")
+    return int(value)
+
+
+def condition_tables(model: LogLinearModel, evidence: Evidence) -> LogLinearModel:
+    """A model on an explicit cluster graph with the states that ``evidence`` rules out forbidden in its tables."""
+    graph = model.graph
+    if not evidence or not isinstance(graph, ClusterGraph) or graph.is_bethe:
+        return model
+    base = list(model.base_scores)
+    for i, scope in enumerate(graph.clusters):
+        seen = [(axis, evidence[v]) for axis, v in enumerate(scope) if v in evidence]
+        if not seen:
+            continue
+        shape = graph.shape(scope)
+        forbidden = np.full(shape, -np.inf)
+        index: list[int | slice] = [slice(None)] * len(scope)
+        for axis, state in seen:
+            index[axis] = state
+        forbidden[tuple(index)] = 0.0
+        given = base[i]
+        base[i] = forbidden.ravel() if given is None else given + forbidden.ravel()
+    return model.with_base_scores(base)
+
+
+def hub_bias(data: PackedData, evidence: Sequence[Evidence]) -> Floats:
+    """(n_hub_states,) 0, or -inf for a state of a hub that evidence rules out."""
+    layout = data.layout
+    bias = np.zeros(layout.n_hub_states)
+    for m, seen in enumerate(evidence):
+        if not seen:
+            continue
+        first = int(layout.instance_hubs[m])
+        if is_bethe(data, m):
+            for v, state in seen.items():
+                start, stop = layout.hub_offset[first + v : first + v + 2].tolist()
+                bias[start : start + state] = bias[start + state + 1 : stop] = -np.inf
+            continue
+        cardinalities, _, hub_scopes = data.views.scopes(m)
+        for h, scope in enumerate(hub_scopes):
+            if any(v in seen for v in scope):
+                states = np.indices([int(cardinalities[v]) for v in scope]).reshape(len(scope), -1)
+                agrees = np.all([states[a] == seen[v] for a, v in enumerate(scope) if v in seen], axis=0)
+                start = int(layout.hub_offset[first + h])
+                bias[start : start + agrees.size][~agrees] = -np.inf
+    return bias
+
+
+def check_scores(*scores: Floats) -> None:
+    """Refuse weights at which scores overflow."""
+    if any(np.isnan(array).any() or (array == np.inf).any() for array in scores):
+        raise ArgumentError("weights", "give scores that are not numbers: features @ weights overflows")
+
 
 #: Runs at most the given number of sweeps of every instance that is still running.
 Advance = Callable[[int], None]

@@ -29,8 +29,7 @@ from bactrian.engines.numba.schedules import (
 )
 from bactrian.engines.numba.tables import Limits
 from bactrian.engines.numba.threads import Deadline
-from bactrian.inference.arguments import contradiction
-from bactrian.inference.problem import Advance, Options, Problem, new_progress, run_rounds, warm_start_of
+from bactrian.inference.problem import Advance, Options, Problem, contradiction, new_progress, run_rounds, warm_start_of
 from bactrian.inference.result import InferenceResult
 
 #: Tables with more entries than this are not measured for their strength.

@@ -15,8 +15,7 @@ import numpy as np
 
 from bactrian.arrays import Floats, Ints
 from bactrian.engines.numba.rounding import change_states, exchange_states
-from bactrian.graphs.domain import strides
-from bactrian.graphs.graph import Scope
+from bactrian.graphs.graph import Scope, strides
 from bactrian.graphs.ragged import pointer
 
 #: Passes at most; a pass that betters less than this part of the rows is the last. Exchanges with a random row a pass.

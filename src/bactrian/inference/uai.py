@@ -31,7 +31,7 @@ from bactrian.files import atomic_file
 from bactrian.graphs.graph import ClusterGraph
 from bactrian.graphs.loglinear import LogLinearModel
 from bactrian.graphs.ragged import Ragged, pointer
-from bactrian.inference.arguments import check_free_variables
+from bactrian.inference.problem import check_free_variables
 
 Kind = Literal["MARKOV", "BAYES"]
 StrPath = str | os.PathLike[str]

@@ -15,7 +15,7 @@ from bactrian.camel.camel import SHORTHAND, Camel
 from bactrian.camel.entropy import REGISTERED
 from bactrian.camel.prior import Prior
 from bactrian.camel.run import Settings
-from bactrian.engines.files.packed_folder import PackedFolder
+from bactrian.engines.files import PackedFolder
 from bactrian.engines.numba.threads import Deadline, Workers, single_threaded_blas
 from bactrian.errors import ArgumentTypeError, Number, check_callback, check_choice, check_flag, check_numbers, warn
 from bactrian.graphs.graph_data import GraphData

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from bactrian.arrays import Bools, Floats, Ints
-from bactrian.camel.memories import make_memory
+from bactrian.camel.parts import make_memory
 from bactrian.engines.numba.noisy_tables import EXACT, FIXED, NOISY, Cells, Regions, evaluate_tables, gather, spread
 from bactrian.engines.numba.threads import Deadline, Workers, balanced_blocks
 from bactrian.graphs.graph import ClusterGraph

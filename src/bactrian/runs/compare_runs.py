@@ -28,9 +28,8 @@ from bactrian.runs.fitted_run import FittedRun, RunEvaluation, evaluate_run
 from bactrian.runs.folders import in_words
 from bactrian.runs.run_data import checksum
 from bactrian.solvers.solution import Status
-from bactrian.text.documents import joined_text
+from bactrian.text.documents import joined_text, skip_edges
 from bactrian.text.features import feature_key, features_in_words
-from bactrian.text.skips import skip_edges
 
 Floats = NDArray[np.float64]
 

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 import bactrian
-from bactrian.engines.files.packed_folder import PackedFolder
+from bactrian.engines.files import PackedFolder
 from bactrian.files import atomic_file, atomic_folder
 from bactrian.learners.agreement import UNATTAINED
 from bactrian.runs.settings import RunSettings

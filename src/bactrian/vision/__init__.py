@@ -4,9 +4,8 @@ Superpixels need the extra ``vision`` (scikit-image), pictures the extra ``repor
 """
 
 from bactrian.graphs.graph import neighbours
-from bactrian.vision.appearance import TextonVocabulary
+from bactrian.vision.appearance import SegmentedImage, TextonVocabulary, segment_image, superpixel_features
 from bactrian.vision.plotting import plot_labels
-from bactrian.vision.superpixel_features import SegmentedImage, segment_image, superpixel_features
 from bactrian.vision.superpixels import RegionAdjacency, majority_labels, region_adjacency, superpixels, to_pixels
 
 __all__ = [

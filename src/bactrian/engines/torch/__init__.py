@@ -10,8 +10,8 @@ Which route an evaluation takes
 What :func:`learn` adds to learning on the CPU are these parts of the data: the dual, the solver over the weights, the
 outer loop, limits, statuses and certificates are those of :mod:`bactrian.camel`, with vectors on the device.
 
-All three make scores, sweep the multipliers of a :class:`.star_state.StarState` (:meth:`.stars.Stars.solve`, colour
-after colour of a :class:`.structure.Structure`) and evaluate D with its derivatives (:func:`.evaluation.evaluate`).
+All three make scores, sweep the multipliers of a :class:`.stars.Stars` (:meth:`.stars.Stars.solve`, colour
+after colour of a :class:`.structure.Structure`) and evaluate D with its derivatives (:func:`.stars.evaluate`).
 They differ in
 
 - **where scores come from**: weights times inputs (``inputs``) for ``learn`` and ``infer``, a network for
@@ -24,7 +24,7 @@ They differ in
   float32). Beyond, ``wide`` is set, and plain tensors in log space do the sweeps and the evaluation. Where every edge
   has a table of its own, the evaluation is in log space in any case;
 - **how it is launched**: on a GPU, ``learn`` and ``infer`` with one part start recorded launches
-  (:class:`.star_state.Recording`): of scores and moments where clusters must agree, and of sweeps and evaluations in
+  (:class:`.stars.Recording`): of scores and moments where clusters must agree, and of sweeps and evaluations in
   linear space without damping. All else, ``CamelLoss`` too, launches anew each time.
 
 Messages are float64 or, with ``dtype="float32"``, single precision; evaluations are float64 in any case.

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bactrian.arrays import Ints, rectangular
 from bactrian.camel.entropy import pairwise_numbers
-from bactrian.engines.torch.star_state import NodeNumbers
+from bactrian.engines.torch.stars import NodeNumbers
 from bactrian.engines.torch.structure import Structure, build_structure
 
 

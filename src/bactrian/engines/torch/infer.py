@@ -13,9 +13,8 @@ from bactrian.arrays import Floats, Ints, real_numbers
 from bactrian.camel.dual import larger
 from bactrian.camel.entropy import carve
 from bactrian.engines.torch.device import checked_chunk, checked_data, checked_device, checked_dtype, explain_memory
-from bactrian.engines.torch.evaluation import sum_by_graph
 from bactrian.engines.torch.parts import DeviceGraphs, DeviceTables
-from bactrian.engines.torch.stars import FINEST, settle
+from bactrian.engines.torch.stars import FINEST, settle, sum_by_graph
 from bactrian.errors import check_number, warn
 from bactrian.graphs.graph_data import GraphData
 from bactrian.graphs.packed import BeliefTables

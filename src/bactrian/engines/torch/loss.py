@@ -23,8 +23,7 @@ from torch import Tensor
 from bactrian.camel.camel import SHORTHAND
 from bactrian.engines.torch.batch import GraphBatch
 from bactrian.engines.torch.device import Needed, explain_memory, state_bytes
-from bactrian.engines.torch.evaluation import edge_beliefs, observed_counts
-from bactrian.engines.torch.stars import FINEST, Stars, settle
+from bactrian.engines.torch.stars import FINEST, Stars, edge_beliefs, observed_counts, settle
 from bactrian.engines.torch.structure import Structure
 from bactrian.errors import warn
 from bactrian.solvers.solution import ConvergenceWarning

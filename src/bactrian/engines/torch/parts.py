@@ -23,10 +23,8 @@ from bactrian.camel.prior import Prior
 from bactrian.camel.schedule import SCHEDULE
 from bactrian.engines.numba.threads import Deadline, Workers
 from bactrian.engines.torch.device import Needed, state_bytes
-from bactrian.engines.torch.evaluation import StarValues, joint_beliefs
 from bactrian.engines.torch.inputs import DeviceScores
-from bactrian.engines.torch.star_state import NodeNumbers, Recording
-from bactrian.engines.torch.stars import FINEST, Stars
+from bactrian.engines.torch.stars import FINEST, NodeNumbers, Recording, Stars, StarValues, joint_beliefs
 from bactrian.engines.torch.structure import build_structure
 from bactrian.graphs.graph_data import GraphData
 from bactrian.graphs.packed import TableReader

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from bactrian.arrays import Floats, Ints
 from bactrian.engines.numba.orders import greedy_colours
+from bactrian.graphs.ragged import pointer
 
 
 @dataclass(frozen=True)
@@ -95,9 +96,9 @@ def build_structure(
     """
     n_nodes = int(node_counts.sum())
     ends = edges.ravel()
-    pointer = _pointer(np.bincount(ends, minlength=n_nodes))
+    node_links = pointer(np.bincount(ends, minlength=n_nodes))
     by_node = np.argsort(ends, kind="stable")
-    colours = greedy_colours(pointer, ends[by_node ^ 1])
+    colours = greedy_colours(node_links, ends[by_node ^ 1])
     nodes = np.argsort(colours, kind="stable")
     inside = np.empty_like(nodes)
     inside[nodes] = np.arange(n_nodes)
@@ -105,9 +106,9 @@ def build_structure(
     order = np.argsort(inside[ends], kind="stable")
     link_of_end = np.empty_like(order)
     link_of_end[order] = np.arange(order.size)
-    degree = np.diff(pointer)[nodes]
-    link_pointer = _pointer(degree)
-    colour_nodes = _pointer(np.bincount(colours))
+    degree = np.diff(node_links)[nodes]
+    link_pointer = pointer(degree)
+    colour_nodes = pointer(np.bincount(colours))
     edge_order = np.argsort(edge_types, kind="stable")
     graph = np.repeat(np.arange(node_counts.size), node_counts)
     edge_graph = graph[edges[edge_order, 0]]
@@ -127,12 +128,8 @@ def build_structure(
         first_link=torch.from_numpy(np.where(degree > 0, link_pointer[:-1], 0)),
         colour_nodes=tuple(colour_nodes.tolist()),
         colour_links=tuple(link_pointer[colour_nodes].tolist()),
-        type_edges=tuple(_pointer(np.bincount(edge_types, minlength=n_types)).tolist()),
+        type_edges=tuple(pointer(np.bincount(edge_types, minlength=n_types)).tolist()),
         own_tables=own_tables,
         symmetric=symmetric,
         n_graphs=int(node_counts.size),
     )
-
-
-def _pointer(counts: Ints) -> Ints:
-    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)

@@ -33,10 +33,9 @@ from bactrian.runs.comparison import (
     reliability,
 )
 from bactrian.solvers.solution import ConvergenceWarning, Progress
-from bactrian.text.documents import Document
+from bactrian.text.documents import Document, skip_edges
 from bactrian.text.entities import entity_scores
 from bactrian.text.features import EntityFeatures
-from bactrian.text.skips import skip_edges
 from bactrian.text.tagged import parse_seminar
 
 CHAIN = "chain"

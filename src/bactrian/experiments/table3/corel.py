@@ -24,10 +24,11 @@ from bactrian.experiments.table3.cache import ArrayCache, Arrays, checksum
 from bactrian.experiments.table3.classifiers import KINDS, BoostingSettings
 from bactrian.experiments.table3.node_scores import NodeScores, node_scores, with_opinions
 from bactrian.graphs.graph_data import GraphData
-from bactrian.vision.appearance import TextonVocabulary, appearance
-from bactrian.vision.superpixel_features import (
+from bactrian.vision.appearance import (
     SegmentedImage,
+    TextonVocabulary,
     adjacency_means,
+    appearance,
     context_windows,
     look_alikes,
     segment_image,

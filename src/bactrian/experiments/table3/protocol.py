@@ -24,7 +24,7 @@ from bactrian.experiments.table3.corel import (
     score_split,
 )
 from bactrian.experiments.table3.learners import ROW, ROWS, Fitted, Limits, TableRow, fit, marginals
-from bactrian.vision.superpixel_features import SegmentedImage
+from bactrian.vision.appearance import SegmentedImage
 from bactrian.vision.superpixels import to_pixels
 
 NODE_ROW = "node scores alone"

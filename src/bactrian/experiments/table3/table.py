@@ -18,7 +18,7 @@ from bactrian.experiments.table3.learners import ROWS, Limits
 from bactrian.experiments.table3.pictures import class_colours, label_picture, uncertainty
 from bactrian.experiments.table3.protocol import INFERENCES, NODE_ROW, Cell, Table3, Table3Settings, run_table3
 from bactrian.runs.comparison import Gallery, Picture, Sheet
-from bactrian.vision.superpixel_features import SegmentedImage
+from bactrian.vision.appearance import SegmentedImage
 from bactrian.vision.superpixels import to_pixels
 
 HEADINGS = (

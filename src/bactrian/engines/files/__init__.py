@@ -1,1 +1,0 @@
-"""Packed data in files, for data beyond the memory."""
