@@ -9,7 +9,7 @@ from bactrian.camel.dual import Dual, Evaluation
 from bactrian.camel.parts import SharedMemory, make_memory
 from bactrian.camel.run import InnerResult, Run
 from bactrian.camel.schedule import SCHEDULE
-from bactrian.solvers.lbfgs import Step, minimise, pseudo_gradient
+from bactrian.solvers.lbfgs import Memory, Step, minimise, pseudo_gradient
 from bactrian.solvers.solution import Status
 
 
@@ -97,10 +97,13 @@ class Joint:
         self.dual, self.run = dual, run
         run.listen_to(dual)
         self.objective = JointObjective(dual)
-        n_weights = dual.data.n_weights
-        size = self.objective.initial(np.zeros(n_weights)).size
-        self.memory = SharedMemory(SCHEDULE.memory, size, n_weights, dual.communicator)
+        self.memory = self._memory()
         self.sweeps = 0
+
+    def _memory(self) -> Memory:
+        n_weights = self.dual.data.n_weights
+        size = self.objective.initial(np.zeros(n_weights)).size
+        return SharedMemory(SCHEDULE.memory, size, n_weights, self.dual.communicator)
 
     @property
     def evaluations(self) -> int:
@@ -154,7 +157,7 @@ class Joint:
         return after, after.residual <= allowed
 
     def refine(self, weights: Floats, belief_change: float) -> None:
-        """See :class:`InnerSolver`; the joint solve is as tight as it is."""
+        """See :class:`InnerSolver`; a solve is as tight as it is."""
 
     def evaluate(self, weights: Floats) -> Evaluation:
         """See :class:`InnerSolver`; the multipliers are those of the last solve."""
@@ -167,24 +170,14 @@ class Joint:
         self.memory.clear()
 
 
-class Alternating:
+class Alternating(Joint):
     """A few steps over the weights with the multipliers fixed, then sweeps with the weights fixed, in turn."""
 
     steps = 5
     sweeps_between = 2
-    failures = 0  # no value depends on whether messages converge
 
-    def __init__(self, dual: Dual, run: Run) -> None:
-        self.dual, self.run = dual, run
-        run.listen_to(dual)
-        self.objective = JointObjective(dual)
-        self.memory = make_memory(dual.data.n_weights, dual.workers)
-        self.sweeps = 0
-
-    @property
-    def evaluations(self) -> int:
-        """Evaluations of the dual so far."""
-        return self.objective.evaluations
+    def _memory(self) -> Memory:
+        return make_memory(self.dual.data.n_weights, self.dual.workers)
 
     def solve(self, weights: Floats, *, tolerance: float, relative: float = 0.0, max_iterations: int) -> InnerResult:
         """See :class:`InnerSolver`."""
@@ -230,13 +223,6 @@ class Alternating:
             if minimum.iterations == 0:
                 iterations += 1  # a turn without a step still counts, or sweeps alone could go on for ever
 
-    def refine(self, weights: Floats, belief_change: float) -> None:
-        """See :class:`InnerSolver`; every turn ends with sweeps."""
-
     def evaluate(self, weights: Floats) -> Evaluation:
         """See :class:`InnerSolver`."""
         return self.dual.evaluate(weights, tolerance=self.run.accuracy, max_sweeps=1000)
-
-    def objective_changed(self) -> None:
-        """See :class:`InnerSolver`."""
-        self.memory.clear()

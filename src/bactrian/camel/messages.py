@@ -38,7 +38,7 @@ from bactrian.engines.numba.tables import (
 from bactrian.engines.numba.threads import Deadline, Workers, balanced_blocks
 from bactrian.engines.numba.tree_evaluation import evaluate_trees
 from bactrian.graphs.inputs import N_BLOCKS
-from bactrian.graphs.packed import PackedData, TableReader, tables_by_number
+from bactrian.graphs.packed import HubTables, PackedData, tables_by_number
 
 #: Table entries below which a block is not worth handing to a thread.
 _LEAST_ENTRIES = 2_000.0
@@ -441,18 +441,17 @@ def _worth_unrolling(states: int, layout: Layout, carving: Carving, schedule: Sc
     return bool((carving.cluster == 1.0).all()) and bool((carving.hub + np.diff(layout.hub_links) > 0.0).all())
 
 
-class MessageTables(TableReader):
+class MessageTables(HubTables):
     """Belief tables of clusters and hubs at the last pass; copies what it needs."""
 
     def __init__(self, messages: Messages) -> None:
-        self._layout = messages.data.layout
+        super().__init__(messages.data.layout, messages.hub_beliefs())
         tables = messages.tables
         if not messages.consistency:
             messages.spread_scores()
         self._tables = tables._replace(log_entries=tables.log_entries.copy())
         self._numbers = messages.numbers
         self._multipliers = messages.multipliers.copy()
-        self._hub_beliefs = messages.hub_beliefs()
 
     def cluster(self, index: int) -> Floats:
         """Belief table of a table cluster."""
@@ -463,10 +462,6 @@ class MessageTables(TableReader):
         beliefs: Floats = np.exp(scores - scores.max())
         beliefs /= beliefs.sum()
         return beliefs
-
-    def hub(self, index: int) -> Floats:
-        """Belief of a hub."""
-        return self._hub_beliefs[self._layout.hub_offset[index] : self._layout.hub_offset[index + 1]].copy()
 
     def hubs(self, first: int, last: int) -> Floats:
         """See :class:`TableReader`."""

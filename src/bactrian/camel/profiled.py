@@ -31,7 +31,7 @@ class ProfiledObjective:
     sweeps go on to ``accuracy``, damped where they oscillate. Evaluations that do not get there are ``failures``.
     """
 
-    hopeless = False  # whatever messages do, D bounds the optimum or is damped
+    hopeless = False  #: whether further steps are not worth their time: not here, where D is a bound or is damped
 
     def __init__(self, dual: Dual, *, accuracy: float, max_sweeps: int = 1000, tree_sweeps: int = 1 << 30) -> None:
         self.dual: Dual = dual

@@ -247,7 +247,8 @@ def _place_feature_files(features: Any, beside: Path) -> None:
 
 
 def _of_pack(values: dict[str, Any]) -> dict[str, Any]:
-    from bactrian.runs.training import is_pack, settings_of_pack
+    from bactrian.runs.folders import RunFolder
+    from bactrian.runs.training import is_pack
 
     train = values["train"]
     paths = [train] if isinstance(train, str) else list(train)
@@ -260,6 +261,6 @@ def _of_pack(values: dict[str, Any]) -> dict[str, Any]:
     fixed = [name for name in ("input", "features", "scheme", "model", "min_frequency") if name in told]
     if fixed:
         raise ValueError(f"{fixed[0]} was settled when {packs[0]} was packed; leave it out, or pack again")
-    base = settings_of_pack(Path(packs[0])).as_dict()
+    base = RunFolder(Path(packs[0])).read_settings()[0].as_dict()
     options = {**base["options"], **values.get("options", {})}
     return {**base, **values, "train": packs, "options": options}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
@@ -26,6 +26,10 @@ from bactrian.inference.draw import draw_by_gibbs, draw_exactly
 from bactrian.inference.infer import OF_WEIGHTS, infer
 from bactrian.inference.rounding import round_rows
 from bactrian.learners.learn import matched_inference
+
+#: Calls of inference, one for each state of the variables taken as evidence, that one marginal may cost; and how many
+#: are made at once.
+_MOST_CALLS, _AT_ONCE = 100_000, 256
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -150,7 +154,13 @@ class Field(DensityMixin, LearnedEstimator):  # type: ignore[misc]  # scikit-lea
 
     def _scores(self, states: Ints) -> Floats:
         if not self._variables.n_hidden:
-            return joint_scores(self.model_, self.weights_, states) - self.log_partition_
+            scores = np.full(states.shape[0], -self.log_partition_)
+            model = self.model_
+            for scope, features, base in zip(model.graph.clusters, model.features, model.base_scores, strict=True):
+                index = np.ravel_multi_index(tuple(states[:, scope].T), model.graph.shape(scope))
+                scores += 0.0 if features is None else (features @ self.weights_)[index]
+                scores += 0.0 if base is None else base[index]
+            return scores
         scores = np.full(states.shape[0], -self.log_partition_)
         for rows, patterns, which in incomplete_rows(states, len(self.model_.graph.clusters)):
             results = self._infer([evidence_of(pattern) for pattern in patterns])
@@ -185,8 +195,7 @@ class Field(DensityMixin, LearnedEstimator):  # type: ignore[misc]  # scikit-lea
             a frame. It is of that kind, else of pandas.
         """
         check_is_fitted(self, "weights_")
-        if isinstance(n_samples, bool) or not (isinstance(n_samples, int | np.integer) and n_samples >= 1):
-            raise ValueError(f"n_samples must be an integer of at least 1, found {n_samples!r}")
+        check_number("n_samples", n_samples, least=1, whole=True)
         seed = self.seed if seed is None else seed
         given = self.model_, self.weights_, int(n_samples)
         try:
@@ -246,7 +255,39 @@ class Field(DensityMixin, LearnedEstimator):  # type: ignore[misc]  # scikit-lea
         return self._variables.frame(scope, cells, self._frames, probability=table.ravel())
 
     def _marginal(self, scope: Scope, given: Mapping[int, int] | None) -> Floats:
-        return joint_marginal(self.model_, self.weights_, scope, self._infer, self._budget, self.n_threads, given)
+        """The marginal of ``scope`` given evidence: exact with a table over it in the junction tree, if that fits."""
+        model, graph = self.model_, self.model_.graph
+        with_table = LogLinearModel(
+            ClusterGraph(graph.cardinalities, [*graph.clusters, scope]),
+            [*model.features, None],
+            [*model.base_scores, None],
+        )
+        limits = {"memory_budget": self._budget, "n_threads": self.n_threads}
+        try:
+            result = infer(with_table, self.weights_, "exact", given, **limits)
+        except MemoryBudgetError:
+            return self._by_conditioning(graph.shape(scope), scope, given or {})
+        return np.array(result.clusters[len(graph.clusters)])
+
+    def _by_conditioning(self, shape: Sequence[int], scope: Scope, given: Mapping[int, int]) -> Floats:
+        """p(a, b, c) = p(a) p(b | a) p(c | a, b), each factor a marginal of a single variable."""
+        calls = sum(int(np.prod(shape[:depth])) for depth in range(len(shape)))
+        if calls > _MOST_CALLS:
+            raise ValueError(
+                f"names: {calls} runs of inference would be needed for a table of shape {tuple(shape)}, at most "
+                f"{_MOST_CALLS} are made; ask for fewer variables, or raise memory_budget"
+            )
+        joint: Floats = np.ones(())
+        for depth, variable in enumerate(scope):
+            possible = [states for states in product(*map(range, shape[:depth])) if joint[states] > 0.0]
+            grown = np.zeros((*shape[: depth + 1],))
+            for first in range(0, len(possible), _AT_ONCE):
+                batch = possible[first : first + _AT_ONCE]
+                results = self._infer([{**given, **dict(zip(scope, states, strict=False))} for states in batch])
+                for states, result in zip(batch, results, strict=True):
+                    grown[states] = joint[states] * result.variables[variable]
+            joint = grown
+        return joint
 
     def _scope_of(self, names: Any) -> Scope:
         """Numbers of variables that are given by name or number."""
@@ -393,75 +434,3 @@ class Field(DensityMixin, LearnedEstimator):  # type: ignore[misc]  # scikit-lea
                 raise ValueError(f"X has no column {name!r}, which was there in fit")
             if names[v] != name:
                 raise ValueError(f"X: column {v} is {names[v]!r}, but {name!r} was there in fit")
-
-
-# --- joint marginals ---
-
-#: Calls of inference, one for each state of the variables taken as evidence, that one marginal may cost; and how many
-#: are made at once.
-_MOST_CALLS, _AT_ONCE = 100_000, 256
-
-#: Results of inference for each of some evidence.
-Infer = Callable[[list[Any]], list[Any]]
-
-
-def joint_scores(model: LogLinearModel, weights: Floats, states: Ints) -> Floats:
-    """Sum of the scores of all clusters for each row of states."""
-    graph = model.graph
-    total = np.zeros(states.shape[0])
-    for scope, features, base in zip(graph.clusters, model.features, model.base_scores, strict=True):
-        index = np.ravel_multi_index(tuple(states[:, scope].T), graph.shape(scope))
-        if features is not None:
-            total += (features @ weights)[index]
-        if base is not None:
-            total += base[index]
-    return total
-
-
-def joint_marginal(
-    model: LogLinearModel,
-    weights: Floats,
-    scope: Scope,
-    infer_given: Infer,
-    memory_budget: int,
-    n_threads: int | None = None,
-    evidence: Mapping[int, int] | None = None,
-) -> Floats:
-    """The marginal of ``scope`` given evidence: exact with a table over it in the junction tree, if that fits memory.
-
-    Else by conditioning: p(a, b, c) = p(a) p(b | a) p(c | a, b), each factor a
-    marginal of a single variable by ``infer_given`` evidence.
-    """
-    graph = model.graph
-    with_table = LogLinearModel(
-        ClusterGraph(graph.cardinalities, [*graph.clusters, scope]),
-        [*model.features, None],
-        [*model.base_scores, None],
-    )
-    try:
-        result = infer(with_table, weights, "exact", evidence, memory_budget=memory_budget, n_threads=n_threads)
-    except MemoryBudgetError:
-        return _by_conditioning(graph.shape(scope), scope, infer_given, evidence)
-    return np.array(result.clusters[len(graph.clusters)])
-
-
-def _by_conditioning(
-    shape: Sequence[int], scope: Scope, infer_given: Infer, evidence: Mapping[int, int] | None
-) -> Floats:
-    calls = sum(int(np.prod(shape[:depth])) for depth in range(len(shape)))
-    if calls > _MOST_CALLS:
-        raise ValueError(
-            f"names: {calls} runs of inference would be needed for a table of shape {tuple(shape)}, at most "
-            f"{_MOST_CALLS} are made; ask for fewer variables, or raise memory_budget"
-        )
-    joint: Floats = np.ones(())
-    for depth, variable in enumerate(scope):
-        possible = [states for states in product(*map(range, shape[:depth])) if joint[states] > 0.0]
-        grown = np.zeros((*shape[: depth + 1],))
-        for first in range(0, len(possible), _AT_ONCE):
-            batch = possible[first : first + _AT_ONCE]
-            results = infer_given([{**(evidence or {}), **dict(zip(scope, states, strict=False))} for states in batch])
-            for states, result in zip(batch, results, strict=True):
-                grown[states] = joint[states] * result.variables[variable]
-        joint = grown
-    return joint

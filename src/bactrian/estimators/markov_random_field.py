@@ -371,10 +371,7 @@ class MarkovRandomField(MarginField):
                 raise ArgumentError("hidden", f"needs tables='full', found {self.tables!r}")
         if self.shape is not None and (np.shape(self.shape) != (2,) or np.asarray(self.shape).dtype.kind not in "iu"):
             raise ArgumentError("shape", f"must be (height, width), found {self.shape!r}")
-        if isinstance(self.edges, str):
-            if self.edges not in ("complete", "grid"):
-                raise ArgumentError("edges", f"must be 'complete', 'grid' or pairs of variables, found {self.edges!r}")
-        elif not has_names(self.edges):
+        if not (isinstance(self.edges, str) and self.edges in ("complete", "grid")) and not has_names(self.edges):
             checked_edges(self.edges, None, np.iinfo(np.int64).max)
 
     def log_potentials(self) -> tuple[list[Floats], list[Floats]]:

@@ -14,6 +14,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from bactrian.arrays import Floats, Ints, number_pairs, rectangular
+from bactrian.errors import ArgumentError, check_choice
 from bactrian.estimators.labels import is_missing
 from bactrian.graphs.graph import ClusterGraph, Domain, grid_edges
 from bactrian.graphs.loglinear import LogLinearModel
@@ -125,7 +126,7 @@ def checked_edges(edges: Any, shape: Any, n_variables: int) -> Ints:
         if edges == "grid":
             height, width = _checked_shape(shape, n_variables)
             return grid_edges(height, width)
-        raise ValueError(f"edges must be 'complete', 'grid' or pairs of variables, found {edges!r}")
+        raise ArgumentError("edges", f"must be 'complete', 'grid' or pairs of variables, found {edges!r}")
     pairs = number_pairs(edges, n_variables, "edges", "variable")
     _, first, counts = np.unique(np.sort(pairs, axis=1), axis=0, return_index=True, return_counts=True)
     if (counts > 1).any():
@@ -190,9 +191,8 @@ def pairwise_model(tables: Any, cardinalities: Ints, edges: Ints, node_factors: 
 
 
 def _check_kinds(tables: Any, cardinalities: Ints, node_factors: Any) -> None:
-    for name, value, choices in (("tables", tables, TABLES), ("node_factors", node_factors, NODE_FACTORS)):
-        if value not in choices:
-            raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, found {value!r}")
+    check_choice("tables", tables, TABLES)
+    check_choice("node_factors", node_factors, NODE_FACTORS)
     if tables == "shared" and (cardinalities != cardinalities[0]).any():
         v = int(np.argmax(cardinalities != cardinalities[0]))
         raise ValueError(

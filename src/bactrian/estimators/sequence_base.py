@@ -15,7 +15,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
-from bactrian.arrays import Bools, Floats, Ints, integers, number_pairs
+from bactrian.arrays import Bools, Floats, Ints, integers
 from bactrian.errors import check_choice, check_flag, check_number
 from bactrian.estimators.base import LearnedEstimator
 from bactrian.estimators.encoding import FeatureVocabulary, Rows, check_sequences, fit_vocabulary
@@ -29,7 +29,6 @@ from bactrian.graphs.ragged import pointer
 from bactrian.graphs.scores import TYINGS
 from bactrian.inference.infer import StackedMarginals
 from bactrian.solvers.solution import Callback
-from bactrian.text.documents import SkipRule, skip_edges
 from bactrian.text.entities import entity_scores
 from bactrian.text.schemes import guess_scheme
 
@@ -496,7 +495,7 @@ def sequence_edges(lengths: Ints, breaks: Any, skips: Sequence[Ints] | None) -> 
     begins = np.zeros(int(start[-1]) + 1, dtype=bool)
     begins[start] = True
     if breaks is not None:
-        _check_length(breaks, lengths.size, "breaks")
+        check_length(breaks, lengths.size, "breaks")
         for m, positions in enumerate(breaks):
             begins[start[m] + integers(positions, f"breaks[{m}]", below=int(lengths[m]))] = True
     second = np.flatnonzero(~begins[:-1])
@@ -504,18 +503,6 @@ def sequence_edges(lengths: Ints, breaks: Any, skips: Sequence[Ints] | None) -> 
     empty = np.zeros((0, 2), dtype=np.int64)
     joined = [empty] if skips is None else [empty, *(pairs + start[m] for m, pairs in enumerate(skips))]
     return SequenceEdges(transitions, np.concatenate(joined))
-
-
-def checked_skips(skips: Any, lengths: Ints) -> list[Ints]:
-    """Skip edges given per sequence, as pairs of positions."""
-    _check_length(skips, lengths.size, "skips")
-    return [number_pairs(pairs, int(lengths[m]), f"skips[{m}]", "position") for m, pairs in enumerate(skips)]
-
-
-def ruled_skips(X: Any, rule: SkipRule, word: str) -> list[Ints]:
-    """Skip edges by a rule on the words of each sequence."""
-    read = WordReader(word)
-    return [skip_edges([read(token) for token in sequence], rule) for sequence in X]
 
 
 class WordReader:
@@ -571,7 +558,8 @@ def check_edge_rows(rows: Rows, counts: Ints, name: str) -> None:
         raise ValueError(f"{name}[{m}] must have one entry per edge: expected {counts[m]}, found {rows.lengths[m]}")
 
 
-def _check_length(given: Any, expected: int, name: str) -> None:
+def check_length(given: Any, expected: int, name: str) -> None:
+    """Refuse what has not one entry per sequence."""
     if not hasattr(given, "__len__") or len(given) != expected:
         found = len(given) if hasattr(given, "__len__") else type(given).__name__
         raise ValueError(f"{name} must have one entry per sequence: expected {expected}, found {found}")

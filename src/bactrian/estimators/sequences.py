@@ -8,14 +8,14 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from sklearn.base import clone
 
-from bactrian.arrays import Floats, Ints
+from bactrian.arrays import Floats, Ints, number_pairs
 from bactrian.engines.numba.forest_optimum import best_labels
 from bactrian.engines.numba.threads import Workers, blocks_of_rows
 from bactrian.errors import ArgumentError, ArgumentTypeError, check_choice, check_number, warn
 from bactrian.estimators.encoding import Rows, fit_vocabulary
 from bactrian.estimators.labels import Labels
 from bactrian.estimators.saving import Arrays
-from bactrian.estimators.sequence_base import SKIP, EdgesGiven, SequenceCRF, checked_skips, ruled_skips, sequence_edges
+from bactrian.estimators.sequence_base import SKIP, EdgesGiven, SequenceCRF, WordReader, check_length, sequence_edges
 from bactrian.graphs.graph_data import GraphData
 from bactrian.graphs.inputs import N_BLOCKS, Inputs, squared
 from bactrian.graphs.packed import PackedData
@@ -28,7 +28,7 @@ from bactrian.inference.infer import StackedMarginals, check_inference, graph_ma
 from bactrian.inference.maximum import TIE
 from bactrian.learners.learn import learn, matched_inference
 from bactrian.solvers.solution import Solution
-from bactrian.text.documents import RULES
+from bactrian.text.documents import RULES, skip_edges
 
 #: Tokens below which a block of chains is not worth handing to a thread.
 _LEAST_TOKENS = 1_000.0
@@ -317,10 +317,12 @@ all_possible_transitions, warm_start, verbose
 
     def _skips(self, X: Any, lengths: Ints, skips: Any) -> list[Ints] | None:
         if skips is not None:
-            return checked_skips(skips, lengths)
+            check_length(skips, lengths.size, "skips")
+            return [number_pairs(pairs, int(lengths[m]), f"skips[{m}]", "position") for m, pairs in enumerate(skips)]
         if self.skips is None:
             raise ValueError("skips=None needs the skip edges of every sequence: give skips= to this call")
-        return ruled_skips(X, self.skips, self.word)
+        read = WordReader(self.word)
+        return [skip_edges([read(token) for token in sequence], self.skips) for sequence in X]
 
     def encode(self, X: Any, y: Any, **given: Any) -> GraphData:
         """See :meth:`SequenceCRF.encode`; warns where a rule finds no skip edge at all."""

@@ -18,7 +18,6 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from bactrian.arrays import Floats, Ints
@@ -149,7 +148,7 @@ def on_junction_trees(data: PackedData) -> JunctionData:
     packed = pack_layout(
         layout,
         structure,
-        SpreadScores(data.scores, data.layout.n_entries, _spread_matrix(data, trees, layout)),
+        _spread_scores(data, trees, layout),
         data.weights,
         ModelViews(structure, graphs),
         data.hub_kind[:0],
@@ -158,11 +157,11 @@ def on_junction_trees(data: PackedData) -> JunctionData:
     return JunctionData(data, packed, trees)
 
 
-def _spread_matrix(data: PackedData, trees: Sequence[FactorTree], cliques: Layout) -> sp.csr_array:
-    """The matrix of :class:`SpreadScores`: ones where a state of a factor is part of a clique's state."""
+def _spread_scores(data: PackedData, trees: Sequence[FactorTree], cliques: Layout) -> SpreadScores:
+    """A clique's state has the scores of all factors' states that are part of it."""
     layout = data.layout
-    rows: list[Ints] = [np.zeros(0, dtype=np.int64)]
-    columns: list[Ints] = [np.zeros(0, dtype=np.int64)]
+    rows: list[Ints] = []
+    columns: list[Ints] = []
     for m, tree in enumerate(trees):
         tables = layout.cluster_table[layout.instance_clusters[m] : layout.instance_clusters[m + 1]]
         hubs = layout.n_entries + layout.hub_offset[layout.instance_hubs[m] : layout.instance_hubs[m + 1] + 1]
@@ -173,6 +172,4 @@ def _spread_matrix(data: PackedData, trees: Sequence[FactorTree], cliques: Layou
             rows.append(np.arange(cliques.table_offset[clique], cliques.table_offset[clique + 1]))
             states = tree.spread(factor, np.arange(start, stop), {})
             columns.append(np.broadcast_to(states, tree.shape(q)).ravel())
-    flat_rows, flat_columns = np.concatenate(rows), np.concatenate(columns)
-    shape = (cliques.n_entries + cliques.n_hub_states, layout.n_entries + layout.n_hub_states)
-    return sp.csr_array((np.ones(flat_rows.size), (flat_rows, flat_columns)), shape=shape)
+    return SpreadScores.of_ones(data.scores, layout, cliques, rows, columns)

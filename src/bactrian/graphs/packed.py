@@ -226,6 +226,17 @@ class TableReader:
         return np.stack([self.cluster(index) for index in range(first, last)])
 
 
+class HubTables(TableReader):
+    """Beliefs of hubs from an array over their states."""
+
+    def __init__(self, layout: Layout, hub_beliefs: Floats) -> None:
+        self._layout, self._hub_beliefs = layout, hub_beliefs
+
+    def hub(self, index: int) -> Floats:
+        """See :class:`TableReader`."""
+        return self._hub_beliefs[self._layout.hub_offset[index] : self._layout.hub_offset[index + 1]].copy()
+
+
 class FactorReader(TableReader):
     """Belief tables by instance; the factors of one are its table clusters, then its hubs."""
 

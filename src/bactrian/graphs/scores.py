@@ -7,6 +7,7 @@ which never builds F; :class:`SpreadScores` and :class:`RepeatedScores` pass eit
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Protocol
@@ -79,6 +80,18 @@ class SpreadScores:
         self._original, self._n_entries, self._spread, self._fixed = original, n_entries, spread, fixed
         self._gather = sp.csr_array(spread.T)
         self.n_weights = original.n_weights
+
+    @staticmethod
+    def of_ones(
+        original: ScoreMap, old: Layout, new: Layout, rows: Sequence[Ints], columns: Sequence[Ints]
+    ) -> SpreadScores:
+        """Each new entry or state of ``rows`` has the original one of ``columns`` in its sum, both numbered through."""
+        flat = (
+            np.concatenate([np.zeros(0, dtype=np.int64), *rows]),
+            np.concatenate([np.zeros(0, dtype=np.int64), *columns]),
+        )
+        shape = (new.n_entries + new.n_hub_states, old.n_entries + old.n_hub_states)
+        return SpreadScores(original, old.n_entries, sp.csr_array((np.ones(flat[0].size), flat), shape=shape))
 
     def scores(self, weights: Floats, log_entries: Floats, hub_scores: Floats, workers: Workers) -> None:
         """See :class:`ScoreMap`."""

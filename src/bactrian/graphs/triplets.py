@@ -29,14 +29,14 @@ it. Where the triplets triangulate the graph like a junction tree the entropy, a
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import scipy.sparse as sp
 
-from bactrian.arrays import Bools, Floats, Ints
+from bactrian.arrays import Floats, Ints
 from bactrian.engines.numba.threads import Deadline
 from bactrian.graphs.packed import InstanceViews, PackedData, TableReader
 from bactrian.graphs.packing import TablePlan, build_layout, pack_layout, projection_map
@@ -236,7 +236,7 @@ class TightenedData:
     total: Floats  #: (H,) Kikuchi's counting numbers of hubs; those of clusters are 1
     pair_hubs: Ints  #: (n, 3) hub, and the hubs of its two variables
     cluster_place: Ints  #: (C,) new cluster of each original one, or -1 - h for hub h
-    swapped: Bools  #: (C,) the hub's variables are in the other order
+    states: Sequence[Ints]  #: of each original cluster, what its states are there
     hub_place: Ints  #: (H of the original,)
 
     def reader(self, tables: TableReader) -> TableReader:
@@ -261,12 +261,7 @@ class TightenedData:
         offset = self.packed.layout.hub_offset
         out = self.spread_hubs(hub_log)
         for c in np.flatnonzero(self.cluster_place < 0).tolist():
-            hub = -1 - int(self.cluster_place[c])
-            table = tables.cluster(c)
-            if self.swapped[c]:
-                columns = int(offset[_first_variable(self, hub) + 1] - offset[_first_variable(self, hub)])
-                table = table.reshape(-1, columns).T.ravel()
-            out[offset[hub] : offset[hub + 1]] = np.log(np.maximum(table, 1e-300))
+            out[offset[-1 - self.cluster_place[c]] + self.states[c]] = np.log(np.maximum(tables.cluster(c), 1e-300))
         return out
 
 
@@ -275,23 +270,12 @@ class _PlacedReader(TableReader):
         self._tightened, self._tables = tightened, tables
 
     def cluster(self, index: int) -> Floats:
-        tightened = self._tightened
-        place = int(tightened.cluster_place[index])
-        if place >= 0:
-            return self._tables.cluster(place)
-        table = self._tables.hub(-1 - place)
-        if not tightened.swapped[index]:
-            return table
-        layout = tightened.packed.layout
-        rows = int(np.diff(layout.hub_offset)[_first_variable(tightened, -1 - place)])
-        return np.ascontiguousarray(table.reshape(rows, -1).T).ravel()
+        place = int(self._tightened.cluster_place[index])
+        table = self._tables.cluster(place) if place >= 0 else self._tables.hub(-1 - place)
+        return table[self._tightened.states[index]]
 
     def hub(self, index: int) -> Floats:
         return self._tables.hub(int(self._tightened.hub_place[index]))
-
-
-def _first_variable(tightened: TightenedData, hub: int) -> int:
-    return int(tightened.pair_hubs[np.searchsorted(tightened.pair_hubs[:, 0], hub), 1])
 
 
 @dataclass(frozen=True)
@@ -304,7 +288,7 @@ class _Region:
     total: Floats
     pairs: list[Pair]  #: of the hubs after those of the variables
     place: list[int]
-    swapped: list[bool]
+    states: list[Ints]
 
 
 def tighten(data: PackedData, triplets: Sequence[Sequence[Triplet]]) -> TightenedData:
@@ -313,14 +297,14 @@ def tighten(data: PackedData, triplets: Sequence[Sequence[Triplet]]) -> Tightene
     for m, chosen in enumerate(triplets):
         cardinalities, scopes, _ = data.views.scopes(m)
         sizes.append(cardinalities)
-        regions.append(_region(cardinalities.size, scopes, chosen))
+        regions.append(_region(cardinalities, scopes, chosen))
     structure = _structure(data, sizes, regions)
     new = build_layout(structure, TablePlan.own(structure))
     parts = ((new.instance_clusters[m], new.instance_hubs[m], region) for m, region in enumerate(regions))
-    place, swapped, pair_hubs, hub_place = [], [], [], []
+    place, states, pair_hubs, hub_place = [], [], [], []
     for first_cluster, first_hub, region in parts:
         place += [p + first_cluster if p >= 0 else p - first_hub for p in region.place]
-        swapped += region.swapped
+        states += region.states
         n_variables = region.total.size - len(region.pairs)
         hub_place.append(first_hub + np.arange(n_variables))
         pair_hubs += [
@@ -333,25 +317,28 @@ def tighten(data: PackedData, triplets: Sequence[Sequence[Triplet]]) -> Tightene
         total=np.concatenate([region.total for region in regions]),
         pair_hubs=np.array(pair_hubs, dtype=np.int64).reshape(-1, 3),
         cluster_place=np.array(place, dtype=np.int64),
-        swapped=np.array(swapped, dtype=bool),
+        states=states,
         hub_place=np.concatenate(hub_place),
     )
     kinds = np.zeros(new.n_hubs, dtype=np.int64)
     packed = pack_layout(new, structure, data.scores, data.weights, InstanceViews(), kinds)
     tightened = replace(tightened, packed=packed)
-    scores = SpreadScores(data.scores, data.layout.n_entries, _spread(tightened))
-    packed = replace(packed, scores=scores, empirical=data.empirical, observed_base=data.observed_base)
+    packed = replace(packed, scores=_spread(tightened), empirical=data.empirical, observed_base=data.observed_base)
     return replace(tightened, packed=packed)
 
 
-def _region(n_variables: int, scopes: list[Scope], triplets: Sequence[Triplet]) -> _Region:
+def _region(cardinalities: Ints, scopes: list[Scope], triplets: Sequence[Triplet]) -> _Region:
+    n_variables = cardinalities.size
     pairs = sorted({pair for a, b, c in triplets for pair in ((a, b), (a, c), (b, c))})
     hub_of_pair = {pair: n_variables + i for i, pair in enumerate(pairs)}
     kept = [c for c, scope in enumerate(scopes) if tuple(sorted(scope)) not in hub_of_pair]
     clusters: list[Scope] = [scopes[c] for c in kept] + list(triplets)
     rank = {c: i for i, c in enumerate(kept)}
-    place = [rank[c] if c in rank else -1 - hub_of_pair[_pair(scope)] for c, scope in enumerate(scopes)]
-    swapped = [c not in rank and scope[0] > scope[1] for c, scope in enumerate(scopes)]
+    place = [rank[c] if c in rank else -1 - hub_of_pair[min(s), max(s)] for c, s in enumerate(scopes)]
+    states = []
+    for c, scope in enumerate(scopes):
+        shape, turned = tuple(cardinalities[list(scope)].tolist()), c not in rank and scope[0] > scope[1]
+        states.append(projection_map(shape, (1, 0)).astype(np.int64) if turned else np.arange(math.prod(shape)))
     hubs: list[Scope] = [*((v,) for v in range(n_variables)), *pairs]
     links: list[tuple[int, int, Scope]] = []
     for c, scope in enumerate(clusters):
@@ -361,7 +348,7 @@ def _region(n_variables: int, scopes: list[Scope], triplets: Sequence[Triplet]) 
                 if (a, b) in hub_of_pair:
                     links.append((hub_of_pair[a, b], c, (i, j)))
     links.sort()
-    return _Region(hubs, clusters, links, _numbers(len(hubs), n_variables, links, pairs), pairs, place, swapped)
+    return _Region(hubs, clusters, links, _numbers(len(hubs), n_variables, links, pairs), pairs, place, states)
 
 
 def _structure(data: PackedData, sizes: list[Ints], regions: list[_Region]) -> GraphStructure:
@@ -389,10 +376,6 @@ def _structure(data: PackedData, sizes: list[Ints], regions: list[_Region]) -> G
     )
 
 
-def _pair(scope: Scope) -> Pair:
-    return min(scope), max(scope)
-
-
 def _numbers(n_hubs: int, n_variables: int, ends: list[tuple[int, int, Scope]], pairs: list[Pair]) -> Floats:
     """Kikuchi's numbers of hubs: 1 less those of all regions above."""
     total = 1.0 - np.bincount([hub for hub, _, _ in ends], minlength=n_hubs)
@@ -402,28 +385,18 @@ def _numbers(n_hubs: int, n_variables: int, ends: list[tuple[int, int, Scope]], 
     return total.astype(np.float64)
 
 
-def _spread(tightened: TightenedData) -> sp.csr_array:
-    """Ones from original table entries and hub states to new ones."""
+def _spread(tightened: TightenedData) -> SpreadScores:
+    """Scores of original table entries and hub states where they are now."""
     old, new = tightened.original.layout, tightened.packed.layout
     tables = old.cluster_table
     rows: list[Ints] = []
     columns: list[Ints] = []
     for c, place in enumerate(tightened.cluster_place.tolist()):
-        start, stop = old.table_offset[tables[c]], old.table_offset[tables[c] + 1]
-        columns.append(np.arange(start, stop))
-        if place >= 0:
-            rows.append(np.arange(new.table_offset[place], new.table_offset[place + 1]))
-            continue
-        target = np.arange(new.hub_offset[-1 - place], new.hub_offset[-place])
-        if tightened.swapped[c]:
-            first = _first_variable(tightened, -1 - place)
-            second = int(np.diff(new.hub_offset)[first])
-            target = target[projection_map((target.size // second, second), (1, 0))]
-        rows.append(new.n_entries + target)
+        columns.append(np.arange(old.table_offset[tables[c]], old.table_offset[tables[c] + 1]))
+        start = new.table_offset[place] if place >= 0 else new.n_entries + new.hub_offset[-1 - place]
+        rows.append(start + tightened.states[c])
     sizes = np.diff(old.hub_offset)
     within = np.arange(old.n_hub_states) - np.repeat(old.hub_offset[:-1], sizes)
     rows.append(new.n_entries + np.repeat(new.hub_offset[tightened.hub_place], sizes) + within)
     columns.append(old.n_entries + np.arange(old.n_hub_states))
-    flat_rows, flat_columns = np.concatenate(rows), np.concatenate(columns)
-    shape = (new.n_entries + new.n_hub_states, old.n_entries + old.n_hub_states)
-    return sp.csr_array((np.ones(flat_rows.size), (flat_rows, flat_columns)), shape=shape)
+    return SpreadScores.of_ones(tightened.original.scores, old, new, rows, columns)

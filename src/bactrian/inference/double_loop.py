@@ -32,7 +32,7 @@ from bactrian.arrays import Bools, Floats, Ints
 from bactrian.camel.entropy import Carving, carve
 from bactrian.camel.messages import Messages
 from bactrian.engines.numba.schedules import CONVERGED, RUNNING, SweepProgress
-from bactrian.graphs.packed import PackedData, TableReader, instance_of
+from bactrian.graphs.packed import FactorReader, PackedData
 from bactrian.graphs.packing import require_bethe
 from bactrian.graphs.triplets import find_triplets, tighten
 from bactrian.inference.problem import Problem, check_contradictions, contradiction, new_progress, report
@@ -239,19 +239,14 @@ def tightened(problem: Problem, method: Callable[[Problem], list[InferenceResult
     return after
 
 
-class _ResultTables(TableReader):
+class _ResultTables(FactorReader):
     """Beliefs of results on Bethe graphs by the numbers of packed clusters and hubs."""
 
     def __init__(self, data: PackedData, results: Sequence[InferenceResult]) -> None:
-        self._data, self._results = data, results
+        super().__init__(data.layout)
+        self._index, self._results = data.cluster_index, results
 
-    def cluster(self, index: int) -> Floats:
-        data = self._data
-        m = instance_of(data.layout.instance_clusters, index)
-        belief: Floats = self._results[m].clusters[int(data.cluster_index[index])].ravel()
-        return belief
-
-    def hub(self, index: int) -> Floats:
-        hubs = self._data.layout.instance_hubs
-        m = instance_of(hubs, index)
-        return self._results[m].variables[index - int(hubs[m])]
+    def factor(self, instance: int, factor: int) -> Floats:
+        first, last = self._layout.instance_clusters[instance : instance + 2].tolist()
+        result, hub = self._results[instance], factor - (last - first)
+        return result.variables[hub] if hub >= 0 else result.clusters[int(self._index[first + factor])].ravel()

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import scipy.sparse as sp
 
 from bactrian.arrays import Bools, Floats, Ints
 from bactrian.engines.numba.layout import Layout
@@ -52,14 +51,10 @@ def as_factor_graph(data: PackedData) -> PackedData:
     kept = [m for m, graph in enumerate(views.graphs) if graph.is_bethe]
     tables_first = [np.arange(old.n_entries)]
     rows, columns = (
-        np.concatenate(
-            tables_first + [old.n_entries + np.arange(*own.hub_offset[own.instance_hubs[m : m + 2]]) for m in kept]
-        )
+        tables_first + [old.n_entries + np.arange(*own.hub_offset[own.instance_hubs[m : m + 2]]) for m in kept]
         for own in (layout, old)
     )
-    shape = (layout.n_entries + layout.n_hub_states, old.n_entries + old.n_hub_states)
-    moved = sp.csr_array((np.ones(rows.size), (rows, columns)), shape=shape)
-    scores = SpreadScores(data.scores, old.n_entries, moved)
+    scores = SpreadScores.of_ones(data.scores, old, layout, rows, columns)
     kinds = np.zeros(layout.n_hubs, dtype=np.int64)
     return pack_layout(layout, structure, scores, data.weights, ModelViews(structure, graphs), kinds)
 

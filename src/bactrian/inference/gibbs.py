@@ -17,7 +17,7 @@ from bactrian.engines.numba.assignments import ScoreArrays
 from bactrian.engines.numba.blocks import Blocks, build_blocks
 from bactrian.engines.numba.gibbs import Chain, Draws, Words, new_states, run_chain, start_chain
 from bactrian.engines.numba.layout import Layout
-from bactrian.graphs.packed import InstanceBeliefs, TableReader
+from bactrian.graphs.packed import HubTables, InstanceBeliefs
 from bactrian.graphs.ragged import pointer
 from bactrian.inference.factors import FactorScores, FactorTables, factor_scores
 from bactrian.inference.maximum import find_allowed
@@ -131,21 +131,18 @@ def gibbs(
     return results
 
 
-class CountTables(TableReader):
+class CountTables(HubTables):
     """Marginals of variables as given, and of clusters from counts."""
 
     def __init__(self, layout: Layout, hubs: Floats, cluster_start: Ints, counts: Ints) -> None:
-        self._layout, self._hubs, self._cluster_start, self._counts = layout, hubs, cluster_start, counts
+        super().__init__(layout, hubs)
+        self._cluster_start, self._counts = cluster_start, counts
 
     def cluster(self, index: int) -> Floats:
         """Frequencies of a cluster's states."""
         counts = self._counts[self._cluster_start[index] : self._cluster_start[index + 1]]
         frequencies: Floats = counts / counts.sum()
         return frequencies
-
-    def hub(self, index: int) -> Floats:
-        """Marginal of a variable."""
-        return self._hubs[self._layout.hub_offset[index] : self._layout.hub_offset[index + 1]].copy()
 
 
 class Chains:

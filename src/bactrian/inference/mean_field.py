@@ -14,7 +14,7 @@ from bactrian.arrays import Floats
 from bactrian.engines.numba.layout import Layout
 from bactrian.engines.numba.mean_field import Ascent, ascend_instances
 from bactrian.engines.numba.tables import Limits
-from bactrian.graphs.packed import InstanceBeliefs, TableReader
+from bactrian.graphs.packed import HubTables, InstanceBeliefs
 from bactrian.inference.factors import FactorScores, FactorTables, factor_scores
 from bactrian.inference.maximum import find_allowed
 from bactrian.inference.problem import Problem
@@ -80,11 +80,8 @@ def _result(
     )
 
 
-class ProductTables(TableReader):
+class ProductTables(HubTables):
     """Tables of clusters as products of the beliefs of their variables."""
-
-    def __init__(self, layout: Layout, beliefs: Floats) -> None:
-        self._layout, self._beliefs = layout, beliefs
 
     def cluster(self, index: int) -> Floats:
         """Table of a cluster."""
@@ -93,10 +90,6 @@ class ProductTables(TableReader):
         for link in layout.cluster_link[layout.cluster_links[index] : layout.cluster_links[index + 1]]:
             product = np.multiply.outer(product, self.hub(int(layout.link_hub[link]))).ravel()
         return product
-
-    def hub(self, index: int) -> Floats:
-        """Belief of a variable."""
-        return self._beliefs[self._layout.hub_offset[index] : self._layout.hub_offset[index + 1]].copy()
 
 
 def _start(scores: FactorScores, generator: np.random.Generator | None) -> Floats:

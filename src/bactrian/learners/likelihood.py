@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from bactrian.arrays import Floats
-from bactrian.camel.dual import Dual, Evaluation
+from bactrian.camel.dual import Dual
 from bactrian.camel.entropy import carve
 from bactrian.camel.parts import Carve
 from bactrian.camel.profiled import Profiled, ProfiledObjective
@@ -74,15 +74,11 @@ class Likelihood:
 
     def learn(self, data: Any, settings: Settings, workers: Workers) -> Solution:
         """Fit the weights of packed data."""
-        if self.inference == "exact":
-            return self._exact(data, settings, workers)
-        if not data.in_memory:
-            raise ValueError(f"{self.name} does not learn from a folder of packed data; {_ADVICE}")
-        return self._loopy(data, settings, workers)
-
-    def _exact(self, data: Any, settings: Settings, workers: Workers) -> Solution:
         junction = None
-        if data.in_memory and not is_forest(data):
+        if self.inference != "exact":
+            if not data.in_memory:
+                raise ValueError(f"{self.name} does not learn from a folder of packed data; {_ADVICE}")
+        elif data.in_memory and not is_forest(data):
             junction = on_junction_trees(data)
             data = junction.packed
         run = Run(settings, data, self.name)
@@ -95,17 +91,12 @@ class Likelihood:
             units = Units(data, settings.prior, run.initial_weights(), workers)
         return run.solve(Profiled(dual, run, self.objective(dual, run), units), junction)
 
-    def _loopy(self, data: PackedData, settings: Settings, workers: Workers) -> Solution:
-        run = Run(settings, data, self.name)
-        dual = Dual(data, self.carving(settings), settings.prior, workers, communicator=settings.communicator)
-        return run.solve(Profiled(dual, run, self.objective(dual, run)))
-
     def carving(self, settings: Settings) -> Carve:
         """The counting numbers under which messages are passed, of any data."""
         entropy = "bethe" if self.inference in ("exact", "lbp") else self.inference
         return lambda data: carve(data, entropy, settings.seed, settings.deadline).whole
 
-    def objective(self, dual: Dual, run: Run) -> ProfiledObjective | PropagatedObjective:
+    def objective(self, dual: Dual, run: Run) -> ProfiledObjective:
         """A dual as a function of the weights alone, its messages passed as this learner does."""
         if self.inference == "exact":
             return ProfiledObjective(dual, accuracy=run.accuracy, tree_sweeps=2)
@@ -126,44 +117,24 @@ def is_forest(data: PackedData) -> bool:
     return bool(data.layout.instance_is_tree.all() and has_links and not data.hub_virtual.any())
 
 
-class PropagatedObjective:
+class PropagatedObjective(ProfiledObjective):
     """Negative penalised likelihood of w by message passing under the dual's counting numbers.
 
-    Messages of a trial point worse than the best so far are fitted to the wrong weights, so those of the best point
-    are restored first.
+    ``hopeless`` says that messages have not converged for so long that further steps are not worth their time.
     """
 
     def __init__(
         self, dual: Dual, *, schedule: str, accuracy: float, max_sweeps: int, tame: bool, deadline: Deadline
     ) -> None:
-        self.dual, self.deadline = dual, deadline
-        self.schedule = schedule
-        self.accuracy = accuracy
-        self.max_sweeps = max_sweeps
-        self.tame = tame
-        self.evaluations = self.sweeps = self.failures = 0
-        self.weights: Any = None  # of the last evaluation
+        super().__init__(dual, accuracy=accuracy, max_sweeps=max_sweeps)
+        self.schedule, self.tame, self.deadline = schedule, tame, deadline
         self._in_a_row = 0
-        self.last: Evaluation | None = None
-        self.converged = True
-        self._best_value = np.inf
         dual.remember()
 
-    @property
-    def hopeless(self) -> bool:
-        """Whether messages have not converged for so long that further steps are not worth their time."""
-        return self._in_a_row >= SCHEDULE.most_unconverged
-
     def accept(self) -> None:
-        """Take the last point for the best, since the solver has moved there."""
-        if self.last is not None and self.converged and self.last.value > self._best_value:
-            self._best_value = self.last.value
-            self.dual.remember()
-
-    def forget(self) -> None:
-        """Forget the best point."""
-        self._best_value = np.inf
-        self.dual.remove_levels()
+        """See :class:`ProfiledObjective`; where messages did not converge the value means nothing."""
+        if self.converged:
+            super().accept()
 
     def value_and_gradient(self, weights: Floats) -> tuple[float, Floats]:
         """Value and gradient after passing messages at ``weights``."""
@@ -186,6 +157,7 @@ class PropagatedObjective:
         self.weights, self.sweeps = weights, self.sweeps + self.last.sweeps
         self.failures += not self.converged
         self._in_a_row = 0 if self.converged else self._in_a_row + 1
+        self.hopeless = self._in_a_row >= SCHEDULE.most_unconverged
         if self.converged and self.last.value <= self._best_value:
             self._best_value = self.last.value
             dual.remember()

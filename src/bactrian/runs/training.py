@@ -282,9 +282,10 @@ def write_pack(
     return PackedFolder.open(path)
 
 
-def settings_of_pack(path: Path) -> RunSettings:
-    """The settings with which a pack was made."""
-    return RunFolder(path).read_settings()[0]
+def _told(parts: Iterable[GraphData], tell: Told) -> Iterator[GraphData]:
+    for n, part in enumerate(parts):
+        tell("packing", n)
+        yield part
 
 
 def estimator_of_pack(path: Path, settings: RunSettings) -> LearnedEstimator:
@@ -292,12 +293,6 @@ def estimator_of_pack(path: Path, settings: RunSettings) -> LearnedEstimator:
     estimator = MODELS[settings.model].load(path / "model.safetensors")
     estimator.set_params(**settings.estimator().get_params(deep=False))
     return estimator
-
-
-def _told(parts: Iterable[GraphData], tell: Told) -> Iterator[GraphData]:
-    for n, part in enumerate(parts):
-        tell("packing", n)
-        yield part
 
 
 def _text_parts(settings: RunSettings, estimator: Any, chunk: int) -> Iterator[GraphData]:
@@ -319,30 +314,22 @@ def _text_parts(settings: RunSettings, estimator: Any, chunk: int) -> Iterator[G
     estimator.begin(sorted(classes), growing.vocabulary(estimator.min_frequency))
     estimator.set_params(warm_start=True)
     del growing
-
-    def parts() -> Iterator[GraphData]:
-        for batch in batches(documents(), len, chunk):
-            X = list(extractor.extract_many(batch))
-            yield estimator.encode(X, [reading.tags(document) for document in batch], breaks=breaks_of(batch))
-
-    return parts()
+    for batch in batches(documents(), len, chunk):
+        X = list(extractor.extract_many(batch))
+        yield estimator.encode(X, [reading.tags(document) for document in batch], breaks=breaks_of(batch))
 
 
 def _graph_parts(settings: RunSettings, estimator: Any, chunk: int) -> Iterator[GraphData]:
     classes = {label for graph in labelled_graphs(settings.train) for label in np.asarray(graph.labels).tolist()}
     estimator.set_params(labels=sorted(classes))
-
-    def parts() -> Iterator[GraphData]:
-        known, sizes, squares = 0.0, np.zeros(2), np.zeros(2)
-        for batch in batches(labelled_graphs(settings.train), lambda graph: len(graph.node_features), chunk):
-            with places_of([graph.place for graph in batch]):
-                part = estimator.encode([graph.inputs for graph in batch], [graph.labels for graph in batch])
-            estimator.set_params(warm_start=True)
-            known += estimator.n_known_
-            size = np.array([part.n_nodes, len(part.edges)])
-            sizes, squares = sizes + size, squares + size * list(estimator.mean_squares_.values())
-            yield part
-        means = np.where(sizes > 0, squares / np.maximum(sizes, 1), 1.0)
-        estimator.n_known_, estimator.mean_squares_ = known, {"nodes": float(means[0]), "edges": float(means[1])}
-
-    return parts()
+    known, sizes, squares = 0.0, np.zeros(2), np.zeros(2)
+    for batch in batches(labelled_graphs(settings.train), lambda graph: len(graph.node_features), chunk):
+        with places_of([graph.place for graph in batch]):
+            part = estimator.encode([graph.inputs for graph in batch], [graph.labels for graph in batch])
+        estimator.set_params(warm_start=True)
+        known += estimator.n_known_
+        size = np.array([part.n_nodes, len(part.edges)])
+        sizes, squares = sizes + size, squares + size * list(estimator.mean_squares_.values())
+        yield part
+    means = np.where(sizes > 0, squares / np.maximum(sizes, 1), 1.0)
+    estimator.n_known_, estimator.mean_squares_ = known, {"nodes": float(means[0]), "edges": float(means[1])}
