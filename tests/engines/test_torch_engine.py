@@ -19,9 +19,8 @@ from bactrian.engines.numba.orders import greedy_colours  # noqa: E402
 from bactrian.engines.numba.threads import Deadline, Workers  # noqa: E402
 from bactrian.engines.torch import stars  # noqa: E402
 from bactrian.engines.torch.device import explain_memory  # noqa: E402
-from bactrian.engines.torch.inputs import _compressed  # noqa: E402
 from bactrian.engines.torch.kernels import SparseProduct  # noqa: E402
-from bactrian.engines.torch.parts import DeviceGraphs  # noqa: E402
+from bactrian.engines.torch.parts import DeviceGraphs, _compressed  # noqa: E402
 from bactrian.engines.torch.stars import Recording  # noqa: E402
 from bactrian.graphs.inputs import BundledRows  # noqa: E402
 from bactrian.graphs.packing import pack  # noqa: E402

@@ -67,7 +67,8 @@ def collect_states(parts: Iterable[Messages], free: Bools, communicator: Communi
     found = []
     n_rows = 0
     for part in parts:
-        n_rows += _n_rows(part.data)
+        layout = part.data.layout
+        n_rows += int(np.diff(layout.table_offset)[layout.cluster_table].sum()) + layout.n_hub_states
         if not _is_moderate(n_rows, n_weights):
             break
         found.append(states_of(part, free))
@@ -78,11 +79,6 @@ def collect_states(parts: Iterable[Messages], free: Bools, communicator: Communi
 
 def _is_moderate(n_rows: float, n_weights: int) -> bool:
     return n_rows <= _MOST_STATES and n_rows * n_weights <= _MOST_FEATURES
-
-
-def _n_rows(data: PackedData) -> int:
-    layout = data.layout
-    return int(np.diff(layout.table_offset)[layout.cluster_table].sum()) + layout.n_hub_states
 
 
 def states_of(messages: Messages, free: Bools) -> States:

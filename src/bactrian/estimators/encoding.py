@@ -145,7 +145,7 @@ class DictEntries:
         self.lock = Lock()
         self.count = 0
         self.columns, self.values = np.empty(1024, dtype=np.int64), np.empty(1024)  #: by number; as many as counted
-        self._keys: dict[Any, _Values] = {}
+        self.keys: dict[Any, _Values] = {}  #: what is under each key
         self._shapes: dict[Any, tuple[_Values, ...]] = _Shapes(self)
 
     def numbers(self, tokens: list[dict[Any, Any]]) -> tuple[Ints, Ints]:
@@ -161,10 +161,6 @@ class DictEntries:
             found = map(dict.__getitem__, chain.from_iterable(places), values)
             numbers.append(np.fromiter(found, np.int64, sum(sizes[first:])))
         return np.array(sizes), numbers[0] if len(numbers) == 1 else np.concatenate(numbers)
-
-    def under(self, keys: tuple[Any, ...]) -> tuple[_Values, ...]:
-        """What is under each of the keys."""
-        return tuple(self._keys.setdefault(key, _Values(self, key)) for key in keys)
 
     def add(self, name: str, value: float) -> int:
         """The number of a new entry."""
@@ -184,7 +180,8 @@ class _Shapes(dict[tuple[Any, ...], "tuple[_Values, ...]"]):
         self._entries = entries
 
     def __missing__(self, keys: tuple[Any, ...]) -> tuple[_Values, ...]:
-        found = self._entries.under(keys)
+        entries = self._entries
+        found = tuple(entries.keys.setdefault(key, _Values(entries, key)) for key in keys)
         if len(self) < _MOST_SHAPES:
             self[keys] = found
         return found

@@ -15,6 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from bactrian.arrays import Bools, Floats, Ints
 from bactrian.errors import ArgumentError, check_choice, check_number, warn
+from bactrian.estimators.fields import Field
 from bactrian.estimators.frames import (
     FRAMES,
     Variables,
@@ -25,7 +26,6 @@ from bactrian.estimators.frames import (
     kind_of_frame,
     restored_variables,
 )
-from bactrian.estimators.margin_fields import MarginField
 from bactrian.estimators.marginals import MARGINS
 from bactrian.estimators.pairwise import (
     NODE_FACTORS,
@@ -54,7 +54,7 @@ _STARTS, _SAME_OPTIMUM = 5, 0.01
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class MarkovRandomField(MarginField):
+class MarkovRandomField(Field):
     """A pairwise Markov random field, learned from complete samples; or one of any clusters, learned from margins.
 
     log p(x) = sum_v s_v(x_v) + sum_(u,v) t_uv(x_u, x_v) - log Z, with tables s and t of weights. By default every

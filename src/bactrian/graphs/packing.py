@@ -201,7 +201,11 @@ def _pack_models(models: list[LogLinearModel], states: list[Ints] | None, weight
     layout = build_layout(structure, tables)
     instance_weights = np.ones(len(models)) if weights is None else np.array([w.sum() for w in weights])
     views = ModelViews(structure, graphs)
-    packed = pack_layout(layout, structure, scores, instance_weights, views, _hub_kinds(graphs, structure))
+    if all(graph is graphs[0] for graph in graphs):  # hubs of equal place are of one kind, else those of equal sizes
+        kinds = np.tile(np.arange(structure.instance_hubs[1], dtype=np.int64), len(graphs))
+    else:
+        kinds = Ragged(structure.hub_scopes.bounds, structure.cardinalities[structure.hub_scopes.values]).kinds()
+    packed = pack_layout(layout, structure, scores, instance_weights, views, kinds)
     if states is None or weights is None:
         return packed
     packed = _with_truth(packed, structure, np.hstack(states), np.stack(weights, axis=1))
@@ -290,13 +294,6 @@ def _rows(starts: Ints, source: Ints, sizes: Ints) -> tuple[Ints, Ints]:
     first = np.where(source >= 0, starts[source], -1) if starts.size else np.full(source.size, -1)
     has = first >= 0
     return ranges(pointer(sizes)[:-1][has], sizes[has]), ranges(first[has], sizes[has])
-
-
-def _hub_kinds(graphs: Sequence[ClusterGraph], structure: GraphStructure) -> Ints:
-    """Hubs of equal place where all instances share one graph, else hubs with equal cardinalities."""
-    if all(graph is graphs[0] for graph in graphs):
-        return np.tile(np.arange(structure.instance_hubs[1], dtype=np.int64), len(graphs))
-    return Ragged(structure.hub_scopes.bounds, structure.cardinalities[structure.hub_scopes.values]).kinds()
 
 
 def is_bethe(data: PackedData, instance: int) -> bool:

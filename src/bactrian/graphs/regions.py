@@ -88,15 +88,12 @@ def intersections(clusters: Sequence[Scope]) -> tuple[tuple[Scope, ...], list[li
         for v in scope:
             with_variable.setdefault(v, set()).add(i)
 
-    def touching(scope: Iterable[int]) -> set[int]:
-        return set().union(*(with_variable[v] for v in scope))
-
     found: dict[frozenset[int], None] = {}
     waiting = list(dict.fromkeys(sets))
     first = {scope: i for i, scope in reversed(list(enumerate(sets)))}
     while waiting:
         scope = waiting.pop()
-        for j in touching(scope):
+        for j in set().union(*(with_variable[v] for v in scope)):
             common = scope & sets[j]
             if common not in found and first.get(scope) != j:
                 found[common] = None

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypedDict, Unpack, overload
 import numpy as np
 from numpy.typing import ArrayLike
 
-from bactrian.arrays import Floats, Ints
+from bactrian.arrays import Ints
 from bactrian.engines.numba.decoding import Assignments
 from bactrian.engines.numba.threads import Workers
 from bactrian.errors import Number, check_choice, check_flag, check_numbers, warn
@@ -242,8 +242,8 @@ def _decoding(scores: FactorScores, found: Assignments, optimal: bool, m: int, m
 
 
 def _modes(scores: FactorScores, results: Sequence[InferenceResult]) -> Assignments:
-    """The first mode of every variable's marginal."""
-    states = np.array([_first_mode(p) for result in results for p in result.variables], dtype=np.int64)
+    """The first mode of every variable's marginal, within rounding."""
+    states = np.array([np.argmax(p >= p.max() - 1e-9) for result in results for p in result.variables], dtype=np.int64)
     return Assignments(
         states,
         score_assignments(scores, states),
@@ -251,11 +251,6 @@ def _modes(scores: FactorScores, results: Sequence[InferenceResult]) -> Assignme
         np.array([result.converged for result in results], dtype=np.bool_),
         np.array([result.iterations for result in results], dtype=np.int64),
     )
-
-
-def _first_mode(marginal: Floats) -> int:
-    """First state within rounding of the most probable."""
-    return int(np.argmax(marginal >= marginal.max() - 1e-9))
 
 
 def _warn_forbidden(found: Assignments, method: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import ArrayLike
 
-from bactrian.arrays import Floats, Ints
+from bactrian.arrays import Floats
 from bactrian.camel.entropy import REGISTERED, CountingNumbers, carve, concave_numbers
 from bactrian.errors import (
     ArgumentError,
@@ -314,7 +314,8 @@ def graph_marginals(
     k = data.n_labels
     nodes = np.empty((data.n_nodes, k))
     sorted_edges = np.empty((data.edges.shape[0], k, k)) if edges else None
-    first_edge = _edge_pointer(data)
+    graph = np.searchsorted(data.node_pointer, data.edges[:, 0], side="right") - 1
+    first_edge = pointer(np.bincount(graph, minlength=data.n_graphs))  # edges are sorted by graph
     for m, result in enumerate(results):
         first, last = int(data.node_pointer[m]), int(data.node_pointer[m + 1])
         variables = result.variables
@@ -330,9 +331,3 @@ def graph_marginals(
     in_order = np.empty_like(sorted_edges)
     in_order[data.edge_order] = sorted_edges
     return StackedMarginals(nodes, in_order, results)
-
-
-def _edge_pointer(data: GraphData) -> Ints:
-    """(n_graphs + 1,) edges of each graph; edges are sorted by graph."""
-    graph = np.searchsorted(data.node_pointer, data.edges[:, 0], side="right") - 1
-    return pointer(np.bincount(graph, minlength=data.n_graphs))

@@ -175,23 +175,18 @@ def _line(series: Series, across: Axis, up: Axis) -> Markup:
     x, y = across.place(series.x[drawn]), up.place(series.y[drawn])
     points = " ".join(f"{a:.1f},{b:.1f}" for a, b in zip(x, y, strict=True))
     line = Markup('<polyline points="{}"/>').format(points) if drawn.size > 1 else Markup("")
+    notes = series.notes or [f"{b:.3g} at {a:.3g}" for a, b in zip(series.x, series.y, strict=True)]
     stride = max(1, -(-drawn.size // _MOST_MARKERS))
     marked = [k for k in range(drawn.size) if k % stride == 0 or k == drawn.size - 1]
     markers = Markup("").join(
         Markup('<circle cx="{:.1f}" cy="{:.1f}" r="2.6"><title>{}</title></circle>').format(
-            x[k], y[k], _note(series, int(drawn[k]))
+            x[k], y[k], f"{series.name}: {notes[drawn[k]]}"
         )
         for k in marked
     )
     return Markup('<g class="series learner-{} tone-{} dash-{}">{}{}</g>').format(
         series.number, series.number % 12, series.number % 5, line, markers
     )
-
-
-def _note(series: Series, point: int) -> str:
-    if series.notes:
-        return f"{series.name}: {series.notes[point]}"
-    return f"{series.name}: {series.y[point]:.3g} at {series.x[point]:.3g}"
 
 
 def _frame(across: Axis, up: Axis, x_label: str, y_label: str) -> Markup:

@@ -13,8 +13,7 @@ import numpy as np
 from bactrian.arrays import Floats
 from bactrian.estimators.base import LearnedEstimator
 from bactrian.runs.folders import RunFolder
-from bactrian.runs.graph_files import LabelledGraph, places_of
-from bactrian.runs.run_data import RunData, batches, breaks_of, read_data
+from bactrian.runs.run_data import LabelledGraph, RunData, batches, breaks_of, places_of, read_data
 from bactrian.runs.settings import MODELS, RunSettings
 from bactrian.text.documents import Document
 from bactrian.text.entities import entity_scores, token_scores
@@ -107,11 +106,16 @@ class FittedRun:
     ) -> Iterator[tuple[LabelledGraph, Labelled]]:
         """Label graphs as they come, some thousand nodes at a time; with ``known`` their labels are kept."""
         for batch in batches(graphs, lambda graph: len(graph.node_features), _TOGETHER, 64):
-            labels = [_known_labels(graph) for graph in batch] if known else None
+            missing = next((graph for graph in batch if graph.labels is None), None) if known else None
+            if missing is not None:
+                raise ValueError(f"{missing.place}: there are no labels, which --known reads")
+            labels = [graph.labels for graph in batch] if known else None
             with places_of([graph.place for graph in batch]):
                 tables = self.estimator.predict_marginals([graph.inputs for graph in batch], labels)
             for graph, table in zip(batch, tables, strict=True):
-                yield graph, _most_probable(table, self.classes, probabilities)
+                chosen = table.argmax(axis=1) if table.size else np.zeros(0, dtype=np.int64)
+                chances = table[np.arange(chosen.size), chosen] if probabilities else None
+                yield graph, Labelled([self.classes[k] for k in chosen.tolist()], chances)
 
     def _tagged(self, documents: list[Document], probabilities: bool, known: bool) -> list[Labelled]:
         assert self.extractor is not None
@@ -145,12 +149,6 @@ class FittedRun:
                     f"the model ({some}{', ...' if len(named) > 8 else ''}) nor ? for an unknown one"
                 )
         return [named.get(tag) for tag in document.tags]
-
-
-def _known_labels(graph: LabelledGraph) -> Any:
-    if graph.labels is None:
-        raise ValueError(f"{graph.place}: there are no labels, which --known reads")
-    return graph.labels
 
 
 def text_scores(true: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]], data: RunData) -> dict[str, Any]:
@@ -212,9 +210,3 @@ def evaluate_run(run: FittedRun, paths: Sequence[str]) -> RunEvaluation:
     classes = run.classes
     predicted = [[classes[k] for k in table.argmax(axis=1)] if table.size else [] for table in marginals]
     return RunEvaluation(data, predicted, marginals, graph_scores(data.y, predicted))
-
-
-def _most_probable(table: Floats, classes: list[Any], probabilities: bool) -> Labelled:
-    chosen = table.argmax(axis=1) if table.size else np.zeros(0, dtype=np.int64)
-    chances = table[np.arange(chosen.size), chosen] if probabilities else None
-    return Labelled([classes[k] for k in chosen.tolist()], chances)

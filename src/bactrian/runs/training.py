@@ -21,7 +21,6 @@ from bactrian.parallel import Alone, Communicator, total
 from bactrian.runs.checkpoints import Checkpoint, learn_in_segments
 from bactrian.runs.fitted_run import FittedRun, RunEvaluation, evaluate_run
 from bactrian.runs.folders import RunFolder, check_free, in_words, write_json
-from bactrian.runs.graph_files import places_of
 from bactrian.runs.run_data import (
     RunData,
     batches,
@@ -30,6 +29,7 @@ from bactrian.runs.run_data import (
     checksum,
     labelled_documents,
     labelled_graphs,
+    places_of,
     read_data,
     say_reading,
     tag_reading,

@@ -106,7 +106,7 @@ def add_elsewhere(tokens: Sequence[list[Any]], document: Document, shape: Shape,
         if word[:1].isupper():
             occurrences.setdefault(word.lower(), []).append(position)
     _add_contexts(tokens, document, occurrences, shape, kinds)
-    shouted = [part for part in sentences if _in_capitals(words[part[0] : part[1]])]
+    shouted = [part for part in sentences if "".join(words[part[0] : part[1]]).isupper()]
     _add_case(tokens, document, occurrences)
     _add_runs(tokens, words, [part for part in sentences if part not in set(shouted)], occurrences)
     for start, stop in shouted:
@@ -210,12 +210,6 @@ def _runs(words: Sequence[str], start: int, stop: int) -> list[_CapitalRun]:
             runs.append(_CapitalRun(t, end, before, words[end] if end < stop else _OUTSIDE))
         t = end
     return runs
-
-
-def _in_capitals(words: Sequence[str]) -> bool:
-    """Whether words have letters, none of them small."""
-    text = "".join(words)
-    return text.isupper()
 
 
 # --- the layout of a message ---

@@ -247,7 +247,8 @@ def joined(parts: Sequence[tuple[str, str]], sentence_starts: frozenset[int]) ->
     start = -1  # of the entity that is open
     before, kind_before = "O", ""
     for position, (prefix, kind) in enumerate(parts):
-        if start >= 0 and (position in sentence_starts or _starts_anew(before, kind_before, prefix, kind)):
+        ends = prefix in "OBS" or before in "ES" or kind != kind_before or position in sentence_starts
+        if start >= 0 and ends:
             found.append((kind_before, start, position))
             start = -1
         if start < 0 and prefix != "O":
@@ -256,11 +257,6 @@ def joined(parts: Sequence[tuple[str, str]], sentence_starts: frozenset[int]) ->
     if start >= 0:
         found.append((kind_before, start, len(parts)))
     return found
-
-
-def _starts_anew(before: str, kind_before: str, prefix: str, kind: str) -> bool:
-    """Whether an entity that covers the token before ends there."""
-    return prefix in "OBS" or before in "ES" or kind != kind_before
 
 
 def checked_scheme(scheme: str, name: str) -> str:

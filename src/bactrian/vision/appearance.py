@@ -78,11 +78,6 @@ def descriptors(light: Floats) -> Floats:
     return scaled
 
 
-def enlarged(codes: Ints, shape: tuple[int, int]) -> Ints:
-    """Codes of every second pixel, (rows, columns), for all pixels of an image of ``shape``."""
-    return codes.repeat(_STEP, axis=0).repeat(_STEP, axis=1)[: shape[0], : shape[1]]
-
-
 # --- textons ---
 
 _GAUSSIANS = (1.0, 2.0, 4.0)
@@ -178,7 +173,7 @@ class TextonVocabulary:
         """Nearest structure of every pixel, (h, w)."""
         found = descriptors(light)
         codes = nearest(found.reshape(-1, N_DESCRIPTOR), self.structures).reshape(found.shape[:2])
-        return enlarged(codes, (light.shape[0], light.shape[1]))
+        return codes.repeat(_STEP, axis=0).repeat(_STEP, axis=1)[: light.shape[0], : light.shape[1]]
 
 
 def _centres(points: Floats, number: int, seed: int, n_starts: int = 3) -> Floats:

@@ -14,8 +14,8 @@ All three make scores, sweep the multipliers of a :class:`.stars.Stars` (:meth:`
 after colour of a :class:`.structure.Structure`) and evaluate D with its derivatives (:func:`.stars.evaluate`).
 They differ in
 
-- **where scores come from**: weights times inputs (``inputs``) for ``learn`` and ``infer``, a network for
-  ``CamelLoss``;
+- **where scores come from**: weights times inputs (:class:`.parts.DeviceScores`) for ``learn`` and ``infer``, a network
+  for ``CamelLoss``;
 - **where the data is** (``parts``): in one part, which stays on the device; with ``chunk=`` in several, moved there in
   turn with their multipliers;
 - **how a sweep is made**: by one Triton kernel per colour (``kernels``) on a GPU with Triton, for up to 32 labels,
