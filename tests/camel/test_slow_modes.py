@@ -17,7 +17,8 @@ from bactrian.engines.numba.threads import Workers
 from bactrian.experiments.bench.learners import BenchSettings, make_problem
 from bactrian.experiments.bench.random_fields import FieldSize
 from bactrian.graphs.packing import pack
-from bactrian.solvers.lbfgs import Outcome, minimise
+from bactrian.solvers.lbfgs import minimise
+from bactrian.solvers.solution import Status
 
 
 def strong_field(leg: int = SCHEDULE.leg) -> Dual:
@@ -65,7 +66,7 @@ def test_a_relative_tolerance_counts_from_the_start():
 
     start = np.ones(3)
     loose = minimise(bowl, start, tolerance=1e-9, relative=0.1, max_iterations=100)
-    assert loose.outcome is Outcome.CONVERGED
+    assert loose.status is Status.CONVERGED
     assert loose.tolerance == pytest.approx(90.0)
     assert 1e-9 < np.abs(loose.gradient).max() <= 90.0
     sharp = minimise(bowl, start, tolerance=1e-9, max_iterations=100)
@@ -82,7 +83,7 @@ def test_small_gains_of_a_large_objective_add_up():
         return 1e5 + 0.5 * float(scales @ x**2), scales * x
 
     found = minimise(valley, np.ones(30), tolerance=1e-6, max_iterations=5000)
-    assert found.outcome is Outcome.CONVERGED
+    assert found.status is Status.CONVERGED
     assert np.abs(found.gradient).max() <= 1e-6
 
 

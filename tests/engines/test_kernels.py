@@ -32,7 +32,8 @@ from bactrian.engines.numba.sparse import rows_times_weights
 from bactrian.engines.numba.threads import Workers, balanced_blocks, blocks_of_rows
 from bactrian.graphs.packing import pack, projection_map
 from bactrian.graphs.scores import Inputs, TiedTable
-from bactrian.solvers.lbfgs import Memory, Outcome, minimise
+from bactrian.solvers.lbfgs import Memory, minimise
+from bactrian.solvers.solution import Status
 
 Array = np.ndarray
 ONE = Workers(1)
@@ -667,7 +668,7 @@ def quadratic(n: int = 30, condition: float = 300.0) -> tuple[Callable[[Array], 
 def test_minimum_of_a_quadratic() -> None:
     function, centre = quadratic()
     minimum = minimise(function, np.zeros(30), tolerance=1e-8, max_iterations=2000)
-    assert minimum.outcome is Outcome.CONVERGED
+    assert minimum.status is Status.CONVERGED
     np.testing.assert_allclose(minimum.x, centre, atol=1e-7)
     np.testing.assert_allclose(minimum.gradient, function(minimum.x)[1])
     assert minimum.value == function(minimum.x)[0]
@@ -676,7 +677,7 @@ def test_minimum_of_a_quadratic() -> None:
 @pytest.mark.parametrize("n", [2, 10])
 def test_minimum_of_rosenbrocks_function(n: int) -> None:
     minimum = minimise(lambda x: (rosen(x), rosen_der(x)), np.full(n, -0.8), tolerance=1e-8, max_iterations=1000)
-    assert minimum.outcome is Outcome.CONVERGED
+    assert minimum.status is Status.CONVERGED
     np.testing.assert_allclose(minimum.x, 1.0, atol=1e-7)
 
 
@@ -689,7 +690,7 @@ def test_minimum_next_to_a_wall() -> None:
         return float((50 * x - np.log(x)).sum()), 50 - 1 / x
 
     minimum = minimise(function, np.array([1.0, 5.0]), tolerance=1e-8, max_iterations=100)
-    assert minimum.outcome is Outcome.CONVERGED
+    assert minimum.status is Status.CONVERGED
     np.testing.assert_allclose(minimum.x, 0.02, rtol=1e-8)
 
 
@@ -716,7 +717,7 @@ def test_logistic_regression_as_scipy_has_it() -> None:
 
     expected = minimize(penalised, np.zeros(8), jac=True, method="BFGS", options={"gtol": 1e-9})
     minimum = minimise(penalised, np.zeros(8), tolerance=1e-8, max_iterations=500)
-    assert minimum.outcome is Outcome.CONVERGED
+    assert minimum.status is Status.CONVERGED
     np.testing.assert_allclose(minimum.x, expected.x, atol=1e-7)
 
 
@@ -728,7 +729,7 @@ def test_l1_logistic_regression_as_scikit_learn_has_it(cost: float) -> None:
     )
     expected = other.fit(X, y).coef_[0]
     minimum = minimise(loss, np.zeros(8), tolerance=1e-8, max_iterations=2000, l1=cost)
-    assert minimum.outcome is Outcome.CONVERGED
+    assert minimum.status is Status.CONVERGED
     np.testing.assert_allclose(minimum.x, expected, atol=1e-5)
     np.testing.assert_array_equal(minimum.x == 0.0, expected == 0.0)
     assert cost < 3.0 or (minimum.x == 0.0).any()
@@ -746,7 +747,7 @@ def test_l1_on_some_components_as_scipy_has_it() -> None:
     expected = minimize(split, np.zeros(16), jac=True, method="L-BFGS-B", bounds=[(0, None)] * 16,
                         options={"ftol": 1e-15, "gtol": 1e-9, "maxiter": 10_000}).x  # fmt: skip
     minimum = minimise(loss, np.zeros(8), tolerance=1e-8, max_iterations=2000, l1=cost)
-    assert minimum.outcome is Outcome.CONVERGED
+    assert minimum.status is Status.CONVERGED
     np.testing.assert_allclose(minimum.x, expected[:8] - expected[8:], atol=1e-5)
 
 
@@ -815,7 +816,7 @@ def test_inner_products_may_be_made_of_parts() -> None:
 
     function, centre = quadratic()
     minimum = minimise(function, np.zeros(30), tolerance=1e-8, max_iterations=2000, memory=Memory(10, 30, in_two_parts))
-    assert minimum.outcome is Outcome.CONVERGED
+    assert minimum.status is Status.CONVERGED
     np.testing.assert_allclose(minimum.x, centre, atol=1e-7)
     assert calls
 
@@ -826,15 +827,15 @@ def test_outcomes_of_the_minimiser() -> None:
     limit = minimise(
         function, np.zeros(30), tolerance=1e-8, max_iterations=3, callback=lambda s: steps.append(s) or False
     )
-    assert limit.outcome is Outcome.LIMIT
+    assert limit.status is Status.ITERATION_LIMIT
     assert limit.iterations == 3
     assert [step.iteration for step in steps] == [1, 2, 3]
     assert (np.diff([step.value for step in steps]) < 0).all()
     stopped = minimise(function, np.zeros(30), tolerance=1e-8, max_iterations=99, callback=lambda s: s.iteration == 2)
-    assert stopped.outcome is Outcome.STOPPED
+    assert stopped.status is Status.STOPPED
     assert stopped.iterations == 2
     at_once = minimise(function, limit.x, tolerance=1e9, max_iterations=3)
-    assert at_once.outcome is Outcome.CONVERGED
+    assert at_once.status is Status.CONVERGED
     assert at_once.iterations == 0
     np.testing.assert_array_equal(at_once.x, limit.x)
 
@@ -842,7 +843,7 @@ def test_outcomes_of_the_minimiser() -> None:
 def test_a_wrong_gradient_ends_as_stalled() -> None:
     function, _ = quadratic()
     wrong = minimise(lambda x: (function(x)[0], -function(x)[1]), np.ones(30), tolerance=1e-8, max_iterations=500)
-    assert wrong.outcome is Outcome.STALLED
+    assert wrong.status is Status.STALLED
     np.testing.assert_allclose(wrong.x, 1.0, atol=1e-9)
 
 
@@ -850,14 +851,14 @@ def test_small_steps_add_up_before_the_solver_gives_up() -> None:
     """On a narrow valley far above 0 each step gains less than rounding may hide, but fifty of them gain more."""
     function, _ = quadratic(condition=1e6)
     high = minimise(lambda x: (function(x)[0] + 1e6, function(x)[1]), np.zeros(30), tolerance=1e-4, max_iterations=9999)
-    assert high.outcome is Outcome.STALLED
+    assert high.status is Status.STALLED
     assert function(high.x)[0] < 5e-5  # 5e-11 of the objective
 
 
 def test_a_fresh_memory_gets_off_the_spot() -> None:
     function, _ = quadratic(condition=1e5)
     high = minimise(lambda x: (function(x)[0] + 1e6, function(x)[1]), np.zeros(30), tolerance=1e-3, max_iterations=9999)
-    assert high.outcome is Outcome.CONVERGED
+    assert high.status is Status.CONVERGED
     assert np.abs(function(high.x)[1]).max() <= 1e-3
 
 
@@ -867,7 +868,7 @@ def test_convergence_at_the_last_iteration_counts() -> None:
     free = minimise(function, np.zeros(30), tolerance=1e-6, max_iterations=500)
     n = free.iterations
     bound = minimise(function, np.zeros(30), tolerance=1e-6, max_iterations=n, callback=lambda s: s.iteration == n)
-    assert bound.outcome is Outcome.CONVERGED
+    assert bound.status is Status.CONVERGED
 
 
 def test_the_start_is_not_written_to() -> None:

@@ -22,7 +22,8 @@ from bactrian.camel.prior import Prior
 from bactrian.engines.numba.orders import appearances
 from bactrian.engines.numba.threads import Deadline, Workers
 from bactrian.graphs.packing import pack
-from bactrian.solvers.lbfgs import Outcome, minimise
+from bactrian.solvers.lbfgs import minimise
+from bactrian.solvers.solution import Status
 
 LEARNERS: dict[str, Any] = {
     **{
@@ -160,7 +161,7 @@ def test_the_minimiser_returns_the_point_before_an_evaluation_cut_short() -> Non
         return (-1e9 if cut else float(x @ x) ** 2, 4.0 * float(x @ x) * x)
 
     found = minimise(function, np.array([3.0]), tolerance=1e-9, max_iterations=100, interrupt=lambda: len(seen) == 4)
-    assert found.outcome is Outcome.STOPPED
+    assert found.status is Status.STOPPED
     assert len(seen) == 4
     assert found.x[0] in seen[:3]
     assert found.value == pytest.approx(found.x[0] ** 4)

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from bactrian.camel.parts import LongMemory
 from bactrian.engines.numba.threads import Workers
-from bactrian.solvers.lbfgs import Memory, Outcome, local_inner_products, minimise
+from bactrian.solvers.lbfgs import Memory, local_inner_products, minimise
+from bactrian.solvers.solution import Status
 
 Floats = NDArray[np.float64]
 
@@ -40,7 +41,7 @@ def test_correlated_columns_in_few_iterations(seed: int, memory: str) -> None:
     }[memory]()
     assert kind.gathers is (memory != "not local")
     found = minimise(function, np.zeros(n), tolerance=1e-6, max_iterations=1500, l1=1.0, memory=kind)
-    assert found.outcome is Outcome.CONVERGED
+    assert found.status is Status.CONVERGED
     gradient = function(found.x)[1]
     assert np.abs(gradient[found.x == 0.0]).max() <= 1.0 + 1e-6
     np.testing.assert_allclose(gradient[found.x != 0.0], -np.sign(found.x[found.x != 0.0]), atol=1.1e-6)

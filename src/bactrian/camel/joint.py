@@ -139,7 +139,7 @@ class Joint:
             iterations += minimum.iterations
             after, agreed = self._agree(weights, objective.last, max(run.accuracy, tolerance / run.gap_scale))
             gap = float(np.abs(pseudo_gradient(weights, after.gradient, l1[: weights.size])).max(initial=0.0))
-            status = run.status_of(minimum.outcome)
+            status = run.status_of(minimum.status)
             if status is Status.CONVERGED and not (agreed and gap <= tolerance):
                 failed += not agreed
                 if not run.is_over() and failed < SCHEDULE.most_failures:
@@ -214,9 +214,8 @@ class Alternating(Joint):
             gap = float(np.abs(slope).max(initial=0.0))
             consistent = after.residual <= run.accuracy
             done = gap <= tolerance and consistent
-            outcome = minimum.outcome
             if done or iterations >= max_iterations or run.is_over():
-                status = Status.CONVERGED if done else run.interrupted or run.status_of(outcome)
+                status = Status.CONVERGED if done else run.interrupted or minimum.status
                 if status is Status.CONVERGED and not done:
                     status = Status.ITERATION_LIMIT
                 return InnerResult(weights, after.value, gap, after.violation, iterations, status)

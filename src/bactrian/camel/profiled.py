@@ -16,7 +16,7 @@ from bactrian.camel.parts import Vector
 from bactrian.camel.run import InnerResult, Run
 from bactrian.camel.schedule import SCHEDULE
 from bactrian.camel.units import Units
-from bactrian.solvers.lbfgs import Minimum, Outcome, Step, largest_slope, minimise
+from bactrian.solvers.lbfgs import Minimum, Step, largest_slope, minimise
 from bactrian.solvers.solution import Status
 
 
@@ -172,20 +172,15 @@ class Profiled:
             left -= minimum.iterations
             # The gap is measured with inexact multipliers: before it is believed, or where it no longer falls because
             # of them, sharpen them and go on.
-            floor = {Outcome.CONVERGED: self._finest, Outcome.STALLED: SCHEDULE.sharpest}.get(minimum.outcome, np.inf)
+            floor = {Status.CONVERGED: self._finest, Status.STALLED: SCHEDULE.sharpest}.get(minimum.status, np.inf)
             if self.dual.consistency and objective.accuracy > floor and left > 0:
-                arrived = minimum.outcome is Outcome.CONVERGED and minimum.iterations == 0
+                arrived = minimum.status is Status.CONVERGED and minimum.iterations == 0
                 objective.accuracy = floor if arrived else max(floor, 0.01 * objective.accuracy)
-                if minimum.outcome is Outcome.STALLED:
+                if minimum.status is Status.STALLED:
                     self.memory.clear()
                 continue
             # What messages leave in the gap grows with the features: the last gap is measured once more.
-            if (
-                minimum.outcome is Outcome.CONVERGED
-                and left > 0
-                and not self.dual.relinearises
-                and self.dual.consistency
-            ):
+            if minimum.status is Status.CONVERGED and left > 0 and not self.dual.relinearises and self.dual.consistency:
                 _, gradient = objective.value_and_gradient(weights)
                 largest = largest_slope(weights, gradient, run.settings.prior.l1)
                 gap = largest if self.measure is None else self.measure(gradient)
@@ -243,5 +238,5 @@ class Profiled:
 
     def _status(self, minimum: Minimum) -> Status:
         """That of the optimiser, unless messages did not converge, other than because the run was stopped."""
-        status = self.run.status_of(minimum.outcome)
+        status = self.run.status_of(minimum.status)
         return status if self.reliable or status is self.run.interrupted else Status.UNRELIABLE

@@ -21,7 +21,7 @@ from bactrian.graphs.junction import JunctionData
 from bactrian.graphs.packed import BeliefTables
 from bactrian.graphs.triplets import TightenedData
 from bactrian.parallel import Alone, Communicator, Message, Signals, total
-from bactrian.solvers.lbfgs import Outcome, largest_slope, on_host
+from bactrian.solvers.lbfgs import largest_slope, on_host
 from bactrian.solvers.solution import Callback, Progress, Record, Solution, Status
 
 #: Directions that the path suggests are tried as they are, and rounded to such parts of their largest weight; how far
@@ -181,16 +181,9 @@ class Run:
         if message is not None:
             message.signals = self.signals
 
-    def status_of(self, outcome: Outcome) -> Status:
-        """Status of a solve that ended with ``outcome``."""
-        if self.interrupted is not None and outcome is not Outcome.CONVERGED:
-            return self.interrupted
-        return {
-            Outcome.CONVERGED: Status.CONVERGED,
-            Outcome.LIMIT: Status.ITERATION_LIMIT,
-            Outcome.STOPPED: Status.STOPPED,
-            Outcome.STALLED: Status.STALLED,
-        }[outcome]
+    def status_of(self, ended: Status) -> Status:
+        """Status of a solve that the optimiser ended so: what stopped the run, unless it converged."""
+        return ended if self.interrupted is None or ended is Status.CONVERGED else self.interrupted
 
     def record(
         self,

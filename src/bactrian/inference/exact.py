@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -37,8 +36,7 @@ def exact(problem: Problem) -> list[InferenceResult]:
     data, layout = problem.data, problem.data.layout
     swept = layout.instance_is_tree & np.array([is_bethe(data, m) for m in range(layout.n_instances)], dtype=bool)
     others = np.flatnonzero(~swept).tolist()
-    places = {m: _ScorePlace(layout, m) for m in others}
-    eliminations = _eliminations(problem, places)
+    eliminations = _eliminations(problem, others)
     carving = carve(data, "bethe").whole
     messages = problem.messages(carving)
     progress = new_progress(problem, carving)
@@ -52,15 +50,14 @@ def exact(problem: Problem) -> list[InferenceResult]:
 
     def task(_: int, first: int, last: int) -> None:
         for m in others[first:last]:
-            local = places[m].gather(messages.tables.log_entries, messages.tables.hub_scores)
-            values[m], beliefs[m] = _calibrated(eliminations[m], local)
+            values[m], beliefs[m] = eliminations[m].calibrated(messages.tables.log_entries, messages.tables.hub_scores)
 
     largest = max((8 * elimination.tree.table_entries for elimination in eliminations.values()), default=0)
     together = largest * problem.workers.n_threads <= problem.options.memory_budget
     problem.workers.run(task, np.arange(len(others) + 1) if together else np.array([0, len(others)]))
     for impossible in np.flatnonzero(values == -np.inf):
         raise contradiction(int(impossible), problem.many, problem.evidence)
-    reader = _ExactReader(layout, BeliefReader(messages) if swept.any() else None, places, beliefs)
+    reader = _ExactReader(layout, BeliefReader(messages) if swept.any() else None, eliminations, beliefs)
     ended: dict[str, Any] = {"converged": True, "iterations": 2, "method": "exact", "status": "converged"}
     updates = [
         int(progress.updates[m]) if swept[m] else 2 * len(eliminations[m].tree.edges) for m in range(layout.n_instances)
@@ -68,77 +65,68 @@ def exact(problem: Problem) -> list[InferenceResult]:
     return [problem.result(reader, m, values[m], updates=n, **ended) for m, n in enumerate(updates)]
 
 
-class _ScorePlace:
-    """Scores of one instance's factors one after the other: tables, shared ones repeated, then the states of hubs."""
+class _Elimination:
+    """The junction tree of one instance, whose factors' scores lie one after the other: tables, then states of hubs."""
 
-    def __init__(self, layout: Layout, instance: int) -> None:
+    def __init__(
+        self, layout: Layout, instance: int, factors: FactorTree, plan: TreePlan, pooled: list[int], evidence: Evidence
+    ) -> None:
         tables = layout.cluster_table[slice(*layout.instance_clusters[instance : instance + 2])]
         hub_offset = layout.hub_offset[slice(layout.instance_hubs[instance], layout.instance_hubs[instance + 1] + 1)]
         self._table_start = layout.table_offset[tables]
         self._table_sizes = layout.table_offset[tables + 1] - self._table_start
         self._hub_states = slice(int(hub_offset[0]), int(hub_offset[-1]))
         self.start = pointer(np.concatenate([self._table_sizes, np.diff(hub_offset)]))  #: of each factor, and the end
+        self.tree = factors.tree
+        # Where each factor's observed states are, its free variables at 0.
+        steps = (strides(scope, factors.sizes) for scope in factors.scopes)
+        seen = [sum(stride * evidence.get(v, 0) for v, stride in step.items()) for step in steps]
+        source = self.start[:-1] + np.array(seen, dtype=np.int64)
+        self._constants = source[np.array(self.tree.assignment) < 0]  # of factors without a free variable
+        self._plan = plan._replace(factor_source=source[pooled])
 
-    def gather(self, entries: Floats, hub_scores: Floats) -> Floats:
-        """The instance's scores in this order."""
+    def calibrated(self, entries: Floats, hub_scores: Floats) -> tuple[float, Floats]:
+        """log Z, and the marginals of all factors, in this order, from the scores of all instances."""
         moved = np.repeat(self._table_start - self.start[: self._table_start.size], self._table_sizes)
-        return np.concatenate([entries[np.arange(moved.size) + moved], hub_scores[self._hub_states]])
+        scores = np.concatenate([entries[np.arange(moved.size) + moved], hub_scores[self._hub_states]])
+        beliefs = np.zeros(scores.size)
+        constant = float(scores[self._constants].sum())
+        if constant == -np.inf:
+            return constant, beliefs
+        value = calibrate(self._plan, scores, beliefs)
+        beliefs[self._constants] = 1.0
+        return constant + value, beliefs
 
 
-@dataclass(frozen=True)
-class _Elimination:
-    """A junction tree ready to run, for factors that lie one after the other in one array of scores."""
-
-    plan: TreePlan
-    constants: Ints  #: entries that evidence leaves of factors without a free variable
-    tree: JunctionTree
-
-
-def _eliminations(problem: Problem, places: Mapping[int, _ScorePlace]) -> dict[int, _Elimination]:
+def _eliminations(problem: Problem, instances: list[int]) -> dict[int, _Elimination]:
     """Junction trees of some instances; those with the same scopes and the same observed variables share a plan."""
     planner = TreePlanner(problem.data, problem.options.memory_budget)
     plans: dict[FactorTree, tuple[TreePlan, list[int]]] = {}
     found = {}
-    for m, place in places.items():
+    for m in instances:
         factors = planner.tree(m, problem.evidence[m].keys())
         if factors not in plans:
             plans[factors] = tree_plan(factors)
-        plan, pooled = plans[factors]
-        source = place.start[:-1] + _observed_entries(factors, problem.evidence[m])
-        constants = source[np.array(factors.tree.assignment) < 0]
-        found[m] = _Elimination(plan._replace(factor_source=source[pooled]), constants, factors.tree)
+        found[m] = _Elimination(problem.data.layout, m, factors, *plans[factors], problem.evidence[m])
     return found
-
-
-def _observed_entries(factors: FactorTree, evidence: Evidence) -> Ints:
-    """Index of the observed states in the table of each factor, its free variables at 0."""
-    steps = (strides(scope, factors.sizes) for scope in factors.scopes)
-    return np.array([sum(stride * evidence.get(v, 0) for v, stride in step.items()) for step in steps], dtype=np.int64)
-
-
-def _calibrated(elimination: _Elimination, local: Floats) -> tuple[float, Floats]:
-    """log Z, and the marginals of all factors in the order of their scores."""
-    beliefs = np.zeros(local.size)
-    constant = float(local[elimination.constants].sum())
-    if constant == -np.inf:
-        return constant, beliefs
-    value = calibrate(elimination.plan, local, beliefs)
-    beliefs[elimination.constants] = 1.0
-    return constant + value, beliefs
 
 
 class _ExactReader(FactorReader):
     """Marginals of clusters and hubs: of trees from their messages, of other instances from their junction trees."""
 
     def __init__(
-        self, layout: Layout, trees: TableReader | None, places: dict[int, _ScorePlace], beliefs: dict[int, Floats]
+        self,
+        layout: Layout,
+        trees: TableReader | None,
+        eliminations: dict[int, _Elimination],
+        beliefs: dict[int, Floats],
     ) -> None:
         super().__init__(layout)
-        self._trees, self._places, self._beliefs = trees, places, beliefs
+        self._trees, self._eliminations, self._beliefs = trees, eliminations, beliefs
 
     def factor(self, instance: int, factor: int) -> Floats:
         """See :class:`FactorReader`."""
-        start = self._places[instance].start
+        start = self._eliminations[instance].start
         return self._beliefs[instance][start[factor] : start[factor + 1]].copy()
 
     def cluster(self, index: int) -> Floats:
@@ -162,7 +150,7 @@ class _ExactReader(FactorReader):
         return super().pairs(first, last) if trees is None else trees.pairs(first, last)
 
     def _reader_of_trees(self, bounds: Ints, index: int) -> TableReader | None:
-        return None if instance_of(bounds, index) in self._places else self._trees
+        return None if instance_of(bounds, index) in self._eliminations else self._trees
 
 
 def tree_plan(factors: FactorTree) -> tuple[TreePlan, list[int]]:

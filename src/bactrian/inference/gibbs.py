@@ -98,16 +98,14 @@ def gibbs(
     chains = Chains(scores, blocks, n_chains, problem.options.seed)
     chains.start(problem)
     chains.run(problem, burn_in, thinning, n_samples)
-    summary = _summarise(layout, chains.draws, n_samples)
-    reader = CountTables(
-        layout, summary.mean, chains.cluster_start, np.sum([draws.clusters for draws in chains.draws], axis=0)
-    )
-    errors = CountTables(layout, summary.error, chains.cluster_start, np.zeros(0, dtype=np.int64))
+    mean, error, split_r_hat = _summarise(layout, chains.draws, n_samples)
+    counts = np.sum([draws.clusters for draws in chains.draws], axis=0)
+    reader, errors = CountTables(layout, mean, chains.cluster_start, counts), HubTables(layout, error)
     tables = FactorTables(problem.data, scores.data, reader)
     results: list[InferenceResult] = []
     for m in range(layout.n_instances):
         first, last = layout.instance_hubs[m : m + 2]
-        worst = float(summary.r_hat[first:last].max(initial=1.0))
+        worst = float(split_r_hat[first:last].max(initial=1.0))
         sweeps = n_chains * (burn_in + n_samples * thinning)
         results.append(
             SamplingResult(
@@ -121,7 +119,7 @@ def gibbs(
                 status="converged" if worst <= r_hat else f"the chains disagree: R-hat {worst:.3f} exceeds {r_hat}",
                 residual=worst - 1.0,
                 seconds=problem.seconds,
-                r_hat=summary.r_hat[first:last].copy(),
+                r_hat=split_r_hat[first:last].copy(),
                 standard_errors=VariableMarginals(scores.data, errors, m),
                 n_samples=n_samples,
                 n_chains=n_chains,
@@ -217,19 +215,12 @@ class Chains:
         problem.workers.run(task, np.arange(self._n_chains * n_blocks + 1))
 
 
-@dataclass(frozen=True)
-class _ChainSummary:
-    mean: Floats
-    error: Floats
-    r_hat: Floats
-
-
 def batch_length(n_samples: int) -> int:
     """Sweeps a batch: the square root of all, rounded down, so that there are at least two batches."""
     return max(1, isqrt(n_samples))
 
 
-def _summarise(layout: Layout, draws: Sequence[Draws], n_samples: int) -> _ChainSummary:
+def _summarise(layout: Layout, draws: Sequence[Draws], n_samples: int) -> tuple[Floats, Floats, Floats]:
     """Means over all chains, their standard errors, and split R-hat of each variable."""
     means = np.stack([d.mean for d in draws]) / n_samples
     batches = n_samples // batch_length(n_samples) * len(draws)
@@ -247,4 +238,4 @@ def _summarise(layout: Layout, draws: Sequence[Draws], n_samples: int) -> _Chain
     ratio[moving] = np.sqrt((half - 1) / half + between[moving] / within[moving])
     ratio[~moving & (between > 0.0)] = np.inf
     r_hat = np.maximum.reduceat(ratio, layout.hub_offset[:-1]) if layout.n_hubs else np.zeros(0)
-    return _ChainSummary(means.mean(axis=0), error, r_hat)
+    return means.mean(axis=0), error, r_hat

@@ -59,7 +59,7 @@ def decode_exactly(scores: FactorScores, workers: Workers, memory_budget: int) -
     plans = _plan_cliques(scores, loopy, memory_budget)
     found = _decode_forests(scores, workers)
     for group in _grouped(plans, memory_budget):
-        _decode_cliques(scores, _build_cliques(scores, group), found, workers)
+        _decode_cliques(scores, group, found, workers)
     return found
 
 
@@ -167,21 +167,6 @@ class _InstancePlan:
     factors: FactorTree
 
 
-@dataclass(frozen=True)
-class _Cliques:
-    """Junction trees of several instances, packed; their hubs are the sepsets."""
-
-    plans: Sequence[_InstancePlan]
-    layout: Layout
-    blocks: Ints
-    entries: Floats  #: clique tables
-    variables: Ints  #: (instances + 1,) variables of each, of all in turn
-    clique: Ints  #: a clique that holds the variable; -1 - hub for one that is in none
-    stride: Ints  #: its stride there
-    states: Ints  #: its number of states
-    possible: Bools  #: no table that is cut down to one entry forbids it
-
-
 def _plan_cliques(scores: FactorScores, instances: Ints, memory_budget: int) -> list[_InstancePlan]:
     """Junction trees of some instances, or MemoryBudgetError for the first that does not fit.
 
@@ -215,39 +200,6 @@ def _grouped(plans: Sequence[_InstancePlan], memory_budget: int) -> Iterator[lis
         yield group
 
 
-def _build_cliques(scores: FactorScores, plans: Sequence[_InstancePlan]) -> _Cliques:
-    """Add up the tables of every clique and pack the trees."""
-    layout = clique_layout([plan.factors for plan in plans])
-    entries = np.zeros(layout.n_entries)
-    clique: list[int] = []
-    stride: list[int] = []
-    possible = np.ones(len(plans), dtype=np.bool_)
-    for i, plan in enumerate(plans):
-        factors, tree = plan.factors, plan.factors.tree
-        possible[i] = _fill(scores, plan, entries, layout.table_offset[int(layout.instance_clusters[i]) :])
-        inside = [strides(scope, factors.sizes) for scope in tree.cliques]
-        free = np.setdiff1d(np.arange(len(factors.sizes)), factors.graph.scopes.values).tolist()
-        free_hub = {v: len(tree.edges) + h for h, v in enumerate(free)}  # after the sepsets
-        for v, q in enumerate(tree.assignment[factors.n_tables :]):
-            if q < 0:
-                clique.append(-1 - (int(layout.instance_hubs[i]) + free_hub[v]))
-                stride.append(1)
-            else:
-                clique.append(int(layout.instance_clusters[i]) + q)
-                stride.append(inside[q][v])
-    return _Cliques(
-        plans=plans,
-        layout=layout,
-        blocks=instance_blocks(layout),
-        entries=entries,
-        variables=pointer([len(plan.factors.sizes) for plan in plans]),
-        clique=np.array(clique, dtype=np.int64),
-        stride=np.array(stride, dtype=np.int64),
-        states=np.array([k for plan in plans for k in plan.factors.sizes], dtype=np.int64),
-        possible=possible,
-    )
-
-
 def _fill(scores: FactorScores, plan: _InstancePlan, entries: Floats, clique_offset: Ints) -> bool:
     """Add the tables of an instance into its cliques; False where an entry that is left alone is forbidden."""
     layout, factors = scores.layout, plan.factors
@@ -269,25 +221,43 @@ def _fill(scores: FactorScores, plan: _InstancePlan, entries: Floats, clique_off
     return possible
 
 
-def _decode_cliques(scores: FactorScores, cliques: _Cliques, found: Assignments, workers: Workers) -> None:
-    """Decode the instances of ``cliques`` into ``found``."""
-    layout = scores.layout
-    tree = cliques.layout
-    states = np.zeros(cliques.clique.size, dtype=np.int64)
+def _decode_cliques(scores: FactorScores, plans: Sequence[_InstancePlan], found: Assignments, workers: Workers) -> None:
+    """Add up the tables of every clique, pack the trees, whose hubs are the sepsets, and decode them into ``found``."""
+    tree = clique_layout([plan.factors for plan in plans])
+    entries = np.zeros(tree.n_entries)
+    clique: list[int] = []  # one that holds the variable; -1 - hub for a variable that is in none
+    stride: list[int] = []  # of the variable there
+    possible = np.ones(len(plans), dtype=np.bool_)  # no table that is cut down to one entry forbids it
+    for i, plan in enumerate(plans):
+        factors, cliques = plan.factors, plan.factors.tree.cliques
+        possible[i] = _fill(scores, plan, entries, tree.table_offset[int(tree.instance_clusters[i]) :])
+        inside = [strides(scope, factors.sizes) for scope in cliques]
+        free = np.setdiff1d(np.arange(len(factors.sizes)), factors.graph.scopes.values).tolist()
+        free_hub = {v: len(factors.tree.edges) + h for h, v in enumerate(free)}  # after the sepsets
+        for v, q in enumerate(factors.tree.assignment[factors.n_tables :]):
+            if q < 0:
+                clique.append(-1 - (int(tree.instance_hubs[i]) + free_hub[v]))
+                stride.append(1)
+            else:
+                clique.append(int(tree.instance_clusters[i]) + q)
+                stride.append(inside[q][v])
+    variables = pointer([len(plan.factors.sizes) for plan in plans])
+    states = np.zeros(len(clique), dtype=np.int64)
     feasible = np.zeros(tree.n_instances, dtype=np.bool_)
-    tolerance = _tie_tolerances(scores)[[plan.instance for plan in cliques.plans]]
     forest = Forest(
-        tree, cliques.entries, np.zeros(tree.n_hub_states), np.zeros(tree.n_link_states), tolerance, cliques.variables,
-        cliques.clique, cliques.stride, cliques.states,
+        tree, entries, np.zeros(tree.n_hub_states), np.zeros(tree.n_link_states),
+        _tie_tolerances(scores)[[plan.instance for plan in plans]], variables, np.array(clique, dtype=np.int64),
+        np.array(stride, dtype=np.int64), np.array([k for plan in plans for k in plan.factors.sizes], dtype=np.int64),
     )  # fmt: skip
     workers.run(
-        lambda _, first, last: decode_trees(forest, states, feasible, cliques.possible, first, last), cliques.blocks
+        lambda _, first, last: decode_trees(forest, states, feasible, possible, first, last), instance_blocks(tree)
     )
-    for i, plan in enumerate(cliques.plans):
+    hubs = scores.layout.instance_hubs
+    for i, plan in enumerate(plans):
         m = plan.instance
-        assignment = states[cliques.variables[i] : cliques.variables[i + 1]]
+        assignment = states[variables[i] : variables[i + 1]]
         assignment[list(plan.fixed)] = list(plan.fixed.values())
-        found.states[layout.instance_hubs[m] : layout.instance_hubs[m + 1]] = assignment
+        found.states[hubs[m] : hubs[m + 1]] = assignment
         found.score[m] = found.bound[m] = _score(scores, found.states, m) if feasible[i] else -np.inf
         found.converged[m] = True
         found.iterations[m] = 2
@@ -336,7 +306,7 @@ def _try_cliques(scores: FactorScores, found: Assignments, chosen: Bools, worker
             plans = _plan_cliques(scores, np.array([m]), memory_budget)
         except MemoryBudgetError:
             continue
-        _decode_cliques(scores, _build_cliques(scores, plans), found, workers)
+        _decode_cliques(scores, plans, found, workers)
 
 
 def _search_parts(scores: FactorScores) -> tuple[Layout, ScoreArrays, Blocks, Floats]:

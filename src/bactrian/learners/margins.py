@@ -56,7 +56,7 @@ from bactrian.graphs.ragged import pointer
 from bactrian.graphs.regions import region_graph
 from bactrian.inference.exact import tree_plan
 from bactrian.learners.learn import learn
-from bactrian.solvers.lbfgs import Minimum, Outcome, minimise
+from bactrian.solvers.lbfgs import Minimum, minimise
 from bactrian.solvers.side_by_side import dot, minimise_side_by_side
 from bactrian.solvers.solution import Callback, Progress, Record, Solution, Status
 
@@ -252,12 +252,9 @@ def fit_exactly(problem: MarginProblem, tree: MarginTree, options: FitOptions) -
         if left:
             objective.centre(found[None])
             x, last = 2.0 * found - last, found  # rounds are much alike
-    status = {
-        Outcome.CONVERGED: Status.CONVERGED,
-        Outcome.LIMIT: Status.ITERATION_LIMIT,
-        Outcome.STOPPED: Status.TIME_LIMIT if deadline.has_passed else Status.STOPPED,
-        Outcome.STALLED: Status.STALLED,
-    }[minimum.outcome]
+    status = minimum.status
+    if status is Status.STOPPED and deadline.has_passed:
+        status = Status.TIME_LIMIT
     if not left and gap <= tolerance:
         status = Status.CONVERGED
     elif proved:
@@ -408,17 +405,7 @@ def fit_with_learner(
     """The solution of a learner on the region graph of the margins, and its beliefs of all cells."""
     model = problem.model(graph)
     moments = Moments(model, np.where(problem.forbidden, 0.0, problem.observed), problem.total, problem.precision)
-    solution = learn(
-        moments,
-        method,
-        prior_variance=None,
-        tolerance=options.tolerance,
-        max_iterations=options.max_iterations,
-        max_seconds=options.max_seconds,
-        n_threads=options.n_threads,
-        seed=options.seed,
-        callback=options.callback,
-    )
+    solution = learn(moments, method, prior_variance=None, **vars(options))
     tables = solution.beliefs[0][: len(problem.scopes)]
     return solution, np.concatenate([np.zeros(0), *(table.ravel() for table in tables)])
 

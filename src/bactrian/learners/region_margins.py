@@ -29,7 +29,7 @@ from bactrian.graphs.packing import projection_map
 from bactrian.graphs.ragged import pointer
 from bactrian.learners.margins import FitOptions, MarginProblem, NoStateError
 from bactrian.solvers.anderson import Anderson
-from bactrian.solvers.lbfgs import Outcome, Step, minimise
+from bactrian.solvers.lbfgs import Step, minimise
 from bactrian.solvers.solution import Progress, Record, Solution, Status
 
 #: Blocks of tables and of hubs that threads share.
@@ -88,7 +88,7 @@ def fit_by_regions(problem: MarginProblem, graph: ClusterGraph, options: FitOpti
             status = Status.CONVERGED
         elif iterations >= options.max_iterations:
             status = Status.ITERATION_LIMIT
-        elif minimum.outcome is Outcome.STALLED and change <= tolerance:
+        elif minimum.status is Status.STALLED and change <= tolerance:
             status = Status.STALLED
         else:
             further = accelerate.next(image, residual, dual.hub_beliefs)

@@ -182,7 +182,7 @@ def rows_as_csv(names: Sequence[Any], labels: Sequence[Sequence[Any] | None], st
     """Rows of states, or of their labels, below a line of names."""
     codes = states.T.tolist()
     columns = [
-        column if of is None else [of[state] for state in column] for column, of in zip(codes, labels, strict=True)
+        column if of is None else [str(of[state]) for state in column] for column, of in zip(codes, labels, strict=True)
     ]
     return as_csv(Table(dict(zip(names, columns, strict=True))))
 

@@ -13,7 +13,6 @@ memory that holds and multiplies such vectors.
 
 from __future__ import annotations
 
-import enum
 import math
 import sys
 from collections.abc import Callable
@@ -24,6 +23,7 @@ import numpy as np
 
 from bactrian.arrays import Floats, Ints
 from bactrian.compiling import njit
+from bactrian.solvers.solution import Status
 
 #: Inner products of the rows of one matrix with the rows of another.
 InnerProducts = Callable[[Floats, Floats], Floats]
@@ -39,15 +39,6 @@ _PROGRESS = 1e-13
 _PATIENCE, _TRIALS = 50, 5
 
 
-class Outcome(enum.Enum):
-    """Why the minimiser returned."""
-
-    CONVERGED = enum.auto()
-    LIMIT = enum.auto()
-    STOPPED = enum.auto()
-    STALLED = enum.auto()
-
-
 @dataclass(frozen=True)
 class Minimum:
     """The best point found."""
@@ -56,7 +47,7 @@ class Minimum:
     value: float
     gradient: Floats
     iterations: int
-    outcome: Outcome
+    status: Status  #: CONVERGED, ITERATION_LIMIT, STOPPED or STALLED
     tolerance: float  #: on the largest component of the (pseudo-)gradient, ``relative`` taken into account
 
 
@@ -245,7 +236,7 @@ def minimise(
     gradient = _copied(gradient)
     trials = _Trials(interrupt)
     if interrupt is not None and interrupt():
-        return Minimum(x, value, gradient, 0, Outcome.STOPPED, tolerance)
+        return Minimum(x, value, gradient, 0, Status.STOPPED, tolerance)
     retried = False
     iteration = 0
     best_value, best_norm, idle = np.inf, np.inf, 0
@@ -257,7 +248,7 @@ def minimise(
             tolerance = max(tolerance, relative * norm)
         stop = iteration > 0 and callback is not None and callback(Step(iteration, x, value, norm))
         if norm <= tolerance:
-            return Minimum(x, value, gradient, iteration, Outcome.CONVERGED, tolerance)
+            return Minimum(x, value, gradient, iteration, Status.CONVERGED, tolerance)
         better = value < best_value - _PROGRESS * max(1.0, abs(value)) or norm < 0.9 * best_norm
         idle = 0 if better else idle + max(1, trials.made // _TRIALS)
         trials.made = 0
@@ -267,11 +258,11 @@ def minimise(
             memory.clear()  # pairs that are mostly rounding mislead, and steepest descent may get off the spot
             cleared = True
         if idle >= 2 * _PATIENCE:
-            return Minimum(x, value, gradient, iteration, Outcome.STALLED, tolerance)
+            return Minimum(x, value, gradient, iteration, Status.STALLED, tolerance)
         if stop:
-            return Minimum(x, value, gradient, iteration, Outcome.STOPPED, tolerance)
+            return Minimum(x, value, gradient, iteration, Status.STOPPED, tolerance)
         if iteration >= max_iterations:
-            return Minimum(x, value, gradient, iteration, Outcome.LIMIT, tolerance)
+            return Minimum(x, value, gradient, iteration, Status.ITERATION_LIMIT, tolerance)
         found = None
         try:
             if sparse:
@@ -282,12 +273,12 @@ def minimise(
                 if descent < 0.0:
                     found = _wolfe_search(value_and_gradient, trials, memory, x, value, direction, descent)
         except _CutShortError:
-            return Minimum(x, value, gradient, iteration, Outcome.STOPPED, tolerance)
+            return Minimum(x, value, gradient, iteration, Status.STOPPED, tolerance)
         if found is None:
             if retried or not memory._order:
                 within_rounding = norm <= 10.0 * tolerance and -descent <= 10.0 * _NOISE * max(1.0, abs(value))
-                outcome = Outcome.CONVERGED if within_rounding else Outcome.STALLED
-                return Minimum(x, value, gradient, iteration, outcome, tolerance)
+                status = Status.CONVERGED if within_rounding else Status.STALLED
+                return Minimum(x, value, gradient, iteration, status, tolerance)
             memory.clear()
             retried = True
             continue
