@@ -15,7 +15,7 @@ from dataclasses import replace
 import numpy as np
 
 from bactrian.arrays import Floats
-from bactrian.camel.memories import LongMemory
+from bactrian.camel.parts import LongMemory
 from bactrian.camel.prior import Prior
 from bactrian.camel.schedule import SCHEDULE
 from bactrian.engines.numba.threads import Workers

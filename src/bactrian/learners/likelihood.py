@@ -86,7 +86,7 @@ class Likelihood:
         if not (data.in_memory or dual.is_forest):
             raise ValueError(f"exact does not learn graphs with loops from a folder of packed data; {_ADVICE}")
         units = None
-        alone = data.in_memory and settings.communicator.size == 1
+        alone = self.inference == "exact" and data.in_memory and settings.communicator.size == 1
         if alone and isinstance(data.scores, StructuredScores) and not settings.prior.l1:
             units = Units(data, settings.prior, run.initial_weights(), workers)
         return run.solve(Profiled(dual, run, self.objective(dual, run), units), junction)
