@@ -389,7 +389,7 @@ def full(*_arguments, **_options):
 
 ENGINE = "bactrian.engines.torch"
 PLACES = [
-    f"{ENGINE}.parts.Stars", f"{ENGINE}.inputs.DeviceRows.to", f"{ENGINE}.inputs.DeviceScores.moments",
+    f"{ENGINE}.parts.Stars", f"{ENGINE}.parts.DeviceRows.to", f"{ENGINE}.parts.DeviceScores.moments",
     f"{ENGINE}.parts.DevicePart.hub_sums", f"{ENGINE}.parts.DevicePart.set_beliefs_before",
     f"{ENGINE}.structure.Structure.to", "torch.zeros",
 ]  # fmt: skip

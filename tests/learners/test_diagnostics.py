@@ -7,7 +7,7 @@ import pytest
 
 import bactrian as bt
 from bactrian.graphs.graph import grid_edges
-from bactrian.learners.seen_weights import unseen_weights
+from bactrian.learners.findings import unseen_weights
 
 
 def ising(coupling, side=6, field=0.0, seed=0, n_labels=2):

@@ -197,7 +197,7 @@ class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
 
     def _judged(self, data: GraphData, predicted: Callable[[GraphData], Ints], advice: str) -> Self:
         """Warn where edges make the predicted labels worse by two points, in a sample of the graphs of learning."""
-        from bactrian.learners.without_edges import labels_of_nodes  # takes a while to import
+        from bactrian.learners.findings import labels_of_nodes  # takes a while to import
 
         assert data.labels is not None
         nodes = np.repeat(data.node_pointer[:-1] < _JUDGED_NODES, np.diff(data.node_pointer))

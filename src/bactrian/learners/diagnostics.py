@@ -30,8 +30,15 @@ from bactrian.graphs.packing import pack
 from bactrian.inference.infer import StackedMarginals, graph_marginals
 from bactrian.inference.propagation import settle
 from bactrian.learners.agreement import favouring
-from bactrian.learners.seen_weights import seldom_pairs, unseen_weights, weight_name
-from bactrian.learners.without_edges import FOLDS, chance_of_neighbours, labels_of_nodes, residuals_without_edges
+from bactrian.learners.findings import (
+    FOLDS,
+    chance_of_neighbours,
+    labels_of_nodes,
+    residuals_without_edges,
+    seldom_pairs,
+    unseen_weights,
+    weight_name,
+)
 from bactrian.solvers.lbfgs import pseudo_gradient
 from bactrian.solvers.solution import Solution
 

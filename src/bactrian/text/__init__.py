@@ -1,10 +1,19 @@
 """Text: readers and writers, tokens with their places, label schemes, features and scores of entities."""
 
-from bactrian.text.columns import column_lines, read_columns, write_columns
+from bactrian.text.columns import (
+    Entity,
+    column_lines,
+    find_entities,
+    json_line,
+    prediction_lines,
+    read_columns,
+    tagged_text,
+    write_columns,
+    write_lines,
+)
 from bactrian.text.documents import Document, joined_text, skip_edges
 from bactrian.text.entities import Score, Scores, entity_scores, token_scores
 from bactrian.text.features import CONLL, SEMINARS, EntityFeatures, flatten, register_features, word_shape
-from bactrian.text.output import Entity, find_entities, json_line, prediction_lines, tagged_text, write_lines
 from bactrian.text.schemes import SCHEMES, convert, entity_tags, guess_scheme, spans, tags_of
 from bactrian.text.tagged import SEMINAR_FIELDS, parse_seminar, read_seminars, read_tagged, write_tagged
 from bactrian.text.tokenizer import register_tokenizer, tokenize
