@@ -9,7 +9,7 @@ import bactrian as bt
 from bactrian.camel import messages
 
 MOST = 12
-KERNELS = ["evaluate_instances", "evaluate_pairs", "evaluate_trees"]
+KERNELS = ["evaluate_given", "evaluate_instances", "evaluate_pairs", "evaluate_trees"]
 
 
 @pytest.mark.parametrize("method", ["cccp", "camel0", "exact", "convex", "piecewise"])
