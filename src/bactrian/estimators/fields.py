@@ -354,7 +354,8 @@ class Field(DensityMixin, LearnedEstimator):  # type: ignore[misc]  # scikit-lea
         """Draws from the joint distribution, shape (n_samples, n_variables); the same ones for the same seed.
 
         Independent and exact where a junction tree fits ``memory_budget``, otherwise by blocked Gibbs sampling: 16
-        chains, 500 sweeps before the first draw of each and 10 between draws.
+        chains, 500 sweeps before the first draw of each and 10 between draws. Weights that were not learned by
+        ``"exact"`` have other margins there than under the entropy that they were learned with; ``rounded`` mends that.
 
         Parameters
         ----------
