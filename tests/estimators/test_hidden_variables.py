@@ -170,7 +170,7 @@ def test_files_without_the_newer_parameters_load(tmp_path):
         ({"hidden": {"x": 2}}, "hidden has 'x', which is a column of X"),
         ({"hidden": {"c": 2}, "tables": "potts"}, "hidden needs tables='full', found 'potts'"),
         ({"hidden": {"c": 2}, "method": "pseudolikelihood"}, "looks at the state of every variable"),
-        ({"hidden": {"c": 2}, "prior_variance": "cv"}, "scores states that are held out, and some are unknown"),
+        ({"hidden": {"c": 2}, "prior_variance": "cv"}, "scores states whose neighbours are known, and some are hidden"),
         ({"n_starts": 0}, "n_starts must be"),
         ({"n_starts": "many"}, "n_starts must be"),
     ],

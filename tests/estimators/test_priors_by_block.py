@@ -226,6 +226,31 @@ def test_fields_and_files(tmp_path: Any) -> None:
     assert field._conditional_losses(X[:1])[0] == pytest.approx(wanted)
 
 
+def test_cross_validation_of_a_field_scores_states_whose_neighbours_are_known():
+    rng = np.random.default_rng(5)
+    X = np.cumsum(rng.random((120, 4)) < 0.2, axis=1) % 2  # neighbours agree mostly
+    X[rng.random(X.shape) < 0.2] = -1
+    chain = [(0, 1), (1, 2), (2, 3)]
+    field = bt.MarkovRandomField(chain, prior_variance="cv", method="exact", cardinalities=2).fit(X)
+    assert len(field.prior_scores_) >= 3
+    data = field.encode(X)
+    folds = field._folds(data)
+    field.adopt(bt.learn(folds[0].train, "exact", prior_variance=1.0))
+    held_out = np.random.default_rng(field.seed).permutation(120) % 5 == 0
+    loss, count = 0.0, 0
+    for row in X[held_out]:
+        for v in range(4):
+            around = [u for u in (v - 1, v + 1) if 0 <= u < 4]
+            if row[v] >= 0 and (row[around] >= 0).all():
+                beliefs = bt.infer(data.model, field.weights_, "exact", evidence={u: int(row[u]) for u in around})
+                loss -= np.log(beliefs.variables[v][row[v]])
+                count += 1
+    assert folds[0].size == count
+    assert folds[0].loss() == pytest.approx(loss)
+    with pytest.raises(ValueError, match="neighbours are known, and there are none"):
+        bt.MarkovRandomField(chain, prior_variance="cv", cardinalities=2).fit([[0, -1, 1, -1]] * 4)
+
+
 def test_what_cannot_be_divided_is_refused() -> None:
     with pytest.raises(ValueError, match="at least two sequences; found one of 5 nodes"):
         bt.LinearChainCRF(prior_variance="cv").fit(TOKENS[:1], TAGS[:1])

@@ -80,7 +80,7 @@ class MarkovRandomField(Field):
     prior_variance : float, mapping, "cv" or None
         Variance of the Gaussian prior; a mapping has one for each block: ``{"variables": 10.0, "edges": 0.1}``.
         ``"cv"`` has it chosen by cross-validation over samples, by the loss of every state given the others of its
-        sample.
+        sample; where some are missing, of states whose neighbours are known.
     l1, tolerance, max_iterations, max_seconds, n_threads
         See :func:`bactrian.learn`.
     seed : int
@@ -324,11 +324,12 @@ class MarkovRandomField(Field):
         return [Block("variables", slice(0, first)), Block("edges", slice(first, self._n_weights()))]
 
     def _folds(self, data: Samples) -> list[Fold]:
-        """Folds over samples; the loss is that of every state given the sample's others, which needs no log Z."""
-        n = data.X.shape[0]
-        if self._unknown:
+        """Folds over samples; the loss is that of every state given its neighbours, which needs no log Z."""
+        n, scored = data.X.shape[0], self._with_known_neighbours(data.X)
+        if self.hidden or not scored.any():
+            which = "some are hidden" if self.hidden else "there are none"
             raise ArgumentError(
-                "prior_variance", "= 'cv' scores states that are held out, and some are unknown; give a number"
+                "prior_variance", f"= 'cv' scores states whose neighbours are known, and {which}; give a number"
             )
         if n < 2:
             raise ValueError("prior_variance='cv' needs at least two samples, found 1. Give a number")
@@ -337,20 +338,30 @@ class MarkovRandomField(Field):
         def fold(out: Bools) -> Fold:
             rows, weights = data.X[out], data.sample_weight[out]
             train = Samples(data.model, data.X[~out], data.sample_weight[~out])
-            return Fold(train, lambda: float(weights @ self._conditional_losses(rows)), rows.size)
+            return Fold(train, lambda: float(weights @ self._conditional_losses(rows)), int(scored[out].sum()))
 
         return [fold(fold_of == f) for f in range(min(N_FOLDS, n))]
 
+    def _with_known_neighbours(self, states: Ints) -> Bools:
+        """Which states of samples are known, and all of those next to them."""
+        known: Bools = states >= 0
+        scored = known.copy()
+        for a, b in self.edges_.tolist():
+            scored[:, a] &= known[:, b]
+            scored[:, b] &= known[:, a]
+        return scored
+
     def _conditional_losses(self, states: Ints) -> Floats:
-        """- sum_v log p(x_v | all others) of each sample."""
+        """- sum_v log p(x_v | all others) of each sample, over states whose neighbours are known."""
         variables, pairs = self.log_potentials()
         scores = [np.tile(table, (states.shape[0], 1)) for table in variables]
         for (a, b), table in zip(self.edges_.tolist(), pairs, strict=True):
             scores[a] += table.T[states[:, b]]
             scores[b] += table[states[:, a]]
-        losses = np.zeros(states.shape[0])
+        losses, scored = np.zeros(states.shape[0]), self._with_known_neighbours(states)
         for v, score in enumerate(scores):
-            losses += logsumexp(score, axis=1) - score[np.arange(states.shape[0]), states[:, v]]
+            loss = logsumexp(score, axis=1) - score[np.arange(states.shape[0]), states[:, v]]
+            losses += np.where(scored[:, v], loss, 0.0)
         return losses
 
     def check_params(self) -> None:
