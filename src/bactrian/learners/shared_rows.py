@@ -12,8 +12,9 @@ from math import prod
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from bactrian.arrays import Bools, Floats, Ints
+from bactrian.arrays import Floats, Ints
 from bactrian.camel.dual import Evaluation
 from bactrian.engines.numba.arithmetic import in_range
 from bactrian.engines.numba.circuits import Circuit, add_up, share_out
@@ -23,7 +24,7 @@ from bactrian.graphs.packed import Holes
 from bactrian.graphs.packing import projection_map
 from bactrian.graphs.ragged import Ragged, first_of, numbered, pointer
 
-#: Factors of the list, and entries of a step in all rows, up to which it is made.
+#: Factors of the list, and entries that rows allow in a step, up to which it is made.
 _MOST = 2**24
 
 
@@ -32,7 +33,13 @@ class _Left(NamedTuple):
 
     scope: list[int]
     kind: Ints  #: (R,) of each row
-    number: Ints  #: (kinds, states of the scope) of each entry among the numbers of the circuit, or -1
+    size: int  #: states of the scope
+    key: Ints  #: kind * size + state of each entry that some row allows, ascending
+    number: Ints  #: of the entry among the numbers of the circuit
+
+    def numbers(self, row: Ints, state: Ints) -> Ints:
+        """Those of entries of rows."""
+        return self.number[np.searchsorted(self.key, self.kind[row] * self.size + state)]
 
 
 class SharedRows:
@@ -49,7 +56,7 @@ class SharedRows:
         offsets = self._packed.layout.table_offset.tolist()
         self._n_numbers = offsets[-1]
         self._n_terms: list[Ints] = []
-        self._terms: list[Ints] = []  # of every step, (terms, factors of each)
+        self._terms: list[NDArray[np.int32]] = []  # of every step, (terms, factors of each)
         parents = {child: parent for child, parent, _ in tree.edges}
         incoming: list[list[_Left]] = [[] for _ in tree.cliques]
         ends: list[Ints] = []
@@ -65,51 +72,49 @@ class SharedRows:
                 incoming[parents[clique]] += factors
             else:
                 (last,) = factors
-                ends.append(last.number[:, 0][last.kind])
+                ends.append(last.numbers(np.arange(last.kind.size), np.zeros_like(last.kind)))
         self._ends, self._of_ends = np.concatenate(ends), np.tile(holes.weights[:, 0], len(ends))
         self._total = float(holes.weights.sum())
         self._circuit = Circuit(
             offsets[-1],
             pointer(np.concatenate(self._n_terms)),
             pointer(np.concatenate([np.full(len(own), own.shape[1]) for own in self._terms])),
-            np.concatenate([own.ravel() for own in self._terms]).astype(np.int32),
+            np.concatenate([own.ravel() for own in self._terms]),
         )
 
     def _step(self, table: int, scope: list[int], variable: int, incoming: list[_Left]) -> _Left | None:
         """Sum a variable out of the clique's table, if it still has one (not -1), times what comes in."""
         at, shape, allowed = scope.index(variable), tuple(self._sizes[v] for v in scope), self._allowed[variable]
         left, stride = [v for v in scope if v != variable], prod(shape[at + 1 :])
+        size = prod(shape) // shape[at]
         kind = Ragged(np.arange(0, allowed.size + 1, shape[at]), allowed.ravel().astype(np.int64)).kinds()
-        if kind.size * prod(shape) // shape[at] > _MOST:
-            return None
         for each in incoming:
-            kind = numbered(kind * len(each.number) + each.kind)
-        row_of_kind = first_of(kind)
-        possible: Bools = np.ones((kind.size, 1), dtype=bool)  # entries that a row allows
+            kind = numbered(kind * (each.kind.max() + 1) + each.kind)
+        n_allowed = np.prod([self._allowed[v].sum(axis=1, dtype=np.float64) for v in left], axis=0)
+        if np.sum(n_allowed) > _MOST:
+            return None
+        row, state = np.arange(kind.size), np.zeros_like(kind)  # entries that rows allow
         for v in left:
-            possible = (possible[:, :, None] & self._allowed[v][:, None, :]).reshape(kind.size, -1)
-        wanted = np.logical_or.reduceat(
-            possible[np.argsort(kind, kind="stable")], pointer(np.bincount(kind))[:-1], axis=0
-        )
-        of_kind, entry = np.nonzero(wanted)
-        row = row_of_kind[of_kind]
-        owner, state = np.nonzero(allowed[row])  # a term for every state of the variable
-        cell = (entry // stride * stride * shape[at] + entry % stride)[owner] + stride * state
+            first, own = np.nonzero(self._allowed[v][row])
+            row, state = row[first], state[first] * self._sizes[v] + own
+        every = kind[row] * size + state
+        key = every[first_of(numbered(every))]
+        row, state = first_of(kind)[key // size], key % size
+        owner, own = np.nonzero(allowed[row])  # a term for every state of the variable
+        cell = (state // stride * stride * shape[at] + state % stride)[owner] + stride * own
         factors = [table + cell] if table >= 0 else []
         for each in incoming:
             projected = projection_map(shape, tuple(map(scope.index, each.scope)))[cell]
-            factors.append(each.number[each.kind[row[owner]], projected])
+            factors.append(each.numbers(row[owner], projected))
         terms, n_terms = np.stack(factors, axis=1), np.bincount(owner)
         is_sum = (n_terms > 1) | (len(factors) > 1)
         number = np.where(is_sum, self._n_numbers - 1 + np.cumsum(is_sum), terms[pointer(n_terms)[:-1], 0])
         self._n_numbers += int(is_sum.sum())
         self._n_terms.append(n_terms[is_sum])
-        self._terms.append(terms[is_sum[owner]])
+        self._terms.append(terms[is_sum[owner]].astype(np.int32))
         if sum(each.size for each in self._terms) > _MOST:
             return None
-        numbers: Ints = np.full(wanted.shape, -1)
-        numbers[of_kind, entry] = number
-        return _Left(left, kind, numbers)
+        return _Left(left, kind, size, key, number)
 
     def accept(self) -> None:
         """Nothing is kept from one point to the next."""
