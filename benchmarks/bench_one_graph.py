@@ -5,6 +5,7 @@
 
 Wanted: 1.6 times as fast on two threads from 10^5 nodes on, an exponent in nodes of at most 1.1, no difference between
 results, and 20 iterations of CAMEL(0) on a million nodes in a minute. Graphs of 10^4 nodes are not cut.
+The exponent is that of ``bp``, whose sweeps are counted; learners need other numbers of sweeps from size to size.
 
 Runs on different numbers of threads take turns, and the shortest of each counts. A machine with other work has no
 second core to give: the speed-up of hashing on as many threads says what it gives just then. ``ideal`` is what the
