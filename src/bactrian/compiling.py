@@ -59,8 +59,8 @@ _LEAN = COMPILED and all(
     )
 )
 
-#: Entries of arrays that a :func:`setup` goes through as Python in all, a tenth of a second.
-_LITTLE = 10_000
+#: Entries of arrays that a :func:`setup` goes through as Python in all, which take what loading it compiled would.
+_LITTLE = 3_000
 #: Seconds of compiling after which a line says what is happening.
 _SILENT = 3.0
 

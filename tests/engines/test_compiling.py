@@ -254,7 +254,7 @@ def quadruple(x):
 
 few = np.arange(100)
 print(quadruple(few).sum(), quadruple.kernel.signatures, double.signatures)
-print((quadruple(np.arange(8_999)) == quadruple.kernel(np.arange(8_999))).all(), len(quadruple.kernel.signatures))
+print((quadruple(np.arange(2_800)) == quadruple.kernel(np.arange(2_800))).all(), len(quadruple.kernel.signatures))
 several = [quadruple(few).sum() for _ in range(20)]
 print(set(map(int, several)))
 """
