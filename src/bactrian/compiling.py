@@ -44,20 +44,10 @@ if COMPILED:
     borrowed: Any = import_module("numba.core.imputils").impl_ret_borrowed
     config: Any = numba.config  # its attributes are made when it is imported
     COMPILED = not config.DISABLE_JIT
-#: Whether this Numba has, among what it does not promise to keep, the parts that :func:`_for_kernels` builds on.
-_LEAN = COMPILED and all(
-    hasattr(getattr(module, name, None), method)
-    for module, name, method in (
-        (codegen, "JITCodeLibrary", "_optimize_final_module"),
-        (codegen, "JITCodeLibrary", "_finalize_final_module"),
-        (compiler, "Compiler", "define_pipelines"),
-        (numba.core.dispatcher, "Dispatcher", "get_call_template"),
-        (numba.core.dispatcher, "Dispatcher", "get_overload"),
-        (numba.core.dispatcher, "Dispatcher", "typeof_pyval"),
-        (numba.core.dispatcher, "_FunctionCompiler", "_customize_flags"),
-        (compiler, "Flags", "_values"),
-    )
-)
+#: The first Numba that was not tried with :func:`_for_kernels`, which builds on what Numba does not promise to keep.
+_UNTRIED = (0, 69)
+#: Whether to build on it; without, all works, and takes longer to compile.
+_LEAN = COMPILED and numba.version_info[:2] < _UNTRIED
 
 #: Entries of arrays that a :func:`setup` goes through as Python in all, which take what loading it compiled would.
 _LITTLE = 3_000
@@ -250,7 +240,8 @@ def _for_kernels(kernel: Any, options: dict[str, Any]) -> Any:
 
 
 def _quickly(kernel: Any) -> Any:
-    kernel._compiler._customize_flags = _Flags
+    if hasattr(compiler.Flags, "_values"):  # not in Numba 0.60
+        kernel._compiler._customize_flags = _Flags
     return kernel
 
 
