@@ -556,7 +556,7 @@ class GraphCRF(GraphEstimator):
     >>> crf.predict([([[-0.3], [0.1]], [(0, 1)])])
     [array(['sea', 'sky'], dtype='<U3')]
     >>> crf.predict_marginals([([[-0.3], [0.1]], [(0, 1)])], known=[["", "sky"]])[0].round(2)
-    array([[0.32, 0.68],
+    array([[0.59, 0.41],
            [0.  , 1.  ]])
     """
 

@@ -142,7 +142,9 @@ def _sweep_instance(
 ) -> bool:
     """See :func:`evaluate_pairs`; False where log space is needed."""
     beliefs, sweeps, residual = part.beliefs, 0, np.inf
-    limit = min(limits.max_sweeps, limits.tree_sweeps if part.layout.instance_is_tree[instance] else 1 << 30)
+    # A tree takes all of its few sweeps, whatever the first one changes, as it does in two passes.
+    is_exact = part.layout.instance_is_tree[instance] and limits.tree_sweeps <= limits.max_sweeps
+    limit = limits.tree_sweeps if is_exact else limits.max_sweeps
     closing = 1 if halvings > 0 else 0
     asked = 0.5 * limits.tolerance if closing else limits.tolerance
     fast = load(part, linear, instance, False, states)
@@ -153,7 +155,7 @@ def _sweep_instance(
         residual = sweep_pairs(part, linear, instance, sweeps % 2 == 0, halved, held, states)
         sweeps += 1
         fast = not math.isnan(residual)
-        if residual <= asked or beliefs.late[0]:
+        if (residual <= asked and not is_exact) or beliefs.late[0]:
             limit = min(limit, sweeps + closing)
     if not (fast and store(part, linear, instance, True, states)):
         return False
