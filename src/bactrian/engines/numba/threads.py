@@ -143,7 +143,7 @@ def balanced_blocks(cost: Floats, n_blocks: int, least: float = 0.0) -> Ints:
 
 
 def blocks_of_rows(bounds: Ints, n_blocks: int, least: float) -> Ints:
-    """The same for rows of entries between these bounds, that cost one each and one a row."""
+    """The same for rows of entries between these bounds, which cost one each and one per row."""
     n = bounds.size - 1
     if n > 0 and bounds[n] + n < 2.0 * least:  # as quickly as can be: the rows of one sentence
         return np.array([0, n])
