@@ -52,7 +52,7 @@ _LEAN = COMPILED and numba.version_info[:2] < _UNTRIED
 #: Entries of arrays that a :func:`setup` goes through as Python in all, which take what loading it compiled would.
 _LITTLE = 3_000
 #: Seconds of compiling after which a line says what is happening.
-_SILENT = 3.0
+_SILENT = 2.0
 
 
 def njit(**options: Any) -> Callable[[Function], Function]:
