@@ -232,7 +232,8 @@ class _ColdProbe:
             messages, self.weights, "sequential", tolerance=_TOLERANCE, max_sweeps=_SWEEPS, tame=not self.is_bethe,
             deadline=self.deadline, skipped=~self.seen,
         )  # fmt: skip
-        messages.pass_messages()
+        if not messages.beliefs.done[self.seen].all():  # sweeps in linear space leave beliefs behind
+            messages.pass_messages()
         return messages.hub_beliefs()
 
     def is_contraction(self) -> bool:
