@@ -30,15 +30,13 @@ from bactrian.estimators.marginals import (
     Marginal,
     MarginFit,
     Residuals,
-    Zones,
     check_margins,
-    check_zones,
-    fit_all,
     fit_margins,
     projected,
 )
 from bactrian.estimators.pairwise import checked_table, evidence_of, incomplete_rows, is_forest
 from bactrian.estimators.saving import Arrays
+from bactrian.estimators.zones import Zones, check_zones, fit_all
 from bactrian.graphs.elimination import MemoryBudgetError, junction_tree
 from bactrian.graphs.graph import ClusterGraph, Domain, Scope
 from bactrian.graphs.loglinear import LogLinearModel, Samples
