@@ -204,3 +204,10 @@ def test_edges_that_make_training_labels_worse_are_told():
     with pytest.warns(bt.AttainmentWarning, match="scores of the nodes alone"):
         crf = bt.GridCRF(method="pseudolikelihood", tables="full").fit([noisy], [truth])
     assert crf.solution_.attained < 0.9  # of the moments
+
+
+def test_a_fit_that_stops_short_says_so_once(learned):
+    _, noisy, _, truth = learned
+    with pytest.warns(bt.ConvergenceWarning, match="iteration limit") as caught:
+        bt.GridCRF(method="cccp", max_iterations=3).fit([noisy], [truth])
+    assert sum("iteration limit" in str(warning.message) for warning in caught) == 1

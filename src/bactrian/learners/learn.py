@@ -304,6 +304,7 @@ def followed(
     True
     """
     packed, learner, settings, workers = _prepared(data, method, max_seconds=max_seconds, callback=callback, **options)
+    is_new = solution is None
     with single_threaded_blas(), settings.deadline:
         if solution is None:
             share = Deadline(None if max_seconds is None else _SHARE * max_seconds)
@@ -311,7 +312,6 @@ def followed(
             with share if can_follow(learner) else nullcontext(settings.deadline) as deadline:
                 given = replace(settings, callback=lines, deadline=deadline)
                 solution = learner.learn(packed, given, workers)
-            warn_stopped(solution)
         if isinstance(learner, PseudoLikelihood):
             found = replace(solution, attained=moments_attained(packed, solution.weights, workers))
         elif can_follow(learner):
@@ -321,7 +321,7 @@ def followed(
             found = _with_attained(packed, learner, solution, settings, workers)
     if isinstance(learner, Hidden):
         warn_unattained(found, "no path is replayed where labels are unknown:")
-    if found.path is not None:
+    if is_new or found.path is not None:
         warn_stopped(found)
     return found
 
