@@ -1,15 +1,15 @@
-"""A field of discrete variables: learning from margins where there are no rows, and what can be asked of any."""
+"""A field of discrete variables: what can be asked of any, however it was learned."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.base import DensityMixin, clone
+from sklearn.base import DensityMixin
 from sklearn.utils.validation import check_is_fitted
 
 from bactrian.arrays import Floats, Ints
@@ -22,32 +22,17 @@ from bactrian.estimators.frames import (
     is_frame,
     kind_of_frame,
     make_frame,
-    restored_variables,
     word,
 )
-from bactrian.estimators.marginals import (
-    MARGINS,
-    Marginal,
-    MarginFit,
-    Residuals,
-    check_margins,
-    fit_margins,
-    projected,
-)
 from bactrian.estimators.pairwise import checked_table, evidence_of, incomplete_rows, is_forest
-from bactrian.estimators.saving import Arrays
-from bactrian.estimators.zones import Zones, check_zones, fit_all
 from bactrian.graphs.elimination import MemoryBudgetError, junction_tree
-from bactrian.graphs.graph import ClusterGraph, Domain, Scope
+from bactrian.graphs.graph import ClusterGraph, Scope
 from bactrian.graphs.loglinear import LogLinearModel, Samples
 from bactrian.inference.decode import decode
 from bactrian.inference.draw import draw_by_gibbs, draw_exactly
 from bactrian.inference.infer import OF_WEIGHTS, infer
-from bactrian.inference.problem import checked_evidence
 from bactrian.inference.rounding import round_rows
 from bactrian.learners.learn import matched_inference
-from bactrian.learners.margins import FitOptions, MarginProblem, joint_of
-from bactrian.solvers.solution import Callback
 
 #: Calls of inference, one for each state of the variables taken as evidence, that one marginal may cost; and how many
 #: are made at once.
@@ -56,7 +41,7 @@ _MOST_CALLS, _AT_ONCE = 100_000, 256
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class Field(DensityMixin, LearnedEstimator):  # type: ignore[misc]  # scikit-learn has no types
-    """Base of :class:`bactrian.MarkovRandomField`: learning from margins, inference, completions and draws."""
+    """Base of :class:`bactrian.MarkovRandomField`: inference, completions and draws."""
 
     inference: str = "rbp"
     memory_budget: int = 2**28
@@ -67,10 +52,6 @@ class Field(DensityMixin, LearnedEstimator):  # type: ignore[misc]  # scikit-lea
     n_features_in_: int = field(init=False)
     _variables: Variables = field(init=False)
     _frames: str | None = field(init=False, default=None)  #: kind of frame that it was fitted to and answers with
-    residuals_: Residuals = field(init=False)
-    total_: float = field(init=False)
-    #: What it was fitted to where that was margins, and their probabilities, one axis per variable.
-    _margins: tuple[MarginProblem, list[Floats]] | None = field(init=False, default=None)
     _fits: tuple[int, bool] | None = field(init=False)
     _partition: tuple[object, float] | None = field(init=False)
 
@@ -90,161 +71,13 @@ class Field(DensityMixin, LearnedEstimator):  # type: ignore[misc]  # scikit-lea
         self._variables, self._frames = variables, frames
         self.cardinalities_ = model.graph.cardinalities.copy()
         self.n_features_in_ = model.graph.n_variables - variables.n_hidden
-        self._fits = self._partition = self._margins = None
+        self._fits = self._partition = None
         self.__dict__.pop("feature_names_in_", None)
         if variables.seen.are_named:
             self.feature_names_in_ = np.array(variables.seen.names, dtype=object)
 
     def _n_weights(self) -> int:
         return self.model_.n_weights
-
-    # --- learning from margins ---
-
-    def fit_marginals(
-        self,
-        margins: Sequence[Marginal],
-        cardinalities: Mapping[str, Any] | None = None,
-        *,
-        total: float | None = None,
-        base: Any = None,
-        impossible: Sequence[Mapping[str, Any]] = (),
-        entropy_weight: float | None = None,
-        callback: Callback | None = None,
-    ) -> Self:
-        """Learn from tables of counts where there are no rows: the distribution of maximum entropy.
-
-        Exact margins that agree are met to a thousandth of ``tolerance``, as iterative proportional fitting would meet
-        them; where they contradict each other a :class:`ContradictionWarning` and ``residuals_`` say which, and the
-        nearest distribution, by least squares, is learned. Noisy margins count by their variances. The clusters of the
-        model are the margins; ``edges``, ``tables``, ``prior_variance`` and ``l1`` play no part, and
-        :mod:`bactrian.learners.margins` has the formulas.
-
-        Parameters
-        ----------
-        margins : list of Marginal
-            In any order, of any overlap.
-        cardinalities : mapping, optional
-            Number of states, or list of their labels, of each variable by its name; by default as many as the margins
-            have.
-        total : float, optional
-            Number of rows; by default what exact margins add up to, or the best estimate from noisy ones.
-        base : Marginal, list of them, or array, optional
-            The seed table of proportional fitting: the distribution is as close to it (to the product, of several) as
-            the margins allow. Cells of 0 stay 0. An array has one axis per variable.
-        impossible : list of mappings
-            Combinations of states that cannot be, such as ``{"age": "0-15", "married": "yes"}``.
-        entropy_weight : float, optional
-            Weight of the entropy against noise in a single fit: 1 is the likelihood's scale, which over-smooths, 0.01
-            is near least squares. By default the weight goes by the noise and sixteen fits follow each other, each with
-            the last one for a base: counts above the noise are fitted, those below it are left to the entropy.
-        callback : callable, optional
-            Sees a :class:`Progress` after every iteration; returning True stops learning.
-
-        Examples
-        --------
-        >>> import bactrian as bt
-        >>> margins = [bt.Marginal("sex", [40, 60]), bt.Marginal(("sex", "smoker"), [[30, 10], [30, 30]])]
-        >>> field = bt.MarkovRandomField(method="auto").fit_marginals(margins, {"sex": ["f", "m"], "smoker": 2})
-        >>> field.marginal(("smoker", "sex")).round(3)
-        array([[0.3, 0.3],
-               [0.1, 0.3]])
-        """
-        self.check_params()
-        check_number("entropy_weight", entropy_weight, positive=True, below=np.inf, optional=True)
-        checked = check_margins(margins, cardinalities, total, base, impossible)
-        options = FitOptions(
-            self.tolerance, self.max_iterations, self.max_seconds, self.n_threads, self.seed, callback=callback
-        )
-        found = fit_margins(checked, self.method, entropy_weight, self.memory_budget, options)
-        return self._adopt_margins(checked.variables, found)
-
-    def fit_zones(
-        self,
-        zones: Sequence[Sequence[Marginal]],
-        cardinalities: Mapping[str, Any] | None = None,
-        *,
-        base: Any = None,
-        impossible: Sequence[Mapping[str, Any]] = (),
-        entropy_weight: float | None = None,
-    ) -> Zones:
-        """Fit a field to the margins of each of many zones, which are over the same variables in every zone.
-
-        The junction tree is planned once, zones are fitted side by side, on ``n_threads`` threads. Each is fitted as by
-        :meth:`fit_marginals`, to its own total; the field itself is left as it is.
-
-        Parameters
-        ----------
-        zones : list of lists of Marginal
-            One list per zone, over the same names in the same order.
-        cardinalities, base, impossible, entropy_weight
-            See :meth:`fit_marginals`; they are the same for all zones.
-
-        Returns
-        -------
-        Zones
-            A sequence of fitted fields, made when asked for.
-        """
-        self.check_params()
-        check_number("entropy_weight", entropy_weight, positive=True, below=np.inf, optional=True)
-        if self.method not in ("auto", "exact"):
-            raise ArgumentError("method", f"must be 'auto' or 'exact' for zones, found {self.method!r}")
-        checked = check_zones(zones, cardinalities, base, impossible)
-        options = FitOptions(self.tolerance, self.max_iterations, self.max_seconds, 1, self.seed)
-        found = fit_all(checked, entropy_weight, self.memory_budget, options, self.n_threads)
-        template = self.__class__(**{**self.get_params(deep=False), "method": "exact"})
-        return Zones(checked, found, lambda z: clone(template)._adopt_margins(checked[z].variables, found[z]))
-
-    def _adopt_margins(self, variables: Variables, found: MarginFit) -> Self:
-        """Take up what was learned from margins."""
-        self._keep_margins(variables, found.problem, found.model, found.cells)
-        self.residuals_, self.total_ = found.residuals, found.problem.total
-        self.solution_, self.weights_, self.method_ = found.solution, found.solution.weights.copy(), found.method
-        self.prior_variance_ = None
-        return self
-
-    def _keep_margins(self, variables: Variables, problem: MarginProblem, model: LogLinearModel, cells: Floats) -> None:
-        self._keep(MARGINS, model, np.zeros((0, 2), dtype=np.int64), variables)
-        self._margins = problem, problem.split(cells)
-
-    def _margin_contents(self) -> tuple[dict[str, Any], Arrays]:
-        """What a file holds of margins."""
-        if self._margins is None:
-            return {}, {}
-        problem, fitted = self._margins
-        kept = {
-            "scopes": [list(scope) for scope in problem.scopes],
-            "base": [list(scope) for scope, _ in problem.base],
-            "total": problem.total,
-        }
-        arrays: Arrays = {
-            "forbidden": problem.forbidden.astype(np.int64),
-            "fitted": np.concatenate([table.ravel() for table in fitted]),
-            **{f"base.{i}": table for i, (_, table) in enumerate(problem.base)},
-        }
-        return {"margins": kept}, arrays
-
-    def _restore_margins(self, cardinalities: Ints, attributes: dict[str, Any], arrays: Arrays) -> None:
-        kept = attributes["margins"]
-        scopes = Domain(cardinalities, kept["scopes"]).clusters
-        base_scopes = Domain(cardinalities, kept["base"]).clusters
-        cells = self.weights_.size
-        problem = MarginProblem(
-            cardinalities=cardinalities,
-            scopes=scopes,
-            observed=np.zeros(cells),
-            precision=np.zeros(cells),
-            forbidden=arrays["forbidden"].astype(np.bool_),
-            total=float(kept["total"]),
-            base=tuple((scope, arrays[f"base.{i}"]) for i, scope in enumerate(base_scopes)),
-        )
-        if not problem.bounds[-1] == cells == problem.forbidden.size == arrays["fitted"].size:
-            raise ValueError(f"it has {cells} weights, which do not fit its margins")
-        variables = restored_variables(cardinalities, attributes)
-        model = problem.model(problem.graph(regions=self.method_ != "exact"))
-        self._keep_margins(variables, problem, model, arrays["fitted"])
-        self.total_ = problem.total
-
-    # --- what it says ---
 
     @property
     def inference_method_(self) -> str:
@@ -268,8 +101,8 @@ class Field(DensityMixin, LearnedEstimator):  # type: ignore[misc]  # scikit-lea
 
     @property
     def _on_regions(self) -> bool:
-        """Whether the field was learned from margins on their region graph: its weights belong to that entropy."""
-        return self.tables_ == MARGINS and self.method_ != "exact"
+        """Whether the model is a region graph, so that its weights belong to that graph's entropy."""
+        return False
 
     @property
     def _fits_exactly(self) -> bool:
@@ -278,8 +111,13 @@ class Field(DensityMixin, LearnedEstimator):  # type: ignore[misc]  # scikit-lea
             self._fits = self.memory_budget, self._exact_fits()
         return self._fits[1]
 
+    @property
+    def _is_tree(self) -> bool:
+        """Whether the clusters are variables and edges without a cycle."""
+        return is_forest(self.cardinalities_.size, self.edges_)
+
     def _exact_fits(self) -> bool:
-        if self.tables_ != MARGINS and is_forest(self.cardinalities_.size, self.edges_):
+        if self._is_tree:
             return True
         try:
             junction_tree(self.cardinalities_, self.model_.graph.clusters, memory_budget=self.memory_budget)
@@ -387,8 +225,6 @@ class Field(DensityMixin, LearnedEstimator):  # type: ignore[misc]  # scikit-lea
 
     def _tables_to_match(self) -> tuple[Sequence[Scope], list[Floats]]:
         """Scopes and probabilities of the margins that rounded rows should have."""
-        if self._margins is not None:
-            return self._margins[0].scopes, self._margins[1]
         clusters = self.model_.graph.clusters
         result = self._infer([None])[0]
         return clusters, [np.array(result.clusters[i]) for i in range(len(clusters))]
@@ -432,35 +268,7 @@ class Field(DensityMixin, LearnedEstimator):  # type: ignore[misc]  # scikit-lea
         return self._variables.frame(scope, cells, self._frames, probability=table.ravel())
 
     def _marginal(self, scope: Scope, given: Mapping[int, int] | None) -> Floats:
-        """The marginal of ``scope`` given evidence: what fitted margins hold is read off them.
-
-        The rest is put together on regions, and elsewhere exact, or by conditioning.
-        """
-        if self._margins is None or (given and not self._on_regions):
-            return self._inferred_marginal(scope, given)
-        evidence = checked_evidence(given, self.cardinalities_, "given")
-        asked = (*scope, *(v for v in evidence if v not in scope))
-        known: dict[Scope, Floats] = {}
-        tables = zip(self._margins[0].scopes, self._margins[1], strict=True)
-        for of, table in sorted(tables, key=lambda pair: -len(set(pair[0]) & set(asked))):
-            common = tuple(v for v in asked if v in of)
-            if common and not any(set(common) <= set(larger) for larger in known):
-                known[common] = projected(table, of, common)
-        if asked in known:
-            joint = known[asked]
-        elif self._on_regions:
-            joint = joint_of(self.cardinalities_, asked, known)
-        else:
-            return self._inferred_marginal(scope, given)
-        seen = np.zeros_like(joint)
-        at = tuple(evidence.get(v, slice(None)) for v in asked)
-        seen[at] = joint[at]
-        if not seen.sum() > 0.0:
-            raise ArgumentError("given", "has probability 0")
-        return projected(seen / seen.sum(), asked, scope)
-
-    def _inferred_marginal(self, scope: Scope, given: Mapping[int, int] | None) -> Floats:
-        """Exact with a table over ``scope`` in the junction tree, if that fits."""
+        """The marginal of ``scope`` given evidence: exact with a table over it in the junction tree, if that fits."""
         model, graph = self.model_, self.model_.graph
         with_table = LogLinearModel(
             ClusterGraph(graph.cardinalities, [*graph.clusters, scope]),

@@ -28,8 +28,6 @@ from bactrian.learners.margins import (
 from bactrian.learners.region_margins import fit_by_regions
 from bactrian.solvers.solution import ConvergenceWarning, Solution, Status
 
-#: What ``tables_`` of a field says that was learned from margins.
-MARGINS = "margins"
 #: Sums of exact margins, and what two of them say of the variables they share, may differ by this part of the total.
 AGREEMENT = 1e-7
 #: Standard deviations by which two noisy margins must differ to be called contradictory.

@@ -15,7 +15,6 @@ from sklearn.utils.validation import check_is_fitted
 
 from bactrian.arrays import Bools, Floats, Ints
 from bactrian.errors import ArgumentError, check_choice, check_number, warn
-from bactrian.estimators.fields import Field
 from bactrian.estimators.frames import (
     FRAMES,
     Variables,
@@ -26,7 +25,7 @@ from bactrian.estimators.frames import (
     kind_of_frame,
     restored_variables,
 )
-from bactrian.estimators.marginals import MARGINS
+from bactrian.estimators.margin_field import MARGINS, MarginField
 from bactrian.estimators.pairwise import (
     NODE_FACTORS,
     TABLES,
@@ -54,7 +53,7 @@ _STARTS, _SAME_OPTIMUM = 5, 0.01
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class MarkovRandomField(Field):
+class MarkovRandomField(MarginField):
     """A pairwise Markov random field, learned from complete samples; or one of any clusters, learned from margins.
 
     log p(x) = sum_v s_v(x_v) + sum_(u,v) t_uv(x_u, x_v) - log Z, with tables s and t of weights. By default every
@@ -218,6 +217,7 @@ class MarkovRandomField(Field):
                 "give cardinalities= where later data may hold further states"
             )
         self._keep(self.tables, model, edges, variables, kind_of_frame(X) if is_frame(X) else None)
+        self._margins = None
         self._unknown, self.total_ = bool((states < 0).any()), float(samples.sample_weight.sum())
         return samples
 
