@@ -60,7 +60,8 @@ if TYPE_CHECKING:
     from bactrian.estimators.graph_crf import GraphCRF
     from bactrian.estimators.grid_crf import GridCRF
     from bactrian.estimators.label_model import LabelModel
-    from bactrian.estimators.marginals import ContradictionWarning, Marginal
+    from bactrian.estimators.margin_fits import ContradictionWarning
+    from bactrian.estimators.marginals import Marginal
     from bactrian.estimators.markov_random_field import MarkovRandomField
     from bactrian.estimators.sequences import LinearChainCRF, SkipChainCRF
     from bactrian.graphs.graph import ClusterGraph, chain_graph, grid_graph, junction_tree_graph, skip_chain_graph
@@ -92,7 +93,8 @@ else:
         "estimators.graph_crf": "GraphCRF",
         "estimators.grid_crf": "GridCRF",
         "estimators.label_model": "LabelModel",
-        "estimators.marginals": "ContradictionWarning Marginal",
+        "estimators.margin_fits": "ContradictionWarning",
+        "estimators.marginals": "Marginal",
         "estimators.markov_random_field": "MarkovRandomField",
         "estimators.sequences": "LinearChainCRF SkipChainCRF",
         "graphs.graph": "ClusterGraph chain_graph grid_graph junction_tree_graph skip_chain_graph",

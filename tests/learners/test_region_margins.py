@@ -7,6 +7,7 @@ from scipy.special import logsumexp
 
 import bactrian as bt
 from bactrian.engines.numba.threads import Workers
+from bactrian.estimators.margin_fits import margin_problem
 from bactrian.estimators.marginals import check_margins
 from bactrian.learners.margins import FitOptions, fit_exactly, fit_with_learner, tree_of
 from bactrian.learners.region_margins import _RegionDual, fit_by_regions
@@ -34,7 +35,7 @@ def problem_of(names, *, exact=(), stddev=8.0, seed=0, base=None, impossible=(),
         else:
             noise = stddev * rng.uniform(0.5, 1.5, table.shape)
             margins.append(bt.Marginal(scope, table + noise * rng.standard_normal(table.shape), stddev=noise))
-    return check_margins(margins, SIZES, 1000.0, base, list(impossible)).problem(weight, nearest=False)
+    return margin_problem(check_margins(margins, SIZES, 1000.0, base, list(impossible)), weight, nearest=False)
 
 
 @pytest.mark.parametrize(

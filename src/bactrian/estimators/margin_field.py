@@ -13,7 +13,8 @@ from bactrian.arrays import Floats, Ints
 from bactrian.errors import ArgumentError, check_number
 from bactrian.estimators.fields import Field
 from bactrian.estimators.frames import Variables, restored_variables
-from bactrian.estimators.marginals import Marginal, MarginFit, Residuals, check_margins, fit_margins, projected
+from bactrian.estimators.margin_fits import MarginFit, Residuals, fit_margins
+from bactrian.estimators.marginals import Marginal, check_margins, projected
 from bactrian.estimators.saving import Arrays
 from bactrian.estimators.zones import Zones, check_zones, fit_all
 from bactrian.graphs.graph import Domain, Scope

@@ -11,14 +11,15 @@ import numpy as np
 from bactrian.arrays import Bools, Floats
 from bactrian.engines.numba.threads import Workers, single_threaded_blas
 from bactrian.errors import ArgumentError, ArgumentTypeError
-from bactrian.estimators.marginals import (
-    CheckedMargins,
+from bactrian.estimators.margin_fits import (
     ContradictionWarning,
     MarginFit,
-    check_margins,
     fit_with,
+    margin_problem,
+    residuals_of,
     tolerance_of,
 )
+from bactrian.estimators.marginals import CheckedMargins, check_margins
 from bactrian.learners.margins import FitOptions, fit_side_by_side, tree_of
 from bactrian.solvers.solution import ConvergenceWarning
 
@@ -98,7 +99,7 @@ def fit_all(
     n_threads: int | None,
 ) -> list[MarginFit]:
     """Fit every zone on the junction tree that all share; zones that contradict themselves by themselves."""
-    problems = [zone.problem(entropy_weight, nearest=not zone.is_consistent) for zone in checked]
+    problems = [margin_problem(zone, entropy_weight, nearest=not zone.is_consistent) for zone in checked]
     tree = tree_of(problems[0], memory_budget, refuse=True)
     assert tree is not None
     tolerances = np.array([tolerance_of(problem, options) for problem in problems])
@@ -110,7 +111,7 @@ def fit_all(
         if done is None:
             found.append(fit_with(zone, tree, "exact", entropy_weight, options))
         else:
-            residuals = zone.residuals(problem.split(done[1]), zone.contradictions)
+            residuals = residuals_of(zone, problem.split(done[1]), zone.contradictions)
             found.append(MarginFit(problem, graph, done[0], "exact", done[1], residuals))
     _warn(found)
     return found

@@ -11,7 +11,7 @@ import numpy as np
 
 from bactrian.arrays import Floats
 from bactrian.estimators.frames import word
-from bactrian.estimators.marginals import MarginResidual
+from bactrian.estimators.margin_fits import MarginResidual
 from bactrian.estimators.markov_random_field import MarkovRandomField
 from bactrian.inference.infer import infer
 from bactrian.report.content import NoteSection, Report, Section, TableSection
