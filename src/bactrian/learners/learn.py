@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from inspect import signature
 from typing import Any, Protocol
 
 import numpy as np
@@ -171,7 +172,6 @@ def learn(
     >>> bt.learn(bt.Samples(model, [[0, 0], [1, 1], [0, 1]]), prior_variance=None).weights.round(3)
     array([0.693])
     """
-    check_flag("verbose", verbose)
     packed, learner, settings, workers = _prepared(
         data,
         method,
@@ -187,9 +187,9 @@ def learn(
         callback=callback,
         start=start,
         communicator=communicator,
+        verbose=verbose,
     )
-    if verbose:
-        settings = replace(settings, callback=_with_lines(callback, tolerance))
+    settings = replace(settings, callback=_with_lines(callback, tolerance, verbose))
     with single_threaded_blas(), settings.deadline:
         solution = _with_attained(packed, learner, learner.learn(packed, settings, workers), settings, workers)
     warn_stopped(solution)
@@ -197,52 +197,34 @@ def learn(
     return solution
 
 
-def _prepared(
-    data: Any,
-    method: str | Learner,
-    *,
-    prior_variance: Any = 10.0,
-    l1: float = 0.0,
-    tolerance: float = 1e-6,
-    gap_tolerance: float | None = None,
-    max_iterations: int = 10_000,
-    max_relinearisations: int = 1_000,
-    max_seconds: float | None = None,
-    n_threads: int | None = None,
-    seed: int = 0,
-    callback: Callback | None = None,
-    start: ArrayLike | Solution | None = None,
-    communicator: Communicator | None = None,
-) -> tuple[Any, Learner, Settings, Workers]:
-    """Packed data and a learner with its settings, everything checked; the clock of ``max_seconds`` starts here."""
-    numbers = {
-        "tolerance": tolerance,
-        "gap_tolerance": gap_tolerance,
-        "max_iterations": max_iterations,
-        "max_relinearisations": max_relinearisations,
-        "max_seconds": max_seconds,
-        "n_threads": n_threads,
-        "seed": seed,
-    }
-    learner, prior = check_options(method, prior_variance=prior_variance, l1=l1, **numbers)
-    check_callback(callback)
-    deadline = Deadline(max_seconds)
-    communicator = communicator or Alone()
+def _prepared(data: Any, method: str | Learner, **given: Any) -> tuple[Any, Learner, Settings, Workers]:
+    """Packed data and a learner with its settings, everything checked; the clock of ``max_seconds`` starts here.
+
+    ``given`` are options of :func:`learn`, which says what the others are.
+    """
+    bound = signature(learn).bind(data, method, **given)
+    bound.apply_defaults()
+    options = bound.kwargs
+    check_flag("verbose", options["verbose"])
+    learner, prior = check_options(method, **options)
+    check_callback(options["callback"])
+    deadline = Deadline(options["max_seconds"])
+    communicator = options["communicator"] or Alone()
     packed = _own_part(data, communicator)
     if not (packed.in_memory or isinstance(learner, Camel | Likelihood)):
         raise ValueError(
             f"{learner.name} does not learn from a folder of packed data; choose a learner of the CAMEL family, such "
             "as 'cccp', 'camel0' or 'piecewise', or 'convex' or 'trw', or 'exact' for chains and trees"
         )
-    prior = prior.checked_for(packed.n_weights)
+    prior, start = prior.checked_for(packed.n_weights), options["start"]
     settings = Settings(
         prior=prior.with_noise(data.variances) if isinstance(data, Moments) else prior,
-        tolerance=float(tolerance),
-        gap_tolerance=gap_tolerance,
-        max_iterations=int(max_iterations),
-        max_relinearisations=int(max_relinearisations),
-        seed=seed,
-        callback=callback,
+        tolerance=float(options["tolerance"]),
+        gap_tolerance=options["gap_tolerance"],
+        max_iterations=int(options["max_iterations"]),
+        max_relinearisations=int(options["max_relinearisations"]),
+        seed=options["seed"],
+        callback=options["callback"],
         start=checked_start(start, packed.n_weights),
         state=start.state if isinstance(start, Solution) else None,
         communicator=communicator,
@@ -251,7 +233,7 @@ def _prepared(
     if isinstance(packed, PackedData) and packed.holes is not None:
         learner = Hidden(learner)
     _check_ranks(packed, learner.name, communicator)
-    return packed, learner, settings, Workers(n_threads)
+    return packed, learner, settings, Workers(options["n_threads"])
 
 
 def _with_attained(data: Any, learner: Learner, solution: Solution, settings: Settings, workers: Workers) -> Solution:
@@ -303,19 +285,19 @@ def followed(
     >>> followed(samples, solution, "cccp").path is None  # a tree: there is nothing to follow
     True
     """
-    packed, learner, settings, workers = _prepared(data, method, max_seconds=max_seconds, callback=callback, **options)
+    given = {"max_seconds": max_seconds, "callback": callback, "verbose": verbose}
+    packed, learner, settings, workers = _prepared(data, method, **given, **options)
     is_new = solution is None
     with single_threaded_blas(), settings.deadline:
         if solution is None:
             share = Deadline(None if max_seconds is None else _SHARE * max_seconds)
-            lines = _with_lines(callback, settings.tolerance) if verbose else callback
+            lines = _with_lines(callback, settings.tolerance, verbose)
             with share if can_follow(learner) else nullcontext(settings.deadline) as deadline:
-                given = replace(settings, callback=lines, deadline=deadline)
-                solution = learner.learn(packed, given, workers)
+                solution = learner.learn(packed, replace(settings, callback=lines, deadline=deadline), workers)
         if isinstance(learner, PseudoLikelihood):
             found = replace(solution, attained=moments_attained(packed, solution.weights, workers))
         elif can_follow(learner):
-            lines = _with_lines(callback, settings.tolerance) if verbose else callback
+            lines = _with_lines(callback, settings.tolerance, verbose)
             found = follow(packed, learner, solution, replace(settings, callback=lines), workers)
         else:
             found = _with_attained(packed, learner, solution, settings, workers)
@@ -326,7 +308,10 @@ def followed(
     return found
 
 
-def _with_lines(callback: Callback | None, tolerance: float) -> Callback:
+def _with_lines(callback: Callback | None, tolerance: float, verbose: int) -> Callback | None:
+    """A callback that prints lines now and then where that is wanted, and calls the one that was given."""
+    if not verbose:
+        return callback
     lines = ProgressLines(tolerance)
 
     def follow(at: Progress) -> Any:
@@ -384,7 +369,7 @@ _NUMBERS = {
 }
 
 
-def check_options(method: Any, *, prior_variance: Any, l1: Any, **numbers: Any) -> tuple[Learner, Prior]:
+def check_options(method: Any, *, prior_variance: Any, l1: Any, **options: Any) -> tuple[Learner, Prior]:
     """The learner and the prior; a method or an option that :func:`learn` does not take is refused before any work.
 
     Raises
@@ -393,7 +378,7 @@ def check_options(method: Any, *, prior_variance: Any, l1: Any, **numbers: Any) 
         A ValueError (or TypeError) with the name of the option.
     """
     learner = _checked_method(method)
-    check_numbers(_NUMBERS, numbers)
+    check_numbers(_NUMBERS, options)
     return learner, Prior.of(prior_variance, l1)
 
 
