@@ -44,8 +44,7 @@ def fit_command(
     """
     with bad_input(ValueError, TypeError, OSError, ModuleNotFoundError):
         from bactrian.estimators.markov_random_field import MarkovRandomField
-        from bactrian.report import write_report
-        from bactrian.report.fields import field_report
+        from bactrian.report import field_report, write_report
         from bactrian.runs.folders import check_free
         from bactrian.runs.margin_files import MODEL, REPORT, read_hidden, read_pairs, read_table
 
@@ -123,8 +122,7 @@ def rake_command(
     """
     with bad_input(ValueError, TypeError, OSError, ModuleNotFoundError):
         from bactrian.estimators.markov_random_field import MarkovRandomField
-        from bactrian.report import write_report
-        from bactrian.report.fields import margins_report
+        from bactrian.report import margins_report, write_report
         from bactrian.runs.folders import check_free
         from bactrian.runs.margin_files import MODEL, REPORT, read_margins
 

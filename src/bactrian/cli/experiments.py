@@ -1,0 +1,443 @@
+"""``bactrian demo``, ``bench`` and ``reproduce``: the experiments that come with the library."""
+
+from __future__ import annotations
+
+import json
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from multiprocessing import get_context
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from bactrian.cli.common import (
+    BadInputError,
+    bad_input,
+    in_paragraphs,
+    make_folder,
+    positive,
+    progress_bar,
+    say,
+    terminal_table,
+)
+from bactrian.files import write_atomically
+
+if TYPE_CHECKING:
+    from bactrian.experiments.bench.files import BenchResult
+    from bactrian.experiments.bench.learners import BenchSettings, Follow
+    from bactrian.experiments.digits.task import DemoStep
+    from bactrian.runs.comparison import Comparison, Entry
+
+# --- a demonstration ---
+
+DEMO_EXAMPLES = "Examples:  bactrian demo  ·  bactrian demo --method piecewise --method cccp --noise 0.7 -o noisy.html"
+
+
+def demo_command(
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="The report, an HTML file; in a folder, report.html.")
+    ] = Path("bactrian-demo/report.html"),
+    method: Annotated[
+        list[str] | None, typer.Option("--method", "-m", help="Learner to try; may be repeated (default: all).")
+    ] = None,
+    train: Annotated[int, typer.Option(help="Digits to learn from.")] = 40,
+    test: Annotated[int, typer.Option(help="Digits to restore.")] = 300,
+    announcements: Annotated[
+        int, typer.Option(min=0, help="Announcements to learn from, and as many to tag; 0 leaves this task out.")
+    ] = 80,
+    noise: Annotated[
+        float, typer.Option(help="Standard deviation of the noise on digits, whose pixels are 0 or 1.")
+    ] = 0.5,
+    seed: Annotated[int, typer.Option(help="Seed of pictures, announcements and noise.")] = 0,
+    max_seconds: Annotated[
+        float | None, typer.Option(callback=positive, help="Most seconds of training per learner (default: no limit).")
+    ] = None,
+    threads: Annotated[int | None, typer.Option(help="Number of threads (default: one per core).")] = None,
+) -> None:
+    """Restore a picture and digits from noise and tag announcements, every learner in turn, and write a report.
+
+    The picture is drawn, the digits come with scikit-learn, and the announcements are made up, so nothing is
+    downloaded. The first time takes a minute or two, most of it compilation; later it takes half a minute.
+    """
+    with bad_input(ValueError, ImportError):
+        from bactrian.engines.numba.threads import available_cores
+        from bactrian.experiments.announcements import task as text
+        from bactrian.experiments.digits.task import LEARNERS, DigitsSettings, run_digits
+        from bactrian.experiments.picture import task as picture
+        from bactrian.report import report_of, write_report
+
+        settings = DigitsSettings(
+            learners=tuple(method) if method else tuple(LEARNERS),
+            n_train=train,
+            n_test=test,
+            noise=noise,
+            seed=seed,
+            max_seconds=max_seconds,
+            n_threads=threads,
+        )
+        text_settings = text.AnnouncementsSettings(
+            # Exact learning needs small junction trees, which skip edges do not leave.
+            learners=tuple(name for name in method if name != "exact") if method else tuple(text.LEARNERS),
+            n_train=max(announcements, 1),
+            n_test=max(announcements, 1),
+            seed=seed,
+            max_seconds=max_seconds,
+            n_threads=threads,
+        )
+    path = _report_path(output)
+    with _progress() as follow, warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # a learner that stops short says so in the table
+        compiling = None
+        if announcements and available_cores() > 1:
+            # Compilation holds one core; what the second task needs can be compiled while the first one runs.
+            compiling = get_context("spawn").Process(target=text.compile_kernels, args=(text_settings,), daemon=True)
+            compiling.start()
+        learners = tuple(name for name in picture.LEARNERS if not method or name in method)
+        comparisons: list[Comparison] = []
+        if learners:
+            restored = picture.run_picture(
+                learners, seed=seed, max_seconds=max_seconds, n_threads=threads, on_step=follow
+            )
+            comparisons.append(restored)
+        comparisons.append(run_digits(settings, follow))
+        if compiling is not None:
+            compiling.join()
+        if announcements:
+            comparisons.append(text.run_announcements(text_settings, follow))
+    with bad_input(OSError):
+        title = "Pictures restored, announcements tagged" if announcements else None
+        write_report(report_of(*comparisons, title=title), path)
+    console = Console()
+    for comparison in comparisons:
+        console.print(_learners_table(comparison))
+    say(f"Report: {path}", console)
+    if not all(comparison.converged for comparison in comparisons):
+        raise typer.Exit(1)
+
+
+def _report_path(output: Path) -> Path:
+    """Where the report goes: ``output`` itself if it is named like a page, else report.html in that folder."""
+    path = output if output.suffix.lower() in (".html", ".htm") else output / "report.html"
+    make_folder(path.parent)
+    if path.is_dir():
+        raise BadInputError(f"--output: cannot write {path}")
+    return path
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[DemoStep], None] | None]:
+    with progress_bar("loading") as show:
+
+        def follow(step: DemoStep) -> None:
+            at = step.progress
+            detail = ""
+            if at is not None:
+                detail = (
+                    f"outer {at.outer + 1} step {at.iteration} objective {at.objective:.5g} gap {at.moment_gap:.0e}"
+                )
+            if show is not None:
+                show(step.learner, detail, max(step.number - 1, 0), step.total)
+
+        yield None if show is None else follow
+
+
+def _learners_table(comparison: Comparison) -> Table:
+    """What fits on a terminal of 80 columns; the report has the rest."""
+    table = terminal_table(comparison.title, ["learner"])
+    for metric in comparison.metrics:
+        shown = [format(entry.metrics.get(metric.key, 0.0), metric.format) for entry in comparison.entries]
+        words = metric.name.split()
+        table.add_column(metric.name, justify="right", min_width=max(map(len, [*shown, *words])))
+    table.add_column("seconds", justify="right", no_wrap=True)
+    table.add_column("status", min_width=len("converged"))
+    for entry in comparison.entries:
+        table.add_row(*_cells(comparison, entry))
+    return table
+
+
+def _cells(comparison: Comparison, entry: Entry) -> Iterator[str]:
+    yield escape(entry.name)
+    for metric in comparison.metrics:
+        value = entry.metrics.get(metric.key)
+        yield "" if value is None else format(value, metric.format)
+    training = entry.training
+    if training is None:
+        yield from ("", "")
+        return
+    yield f"{training.seconds:.2f}"
+    yield f"[green]{training.status}[/]" if training.converged else f"[yellow]{escape(training.status)}[/]"
+
+
+# --- learners measured ---
+
+bench_app = typer.Typer(help="Measure learners on this machine.", no_args_is_help=True)
+
+BENCH_EXAMPLES = (
+    "Examples:  bactrian bench learners --quick  ·  bactrian bench learners --sizes 3x3,K6 --strengths 0.5,2"
+)
+
+#: Short headings; columns from which standard deviations fit as well.
+_HEADS = {
+    "log_likelihood": "held-out",
+    "loss": "loss",
+    "error_to_truth": "to truth",
+    "error_to_weights": "to own w",
+    "weight_error": "weights",
+    "seconds": "seconds",
+}
+_WIDE = 150
+
+
+def learners(
+    sizes: Annotated[
+        str, typer.Option(metavar="LIST", help="Grids (3x4, with three labels 3x4:3) and complete graphs (K6).")
+    ] = "3x3,4x4,3x3:3,K6,K8",
+    strengths: Annotated[str, typer.Option(metavar="LIST", help="Sizes of the couplings.")] = "0.25,0.5,1,2",
+    seeds: Annotated[int, typer.Option(help="Fields drawn for each size, sharing and strength.")] = 5,
+    samples: Annotated[int, typer.Option(help="Samples to learn from.")] = 500,
+    max_iterations: Annotated[int, typer.Option(min=1, help="Limit of one training run.")] = 300,
+    max_seconds: Annotated[
+        float | None,
+        typer.Option(callback=positive, help="Limit of one training run; its figures then depend on the machine."),
+    ] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for tables and plots.")] = Path(
+        "bactrian-bench"
+    ),
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A small run: two small graphs, two strengths, two seeds.")
+    ] = False,
+) -> None:
+    """Every learner on seeded random fields small enough for exact answers.
+
+    Prints likelihoods, errors, times and statuses, and ratios of times; writes these with plots and the experiment on
+    the rank of the moment constraints. Takes some minutes.
+    """
+    with bad_input(ValueError, ImportError):
+        import matplotlib  # noqa: F401  (missing, it must be said before any work)
+
+        from bactrian.experiments.bench.files import write_bench
+        from bactrian.experiments.bench.learners import BenchSettings
+
+        chosen = ("3x3", "K5") if quick else tuple(part.strip() for part in sizes.split(","))
+        settings = BenchSettings(
+            sizes=chosen,
+            strengths=(0.25, 1.0) if quick else _numbers(strengths),
+            n_seeds=2 if quick else seeds,
+            n_samples=samples,
+            max_iterations=max_iterations,
+            max_seconds=max_seconds,
+        )
+    make_folder(output)
+    with progress_bar("learners") as show:
+        result = _measure(settings, show, quick)
+    with bad_input(OSError):
+        paths = write_bench(output, result)
+    console = Console()
+    _print_bench(console, result)
+    for path in paths:
+        say(f"Written: {path}", console)
+
+
+bench_app.command("learners", help=in_paragraphs(learners), epilog=BENCH_EXAMPLES)(learners)
+
+
+def _measure(settings: BenchSettings, follow: Follow | None, quick: bool) -> BenchResult:
+    from bactrian.experiments.bench.files import BenchResult
+    from bactrian.experiments.bench.learners import run_learners
+    from bactrian.experiments.bench.rank_argument import run_rank
+    from bactrian.experiments.bench.speed import run_speed
+
+    rows = run_learners(settings, follow)
+    rank = run_rank(1 if quick else settings.n_seeds, settings.n_samples, follow)
+    return BenchResult(settings, rows, rank, run_speed(settings, rows, 2 if quick else 3, follow))
+
+
+def _numbers(text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise ValueError(f"--strengths must be numbers separated by commas, found {text!r}") from None
+
+
+def _print_bench(console: Console, result: BenchResult) -> None:
+    from bactrian.experiments.bench.files import cell, speed_table
+    from bactrian.experiments.bench.learners import METRICS
+    from bactrian.experiments.bench.rank_argument import rank_reading
+    from bactrian.experiments.bench.summary import summarise
+
+    order = list(dict.fromkeys(row.learner for row in result.rows))
+    for family in dict.fromkeys(row.family for row in result.rows):
+        summaries = summarise([row for row in result.rows if row.family == family], "strength")
+        summaries.sort(key=lambda s: (s.group[0], order.index(s.learner)))
+        spread = console.width >= _WIDE
+        table = terminal_table(
+            f"{family.capitalize()} graphs: mean{' (standard deviation)' if spread else ''}", ["s", "learner"]
+        )
+        for metric in METRICS:
+            table.add_column(_HEADS[metric], justify="right", no_wrap=True)
+        table.add_column("status", overflow="fold")
+        for s in summaries:
+            cells = (cell(s, metric, spread) for metric in METRICS)
+            ending = s.ending.replace(" converged", "") if s.n_runs else "refused"
+            table.add_row(f"{s.group[0]:g}", escape(s.learner), *cells, escape(ending))
+        console.print(table)
+    for reason in sorted({f"{row.learner}: {row.status}" for row in result.rows if row.refused}):
+        say(reason, console)
+    heads, rows = speed_table(result.speed)
+    speed = terminal_table("Ratios of times, best of several, where the second learner converged", heads)
+    for row in rows:
+        speed.add_row(*row)
+    console.print(speed)
+    for sentence in rank_reading(result.rank):
+        say(f"Rank, {sentence}", console)
+
+
+# --- the paper's tables ---
+
+reproduce_app = typer.Typer(help="Run the paper's experiments on your copy of their data.", no_args_is_help=True)
+
+Data = Annotated[Path, typer.Option("--data", "-d", help="Folder with the data set; an error says what is missing.")]
+Output = Annotated[Path | None, typer.Option("--output", "-o", help="Write the table: .html or .json.")]
+Quick = Annotated[bool, typer.Option("--quick", help="A small part of the data, to see that it works.")]
+Rows = Annotated[
+    list[str] | None, typer.Option("--rows", help="Row of the table, by name; may be repeated (default: all).")
+]
+Seconds = Annotated[
+    float | None,
+    typer.Option(
+        "--seconds",
+        callback=positive,
+        help="Most seconds of each fit (default: no limit). Rows that it stops depend on your machine, and say so.",
+    ),
+]
+Splits = Annotated[
+    int | None, typer.Option("--splits", min=1, help="Number of splits of the data (default: those of the paper).")
+]
+
+#: Without a terminal, progress is printed as lines, this often.
+_SECONDS_BETWEEN_LINES = 10.0
+
+
+def _example(name: str) -> str:
+    return f"Example:  bactrian reproduce {name} --data DIR --output {name}.html"
+
+
+@reproduce_app.command("table1", epilog=_example("table1"))
+def table1(data: Data, output: Output = None, quick: Quick = False, rows: Rows = None, seconds: Seconds = None) -> None:
+    """Named entities: CoNLL-2003 English, skip chains, every learner."""
+    _reproduce("table1", data, output, quick, rows, seconds)
+
+
+@reproduce_app.command("table2", epilog=_example("table2"))
+def table2(
+    data: Data,
+    output: Output = None,
+    quick: Quick = False,
+    rows: Rows = None,
+    seconds: Seconds = None,
+    splits: Splits = None,
+) -> None:
+    """Seminar announcements, four folds."""
+    _reproduce("table2", data, output, quick, rows, seconds, splits=splits)
+
+
+@reproduce_app.command("table3", epilog=_example("table3"))
+def table3(
+    data: Data,
+    output: Output = None,
+    quick: Quick = False,
+    rows: Rows = None,
+    seconds: Seconds = None,
+    splits: Splits = None,
+    cache: Annotated[Path | None, typer.Option(help="Folder that keeps features for the next time.")] = None,
+) -> None:
+    """Images as superpixels: Corel, three random splits."""
+    _reproduce("table3", data, output, quick, rows, seconds, splits=splits, cache=cache)
+
+
+def _reproduce(
+    name: str,
+    data: Path,
+    output: Path | None,
+    quick: bool,
+    rows: list[str] | None,
+    seconds: float | None,
+    **options: Any,
+) -> None:
+    if not data.is_dir():
+        raise BadInputError(f"--data: {data} is not a folder")
+    if output is not None and (output.suffix not in (".html", ".json") or not output.absolute().parent.is_dir()):
+        raise BadInputError(f"--output: {output} must be a .html or .json file in a folder that exists")
+    try:
+        experiment = import_module(f"bactrian.experiments.{name}.table")
+    except ModuleNotFoundError as problem:
+        raise BadInputError(f"{name} needs {problem.name}, which is not installed") from problem
+    run: Callable[..., Any] = experiment.run
+    with progress_bar(name) as show, bad_input(ValueError, OSError, ImportError):
+        said = -_SECONDS_BETWEEN_LINES
+
+        def progress(text: str) -> None:
+            nonlocal said
+            if show is not None:
+                show(name, text, 0.0, None)
+            elif time.monotonic() - said >= _SECONDS_BETWEEN_LINES:
+                said = time.monotonic()
+                typer.echo(f"{name}: {text}", err=True)
+
+        table = run(data, quick=quick, progress=progress, rows=rows or (), seconds=seconds, **options)
+    _print_table(table)
+    if output is not None:
+        with bad_input(OSError, ImportError):
+            _write_table(table, output)
+        typer.echo(f"Written: {output}")
+
+
+def _print_table(table: Any) -> None:
+    console = Console()
+    shown = terminal_table(table.title, table.columns, numbers=True)
+    for row in table.rows:
+        shown.add_row(*(escape(cell) for cell in row))
+    width = shown.__rich_measure__(console, console.options.update(max_width=10_000)).maximum
+    if width <= console.width:
+        console.print(shown)
+    elif not console.is_terminal:  # a file has room for any line
+        Console(width=width).print(shown)
+    else:
+        _print_rows(console, table)
+    for note in table.notes:
+        say(note, console)
+
+
+def _print_rows(console: Console, table: Any) -> None:
+    """The table row by row, for terminals too narrow for it."""
+    say(table.title, console)
+    longest = max(len(column) for column in table.columns[1:])
+    for row in table.rows:
+        console.print(f"\n[bold]{escape(row[0])}", soft_wrap=True, highlight=False)
+        for column, cell in zip(table.columns[1:], row[1:], strict=True):
+            if cell:
+                say(f"  {column:<{longest}}  {cell}", console)
+    console.print()
+
+
+def _write_table(table: Any, output: Path) -> None:
+    if output.suffix == ".json":
+        values = {"title": table.title, "columns": list(table.columns), "rows": table.rows, "notes": table.notes}
+        write_atomically(output, json.dumps(values, indent=2) + "\n")
+        return
+    from bactrian.report import GallerySection, NoteSection, Report, TableSection, write_report
+
+    rows = tuple(tuple(row) for row in table.rows)
+    sections: tuple[Any, ...] = (
+        TableSection(table.title, tuple(table.columns), rows),
+        *(GallerySection(gallery) for gallery in table.galleries),
+        NoteSection("Notes", tuple(table.notes)),
+    )
+    write_report(Report(table.title, sections), output)
