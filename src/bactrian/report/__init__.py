@@ -1,4 +1,4 @@
-"""Reports: a run, or a comparison of learners, as one self-contained HTML page."""
+"""Reports: a run, a comparison of learners, or a fitted field, as one self-contained HTML page."""
 
 from bactrian.report.content import (
     ByLearnerSection,
@@ -9,6 +9,8 @@ from bactrian.report.content import (
     Report,
     TableSection,
     TextSection,
+    field_report,
+    margins_report,
     report_of,
 )
 from bactrian.report.page import render_report, write_report
@@ -22,6 +24,8 @@ __all__ = [
     "Report",
     "TableSection",
     "TextSection",
+    "field_report",
+    "margins_report",
     "render_report",
     "report_of",
     "write_report",
