@@ -29,8 +29,7 @@ from bactrian.graphs.ragged import pointer
 from bactrian.graphs.scores import TYINGS
 from bactrian.inference.infer import StackedMarginals
 from bactrian.solvers.solution import Callback
-from bactrian.text.entities import entity_scores
-from bactrian.text.schemes import guess_scheme
+from bactrian.text.entities import entity_scores, guess_scheme
 
 _EDGE_KINDS = ("transition", "skip")
 _BLOCKS = ("transitions", "skips")

@@ -16,9 +16,8 @@ from bactrian.runs.folders import RunFolder
 from bactrian.runs.run_data import LabelledGraph, RunData, batches, breaks_of, places_of, read_data
 from bactrian.runs.settings import MODELS, RunSettings
 from bactrian.text.documents import Document
-from bactrian.text.entities import entity_scores, token_scores
+from bactrian.text.entities import convert, entity_scores, token_scores
 from bactrian.text.features import EntityFeatures
-from bactrian.text.schemes import convert
 
 #: Tokens of documents, or nodes of graphs, that are labelled together.
 _TOGETHER = 20_000

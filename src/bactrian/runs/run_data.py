@@ -48,7 +48,7 @@ from bactrian.graphs.inputs import checked_rows
 from bactrian.runs.settings import GRAPH_SUFFIXES, InputSettings, RunSettings
 from bactrian.text.columns import UNKNOWN_TAGS, looks_like_columns, read_columns
 from bactrian.text.documents import Document
-from bactrian.text.schemes import SCHEMES, convert, entity_tags, guess_scheme
+from bactrian.text.entities import SCHEMES, convert, entity_tags, guess_scheme
 from bactrian.text.tagged import parse_seminar, read_seminars
 from bactrian.text.tokenizer import tokenize
 

@@ -23,8 +23,8 @@ from bactrian.learners.learn import learner_classes
 from bactrian.runs.checkpoints import EVERY
 from bactrian.text.columns import DOCUMENTS, looks_like_columns
 from bactrian.text.documents import RULES
+from bactrian.text.entities import checked_scheme
 from bactrian.text.features import CONLL, SEMINARS, EntityFeatures
-from bactrian.text.schemes import checked_scheme
 from bactrian.text.tagged import SEMINAR_FIELDS
 from bactrian.text.tokenizer import SENTENCES, token_spans
 

@@ -12,9 +12,19 @@ from bactrian.text.columns import (
     write_lines,
 )
 from bactrian.text.documents import Document, joined_text, skip_edges
-from bactrian.text.entities import Score, Scores, entity_scores, token_scores
+from bactrian.text.entities import (
+    SCHEMES,
+    Score,
+    Scores,
+    convert,
+    entity_scores,
+    entity_tags,
+    guess_scheme,
+    spans,
+    tags_of,
+    token_scores,
+)
 from bactrian.text.features import CONLL, SEMINARS, EntityFeatures, flatten, register_features, word_shape
-from bactrian.text.schemes import SCHEMES, convert, entity_tags, guess_scheme, spans, tags_of
 from bactrian.text.tagged import SEMINAR_FIELDS, parse_seminar, read_seminars, read_tagged, write_tagged
 from bactrian.text.tokenizer import register_tokenizer, tokenize
 

@@ -25,7 +25,7 @@ from numpy.typing import ArrayLike
 from bactrian.errors import check_choice
 from bactrian.files import atomic_file
 from bactrian.text.documents import Document, joined_text
-from bactrian.text.schemes import guess_scheme, spans
+from bactrian.text.entities import guess_scheme, spans
 from bactrian.text.tagged import write_tagged
 
 DOCUMENT_START = "-DOCSTART-"

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 
 from bactrian.arrays import Ints, number_pairs
 from bactrian.errors import ArgumentError, check_number
-from bactrian.text.schemes import convert, rising, spans, tags_of
+from bactrian.text.entities import convert, rising, spans, tags_of
 
 
 @dataclass(frozen=True, eq=False, repr=False)
