@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from bactrian import __version__
-from bactrian.cli import apply, experiments, fit, infer_uai, train, warm_up
+from bactrian.cli import apply, fit, infer_uai, showcase, train, warm_up
 from bactrian.cli.common import BadInputError, in_paragraphs
 
 app = typer.Typer(
@@ -37,7 +37,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for _command, _examples in (
-    (experiments.demo_command, experiments.DEMO_EXAMPLES),
+    (showcase.demo_command, showcase.DEMO_EXAMPLES),
     (warm_up.warm_up_command, warm_up.EXAMPLES),
     (train.train_command, train.TRAIN_EXAMPLES),
     (train.pack_command, train.PACK_EXAMPLES),
@@ -52,8 +52,8 @@ for _command, _examples in (
 ):
     _name = _command.__name__.removesuffix("_command").replace("_", "-")
     app.command(_name, help=in_paragraphs(_command), epilog=_examples)(_command)
-app.add_typer(experiments.reproduce_app, name="reproduce")
-app.add_typer(experiments.bench_app, name="bench")
+app.add_typer(showcase.reproduce_app, name="reproduce")
+app.add_typer(showcase.bench_app, name="bench")
 
 #: Newer releases of typer carry click inside, older ones depend on it; this is the usage error of either.
 _UsageError = cast(type[typer.BadParameter], typer.BadParameter.__base__)

@@ -157,10 +157,10 @@ def _form(path: Path, run: FittedRun) -> str:
 
 
 def _graph_lines(run: FittedRun, files: list[Path], probabilities: bool, known: bool) -> Iterator[str]:
-    from bactrian.runs.run_data import read_graph_file
+    from bactrian.runs.run_data import read_graphs
 
     for path in files:
-        for graph, labelled in run.label_graphs(read_graph_file(path), probabilities=probabilities, known=known):
+        for graph, labelled in run.label_graphs(read_graphs(path), probabilities=probabilities, known=known):
             record = {"name": graph.name, "labels": labelled.labels}
             if labelled.probabilities is not None:
                 record["probabilities"] = labelled.probabilities.round(6).tolist()

@@ -132,7 +132,7 @@ def infer_command(
         outcome = _run(read, name, seen, wanted, given)
     seconds = time.perf_counter() - began
     if output is not None:
-        with bad_input(ValueError, prefix=f"{output}: "), _file(output):
+        with bad_input(OSError), bad_input(ValueError, prefix=f"{output}: "):
             outcome.write(output)
     size = f"{read.cardinalities.size} variables, {len(read.tables)} tables, {len(seen)} observed"
     lines = [("model", f"{model}: {read.kind}, {size}"), *outcome.lines, ("seconds", f"{seconds:.3g}")]
@@ -193,24 +193,12 @@ def _check_options(more: dict[str, Any], method: str, task: Task) -> None:
         raise BadInputError(f"--fallback is for bp and rbp; {method} has none")
 
 
-@contextmanager
-def _file(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as problem:
-        raise BadInputError(f"{path}: {problem.strerror or problem}") from problem
-
-
 def _read(model: Path, evidence: Path | None) -> tuple[UaiModel, dict[int, int]]:
     from bactrian.inference.uai import read_evidence, read_model
 
-    with bad_input(ValueError):  # the message names file and line
-        with _file(model):
-            read = read_model(model)
-        if evidence is None:
-            return read, {}
-        with _file(evidence):
-            return read, read_evidence(evidence, read.cardinalities)
+    with bad_input(ValueError, OSError):  # the message names file and line
+        read = read_model(model)
+        return read, {} if evidence is None else read_evidence(evidence, read.cardinalities)
 
 
 def _run(read: UaiModel, method: str, evidence: dict[int, int], task: Task, options: dict[str, Any]) -> _Answer:

@@ -136,14 +136,12 @@ def _progress() -> Iterator[Callable[[DemoStep], None] | None]:
     with progress_bar("loading") as show:
 
         def follow(step: DemoStep) -> None:
-            at = step.progress
-            detail = ""
+            assert show is not None
+            at, detail = step.progress, ""
             if at is not None:
-                detail = (
-                    f"outer {at.outer + 1} step {at.iteration} objective {at.objective:.5g} gap {at.moment_gap:.0e}"
-                )
-            if show is not None:
-                show(step.learner, detail, max(step.number - 1, 0), step.total)
+                words = f"outer {at.outer + 1} step {at.iteration} objective {at.objective:.5g}"
+                detail = f"{words} gap {at.moment_gap:.0e}"
+            show(step.learner, detail, max(step.number - 1, 0), step.total)
 
         yield None if show is None else follow
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bactrian.runs.comparison import (
     Comparison,
@@ -30,8 +29,6 @@ from bactrian.runs.run_data import checksum
 from bactrian.solvers.solution import Status
 from bactrian.text.documents import joined_text, skip_edges
 from bactrian.text.features import feature_key, features_in_words
-
-Floats = NDArray[np.float64]
 
 _METRICS = {
     "f1": Metric("f1", "entity F1", ".1%", True, "harmonic mean of precision and recall of whole entities, all types"),

@@ -15,16 +15,13 @@ from bactrian.estimators.base import LearnedEstimator
 from bactrian.runs.folders import RunFolder
 from bactrian.runs.run_data import LabelledGraph, RunData, batches, breaks_of, places_of, read_data
 from bactrian.runs.settings import MODELS, RunSettings
+from bactrian.text.columns import UNKNOWN_TAGS
 from bactrian.text.documents import Document
 from bactrian.text.entities import convert, entity_scores, token_scores
 from bactrian.text.features import EntityFeatures
 
 #: Tokens of documents, or nodes of graphs, that are labelled together.
 _TOGETHER = 20_000
-
-
-#: Tags that stand for an unknown one where others are known.
-UNKNOWN = ("?", "_")
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,7 +138,7 @@ class FittedRun:
             raise ValueError(f"{document.name}: there is no column tag, which --known reads")
         named = {str(label): label for label in self.classes}
         for t, tag in enumerate(document.tags):
-            if tag not in named and tag not in UNKNOWN:
+            if tag not in named and tag not in UNKNOWN_TAGS:
                 some = ", ".join([*named][:8])
                 raise ValueError(
                     f"{document.name}, token {t + 1} ({document.words[t]!r}): the tag {tag!r} is neither a label of "

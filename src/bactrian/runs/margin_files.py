@@ -29,7 +29,7 @@ import io
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -59,22 +59,10 @@ class MarginFile:
 
 def read_margins(path: Path, base: Path | None = None) -> MarginFile:
     """Margins of a CSV or JSON file, and a seed table of another."""
-    if path.suffix.lower() == ".json":
-        found = _from_json(path)
-        if base is None:
-            return found
-        seed = _from_csv([base])
-        return MarginFile(found.margins, found.cardinalities, found.total, _only(seed, base), found.impossible)
-    found = _from_csv([path, *([] if base is None else [base])])
-    if base is None:
-        return found
-    return MarginFile(found.margins[:-1], found.cardinalities, base=found.margins[-1])
-
-
-def _only(found: MarginFile, path: Path) -> Marginal:
-    if len(found.margins) != 1:
-        raise ValueError(f"{path}: a seed table has the same variables filled in on every line")
-    return found.margins[0]
+    if path.suffix.lower() != ".json":
+        return _from_csv(path, base)
+    found = _from_json(path)
+    return found if base is None else replace(found, base=_from_csv(None, base).base)
 
 
 def _from_json(path: Path) -> MarginFile:
@@ -115,38 +103,43 @@ class _Cell:
     place: str
 
 
-def _from_csv(paths: Sequence[Path]) -> MarginFile:
-    """Margins of one or more files over common variables; those of the last file come last, as one."""
+def _from_csv(path: Path | None, base: Path | None) -> MarginFile:
+    """Margins of a file, and a seed table of another, over common variables."""
     labels: dict[str, dict[str, int]] = {}
-    groups: dict[tuple[int, tuple[str, ...]], list[_Cell]] = {}
-    for number, path in enumerate(paths):
-        before = len(groups)
-        for cell in _cells(path):
-            for name, state in cell.states.items():
-                known = labels.setdefault(name, {})
-                known.setdefault(state, len(known))
-            groups.setdefault((number, tuple(cell.states)), []).append(cell)
-        if number and len(groups) > before + 1:
-            raise ValueError(f"{path}: a seed table has the same variables filled in on every line")
-    margins = []
-    for (_, names), cells in groups.items():
-        shape = tuple(len(labels[name]) for name in names)
-        table, spread, seen = np.zeros(shape), np.zeros(shape), np.zeros(shape, dtype=bool)
-        noisy = cells[0].stddev is not None
-        for cell in cells:
-            index = tuple(labels[name][state] for name, state in cell.states.items())
-            if seen[index]:
-                raise ValueError(f"{cell.place}: this cell of {', '.join(names)} was given before")
-            if (cell.stddev is not None) != noisy:
-                raise ValueError(f"{cell.place}: either all cells of {', '.join(names)} have a {STDDEV} or none has")
-            seen[index], table[index], spread[index] = True, cell.count, cell.stddev or 0.0
-        if noisy and not seen.all():
-            raise ValueError(f"{cells[0].place}: noisy margins must list all cells; {', '.join(names)} lacks some")
-        try:
-            margins.append(Marginal(names, table, spread if noisy else None))
-        except ValueError as problem:
-            raise ValueError(f"{cells[0].place}: the margin of {', '.join(names)}: {problem}") from None
-    return MarginFile(margins, {name: list(known) for name, known in labels.items()})
+    groups: dict[Path, dict[tuple[str, ...], list[_Cell]]] = {}
+    for file in (path, base):
+        if file is not None:
+            groups[file] = {}
+            for cell in _cells(file):
+                for name, state in cell.states.items():
+                    known = labels.setdefault(name, {})
+                    known.setdefault(state, len(known))
+                groups[file].setdefault(tuple(cell.states), []).append(cell)
+    if base is not None and len(groups[base]) > 1:
+        raise ValueError(f"{base}: a seed table has the same variables filled in on every line")
+    found = {file: [_table(*group, labels) for group in of.items()] for file, of in groups.items()}
+    states = {name: list(known) for name, known in labels.items()}
+    return MarginFile(found[path] if path else [], states, base=found[base][0] if base else None)
+
+
+def _table(names: tuple[str, ...], cells: Sequence[_Cell], labels: dict[str, dict[str, int]]) -> Marginal:
+    """The margin over ``names`` that cells make; those that are not listed are 0."""
+    what, shape = ", ".join(names), tuple(len(labels[name]) for name in names)
+    table, spread, seen = np.zeros(shape), np.zeros(shape), np.zeros(shape, dtype=bool)
+    noisy = cells[0].stddev is not None
+    for cell in cells:
+        index = tuple(labels[name][state] for name, state in cell.states.items())
+        if seen[index]:
+            raise ValueError(f"{cell.place}: this cell of {what} was given before")
+        if (cell.stddev is not None) != noisy:
+            raise ValueError(f"{cell.place}: either all cells of {what} have a {STDDEV} or none has")
+        seen[index], table[index], spread[index] = True, cell.count, cell.stddev or 0.0
+    if noisy and not seen.all():
+        raise ValueError(f"{cells[0].place}: noisy margins must list all cells; {what} lacks some")
+    try:
+        return Marginal(names, table, spread if noisy else None)
+    except ValueError as problem:
+        raise ValueError(f"{cells[0].place}: the margin of {what}: {problem}") from None
 
 
 def _cells(path: Path) -> list[_Cell]:

@@ -318,15 +318,6 @@ def read_documents(path: Path, settings: InputSettings, form: str | None = None)
         yield _document(path, settings, form)
 
 
-def read_graph_file(path: Path) -> Iterator[LabelledGraph]:
-    """Graphs of a file, labelled or not."""
-    if str(path) == "-":
-        raise ValueError("graphs are read from .npz or .jsonl files, not from standard input")
-    if not path.is_file():
-        raise ValueError(f"{path}: there is no such file")
-    return read_graphs(path)
-
-
 def _folder(path: Path, settings: InputSettings, form: str) -> Iterator[Document]:
     if form == "tagged":
         yield from read_seminars(
@@ -480,6 +471,10 @@ def read_graphs(path: Path, *, need_labels: bool = False) -> Iterator[LabelledGr
     ValueError
         For a file that does not keep to the layout; it names the file, the line or array, and what was expected.
     """
+    if str(path) == "-":
+        raise ValueError("graphs are read from .npz or .jsonl files, not from standard input")
+    if not path.is_file():
+        raise ValueError(f"{path}: there is no such file")
     if path.suffix == ".npz":
         return _from_arrays(path, need_labels)
     if path.suffix in (".jsonl", ".ndjson"):

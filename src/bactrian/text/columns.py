@@ -118,10 +118,8 @@ def write_columns(
     separator
         What to put between columns.
     """
-    with atomic_file(path) as stream:
-        for number, document in enumerate(documents):
-            lines = column_lines(document, columns, separator=separator, start=number > 0)
-            stream.write("".join(f"{line}\n" for line in lines).encode())
+    lines = (column_lines(d, columns, separator=separator, start=n > 0) for n, d in enumerate(documents))
+    write_lines(path, itertools.chain.from_iterable(lines))
 
 
 def column_lines(
