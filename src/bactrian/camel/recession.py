@@ -27,7 +27,7 @@ from scipy.sparse.linalg import lsmr
 
 from bactrian.arrays import Bools, Floats, Ints
 from bactrian.camel.messages import Messages
-from bactrian.engines.numba.recession import recession
+from bactrian.engines.numba.tables import recession
 from bactrian.engines.numba.threads import Workers
 from bactrian.graphs.packed import PackedData
 from bactrian.parallel import Communicator, anywhere, gather, largest, total

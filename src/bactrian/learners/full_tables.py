@@ -53,8 +53,8 @@ from bactrian.camel.dual import Dual, Evaluation
 from bactrian.camel.entropy import carve
 from bactrian.camel.messages import MessageTables
 from bactrian.camel.run import Run, Settings
+from bactrian.engines.numba.stars import scale_hubs
 from bactrian.engines.numba.threads import Workers
-from bactrian.engines.numba.unified_scaling import scale_hubs
 from bactrian.graphs.packed import BeliefTables, PackedData
 from bactrian.graphs.scores import SparseScores
 from bactrian.solvers.solution import Record, Solution, Status

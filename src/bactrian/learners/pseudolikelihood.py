@@ -26,7 +26,7 @@ map F, so weights and moments pass through it as they do for junction trees. The
   samples cost no more than the distinct neighbourhoods among them. F is a sparse matrix;
 - **by row**: where variables have so many neighbours that nearly every row has a neighbourhood of its own, distinct
   rows are instances with their weights. F is never built: scores are sums of rows of the tables
-  (:mod:`bactrian.engines.numba.row_sums`), and memory is that of the data.
+  (:mod:`bactrian.engines.numba.sparse`), and memory is that of the data.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from bactrian.camel.entropy import carve
 from bactrian.camel.profiled import Profiled
 from bactrian.camel.run import NoBeliefs, Run, Settings
 from bactrian.engines.numba.layout import Layout
-from bactrian.engines.numba.row_sums import Segments, add_rows, collect_rows
+from bactrian.engines.numba.sparse import Segments, add_table_rows, collect_table_rows
 from bactrian.engines.numba.threads import Workers, balanced_blocks
 from bactrian.graphs.inputs import N_BLOCKS
 from bactrian.graphs.packed import Incidence, InstanceViews, Observations, PackedData, instance_blocks
@@ -432,7 +432,8 @@ class _RowScores:
         self._original.scores(weights, old[: self._n_entries], old[self._n_entries :], workers)
         table, out = old[self._entry] * self._share, hub_scores.reshape(-1, self._n_columns)
         workers.run(
-            lambda _, first, last: add_rows(self._segments, self._place, table, out, first, last), self._row_blocks
+            lambda _, first, last: add_table_rows(self._segments, self._place, table, out, first, last),
+            self._row_blocks,
         )
 
     def moments(self, counts: Floats, hub_counts: Floats, workers: Workers, out: Floats | None = None) -> Floats:
@@ -449,7 +450,7 @@ class _RowScores:
         """Counts of the original table entries and hub states."""
         table, counts = np.zeros(self._entry.size), hub_counts.reshape(-1, self._n_columns)
         workers.run(
-            lambda _, first, last: collect_rows(self._segments, self._place, counts, table, first, last),
+            lambda _, first, last: collect_table_rows(self._segments, self._place, counts, table, first, last),
             self._context_blocks,
         )
         old = np.bincount(self._entry, weights=table * self._share, minlength=self._n_old)

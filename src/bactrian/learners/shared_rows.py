@@ -2,7 +2,7 @@
 
 Variables are summed out of the cliques of a junction tree, one after the other, for all rows at once. What is left of a
 row depends on what was seen of the variables that are gone: rows in which that is the same share it, and only entries
-that some row allows are summed. This makes a list of sums of products (:mod:`bactrian.engines.numba.circuits`), which
+that some row allows are summed. This makes a list of sums of products (:mod:`bactrian.engines.numba.junction`), which
 serves all weights.
 """
 
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from bactrian.arrays import Floats, Ints
 from bactrian.camel.dual import Evaluation
 from bactrian.engines.numba.arithmetic import in_range
-from bactrian.engines.numba.circuits import Circuit, add_up, share_out
+from bactrian.engines.numba.junction import Circuit, share_out, sum_products
 from bactrian.engines.numba.threads import Workers
 from bactrian.graphs.junction import JunctionData
 from bactrian.graphs.packed import Holes
@@ -129,14 +129,14 @@ class SharedRows:
         scores.scores(weights, tables, hubs, self._workers)
         top = np.maximum.reduceat(tables, layout.table_offset[:-1])
         numbers[: tables.size] = np.exp(tables - np.repeat(top, np.diff(layout.table_offset)))
-        add_up(circuit, numbers, True)
+        sum_products(circuit, numbers, True)
         ends = numbers[self._ends]
         linear = in_range(ends, ends.size)
         if linear:
             value = float(self._of_ends @ np.log(ends) + self._total * top.sum())
         else:
             numbers[: tables.size] = tables
-            add_up(circuit, numbers, False)
+            sum_products(circuit, numbers, False)
             value = float(self._of_ends @ numbers[self._ends])
         np.add.at(shares, self._ends, self._of_ends)
         share_out(circuit, numbers, shares, linear)

@@ -26,9 +26,8 @@ Schedules call these updates: sequential sweeps for learning and inference (``ev
 (:mod:`.residual`). On trees two sweeps of belief propagation are exact, whatever the route; those of pairs multiply
 half as often in :mod:`.tree_evaluation`.
 
-Beside them: :mod:`.junction` (exact inference), :mod:`.circuits` (the same for many rows of evidence),
-:mod:`.decoding`, :mod:`.assignments` and :mod:`.forest_optimum`
-(most probable assignments), :mod:`.mean_field`, :mod:`.gibbs`, :mod:`.unified_scaling`, :mod:`.recession` (whether an
-optimum exists), :mod:`.elimination` and :mod:`.orders` (of graphs), :mod:`.sparse`, :mod:`.long_vectors` and
-:mod:`.names` (inputs and weights), :mod:`.row_sums` (scores of conditionals), :mod:`.threads`.
+Beside them: :mod:`.junction` (exact inference, also for many rows of evidence), :mod:`.decoding`, :mod:`.assignments`
+and :mod:`.forest_optimum` (most probable assignments), :mod:`.mean_field`, :mod:`.gibbs`, :mod:`.elimination` and
+:mod:`.orders` (of graphs), :mod:`.sparse`, :mod:`.long_vectors` and :mod:`.names` (inputs and weights), and
+:mod:`.threads`.
 """

@@ -7,11 +7,10 @@ consistency, Mackworth, Artificial Intelligence 8(1), 1977) each of them extends
 1982), so variables can be fixed one after the other, each to its first tight state, without ever backing up. States
 only ever leave the lists, so where the best assignment is unique the work is one scan of the tables.
 
-The best assignment of a forest of pairs, where it is the only one: max-product towards the roots, and back.
-
-Every choice on the way back is checked: where another state would do as well, up to a tolerance, the instance is left
-to :mod:`.forest_optimum`, which finds the first of several best assignments. With all choices clear, an
-assignment that differs from the one found differs somewhere first, and loses more than the tolerance there.
+Forests of pairs are first tried without lists (:func:`decode_pairs`): max-product towards the roots, and back. Every
+choice on the way back is checked: where another state would do as well, up to a tolerance, the instance is left to the
+lists. With all choices clear, an assignment that differs from the one found differs somewhere first, and loses more
+than the tolerance there.
 """
 
 from __future__ import annotations

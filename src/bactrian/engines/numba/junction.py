@@ -1,16 +1,17 @@
 """Calibration of a junction tree: collect to the roots, distribute from them (Jensen, Lauritzen and Olesen 1990).
 
 Factors are first multiplied into a few small tables per clique, its *pools*, so that the clique's own table is touched
-once for each pool (:mod:`bactrian.engines.numba.junction`).
+once for each pool. A *view* tells how the entries of a clique's table, in order, map to entries of a smaller table:
+runs of axes with a stride each (0 where the smaller table lacks the axis), neighbouring axes merged where one stride
+serves both.
 
 Tables are linear, scaled so that no factor or message exceeds 1. That is exact as long as the product of the smallest
 positive entries that meet in a clique stays far from underflow, which is measured on the way; where it does not, the
 whole tree is done again with logarithms.
 
-Tables seen through smaller ones: the products and sums of a junction tree.
-
-A *view* tells how the entries of a clique's table, in order, map to entries of a smaller table: runs of axes with a
-stride each (0 where the smaller table lacks the axis), neighbouring axes merged where one stride serves both.
+A *circuit* is the collection of many rows of evidence at once, spelt out: sums of products of earlier numbers, one
+after the other, and how much each number counts in the last ones. The numbers are those of a table, followed by one per
+sum.
 """
 
 from __future__ import annotations
@@ -19,10 +20,11 @@ import math
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bactrian.arrays import Floats, Ints
 from bactrian.compiling import njit
-from bactrian.engines.numba.arithmetic import FAST_MATH, WIDEST, exp
+from bactrian.engines.numba.arithmetic import FAST_MATH, WIDEST, exp, log, logsumexp
 
 
 class TreePlan(NamedTuple):
@@ -246,21 +248,14 @@ def _collect(
     return log_partition
 
 
-@njit(cache=True, nogil=True, error_model="numpy")  # no fast math: the exponential depends on the order of sums
+@njit(cache=True, nogil=True, error_model="numpy")
 def _log_total(table: Floats, start: int, stop: int, logs: bool) -> float:
+    if logs:
+        return logsumexp(table, start, stop)
     total = 0.0
-    if not logs:
-        for k in range(start, stop):
-            total += table[k]
-        return math.log(total) if total > 0.0 else -np.inf
-    top = -np.inf
     for k in range(start, stop):
-        top = max(top, table[k])
-    if top == -np.inf:
-        return top
-    for k in range(start, stop):
-        total += exp(table[k] - top)
-    return top + math.log(total)
+        total += table[k]
+    return math.log(total) if total > 0.0 else -np.inf
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -348,3 +343,58 @@ def calibrate_rows(plan: TreePlan, scores: Floats, beliefs: Floats, log_z: Float
     """:func:`calibrate` of rows ``first:last``, one per set of scores."""
     for row in range(first, last):
         log_z[row] = calibrate(plan, scores[row], beliefs[row])
+
+
+# --- many rows of evidence ---
+
+
+class Circuit(NamedTuple):
+    """Which numbers are multiplied and added up."""
+
+    n_given: int  #: numbers of the table
+    terms: Ints  #: (n_sums + 1,) range of a sum's terms
+    factors: Ints  #: (n_terms + 1,) range of a term's factors
+    number: NDArray[np.int32]  #: (n_factors,)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def sum_products(circuit: Circuit, numbers: Floats, linear: bool) -> None:
+    """All sums, or their logarithms where the numbers are logarithms."""
+    for s in range(circuit.terms.size - 1):
+        top, total = -math.inf, 0.0
+        for t in range(circuit.terms[s], circuit.terms[s + 1]):
+            term = 1.0 if linear else 0.0
+            for f in range(circuit.factors[t], circuit.factors[t + 1]):
+                number = numbers[circuit.number[f]]
+                term = term * number if linear else term + number
+            if linear:
+                total += term
+            elif term > top:
+                total = total * exp(top - term) + 1.0
+                top = term
+            elif term > -math.inf:
+                total += exp(term - top)
+        numbers[circuit.n_given + s] = total if linear else top + log(total) if total > 0.0 else top
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def share_out(circuit: Circuit, numbers: Floats, weights: Floats, linear: bool) -> None:
+    """What each number counts for, backwards: a sum's weight is shared out among its terms.
+
+    ``weights`` holds those of the last numbers, and 0 elsewhere.
+    """
+    for s in range(circuit.terms.size - 2, -1, -1):
+        weight, total = weights[circuit.n_given + s], numbers[circuit.n_given + s]
+        if weight == 0.0:
+            continue
+        first, last = circuit.terms[s], circuit.terms[s + 1]
+        for t in range(first, last):
+            share = weight
+            if last - first > 1:
+                term = 1.0 if linear else 0.0
+                for f in range(circuit.factors[t], circuit.factors[t + 1]):
+                    number = numbers[circuit.number[f]]
+                    term = term * number if linear else term + number
+                share *= term / total if linear else exp(term - total)
+            for f in range(circuit.factors[t], circuit.factors[t + 1]):
+                weights[circuit.number[f]] += share

@@ -1,10 +1,21 @@
-"""Products of sparse input rows with label weights, one block of rows or columns a call.
+"""Products of sparse rows that are never built: of inputs with label weights, and sums of rows of tables.
 
 ``inputs`` has shape (n_rows, n_inputs) and ``weights`` (n_inputs, n_labels); the product of input features and
-label tables is never materialised. Accumulators are float64 throughout.
+label tables is never materialised. Accumulators are float64 throughout, and a call works on one block of rows or
+columns.
+
+*Sums of table rows* are the scores of conditionals, and what they leave in the tables. Each observed row r is in one
+state of every context c. The table of a context has, for each of its states, the scores that it adds to some columns;
+columns come in segments of neighbours. Forward,
+
+    out[r, columns of c] += table[c, state of c in r, :]        for all c
+
+and backward the same sum transposed. ``place[r, c]`` is where that row of the table begins.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +24,9 @@ from bactrian.arrays import Floats, Ints
 from bactrian.compiling import njit
 from bactrian.engines.numba.arithmetic import FAST_MATH
 from bactrian.engines.numba.vectors import add_rows
+
+#: Rows gone through together in the transposed sum, so that they stay in the cache for all contexts.
+_TILE = 64
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST_MATH)
@@ -83,3 +97,44 @@ def entries_times_weights(
                 x = value[number[position]]
                 for k in range(labels):
                     out[row, k] += x * weights[source, k]
+
+
+class Segments(NamedTuple):
+    """Columns to which each context adds."""
+
+    pointer: Ints  #: (n_contexts + 1,) range of a context's segments
+    column: Ints  #: (n_segments,) first column
+    length: Ints  #: (n_segments,)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def add_table_rows(segments: Segments, place: Ints, table: Floats, out: Floats, first: int, last: int) -> None:
+    """The forward sum for rows ``first`` to ``last``."""
+    pointer, column, length = segments.pointer, segments.column, segments.length
+    for r in range(first, last):
+        row = out[r]
+        row[:] = 0.0
+        for c in range(pointer.size - 1):
+            at = place[r, c]
+            for g in range(pointer[c], pointer[c + 1]):
+                to = column[g]
+                for j in range(length[g]):
+                    row[to + j] += table[at + j]
+                at += length[g]
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def collect_table_rows(segments: Segments, place: Ints, counts: Floats, table: Floats, first: int, last: int) -> None:
+    """The transposed sum for contexts ``first`` to ``last``, whose parts of the table nothing else touches."""
+    pointer, column, length = segments.pointer, segments.column, segments.length
+    for tile in range(0, place.shape[0], _TILE):
+        end = min(tile + _TILE, place.shape[0])
+        for c in range(first, last):
+            for r in range(tile, end):
+                row = counts[r]
+                at = place[r, c]
+                for g in range(pointer[c], pointer[c + 1]):
+                    to = column[g]
+                    for j in range(length[g]):
+                        table[at + j] += row[to + j]
+                    at += length[g]

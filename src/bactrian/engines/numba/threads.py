@@ -1,6 +1,4 @@
-"""A time limit that array routines can see between two sweeps, however long they run.
-
-Threads over fixed blocks of work.
+"""Threads over fixed blocks of work, and a time limit that array routines can see between two sweeps.
 
 Blocks depend on the data alone, never on the number of threads, and their results are added in order; so the
 numbers do not depend on how many threads there are.
