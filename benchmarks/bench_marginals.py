@@ -36,8 +36,7 @@ from scipy.sparse.csgraph import minimum_spanning_tree
 
 import bactrian as bt
 from bactrian.graphs.elimination import MemoryBudgetError, junction_tree
-from bactrian.inference.draw import draw_exactly
-from bactrian.inference.rounding import distances
+from bactrian.inference.draw import distances, draw_exactly
 
 Timed = tuple[Any, float, float]
 

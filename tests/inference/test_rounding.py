@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import bactrian as bt
-from bactrian.engines.numba.rounding import change_states, exchange_states
-from bactrian.inference.rounding import cells_of, distances, round_rows
+from bactrian.engines.numba.rounding import Rows, TablesAround, change_states, exchange_states
+from bactrian.inference.draw import cells_of, distances, round_rows
 
 SHAPE = np.array([3, 4, 2, 5])
 SCOPES = ((0, 1), (2, 1), (3, 0), (3,))
@@ -43,15 +43,16 @@ def test_every_pass_lowers_the_squares_by_what_its_bookkeeping_says(seed, exchan
     allowed = np.concatenate([table.ravel() for table in margins]) > 0.0
     entries = [(0, 0, 4), (0, 2, 1), (1, 0, 1), (1, 1, 1), (2, 1, 4), (3, 2, 3), (3, 3, 1)]
     variable, table, stride = np.array(entries).T.copy()
-    around = np.searchsorted(variable, np.arange(5)), table, stride, weights[table]
+    rows = Rows(states, cells, excess, allowed)
+    around = TablesAround(np.searchsorted(variable, np.arange(5)), table, stride, weights[table])
     rng = np.random.default_rng(seed)
     counts = [np.bincount(column) for column in states.T]
     if exchange:
         partners = rng.integers(0, len(states), len(states))
-        n = exchange_states(states, cells, excess, allowed, *around, rng.permutation(len(states)), partners)
+        n = exchange_states(rows, around, rng.permutation(len(states)), partners)
         assert all(np.array_equal(a, np.bincount(b)) for a, b in zip(counts, states.T, strict=True))
     else:
-        n = change_states(states, cells, excess, allowed, SHAPE, *around, rng.permutation(len(states)))
+        n = change_states(rows, around, SHAPE, rng.permutation(len(states)))
     assert n > 0
     again, left = cells_of(states, SHAPE, SCOPES, margins)
     np.testing.assert_array_equal(cells, again)

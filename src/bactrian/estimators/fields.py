@@ -29,9 +29,8 @@ from bactrian.graphs.elimination import MemoryBudgetError, junction_tree
 from bactrian.graphs.graph import ClusterGraph, Scope
 from bactrian.graphs.loglinear import LogLinearModel, Samples
 from bactrian.inference.decode import decode
-from bactrian.inference.draw import draw_by_gibbs, draw_exactly
+from bactrian.inference.draw import draw_by_gibbs, draw_exactly, round_rows
 from bactrian.inference.infer import OF_WEIGHTS, infer
-from bactrian.inference.rounding import round_rows
 from bactrian.learners.learn import matched_inference
 
 #: Calls of inference, one for each state of the variables taken as evidence, that one marginal may cost; and how many
@@ -200,7 +199,7 @@ class Field(DensityMixin, LearnedEstimator):  # type: ignore[misc]  # scikit-lea
             By default the field's own.
         rounded : bool
             Change a few states until counts of the rows match the field's margins (those that it was fitted to, else
-            its tables) as closely as whole rows can (:mod:`bactrian.inference.rounding`). Rows are then not
+            its tables) as closely as whole rows can (:mod:`bactrian.inference.draw`). Rows are then not
             independent: they are a synthetic population, not a sample of one.
         frame : bool, optional
             Give a data frame, with labels of states where the field has them: by default where the field was fitted to

@@ -1,38 +1,44 @@
 """Rows whose states are changed, or exchanged with those of other rows, to bring counts of cells closer to targets.
 
-Tables over some variables lie one after the other. ``cells[i, t]`` is the cell of table t that row i is in, ``excess``
-the count of each cell less its target. With e the excess of the cells that a change leaves and enters, moving a row
-from one to the other changes the sum of squares by 2 (e_entered - e_left + 1) per table, which counts by its weight.
+With e the excess of the cells that a change leaves and enters, moving a row from one to the other changes the sum of
+squares by 2 (e_entered - e_left + 1) per table, which counts by its weight.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 from bactrian.arrays import Bools, Floats, Ints
 from bactrian.compiling import njit
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
-def change_states(
-    states: Ints,
-    cells: Ints,
-    excess: Floats,
-    allowed: Bools,
-    cardinalities: Ints,
-    variable_tables: Ints,
-    table: Ints,
-    stride: Ints,
-    weight: Floats,
-    order: Ints,
-) -> int:
-    """One pass: every state that another would better is changed to the best other; returns how many were.
+class Rows(NamedTuple):
+    """Rows, and where they are in tables over some variables, whose cells lie one after the other."""
 
-    The tables of variable v are ``table[variable_tables[v]:variable_tables[v + 1]]``, with its ``stride`` and
-    ``weight`` in each. No row is moved into a cell that is not ``allowed``.
-    """
+    states: Ints  #: (n, V)
+    cells: Ints  #: (n, T) the cell of each table that a row is in
+    excess: Floats  #: (n_cells,) the count of each cell less its target
+    allowed: Bools  #: (n_cells,) whether rows may be moved there
+
+
+class TablesAround(NamedTuple):
+    """The tables that each variable is in."""
+
+    bounds: Ints  #: (V + 1,) range of a variable's tables in the other three
+    table: Ints
+    stride: Ints  #: of the variable in the table
+    weight: Floats  #: of the table's squares
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def change_states(rows: Rows, around: TablesAround, cardinalities: Ints, order: Ints) -> int:
+    """One pass: every state that another would better is changed to the best other; returns how many were."""
+    states, cells, excess, allowed = rows
+    bounds, table, stride, weight = around
     changed = 0
     for i in order:
         for v in range(states.shape[1]):
-            first, last = variable_tables[v], variable_tables[v + 1]
+            first, last = bounds[v], bounds[v + 1]
             worst = 0.0
             for k in range(first, last):
                 worst = max(worst, excess[cells[i, table[k]]])
@@ -61,22 +67,13 @@ def change_states(
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def exchange_states(
-    states: Ints,
-    cells: Ints,
-    excess: Floats,
-    allowed: Bools,
-    variable_tables: Ints,
-    table: Ints,
-    stride: Ints,
-    weight: Floats,
-    order: Ints,
-    partners: Ints,
-) -> int:
+def exchange_states(rows: Rows, around: TablesAround, order: Ints, partners: Ints) -> int:
     """One pass over pairs of rows: states of a variable are exchanged where that betters the counts; how many were.
 
     Counts of single variables stay as they are.
     """
+    states, cells, excess, allowed = rows
+    bounds, table, stride, weight = around
     changed = 0
     for n in range(order.size):
         i, j = order[n], partners[n]
@@ -84,7 +81,7 @@ def exchange_states(
             a, b = states[i, v], states[j, v]
             if a == b:
                 continue
-            first, last = variable_tables[v], variable_tables[v + 1]
+            first, last = bounds[v], bounds[v + 1]
             change, possible = 0.0, True
             for k in range(first, last):
                 step = (b - a) * stride[k]
