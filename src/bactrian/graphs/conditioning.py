@@ -22,7 +22,7 @@ from bactrian.graphs.packed import Holes, PackedData
 from bactrian.graphs.packing import StructureViews, TablePlan, build_layout, pack_layout
 from bactrian.graphs.ragged import Ragged, first_of, numbered, pointer, ranges
 from bactrian.graphs.scores import RememberedScores, SpreadScores
-from bactrian.graphs.structure import GraphStructure
+from bactrian.graphs.structure import structure_of_scopes
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def conditioned(data: PackedData) -> Conditioned:
     scopes = Ragged(bounds, end).take(order)
     strides = Ragged(bounds, copies.stride[place]).take(order)
     entry = copies.entry.ravel()[copy[bounds[:-1]]][order]
-    structure = _structure(component, weights.size, sizes, scopes)
+    structure = structure_of_scopes(component, weights.size, sizes, scopes)
     shapes = Ragged(strides.bounds, strides.values * (sizes.max(initial=0) + 1) + sizes[scopes.values]).kinds()
     plan, owner = TablePlan.sharing(numbered(entry * (shapes.max(initial=0) + 1) + shapes), structure)
     build = build_layout(structure, plan)
@@ -190,29 +190,6 @@ class _Copies:
         n_codes = int(member.max(initial=0)) + 1
         pairs = np.unique(owner * n_codes + member)
         return Ragged(pointer(np.bincount(pairs // n_codes)), pairs % n_codes).kinds()
-
-
-def _structure(component: Ints, n_components: int, sizes: Ints, scopes: Ragged) -> GraphStructure:
-    """Components as instances; ``component`` of each hub in ascending order, ``scopes`` of clusters in that order."""
-    instance_hubs = pointer(np.bincount(component, minlength=n_components))
-    of_cluster = component[scopes.values[scopes.bounds[:-1]]]
-    order = np.argsort(scopes.values, kind="stable")
-    numbers = np.arange(sizes.size)
-    return GraphStructure(
-        instance_variables=instance_hubs,
-        instance_hubs=instance_hubs,
-        instance_clusters=pointer(np.bincount(of_cluster, minlength=n_components)),
-        cardinalities=sizes,
-        hub_scopes=Ragged.singles(numbers),
-        hub_cluster=numbers - instance_hubs[component],
-        hub_given=np.ones(sizes.size, dtype=bool),
-        link_hub=scopes.values[order],
-        link_cluster=scopes.row_of_value[order],
-        link_edge=np.arange(order.size),
-        link_axes=Ragged.singles(scopes.places[order]),
-        table_scopes=scopes,
-        cluster_given=np.arange(of_cluster.size),
-    )
 
 
 def _entries(scopes: Ragged, strides: Ragged, first: Ints, sizes: Ints) -> Ints:

@@ -152,6 +152,32 @@ def structure_of(graphs: Sequence[ClusterGraph]) -> GraphStructure:
     )
 
 
+def structure_of_scopes(instance: Ints, n_instances: int, sizes: Ints, scopes: Ragged) -> GraphStructure:
+    """Instances of hubs, all given, and clusters over them.
+
+    ``instance`` and ``sizes`` are those of each hub, ``scopes`` those of clusters; all are in the order of instances.
+    """
+    instance_hubs = pointer(np.bincount(instance, minlength=n_instances))
+    of_cluster = instance[scopes.values[scopes.bounds[:-1]]]
+    order = np.argsort(scopes.values, kind="stable")
+    numbers = np.arange(sizes.size)
+    return GraphStructure(
+        instance_variables=instance_hubs,
+        instance_hubs=instance_hubs,
+        instance_clusters=pointer(np.bincount(of_cluster, minlength=n_instances)),
+        cardinalities=sizes,
+        hub_scopes=Ragged.singles(numbers),
+        hub_cluster=numbers - instance_hubs[instance],
+        hub_given=np.ones(sizes.size, dtype=bool),
+        link_hub=scopes.values[order],
+        link_cluster=scopes.row_of_value[order],
+        link_edge=np.arange(order.size),
+        link_axes=Ragged.singles(scopes.places[order]),
+        table_scopes=scopes,
+        cluster_given=np.arange(of_cluster.size),
+    )
+
+
 def _hubs(graph: ClusterGraph, sepsets: SepsetHubs | None) -> tuple[Ragged, Ints]:
     """Scopes of a graph's hubs, and their indices among its clusters; variables in no cluster come last."""
     if sepsets is None:

@@ -42,13 +42,14 @@ from bactrian.camel.dual import Dual
 from bactrian.camel.entropy import carve
 from bactrian.camel.profiled import Profiled
 from bactrian.camel.run import NoBeliefs, Run, Settings
-from bactrian.engines.numba.layout import Layout
 from bactrian.engines.numba.sparse import Segments, add_table_rows, collect_table_rows
 from bactrian.engines.numba.threads import Workers, balanced_blocks
 from bactrian.graphs.inputs import N_BLOCKS
-from bactrian.graphs.packed import Incidence, InstanceViews, Observations, PackedData, instance_blocks
-from bactrian.graphs.ragged import pointer
+from bactrian.graphs.packed import Incidence, InstanceViews, Observations, PackedData
+from bactrian.graphs.packing import TablePlan, build_layout, pack_layout
+from bactrian.graphs.ragged import Ragged, pointer
 from bactrian.graphs.scores import ScoreMap, SpreadScores
+from bactrian.graphs.structure import structure_of_scopes
 from bactrian.solvers.solution import Solution
 
 #: Terms looked at together when equal conditionals are sought; bounds the memory.
@@ -264,45 +265,10 @@ def _spread_matrix(found: Sequence[_Distinct], n_old: int) -> sp.csr_array:
 
 def _pack_hubs(instance_hubs: Ints, size: Ints, weights: Floats, scores: ScoreMap) -> PackedData:
     """Instances of hubs, and nothing else: a hub for each conditional."""
-    none, zeros, no_tables = np.zeros(0, dtype=np.int64), np.zeros(instance_hubs.size, dtype=np.int64), pointer([])
-    layout = Layout(
-        instance_hubs=instance_hubs,
-        instance_clusters=zeros,
-        hub_order=np.arange(size.size),
-        instance_is_tree=np.ones(weights.size, dtype=bool),
-        hub_offset=pointer(size),
-        hub_links=np.zeros(size.size + 1, dtype=np.int64),
-        link_hub=none,
-        link_cluster=none,
-        link_offset=no_tables,
-        link_projection=none,
-        link_partner=none,
-        link_axis=none,
-        cluster_links=no_tables,
-        cluster_link=none,
-        cluster_table=none,
-        cluster_rows=none,
-        table_offset=no_tables,
-        table_shared=0,
-        instance_tables=zeros,
-        projection=none.astype(np.int32),
-    )
-    return PackedData(
-        layout=layout,
-        scores=scores,
-        weights=weights,
-        blocks=instance_blocks(layout),
-        hub_given=np.ones(size.size, dtype=bool),
-        hub_virtual=np.zeros(size.size, dtype=bool),
-        hub_kind=np.zeros(size.size, dtype=np.int64),
-        link_share=np.zeros(0),
-        cluster_index=none,
-        hub_index=np.zeros(size.size, dtype=np.int64),
-        link_edge=none,
-        views=InstanceViews(),
-        empirical=None,
-        hub_truth=None,
-    )
+    instance = np.repeat(np.arange(weights.size), np.diff(instance_hubs))
+    structure = structure_of_scopes(instance, weights.size, size, Ragged.of([]))
+    layout = build_layout(structure, TablePlan.own(structure))
+    return pack_layout(layout, structure, scores, weights, InstanceViews(), np.zeros_like(size))
 
 
 def _merge_rows(observations: Observations) -> Observations:
