@@ -71,7 +71,8 @@ if TYPE_CHECKING:
     from bactrian.inference.decode import Decoding, decode
     from bactrian.inference.infer import infer
     from bactrian.inference.result import InferenceResult
-    from bactrian.learners.diagnostics import Diagnosis, Finding, diagnose
+    from bactrian.learners.diagnostics import diagnose
+    from bactrian.learners.findings import Diagnosis, Finding
     from bactrian.learners.full_tables import PseudoMoments, UnifiedScaling
     from bactrian.learners.learn import learn, register_learner
     from bactrian.learners.likelihood import Likelihood
@@ -104,7 +105,8 @@ else:
         "inference.decode": "Decoding decode",
         "inference.infer": "infer",
         "inference.result": "InferenceResult",
-        "learners.diagnostics": "Diagnosis Finding diagnose",
+        "learners.diagnostics": "diagnose",
+        "learners.findings": "Diagnosis Finding",
         "learners.full_tables": "PseudoMoments UnifiedScaling",
         "learners.learn": "learn register_learner",
         "learners.likelihood": "Likelihood",

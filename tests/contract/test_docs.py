@@ -202,8 +202,9 @@ def test_formulas_become_mathml(building):
 def test_troubleshooting_has_every_status_and_every_finding():
     text = (DOCS / "troubleshooting.md").read_text(encoding="utf-8")
     terms = set(re.findall(r"^`([A-Za-z_-]+)`.*\n: ", text, re.MULTILINE))
-    diagnostics = Path(bactrian.__file__).parent / "learners" / "diagnostics.py"
-    findings = set(re.findall(r'Finding\(\s*"([a-z-]+)"', diagnostics.read_text(encoding="utf-8")))
+    learners = Path(bactrian.__file__).parent / "learners"
+    source = "".join((learners / name).read_text(encoding="utf-8") for name in ("diagnostics.py", "findings.py"))
+    findings = set(re.findall(r'found\.add\(\s*"([a-z-]+)"', source))
     assert len(findings) == 10
     assert {status.name for status in bactrian.Status} | findings <= terms
     assert terms - findings - {"exact"} == {status.name for status in bactrian.Status}

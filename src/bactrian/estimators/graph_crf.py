@@ -31,7 +31,8 @@ from bactrian.graphs.scores import TYINGS
 from bactrian.inference.decode import decode
 from bactrian.inference.infer import OF_WEIGHTS, StackedMarginals, check_inference
 from bactrian.learners.agreement import can_follow
-from bactrian.learners.diagnostics import Diagnosis, diagnose
+from bactrian.learners.diagnostics import diagnose
+from bactrian.learners.findings import Diagnosis
 from bactrian.learners.learn import matched_inference
 from bactrian.solvers.solution import Callback
 

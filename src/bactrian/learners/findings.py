@@ -1,8 +1,12 @@
-"""What data say of edges: what nodes say without them, whether residuals of neighbours go together, unseen weights."""
+"""Findings, and those that labelled graphs give rise to: weights that the data hardly speak of, edges that do no good.
+
+What nodes say without edges, whether residuals of neighbours go together, and how often label pairs are seen.
+"""
 
 from __future__ import annotations
 
 import warnings
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,7 +22,185 @@ from bactrian.learners.learn import learn
 from bactrian.solvers.solution import ConvergenceWarning
 
 #: Folds of nodes whose labels are predicted without edges.
-FOLDS = 5
+_FOLDS = 5
+#: Probability from which on it is named that labels of neighbours go together by chance.
+_CHANCE = 0.05
+#: Edges below which sums over them are not normal, and edge inputs beyond which one test of so many means nothing.
+_LEAST_EDGES, _MOST_INPUTS = 20, 20
+#: Frequency that labels of predictions may lose or gain, beyond chance, before it is worth a word.
+_SHIFT = 0.1
+#: Edges per weight below which a table has few, and edges below which a pair is seldom seen.
+_FEW_EDGES, _SELDOM = 10, 5
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One sign of trouble."""
+
+    #: "not-converged", "several-fixed-points", "unstable", "moments-unattained", "unseen", "seldom", "edges-hurt",
+    #: "edges-idle", "labels-shifted", "stopped-short"
+    name: str
+    severity: str  #: "warning", or "serious" where predictions are likely to suffer
+    message: str  #: what was seen
+    advice: str  #: what to do about it
+    figures: dict[str, float]  #: the numbers behind it
+
+    def __str__(self) -> str:
+        return f"{self.severity}: {self.message}; {self.advice}"
+
+
+@dataclass(frozen=True)
+class Residual:
+    """A moment of the data beside that under inference at the learned weights, both as sums."""
+
+    name: str  #: what its weight belongs to
+    observed: float
+    expected: float
+    gap: float  #: what is left of the difference where the prior has taken its part
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.expected:.4g} expected, {self.observed:.4g} observed"
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What :func:`bactrian.diagnose` found; empty where all is well."""
+
+    findings: tuple[Finding, ...]
+    figures: dict[str, float]  #: everything that was measured
+    residuals: tuple[Residual, ...] = ()  #: of the moments that are furthest off, those first
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the findings."""
+        return tuple(finding.name for finding in self.findings)
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.findings)) or "no findings"
+
+
+class Found:
+    """Findings so far, and everything that was measured."""
+
+    def __init__(self) -> None:
+        self.findings: list[Finding] = []
+        self.figures: dict[str, float] = {}
+
+    def add(self, name: str, severity: str, message: str, advice: str, figures: dict[str, float]) -> None:
+        """Note one more finding."""
+        self.findings.append(Finding(name, severity, message, advice, figures))
+
+
+def look_at_pairs(data: GraphData, prior: Prior, label_names: list[str] | None, found: Found) -> None:
+    """Whether label pairs are seen so seldom that their weights are guesses."""
+    n_edges, n_weights, names = seldom_pairs(data, prior.precision, label_names)
+    if names:
+        found.add(
+            "seldom",
+            "warning",
+            f"{n_edges} edges teach {n_weights} weights of label pairs, {len(names)} of which are seen fewer than "
+            f"5 times ({_listed(names)})",
+            "tie the tables more (tables='pooled' or 'potts'), or give edges a smaller variance",
+            {"edges": float(n_edges), "weights": float(n_weights), "pairs": float(len(names))},
+        )
+
+
+def look_without_edges(data: GraphData, weights: Floats, beliefs: Floats, found: Found) -> None:
+    """Whether more labels of the data are right without edges than with them, beyond chance."""
+    right = beliefs.reshape(data.n_nodes, -1).argmax(axis=1) == data.labels
+    alone = labels_of_nodes(data, weights) == data.labels
+    accuracy, without = float(right.mean()), float(alone.mean())
+    found.figures |= {"accuracy": accuracy, "accuracy_without_edges": without}
+    lost, won = int((alone & ~right).sum()), int((right & ~alone).sum())
+    if lost - won > 2.0 * np.sqrt(lost + won):
+        found.add(
+            "edges-hurt",
+            "serious",
+            f"inference labels {100 * accuracy:.1f} % of the nodes right, the scores of the nodes alone "
+            f"{100 * without:.1f} %",
+            "give edges a smaller variance, tie their tables more, or learn with method='convex' and predict with "
+            "matched inference",
+            {"with": accuracy, "without": without},
+        )
+
+
+def look_at_neighbours(data: GraphData, prior: Prior, seed: int, n_threads: int | None, found: Found) -> None:
+    """Whether labels of neighbours go together beyond what the inputs of both say."""
+    n_edges = data.edges.shape[0]
+    wide = any(kind.inputs is not None and kind.inputs.shape[1] > _MOST_INPUTS for kind in data.scores.types)
+    if n_edges < _LEAST_EDGES or data.n_nodes < 2 * _FOLDS or wide or data.n_labels < 2:
+        return
+    chance = chance_of_neighbours(data, residuals_without_edges(data, prior, seed, n_threads))
+    found.figures["edges_by_chance"] = chance
+    if chance > _CHANCE:
+        found.add(
+            "edges-idle",
+            "warning",
+            f"where the inputs of nodes leave their labels open, those of neighbours go together no more than by "
+            f"chance (p = {chance:.2f} over {n_edges} edges), so edges may cost more than they bring",
+            "compare with a model without edges on held-out data, give edges a smaller variance, or let "
+            "prior_variance='cv' choose it",
+            {"chance": chance, "edges": float(n_edges)},
+        )
+
+
+def look_at_prediction(
+    data: Any,
+    predict: GraphData,
+    weights: Floats,
+    marginals: Floats,
+    evidence: Any,
+    label_names: list[str] | None,
+    found: Found,
+) -> None:
+    """Whether edges make labels of predictions more or less frequent than nodes alone and the data do."""
+    if not isinstance(data, GraphData) or data.labels is None:
+        raise ValueError("predict needs labelled GraphData to compare with")
+    free = np.ones(predict.n_nodes, dtype=bool)
+    for first, known in zip(predict.node_pointer[:-1].tolist(), evidence or (), strict=False):
+        free[[first + node for node in known]] = False
+    labelled = marginals.argmax(axis=1)[free], labels_of_nodes(predict, weights)[free], data.labels
+    with_edges, without, seen = (np.bincount(codes, minlength=data.n_labels) / codes.size for codes in labelled)
+    apart, alone = (float(0.5 * np.abs(part - seen).sum()) for part in (with_edges, without))
+    changed = float((labelled[0] != labelled[1]).mean())
+    found.figures |= {"changed": changed, "shift": apart, "shift_without_edges": alone}
+    if apart - alone > _SHIFT + np.sqrt(data.n_labels / free.sum()):
+        label = int(np.abs(with_edges - without).argmax())
+        called = label_names[label] if label_names else str(label)
+        found.add(
+            "labels-shifted",
+            "serious",
+            f"of the nodes to be predicted {100 * with_edges[label]:.0f} % get label {called}, "
+            f"{100 * without[label]:.0f} % by their own scores alone; {100 * seen[label]:.0f} % have it in the "
+            "training data",
+            "the edges overrule the nodes: tie their tables more (tables='pooled' or 'potts'), or give edges a "
+            "smaller variance",
+            {"shift": apart, "without": alone},
+        )
+
+
+def look_at_unseen(data: Any, packed: PackedData, weights: Floats, label_names: list[str] | None, found: Found) -> None:
+    """Whether weights run away because nothing like their features was ever seen."""
+    unseen, names = unseen_weights(data, packed, label_names)
+    found.figures["unseen"] = float(unseen.size)
+    if unseen.size:
+        lowest = float(weights[unseen].min())
+        found.add(
+            "unseen",
+            "warning",
+            f"{unseen.size} weights belong to combinations that never occur in the data"
+            + (f" (label pairs {_listed(names)})" if names else "")
+            + f" and there is no prior, so they drift towards minus infinity: the lowest is {lowest:.1f}",
+            "add a prior (prior_variance=10.0, say), or tie the tables more",
+            {"weights": float(unseen.size), "lowest": lowest},
+        )
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names[:5]) + (" and others" if len(names) > 5 else "")
+
+
+# --- what is measured ---
 
 
 def scores_of_nodes(data: GraphData, weights: Floats) -> Floats:
@@ -40,9 +222,9 @@ def residuals_without_edges(data: GraphData, prior: Prior, seed: int, n_threads:
     n_node = int(data.scores.bounds[1])
     precision = np.append(np.broadcast_to(prior.precision, (data.n_weights,))[:n_node], 1.0)
     variance = 1.0 / np.where(precision > 0.0, precision, 0.1)
-    fold = np.random.default_rng(seed).permutation(data.n_nodes) % FOLDS
+    fold = np.random.default_rng(seed).permutation(data.n_nodes) % _FOLDS
     residuals = np.eye(data.n_labels)[data.labels]
-    for f in range(FOLDS):
+    for f in range(_FOLDS):
         out = fold == f
         train, test = (
             GraphData(
@@ -93,12 +275,6 @@ def chance_of_neighbours(data: GraphData, residuals: Floats) -> float:
             chances = 2.0 * ndtr(-abs(normal)), chdtrc(sums.size, float((sums**2 / squares).sum()))
             least, n_tests = min(least, *map(float, chances)), n_tests + 2
     return min(1.0, n_tests * least)
-
-
-# --- weights that the data say hardly anything about ---
-
-#: Edges per weight below which a table has few, and edges below which a pair is seldom seen.
-_FEW_EDGES, _SELDOM = 10, 5
 
 
 def unseen_weights(data: Any, packed: PackedData, label_names: list[str] | None = None) -> tuple[Ints, list[str]]:
