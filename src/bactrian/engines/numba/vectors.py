@@ -3,7 +3,8 @@
 LLVM does not vectorise loops as short as these by itself, since it cannot know that the arrays involved do not overlap.
 Each function here takes n as its last argument: a tuple, whose length is n, for code that works on one LLVM vector of n
 numbers (which LLVM splits into whatever registers the machine has), or an integer, for a loop over blocks as wide as a
-register. Both come from one description, and :mod:`.plain_vectors` has what they do in NumPy.
+register. Both come from one description in terms of LLVM; the body of a function says the same in NumPy, and is what
+runs where nothing is compiled (``NUMBA_DISABLE_JIT=1``).
 
 A kernel that is given such a tuple as ``states`` is compiled for hubs that all have as many states; with ``()`` for
 any: :func:`place`, :func:`size_of` and :func:`count` are what differs.
@@ -16,14 +17,17 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from llvmlite import ir
 
+from bactrian.arrays import Floats
 from bactrian.compiling import cgutils, intrinsic, member, types
-from bactrian.engines.numba import plain_vectors
 from bactrian.engines.numba.arithmetic import RISE
 
 #: Its length is the number of states of all hubs; empty where they differ.
 States = tuple[int, ...]
+#: An integer, or a tuple that is as long.
+Number = Any
 
 _DOUBLE = ir.DoubleType()
 _INDEX = ir.IntType(64)
@@ -225,16 +229,18 @@ class _Op:
         return self.builder.load(kept)
 
 
-def _vectorised(plain: Any, result: str = "void") -> Callable[[Callable[[_Op], Any]], Any]:
-    """An intrinsic whose last argument is n, from a function that writes it; ``plain`` does the same in NumPy."""
+def _vectorised(write: Callable[[_Op], Any]) -> Callable[[Any], Any]:
+    """Make an intrinsic whose last argument is n out of what it does in NumPy and the code that ``write`` writes."""
 
-    def decorate(write: Callable[[_Op], Any]) -> Any:
+    def decorate(plain: Any) -> Any:
+        is_void = plain.__annotations__["return"] == "None"
+
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             found = write(_Op(context, builder, signature, args))
-            return context.get_dummy_value() if result == "void" else found
+            return context.get_dummy_value() if is_void else found
 
         def typed(_: Any, *arguments: Any) -> Any:
-            return getattr(types, result)(*arguments), generate
+            return (types.void if is_void else types.float64)(*arguments), generate
 
         # Numba matches arguments by the signature of the function that types them.
         first, names = next(iter(inspect.signature(typed).parameters.values())), inspect.signature(plain).parameters
@@ -243,6 +249,18 @@ def _vectorised(plain: Any, result: str = "void") -> Callable[[Callable[[_Op], A
         return intrinsic(plain)(typed)
 
     return decorate
+
+
+def _size(n: Number) -> int:
+    return len(n) if isinstance(n, tuple) else int(n)
+
+
+def _part(array: Floats, start: int, n: Number) -> Floats:
+    return array[start : start + _size(n)]
+
+
+def _matrix(array: Floats, start: int, m: Number, n: Number) -> Floats:
+    return array[start : start + _size(m) * _size(n)].reshape(_size(m), _size(n))
 
 
 Place = tuple[int | str, Any]
@@ -284,12 +302,7 @@ def _matrix_vector(op: _Op, matrix: Place, source: Place, target: Place) -> None
     op.rows(-1, row)
 
 
-@_vectorised(plain_vectors.pair_message)
-def pair_message(op: _Op) -> None:
-    """(matrix, start, axis, source, at, target, to, m, n): m = E'u, target[to:] from source[at:].
-
-    E begins at ``start``: (m, n) for ``axis`` 1, (n, m) for 0.
-    """
+def _pair_message(op: _Op) -> None:
     zero = _INDEX(0)
     arguments = (0, zero), (3, zero), (5, zero)
     with op.builder.if_else(op.builder.icmp_signed("==", op.args[2], _INDEX(1))) as (second, first):
@@ -299,13 +312,16 @@ def pair_message(op: _Op) -> None:
             _matrix_vector(op, *arguments)
 
 
-@_vectorised(plain_vectors.receive)
-def receive(op: _Op) -> None:
-    """(work, start, axis, at, to, m, n): work.product[to:] = E'u, from work.message[at:]; see :class:`.linear.Linear`.
+@_vectorised(_pair_message)
+def pair_message(
+    matrix: Floats, start: int, axis: int, source: Floats, at: int, target: Floats, to: int, m: Number, n: Number
+) -> None:
+    """m = E'u: target[to:] from source[at:]; E begins at ``start`` and is (m, n) for ``axis`` 1, (n, m) for 0."""
+    table = _matrix(matrix, start, m, n) if axis == 1 else _matrix(matrix, start, n, m).T
+    _part(target, to, n)[:] = _part(source, at, m) @ table
 
-    E begins at ``start`` of ``entries``: (m, n) for ``axis`` 1, (n, m) for 0. Where K is known ``transposed`` has E's
-    transpose, and it does where it has any entries.
-    """
+
+def _receive(op: _Op) -> None:
     start, source, target = op.args[1], ("message", op.args[3]), ("product", op.args[4])
     with op.builder.if_else(op.builder.icmp_signed("==", op.args[2], _INDEX(1))) as (second, first):
         with second:
@@ -322,13 +338,17 @@ def receive(op: _Op) -> None:
                         _matrix_vector(op, ("entries", start), source, target)
 
 
-@_vectorised(plain_vectors.multiply_messages)
-def multiply_messages(op: _Op) -> None:
-    """(work, to, of, degree, n): work.belief[to:] = psi[to:] times the ``degree`` messages in product[of:].
+@_vectorised(_receive)
+def receive(work: Any, start: int, axis: int, at: int, to: int, m: Number, n: Number) -> None:
+    """work.product[to:] = E'u, from work.message[at:]; see :class:`.linear.Linear`.
 
-    Messages, and the product of each with those before it, widen ``low`` and ``high``.
+    E begins at ``start`` of ``entries``: (m, n) for ``axis`` 1, (n, m) for 0. Where K is known ``transposed`` has E's
+    transpose, and it does where it has any entries.
     """
+    pair_message(work.entries, start, axis, work.message, at, work.product, to, m, n)
 
+
+def _multiply_messages(op: _Op) -> None:
     def block(b: _Vectors, offset: Any) -> None:
         to = op.plus(1, offset)
         kept = {name: op.variable(b.load(name, offset)) for name in ("low", "high")}
@@ -350,14 +370,22 @@ def multiply_messages(op: _Op) -> None:
     op.blocks(block)
 
 
-@_vectorised(plain_vectors.divide_messages)
-def divide_messages(op: _Op) -> None:
-    """(work, at, of, to, degree, n): u = b / m for ``degree`` links: message[at:] = belief[to:] / product[of:] each.
+@_vectorised(_multiply_messages)
+def multiply_messages(work: Any, to: int, of: int, degree: int, n: Number) -> None:
+    """work.belief[to:] = psi[to:] times the ``degree`` messages in product[of:].
 
-    Entry by entry ``change`` is raised to the change of the marginal, which was message * product, normalised, and
-    ``rise`` to what it rose by beyond ``RISE`` times itself.
+    Messages, and the product of each with those before it, widen ``low`` and ``high``.
     """
+    belief = _part(work.belief, to, n)
+    belief[:] = _part(work.psi, to, n)
+    for j in range(degree):
+        factor = _part(work.product, of + j * _size(n), n)
+        belief *= factor
+        for value in (factor, belief):
+            widen(work.low, 0, work.high, 0, value, 0, n)
 
+
+def _divide_messages(op: _Op) -> None:
     def link(j: Any) -> None:
         step = op.builder.mul(j, op.n())
         at, of = op.plus(1, step), op.plus(2, step)
@@ -382,12 +410,25 @@ def divide_messages(op: _Op) -> None:
     op.rows(4, link)
 
 
-@_vectorised(plain_vectors.spread, "float64")
-def spread(op: _Op) -> Any:
-    """(work, at, to, commit, n): max / min of q / message[at:], where q = belief[to:] / product[at:].
+@_vectorised(_divide_messages)
+def divide_messages(work: Any, at: int, of: int, to: int, degree: int, n: Number) -> None:
+    """u = b / m for ``degree`` links: work.message[at:] = belief[to:] / product[of:] each.
 
-    With ``commit`` message[at:] = q.
+    Entry by entry ``change`` is raised to the change of the marginal, which was message * product, normalised, and
+    ``rise`` to what it rose by beyond ``RISE`` times itself.
     """
+    wanted, change, rise = _part(work.belief, to, n), _part(work.change, 0, n), _part(work.rise, 0, n)
+    for j in range(0, degree * _size(n), _size(n)):
+        message, factor = _part(work.message, at + j, n), _part(work.product, of + j, n)
+        marginal = message * factor
+        marginal /= marginal.sum()
+        message[:] = wanted / factor
+        step = wanted - marginal
+        np.copyto(change, np.abs(step), where=np.abs(step) > change)
+        np.copyto(rise, step - RISE * marginal, where=step - RISE * marginal > rise)
+
+
+def _spread(op: _Op) -> Any:
     high, low = op.variable(_DOUBLE(0.0)), op.variable(_DOUBLE(math.inf))
 
     def block(b: _Vectors, offset: Any) -> None:
@@ -402,67 +443,82 @@ def spread(op: _Op) -> Any:
     return op.builder.fdiv(op.builder.load(high), op.builder.load(low))
 
 
-@_vectorised(plain_vectors.multiply_by)
-def multiply_by(op: _Op) -> None:
-    """(target, to, source, at, n): target[to:] *= source[at:]."""
-    op.blocks(lambda b, offset: b.store(b.times(b.load(0, offset), b.load(2, offset)), 0, offset))
+@_vectorised(_spread)
+def spread(work: Any, at: int, to: int, commit: bool, n: Number) -> float:
+    """max / min of q / work.message[at:], where q = belief[to:] / product[at:]; with ``commit`` message[at:] = q."""
+    new = _part(work.belief, to, n) / _part(work.product, at, n)
+    ratio = new / _part(work.message, at, n)
+    if commit:
+        _part(work.message, at, n)[:] = new
+    return float(ratio.max() / ratio.min())
 
 
-@_vectorised(plain_vectors.divide)
-def divide(op: _Op) -> None:
-    """(target, to, source, at, divisor, of, n): target[to:] = source[at:] / divisor[of:]."""
-    op.blocks(lambda b, offset: b.store(b.over(b.load(2, offset), b.load(4, offset)), 0, offset))
+@_vectorised(lambda op: op.blocks(lambda b, i: b.store(b.times(b.load(0, i), b.load(2, i)), 0, i)))
+def multiply_by(target: Floats, to: int, source: Floats, at: int, n: Number) -> None:
+    """target[to:] *= source[at:]."""
+    _part(target, to, n)[:] *= _part(source, at, n)
 
 
-@_vectorised(plain_vectors.widen)
-def widen(op: _Op) -> None:
-    """(low, low_at, high, high_at, source, at, n): entry by entry, low = min(low, source), high = max(high, source)."""
-
-    def block(b: _Vectors, offset: Any) -> None:
-        value = b.load(4, offset)
-        b.store(b.least(value, b.load(0, offset)), 0, offset)
-        b.store(b.most(value, b.load(2, offset)), 2, offset)
-
-    op.blocks(block)
+@_vectorised(lambda op: op.blocks(lambda b, i: b.store(b.over(b.load(2, i), b.load(4, i)), 0, i)))
+def divide(target: Floats, to: int, source: Floats, at: int, divisor: Floats, of: int, n: Number) -> None:
+    """target[to:] = source[at:] / divisor[of:]."""
+    _part(target, to, n)[:] = _part(source, at, n) / _part(divisor, of, n)
 
 
-@_vectorised(plain_vectors.smallest, "float64")
-def smallest(op: _Op) -> Any:
-    """(source, at, n): min(source[at:])."""
-    return op.reduce("smallest", math.inf, lambda b, offset: b.load(0, offset))
+def _widen(b: _Vectors, offset: Any) -> None:
+    value = b.load(4, offset)
+    b.store(b.least(value, b.load(0, offset)), 0, offset)
+    b.store(b.most(value, b.load(2, offset)), 2, offset)
 
 
-@_vectorised(plain_vectors.largest, "float64")
-def largest(op: _Op) -> Any:
-    """(source, at, n): max(source[at:])."""
-    return op.reduce("largest", -math.inf, lambda b, offset: b.load(0, offset))
+@_vectorised(lambda op: op.blocks(_widen))
+def widen(low: Floats, low_at: int, high: Floats, high_at: int, source: Floats, at: int, n: Number) -> None:
+    """low[low_at:] = min(low, source[at:]) and high[high_at:] = max(high, source[at:]), entry by entry."""
+    value, least, most = _part(source, at, n), _part(low, low_at, n), _part(high, high_at, n)
+    np.copyto(least, value, where=value < least)
+    np.copyto(most, value, where=value > most)
 
 
-@_vectorised(plain_vectors.normalise, "float64")
-def normalise(op: _Op) -> Any:
-    """(target, to, n): target[to:] /= its sum; returns the sum."""
+@_vectorised(lambda op: op.reduce("smallest", math.inf, lambda b, i: b.load(0, i)))
+def smallest(source: Floats, at: int, n: Number) -> float:
+    """min(source[at:])."""
+    return float(_part(source, at, n).min())
+
+
+@_vectorised(lambda op: op.reduce("largest", -math.inf, lambda b, i: b.load(0, i)))
+def largest(source: Floats, at: int, n: Number) -> float:
+    """max(source[at:])."""
+    return float(_part(source, at, n).max())
+
+
+def _normalise(op: _Op) -> Any:
     total = op.reduce("total", 0.0, lambda b, offset: b.load(0, offset))
     inverse = op.builder.fdiv(_DOUBLE(1.0), total)
     op.blocks(lambda b, offset: b.store(b.times(b.load(0, offset), b.splat(inverse)), 0, offset))
     return total
 
 
-@_vectorised(plain_vectors.distance, "float64")
-def distance(op: _Op) -> Any:
-    """(left, at, right, of, n): max |left[at:] - right[of:]|."""
-    return op.reduce("largest", 0.0, lambda b, offset: b.absolute(b.minus(b.load(0, offset), b.load(2, offset))))
+@_vectorised(_normalise)
+def normalise(target: Floats, to: int, n: Number) -> float:
+    """target[to:] /= its sum; returns the sum."""
+    total = _part(target, to, n).sum()
+    _part(target, to, n)[:] /= total
+    return float(total)
 
 
-@_vectorised(plain_vectors.copy_scaled)
-def copy_scaled(op: _Op) -> None:
-    """(target, to, source, at, factor, n): target[to:] = factor * source[at:]."""
-    op.blocks(lambda b, offset: b.store(b.times(b.splat(op.args[4]), b.load(2, offset)), 0, offset))
+@_vectorised(lambda op: op.reduce("largest", 0.0, lambda b, i: b.absolute(b.minus(b.load(0, i), b.load(2, i)))))
+def distance(left: Floats, at: int, right: Floats, of: int, n: Number) -> float:
+    """max |left[at:] - right[of:]|."""
+    return float(np.abs(_part(left, at, n) - _part(right, of, n)).max())
 
 
-@_vectorised(plain_vectors.add_scaled)
-def add_scaled(op: _Op) -> None:
-    """(target, to, source, at, factor, n): target[to:] += factor * source[at:]."""
+@_vectorised(lambda op: op.blocks(lambda b, i: b.store(b.times(b.splat(op.args[4]), b.load(2, i)), 0, i)))
+def copy_scaled(target: Floats, to: int, source: Floats, at: int, factor: float, n: Number) -> None:
+    """target[to:] = factor * source[at:]."""
+    _part(target, to, n)[:] = factor * _part(source, at, n)
 
+
+def _add_scaled(op: _Op) -> None:
     def block(b: _Vectors, offset: Any) -> None:
         more = b.times(b.splat(op.args[4]), b.load(2, offset))
         b.store(b.plus(b.load(0, offset), more), 0, offset)
@@ -470,15 +526,19 @@ def add_scaled(op: _Op) -> None:
     op.blocks(block)
 
 
-@_vectorised(plain_vectors.shift_by)
-def shift_by(op: _Op) -> None:
-    """(target, to, source, at, number, n): target[to:] = source[at:] + number."""
-    op.blocks(lambda b, offset: b.store(b.plus(b.load(2, offset), b.splat(op.args[4])), 0, offset))
+@_vectorised(_add_scaled)
+def add_scaled(target: Floats, to: int, source: Floats, at: int, factor: float, n: Number) -> None:
+    """target[to:] += factor * source[at:]."""
+    _part(target, to, n)[:] += factor * _part(source, at, n)
 
 
-@_vectorised(plain_vectors.add_outer)
-def add_outer(op: _Op) -> None:
-    """(counts, start, rows, at, columns, of, weight, m, n): counts += weight * outer(rows, columns), (m, n)."""
+@_vectorised(lambda op: op.blocks(lambda b, i: b.store(b.plus(b.load(2, i), b.splat(op.args[4])), 0, i)))
+def shift_by(target: Floats, to: int, source: Floats, at: int, number: float, n: Number) -> None:
+    """target[to:] = source[at:] + number."""
+    _part(target, to, n)[:] = _part(source, at, n) + number
+
+
+def _add_outer(op: _Op) -> None:
     n_columns = op.n()
 
     def block(b: _Vectors, offset: Any) -> None:
@@ -493,12 +553,15 @@ def add_outer(op: _Op) -> None:
     op.blocks(block)
 
 
-@_vectorised(plain_vectors.add_rows)
-def add_rows(op: _Op) -> None:
-    """(target, to, source, index, value, first, last, n): target[to:] = sum over p of value[p] * source[index[p] * n:].
+@_vectorised(_add_outer)
+def add_outer(
+    counts: Floats, start: int, rows: Floats, at: int, columns: Floats, of: int, weight: float, m: Number, n: Number
+) -> None:
+    """counts[start:] += weight * outer(rows[at:], columns[of:]), (m, n)."""
+    _matrix(counts, start, m, n)[:] += weight * np.outer(_part(rows, at, m), _part(columns, of, n))
 
-    p goes from ``first`` to ``last``, and the sum stays in registers.
-    """
+
+def _add_rows(op: _Op) -> None:
     arrays = (op.context.make_array(op.signature.args[i])(op.context, op.builder, op.args[i]) for i in (2, 3, 4))
     rows, index, value = (array.data for array in arrays)
 
@@ -516,7 +579,15 @@ def add_rows(op: _Op) -> None:
     op.blocks(block)
 
 
-@_vectorised(plain_vectors.fill)
-def fill(op: _Op) -> None:
-    """(target, to, number, n): target[to:] = number."""
-    op.blocks(lambda b, offset: b.store(b.splat(op.args[2]), 0, offset))
+@_vectorised(_add_rows)
+def add_rows(
+    target: Floats, to: int, source: Floats, index: Any, value: Floats, first: int, last: int, n: Number
+) -> None:
+    """target[to:] = sum over p from ``first`` to ``last`` of value[p] * source[index[p] * n:], kept in registers."""
+    _part(target, to, n)[:] = value[first:last] @ source.reshape(-1, _size(n))[index[first:last]]
+
+
+@_vectorised(lambda op: op.blocks(lambda b, i: b.store(b.splat(op.args[2]), 0, i)))
+def fill(target: Floats, to: int, number: float, n: Number) -> None:
+    """target[to:] = number."""
+    _part(target, to, n)[:] = number
