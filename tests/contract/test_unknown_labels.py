@@ -150,7 +150,7 @@ PAIR = bt.LogLinearModel(bt.ClusterGraph([2, 3], [(0, 1)]), [np.eye(6)])
         (lambda: bt.Instance(PAIR, [0, -1], allowed={1: [7]}), r"allowed\[1\]\[0\] = 7 is outside 0 to 2"),
         (lambda: bt.Instance(PAIR, [0, 3]), r"y\[1\] = 3 is not a state of variable 1; its states are 0 to 2"),
         (lambda: bt.GraphCRF(labels=["a", "b"]).fit(GRAPHS, [["a", "c", ""], ["a", "b"]]), "y holds label 'c', which"),
-        (lambda: bt.LinearChainCRF(labels=["a"]).fit(SEQUENCES, [["a", "c", "a"], ["a", "a"]]), "the label 'c'; the"),
+        (lambda: bt.LinearChainCRF(labels=["a"]).fit(SEQUENCES, [["a", "c", "a"], ["a", "a"]]), "is 'c'; the"),
         (lambda: bt.GraphCRF().fit(GRAPHS, [["a", 3, "b"], ["a", "b"]]), r"y\[0\] must hold .* found integers and str"),
         (lambda: bt.GraphCRF().fit(GRAPHS, [["a", True, None], ["a", "b"]]), "found booleans and strings"),
         (lambda: bt.GraphCRF(labels=["a", 3]).fit(GRAPHS, [["a"] * 3, ["a"] * 2]), "found integers and strings"),

@@ -112,7 +112,7 @@ def test_bad_input_is_one_error() -> None:
     weights = begun.weights_.copy()
     for call, words in (
         (lambda: fitted.partial_fit(X, y), "learned by fit"),
-        (lambda: begun.partial_fit(X, [[5] * len(labels) for labels in y]), "holds the label 5; the labels are 0, 1"),
+        (lambda: begun.partial_fit(X, [[5] * len(labels) for labels in y]), "is 5; the labels are 0, 1"),
         (lambda: begun.partial_fit(X, y, classes=[0, 1, 2]), "must be those of the first call"),
         (lambda: begun.partial_fit(X, [[None] * len(labels) for labels in y]), "y holds no known label"),
         (lambda: bt.LinearChainCRF(method="cccp").partial_fit(X, y), "learns by method='exact'"),

@@ -336,7 +336,7 @@ def test_unseen_features_are_ignored_and_unseen_labels_refused() -> None:
     odd = [[{"word": "Ada", "never": "seen", "unheard": 3.0}]]
     assert np.array_equal(model.predict_marginals(known)[0], model.predict_marginals(odd)[0])
     warm = clone(model).set_params(warm_start=True).fit(X, y)
-    with pytest.raises(ValueError, match=r"y\[0\] holds the label 'B-NEW'; the labels are"):
+    with pytest.raises(ValueError, match=r"y\[0\]\[\d+\] is 'B-NEW'; the labels are"):
         warm.fit(X[:1], [["B-NEW"] * len(X[0])])
 
 

@@ -88,9 +88,8 @@ class Field(DensityMixin, LearnedEstimator):  # type: ignore[misc]  # scikit-lea
         self.check_params()
         if self._on_regions:
             method, options = matched_inference(self.method_)
-            return (
-                "double-loop" if method == "rbp" else method
-            ), options  # Kikuchi's numbers need not suit propagation
+            method = "double-loop" if method == "rbp" else method  # Kikuchi's numbers need not suit propagation
+            return method, options
         if self.inference != "matched":
             return ("exact" if self._fits_exactly else self.inference), {}
         method, options = matched_inference(self.method_)
@@ -107,22 +106,19 @@ class Field(DensityMixin, LearnedEstimator):  # type: ignore[misc]  # scikit-lea
     def _fits_exactly(self) -> bool:
         """Whether exact inference fits the memory budget."""
         if self._fits is None or self._fits[0] != self.memory_budget:
-            self._fits = self.memory_budget, self._exact_fits()
+            fits = True
+            if not self._is_tree:
+                try:
+                    junction_tree(self.cardinalities_, self.model_.graph.clusters, memory_budget=self.memory_budget)
+                except MemoryBudgetError:
+                    fits = False
+            self._fits = self.memory_budget, fits
         return self._fits[1]
 
     @property
     def _is_tree(self) -> bool:
         """Whether the clusters are variables and edges without a cycle."""
         return is_forest(self.cardinalities_.size, self.edges_)
-
-    def _exact_fits(self) -> bool:
-        if self._is_tree:
-            return True
-        try:
-            junction_tree(self.cardinalities_, self.model_.graph.clusters, memory_budget=self.memory_budget)
-        except MemoryBudgetError:
-            return False
-        return True
 
     @property
     def _budget(self) -> int:
@@ -163,16 +159,14 @@ class Field(DensityMixin, LearnedEstimator):  # type: ignore[misc]  # scikit-lea
         return self._scores(self._checked_states(X))
 
     def _scores(self, states: Ints) -> Floats:
+        scores, model = np.full(states.shape[0], -self.log_partition_), self.model_
         if not self._variables.n_hidden:
-            scores = np.full(states.shape[0], -self.log_partition_)
-            model = self.model_
             for scope, features, base in zip(model.graph.clusters, model.features, model.base_scores, strict=True):
                 index = np.ravel_multi_index(tuple(states[:, scope].T), model.graph.shape(scope))
                 scores += 0.0 if features is None else (features @ self.weights_)[index]
                 scores += 0.0 if base is None else base[index]
             return scores
-        scores = np.full(states.shape[0], -self.log_partition_)
-        for rows, patterns, which in incomplete_rows(states, len(self.model_.graph.clusters)):
+        for rows, patterns, which in incomplete_rows(states, len(model.graph.clusters)):
             results = self._infer([evidence_of(pattern) for pattern in patterns])
             scores[rows] += np.array([result.log_partition for result in results])[which]
         return scores

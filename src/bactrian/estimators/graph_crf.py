@@ -21,6 +21,7 @@ from bactrian.estimators.labels import (
     checked_labels,
     class_weights,
     codes_of,
+    known_labels,
     label_array,
     unknown_label,
 )
@@ -120,12 +121,11 @@ class GraphEstimator(LearnedEstimator):
         again = self.warm_start and hasattr(self, "classes_")
         stacked = self._stack(X, fitted=again)
         labels = checked_labels(y, stacked.shapes, unknown_allowed=True)
-        known = labels != unknown_label(labels)
+        known = known_labels(labels)
         if labels.size and not known.any():
             raise ValueError("y holds no known label; learning needs at least one")
         classes = self._checked_classes(labels[known], again)
-        codes = np.full(labels.size, -1)
-        codes[known] = codes_of(labels[known], classes, "y")
+        codes = codes_of(labels, classes, "y")
         tyings = self._tyings()
         by_node = node_weights(sample_weight, stacked.shapes)
         if by_node is None:
@@ -284,11 +284,11 @@ class GraphEstimator(LearnedEstimator):
         missing = unknown_label(labels)
         if missing in self.classes_.tolist():  # in files of earlier releases
             raise ValueError(f"known: {missing!r} stands for an unknown label, but is one of the classes")
-        nodes = np.flatnonzero(labels != missing)
-        codes = codes_of(labels[nodes], self.classes_, "known")
+        codes = codes_of(labels, self.classes_, "known")
+        nodes = np.flatnonzero(codes >= 0)
         bounds = np.searchsorted(nodes, stacked.node_pointer)
         return [
-            dict(zip((nodes[a:b] - first).tolist(), codes[a:b].tolist(), strict=True))
+            dict(zip((nodes[a:b] - first).tolist(), codes[nodes[a:b]].tolist(), strict=True))
             for a, b, first in zip(bounds[:-1], bounds[1:], stacked.node_pointer[:-1], strict=True)
         ]
 

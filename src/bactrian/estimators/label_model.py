@@ -23,11 +23,11 @@ from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 from sklearn.utils.validation import check_is_fitted
 
-from bactrian.arrays import Bools, Floats, Ints, number_pairs, real_numbers
+from bactrian.arrays import Floats, Ints, number_pairs, real_numbers
 from bactrian.errors import ArgumentError
 from bactrian.estimators.base import LearnedEstimator
 from bactrian.estimators.frames import column_names
-from bactrian.estimators.labels import codes_of, label_array, unknown_label
+from bactrian.estimators.labels import codes_of, known_labels, label_array, unknown_label
 from bactrian.estimators.pairwise import evidence_of, incomplete_rows
 from bactrian.estimators.saving import Arrays
 from bactrian.graphs.graph import ClusterGraph
@@ -126,13 +126,13 @@ class LabelModel(LearnedEstimator):
         truth = np.full(len(said), unknown_label(said)) if y is None else label_array(y, "y", unknown_allowed=True)
         if truth.shape != said.shape[:1]:
             raise ValueError(f"y must have one label per row of L: expected {len(said)}, found {truth.shape}")
-        if said.shape[1] < 3 and not _known(truth).any():
+        if said.shape[1] < 3 and not known_labels(truth).any():
             raise ValueError(f"L has {said.shape[1]} labellers; fewer than three do not tell how good each is")
-        if not (_known(said).any() or _known(truth).any()):
+        if not (known_labels(said).any() or known_labels(truth).any()):
             raise ValueError("L holds no known label; learning needs at least one")
         again = self.warm_start and hasattr(self, "classes_")
         classes = self.classes_ if again else self._checked_classes(said, truth)
-        rows = np.column_stack([_codes(said, classes, "L"), _codes(truth, classes, "y")])
+        rows = np.column_stack([codes_of(said, classes, "L"), codes_of(truth, classes, "y")])
         counts = np.ones(len(rows))
         if self.class_prior is not None:
             shares = real_numbers(self.class_prior, "class_prior", classes.size)
@@ -143,7 +143,7 @@ class LabelModel(LearnedEstimator):
             rows = np.concatenate([rows, of_truth])
         if not again:
             self._forget()
-        self._anchored = self.class_prior is not None or bool(_known(truth).any())
+        self._anchored = self.class_prior is not None or bool(known_labels(truth).any())
         self.classes_, self.n_features_in_ = classes, said.shape[1]
         self.__dict__.pop("feature_names_in_", None)
         if names is not None:
@@ -179,7 +179,7 @@ class LabelModel(LearnedEstimator):
     def _checked_classes(self, said: NDArray[Any], truth: NDArray[Any]) -> NDArray[Any]:
         if self.labels is not None:
             return np.unique(label_array(self.labels, "labels"))
-        seen = [part[_known(part)] for part in (said, truth) if _known(part).any()]
+        seen = [part[known_labels(part)] for part in (said, truth) if known_labels(part).any()]
         return np.unique(np.concatenate(seen))
 
     def _checked_edges(self) -> Ints:
@@ -240,7 +240,7 @@ class LabelModel(LearnedEstimator):
             raise ValueError(f"L has {said.shape[1]} features (labellers), and the model {self.n_features_in_}")
         if names is not None and known is not None and names != known.tolist():
             raise ValueError(f"L has the columns {', '.join(names)}, and the model {', '.join(known)}")
-        rows = np.column_stack([_codes(said, self.classes_, "L"), np.full(len(said), -1)])
+        rows = np.column_stack([codes_of(said, self.classes_, "L"), np.full(len(said), -1)])
         model, found = self._model(self.edges_), np.empty((len(rows), self.classes_.size))
         for numbers, patterns, which in incomplete_rows(rows, len(model.graph.clusters)):
             evidence = [evidence_of(pattern) for pattern in patterns]
@@ -325,16 +325,3 @@ def _said(L: Any) -> NDArray[Any]:
     if said.ndim != 2 or said.size == 0:
         raise ValueError(f"L must have a row per item and a column per labeller, found shape {said.shape}")
     return said
-
-
-def _known(labels: NDArray[Any]) -> Bools:
-    known: Bools = labels != unknown_label(labels)
-    return known
-
-
-def _codes(labels: NDArray[Any], classes: NDArray[Any], name: str) -> Ints:
-    """Numbers of labels, -1 for unknown ones."""
-    known, codes = _known(labels), np.full(labels.shape, -1)
-    if known.any():
-        codes[known] = codes_of(labels[known], classes, name)
-    return codes

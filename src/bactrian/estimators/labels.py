@@ -42,24 +42,23 @@ class Labels:
                 raise ValueError("labels names a label twice")
             return Labels(_as_array(listed))
         seen: set[Any] = set()
-        for m, labels in enumerate(_sequences(y)):
-            seen.update(_plain(labels, m, unknown_allowed=True))
+        for m, labels in enumerate(_sequences(y, "y")):
+            seen.update(_plain(labels, f"y[{m}]", True))
         seen.discard(None)
         if not seen:
             raise ValueError("y holds no known label; learning needs at least one")
         return Labels(_as_array(seen))
 
-    def encode(self, y: Any, lengths: Ints) -> Ints:
+    def encode(self, y: Any, lengths: Ints, name: str = "y") -> Ints:
         """Codes of the labels of all sequences, stacked; -1 for unknown ones."""
         code = {label: k for k, label in enumerate(self.classes.tolist())} | {None: -1}
         codes: list[int] = []
-        for m, plain in enumerate(listed_labels(y, lengths.tolist(), unknown_allowed=True)):
+        for m, plain in enumerate(listed_labels(y, lengths.tolist(), name, unknown_allowed=True)):
             try:
                 codes.extend([code[label] for label in plain])
             except KeyError as error:
-                raise ValueError(f"y[{m}] holds the label {error.args[0]!r}; the labels are {self._list()}") from None
-        if codes and max(codes) < 0:
-            raise ValueError("y holds no known label; learning needs at least one")
+                place = f"{name}[{m}][{plain.index(error.args[0])}]"
+                raise ValueError(f"{place} is {error.args[0]!r}; the labels are {self._list()}") from None
         return np.array(codes, dtype=np.int64)
 
     def check_kind(self, listed: Iterable[Sequence[Any]]) -> None:
@@ -76,22 +75,12 @@ class Labels:
         return labels
 
     def evidence(self, partial: Any, lengths: Ints) -> list[dict[int, int]]:
-        """Observed labels by position, from label sequences in which some are unknown."""
-        code = {label: k for k, label in enumerate(self.classes.tolist())}
-        if not isinstance(partial, Sequence) or len(partial) != lengths.size:
-            raise ValueError(f"partial must have one label sequence per sequence: expected {lengths.size}")
-        found = []
-        for m, labels in enumerate(partial):
-            listed = [] if labels is None else list(labels)
-            if labels is not None and len(listed) != lengths[m]:
-                raise ValueError(
-                    f"partial[{m}] must have one entry per token: expected {lengths[m]}, found {len(listed)}"
-                )
-            for t, label in enumerate(listed):
-                if not is_unknown(label) and label not in code:
-                    raise ValueError(f"partial[{m}][{t}] is {label!r}; the labels are {self._list()}, None for unknown")
-            found.append({t: code[label] for t, label in enumerate(listed) if not is_unknown(label)})
-        return found
+        """Observed labels by position, from label sequences in which some are unknown; None has none that is known."""
+        given = list(_sequences(partial, "partial"))
+        for m, n in enumerate(lengths[: len(given)].tolist()):
+            given[m] = [None] * n if given[m] is None else given[m]
+        parts = np.split(self.encode(given, lengths, "partial"), np.cumsum(lengths)[:-1])
+        return [{t: code for t, code in enumerate(part.tolist()) if code >= 0} for part in parts]
 
     def _list(self) -> str:
         listed = [repr(label) for label in self.classes.tolist()]
@@ -127,28 +116,31 @@ def check_class_weight(class_weight: Any) -> None:
         raise ArgumentError("class_weight", f"must hold finite numbers, none negative, found {class_weight!r}")
 
 
-def listed_labels(y: Any, lengths: Sequence[int], *, unknown_allowed: bool = False) -> list[list[Any]]:
+def listed_labels(y: Any, lengths: Sequence[int], name: str = "y", *, unknown_allowed: bool = False) -> list[list[Any]]:
     """Labels of every sequence as Python objects, one for each of its tokens; None for unknown ones."""
-    sequences = _sequences(y)
+    sequences = _sequences(y, name)
     if len(sequences) != len(lengths):
-        raise ValueError(f"y must have one label sequence per sequence of X: {len(lengths)}, found {len(sequences)}")
-    listed = [_plain(labels, m, unknown_allowed=unknown_allowed) for m, labels in enumerate(sequences)]
-    for m, labels in enumerate(listed):
-        if len(labels) != lengths[m]:
-            raise ValueError(f"y[{m}] must have one label per token: expected {lengths[m]}, found {len(labels)}")
+        expected = f"must have one label sequence per sequence of X: {len(lengths)}"
+        raise ValueError(f"{name} {expected}, found {len(sequences)}")
+    listed = []
+    for m, (given, n) in enumerate(zip(sequences, lengths, strict=True)):
+        labels = _plain(given, f"{name}[{m}]", unknown_allowed)
+        if len(labels) != n:
+            raise ValueError(f"{name}[{m}] must have one label per token: expected {n}, found {len(labels)}")
+        listed.append(labels)
     return listed
 
 
-def _sequences(y: Any) -> Sequence[Any]:
+def _sequences(y: Any, name: str) -> Sequence[Any]:
     if isinstance(y, str | bytes | Mapping) or not isinstance(y, Iterable):
-        raise TypeError(f"y must be a list of label sequences, found {type(y).__name__}")
+        raise TypeError(f"{name} must be a list of label sequences, found {type(y).__name__}")
     return y if isinstance(y, Sequence) else list(y)
 
 
-def _plain(labels: Any, m: int, *, unknown_allowed: bool) -> list[Any]:
+def _plain(labels: Any, place: str, unknown_allowed: bool) -> list[Any]:
     """Labels of one sequence as Python objects, None for unknown ones; beside NaN floats may stand for integers."""
     if isinstance(labels, str | bytes | Mapping) or not isinstance(labels, Iterable):
-        raise TypeError(f"y[{m}] must be a list of labels, found {labels!r}")
+        raise TypeError(f"{place} must be a list of labels, found {labels!r}")
     plain: list[Any] = labels.tolist() if isinstance(labels, np.ndarray) else list(labels)
     as_floats: bool | None = None
     for t, label in enumerate(plain):
@@ -157,7 +149,7 @@ def _plain(labels: Any, m: int, *, unknown_allowed: bool) -> list[Any]:
         if is_unknown(label):
             if not unknown_allowed:
                 raise ValueError(
-                    f"y[{m}][{t}] is {label!r}, which stands for an unknown label; scores need every label"
+                    f"{place}[{t}] is {label!r}, which stands for an unknown label; scores need every label"
                 )
             plain[t] = None
         elif isinstance(label, np.integer | np.bool_):
@@ -165,7 +157,7 @@ def _plain(labels: Any, m: int, *, unknown_allowed: bool) -> list[Any]:
         elif not isinstance(label, int):
             as_floats = any(map(_is_nan, labels)) if as_floats is None else as_floats
             if not (as_floats and isinstance(label, float) and label.is_integer()):
-                raise TypeError(f"y[{m}][{t}] must be a string, an integer or a boolean, found {label!r}")
+                raise TypeError(f"{place}[{t}] must be a string, an integer or a boolean, found {label!r}")
             plain[t] = int(label)
     return plain
 
@@ -308,16 +300,25 @@ def _refuse_unknown(array: NDArray[Any], unknown: Bools, name: str) -> NoReturn:
 
 
 def codes_of(labels: NDArray[Any], classes: NDArray[Any], name: str) -> Ints:
-    """Position of each label among the sorted ``classes``; False and True are 0 and 1, as in Python."""
+    """Position of each label among the sorted ``classes``, -1 for unknown ones; False and True are 0 and 1."""
+    known, codes = known_labels(labels), np.full(labels.shape, -1)
+    labels = labels[known]
     if {labels.dtype.kind, classes.dtype.kind} == {"b", "i"}:
         labels, classes = labels.astype(np.int64), classes.astype(np.int64)
     check_kind(labels, classes, name)
-    place = np.minimum(np.searchsorted(classes, labels), classes.size - 1).astype(np.int64)
+    place = np.minimum(np.searchsorted(classes, labels), classes.size - 1)
     unknown = classes[place] != labels
     if unknown.any():
         node = int(np.argmax(unknown))
         raise ValueError(f"{name} holds label {labels[node].item()!r}, which is not one of the {classes.size} classes")
-    return place
+    codes[known] = place
+    return codes
+
+
+def known_labels(labels: NDArray[Any]) -> Bools:
+    """Which labels do not stand for an unknown one."""
+    known: Bools = labels != unknown_label(labels)
+    return known
 
 
 def check_kind(labels: NDArray[Any], classes: NDArray[Any], name: str) -> None:

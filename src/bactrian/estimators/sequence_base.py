@@ -157,6 +157,8 @@ class SequenceCRF(LearnedEstimator):
         if unknown is not None:
             raise ValueError(f"labels names {unknown!r}, which stands for an unknown label")
         codes = labels.encode(y, lengths)
+        if codes.max() < 0:
+            raise ValueError("y holds no known label; learning needs at least one")
         class_weight = class_weights(self.class_weight, labels.classes)
         edges = sequence_edges(lengths, breaks, self._skips(X, lengths, skips))
         data = self._graphs(
@@ -549,11 +551,8 @@ def with_constant(rows: Rows) -> Any:
 
 def check_edge_rows(rows: Rows, counts: Ints, name: str) -> None:
     """Every edge of every sequence has a row of features."""
-    wrong = np.flatnonzero(rows.lengths != counts) if rows.lengths.size == counts.size else np.array([0])
-    if rows.lengths.size != counts.size:
-        raise ValueError(f"{name} must have one entry per sequence: expected {counts.size}, found {rows.lengths.size}")
-    if wrong.size:
-        m = int(wrong[0])
+    check_length(rows.lengths, counts.size, name)
+    for m in np.flatnonzero(rows.lengths != counts).tolist():
         raise ValueError(f"{name}[{m}] must have one entry per edge: expected {counts[m]}, found {rows.lengths[m]}")
 
 
