@@ -128,7 +128,6 @@ class CRF(LinearChainCRF):
         for name in self._get_param_names():
             setattr(self, name, given[name])
         self.training_log_: Any = None
-        self._set_learner()
 
     def _lines(self) -> int:
         return 0  # one per iteration instead, as CRFsuite prints
@@ -137,21 +136,22 @@ class CRF(LinearChainCRF):
         value = getattr(self, name)
         return _DEFAULTS[name] if value is None else value
 
-    def _set_learner(self) -> None:
-        """Parameters of :class:`LinearChainCRF` that follow from these."""
-        c2 = self._of("c2")
-        self.method = "exact"
-        self.prior_variance = None if c2 == 0.0 else 0.5 / c2
-        self.l1 = self._of("c1")
-        self.tolerance = self._of("epsilon")
-        self.max_seconds = None
-        self.seed = 0
-        self.transition_tables = "full"
-        self.min_frequency = 1
-        self.labels = None
-        self.class_weight = None
-        self.node_factors = "edges"
-        self.warm_start = False
+    # Parameters of LinearChainCRF that follow from these; the others have their defaults.
+
+    @property
+    def prior_variance(self) -> float | None:
+        """Of the Gaussian prior."""
+        return None if self._of("c2") == 0.0 else 0.5 / self._of("c2")
+
+    @property
+    def l1(self) -> float:  # type: ignore[override]
+        """Coefficient of the L1 penalty."""
+        return self._of("c1")  # type: ignore[no-any-return]
+
+    @property
+    def tolerance(self) -> float:  # type: ignore[override]
+        """At which learning stops."""
+        return self._of("epsilon")  # type: ignore[no-any-return]
 
     def check_params(self) -> None:
         """Refuse parameters that make no sense, before any data are looked at."""
@@ -178,7 +178,6 @@ class CRF(LinearChainCRF):
         if (X_dev is None) != (y_dev is None):
             raise ValueError("X_dev and y_dev must be given together")
         self.check_params()
-        self._set_learner()
         for name, usual in _OPTIMISER.items():
             if getattr(self, name) not in (None, usual):
                 warn(f"{name}={getattr(self, name)!r} has no effect: it is CRFsuite's, and this optimiser has its own")
