@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -107,12 +108,12 @@ def _evaluation(run: FittedRun, known: Mapping[str, RunEvaluation]) -> RunEvalua
 
 
 def _entry(name: str, run: FittedRun, evaluation: RunEvaluation | None) -> Entry:
-    solution = run.estimator.solution_
-    description = f"{run.settings.model}, {solution.method}"
+    stored = run.folder.read_metrics()
+    description = f"{run.settings.model}, {run.estimator.solution_.method}"
+    scores = evaluation.scores if evaluation is not None else stored.get("test") or stored.get("dev") or {}
+    entry = Entry(name, description, _flat(scores), _training(run), tables=_tables(run), weights=_weights(run))
     if evaluation is None:
-        stored = run.folder.read_metrics()
-        scores = stored.get("test") or stored.get("dev") or {}
-        return Entry(name, description, _flat(scores), _training(run), tables=_tables(run), weights=_weights(run))
+        return entry
     classes = run.classes
     position = {label: k for k, label in enumerate(classes)}
     truth = [label for labels in evaluation.data.y for label in np.asarray(labels).tolist()]
@@ -121,19 +122,13 @@ def _entry(name: str, run: FittedRun, evaluation: RunEvaluation | None) -> Entry
     table = np.concatenate(evaluation.marginals) if evaluation.marginals else np.zeros((0, len(classes)))
     calibration = reliability(table, known) if known.size else None
     labels = sorted({*map(str, truth), *map(str, classes)}, key=_outside_first)
-    metrics = _flat(evaluation.scores)
-    if calibration is not None:
-        metrics["ece"] = calibration.error
-    return Entry(
-        name=name,
-        description=description,
-        metrics=metrics,
-        training=_training(run),
+    confusion = Confusion.of(map(str, truth), map(str, guess), labels)
+    return replace(
+        entry,
+        metrics={**entry.metrics, **({} if calibration is None else {"ece": calibration.error})},
         reliability=calibration,
-        tables=_tables(run),
-        confusion=Confusion.of(map(str, truth), map(str, guess), labels) if len(labels) <= _LARGEST_TABLE else None,
-        weights=_weights(run),
-        types=_types(evaluation.scores, Confusion.of(map(str, truth), map(str, guess), labels)),
+        confusion=confusion if len(labels) <= _LARGEST_TABLE else None,
+        types=_types(scores, confusion),
     )
 
 

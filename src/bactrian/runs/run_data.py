@@ -297,8 +297,13 @@ def read_documents(path: Path, settings: InputSettings, form: str | None = None)
     form = form or settings.format
     if str(path) != "-" and not path.exists():
         raise ValueError(f"{path}: there is no such file")
-    if path.is_dir():
-        yield from _folder(path, settings, form)
+    if path.is_dir() and form == "tagged":
+        yield from read_seminars(
+            path, fields=settings.fields, drop=settings.drop, sentences=settings.sentences, encoding=settings.encoding
+        )
+    elif path.is_dir():
+        for file in files_of(path):
+            yield from read_documents(file, settings, form)
     elif form == "columns":
         source = path
         if str(path) == "-":
@@ -316,16 +321,6 @@ def read_documents(path: Path, settings: InputSettings, form: str | None = None)
         yield from _lines(path, settings)
     else:
         yield _document(path, settings, form)
-
-
-def _folder(path: Path, settings: InputSettings, form: str) -> Iterator[Document]:
-    if form == "tagged":
-        yield from read_seminars(
-            path, fields=settings.fields, drop=settings.drop, sentences=settings.sentences, encoding=settings.encoding
-        )
-        return
-    for file in files_of(path):
-        yield from read_documents(file, settings, form)
 
 
 def files_of(path: Path) -> list[Path]:

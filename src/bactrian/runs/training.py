@@ -191,13 +191,9 @@ def _train(
         return TrainedRun(folder, metrics, solution.converged)
     estimator.save(folder.model)
     folder.write_history(trace, solution.history)
-    evaluations = _evaluations(folder)
-    scores = {
-        name: evaluations[path].scores
-        for name, path in (("dev", settings.dev), ("test", settings.test))
-        if path is not None
-    }
-    metrics = {**metrics, **scores}
+    run, files = FittedRun.load(folder), {"dev": settings.dev, "test": settings.test}
+    evaluations = {path: evaluate_run(run, [path]) for path in dict.fromkeys(files.values()) if path is not None}
+    metrics |= {name: evaluations[path].scores for name, path in files.items() if path is not None}
     write_json(folder.metrics, metrics)
     if solution.converged:
         Checkpoint.remove(folder.checkpoint)
@@ -231,13 +227,6 @@ def _training_metrics(solution: Solution, trace: list[Progress]) -> dict[str, An
         "seconds": solution.seconds,
         "weights": int(solution.weights.size),
     }
-
-
-def _evaluations(folder: RunFolder) -> dict[str, RunEvaluation]:
-    """Scores of the model on the dev and test files."""
-    run = FittedRun.load(folder)
-    named = dict.fromkeys(path for path in (run.settings.dev, run.settings.test) if path is not None)
-    return {path: evaluate_run(run, [path]) for path in named}
 
 
 # --- packs ---
