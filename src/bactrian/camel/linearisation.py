@@ -21,6 +21,7 @@ from bactrian.camel.dual import Dual, larger
 from bactrian.camel.messages import Messages
 from bactrian.camel.parts import Hubs, Part, Vector
 from bactrian.camel.schedule import SCHEDULE
+from bactrian.graphs.ragged import ranges
 from bactrian.parallel import largest as largest_anywhere
 from bactrian.solvers.lbfgs import largest
 
@@ -165,7 +166,4 @@ def _smoothed_log(hubs: Hubs, counts: Floats) -> Floats:
 
 def _pool(hubs: Hubs, most_states: int) -> Ints:
     """(n_hub_states,) place of each hub state among the states of all kinds."""
-    sizes = np.diff(hubs.offset)
-    state = np.arange(hubs.offset[-1]) - np.repeat(hubs.offset[:-1], sizes)
-    place: Ints = np.repeat(hubs.kind, sizes) * most_states + state
-    return place
+    return ranges(hubs.kind * most_states, np.diff(hubs.offset))

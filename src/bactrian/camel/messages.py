@@ -39,6 +39,7 @@ from bactrian.engines.numba.threads import Deadline, Workers, balanced_blocks
 from bactrian.engines.numba.tree_evaluation import evaluate_trees
 from bactrian.graphs.inputs import N_BLOCKS
 from bactrian.graphs.packed import HubTables, PackedData, tables_by_number
+from bactrian.graphs.ragged import pointer
 
 #: Table entries below which a block is not worth handing to a thread.
 _LEAST_ENTRIES = 2_000.0
@@ -96,7 +97,7 @@ class Messages:
         table_number = np.ones(layout.n_tables)
         table_number[layout.cluster_table[::-1]] = carving.cluster[::-1]
         is_pair = (layout.cluster_rows > 0) & (table_number[layout.cluster_table] == carving.cluster)
-        others = np.concatenate([[0], np.cumsum(~is_pair)])
+        others = pointer(~is_pair)
         self.pairwise = np.diff(others[layout.instance_clusters]) == 0
         self.name = name
         self.schedule = schedule = schedule or SCHEDULE
@@ -146,7 +147,7 @@ class Messages:
             np.zeros(1, dtype=np.bool_),
         )
         degree = np.diff(layout.hub_links)
-        others = np.concatenate([[0], np.cumsum(~self._plan.hub_multiplies | (carving.hub != 1.0 - degree))])
+        others = pointer(~self._plan.hub_multiplies | (carving.hub != 1.0 - degree))
         self._trees = layout.instance_is_tree & self.pairwise & (np.diff(others[layout.instance_hubs]) == 0)
         if layout.n_link_states < schedule.worth_compiling and not self._trees.all():
             self._trees[:] = False  # what other instances need serves few trees as well

@@ -30,6 +30,7 @@ from bactrian.camel.messages import Messages
 from bactrian.engines.numba.tables import recession
 from bactrian.engines.numba.threads import Workers
 from bactrian.graphs.packed import PackedData
+from bactrian.graphs.ragged import pointer, ranges
 from bactrian.parallel import Communicator, anywhere, gather, largest, total
 
 #: States of clusters and hubs up to which the linear program is solved, entries of the dense features, and its seconds.
@@ -87,17 +88,14 @@ def states_of(messages: Messages, free: Bools) -> States:
     table_size = np.diff(layout.table_offset)
     size = np.concatenate([table_size[layout.cluster_table], np.diff(layout.hub_offset)])
     first = np.concatenate([layout.table_offset[layout.cluster_table], layout.n_entries + layout.hub_offset[:-1]])
-    owner = np.repeat(np.arange(size.size), size)
-    state = np.arange(owner.size) - np.repeat(np.cumsum(size) - size, size)
-    source = first[owner] + state  # among table entries and hub states
+    owner, start = np.repeat(np.arange(size.size), size), pointer(size)[:-1]
+    source = ranges(first, size)  # among table entries and hub states
 
     # Where a link's multipliers act: on each state of its cluster, and with the opposite sign on its hub's.
     of_link = size[layout.link_cluster]
     link = np.repeat(np.arange(layout.n_links), of_link)
-    k = np.arange(link.size) - np.repeat(np.cumsum(of_link) - of_link, of_link)
-    start = np.cumsum(size) - size
-    row = start[layout.link_cluster[link]] + k
-    hub_state = layout.projection[layout.link_projection[link] + k]
+    row = ranges(start[layout.link_cluster], of_link)
+    hub_state = layout.projection[ranges(layout.link_projection, of_link)]
     shape = (owner.size, layout.n_link_states)
     on_clusters = sp.csr_array((np.ones(row.size), (row, layout.link_offset[link] + hub_state)), shape=shape)
     hub_rows = int(size[: layout.n_clusters].sum())
@@ -165,7 +163,7 @@ def feature_matrix(data: PackedData, free: Bools) -> tuple[sp.csr_array, Floats]
 
 
 def _joined(parts: list[States]) -> States:
-    owners = np.concatenate([[0], np.cumsum([part.weight.size for part in parts])])
+    owners = pointer([part.weight.size for part in parts])
     return States(
         sp.csr_array(sp.vstack([part.features for part in parts])),
         sp.csr_array(sp.block_diag([part.consistency for part in parts])),
@@ -188,8 +186,8 @@ def _gathered(states: States, communicator: Communicator) -> States:
         shift = 0.0 if shared else widths[: communicator.rank].sum()
         columns = gather(communicator, matrix.indices + shift)
         width = int(widths[0] if shared else widths.sum())
-        pointer = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-        return sp.csr_array((data, columns.astype(np.int64), pointer), shape=(lengths.size, width))
+        parts = data, columns.astype(np.int64), pointer(lengths.astype(np.int64))
+        return sp.csr_array(parts, shape=(lengths.size, width))
 
     owners = gather(communicator, np.array([float(states.weight.size)]))
     return States(

@@ -33,7 +33,7 @@ class Units:
         assert isinstance(data.scores, StructuredScores)
         active = data.scores.active
         self._chosen = np.arange(start.size) if active is None else np.flatnonzero(active | (start != 0.0))
-        curvature = _squares(data, data.scores, workers) + prior.precision
+        curvature = data.scores.squared().moments(*data.uniform_counts(), workers) + prior.precision
         curvature[curvature <= 0.0] = 1.0
         self._unit = curvature[self._chosen] ** -SCHEDULE.unit_power
         self._weights = np.zeros(start.size)
@@ -69,13 +69,3 @@ class Units:
         gradient = np.zeros(self._weights.size)
         gradient[self._chosen] = minimum.gradient / self._unit
         return replace(minimum, x=self.weights(minimum.x).copy(), gradient=gradient)
-
-
-def _squares(data: PackedData, scores: StructuredScores, workers: Workers) -> Floats:
-    """(n_weights,) sums of squared features, times the probability of their states if all are alike."""
-    layout = data.layout
-    states, entries = np.diff(layout.hub_offset), np.diff(layout.table_offset)
-    hubs = np.repeat(data.weights, np.diff(layout.instance_hubs)) / states
-    clusters = np.repeat(data.weights, np.diff(layout.instance_clusters))
-    tables = np.bincount(layout.cluster_table, clusters, minlength=entries.size) / entries
-    return scores.squared().moments(np.repeat(tables, entries), np.repeat(hubs, states), workers)

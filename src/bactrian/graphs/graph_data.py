@@ -140,7 +140,7 @@ class GraphData:
         else:
             per_label = checked_weights(class_weight, self.n_labels, "class_weight")
         total = np.concatenate([[0.0], np.cumsum(np.where(known, per_label[self.labels], 0.0))])[self.node_pointer]
-        sizes = np.diff(np.concatenate([[0], np.cumsum(known)])[self.node_pointer])
+        sizes = np.diff(pointer(known)[self.node_pointer])
         return np.where(sizes > 0, np.diff(total) / np.maximum(sizes, 1), 1.0)
 
     def subset(self, nodes: ArrayLike) -> GraphData:
@@ -149,7 +149,7 @@ class GraphData:
         if chosen.shape != (self.n_nodes,):
             raise ValueError(f"nodes must have shape ({self.n_nodes},), found {chosen.shape}")
         number = np.cumsum(chosen) - 1
-        counts = np.diff(np.concatenate([[0], np.cumsum(chosen)])[self.node_pointer])
+        counts = np.diff(pointer(chosen)[self.node_pointer])
         inside = chosen[self.edges[:, 0]] & chosen[self.edges[:, 1]]
         edge_inputs = {
             t: kind.inputs.rows(inside[self.edge_types == t])

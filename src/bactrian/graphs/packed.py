@@ -12,6 +12,7 @@ from bactrian.arrays import Bools, Floats, Ints
 from bactrian.engines.numba.layout import Layout
 from bactrian.engines.numba.threads import Workers, balanced_blocks
 from bactrian.graphs.inputs import N_BLOCKS
+from bactrian.graphs.ragged import pointer, ranges
 from bactrian.graphs.scores import RepeatedScores, ScoreMap
 
 #: States of links below which a block of instances is not worth handing to a thread.
@@ -138,9 +139,22 @@ class PackedData:
     def hub_state_of_link_state(self) -> Ints:
         """(n_link_states,) hub state of each link state."""
         layout = self.layout
-        sizes = np.diff(layout.link_offset)
-        within = np.arange(layout.n_link_states) - np.repeat(layout.link_offset[:-1], sizes)
-        return np.repeat(layout.hub_offset[layout.link_hub], sizes) + within
+        return ranges(layout.hub_offset[layout.link_hub], np.diff(layout.link_offset))
+
+    @property
+    def instance_of_state(self) -> Ints:
+        """(n_hub_states,) instance of each hub state."""
+        layout = self.layout
+        return np.repeat(np.arange(layout.n_instances), np.diff(layout.hub_offset[layout.instance_hubs]))
+
+    def uniform_counts(self) -> tuple[Floats, Floats]:
+        """Weighted counts of table entries and hub states where all states are alike."""
+        layout = self.layout
+        states, entries = np.diff(layout.hub_offset), np.diff(layout.table_offset)
+        hubs = np.repeat(self.weights, np.diff(layout.instance_hubs)) / states
+        clusters = np.repeat(self.weights, np.diff(layout.instance_clusters))
+        tables = np.bincount(layout.cluster_table, clusters, minlength=entries.size) / entries
+        return np.repeat(tables, entries), np.repeat(hubs, states)
 
 
 class InstanceViews:
@@ -268,8 +282,8 @@ def instance_of(bounds: Ints, index: int) -> int:
 
 def instance_blocks(layout: Layout) -> Ints:
     """Blocks of instances of about equal work."""
-    work = np.concatenate([[0], np.cumsum(np.diff(layout.link_offset))])[layout.hub_links]
-    per_instance = np.diff(work[layout.instance_hubs]) + np.diff(layout.instance_clusters) + 1.0
+    links = np.diff(layout.link_offset[layout.hub_links[layout.instance_hubs]])
+    per_instance = links + np.diff(layout.instance_clusters) + 1.0
     return balanced_blocks(per_instance, N_BLOCKS, _LEAST_WORK)
 
 
@@ -297,15 +311,14 @@ def tables_by_number(data: PackedData, number: Floats) -> PackedData:
     sizes = np.diff(layout.table_offset)[originals]
     if sizes[: kinds.size].sum() * (data.blocks.size - 1) > layout.n_link_states:
         return data
-    offset = np.concatenate([[0], np.cumsum(sizes)])
-    source = np.repeat(layout.table_offset[originals] - offset[:-1], sizes) + np.arange(offset[-1])
+    source = ranges(layout.table_offset[originals], sizes)
     cluster_table = layout.cluster_table + (kinds.size - n_shared)
     cluster_table[sharing] = copy_of[key]
     return replace(
         data,
         layout=layout._replace(
             cluster_table=cluster_table,
-            table_offset=offset,
+            table_offset=pointer(sizes),
             table_shared=int(kinds.size),
             instance_tables=layout.instance_tables + (kinds.size - n_shared),
         ),

@@ -19,6 +19,7 @@ from bactrian.arrays import Bools, Floats, Ints
 from bactrian.engines.numba.layout import Layout
 from bactrian.engines.numba.threads import Workers
 from bactrian.graphs.inputs import Inputs
+from bactrian.graphs.ragged import pointer
 
 #: How a label table may be tied.
 TYINGS = ("full", "symmetric", "diagonal", "potts", "pooled")
@@ -264,7 +265,7 @@ class StructuredScores:
         self.n_labels = n_labels
         self.types = types
         sizes = [inputs.shape[1] * n_labels] + [kind.n_inputs * kind.table.n_tied for kind in types]
-        self.bounds = np.concatenate([[0], np.cumsum(sizes)]).astype(int)
+        self.bounds = pointer(sizes)
         self.n_weights = int(self.bounds[-1])
 
     def squared(self) -> StructuredScores:

@@ -40,7 +40,7 @@ from bactrian.arrays import Floats, Ints
 from bactrian.engines.numba.threads import Deadline
 from bactrian.graphs.packed import InstanceViews, PackedData, TableReader
 from bactrian.graphs.packing import TablePlan, build_layout, pack_layout, projection_map
-from bactrian.graphs.ragged import Ragged, pointer, shifted
+from bactrian.graphs.ragged import Ragged, pointer, ranges, shifted
 from bactrian.graphs.scores import SpreadScores
 from bactrian.graphs.structure import GraphStructure
 
@@ -243,13 +243,16 @@ class TightenedData:
         """Tables of the original clusters and hubs."""
         return _PlacedReader(self, tables)
 
+    @property
+    def hub_states(self) -> Ints:
+        """Where the states of the original hubs are among the new ones."""
+        return ranges(self.packed.layout.hub_offset[self.hub_place], np.diff(self.original.layout.hub_offset))
+
     def spread_hubs(self, values: Floats) -> Floats:
         """Log values of the original hubs on the new ones; pairs get the sum of their variables'."""
-        old, new = self.original.layout, self.packed.layout
+        new = self.packed.layout
         out = np.zeros(new.n_hub_states)
-        sizes = np.diff(old.hub_offset)
-        within = np.arange(old.n_hub_states) - np.repeat(old.hub_offset[:-1], sizes)
-        out[np.repeat(new.hub_offset[self.hub_place], sizes) + within] = values
+        out[self.hub_states] = values
         for hub, a, b in self.pair_hubs.tolist():
             rows = out[new.hub_offset[a] : new.hub_offset[a + 1]]
             columns = out[new.hub_offset[b] : new.hub_offset[b + 1]]
@@ -395,8 +398,6 @@ def _spread(tightened: TightenedData) -> SpreadScores:
         columns.append(np.arange(old.table_offset[tables[c]], old.table_offset[tables[c] + 1]))
         start = new.table_offset[place] if place >= 0 else new.n_entries + new.hub_offset[-1 - place]
         rows.append(start + tightened.states[c])
-    sizes = np.diff(old.hub_offset)
-    within = np.arange(old.n_hub_states) - np.repeat(old.hub_offset[:-1], sizes)
-    rows.append(new.n_entries + np.repeat(new.hub_offset[tightened.hub_place], sizes) + within)
+    rows.append(new.n_entries + tightened.hub_states)
     columns.append(old.n_entries + np.arange(old.n_hub_states))
     return SpreadScores.of_ones(tightened.original.scores, old, new, rows, columns)

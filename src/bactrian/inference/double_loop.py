@@ -80,7 +80,7 @@ def descend(problem: Problem, total: Floats, start: Floats, *, skipped: Bools | 
     outer = new_progress(problem, carving)
     if skipped is not None:
         outer.status[skipped] = CONVERGED
-    instance_of_state = np.repeat(np.arange(layout.n_instances), np.diff(layout.instance_hubs))[data.hub_of_state]
+    instance_of_state = data.instance_of_state
     energies: list[list[float]] = [[] for _ in range(layout.n_instances)]
     values = np.zeros(layout.n_instances)
     inner = new_progress(problem, carving, damping=options.damping or 0.0)
@@ -142,9 +142,8 @@ def replay(problem: Problem) -> list[InferenceResult]:
         status = report(problem, progress, "replay", most) or status
     progress.status[:] = np.where(short, RUNNING, CONVERGED)
     # D has g at the beliefs before: what it lacks of minus the free energy is a divergence from them.
-    instance = np.repeat(np.arange(layout.n_instances), np.diff(layout.instance_hubs))[data.hub_of_state]
     hub_log = np.where(np.isfinite(messages.beliefs.hub_log), messages.beliefs.hub_log, -np.inf)
-    divergence, _ = _compare(hub_log, before, number, instance, layout.n_instances)
+    divergence, _ = _compare(hub_log, before, number, data.instance_of_state, layout.n_instances)
     return collect(
         problem, messages, progress, "replay", status or "converged", log_partition=messages.beliefs.value + divergence
     )

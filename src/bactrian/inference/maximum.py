@@ -332,14 +332,11 @@ def _score(scores: FactorScores, states: Ints, m: int) -> float:
 def _tie_tolerances(scores: FactorScores) -> Floats:
     """(M,) difference of scores below which two assignments of an instance tie."""
     layout = scores.layout
-    sizes = np.maximum(np.diff(layout.table_offset), 1)
-    finite = np.where(np.isfinite(scores.entries), np.abs(scores.entries), 0.0)
-    per_table = np.maximum.reduceat(finite, layout.table_offset[:-1]) if sizes.size else np.zeros(0)
-    finite = np.where(np.isfinite(scores.hubs), np.abs(scores.hubs), 0.0)
-    per_hub = np.maximum.reduceat(finite, layout.hub_offset[:-1]) if layout.n_hubs else np.zeros(0)
+    tables, hubs = (
+        np.maximum.reduceat(np.where(np.isfinite(own), np.abs(own), 0.0), offset[:-1]) if own.size else np.zeros(0)
+        for own, offset in ((scores.entries, layout.table_offset), (scores.hubs, layout.hub_offset))
+    )
     largest = np.ones(layout.n_instances)
-    m_of_cluster = np.repeat(np.arange(layout.n_instances), np.diff(layout.instance_clusters))
-    m_of_hub = np.repeat(np.arange(layout.n_instances), np.diff(layout.instance_hubs))
-    np.maximum.at(largest, m_of_cluster, per_table[layout.cluster_table])
-    np.maximum.at(largest, m_of_hub, per_hub)
+    for bounds, sizes in ((layout.instance_clusters, tables[layout.cluster_table]), (layout.instance_hubs, hubs)):
+        np.maximum.at(largest, np.repeat(np.arange(layout.n_instances), np.diff(bounds)), sizes)
     return TIE * np.maximum(1.0, 1e-3 * largest)

@@ -30,7 +30,7 @@ from bactrian.camel.run import Settings
 from bactrian.engines.numba.threads import Workers
 from bactrian.graphs.graph_data import GraphData
 from bactrian.graphs.packed import PackedData
-from bactrian.graphs.ragged import pointer
+from bactrian.graphs.ragged import pointer, ranges
 from bactrian.inference.infer import StackedMarginals, graph_marginals
 from bactrian.inference.propagation import contracts, settle
 from bactrian.solvers.solution import Solution, Status, WarmState
@@ -113,8 +113,8 @@ def depends_on_start(
 
 def favouring(link_offset: Ints, states: int | Ints) -> Floats:
     """(n_link_states,) messages that favour a state, one for all links or one for each state of a link."""
-    within = np.arange(link_offset[-1]) - np.repeat(link_offset[:-1], np.diff(link_offset))
-    return np.where(within == states, _FAVOUR, 0.0)
+    sizes = np.diff(link_offset)
+    return np.where(ranges(np.zeros_like(sizes), sizes) == states, _FAVOUR, 0.0)
 
 
 def can_follow(learner: Any) -> bool:

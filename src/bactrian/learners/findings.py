@@ -285,15 +285,7 @@ def unseen_weights(data: Any, packed: PackedData, label_names: list[str] | None 
     """
     if packed.empirical is None:
         raise ValueError("diagnose needs the label of every node" if packed.holes else "the data has no labels")
-    layout = packed.layout
-    instance = np.repeat(np.arange(layout.n_instances), np.diff(layout.instance_clusters))
-    users = np.bincount(layout.cluster_table, weights=packed.weights[instance], minlength=layout.n_tables)
-    sizes = np.diff(layout.table_offset)
-    counts = np.repeat(users / np.maximum(sizes, 1), sizes)
-    states = np.diff(layout.hub_offset)
-    hub_instance = np.repeat(np.arange(layout.n_instances), np.diff(layout.instance_hubs))
-    hub_counts = np.repeat(packed.weights[hub_instance] / np.maximum(states, 1), states)
-    uniform = packed.scores.moments(counts, hub_counts, Workers(1))
+    uniform = packed.scores.moments(*packed.uniform_counts(), Workers(1))
     unseen = np.flatnonzero((packed.empirical == 0.0) & (uniform > 0.0))
     names = _label_pairs(data, set(unseen.tolist()), label_names) if isinstance(data, GraphData) else []
     return unseen, names

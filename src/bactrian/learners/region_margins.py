@@ -26,7 +26,7 @@ from bactrian.engines.numba.noisy_tables import EXACT, FIXED, NOISY, Cells, Regi
 from bactrian.engines.numba.threads import Deadline, Workers, balanced_blocks
 from bactrian.graphs.graph import ClusterGraph
 from bactrian.graphs.packing import projection_map
-from bactrian.graphs.ragged import pointer
+from bactrian.graphs.ragged import pointer, ranges
 from bactrian.learners.margins import FitOptions, MarginProblem, NoStateError
 from bactrian.solvers.anderson import Anderson
 from bactrian.solvers.lbfgs import Step, minimise
@@ -271,10 +271,8 @@ def _regions_of(problem: MarginProblem, graph: ClusterGraph) -> Regions:
 
 
 def _hub_state_of_link_state(regions: Regions) -> Ints:
-    hub = np.repeat(np.arange(regions.hub_links.size - 1), np.diff(regions.hub_links))
-    shift = regions.hub_offset[hub] - regions.link_offset[:-1]
-    found: Ints = np.arange(regions.link_offset[-1]) + np.repeat(shift, np.diff(regions.link_offset))
-    return found
+    first = np.repeat(regions.hub_offset[:-1], np.diff(regions.hub_links))
+    return ranges(first, np.diff(regions.link_offset))
 
 
 def _possible(problem: MarginProblem, regions: Regions) -> tuple[Bools, Bools]:
