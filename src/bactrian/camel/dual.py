@@ -96,7 +96,7 @@ class Dual:
             self.empirical, (base,), flags = combine(communicator, self.empirical, (base,), flags)
         self.relinearises, self.has_saddle, self.is_forest = bool(flags[0]), bool(flags[1]), not flags[2]
         self.finest = max(part.finest for part in self.parts)
-        self._weight_terms = self.vectors.weight_terms(self.empirical, base, prior)
+        self._add_terms = self.vectors.weight_terms(self.empirical, base, prior)
         self.message = Message(communicator, self.data.n_weights, 2, 2) if communicator.size > 1 else None
 
     def _flags(self) -> tuple[float, ...]:
@@ -164,7 +164,7 @@ class Dual:
         if message is not None:
             (value, sweeps), (violation, residual) = message.combine((value, sweeps), (violation, residual))
             expected = expected.copy()  # the next evaluation overwrites the message
-        value = self._weight_terms.add(value, expected, weights)
+        value = self._add_terms(value, expected, weights)
         return Evaluation(value, expected, violation, int(sweeps), residual)
 
     def remember(self) -> None:

@@ -32,6 +32,8 @@ from bactrian.solvers.lbfgs import Memory, largest
 #: An array, or a tensor on a device.
 Vector = Any
 Carve = Callable[[PackedData], Carving]
+#: (value, gradient, weights): adds what the dual has beside its parts to a gradient in place; returns the new value.
+AddTerms = Callable[[float, Vector, Vector], float]
 
 #: Weights from which passes over them are worth several threads.
 _MANY_WEIGHTS = 100_000
@@ -161,13 +163,6 @@ class Part(Protocol):
         """Beliefs of hubs from which the next change is counted."""
 
 
-class WeightTerms(Protocol):
-    """What the dual adds to the sum of its parts."""
-
-    def add(self, value: float, gradient: Vector, weights: Vector) -> float:
-        """Add to the ``gradient`` in place, and to the ``value``, which is returned."""
-
-
 class Vectors(Protocol):
     """Vectors over the weights, where the parts want them."""
 
@@ -177,7 +172,7 @@ class Vectors(Protocol):
     def memory(self, dimension: int) -> Memory:
         """A memory of L-BFGS."""
 
-    def weight_terms(self, empirical: Vector, base: float, prior: Prior) -> WeightTerms:
+    def weight_terms(self, empirical: Vector, base: float, prior: Prior) -> AddTerms:
         """- w.f_hat - base + sum_k w_k^2 / 2 sigma_k^2, for observed features f_hat and the fixed scores ``base``."""
 
 
@@ -216,38 +211,30 @@ class HostVectors:
         """See :class:`Vectors`."""
         return make_memory(dimension, self._workers)
 
-    def weight_terms(self, empirical: Floats, base: float, prior: Prior) -> WeightTerms:
+    def weight_terms(self, empirical: Floats, base: float, prior: Prior) -> AddTerms:
         """See :class:`Vectors`."""
-        return _HostTerms(empirical, base, prior, self._workers)
-
-
-class _HostTerms:
-    """See :meth:`Vectors.weight_terms`."""
-
-    def __init__(self, empirical: Floats, base: float, prior: Prior, workers: Workers) -> None:
-        self._empirical, self._base, self._precision, self._workers = empirical, base, prior.precision, workers
         n_blocks = N_BLOCKS if empirical.size >= _MANY_WEIGHTS else 1
-        self._blocks = np.linspace(0, empirical.size, n_blocks + 1).astype(np.int64)
+        blocks = np.linspace(0, empirical.size, n_blocks + 1).astype(np.int64)
+        precision = prior.precision
+        common = precision if isinstance(precision, float) else None
 
-    def add(self, value: float, gradient: Floats, weights: Floats) -> float:
-        """See :class:`WeightTerms`."""
-        precision = self._precision
-        products = np.zeros((self._blocks.size - 1, 2))
+        def add(value: float, gradient: Floats, weights: Floats) -> float:
+            products = np.zeros((n_blocks, 2))
 
-        def block(b: int, first: int, last: int) -> None:
-            if isinstance(precision, float):
-                add_prior(gradient, weights, self._empirical, precision, first, last, products[b])
-                return
-            add_prior(gradient, weights, self._empirical, 0.0, first, last, products[b])
-            pull = precision[first:last] * weights[first:last]
-            gradient[first:last] += pull
-            products[b, 1] = pull @ weights[first:last]
+            def block(b: int, first: int, last: int) -> None:
+                add_prior(gradient, weights, empirical, common or 0.0, first, last, products[b])
+                if not isinstance(precision, float):
+                    pull = precision[first:last] * weights[first:last]
+                    gradient[first:last] += pull
+                    products[b, 1] = pull @ weights[first:last]
 
-        self._workers.run(block, self._blocks)
-        linear, square = products.sum(axis=0)
-        # In this order: with huge scores the first three cancel, and what is left must not drown in their rounding.
-        value = value - float(linear) - self._base
-        return value + 0.5 * (precision if isinstance(precision, float) else 1.0) * float(square)
+            self._workers.run(block, blocks)
+            linear, square = products.sum(axis=0)
+            # In this order: with huge scores the first three cancel, and what is left must not drown in their rounding.
+            value = value - float(linear) - base
+            return value + 0.5 * (1.0 if common is None else common) * float(square)
+
+        return add
 
 
 # --- memories of L-BFGS ---

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from bactrian.arrays import Floats, Ints
 from bactrian.camel.entropy import Carving
-from bactrian.camel.parts import Carve, Hubs, Storage, Summary, store
+from bactrian.camel.parts import AddTerms, Carve, Hubs, Storage, Summary, store
 from bactrian.camel.prior import Prior
 from bactrian.camel.schedule import SCHEDULE
 from bactrian.engines.numba.threads import Deadline, Workers
@@ -535,25 +535,18 @@ class DeviceVectors:
         """See :class:`Vectors`."""
         return DeviceMemory(SCHEDULE.memory, dimension, self._device)
 
-    def weight_terms(self, empirical: Tensor, base: float, prior: Prior) -> DeviceTerms:
+    def weight_terms(self, empirical: Tensor, base: float, prior: Prior) -> AddTerms:
         """See :class:`Vectors`."""
-        precision = prior.precision
-        return DeviceTerms(empirical, base, precision if isinstance(precision, float) else self.of(precision))
+        precision = prior.precision if isinstance(prior.precision, float) else self.of(prior.precision)
 
+        def add(value: float, gradient: Tensor, weights: Tensor) -> float:
+            pull = precision * weights
+            gradient += pull
+            gradient -= empirical
+            linear, square = torch.stack([weights @ empirical, pull @ weights]).tolist()
+            return float(value - linear - base + 0.5 * square)
 
-class DeviceTerms:
-    """See :meth:`bactrian.camel.parts.Vectors.weight_terms`."""
-
-    def __init__(self, empirical: Tensor, base: float, precision: float | Tensor) -> None:
-        self._empirical, self._base, self._precision = empirical, base, precision
-
-    def add(self, value: float, gradient: Tensor, weights: Tensor) -> float:
-        """See :class:`bactrian.camel.parts.WeightTerms`."""
-        pull = self._precision * weights
-        gradient += pull
-        gradient -= self._empirical
-        linear, square = torch.stack([weights @ self._empirical, pull @ weights]).tolist()
-        return float(value - linear - self._base + 0.5 * square)
+        return add
 
 
 def inner_products(left: Tensor, right: Tensor) -> Floats:
