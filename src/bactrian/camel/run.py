@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn, Protocol
 from weakref import ref
 
@@ -228,14 +228,8 @@ class Run:
         junction: JunctionData | TightenedData | None = None,
     ) -> Solution:
         """The solution at ``weights``."""
-        dual = inner.dual
-        settings = self.settings
-        evaluation = inner.evaluate(weights)
-        gap = largest_slope(weights, evaluation.gradient, settings.prior.l1)
-        violation = dual.largest_violation()
-        reader, state = dual.tables(), dual.state()
-        weights = on_host(weights)
-        objective = evaluation.value + settings.prior.l1 * float(np.abs(weights).sum())
+        dual, evaluation = inner.dual, inner.evaluate(weights)
+        reader = dual.tables()
         tables: Sequence[Sequence[Floats]]
         if reader is None:
             tables = NoBeliefs("learning from a folder of packed data")
@@ -243,16 +237,32 @@ class Run:
             tables = BeliefTables(junction.original, junction.reader(reader))
         else:
             tables = BeliefTables(dual.data, reader)
+        solution = self.solution(dual, evaluation, weights, status, tables, dual.state())
         ended = status in (Status.CONVERGED, Status.STALLED, Status.UNRELIABLE)
-        if ended and settings.prior.leaves_free and self._is_unbounded(dual.in_memory_at(weights), weights):
-            status = Status.UNBOUNDED
+        if ended and self.settings.prior.leaves_free:
+            weights = solution.weights
+            if self._is_unbounded(dual.in_memory_at(weights), weights):
+                return replace(solution, status=Status.UNBOUNDED)
+        return solution
+
+    def solution(
+        self,
+        dual: Any,
+        evaluation: Evaluation,
+        weights: Vector,
+        status: Status,
+        tables: Sequence[Sequence[Floats]],
+        state: Any = None,
+    ) -> Solution:
+        """What the last evaluation of a dual, at ``weights``, and the history add up to."""
+        l1, on_device, weights = self.settings.prior.l1, weights, on_host(weights)
         return Solution(
             weights=weights,
             status=status,
             history=tuple(self.records),
-            objective=objective,
-            moment_gap=gap,
-            violation=violation,
+            objective=evaluation.value + l1 * float(np.abs(weights).sum()),
+            moment_gap=largest_slope(on_device, evaluation.gradient, l1),
+            violation=dual.largest_violation(),
             beliefs=tables,
             method=self.name,
             seconds=self.seconds,

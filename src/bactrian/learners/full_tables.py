@@ -400,27 +400,8 @@ def mixed(marginals: Floats, part: float, sizes: int | Ints) -> Floats:
 
 def finish(run: Run, dual: Dual, evaluation: Evaluation, weights: Floats, status: Status, sweeps: int = 0) -> Solution:
     """The solution at the dual's last evaluation, with its multipliers as they are."""
-    gap = float(np.abs(evaluation.gradient).max(initial=0.0))
-    violation = dual.largest_violation()
-    record = Record(
-        outer=0,
-        objective=evaluation.value,
-        moment_gap=gap,
-        violation=violation,
-        iterations=sweeps,
-        evaluations=max(sweeps, 1),
-        sweeps=sweeps,
-        seconds=run.seconds,
-    )
-    return Solution(
-        weights=weights,
-        status=status,
-        history=(record,),
-        objective=evaluation.value,
-        moment_gap=gap,
-        violation=violation,
-        beliefs=BeliefTables(run.data, MessageTables(dual.part)),
-        method=run.name,
-        seconds=run.seconds,
-        evaluations=record.evaluations,
-    )
+    gap, evaluations = float(np.abs(evaluation.gradient).max(initial=0.0)), max(sweeps, 1)
+    made = sweeps, evaluations, sweeps, run.seconds
+    run.records.append(Record(0, evaluation.value, gap, dual.largest_violation(), *made))
+    tables = BeliefTables(run.data, MessageTables(dual.part))
+    return run.solution(dual, evaluation, weights, status, tables)
