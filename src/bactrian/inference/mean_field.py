@@ -6,19 +6,17 @@ section 5. The bound has many local maxima; several starts help.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from bactrian.arrays import Floats
 from bactrian.engines.numba.layout import Layout
 from bactrian.engines.numba.mean_field import Ascent, ascend_instances
 from bactrian.engines.numba.tables import Limits
-from bactrian.graphs.packed import HubTables, InstanceBeliefs
+from bactrian.graphs.packed import HubTables
 from bactrian.inference.factors import FactorScores, FactorTables, factor_scores
 from bactrian.inference.maximum import find_allowed
 from bactrian.inference.problem import Problem
-from bactrian.inference.result import InferenceResult, VariableMarginals
+from bactrian.inference.result import InferenceResult
 
 
 def mean_field(problem: Problem, *, restarts: int = 1) -> list[InferenceResult]:
@@ -50,34 +48,27 @@ def mean_field(problem: Problem, *, restarts: int = 1) -> list[InferenceResult]:
             best = ascend(_start(scores, generator), best)
     if not problem.out_of_time and (best.bound == -np.inf).any():
         best = ascend(_allowed_start(scores, problem), best)
-    beliefs = ProductTables(scores.layout, best.beliefs)
-    tables = FactorTables(problem.data, scores.data, beliefs)
-    return [
-        _result(problem, best, m, VariableMarginals(scores.data, beliefs, m), InstanceBeliefs(problem.data, tables, m))
-        for m in range(scores.layout.n_instances)
-    ]
-
-
-def _result(
-    problem: Problem, best: Ascent, m: int, variables: Sequence[Floats], clusters: Sequence[Floats]
-) -> InferenceResult:
-    settled, allowed = best.residual[m] <= problem.options.tolerance, best.bound[m] > -np.inf
-    most = problem.options.max_iterations
-    limit = f"the limit of {most} iterations" if best.iterations[m] >= most else "the time limit"
-    status = "converged" if settled else f"stopped at {limit}"
-    return InferenceResult(
-        variables=variables,
-        clusters=clusters,
-        log_partition=float(best.bound[m]),
-        converged=bool(settled and allowed),
-        iterations=int(best.iterations[m]),
-        updates=int(best.iterations[m]) * len(variables),
-        method="mean-field",
-        status=status if allowed else "no start reached beliefs without forbidden states",
-        residual=float(best.residual[m]),
-        free_energy=-float(best.bound[m]),
-        seconds=problem.seconds,
-    )
+    tables = FactorTables(problem.data, scores.data, ProductTables(scores.layout, best.beliefs))
+    results = []
+    for m, n_variables in enumerate(np.diff(scores.layout.instance_hubs).tolist()):
+        iterations, allowed = int(best.iterations[m]), best.bound[m] > -np.inf
+        settled, most = best.residual[m] <= options.tolerance, options.max_iterations
+        limit = f"the limit of {most} iterations" if iterations >= most else "the time limit"
+        status = "converged" if settled else f"stopped at {limit}"
+        results.append(
+            problem.result(
+                tables,
+                m,
+                best.bound[m],
+                converged=bool(settled and allowed),
+                iterations=iterations,
+                updates=iterations * n_variables,
+                method="mean-field",
+                status=status if allowed else "no start reached beliefs without forbidden states",
+                residual=float(best.residual[m]),
+            )
+        )
+    return results
 
 
 class ProductTables(HubTables):
