@@ -21,7 +21,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV
 
 import bactrian as bt
-from bactrian.estimators.pairwise import check_tables_fit
+from bactrian.estimators.pairwise import check_tables_fit, incomplete_rows
 from bactrian.inference.draw import draw_by_gibbs
 from bench_holes import simulated
 
@@ -197,15 +197,16 @@ def test_missing_states_are_filled_in(fields):
             np.testing.assert_allclose(marginals[v][m], exact, atol=1e-9)
 
 
-def test_completion_in_small_groups(fields, monkeypatch):
-    field = fields["full"]
-    holes = coupled_samples(seed=1, rows=30)
-    holes[:, [0, 3]] = -1
-    whole = field.predict(holes), field.predict_marginals(holes)
-    monkeypatch.setattr("bactrian.estimators.pairwise._CLUSTERS_AT_ONCE", 1)
-    np.testing.assert_array_equal(field.predict(holes), whole[0])
-    for one, other in zip(field.predict_marginals(holes), whole[1], strict=True):
-        np.testing.assert_allclose(one, other, atol=1e-12)
+@pytest.mark.parametrize("n_clusters", [1, 30_000, 10**9])
+def test_incomplete_rows_come_in_groups_that_cover_them(n_clusters):
+    states = coupled_samples(seed=1, rows=30)
+    states[::2, [0, 3]] = -1
+    groups = incomplete_rows(states, n_clusters)
+    assert sorted(np.concatenate([rows for rows, _, _ in groups]).tolist()) == list(range(0, 30, 2))
+    assert (len(groups) == 1) is (n_clusters == 1)
+    for rows, patterns, which in groups:
+        assert len(patterns) <= max(1, 100_000 // n_clusters)
+        np.testing.assert_array_equal(patterns[which], states[rows])
 
 
 def test_trees_are_exact_whatever_the_budget():

@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import itertools
+import pickle
 import re
 import subprocess
 import sys
@@ -24,7 +25,7 @@ from bactrian.text import (
     tokenize,
     word_shape,
 )
-from bactrian.text.features import character_ngrams
+from bactrian.text.features import Memory, character_ngrams
 
 WORDS = ["He", "lives", "in", "Rome", "in", "Italy", "."]
 POS = ["PRP", "VBZ", "IN", "NNP", "IN", "NNP", "."]
@@ -91,22 +92,22 @@ def test_equal_bundles_are_one_object():
     assert len({id(bundle) for bundle in bundles}) == len(set(bundles))
 
 
-def test_what_is_remembered_is_bounded(monkeypatch):
-    monkeypatch.setattr("bactrian.text.features._REMEMBERED", 3)
-    features = EntityFeatures()
-    tokens = features.extract(DOCUMENT)
-    assert len(features._words) <= 3
-    assert len(features._contexts) <= 3
-    assert tokens == CONLL.extract(DOCUMENT)
+def test_what_is_remembered_is_bounded():
+    made = []
+    memory = Memory(lambda key: made.append(key) or key.upper(), most=3)
+    assert [memory[key] for key in "abcbadaa"] == list("ABCBADAA")
+    assert made == list("abcda")  # the fourth made the first three forgotten
+    assert set(memory) == {"d", "a"}
+    assert not copy.deepcopy(memory)
 
 
 def test_copies_forget_and_compare_by_settings():
     features = EntityFeatures(window=2)
     features.extract(DOCUMENT)
-    again = copy.deepcopy(features)
-    assert again == features
-    assert not again._words
-    assert again.extract(DOCUMENT) == features.extract(DOCUMENT)
+    for again in (copy.deepcopy(features), pickle.loads(pickle.dumps(features))):
+        assert again == features
+        assert again.extract(DOCUMENT) == features.extract(DOCUMENT)
+        assert again.extract(DOCUMENT)[0][0] is not features.extract(DOCUMENT)[0][0]
     assert dataclasses.replace(CONLL, ngrams=6, window=9, pos=False) == SEMINARS
     assert (CONLL.ngrams, CONLL.window, CONLL.pos) == (None, 4, True)
     assert repr(features).startswith("EntityFeatures(ngrams=None, window=2, reach=1,")

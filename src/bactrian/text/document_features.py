@@ -55,7 +55,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from sys import intern
 from typing import Any, NamedTuple
 
@@ -366,9 +366,7 @@ def word_class(word: str) -> str:
     return "a" if word[:1].isalpha() else word[:1]
 
 
-def add_classes(
-    tokens: Sequence[list[Any]], document: Document, known: dict[Any, tuple[str, ...]], *, remembered: int
-) -> None:
+def add_classes(tokens: Sequence[list[Any]], document: Document, bundles: Mapping[Any, tuple[str, ...]]) -> None:
     """Append to each token the classes around it, as a bundle, and those of its line and its neighbours, as another.
 
     Parameters
@@ -377,10 +375,8 @@ def add_classes(
         Features of each token of the document, which get longer.
     document
         The document; it must know its lines.
-    known
-        Bundles by what they are made of, where those that are new are added.
-    remembered
-        Number of bundles from which ``known`` is emptied first.
+    bundles
+        What :func:`classes_around` gives, remembered.
     """
     if document.line_starts is None:
         raise ValueError(f"document {document.name!r} does not know its lines, which classes=True needs")
@@ -390,30 +386,20 @@ def add_classes(
     telling = [(), *(tuple(sorted(_TELLING.intersection(line))) for line in lines), ()]
     for n, (start, line) in enumerate(zip(borders, lines, strict=False)):
         padded = (*[_START] * _REACH, *line, *[_STOP] * _REACH)
-        shared = _remembered(("lines", *telling[n : n + 3]), known, remembered)
+        shared = bundles["lines", *telling[n : n + 3]]
         for t in range(len(line)):
-            window = _remembered(("k", padded[t : t + 2 * _REACH + 1]), known, remembered)
+            window = bundles["token", *padded[t : t + 2 * _REACH + 1]]
             tokens[start + t].extend([window, shared] if shared else [window])
 
 
-def _remembered(key: tuple[Any, ...], known: dict[Any, tuple[str, ...]], remembered: int) -> tuple[str, ...]:
-    bundle = known.get(key)
-    if bundle is None:
-        if len(known) >= remembered:
-            known.clear()
-        strings = _classes_around(key[1]) if key[0] == "k" else _of_lines(*key[1:])
-        bundle = known[key] = tuple(map(intern, strings))
-    return bundle
-
-
-def _classes_around(window: Sequence[str]) -> list[str]:
-    strings = [f"k={window[_REACH]}", f"k-1={window[_REACH - 1]}", f"k+1={window[_REACH + 1]}"]
+def classes_around(key: tuple[Any, ...]) -> tuple[str, ...]:
+    """A bundle: around a ``"token"`` from the classes of its window, or of ``"lines"`` from those of three."""
+    if key[0] == "lines":
+        _, above, own, below = key
+        named = (("line", own), ("above", above), ("below", below))
+        return tuple(intern(f"{name}-k={found}") for name, classes in named for found in classes)
+    window = key[1:]
+    found = [f"k={window[_REACH]}", f"k-1={window[_REACH - 1]}", f"k+1={window[_REACH + 1]}"]
     for first, last in _SEQUENCES:
-        name = f"k{first or ''}:{last}"
-        strings.append(f"{name}={'|'.join(window[_REACH + first : _REACH + last + 1])}")
-    return strings
-
-
-def _of_lines(above: Sequence[str], own: Sequence[str], below: Sequence[str]) -> list[str]:
-    named = (("line", own), ("above", above), ("below", below))
-    return [f"{name}-k={found}" for name, classes in named for found in classes]
+        found.append(f"k{first or ''}:{last}={'|'.join(window[_REACH + first : _REACH + last + 1])}")
+    return tuple(map(intern, found))

@@ -38,7 +38,7 @@ from sys import intern
 from typing import Any, NamedTuple
 
 from bactrian.errors import ArgumentError, check_choice, check_flag, check_number, keeper
-from bactrian.text.document_features import add_classes, add_elsewhere, add_message
+from bactrian.text.document_features import add_classes, add_elsewhere, add_message, classes_around
 from bactrian.text.documents import Document
 
 # --- templates, gazetteers and functions of one's own ---
@@ -203,13 +203,26 @@ def check_strings(name: str, value: Any) -> None:
 #: A token's features: strings, and bundles of them.
 Token = list[str | tuple[str, ...]]
 
-#: Number of word types, or of contexts, that an extractor remembers.
-_REMEMBERED = 100_000
-
 #: N-grams of words longer than the first have at most the second number of characters: their number is quadratic.
 _LONG_WORD, _LONG_WORD_NGRAMS = 40, 6
 
 _OUTSIDE = "^"
+
+
+class Memory(dict[Any, Any]):
+    """What ``make`` makes of each key, once; where there are ``most`` all are forgotten, and copies begin anew."""
+
+    def __init__(self, make: Callable[[Any], Any], most: int = 100_000) -> None:
+        self._make, self._most = make, most
+
+    def __missing__(self, key: Any) -> Any:
+        if len(self) >= self._most:
+            self.clear()
+        self[key] = made = self._make(key)
+        return made
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Memory, (self._make, self._most)
 
 
 class _Word(NamedTuple):
@@ -220,6 +233,22 @@ class _Word(NamedTuple):
     left: str
     right: str
     near: tuple[tuple[str, str], ...]  # as the word before and after, by distance
+
+
+def _context(key: tuple[str, bool, Sequence[str]]) -> tuple[str, ...]:
+    """Values around the middle one, one by one, and the sequences of two and three around it."""
+    letter, own, values = key
+    reach = len(values) // 2
+    before, here, after = values[reach - 1 : reach + 2]
+    strings = [f"{letter}={here}"] if own else []
+    for d in range(1, reach + 1):
+        strings += [f"{letter}-{d}={values[reach - d]}", f"{letter}+{d}={values[reach + d]}"]
+    strings += [
+        f"{letter}-1:0={before}|{here}",
+        f"{letter}:1={here}|{after}",
+        f"{letter}-1:1={before}|{here}|{after}",
+    ]
+    return tuple(map(intern, strings))
 
 
 @dataclass(frozen=True)
@@ -291,8 +320,9 @@ class EntityFeatures:
     own: Sequence[str] = ()
     _lines: list[TemplateLine] = field(default_factory=list, init=False, repr=False, compare=False)
     _gazetteers: Gazetteers | None = field(default=None, init=False, repr=False, compare=False)
-    _words: dict[str, _Word] = field(default_factory=dict, init=False, repr=False, compare=False)
-    _contexts: dict[Any, tuple[str, ...]] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _words: Mapping[str, _Word] = field(init=False, repr=False, compare=False)
+    _contexts: Mapping[Any, tuple[str, ...]] = field(init=False, repr=False, compare=False)
+    _classes: Mapping[Any, tuple[str, ...]] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for name in ("ngrams", "window", "reach"):
@@ -308,6 +338,8 @@ class EntityFeatures:
             raise ArgumentError("gazetteers", f"must be lists of names by name, found {self.gazetteers!r:.80}")
         for name, entries in self.gazetteers.items():
             check_strings(f"gazetteers.{name}", entries)
+        for name, make in (("_words", self._made), ("_contexts", _context), ("_classes", classes_around)):
+            object.__setattr__(self, name, Memory(make))
         self._lines.extend(parse_template(self.template))
         if self.gazetteers:
             object.__setattr__(self, "_gazetteers", Gazetteers(self.gazetteers))
@@ -325,17 +357,13 @@ class EntityFeatures:
         """A column that a document lacks, or None."""
         return next((name for name in self.needed_columns if name not in document.columns), None)
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Leave what is remembered behind."""
-        return {**self.__dict__, "_words": {}, "_contexts": {}}
-
     def extract(self, document: Document) -> list[Token]:
         """The features of each token of a document."""
         missing = self.missing_column(document)
         if missing is not None:
             without = "; EntityFeatures(pos=False) does without" if missing == "pos" else ""
             raise ValueError(f"document {document.name!r} has no column {missing!r}{without}")
-        words = [self._word(word) for word in document.words]
+        words = [self._words[word] for word in document.words]
         tokens: list[Token] = [[word.bundle] for word in words]
         borders = [*document.sentence_starts.tolist(), len(words)]
         for start, stop in itertools.pairwise(borders):
@@ -363,33 +391,28 @@ class EntityFeatures:
         if self.lines:
             self._add_lines(tokens, document)
         if self.elsewhere:
-            add_elsewhere(tokens, document, lambda word: self._word(word).shape, pos=self.pos)
+            add_elsewhere(tokens, document, lambda word: self._words[word].shape, pos=self.pos)
         if self.message:
             add_message(tokens, document)
         if self.classes:
-            add_classes(tokens, document, self._contexts, remembered=_REMEMBERED)
+            add_classes(tokens, document, self._classes)
         return tokens
 
     def extract_many(self, documents: Iterable[Document]) -> Iterator[list[Token]]:
         """The features of each document, as they come."""
         return map(self.extract, documents)
 
-    def _word(self, word: str) -> _Word:
-        known = self._words.get(word)
-        if known is None:
-            if len(self._words) >= _REMEMBERED:
-                self._words.clear()
-            shape = word_shape(word)
-            strings = [f"word={word}"]
-            if self.lowercase:
-                strings.append(f"l={word.lower()}")
-            if self.shapes:
-                strings.append(f"s={shape}")
-            strings += character_ngrams(word, self.ngrams)
-            near = tuple((intern(f"w-{d}={word}"), intern(f"w+{d}={word}")) for d in range(1, self.reach + 1))
-            # Interned: words share most of their n-grams, and equal strings that are one object compare faster.
-            known = self._words[word] = _Word(tuple(map(intern, strings)), shape, f"<={word}", f">={word}", near)
-        return known
+    def _made(self, word: str) -> _Word:
+        shape = word_shape(word)
+        strings = [f"word={word}"]
+        if self.lowercase:
+            strings.append(f"l={word.lower()}")
+        if self.shapes:
+            strings.append(f"s={shape}")
+        strings += character_ngrams(word, self.ngrams)
+        near = tuple((intern(f"w-{d}={word}"), intern(f"w+{d}={word}")) for d in range(1, self.reach + 1))
+        # Interned: words share most of their n-grams, and equal strings that are one object compare faster.
+        return _Word(tuple(map(intern, strings)), shape, f"<={word}", f">={word}", near)
 
     def _add_neighbours(self, rows: Sequence[Token], words: Sequence[_Word]) -> None:
         for d in range(self.reach):
@@ -408,13 +431,7 @@ class EntityFeatures:
         reach = max(self.reach, 1)
         padded = (*[_OUTSIDE] * reach, *values, *[_OUTSIDE] * reach)
         for t, row in enumerate(rows):
-            key = (letter, padded[t : t + 2 * reach + 1])
-            bundle = self._contexts.get(key)
-            if bundle is None:
-                if len(self._contexts) >= _REMEMBERED:
-                    self._contexts.clear()
-                bundle = self._contexts[key] = _context(key[1], reach, letter, own)
-            row.append(bundle)
+            row.append(self._contexts[letter, own, padded[t : t + 2 * reach + 1]])
 
     def _add_windows(self, rows: Sequence[Token], words: Sequence[_Word]) -> None:
         size = self.window
@@ -522,20 +539,6 @@ def _layout(document: Document, start: int) -> list[str]:
     above = document.text[int(document.stops[start - 1]) if start else 0 : place]
     strings = [f"indent={min(indent // 8, 4)}"]
     return [*strings, "after-gap"] if above.count("\n") > 1 else strings
-
-
-def _context(values: Sequence[str], reach: int, letter: str, own: bool) -> tuple[str, ...]:
-    """Values around the middle one, one by one, and the sequences of two and three around it."""
-    before, here, after = values[reach - 1 : reach + 2]
-    strings = [f"{letter}={here}"] if own else []
-    for d in range(1, reach + 1):
-        strings += [f"{letter}-{d}={values[reach - d]}", f"{letter}+{d}={values[reach + d]}"]
-    strings += [
-        f"{letter}-1:0={before}|{here}",
-        f"{letter}:1={here}|{after}",
-        f"{letter}-1:1={before}|{here}|{after}",
-    ]
-    return tuple(map(intern, strings))
 
 
 # --- in words ---
