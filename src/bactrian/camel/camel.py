@@ -19,7 +19,7 @@ from bactrian.camel.joint import Alternating, Joint
 from bactrian.camel.linearisation import Linearisation
 from bactrian.camel.messages import MessageTables
 from bactrian.camel.parts import Vector
-from bactrian.camel.profiled import Profiled
+from bactrian.camel.profiled import Profiled, ProfiledObjective
 from bactrian.camel.run import InnerSolver, Run, Settings
 from bactrian.camel.schedule import SCHEDULE
 from bactrian.engines.numba.threads import Workers
@@ -192,6 +192,10 @@ class Camel:
         """The linearisation of a dual's sepset entropies."""
         extrapolate = None if self.tight else Anderson(dual.communicator.add_up).next
         return Linearisation(dual, self.share, extrapolate)
+
+    def objective(self, dual: Dual, run: Run) -> ProfiledObjective:
+        """A dual as a function of the weights alone; where it is solved once, the accuracy follows the gap down."""
+        return ProfiledObjective(dual, accuracy=run.accuracy if dual.relinearises else SCHEDULE.loosest)
 
     def carving(self, data: PackedData, settings: Settings) -> Carving:
         """Counting numbers of packed data under this learner's entropy."""

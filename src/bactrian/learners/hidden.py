@@ -19,6 +19,7 @@ the free dual is relinearised, and the clamped one is Bethe's as it is.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -36,7 +37,7 @@ from bactrian.graphs.conditioning import Conditioned, conditioned
 from bactrian.graphs.junction import JunctionData, on_junction_trees
 from bactrian.graphs.packed import PackedData
 from bactrian.graphs.scores import RememberedScores
-from bactrian.learners.likelihood import Likelihood, is_forest
+from bactrian.learners.likelihood import Likelihood
 from bactrian.learners.shared_rows import SharedRows
 from bactrian.solvers.solution import Solution
 
@@ -100,32 +101,29 @@ class Hidden:
         if settings.state is not None:
             dual.take_up(settings.state)
         seen = _clamped_dual(dual, models.clamped, _numbers(models, carving), run)
-        accuracy = run.accuracy if dual.relinearises else SCHEDULE.loosest  # follows the gap down
-        objective = ProfiledObjective(seen, accuracy=accuracy)
-        inner = _ProfiledDifference(dual, run, _Difference(ProfiledObjective(dual, accuracy=accuracy), objective))
+        inner = _ProfiledDifference(dual, run, _Difference(learner.objective(dual, run), learner.objective(seen, run)))
         weights, status = learner.relinearise(run, inner, learner.linearisation(dual), run.initial_weights())
         return run.finish(inner, weights, status)
 
 
 def _likelihood(learner: Likelihood, data: PackedData, run: Run, workers: Workers) -> Solution:
     """Fit the weights by a likelihood."""
-    exact, carve, holes = learner.inference == "exact", learner.carving(run.settings), data.holes
-    junction: JunctionData | None = None
+    exact, settings, holes = learner.inference == "exact", run.settings, data.holes
     seen: Any = None
+    trees: JunctionData | None = None
     if exact and data.generative and holes is not None:
         free = replace(data, scores=RememberedScores(data.scores, data.layout), holes=None, empirical=holes.complete)
-        junction = on_junction_trees(free)
-        seen = SharedRows(junction, holes, workers)
+        trees = on_junction_trees(free)
+        seen = SharedRows(trees, holes, workers)
     if seen is None or not seen.fits:
-        seen, models = None, conditioned(data)
-        free, clamped = models.free, models.clamped
-        junction = on_junction_trees(free) if exact and not is_forest(free) else None
-    elif is_forest(free):
-        junction = None
-    dual = Dual(free if junction is None else junction.packed, carve, run.settings.prior, workers)
+        seen, models, trees = None, conditioned(data), None
+        free = models.free
+    junction = learner.junction(free, trees)
+    packed, carve = free if junction is None else junction.packed, partial(learner.carving, settings=settings)
+    dual = Dual(packed, carve, settings.prior, workers)
     if seen is None:
-        if exact:
-            clamped = clamped if is_forest(clamped) else on_junction_trees(clamped).packed
+        trees = learner.junction(models.clamped)
+        clamped = models.clamped if trees is None else trees.packed
         numbers = carve(clamped) if exact else _numbers(models, dual.part.carving)
         seen = learner.objective(_clamped_dual(dual, clamped, numbers, run), run)
     return run.solve(_ProfiledDifference(dual, run, _Difference(learner.objective(dual, run), seen)), junction)
@@ -153,6 +151,7 @@ class _Difference:
 
     def __init__(self, free: Any, clamped: Any) -> None:
         self._free, self._clamped = free, clamped
+        self.accuracy = free.accuracy  # of both
         self.last: Evaluation | None = None
         self.weights: Any = None  # of the last evaluation
         self.sweeps = 0

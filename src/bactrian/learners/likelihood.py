@@ -13,14 +13,14 @@ little: such evaluations are counted.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from bactrian.arrays import Floats
 from bactrian.camel.dual import Dual
-from bactrian.camel.entropy import carve
-from bactrian.camel.parts import Carve
+from bactrian.camel.entropy import Carving, carve
 from bactrian.camel.profiled import Profiled, ProfiledObjective
 from bactrian.camel.run import Run, Settings
 from bactrian.camel.schedule import SCHEDULE
@@ -28,7 +28,7 @@ from bactrian.camel.units import Units
 from bactrian.engines.numba.schedules import CONVERGED
 from bactrian.engines.numba.threads import Deadline, Workers
 from bactrian.errors import check_choice, check_number
-from bactrian.graphs.junction import on_junction_trees
+from bactrian.graphs.junction import JunctionData, on_junction_trees
 from bactrian.graphs.packed import PackedData
 from bactrian.graphs.scores import StructuredScores
 from bactrian.inference.propagation import settle
@@ -74,27 +74,32 @@ class Likelihood:
 
     def learn(self, data: Any, settings: Settings, workers: Workers) -> Solution:
         """Fit the weights of packed data."""
-        junction = None
-        if self.inference != "exact":
-            if not data.in_memory:
-                raise ValueError(f"{self.name} does not learn from a folder of packed data; {_ADVICE}")
-        elif data.in_memory and not is_forest(data):
-            junction = on_junction_trees(data)
-            data = junction.packed
-        run = Run(settings, data, self.name)
-        dual = Dual(data, self.carving(settings), settings.prior, workers, communicator=settings.communicator)
+        if not (data.in_memory or self.inference == "exact"):
+            raise ValueError(f"{self.name} does not learn from a folder of packed data; {_ADVICE}")
+        junction = self.junction(data) if data.in_memory else None
+        data = data if junction is None else junction.packed
+        run, communicator = Run(settings, data, self.name), settings.communicator
+        carving = partial(self.carving, settings=settings)
+        dual = Dual(data, carving, settings.prior, workers, communicator=communicator)
         if not (data.in_memory or dual.is_forest):
             raise ValueError(f"exact does not learn graphs with loops from a folder of packed data; {_ADVICE}")
         units = None
-        alone = self.inference == "exact" and data.in_memory and settings.communicator.size == 1
+        alone = self.inference == "exact" and data.in_memory and communicator.size == 1
         if alone and isinstance(data.scores, StructuredScores) and not settings.prior.l1:
             units = Units(data, settings.prior, run.initial_weights(), workers)
         return run.solve(Profiled(dual, run, self.objective(dual, run), units), junction)
 
-    def carving(self, settings: Settings) -> Carve:
-        """The counting numbers under which messages are passed, of any data."""
+    def junction(self, data: PackedData, trees: JunctionData | None = None) -> JunctionData | None:
+        """The junction trees on which messages are passed, ``trees`` where they are known.
+
+        None where messages are passed on the data's own graphs.
+        """
+        return None if self.inference != "exact" or _is_forest(data) else trees or on_junction_trees(data)
+
+    def carving(self, data: PackedData, settings: Settings) -> Carving:
+        """The counting numbers under which messages are passed."""
         entropy = "bethe" if self.inference in ("exact", "lbp") else self.inference
-        return lambda data: carve(data, entropy, settings.seed, settings.deadline).whole
+        return carve(data, entropy, settings.seed, settings.deadline).whole
 
     def objective(self, dual: Dual, run: Run) -> ProfiledObjective:
         """A dual as a function of the weights alone, its messages passed as this learner does."""
@@ -111,7 +116,7 @@ class Likelihood:
         )
 
 
-def is_forest(data: PackedData) -> bool:
+def _is_forest(data: PackedData) -> bool:
     """Whether two sweeps are exact; no message tells a cluster without links what others say of its variables."""
     has_links = (np.diff(data.layout.cluster_links) > 0).all()
     return bool(data.layout.instance_is_tree.all() and has_links and not data.hub_virtual.any())
