@@ -222,23 +222,22 @@ def decode(
         raise contradiction(int(m), not single, observed)
     _warn_forbidden(found, method)
     optimal = certified(found)
-    results = [_decoding(scores, found, bool(optimal[m]), m, method) for m in range(data.layout.n_instances)]
+    hubs = scores.layout.instance_hubs
+    results = [
+        Decoding(
+            assignment=found.states[hubs[m] : hubs[m + 1]].copy(),
+            score=float(found.score[m]),
+            bound=None if found.bound[m] == np.inf else float(found.bound[m]),
+            optimal=bool(optimal[m]),
+            converged=bool(found.converged[m]),
+            iterations=int(found.iterations[m]),
+            method=method,
+        )
+        for m in range(data.layout.n_instances)
+    ]
     if return_result:
         return results[0] if single else results
     return results[0].assignment if single else [result.assignment for result in results]
-
-
-def _decoding(scores: FactorScores, found: Assignments, optimal: bool, m: int, method: str) -> Decoding:
-    first, last = scores.layout.instance_hubs[m : m + 2]
-    return Decoding(
-        assignment=found.states[first:last].copy(),
-        score=float(found.score[m]),
-        bound=None if found.bound[m] == np.inf else float(found.bound[m]),
-        optimal=optimal,
-        converged=bool(found.converged[m]),
-        iterations=int(found.iterations[m]),
-        method=method,
-    )
 
 
 def _modes(scores: FactorScores, results: Sequence[InferenceResult]) -> Assignments:

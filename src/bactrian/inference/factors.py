@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bactrian.arrays import Bools, Floats, Ints
+from bactrian.engines.numba.assignments import ScoreArrays
 from bactrian.engines.numba.layout import Layout
 from bactrian.engines.numba.threads import Workers
 from bactrian.graphs.graph import ClusterGraph
@@ -82,6 +83,11 @@ class FactorScores:
     def layout(self) -> Layout:
         """The factor graph's layout."""
         return self.data.layout
+
+    @property
+    def arrays(self) -> ScoreArrays:
+        """What array routines read."""
+        return ScoreArrays(self.entries, self.hubs, self.strides)
 
 
 def factor_scores(data: PackedData, weights: Floats, evidence: Sequence[Evidence], workers: Workers) -> FactorScores:

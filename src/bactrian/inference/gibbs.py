@@ -13,7 +13,6 @@ from math import isqrt
 import numpy as np
 
 from bactrian.arrays import Floats, Ints
-from bactrian.engines.numba.assignments import ScoreArrays
 from bactrian.engines.numba.blocks import Blocks, build_blocks
 from bactrian.engines.numba.gibbs import Chain, Draws, Words, new_states, run_chain, start_chain
 from bactrian.engines.numba.layout import Layout
@@ -149,7 +148,7 @@ class Chains:
     def __init__(self, scores: FactorScores, blocks: Blocks, n_chains: int, seed: int) -> None:
         layout = scores.layout
         self._scores, self._blocks, self._n_chains = scores, blocks, n_chains
-        self._kernel_scores = ScoreArrays(scores.entries, scores.hubs, scores.strides)
+        self._kernel_scores = scores.arrays
         sizes = np.diff(layout.table_offset)[layout.cluster_table]
         self.cluster_start = pointer(sizes)
         self.states = np.zeros((n_chains, layout.n_hubs), dtype=np.int64)

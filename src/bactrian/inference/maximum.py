@@ -289,7 +289,7 @@ def _lower(scores: FactorScores, workers: Workers, found: Assignments) -> None:
     if not active.any():
         return
     tolerance = _tie_tolerances(scores)
-    parts = ScoreArrays(scores.entries, scores.hubs, scores.strides)
+    parts = scores.arrays
     workers.run(
         lambda _, first, last: lower_instances(scores.layout, parts, found.states, active, tolerance, first, last),
         scores.data.blocks,
@@ -312,8 +312,7 @@ def _try_cliques(scores: FactorScores, found: Assignments, chosen: Bools, worker
 def _search_parts(scores: FactorScores) -> tuple[Layout, ScoreArrays, Blocks, Floats]:
     """The first fields of a search, with multipliers at 0."""
     layout = scores.layout
-    blocks = build_blocks(layout, scores.hubs, _LARGEST_PAIR)
-    return layout, ScoreArrays(scores.entries, scores.hubs, scores.strides), blocks, np.zeros(layout.n_link_states)
+    return layout, scores.arrays, build_blocks(layout, scores.hubs, _LARGEST_PAIR), np.zeros(layout.n_link_states)
 
 
 def _max_product(scores: FactorScores, tolerance: float, max_iterations: int, damping: float) -> Run:
@@ -326,7 +325,7 @@ def _max_product(scores: FactorScores, tolerance: float, max_iterations: int, da
 
 
 def _score(scores: FactorScores, states: Ints, m: int) -> float:
-    return float(joint_score(scores.layout, scores.entries, scores.hubs, scores.strides, states, m))
+    return float(joint_score(scores.layout, scores.arrays, states, m))
 
 
 def _tie_tolerances(scores: FactorScores) -> Floats:

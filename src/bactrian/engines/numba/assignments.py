@@ -13,6 +13,16 @@ from bactrian.engines.numba.layout import Layout
 from bactrian.engines.numba.tables import largest_sizes
 
 Scratch = tuple[Floats, Floats, Floats, Floats]
+#: Work space of :func:`climb_blocks`: scores of variables, choices of children, states of a variable.
+Climber = tuple[Floats, Ints, Floats]
+
+
+class ScoreArrays(NamedTuple):
+    """Scores of a factor graph."""
+
+    entries: Floats  #: (n_entries,) tables
+    hubs: Floats  #: (n_hub_states,) scores of variables
+    strides: Ints  #: (L,) stride of a link's variable in its cluster's table
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -133,17 +143,17 @@ def update_star(
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def joint_score(layout: Layout, entries: Floats, hub_scores: Floats, strides: Ints, states: Ints, m: int) -> float:
+def joint_score(layout: Layout, scores: ScoreArrays, states: Ints, m: int) -> float:
     """Joint log score of one instance's assignment on a factor graph; ``states`` has one entry per hub."""
     total = 0.0
     for hub in range(layout.instance_hubs[m], layout.instance_hubs[m + 1]):
-        total += hub_scores[layout.hub_offset[hub] + states[hub]]
+        total += scores.hubs[layout.hub_offset[hub] + states[hub]]
     for cluster in range(layout.instance_clusters[m], layout.instance_clusters[m + 1]):
         index = layout.table_offset[layout.cluster_table[cluster]]
         for position in range(layout.cluster_links[cluster], layout.cluster_links[cluster + 1]):
             link = layout.cluster_link[position]
-            index += strides[link] * states[layout.link_hub[link]]
-        total += entries[index]
+            index += scores.strides[link] * states[layout.link_hub[link]]
+        total += scores.entries[index]
     return total
 
 
@@ -159,34 +169,17 @@ def first_best(values: Floats, size: int) -> int:
     return 0
 
 
-#: Work space of :func:`climb_blocks`: scores of variables, choices of children, states of a variable.
-Climber = tuple[Floats, Ints, Floats]
-
-
-class ScoreArrays(NamedTuple):
-    """Scores of a factor graph."""
-
-    entries: Floats  #: (n_entries,) tables
-    hubs: Floats  #: (n_hub_states,) scores of variables
-    strides: Ints  #: (L,) stride of a link's variable in its cluster's table
-
-
 @njit(cache=True, nogil=True, error_model="numpy")
 def add_conditional(
-    layout: Layout, entries: Floats, strides: Ints, states: Ints, link: int, out: Floats, forbidden: Floats
+    layout: Layout, scores: ScoreArrays, states: Ints, link: int, out: Floats, forbidden: Floats
 ) -> None:
     """Add a cluster's scores, with its other variables fixed, to ``out`` over the states of a link's hub.
 
     Forbidden entries are counted in ``forbidden`` and add nothing to ``out``.
     """
-    cluster = layout.link_cluster[link]
-    index = layout.table_offset[layout.cluster_table[cluster]]
-    for position in range(layout.cluster_links[cluster], layout.cluster_links[cluster + 1]):
-        other = layout.cluster_link[position]
-        if other != link:
-            index += strides[other] * states[layout.link_hub[other]]
+    index = conditional_start(layout, scores.strides, states, link, -1)
     for k in range(layout.link_offset[link + 1] - layout.link_offset[link]):
-        score = entries[index + strides[link] * k]
+        score = scores.entries[index + scores.strides[link] * k]
         if score == -np.inf:
             forbidden[k] += 1.0
         else:
@@ -237,9 +230,7 @@ def assign_greedily(
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def climb(
-    layout: Layout, entries: Floats, hub_scores: Floats, strides: Ints, states: Ints, m: int, sweeps: int, work: Scratch
-) -> None:
+def climb(layout: Layout, scores: ScoreArrays, states: Ints, m: int, sweeps: int, work: Scratch) -> None:
     """Improve an assignment one variable at a time until no change helps (iterated conditional modes, Besag 1986).
 
     Fewer forbidden entries count before a better score, so that it climbs towards what is allowed at all.
@@ -251,13 +242,13 @@ def climb(
             start = layout.hub_offset[hub]
             size = layout.hub_offset[hub + 1] - start
             for x in range(size):
-                total[x] = hub_scores[start + x]
+                total[x] = scores.hubs[start + x]
                 forbidden[x] = 0.0
                 if total[x] == -np.inf:
                     total[x] = 0.0
                     forbidden[x] = np.inf
             for link in range(layout.hub_links[hub], layout.hub_links[hub + 1]):
-                add_conditional(layout, entries, strides, states, link, total, forbidden)
+                add_conditional(layout, scores, states, link, total, forbidden)
             best = states[hub]
             for x in range(size):
                 gain = total[x] - total[best]
@@ -280,11 +271,11 @@ def climb_blocks(
     The blocks are forests of pairs (:mod:`bactrian.engines.numba.blocks`), so that many variables move together.
     """
     first, last = blocks.instance_blocks[m], blocks.instance_blocks[m + 1]
-    score = joint_score(layout, scores.entries, scores.hubs, scores.strides, states, m)
+    score = joint_score(layout, scores, states, m)
     for _ in range(sweeps):
         for number in range(first, last):
             _maximise_block(layout, scores, blocks, number, states, climber)
-        improved = joint_score(layout, scores.entries, scores.hubs, scores.strides, states, m)
+        improved = joint_score(layout, scores, states, m)
         if improved <= score + 1e-12 * max(1.0, abs(score)):
             return
         score = improved
@@ -305,7 +296,7 @@ def _maximise_block(
             forbidden[x] = 0.0
         for link in range(layout.hub_links[hub], layout.hub_links[hub + 1]):
             if not blocks.inside[link]:
-                add_conditional(layout, scores.entries, scores.strides, states, link, local[start:], forbidden)
+                add_conditional(layout, scores, states, link, local[start:], forbidden)
         for x in range(size):
             if forbidden[x] > 0.0:
                 local[start + x] = -np.inf
@@ -388,7 +379,7 @@ def _score_states(
         total[k] = 0.0 if impossible else scores.hubs[k]
         forbidden[k] = 1.0 if impossible else 0.0
     for link in range(layout.hub_links[hub], layout.hub_links[hub + 1]):
-        add_conditional(layout, scores.entries, scores.strides, states, link, total[start:stop], forbidden[start:stop])
+        add_conditional(layout, scores, states, link, total[start:stop], forbidden[start:stop])
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

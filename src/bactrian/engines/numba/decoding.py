@@ -101,11 +101,11 @@ def _round(search: Search, trial: Ints, m: int, work: Scratch, climber: Climber)
     """Round the multipliers to an assignment and keep it if it is the best so far."""
     layout, scores, blocks, multipliers, found, _ = search
     assign_greedily(layout, scores.entries, scores.hubs, multipliers, trial, m, work)
-    climb(layout, scores.entries, scores.hubs, scores.strides, trial, m, _CLIMBS, work)
-    score = joint_score(layout, scores.entries, scores.hubs, scores.strides, trial, m)
+    climb(layout, scores, trial, m, _CLIMBS, work)
+    score = joint_score(layout, scores, trial, m)
     if score > -np.inf:
         climb_blocks(layout, scores, blocks, trial, m, _CLIMBS, climber)
-    score = joint_score(layout, scores.entries, scores.hubs, scores.strides, trial, m)
+    score = joint_score(layout, scores, trial, m)
     if score > found.score[m] or found.score[m] == -np.inf:
         found.score[m] = score
         for hub in range(layout.instance_hubs[m], layout.instance_hubs[m + 1]):

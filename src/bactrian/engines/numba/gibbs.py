@@ -193,10 +193,10 @@ def start_chain(chain: Chain, max_sweeps: int) -> bool:
                     states[hub] = k - start
                 left -= 1
     for sweep in range(max_sweeps):
-        if joint_score(layout, scores.entries, scores.hubs, scores.strides, states, m) > -np.inf:
+        if joint_score(layout, scores, states, m) > -np.inf:
             return True
         _sweep(chain, -5.0 * (sweep + 1), False)
-    return bool(joint_score(layout, scores.entries, scores.hubs, scores.strides, states, m) > -np.inf)
+    return bool(joint_score(layout, scores, states, m) > -np.inf)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
