@@ -13,6 +13,7 @@ import numpy as np
 from bactrian.arrays import Bools, Floats, Ints
 from bactrian.compiling import njit
 from bactrian.engines.numba.layout import Layout
+from bactrian.engines.numba.orders import root_of
 
 
 class Blocks(NamedTuple):
@@ -38,7 +39,7 @@ def build_blocks(layout: Layout, hub_scores: Floats, largest_pair: int) -> Block
     order = np.empty(n, np.int64)
     up_link, down_link = np.full(n, -1, np.int64), np.full(n, -1, np.int64)
     inside = np.zeros(layout.link_hub.size, np.bool_)
-    root, met = np.arange(n), np.full(n, -1, np.int64)
+    parent, met = np.full(n, -1, np.int64), np.full(n, -1, np.int64)
     bounds = np.zeros(n + 1, np.int64)
     instance_blocks = np.zeros(layout.instance_hubs.size, np.int64)
     n_blocks, filled = 0, 0
@@ -62,9 +63,9 @@ def build_blocks(layout: Layout, hub_scores: Floats, largest_pair: int) -> Block
             kept = 0
             for i in range(n_left):
                 hub = left[i]
-                if _fits(layout, block, root, met, hub, n_blocks, largest_pair):
+                if _fits(layout, block, parent, met, hub, n_blocks, largest_pair):
                     block[hub] = n_blocks
-                    _join(layout, block, root, hub, n_blocks)
+                    _join(layout, block, parent, hub, n_blocks)
                 else:
                     left[kept] = hub
                     kept += 1
@@ -77,15 +78,7 @@ def build_blocks(layout: Layout, hub_scores: Floats, largest_pair: int) -> Block
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _find(root: Ints, hub: int) -> int:
-    while root[hub] != hub:
-        root[hub] = root[root[hub]]
-        hub = root[hub]
-    return hub
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def _fits(layout: Layout, block: Ints, root: Ints, met: Ints, hub: int, number: int, largest_pair: int) -> bool:
+def _fits(layout: Layout, block: Ints, parent: Ints, met: Ints, hub: int, number: int, largest_pair: int) -> bool:
     size = layout.hub_offset[hub + 1] - layout.hub_offset[hub]
     stamp = number * block.size + hub
     for link in range(layout.hub_links[hub], layout.hub_links[hub + 1]):
@@ -94,7 +87,7 @@ def _fits(layout: Layout, block: Ints, root: Ints, met: Ints, hub: int, number: 
         for position in range(layout.cluster_links[cluster], layout.cluster_links[cluster + 1]):
             other = layout.link_hub[layout.cluster_link[position]]
             if other != hub and block[other] == number:
-                tree = _find(root, other)
+                tree = root_of(parent, other)
                 members += 1
                 pair = size * (layout.hub_offset[other + 1] - layout.hub_offset[other])
                 if members > 1 or met[tree] == stamp or pair > largest_pair:
@@ -104,13 +97,13 @@ def _fits(layout: Layout, block: Ints, root: Ints, met: Ints, hub: int, number: 
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _join(layout: Layout, block: Ints, root: Ints, hub: int, number: int) -> None:
+def _join(layout: Layout, block: Ints, parent: Ints, hub: int, number: int) -> None:
     for link in range(layout.hub_links[hub], layout.hub_links[hub + 1]):
         cluster = layout.link_cluster[link]
         for position in range(layout.cluster_links[cluster], layout.cluster_links[cluster + 1]):
             other = layout.link_hub[layout.cluster_link[position]]
             if other != hub and block[other] == number:
-                root[_find(root, other)] = _find(root, hub)
+                parent[root_of(parent, other)] = root_of(parent, hub)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

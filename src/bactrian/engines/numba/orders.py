@@ -90,7 +90,7 @@ def greedy_colours(pointer: Ints, neighbours: Ints) -> Ints:
 
 
 @njit(cache=True, nogil=True)
-def _root(parent: Ints, node: int) -> int:
+def root_of(parent: Ints, node: int) -> int:
     """Root of a node's component; a root has minus the size of its component for a parent."""
     root = node
     while parent[root] >= 0:
@@ -105,7 +105,7 @@ def _joins(ends: Ints, first: int, last: int, parent: Ints, roots: Ints) -> bool
     """Add an item to the forest where it closes no cycle: its ends ``first:last`` are in components of their own."""
     largest = 0
     for position in range(first, last):
-        root = _root(parent, ends[position])
+        root = root_of(parent, ends[position])
         for earlier in range(position - first):
             if roots[earlier] == root:
                 return False
