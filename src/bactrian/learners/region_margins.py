@@ -22,7 +22,17 @@ import numpy as np
 
 from bactrian.arrays import Bools, Floats, Ints
 from bactrian.camel.parts import make_memory
-from bactrian.engines.numba.noisy_tables import EXACT, FIXED, NOISY, Cells, Regions, evaluate_tables, gather, spread
+from bactrian.engines.numba.noisy_tables import (
+    EXACT,
+    FIXED,
+    NOISY,
+    Cells,
+    Hubs,
+    Regions,
+    evaluate_tables,
+    gather,
+    spread,
+)
 from bactrian.engines.numba.threads import Deadline, Workers, balanced_blocks
 from bactrian.graphs.graph import ClusterGraph
 from bactrian.graphs.packing import projection_map
@@ -202,23 +212,20 @@ class _RegionDual:
 
     def value_and_gradient(self, x: Floats) -> tuple[float, Floats]:
         """D and its gradient in x."""
-        regions, cells, scale, slope = self._regions, self.cells, self._scale, np.empty_like(x)
-        hub, number = self.theta + self._forbidding, self._kept
+        regions, slope, scores = self._regions, np.empty_like(x), self.theta + self._forbidding
+        between = Hubs(self._kept, self._scale, self.multipliers, self.marginal, self.hub_beliefs)
         tables = np.zeros(self._tables.size - 1)
         hubs = np.zeros((self._hubs.size - 1, 2))
         self.evaluations += 1
 
         def set_multipliers(_: int, first: int, last: int) -> None:
-            spread(regions, number, hub, scale, x, self.multipliers, first, last)
+            spread(regions, between, scores, x, first, last)
 
         def set_beliefs(b: int, first: int, last: int) -> None:
-            tables[b] = evaluate_tables(regions, cells, self._total, self.multipliers, self.marginal, first, last)
+            tables[b] = evaluate_tables(regions, self.cells, between, self._total, first, last)
 
         def set_slope(b: int, first: int, last: int) -> None:
-            hubs[b] = gather(
-                regions, number, hub, scale, self._total, self.multipliers, self.marginal, self.hub_beliefs, slope,
-                first, last,
-            )  # fmt: skip
+            hubs[b] = gather(regions, between, scores, self._total, slope, first, last)
 
         self._workers.run(set_multipliers, self._hubs)
         self._workers.run(set_beliefs, self._tables)

@@ -54,11 +54,20 @@ class Cells(NamedTuple):
     beliefs: Floats
 
 
+class Hubs(NamedTuple):
+    """What hubs add to the dual, and what passes between them and the tables."""
+
+    number: Floats  #: (H,) counting numbers that are kept
+    scale: Floats  #: (n_link_states,) what x is multiplied by
+    multipliers: Floats  #: (n_link_states,)
+    marginal: Floats  #: (n_link_states,) of the link's table
+    beliefs: Floats  #: (n_hub_states,)
+
+
 @njit(cache=True, nogil=True, error_model="numpy")
-def evaluate_tables(
-    regions: Regions, cells: Cells, total: float, multipliers: Floats, marginal: Floats, first: int, last: int
-) -> float:
+def evaluate_tables(regions: Regions, cells: Cells, hubs: Hubs, total: float, first: int, last: int) -> float:
     """Beliefs of tables ``first:last`` and their marginals on links; returns the sum of psi but for constants."""
+    multipliers, marginal = hubs.multipliers, hubs.marginal
     table_offset, table_links, table_link = regions.table_offset, regions.table_links, regions.table_link
     link_offset, link_projection, projection = regions.link_offset, regions.link_projection, regions.projection
     largest = 1
@@ -143,17 +152,9 @@ def _solve(scores: Floats, precision: Floats, v: Floats, counts: Floats, total: 
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def spread(
-    regions: Regions,
-    number: Floats,
-    scores: Floats,
-    scale: Floats,
-    x: Floats,
-    multipliers: Floats,
-    first: int,
-    last: int,
-) -> None:
+def spread(regions: Regions, hubs: Hubs, scores: Floats, x: Floats, first: int, last: int) -> None:
     """Multipliers scale * x of hubs ``first:last``; those of hubs of number 0 are shifted to add up to its scores."""
+    number, scale, multipliers = hubs.number, hubs.scale, hubs.multipliers
     for hub in range(first, last):
         begin, end = regions.hub_links[hub], regions.hub_links[hub + 1]
         for s in range(regions.hub_offset[hub + 1] - regions.hub_offset[hub]):
@@ -172,19 +173,10 @@ def spread(
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def gather(
-    regions: Regions,
-    number: Floats,
-    scores: Floats,
-    scale: Floats,
-    total: float,
-    multipliers: Floats,
-    marginal: Floats,
-    beliefs: Floats,
-    slope: Floats,
-    first: int,
-    last: int,
+    regions: Regions, hubs: Hubs, scores: Floats, total: float, slope: Floats, first: int, last: int
 ) -> tuple[float, float]:
     """Beliefs of hubs and the gradient in x; returns the hubs' part of the dual and the largest disagreement."""
+    number, scale, multipliers, marginal, beliefs = hubs
     value, violation = 0.0, 0.0
     for hub in range(first, last):
         begin, end = regions.hub_links[hub], regions.hub_links[hub + 1]
