@@ -52,7 +52,7 @@ _LEAN = COMPILED and numba.version_info[:2] < _UNTRIED
 #: Entries of arrays that a :func:`setup` goes through as Python in all, which take what loading it compiled would.
 _LITTLE = 3_000
 #: Seconds of compiling after which a line says what is happening.
-_SILENT = 2.0
+SILENCE = 2.0
 
 
 def njit(**options: Any) -> Callable[[Function], Function]:
@@ -298,9 +298,9 @@ def _announce() -> None:
             if self.depth == 1:
                 self.collecting = gc.isenabled()
                 gc.disable()
-            if self.depth == 1 and self.spent < _SILENT:
+            if self.depth == 1 and self.spent < SILENCE:
                 self.begun = perf_counter()
-                self.timer = Timer(_SILENT - self.spent, self.say)
+                self.timer = Timer(SILENCE - self.spent, self.say)
                 self.timer.daemon = True
                 self.timer.start()
 
@@ -314,7 +314,7 @@ def _announce() -> None:
                 self.timer = None
 
         def say(self) -> None:
-            self.spent = _SILENT
+            self.spent = SILENCE
             if sys.stderr.isatty() or "ipykernel" in sys.modules:
                 sys.stderr.write(
                     "bactrian: compiling for this machine, which takes up to a minute and is kept for later runs; "

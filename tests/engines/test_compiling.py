@@ -317,7 +317,7 @@ def test_numbers_in_calls_make_no_functions_of_their_own() -> None:
 _SLOW = """
 import sys
 import bactrian.compiling
-bactrian.compiling._SILENT = 1e-9
+bactrian.compiling.SILENCE = 1e-9
 sys.stderr.isatty = lambda: TTY
 from bactrian.compiling import njit
 
