@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -210,9 +210,6 @@ class InstanceBeliefs(Sequence[Floats]):
         place, shape = self._data.views.locate(self._instance, range(len(self))[cluster])
         flat = self._tables.cluster(place) if place >= 0 else self._tables.hub(-1 - place)
         return flat.reshape(shape)
-
-    def __iter__(self) -> Iterator[Floats]:
-        return (self[i] for i in range(len(self)))
 
     def hubs(self) -> Floats:
         """(n_hubs, states) beliefs of all hubs, where these have equally many states; of graphs, the nodes."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -122,9 +122,6 @@ class VariableMarginals(Sequence[Floats]):
         table = self.tables.hub(-1 - place) if place < 0 else self.tables.cluster(place)
         marginal = table.reshape(shape).sum(axis=tuple(a for a in range(len(shape)) if a != axis))
         return marginal / marginal.sum()  # to the last digit: one-hot where it was observed
-
-    def __iter__(self) -> Iterator[Floats]:
-        return (self[v] for v in range(self._length))
 
     def stacked(self) -> Floats:
         """All marginals, shape (n_variables, cardinality); the variables must have equally many states."""
