@@ -37,6 +37,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from bactrian.arrays import Floats, Ints
+from bactrian.engines.numba.layout import Layout
 from bactrian.engines.numba.threads import Deadline
 from bactrian.graphs.packed import InstanceViews, PackedData, TableReader
 from bactrian.graphs.packing import TablePlan, build_layout, pack_layout, projection_map
@@ -238,15 +239,11 @@ class TightenedData:
     cluster_place: Ints  #: (C,) new cluster of each original one, or -1 - h for hub h
     states: Sequence[Ints]  #: of each original cluster, what its states are there
     hub_place: Ints  #: (H of the original,)
+    hub_states: Ints  #: where the states of the original hubs are among the new ones
 
     def reader(self, tables: TableReader) -> TableReader:
         """Tables of the original clusters and hubs."""
         return _PlacedReader(self, tables)
-
-    @property
-    def hub_states(self) -> Ints:
-        """Where the states of the original hubs are among the new ones."""
-        return ranges(self.packed.layout.hub_offset[self.hub_place], np.diff(self.original.layout.hub_offset))
 
     def spread_hubs(self, values: Floats) -> Floats:
         """Log values of the original hubs on the new ones; pairs get the sum of their variables'."""
@@ -303,9 +300,8 @@ def tighten(data: PackedData, triplets: Sequence[Sequence[Triplet]]) -> Tightene
         regions.append(_region(cardinalities, scopes, chosen))
     structure = _structure(data, sizes, regions)
     new = build_layout(structure, TablePlan.own(structure))
-    parts = ((new.instance_clusters[m], new.instance_hubs[m], region) for m, region in enumerate(regions))
     place, states, pair_hubs, hub_place = [], [], [], []
-    for first_cluster, first_hub, region in parts:
+    for first_cluster, first_hub, region in zip(new.instance_clusters, new.instance_hubs, regions, strict=False):
         place += [p + first_cluster if p >= 0 else p - first_hub for p in region.place]
         states += region.states
         n_variables = region.total.size - len(region.pairs)
@@ -313,21 +309,21 @@ def tighten(data: PackedData, triplets: Sequence[Sequence[Triplet]]) -> Tightene
         pair_hubs += [
             (first_hub + n_variables + i, first_hub + a, first_hub + b) for i, (a, b) in enumerate(region.pairs)
         ]
-    tightened = TightenedData(
+    hubs = np.concatenate(hub_place)
+    hub_states = ranges(new.hub_offset[hubs], np.diff(data.layout.hub_offset))
+    scores = _spread(data, new, place, states, hub_states)
+    packed = pack_layout(new, structure, scores, data.weights, InstanceViews(), np.zeros(new.n_hubs, dtype=np.int64))
+    return TightenedData(
         original=data,
-        packed=data,
+        packed=replace(packed, empirical=data.empirical, observed_base=data.observed_base),
         triplets=tuple(tuple(chosen) for chosen in triplets),
         total=np.concatenate([region.total for region in regions]),
         pair_hubs=np.array(pair_hubs, dtype=np.int64).reshape(-1, 3),
         cluster_place=np.array(place, dtype=np.int64),
         states=states,
-        hub_place=np.concatenate(hub_place),
+        hub_place=hubs,
+        hub_states=hub_states,
     )
-    kinds = np.zeros(new.n_hubs, dtype=np.int64)
-    packed = pack_layout(new, structure, data.scores, data.weights, InstanceViews(), kinds)
-    tightened = replace(tightened, packed=packed)
-    packed = replace(packed, scores=_spread(tightened), empirical=data.empirical, observed_base=data.observed_base)
-    return replace(tightened, packed=packed)
 
 
 def _region(cardinalities: Ints, scopes: list[Scope], triplets: Sequence[Triplet]) -> _Region:
@@ -388,16 +384,15 @@ def _numbers(n_hubs: int, n_variables: int, ends: list[tuple[int, int, Scope]], 
     return total.astype(np.float64)
 
 
-def _spread(tightened: TightenedData) -> SpreadScores:
+def _spread(
+    data: PackedData, new: Layout, places: Sequence[int], states: Sequence[Ints], hub_states: Ints
+) -> SpreadScores:
     """Scores of original table entries and hub states where they are now."""
-    old, new = tightened.original.layout, tightened.packed.layout
-    tables = old.cluster_table
-    rows: list[Ints] = []
-    columns: list[Ints] = []
-    for c, place in enumerate(tightened.cluster_place.tolist()):
-        columns.append(np.arange(old.table_offset[tables[c]], old.table_offset[tables[c] + 1]))
+    old, rows, columns = data.layout, [], []
+    for table, place, own in zip(old.cluster_table.tolist(), places, states, strict=True):
+        columns.append(np.arange(old.table_offset[table], old.table_offset[table + 1]))
         start = new.table_offset[place] if place >= 0 else new.n_entries + new.hub_offset[-1 - place]
-        rows.append(start + tightened.states[c])
-    rows.append(new.n_entries + tightened.hub_states)
+        rows.append(start + own)
+    rows.append(new.n_entries + hub_states)
     columns.append(old.n_entries + np.arange(old.n_hub_states))
-    return SpreadScores.of_ones(tightened.original.scores, old, new, rows, columns)
+    return SpreadScores.of_ones(data.scores, old, new, rows, columns)
