@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, overload
 
 import numpy as np
@@ -144,28 +144,14 @@ def infer(
     >>> bt.infer(model, [0.0], evidence={0: 1}).variables[1].tolist()
     [0.5, 0.5]
     """
-    given: dict[str, Any] = {
-        "tolerance": tolerance,
-        "max_iterations": max_iterations,
-        "max_seconds": max_seconds,
-        "damping": damping,
-        "schedule": schedule,
-        "counting_numbers": counting_numbers,
-        "fallback": fallback,
-        "memory_budget": memory_budget,
-        "seed": seed,
-    }
+    arguments = dict(locals())
+    options: dict[str, Any] = {entry.name: arguments[entry.name] for entry in fields(Options)}
+    given = {name: value for name, value in options.items() if name not in ("start", "callback")}
     check_inference(method, {**given, "tighten": tighten, "n_threads": n_threads, **more})
     check_callback(callback)
-    given["tolerance"] = float(tolerance)
-    problem = new_problem(
-        model,
-        weights,
-        evidence,
-        Options(**given, start=start, callback=callback),
-        n_threads,
-        has_path=method == "replay",
-    )
+    options["tolerance"] = float(tolerance)
+    has_path = method == "replay"
+    problem = new_problem(model, weights, evidence, Options(**options), n_threads, has_path=has_path)
     with problem.deadline:
         results = tightened(problem, METHODS[method], tighten) if tighten else METHODS[method](problem, **more)
     warn_unconverged(method, results)
