@@ -202,7 +202,7 @@ class Camel:
         return carve(data, "folded" if self.fold else self.entropy, settings.seed, settings.deadline)
 
     def _piecewise_weights(self, run: Run, workers: Workers, weights: Floats) -> Vector:
-        """Weights to start from."""
+        """Weights to start from, by a loose solve: the problem with consistency is convex, whatever it starts from."""
         dual = Dual(
             run.data,
             lambda part: carve(part, "clusters"),
@@ -211,15 +211,9 @@ class Camel:
             consistency=False,
             communicator=run.settings.communicator,
         )
-        return self.start_from(run, _inner_solver("profiled", dual, run), dual.vectors.of(weights))
-
-    def start_from(self, run: Run, inner: InnerSolver, weights: Vector) -> Vector:
-        """Weights to start from, by a loose solve.
-
-        Only a start: the problem with consistency is convex, so its solution does not depend on it.
-        """
+        inner = Profiled(dual, run)
         result = inner.solve(
-            weights,
+            dual.vectors.of(weights),
             tolerance=max(run.gap_tolerance, SCHEDULE.loose_gap * run.gap_scale),
             max_iterations=min(SCHEDULE.start_iterations, run.iterations_left),
         )

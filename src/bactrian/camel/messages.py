@@ -16,7 +16,7 @@ import numpy as np
 
 from bactrian.arrays import Bools, Floats, Ints
 from bactrian.camel.entropy import Carving
-from bactrian.camel.parts import Carve, HostVectors, Hubs, Storage, Summary, store
+from bactrian.camel.parts import Carve, Hubs, Storage, Summary, Vectors, store
 from bactrian.camel.schedule import SCHEDULE, Schedule
 from bactrian.engines.files import Buffers, FileSpace, MappedFile, PackedFolder, Space
 from bactrian.engines.numba.layout import Layout
@@ -495,7 +495,7 @@ def _(
     return Storage(
         data,
         [part],
-        HostVectors(workers),
+        Vectors(workers),
         data.empirical,
         data.observed_base,
         tables=lambda: MessageTables(part),
@@ -544,7 +544,7 @@ def _(data: PackedFolder, carve: Carve, workers: Workers, *, consistency: bool, 
         FilePart(chunk.file, file, part, carve(part), workers, consistency=consistency, buffers=buffers)
         for chunk, file, part in data.opened()
     ]
-    return Storage(data, parts, HostVectors(workers), data.observed()[0], of_all_ranks=True)
+    return Storage(data, parts, Vectors(workers), data.observed()[0], of_all_ranks=True)
 
 
 def _capacity(layout: Layout) -> int:

@@ -163,56 +163,22 @@ class Part(Protocol):
         """Beliefs of hubs from which the next change is counted."""
 
 
-class Vectors(Protocol):
-    """Vectors over the weights, where the parts want them."""
-
-    def of(self, values: Any) -> Vector:
-        """A vector of these values."""
-
-    def memory(self, dimension: int) -> Memory:
-        """A memory of L-BFGS."""
-
-    def weight_terms(self, empirical: Vector, base: float, prior: Prior) -> AddTerms:
-        """- w.f_hat - base + sum_k w_k^2 / 2 sigma_k^2, for observed features f_hat and the fixed scores ``base``."""
-
-
-@dataclass(frozen=True)
-class Storage:
-    """Data as the dual sees it."""
-
-    data: Any  #: n_weights and total_weight; PackedData where there are belief tables
-    parts: Sequence[Part]
-    vectors: Vectors
-    empirical: Vector | None  #: (n_weights,) observed features
-    base: float = 0.0  #: fixed scores of what was observed
-    of_all_ranks: bool = False  #: the two before are those of all ranks together
-    #: Belief tables of all parts at the last pass; None where they exceed the memory.
-    tables: Callable[[], TableReader] | None = None
-    readable: bool = True  #: others may read the arrays of the parts
-
-
-@singledispatch
-def store(data: Any, carve: Carve, workers: Workers, *, consistency: bool, **options: Any) -> Storage:
-    """The parts of ``data`` under the counting numbers that ``carve`` gives."""
-    raise TypeError(f"data must be packed, found {type(data).__name__}")
-
-
-class HostVectors:
-    """Vectors in memory; see :class:`Vectors`."""
+class Vectors:
+    """Vectors over the weights, where the parts want them: here in memory."""
 
     def __init__(self, workers: Workers) -> None:
         self._workers = workers
 
-    def of(self, values: Any) -> Floats:
-        """See :class:`Vectors`."""
+    def of(self, values: Any) -> Vector:
+        """A vector of these values."""
         return np.asarray(values, dtype=np.float64)
 
     def memory(self, dimension: int) -> Memory:
-        """See :class:`Vectors`."""
+        """A memory of L-BFGS."""
         return make_memory(dimension, self._workers)
 
-    def weight_terms(self, empirical: Floats, base: float, prior: Prior) -> AddTerms:
-        """See :class:`Vectors`."""
+    def weight_terms(self, empirical: Vector, base: float, prior: Prior) -> AddTerms:
+        """- w.f_hat - base + sum_k w_k^2 / 2 sigma_k^2, for observed features f_hat and the fixed scores ``base``."""
         n_blocks = N_BLOCKS if empirical.size >= _MANY_WEIGHTS else 1
         blocks = np.linspace(0, empirical.size, n_blocks + 1).astype(np.int64)
         precision = prior.precision
@@ -235,6 +201,27 @@ class HostVectors:
             return value + 0.5 * (1.0 if common is None else common) * float(square)
 
         return add
+
+
+@dataclass(frozen=True)
+class Storage:
+    """Data as the dual sees it."""
+
+    data: Any  #: n_weights and total_weight; PackedData where there are belief tables
+    parts: Sequence[Part]
+    vectors: Vectors
+    empirical: Vector | None  #: (n_weights,) observed features
+    base: float = 0.0  #: fixed scores of what was observed
+    of_all_ranks: bool = False  #: the two before are those of all ranks together
+    #: Belief tables of all parts at the last pass; None where they exceed the memory.
+    tables: Callable[[], TableReader] | None = None
+    readable: bool = True  #: others may read the arrays of the parts
+
+
+@singledispatch
+def store(data: Any, carve: Carve, workers: Workers, *, consistency: bool, **options: Any) -> Storage:
+    """The parts of ``data`` under the counting numbers that ``carve`` gives."""
+    raise TypeError(f"data must be packed, found {type(data).__name__}")
 
 
 # --- memories of L-BFGS ---

@@ -4,7 +4,8 @@ LLVM does not vectorise loops as short as these by itself, since it cannot know 
 Each function here takes n as its last argument: a tuple, whose length is n, for code that works on one LLVM vector of n
 numbers (which LLVM splits into whatever registers the machine has), or an integer, for a loop over blocks as wide as a
 register. Both come from one description in terms of LLVM; the body of a function says the same in NumPy, and is what
-runs where nothing is compiled (``NUMBA_DISABLE_JIT=1``).
+runs where nothing is compiled (``NUMBA_DISABLE_JIT=1``). An array comes with the place of its first entry, so that
+functions of several arrays have many arguments.
 
 A kernel that is given such a tuple as ``states`` is compiled for hubs that all have as many states; with ``()`` for
 any: :func:`place`, :func:`size_of` and :func:`count` are what differs.

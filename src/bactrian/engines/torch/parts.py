@@ -21,7 +21,7 @@ from torch import Tensor
 
 from bactrian.arrays import Floats, Ints
 from bactrian.camel.entropy import Carving
-from bactrian.camel.parts import AddTerms, Carve, Hubs, Storage, Summary, store
+from bactrian.camel.parts import AddTerms, Carve, Hubs, Storage, Summary, Vectors, store
 from bactrian.camel.prior import Prior
 from bactrian.camel.schedule import SCHEDULE
 from bactrian.engines.numba.threads import Deadline, Workers
@@ -521,7 +521,7 @@ class DeviceTables(TableReader):
         return belief
 
 
-class DeviceVectors:
+class DeviceVectors(Vectors):
     """Vectors over the weights on a device; see :class:`bactrian.camel.parts.Vectors`."""
 
     def __init__(self, device: torch.device) -> None:
