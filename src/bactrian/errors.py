@@ -126,6 +126,19 @@ def check_number(argument: str, value: object, **rule: Any) -> None:
     Number(**rule).check(argument, value)
 
 
+def check_count(argument: str, found: object, expected: object, what: str, item: int | None = None) -> None:
+    """Refuse a length, or a shape, other than the expected one.
+
+    >>> check_count("y", 2, 3, "label per token", 0)
+    Traceback (most recent call last):
+        ...
+    bactrian.errors.ArgumentError: y[0] must have one label per token: expected 3, found 2
+    """
+    if found != expected:
+        shape = "shape " if isinstance(expected, tuple) else ""
+        raise ArgumentError(argument, f"must have one {what}: expected {shape}{expected}, found {found}", item)
+
+
 def check_flag(argument: str, value: object) -> None:
     """Refuse what is neither true nor false; 0 and 1 are."""
     if not (isinstance(value, bool | np.bool_) or (isinstance(value, int | np.integer) and value in (0, 1))):

@@ -145,7 +145,7 @@ def test_bad_input_is_one_error() -> None:
     for call, words in (
         (lambda: bt.LabelModel().fit(np.full((3, 3), -1)), "L holds no known label"),
         (lambda: bt.LabelModel().fit([1, 0, 1]), "a row per item and a column per labeller"),
-        (lambda: bt.LabelModel().fit(L, [1, 0]), "one label per row of L: expected 20"),
+        (lambda: bt.LabelModel().fit(L, [1, 0]), r"one label per row of L: expected shape \(20,\)"),
         (lambda: bt.LabelModel(labels=[0]).fit(L), "holds label 1, which is not one of the 1 classes"),
         (lambda: bt.LabelModel(edges=[(0, 9)]).fit(L), "must join two different labellers of 0 to 2"),
         (lambda: bt.LabelModel(edges="auto").fit(L), "needs at least five labellers, found 3"),

@@ -591,7 +591,7 @@ def test_bad_input_of_a_fitted_model() -> None:
                 use(wrong)
     with pytest.raises(TypeError, match="y must be a list of label sequences, found NoneType"):
         model.score(X, None)
-    with pytest.raises(ValueError, match="y must have one label sequence per sequence of X: 3, found 2"):
+    with pytest.raises(ValueError, match="y must have one label sequence per sequence of X: expected 3, found 2"):
         model.score(X, y[:2])
     with pytest.raises(ValueError, match=r"y\[1\] must have one label per token"):
         model.score(X, [y[0], [*y[1], "O"], y[2]])

@@ -204,7 +204,7 @@ def test_scores_refuse_what_does_not_match(scores):
 def test_scores_refuse_wrong_schemes_and_sentences():
     with pytest.raises(ValueError, match=r"predicted\[0\]\[0\] = 'S-PER' is not a tag of BIO"):
         entity_scores([["B-PER"]], [["S-PER"]], scheme="BIO")
-    with pytest.raises(ValueError, match="sentence_starts must have one entry per sequence: 1, found 2"):
+    with pytest.raises(ValueError, match="sentence_starts must have one entry per sequence: expected 1, found 2"):
         entity_scores([["O"]], [["O"]], sentence_starts=[[0], [0]])
 
 

@@ -194,7 +194,7 @@ def test_output_is_checked():
     document = Document(["a", "b"])
     with pytest.raises(ValueError, match="tags must be given"):
         find_entities(document)
-    with pytest.raises(ValueError, match="one entry for each of the 2 tokens, found 1"):
+    with pytest.raises(ValueError, match="one entry per token: expected 2, found 1"):
         find_entities(document, ["O"])
     with pytest.raises(ValueError, match=r"probabilities must have shape \(2,\), found \(1,\)"):
         find_entities(document, ["O", "O"], probabilities=[1])

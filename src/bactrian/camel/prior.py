@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from bactrian.arrays import Floats, real_numbers
-from bactrian.errors import ArgumentError, ArgumentTypeError
+from bactrian.errors import ArgumentError, ArgumentTypeError, check_count
 
 _NUMBERS = int | float | np.integer | np.floating
 
@@ -55,11 +55,8 @@ class Prior:
 
     def checked_for(self, n_weights: int) -> Prior:
         """The same prior, refused where it has variances of another number of weights."""
-        if isinstance(self.variance, np.ndarray) and self.variance.shape != (n_weights,):
-            raise ValueError(
-                f"prior_variance must have one variance per weight: expected shape ({n_weights},), "
-                f"found {self.variance.shape}"
-            )
+        if isinstance(self.variance, np.ndarray):
+            check_count("prior_variance", self.variance.shape, (n_weights,), "variance per weight")
         return self
 
     def with_noise(self, variances: Floats) -> Prior:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from bactrian.arrays import Ints, rectangular
-from bactrian.errors import ArgumentError, ArgumentTypeError
+from bactrian.errors import ArgumentError, ArgumentTypeError, check_count
 from bactrian.estimators.labels import is_missing
 from bactrian.graphs.graph import Scope
 
@@ -233,8 +233,7 @@ class Variables:
             given = dict(cardinalities or {})
         else:
             numbers = np.broadcast_to(cardinalities, len(names)) if np.ndim(cardinalities) == 0 else cardinalities
-            if len(numbers) != len(names):
-                raise ValueError(f"cardinalities must have one entry per variable: {len(names)}, found {len(numbers)}")
+            check_count("cardinalities", len(numbers), len(names), "entry per variable")
             given = dict(zip(names, np.asarray(numbers).tolist(), strict=True))
         for name in given:
             if name not in names:

@@ -12,7 +12,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from bactrian.arrays import Floats, Ints, number_pairs, real_numbers
-from bactrian.errors import about
+from bactrian.errors import about, check_count
 from bactrian.estimators.labels import checked_list
 from bactrian.graphs.inputs import checked_rows
 from bactrian.graphs.ragged import pointer
@@ -89,15 +89,12 @@ def node_weights(sample_weight: Any, shapes: list[tuple[int, ...]]) -> Floats | 
     """Weights of all nodes, stacked, where ``sample_weight`` has an array for each graph; None where it has not."""
     if not isinstance(sample_weight, Sequence | np.ndarray) or not len(sample_weight) or not np.ndim(sample_weight[0]):
         return None
-    if len(sample_weight) != len(shapes):
-        found = f"expected {len(shapes)}, found {len(sample_weight)}"
-        raise ValueError(f"sample_weight must have one number, or one array, per graph: {found}")
+    check_count("sample_weight", len(sample_weight), len(shapes), "number, or one array, per graph")
     parts = []
     for i, (given, shape) in enumerate(zip(sample_weight, shapes, strict=True)):
         with about("sample_weight", i):
             part = real_numbers(given, "")
-            if part.shape != shape:
-                raise ValueError(f"must have one weight per node: expected shape {shape}, found {part.shape}")
+            check_count("", part.shape, shape, "weight per node")
             if not (np.isfinite(part).all() and (part >= 0.0).all()):
                 raise ValueError("must hold finite numbers, none negative")
         parts.append(part.ravel())
@@ -153,9 +150,7 @@ def stack_graphs(
             if n_edge_features is not None:
                 empty = np.zeros((0, n_edge_features))
                 given = feature_rows(parts[2], ": edge_features", n_edge_features) if has_features else empty
-                if given.shape[0] != len(pairs):
-                    expected = f"expected {len(pairs)}, found {given.shape[0]}"
-                    raise ValueError(f": edge_features must have one row per edge: {expected}")
+                check_count(": edge_features", given.shape[0], len(pairs), "row per edge")
                 edge_rows.append(given)
     assert n_features is not None
     counts = np.array([rows.shape[0] for rows in nodes], dtype=np.int64)

@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from bactrian.arrays import Floats, real_numbers
 from bactrian.camel.camel import Camel
-from bactrian.errors import ArgumentError, check_choice, check_flag, check_number
+from bactrian.errors import ArgumentError, check_choice, check_count, check_flag, check_number
 from bactrian.estimators.base import LearnedEstimator
 from bactrian.estimators.graph_arrays import StackedGraphs, node_weights, stack_graphs, weight_layers
 from bactrian.estimators.labels import (
@@ -298,8 +298,8 @@ class GraphEstimator(LearnedEstimator):
         if not isinstance(X, list | tuple | np.ndarray) or len(X) > 0:
             return False
         self.check_params()
-        if known is not None and len(known) > 0:
-            raise ValueError(f"known must have one array per graph: expected 0, found {len(known)}")
+        if known is not None:
+            check_count("known", len(known), 0, "array per graph")
         return True
 
     def predict_marginals(self, X: Any, known: Any = None, *, edges: bool = False) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from bactrian.arrays import Floats, Ints, real_numbers
-from bactrian.errors import about, check_choice, check_flag
+from bactrian.errors import about, check_choice, check_count, check_flag
 from bactrian.estimators.graph_arrays import StackedGraphs, feature_rows, stack_rows
 from bactrian.estimators.graph_crf import GraphEstimator
 from bactrian.estimators.labels import checked_list
@@ -138,8 +138,7 @@ class GridCRF(GraphEstimator):
                 if given is None or (fitted and n_columns is None):
                     raise ValueError(f"has {'no ' if given is None else ''}edge features, unlike other grids")
                 part = feature_rows(given, ": edge features", n_columns)
-                if part.shape[0] != count:
-                    raise ValueError(f": edge features must have one row per edge: {count}, found {part.shape[0]}")
+                check_count(": edge features", part.shape[0], count, "row per edge")
             n_columns = int(part.shape[1])
             parts.append(part)
         return stack_rows(parts, intercept=False)

@@ -24,7 +24,7 @@ from scipy.optimize import linear_sum_assignment
 from sklearn.utils.validation import check_is_fitted
 
 from bactrian.arrays import Floats, Ints, number_pairs, real_numbers
-from bactrian.errors import ArgumentError
+from bactrian.errors import ArgumentError, check_count
 from bactrian.estimators.base import LearnedEstimator
 from bactrian.estimators.frames import column_names
 from bactrian.estimators.labels import codes_of, known_labels, label_array, unknown_label
@@ -124,8 +124,7 @@ class LabelModel(LearnedEstimator):
         self.check_params()
         said, names = _said(L), column_names(L)
         truth = np.full(len(said), unknown_label(said)) if y is None else label_array(y, "y", unknown_allowed=True)
-        if truth.shape != said.shape[:1]:
-            raise ValueError(f"y must have one label per row of L: expected {len(said)}, found {truth.shape}")
+        check_count("y", truth.shape, said.shape[:1], "label per row of L")
         if said.shape[1] < 3 and not known_labels(truth).any():
             raise ValueError(f"L has {said.shape[1]} labellers; fewer than three do not tell how good each is")
         if not (known_labels(said).any() or known_labels(truth).any()):

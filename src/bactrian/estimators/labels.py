@@ -12,7 +12,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from bactrian.arrays import Bools, Floats, Ints, real_numbers, rectangular
-from bactrian.errors import ArgumentError, about
+from bactrian.errors import ArgumentError, about, check_count
 
 #: Kinds of labels, in words, and the dtype of an array of them. In Python booleans are integers, so they come first.
 _KINDS: dict[Any, tuple[str, Any]] = {
@@ -98,8 +98,7 @@ def class_weights(given: Any, classes: NDArray[Any]) -> str | Floats | None:
                 raise ValueError(f"class_weight names label {label!r}, which is not one of the {len(known)} classes")
         return np.array([float(given.get(label, 1.0)) for label in known])
     weights = real_numbers(given, "class_weight")
-    if weights.shape != classes.shape:
-        raise ValueError(f"class_weight must have one weight per class: expected {classes.size}, found {weights.size}")
+    check_count("class_weight", weights.size, classes.size, "weight per class")
     return weights
 
 
@@ -119,14 +118,11 @@ def check_class_weight(class_weight: Any) -> None:
 def listed_labels(y: Any, lengths: Sequence[int], name: str = "y", *, unknown_allowed: bool = False) -> list[list[Any]]:
     """Labels of every sequence as Python objects, one for each of its tokens; None for unknown ones."""
     sequences = _sequences(y, name)
-    if len(sequences) != len(lengths):
-        expected = f"must have one label sequence per sequence of X: {len(lengths)}"
-        raise ValueError(f"{name} {expected}, found {len(sequences)}")
+    check_count(name, len(sequences), len(lengths), "label sequence per sequence of X")
     listed = []
     for m, (given, n) in enumerate(zip(sequences, lengths, strict=True)):
         labels = _plain(given, f"{name}[{m}]", unknown_allowed)
-        if len(labels) != n:
-            raise ValueError(f"{name}[{m}] must have one label per token: expected {n}, found {len(labels)}")
+        check_count(name, len(labels), n, "label per token", m)
         listed.append(labels)
     return listed
 
@@ -208,16 +204,14 @@ def checked_labels(
     -1, and an empty string among strings, stand for a label that is not known.
     """
     given = checked_list(y, name, "label arrays")
-    if len(given) != len(shapes):
-        raise ValueError(f"{name} must have one array per graph: expected {len(shapes)}, found {len(given)}")
+    check_count(name, len(given), len(shapes), "array per graph")
     parts = []
     for i, (labels, shape) in enumerate(zip(given, shapes, strict=True)):
         with about(name, i):
             array = label_array(labels, "", unknown_allowed=unknown_allowed)
             if array.size == 0 and math.prod(shape) == 0:
                 continue
-            if array.shape != shape:
-                raise ValueError(f"must have one label per node: expected shape {shape}, found {array.shape}")
+            check_count("", array.shape, shape, "label per node")
         parts.append(array.ravel())
     kinds = {part.dtype.kind for part in parts}
     if len(kinds) > 1:

@@ -14,7 +14,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from bactrian.arrays import Floats, Ints, number_pairs, rectangular
-from bactrian.errors import ArgumentError, check_choice
+from bactrian.errors import ArgumentError, check_choice, check_count
 from bactrian.estimators.labels import is_missing
 from bactrian.graphs.graph import ClusterGraph, Domain, grid_edges
 from bactrian.graphs.loglinear import LogLinearModel
@@ -69,8 +69,7 @@ def checked_cardinalities(given: Any, n: int) -> Ints:
     if numbers.ndim == 0:
         numbers = np.full(n, numbers)
     checked = Domain(numbers, []).cardinalities
-    if checked.shape != (n,):
-        raise ValueError(f"cardinalities must have one entry per variable: expected {n}, found {checked.size}")
+    check_count("cardinalities", checked.size, n, "entry per variable")
     return checked
 
 

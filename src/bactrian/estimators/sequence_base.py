@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from bactrian.arrays import Bools, Floats, Ints, integers
-from bactrian.errors import check_choice, check_flag, check_number
+from bactrian.errors import check_choice, check_count, check_flag, check_number
 from bactrian.estimators.base import LearnedEstimator
 from bactrian.estimators.encoding import FeatureVocabulary, Rows, check_sequences, fit_vocabulary
 from bactrian.estimators.labels import Labels, check_class_weight, class_weights, is_unknown, listed_labels
@@ -552,12 +552,11 @@ def with_constant(rows: Rows) -> Any:
 def check_edge_rows(rows: Rows, counts: Ints, name: str) -> None:
     """Every edge of every sequence has a row of features."""
     check_length(rows.lengths, counts.size, name)
-    for m in np.flatnonzero(rows.lengths != counts).tolist():
-        raise ValueError(f"{name}[{m}] must have one entry per edge: expected {counts[m]}, found {rows.lengths[m]}")
+    for m, (found, expected) in enumerate(zip(rows.lengths.tolist(), counts.tolist(), strict=True)):
+        check_count(name, found, expected, "entry per edge", m)
 
 
 def check_length(given: Any, expected: int, name: str) -> None:
     """Refuse what has not one entry per sequence."""
-    if not hasattr(given, "__len__") or len(given) != expected:
-        found = len(given) if hasattr(given, "__len__") else type(given).__name__
-        raise ValueError(f"{name} must have one entry per sequence: expected {expected}, found {found}")
+    found = len(given) if hasattr(given, "__len__") else type(given).__name__
+    check_count(name, found, expected, "entry per sequence")

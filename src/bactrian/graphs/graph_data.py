@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from bactrian.arrays import Bools, Floats, Ints, integers, number_pairs, real_numbers, rectangular
-from bactrian.errors import check_choice, check_number
+from bactrian.errors import check_choice, check_count, check_number
 from bactrian.graphs.inputs import Inputs, checked_rows
 from bactrian.graphs.ragged import pointer
 from bactrian.graphs.scores import TYINGS, EdgeType, StructuredScores, TiedTable
@@ -196,10 +196,7 @@ class GraphData:
             return [None] * n_types
         if not isinstance(edge_inputs, Mapping):
             rows = checked_rows(edge_inputs, "edge_inputs")
-            if rows.shape[0] != order.size:
-                raise ValueError(
-                    f"edge_inputs must have one row per edge: expected {order.size}, found {rows.shape[0]}"
-                )
+            check_count("edge_inputs", rows.shape[0], order.size, "row per edge")
             sorted_rows = rows[order]
             return [sorted_rows[np.flatnonzero(self.edge_types == t)] for t in range(n_types)]
         found: list[Any] = [None] * n_types
@@ -208,11 +205,7 @@ class GraphData:
                 raise ValueError(f"edge_inputs names edge type {t!r}; the types are 0 to {n_types - 1}")
             rows = checked_rows(given, f"edge_inputs[{t}]")
             places = order[self.edge_types == t]  # in the caller's order of edges
-            if rows.shape[0] != places.size:
-                raise ValueError(
-                    f"edge_inputs[{t}] must have one row per edge of type {t}: expected {places.size}, "
-                    f"found {rows.shape[0]}"
-                )
+            check_count("edge_inputs", rows.shape[0], places.size, f"row per edge of type {t}", t)
             rank = np.empty(places.size, dtype=np.int64)
             rank[np.argsort(places, kind="stable")] = np.arange(places.size)
             found[t] = rows[rank]

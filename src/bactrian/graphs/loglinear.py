@@ -19,6 +19,7 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike
 
 from bactrian.arrays import Floats, Ints, integers, real_numbers
+from bactrian.errors import check_count
 from bactrian.graphs.graph import Domain
 from bactrian.graphs.inputs import checked_rows
 from bactrian.graphs.ragged import first_of, pointer
@@ -67,12 +68,9 @@ class LogLinearModel:
         base_scores = None if base_scores is None else _checked_list(base_scores, "base_scores")
         self.graph = graph
         n_clusters = len(graph.clusters)
-        if len(features) != n_clusters:
-            raise ValueError(f"features must have one entry per cluster: expected {n_clusters}, found {len(features)}")
-        if base_scores is not None and len(base_scores) != n_clusters:
-            raise ValueError(
-                f"base_scores must have one entry per cluster: expected {n_clusters}, found {len(base_scores)}"
-            )
+        check_count("features", len(features), n_clusters, "entry per cluster")
+        if base_scores is not None:
+            check_count("base_scores", len(base_scores), n_clusters, "entry per cluster")
         self.feature_tables = _checked_features(graph, features)
         self.base_tables = _checked_base_scores(graph, base_scores)
 
@@ -164,8 +162,7 @@ class Samples:
             if not self.sample_weight.any():
                 raise ValueError("sample_weight is zero for every sample; at least one must count")
         given = [None] * len(self.X) if allowed is None else _checked_list(allowed, "allowed", "sample")
-        if len(given) != len(self.X):
-            raise ValueError(f"allowed must have one entry per sample: expected {len(self.X)}, found {len(given)}")
+        check_count("allowed", len(given), len(self.X), "entry per sample")
         self.allowed: dict[int, dict[int, Ints]] = {}
         for row, one in enumerate(given):
             if checked := _checked_allowed(one, self.X[row], model.graph.cardinalities, f"allowed[{row}]"):
@@ -206,11 +203,7 @@ class Moments:
     ) -> None:
         self.model = _checked_model(model)
         self.observed = real_numbers(observed, "observed")
-        if self.observed.shape != (model.n_weights,):
-            raise ValueError(
-                f"observed must have one sum per weight: expected shape ({model.n_weights},), "
-                f"found {self.observed.shape}"
-            )
+        check_count("observed", self.observed.shape, (model.n_weights,), "sum per weight")
         if not np.isfinite(self.observed).all():
             raise ValueError(f"observed[{int(np.argmin(np.isfinite(self.observed)))}] is NaN or infinite")
         self.total = _checked_weight(total, "total")
@@ -326,10 +319,7 @@ def _checked_base_scores(graph: Domain, base_scores: Sequence[Any] | None) -> Cl
     wrong = sizes[table[users]] != graph.sizes[users]
     if wrong.any():
         i = int(users[np.argmax(wrong)])
-        raise ValueError(
-            f"base_scores[{i}] must have one score per state of cluster {i}: {graph.size(graph.clusters[i])}, "
-            f"found {sizes[table[i]]}"
-        )
+        check_count("base_scores", sizes[table[i]], graph.size(graph.clusters[i]), f"score per state of cluster {i}", i)
     scores, starts = np.concatenate(given, axis=None), pointer(sizes)[:-1]
     largest = np.maximum.reduceat(scores, starts)
     if not (largest < np.inf).all():

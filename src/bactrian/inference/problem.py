@@ -21,7 +21,7 @@ from bactrian.camel.messages import Messages
 from bactrian.engines.numba.arithmetic import RISING
 from bactrian.engines.numba.schedules import CONTRADICTION, CONVERGED, RUNNING, SweepProgress
 from bactrian.engines.numba.threads import Deadline, Workers
-from bactrian.errors import ArgumentError, warn
+from bactrian.errors import ArgumentError, check_count, warn
 from bactrian.graphs.graph import ClusterGraph
 from bactrian.graphs.graph_data import GraphData
 from bactrian.graphs.loglinear import LogLinearModel
@@ -96,8 +96,7 @@ def evidence_list(evidence: Any, n_models: int) -> Sequence[Any]:
         return [None] * n_models
     if isinstance(evidence, Mapping) or not isinstance(evidence, Sequence):
         raise TypeError(f"evidence must be a list with one mapping per model, or None, found {type(evidence).__name__}")
-    if len(evidence) != n_models:
-        raise ValueError(f"evidence must have one entry per model: expected {n_models}, found {len(evidence)}")
+    check_count("evidence", len(evidence), n_models, "entry per model")
     return evidence
 
 
@@ -129,8 +128,7 @@ def checked_start(start: Any, many: bool, n_models: int) -> Sequence[InferenceRe
     results = [start] if not many and isinstance(start, InferenceResult) else start
     if not isinstance(results, Sequence) or not all(isinstance(result, InferenceResult) for result in results):
         raise TypeError("start must be an InferenceResult, or a list of them for several models")
-    if len(results) != n_models:
-        raise ValueError(f"start must have one result per model: expected {n_models}, found {len(results)}")
+    check_count("start", len(results), n_models, "result per model")
     return results
 
 

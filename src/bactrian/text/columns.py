@@ -22,7 +22,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from bactrian.errors import check_choice
+from bactrian.arrays import real_numbers
+from bactrian.errors import check_choice, check_count
 from bactrian.files import atomic_file
 from bactrian.text.documents import Document, joined_text
 from bactrian.text.entities import guess_scheme, spans
@@ -396,11 +397,8 @@ def find_entities(
     given = document.tags if tags is None else tags
     if given is None:
         raise ValueError("tags must be given for a document that has none")
-    if len(given) != len(document):
-        raise ValueError(f"tags must have one entry for each of the {len(document)} tokens, found {len(given)}")
-    chances = None if probabilities is None else np.asarray(probabilities, dtype=np.float64)
-    if chances is not None and chances.shape != (len(document),):
-        raise ValueError(f"probabilities must have shape ({len(document)},), found {chances.shape}")
+    check_count("tags", len(given), len(document), "entry per token")
+    chances = None if probabilities is None else real_numbers(probabilities, "probabilities", len(document))
     text, starts, stops = document.text or "", np.asarray(document.starts), np.asarray(document.stops)
     found = []
     for kind, first, last in spans(given, scheme, sentence_starts=document.sentence_starts):

@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from bactrian.arrays import Ints, integers
-from bactrian.errors import ArgumentError
+from bactrian.errors import ArgumentError, check_count
 
 #: An entity: its type, the position of its first token, and the position after its last.
 Span = tuple[str, int, int]
@@ -406,8 +406,7 @@ def entity_scores(
     there, guessed, right = Counter[str](), Counter[str](), Counter[str]()
     pairs = _pairs(true, predicted)
     starts = [None] * len(pairs) if sentence_starts is None else _listed(sentence_starts, "sentence_starts")
-    if len(starts) != len(pairs):
-        raise ValueError(f"sentence_starts must have one entry per sequence: {len(pairs)}, found {len(starts)}")
+    check_count("sentence_starts", len(starts), len(pairs), "entry per sequence")
     for number, ((ours, theirs), where) in enumerate(zip(pairs, starts, strict=True)):
         borders = _checked_starts(where, len(ours), f"sentence_starts[{number}]")
         found = [
