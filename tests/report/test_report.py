@@ -196,7 +196,7 @@ def test_tables_and_notes():
     assert "<td class=number>82.6 (2.6)</td>" in text
     assert "<td>0.001, 0.01</td>" in text
     assert "<td>time limit</td>" in text
-    with pytest.raises(ValueError, match=r"rows\[1\] must have 2 cells, found 1"):
+    with pytest.raises(ValueError, match=r"rows\[1\] must have one cell per column: expected 2, found 1"):
         TableSection("x", ("a", "b"), (("a", 1.0), ("b",)))
 
 
@@ -279,9 +279,9 @@ def test_arcs_end_at_their_words(tokens, seed):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"truth": ("O",)}, "truth must have a label for each of the 10 tokens, found 1"),
+        ({"truth": ("O",)}, "truth must have one label per token: expected 10, found 1"),
         ({"gaps": ("",)}, "gaps"),
-        ({"skips": ((0, 10),)}, r"skips\[0\] must join tokens 0 to 9, found \(0, 10\)"),
+        ({"skips": ((0, 10),)}, r"skips\[0\] = \(0, 10\) must join two different tokens of 0 to 9"),
         ({"predictions": {"a": Tagging(("O",))}}, r"predictions\['a'\]"),
         ({"predictions": {"a": Tagging(("O",) * 10, np.zeros((10, 2)))}}, r"shape \(10, 4\), found \(10, 2\)"),
     ],
@@ -308,9 +308,9 @@ def test_pictures_may_be_png_files():
     assert "pictures large" in text
     with pytest.raises(ValueError, match="PNG"):
         Picture(b"GIF89a", "no")
-    with pytest.raises(ValueError, match="row 0 must have a picture for each of the 2 columns"):
+    with pytest.raises(ValueError, match="row 0 must have one picture per column: expected 2"):
         Gallery("G", ("a", "b"), ("r",), (Sheet("s", "", ((picture,),)),))
-    with pytest.raises(ValueError, match="a row for each of the 2 row_labels, found 1"):
+    with pytest.raises(ValueError, match="one row per row label: expected 2, found 1"):
         Gallery("G", ("a",), ("r", "q"), (Sheet("s", "", ((picture,),)),))
 
 
@@ -339,7 +339,7 @@ def test_strongest_weights_are_the_strongest(seed, n):
     expected = sorted((abs(v) for v in table.ravel() if v != 0.0), reverse=True)[:n]
     assert [abs(w.value) for w in found] == expected
     assert all(table[features.index(w.feature), labels.index(w.label)] == w.value for w in found)
-    with pytest.raises(ValueError, match="weights must have shape"):
+    with pytest.raises(ValueError, match="weights must have one row per feature and one column per label"):
         strongest_weights(table, features[1:], labels)
 
 

@@ -189,9 +189,9 @@ def test_scores_go_to_json():
 
 @pytest.mark.parametrize("scores", [entity_scores, token_scores])
 def test_scores_refuse_what_does_not_match(scores):
-    with pytest.raises(ValueError, match="predicted must have as many sequences as true: expected 1, found 0"):
+    with pytest.raises(ValueError, match="predicted must have one sequence per sequence of true: expected 1, found 0"):
         scores([["O"]], [])
-    with pytest.raises(ValueError, match=r"predicted\[1\] must have 1 tags like true\[1\], found 2"):
+    with pytest.raises(ValueError, match=r"predicted\[1\] must have one tag per tag of true\[1\]: expected 1, found 2"):
         scores([["O"], ["O"]], [["O"], ["O", "O"]])
     with pytest.raises(TypeError, match=r"true\[0\] must be a sequence of tags, found 'O'"):
         scores(["O"], ["O"])

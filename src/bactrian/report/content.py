@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from bactrian.arrays import Floats
+from bactrian.errors import check_count
 from bactrian.estimators.frames import word
 from bactrian.estimators.margin_fits import MarginResidual
 from bactrian.estimators.markov_random_field import MarkovRandomField
@@ -63,8 +64,7 @@ class TableSection:
 
     def __post_init__(self) -> None:
         for number, row in enumerate(self.rows):
-            if len(row) != len(self.columns):
-                raise ValueError(f"rows[{number}] must have {len(self.columns)} cells, found {len(row)}")
+            check_count("rows", len(row), len(self.columns), "cell per column", number)
 
 
 #: Lines of a chart; more cannot be told apart.

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from bactrian.arrays import Floats, Ints
-from bactrian.errors import check_number
+from bactrian.arrays import Floats, Ints, number_pairs
+from bactrian.errors import check_count, check_number
 from bactrian.runs.folders import in_words
 from bactrian.solvers.solution import Progress, Record, Solution
 
@@ -125,17 +125,9 @@ class Gallery:
 
     def __post_init__(self) -> None:
         for sheet in self.sheets:
-            if len(sheet.rows) != len(self.row_labels):
-                raise ValueError(
-                    f"sheet {sheet.name!r} must have a row for each of the {len(self.row_labels)} row_labels, "
-                    f"found {len(sheet.rows)}"
-                )
+            check_count(f"sheet {sheet.name!r}", len(sheet.rows), len(self.row_labels), "row per row label")
             for number, row in enumerate(sheet.rows):
-                if len(row) != len(self.columns):
-                    raise ValueError(
-                        f"sheet {sheet.name!r}, row {number} must have a picture for each of the "
-                        f"{len(self.columns)} columns, found {len(row)}"
-                    )
+                check_count(f"sheet {sheet.name!r}, row {number}", len(row), len(self.columns), "picture per column")
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,9 +138,8 @@ class Confusion:
     counts: Ints
 
     def __post_init__(self) -> None:
-        expected = (len(self.labels), len(self.labels))
-        if self.counts.shape != expected:
-            raise ValueError(f"counts must have shape {expected}, found {self.counts.shape}")
+        n = len(self.labels)
+        check_count("counts", self.counts.shape, (n, n), "row and one column per label")
 
     @staticmethod
     def of(truth: Iterable[str], predicted: Iterable[str], labels: Sequence[str] | None = None) -> Confusion:
@@ -187,8 +178,8 @@ def strongest_weights(
     ['b', 'b', 'a']
     """
     weights = np.asarray(weights, dtype=np.float64)
-    if weights.shape != (len(features), len(labels)):
-        raise ValueError(f"weights must have shape {(len(features), len(labels))}, found {weights.shape}")
+    shape = len(features), len(labels)
+    check_count("weights", weights.shape, shape, "row per feature and one column per label")
     magnitude = np.abs(weights).ravel()
     most = min(n, int(np.count_nonzero(magnitude)))
     chosen = np.argsort(-magnitude, kind="stable")[:most]
@@ -225,23 +216,15 @@ class TaggedText:
 
     def __post_init__(self) -> None:
         n = len(self.tokens)
-        if len(self.truth) != n:
-            raise ValueError(f"truth must have a label for each of the {n} tokens, found {len(self.truth)}")
-        if self.gaps and len(self.gaps) != n:
-            raise ValueError(f"gaps must be empty or have one for each of the {n} tokens, found {len(self.gaps)}")
+        check_count("truth", len(self.truth), n, "label per token")
+        if self.gaps:
+            check_count("gaps", len(self.gaps), n, "entry per token, where there are any")
         for name, tagging in self.predictions.items():
-            if len(tagging.labels) != n:
-                raise ValueError(
-                    f"predictions[{name!r}] must label each of the {n} tokens, found {len(tagging.labels)}"
-                )
-            expected = (n, len(self.label_names))
-            if tagging.marginals is not None and tagging.marginals.shape != expected:
-                raise ValueError(
-                    f"predictions[{name!r}]: marginals must have shape {expected}, found {tagging.marginals.shape}"
-                )
-        for number, edge in enumerate(self.skips):
-            if not all(0 <= end < n for end in edge):
-                raise ValueError(f"skips[{number}] must join tokens 0 to {n - 1}, found {edge}")
+            what, shape = f"predictions[{name!r}]", (n, len(self.label_names))
+            check_count(what, len(tagging.labels), n, "label per token")
+            if tagging.marginals is not None:
+                check_count(f"{what}: marginals", tagging.marginals.shape, shape, "row per token, a column per label")
+        number_pairs(self.skips, n, "skips", "token")
 
 
 # --- learners side by side ---

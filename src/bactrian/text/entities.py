@@ -473,12 +473,10 @@ def _pairs(
 ) -> list[tuple[Sequence[str], Sequence[str]]]:
     """Each true sequence with its prediction, their lengths checked."""
     ours, theirs = _listed(true, "true"), _listed(predicted, "predicted")
-    if len(ours) != len(theirs):
-        raise ValueError(f"predicted must have as many sequences as true: expected {len(ours)}, found {len(theirs)}")
+    check_count("predicted", len(theirs), len(ours), "sequence per sequence of true")
     for number, (a, b) in enumerate(zip(ours, theirs, strict=True)):
         for name, tags in (("true", a), ("predicted", b)):
             if isinstance(tags, str) or not hasattr(tags, "__len__"):
                 raise TypeError(f"{name}[{number}] must be a sequence of tags, found {tags!r}")
-        if len(a) != len(b):
-            raise ValueError(f"predicted[{number}] must have {len(a)} tags like true[{number}], found {len(b)}")
+        check_count("predicted", len(b), len(a), f"tag per tag of true[{number}]", number)
     return list(zip(ours, theirs, strict=True))

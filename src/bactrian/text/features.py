@@ -37,7 +37,7 @@ from dataclasses import dataclass, field, fields
 from sys import intern
 from typing import Any, NamedTuple
 
-from bactrian.errors import ArgumentError, check_choice, check_flag, check_number, keeper
+from bactrian.errors import ArgumentError, check_choice, check_count, check_flag, check_number, keeper
 from bactrian.text.document_features import add_classes, add_elsewhere, add_message, classes_around
 from bactrian.text.documents import Document
 
@@ -84,10 +84,7 @@ def own_strings(document: Document, names: Iterable[str]) -> list[list[str]]:
     rows: list[list[str]] = [[] for _ in document.words]
     for name in names:
         found = list(REGISTERED[name](document))
-        if len(found) != len(rows):
-            raise ValueError(
-                f"features {name!r} must give one list per token: expected {len(rows)}, found {len(found)}"
-            )
+        check_count(f"features {name!r}", len(found), len(rows), "list per token")
         for row, strings in zip(rows, found, strict=True):
             row.extend(strings)
     return rows

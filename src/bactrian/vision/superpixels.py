@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bactrian.arrays import Floats, Ints
-from bactrian.errors import check_choice, check_number
+from bactrian.errors import check_choice, check_count, check_number
 
 METHODS = ("slic", "normalised-cuts")
 
@@ -190,6 +190,5 @@ def to_pixels(segments: Any, values: Any) -> NDArray[Any]:
     regions = checked_segments(segments)
     array = np.asarray(values)
     n_regions = int(regions.max()) + 1
-    if array.ndim < 1 or array.shape[0] != n_regions:
-        raise ValueError(f"values must have one entry for each of the {n_regions} regions, found shape {array.shape}")
+    check_count("values", array.shape[:1], (n_regions,), "entry per region")
     return array[regions]
