@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from bactrian.arrays import Floats, Ints, number_pairs
+from bactrian.arrays import Floats, Ints
 from bactrian.errors import check_count, check_number
 from bactrian.runs.folders import in_words
 from bactrian.solvers.solution import Progress, Record, Solution
@@ -224,7 +224,9 @@ class TaggedText:
             check_count(what, len(tagging.labels), n, "label per token")
             if tagging.marginals is not None:
                 check_count(f"{what}: marginals", tagging.marginals.shape, shape, "row per token, a column per label")
-        number_pairs(self.skips, n, "skips", "token")
+        for number, edge in enumerate(self.skips):
+            if not all(0 <= end < n for end in edge):
+                raise ValueError(f"skips[{number}] must join tokens 0 to {n - 1}, found {edge}")
 
 
 # --- learners side by side ---
