@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from bactrian.arrays import Floats, Ints
+from bactrian.arrays import Floats
 from bactrian.camel.entropy import carve
 from bactrian.engines.numba.junction import TreePlan, calibrate
 from bactrian.engines.numba.layout import Layout
@@ -126,31 +126,24 @@ class _ExactReader(FactorReader):
 
     def factor(self, instance: int, factor: int) -> Floats:
         """See :class:`FactorReader`."""
-        start = self._eliminations[instance].start
-        return self._beliefs[instance][start[factor] : start[factor + 1]].copy()
-
-    def cluster(self, index: int) -> Floats:
-        """See :class:`TableReader`."""
-        trees = self._reader_of_trees(self._layout.instance_clusters, index)
-        return super().cluster(index) if trees is None else trees.cluster(index)
-
-    def hub(self, index: int) -> Floats:
-        """See :class:`TableReader`."""
-        trees = self._reader_of_trees(self._layout.instance_hubs, index)
-        return super().hub(index) if trees is None else trees.hub(index)
+        if instance in self._eliminations:
+            start = self._eliminations[instance].start
+            return self._beliefs[instance][start[factor] : start[factor + 1]].copy()
+        assert self._trees is not None
+        first, last = self._layout.instance_clusters[instance : instance + 2].tolist()
+        if factor < last - first:
+            return self._trees.cluster(first + factor)
+        return self._trees.hub(int(self._layout.instance_hubs[instance]) + factor - (last - first))
 
     def hubs(self, first: int, last: int) -> Floats:
         """See :class:`TableReader`; the hubs are of one instance."""
-        trees = self._reader_of_trees(self._layout.instance_hubs, first)
-        return super().hubs(first, last) if trees is None else trees.hubs(first, last)
+        swept = instance_of(self._layout.instance_hubs, first) not in self._eliminations
+        return self._trees.hubs(first, last) if self._trees is not None and swept else super().hubs(first, last)
 
     def pairs(self, first: int, last: int) -> Floats:
         """See :class:`TableReader`; the pairs are of one instance."""
-        trees = self._reader_of_trees(self._layout.instance_clusters, first)
-        return super().pairs(first, last) if trees is None else trees.pairs(first, last)
-
-    def _reader_of_trees(self, bounds: Ints, index: int) -> TableReader | None:
-        return None if instance_of(bounds, index) in self._eliminations else self._trees
+        swept = instance_of(self._layout.instance_clusters, first) not in self._eliminations
+        return self._trees.pairs(first, last) if self._trees is not None and swept else super().pairs(first, last)
 
 
 def tree_plan(factors: FactorTree) -> tuple[TreePlan, list[int]]:
