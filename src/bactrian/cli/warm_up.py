@@ -99,7 +99,6 @@ def warm_up_command(
     for kind in kinds or KINDS:
         typer.echo(f"{kind:<12}", nl=False)
         began = time.perf_counter()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # toys need not converge
+        with warnings.catch_warnings(action="ignore"):  # toys need not converge
             KINDS[kind]()
         typer.echo(f"{time.perf_counter() - began:.1f} s")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from bactrian.arrays import Floats, Ints
 from bactrian.camel.run import NoBeliefs
+from bactrian.engines.numba.threads import Deadline
 from bactrian.errors import check_flag, warn
 from bactrian.estimators.priors import VARIANCE, Block, Fold, cross_validated, is_by_block, variances
 from bactrian.estimators.saving import Arrays, ModelFileError, SavedModel, read_model, write_model
@@ -140,10 +140,8 @@ class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         before = self.__dict__.copy()
         start = self.weights_ if self.warm_start and hasattr(self, "weights_") else None
         try:
-            data, began = encode(), time.perf_counter()
-            options = self.choose_prior(data).learning_options()
-            if options["max_seconds"] is not None:
-                options["max_seconds"] = max(0.0, options["max_seconds"] - (time.perf_counter() - began))
+            data, deadline = encode(), Deadline(self.max_seconds)
+            options = {**self.choose_prior(data).learning_options(), "max_seconds": deadline.left}
             own = options.pop("start", None)
             start = own if start is None else start
             solution = self._learned(data, start, **options, callback=callback, verbose=self._lines())
@@ -207,8 +205,7 @@ class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             return self
         found = self._learned_labels(data, part)
         if found is None:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", ConvergenceWarning)
+            with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
                 found = predicted(part)
         right, alone = (
             float(np.mean(labels[known] == data.labels[nodes][known]))
@@ -251,8 +248,7 @@ class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         attained = self.solution_.attained
         doubtful = method in ("bp", "rbp") and (attained is None or attained < 1.0 - UNATTAINED)
         if doubtful and data.labels is None and data.edges.size:  # labelled graphs are those of fit
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", ConvergenceWarning)
+            with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
                 moved = depends_on_start(data, weights, method, evidence, found, **options)
             if moved > _TWO_POINTS:
                 warn(

@@ -217,8 +217,7 @@ def fit_with(
             return fit_exactly(problem, tree, limits)
         if chosen == "cccp":
             return fit_by_regions(problem, graph, limits)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)  # whoever called says it
+        with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):  # whoever called says it
             return fit_with_learner(problem, chosen, limits, graph)
 
     words = list(checked.contradictions)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from scipy.special import logsumexp
 from sklearn.utils.validation import check_is_fitted
 
 from bactrian.arrays import Bools, Floats, Ints
+from bactrian.engines.numba.threads import Deadline
 from bactrian.errors import ArgumentError, check_choice, check_number, warn
 from bactrian.estimators.frames import (
     FRAMES,
@@ -235,13 +235,12 @@ class MarkovRandomField(MarginField):
         self.__dict__.pop("starts_", None)
         if start is not None or n == 1 or not self._unknown:
             return super()._learned(data, start, **options)
-        began, limit, best, found = time.perf_counter(), options.pop("max_seconds"), None, []
+        deadline, best, found = Deadline(options.pop("max_seconds")), None, []
         for i in range(n):
-            left = None if limit is None else max(0.0, limit - (time.perf_counter() - began))
-            if best is not None and left == 0.0:
+            if best is not None and deadline.has_passed:
                 break
             at = random_weights(self._n_weights(), self.seed + i) if self.hidden or i else None
-            solution = super()._learned(data, at, **options, max_seconds=left)
+            solution = super()._learned(data, at, **options, max_seconds=deadline.left)
             found.append(solution.objective)
             best = solution if best is None or solution.objective < best.objective else best
         assert best is not None
@@ -267,8 +266,7 @@ class MarkovRandomField(MarginField):
         rows, weights = data.X, data.sample_weight
         if self.method_ == "exact" or self._unknown or self.inference == "gibbs" or not weights.any():
             return self
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)
+        with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
             joint = float(np.average(self.score_samples(rows), weights=weights))
         apart = 0.0
         for column in rows.T:

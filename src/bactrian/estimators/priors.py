@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from bactrian.arrays import Bools, Floats, Ints
+from bactrian.engines.numba.threads import Deadline
 from bactrian.errors import ArgumentError
 from bactrian.graphs.graph_data import GraphData
 from bactrian.learners.learn import learn
@@ -171,7 +171,7 @@ def cross_validated(estimator: Any, folds: Sequence[Fold]) -> tuple[Any, list[tu
     weights of the last, until the loss rises; then, with the others fixed, one for every block but the first, away from
     that one as long as the loss falls.
     """
-    limit = np.inf if estimator.max_seconds is None else time.perf_counter() + _SHARE * estimator.max_seconds
+    deadline = Deadline(None if estimator.max_seconds is None else _SHARE * estimator.max_seconds)
     names = list(dict.fromkeys(block.name for block in estimator._blocks() if not block.deviations_of))
     tried: list[tuple[Any, float]] = []
 
@@ -179,7 +179,7 @@ def cross_validated(estimator: Any, folds: Sequence[Fold]) -> tuple[Any, list[tu
         """Try candidates one after the other; the weights of all folds at the best."""
         best, kept = min((loss for _, loss in tried), default=np.inf), start
         for variance in candidates:
-            if tried and time.perf_counter() > limit:
+            if tried and deadline.has_passed:
                 break
             estimator.prior_variance_ = variance
             options = estimator.learning_options()
@@ -187,10 +187,8 @@ def cross_validated(estimator: Any, folds: Sequence[Fold]) -> tuple[Any, list[tu
             options["max_iterations"] = min(options["max_iterations"], _ITERATIONS)
             found, total = [], 0.0
             for fold, weights in zip(folds, start, strict=True):
-                if limit < np.inf:
-                    options["max_seconds"] = max(0.0, limit - time.perf_counter())
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore", ConvergenceWarning)
+                options["max_seconds"] = deadline.left
+                with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
                     solution = learn(fold.train, start=weights, **options)
                 found.append(solution.weights)
                 estimator.adopt(solution)

@@ -125,8 +125,7 @@ def train_and_score(row: Row, settings: TaggerSettings, train: Corpus, test: Cor
     """Train on one corpus, tag the other and score it; where training stops short its status says so."""
     tagger = make_tagger(row, settings)
     began = time.perf_counter()
-    with peak_memory() as memory, warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
+    with peak_memory() as memory, warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
         tagger.fit(train.tokens, train.tags, breaks=train.breaks)
     seconds = time.perf_counter() - began
     predicted = tagger.predict(test.tokens, breaks=test.breaks)

@@ -236,8 +236,7 @@ def residuals_without_edges(data: GraphData, prior: Prior, seed: int, n_threads:
             )
             for chosen in (~out, out)
         )
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)
+        with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
             learned = learn(
                 train, "piecewise", prior_variance=variance, tolerance=1e-3, max_iterations=100, n_threads=n_threads
             )

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ import numpy as np
 
 from bactrian.arrays import Floats
 from bactrian.camel.camel import Camel
+from bactrian.engines.numba.threads import Deadline
 from bactrian.estimators.saving import ModelFileError, SavedModel, read_model, write_model
 from bactrian.learners.learn import METHODS, learn, packed_once
 from bactrian.parallel import Alone, Communicator, anywhere, total
@@ -163,20 +163,17 @@ def learn_in_segments(
     max_iterations, max_seconds
         Iterations before the checkpoint count too, but only the seconds of this call.
     """
-    began = time.perf_counter()
-    data = packed_once(data)
+    deadline, data = Deadline(max_seconds), packed_once(data)
     uses_state = isinstance(METHODS.get(method) if isinstance(method, str) else method, Camel)
     at = checkpoint
     while True:
         segment = _Segment(every, at, callback)
-        left = None if max_seconds is None else max(0.0, max_seconds - (time.perf_counter() - began))
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)
+        with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
             solution = learn(
                 data,
                 method,
                 max_iterations=max(0, max_iterations - segment.before.iterations),
-                max_seconds=left,
+                max_seconds=deadline.left,
                 callback=segment.follow,
                 start=None if at is None else Solution(at.weights, Status.STOPPED, state=at.state),
                 communicator=communicator,
@@ -185,9 +182,8 @@ def learn_in_segments(
         at = segment.after(solution)
         if not uses_state:
             at = dataclasses.replace(at, state=None)
-        late = max_seconds is not None and time.perf_counter() - began >= max_seconds
         # Clocks and callbacks differ from rank to rank, but all must go on, or none.
-        stopped, late = anywhere(communicator or Alone(), segment.stopped, late)
+        stopped, late = anywhere(communicator or Alone(), segment.stopped, deadline.has_passed)
         # A segment that was cut short, yet ended at the very same step, is done all the same.
         if segment.cut and not stopped and solution.status is not Status.CONVERGED:
             if at.iterations < max_iterations and not late:

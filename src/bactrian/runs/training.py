@@ -170,8 +170,7 @@ def _train(
         estimator.choose_prior(encoded)
     else:
         estimator, encoded = estimator_of_pack(data, settings), PackedFolder.open(data)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # the status says it
+    with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):  # the status says it
         solution = learn_in_segments(
             encoded,
             **estimator.learning_options(),

@@ -42,6 +42,11 @@ class Deadline:
             self.late[0] = True
         return bool(self.late[0])
 
+    @property
+    def left(self) -> float | None:
+        """Seconds that are left, or None where there is no end."""
+        return None if self.at == math.inf else max(0.0, self.at - perf_counter())
+
     def half(self) -> Deadline:
         """Half of the time that is left, for work that others wait for."""
         return Deadline(0.5 * (self.at - perf_counter()))

@@ -174,8 +174,7 @@ def _no_skips(words: Sequence[str]) -> Ints:
 
 def _warm_up(names: Sequence[str], train: _Texts, settings: AnnouncementsSettings) -> None:
     """Let every learner begin on all of the data, so that nobody's seconds contain compilation."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
+    with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
         for name in names:
             short = replace(settings, max_seconds=None, tolerance=10.0)
             _fit(name, train, short).predict_marginals(train.features[:1])

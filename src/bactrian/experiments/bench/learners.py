@@ -187,8 +187,7 @@ def run_one(
 
 def quiet_learn(data: Samples | list[Instance], learner: str | Learner, **options: Any) -> Solution:
     """Learn on one thread; the status says where it stopped short."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
+    with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
         return learn(data, learner, n_threads=1, **options)
 
 

@@ -211,8 +211,7 @@ def _warm_up(settings: DigitsSettings, train: NoisyImages) -> None:
     # All of the data, for some kernels are compiled only where there is much to do; to the end, if loosely, for a run
     # that stops at once leaves out what later iterations need.
     data, short = train.as_graphs(labelled=True), replace(settings, max_seconds=None, tolerance=1e-1)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
+    with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
         for name in settings.learners:
             _learn(data, name, short)
 

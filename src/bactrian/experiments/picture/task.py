@@ -99,8 +99,7 @@ def run_picture(
 
 def _fitted(name: str, train: NoisyPicture, callback: Any = None, **options: Any) -> GridCRF:
     method = CONVEX if name == "convex" else name
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
+    with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
         return GridCRF(method=method, labels=list(range(_LABELS)), **options).fit(
             [train.noisy], [train.truth], callback=callback
         )

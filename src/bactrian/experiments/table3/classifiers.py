@@ -48,8 +48,7 @@ class LinearClassifier:
         self._only = int(labels[0]) if (labels == labels[0]).all() else None
         if self._only is not None:
             return self
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)
+        with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
             self._model = LogisticRegression(C=1.0 / self.penalty, max_iter=_ITERATIONS)
             self._model.fit(self._standardised(features), labels)
         return self

@@ -102,8 +102,7 @@ class Fitted:
 def fit(row: TableRow, data: GraphData, limits: Limits, *, prior_variance: float | None, start: Any = None) -> Fitted:
     """Learn a row's weights; where it stops short its status says so."""
     began, cpu = time.perf_counter(), time.process_time()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
+    with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
         solution = learn(
             data,
             row.method,
@@ -126,8 +125,7 @@ def marginals(
     ``inference`` is a method of :func:`bactrian.infer` or ``"matched"``: that with the entropy of the row's learner.
     """
     method, options = matched_inference(row.method) if inference == "matched" else (inference, {})
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
+    with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
         found = graph_marginals(
             data, weights, method, tolerance=1e-6, max_iterations=300, n_threads=n_threads, **options
         )
