@@ -9,10 +9,11 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from bactrian.arrays import Ints, rectangular
+from bactrian.arrays import Ints, integers, number_pairs, rectangular
 from bactrian.camel.entropy import pairwise_numbers
 from bactrian.engines.torch.stars import NodeNumbers
 from bactrian.engines.torch.structure import Structure, build_structure
+from bactrian.graphs.ragged import pointer
 
 
 class GraphBatch:
@@ -40,33 +41,21 @@ class GraphBatch:
         edge_types: ArrayLike | None = None,
         n_types: int | None = None,
     ) -> None:
-        pairs = rectangular(edges, "edges")
-        self.edges: Ints = pairs.astype(np.int64) if pairs.size else np.zeros((0, 2), dtype=np.int64)
-        self.node_counts: Ints = rectangular(node_counts, "node_counts").astype(np.int64)
-        self.node_pointer: Ints = np.concatenate([[0], np.cumsum(self.node_counts)]).astype(np.int64)
+        self.node_counts: Ints = integers(node_counts, "node_counts")
+        self.node_pointer: Ints = pointer(self.node_counts)
         self.n_nodes = int(self.node_pointer[-1])
-        if self.node_counts.ndim != 1 or self.n_nodes < 1 or (self.node_counts < 0).any():
-            raise ValueError("node_counts must be a flat sequence of integers, none negative, with a node at least")
-        if self.edges.ndim != 2 or self.edges.shape[1] != 2:
-            raise ValueError(f"edges must have shape (n_edges, 2), found {self.edges.shape}")
-        wrong = (self.edges < 0).any(axis=1) | (self.edges >= self.n_nodes).any(axis=1)
-        wrong |= self.edges[:, 0] == self.edges[:, 1]
+        if self.n_nodes < 1:
+            raise ValueError("node_counts must have a node at least")
+        self.edges: Ints = number_pairs(edges, self.n_nodes, "edges")
         graph = np.searchsorted(self.node_pointer, self.edges, side="right") - 1
-        wrong |= graph[:, 0] != graph[:, 1]
-        if wrong.any():
-            e = int(np.argmax(wrong))
-            raise ValueError(
-                f"edges[{e}] = {tuple(self.edges[e].tolist())} must join two different nodes of one graph, of 0 to "
-                f"{self.n_nodes - 1}"
-            )
+        apart = graph[:, 0] != graph[:, 1]
+        if apart.any():
+            e = int(np.argmax(apart))
+            raise ValueError(f"edges[{e}] = {tuple(self.edges[e].tolist())} must join two different nodes of one graph")
         if (np.diff(graph[:, 0]) < 0).any():
             raise ValueError("edges must be sorted by graph")
-        types = (
-            np.zeros(len(self.edges), dtype=np.int64) if edge_types is None else rectangular(edge_types, "edge_types")
-        )
-        if types.shape != (len(self.edges),) or types.min(initial=0) < 0:
-            raise ValueError(f"edge_types must be {len(self.edges)} integers, none negative")
-        self.edge_types: Ints = types.astype(np.int64)
+        types = np.zeros(len(self.edges), dtype=np.int64) if edge_types is None else edge_types
+        self.edge_types: Ints = integers(types, "edge_types", len(self.edges))
         self.typed = edge_types is not None or n_types is not None
         least = int(self.edge_types.max(initial=-1)) + 1
         if n_types is not None and n_types < max(least, 1):

@@ -184,6 +184,7 @@ def update_stars(
 ) -> None:
     """Star updates of ``nodes``, no two of which share an edge, in place; ``change`` (N,) gets those of their beliefs.
 
+    More than eight arguments: they are the kernel's, which takes no tuples.
     ``tables`` (·, K, K) are exponentials as messages meet them: that of a link is number ``table[link]``, or its own
     where ``table`` is None.
     """
