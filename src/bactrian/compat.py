@@ -146,12 +146,12 @@ class CRF(LinearChainCRF):
     @property
     def l1(self) -> float:  # type: ignore[override]
         """Coefficient of the L1 penalty."""
-        return self._of("c1")  # type: ignore[no-any-return]
+        return self._of("c1")
 
     @property
     def tolerance(self) -> float:  # type: ignore[override]
         """At which learning stops."""
-        return self._of("epsilon")  # type: ignore[no-any-return]
+        return self._of("epsilon")
 
     def check_params(self) -> None:
         """Refuse parameters that make no sense, before any data are looked at."""
@@ -247,8 +247,7 @@ class CRF(LinearChainCRF):
 
     def predict_marginals_single(self, xseq: Any) -> list[dict[Any, float]]:
         """Marginals of one sequence."""
-        found: list[dict[Any, float]] = self.predict_marginals([xseq])[0]
-        return found
+        return self.predict_marginals([xseq])[0]
 
     def score(self, X: Any, y: Any, **more: Any) -> float:
         """Accuracy of tokens, as in sklearn-crfsuite."""

@@ -83,7 +83,7 @@ def setup(function: Function) -> Function:
     """
     kernel: Any = njit(cache=True, nogil=True)(function)
     if not COMPILED:
-        return kernel  # type: ignore[no-any-return]
+        return kernel
     plain, entries = cache(lambda: _as_python(function)), 0
 
     @wraps(function)

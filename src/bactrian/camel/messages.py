@@ -363,8 +363,7 @@ class Messages:
         """See :class:`Part`."""
         top = np.maximum.reduceat(logs, self.data.layout.hub_offset[:-1])
         logs = logs - top[self._hub]
-        normal: Floats = logs - np.log(self.hub_sums(np.exp(logs)))
-        return normal
+        return logs - np.log(self.hub_sums(np.exp(logs)))
 
     def summary(self, place: Floats | None = None) -> Summary:
         """What the last pass adds to the dual; moments are written to ``place`` where one is given."""

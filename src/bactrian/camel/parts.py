@@ -307,8 +307,7 @@ class SharedMemory(Memory):
 
     def _inner_products(self, left: Floats, right: Floats) -> Floats:
         if self._communicator.size == 1:
-            product: Floats = left @ right.T
-            return product
+            return left @ right.T
         n = self._n_weights
         own: Floats = np.ascontiguousarray(left[:, n:] @ right[:, n:].T)
         self._communicator.add_up(own.reshape(-1))

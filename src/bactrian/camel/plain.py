@@ -133,8 +133,7 @@ class PlainProblem:
         used = self.sepset_numbers > 0.0
         weighted = np.multiply(self.sepset_numbers, slope, out=np.zeros_like(slope), where=used)
         on_rows = np.where(self.to_sepsets > 0.0, weighted[:, None], 0.0)
-        g: Floats = on_rows.sum(axis=0)
-        return g
+        return on_rows.sum(axis=0)
 
     def solve(self, g: Floats, point: Floats, tolerance: float = 1e-10) -> Floats:
         """(w, delta) that minimise D at fixed g (Eq. 12), by damped Newton steps; the gauge of delta stays as it is."""
@@ -276,5 +275,4 @@ def _marginal_matrix(scope: tuple[int, ...], shape: tuple[int, ...], sepset: tup
     axes = [scope.index(v) for v in sepset]
     states = np.unravel_index(np.arange(int(np.prod(shape))), shape)
     index = np.ravel_multi_index([states[a] for a in axes], [shape[a] for a in axes])
-    matrix: Floats = (index == np.arange(int(np.prod([shape[a] for a in axes])))[:, None]).astype(np.float64)
-    return matrix
+    return (index == np.arange(int(np.prod([shape[a] for a in axes])))[:, None]).astype(np.float64)

@@ -43,8 +43,7 @@ class Units:
 
     def of(self, weights: Floats) -> Floats:
         """What the solver sees of ``weights``."""
-        seen: Floats = weights[self._chosen] / self._unit
-        return seen
+        return weights[self._chosen] / self._unit
 
     def weights(self, x: Floats) -> Floats:
         """All weights at a point of the solver, in the same place each time."""

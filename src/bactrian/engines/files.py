@@ -196,7 +196,7 @@ class FileSpace(Space):
         """See :class:`Space`."""
         kept: Any = self._take(array.size, array.dtype)
         kept[:] = array
-        return kept  # type: ignore[no-any-return]
+        return kept
 
     def scratch(self, size: int) -> Floats:
         """See :class:`Space`."""

@@ -212,21 +212,18 @@ class LabelModel(LearnedEstimator):
     @property
     def labellers_(self) -> Floats:
         """Probability that a labeller is right."""
-        accuracy: Floats = np.trace(self._joint(), axis1=1, axis2=2)
-        return accuracy
+        return np.trace(self._joint(), axis1=1, axis2=2)
 
     @property
     def confusions_(self) -> Floats:
         """Probability of what a labeller says (columns) given the truth (rows)."""
         joint = self._joint().transpose(0, 2, 1)
-        given: Floats = joint / joint.sum(axis=2, keepdims=True)
-        return given
+        return joint / joint.sum(axis=2, keepdims=True)
 
     @property
     def class_prior_(self) -> Floats:
         """Probabilities of the labels before any labeller is asked."""
-        shares: Floats = self._joint()[0].sum(axis=0)
-        return shares
+        return self._joint()[0].sum(axis=0)
 
     # --- prediction ---
 
@@ -252,8 +249,7 @@ class LabelModel(LearnedEstimator):
     def predict(self, L: Any) -> NDArray[Any]:
         """The most probable label of each row; that of ``class_prior_`` where every labeller abstains."""
         check_is_fitted(self, "weights_")
-        labels: NDArray[Any] = self.classes_[self.predict_proba(L).argmax(axis=1)]
-        return labels
+        return self.classes_[self.predict_proba(L).argmax(axis=1)]
 
     def score(self, L: Any, y: Any) -> float:
         """Part of the rows whose label is predicted right."""

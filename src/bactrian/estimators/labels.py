@@ -71,8 +71,7 @@ class Labels:
 
     def decode(self, codes: Ints) -> list[Any]:
         """Labels by their codes."""
-        labels: list[Any] = self.classes[codes].tolist()
-        return labels
+        return self.classes[codes].tolist()
 
     def evidence(self, partial: Any, lengths: Ints) -> list[dict[int, int]]:
         """Observed labels by position, from label sequences in which some are unknown; None has none that is known."""
@@ -311,8 +310,7 @@ def codes_of(labels: NDArray[Any], classes: NDArray[Any], name: str) -> Ints:
 
 def known_labels(labels: NDArray[Any]) -> Bools:
     """Which labels do not stand for an unknown one."""
-    known: Bools = labels != unknown_label(labels)
-    return known
+    return labels != unknown_label(labels)
 
 
 def check_kind(labels: NDArray[Any], classes: NDArray[Any], name: str) -> None:

@@ -269,8 +269,7 @@ def projected(table: Floats, scope: Scope, onto: Sequence[int]) -> Floats:
     """Sums over all variables but ``onto``, in that order."""
     summed = table.sum(axis=tuple(a for a, v in enumerate(scope) if v not in onto))
     left = [v for v in scope if v in onto]
-    projected: Floats = summed.transpose([left.index(v) for v in onto])
-    return projected
+    return summed.transpose([left.index(v) for v in onto])
 
 
 def _contradictions(

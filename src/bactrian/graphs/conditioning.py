@@ -131,8 +131,7 @@ class _Copies:
         """Sums over the places of each cluster."""
         if bounds.size == 1:
             return np.zeros((len(values), 0), dtype=np.int64)
-        sums: Ints = np.add.reduceat(values, bounds[:-1], axis=1, dtype=np.int64)
-        return sums
+        return np.add.reduceat(values, bounds[:-1], axis=1, dtype=np.int64)
 
     def seen(self, data: PackedData, holes: Holes) -> tuple[Floats, Floats]:
         """Weighted counts of table entries and hub states that are known."""

@@ -85,8 +85,7 @@ class FactorTree:
             axis=tuple(axis for axis, v in enumerate(axes) if v not in scope)
         )
         kept = [v for v in axes if v in scope]
-        marginal: Floats = np.ascontiguousarray(summed.transpose([kept.index(v) for v in scope])).ravel()
-        return marginal
+        return np.ascontiguousarray(summed.transpose([kept.index(v) for v in scope])).ravel()
 
 
 class TreePlanner:

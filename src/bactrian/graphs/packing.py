@@ -560,7 +560,5 @@ def pack_graph_data(data: GraphData) -> PackedData:
 def _node_shares(node_factors: str, hub_links: Ints, link_hub: Ints) -> Floats:
     """Part of its node's score that each link's edge takes, where edges take them."""
     if node_factors != "first-edge":
-        shares: Floats = 1.0 / np.maximum(np.diff(hub_links), 1)[link_hub]
-        return shares
-    whole: Floats = (np.arange(link_hub.size) == hub_links[link_hub]).astype(np.float64)
-    return whole
+        return 1.0 / np.maximum(np.diff(hub_links), 1)[link_hub]
+    return (np.arange(link_hub.size) == hub_links[link_hub]).astype(np.float64)

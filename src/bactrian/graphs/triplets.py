@@ -99,8 +99,7 @@ def _scored(
         pair = table.sum(axis=tuple(i for i in range(len(scope)) if i not in axes))
         pair = pair if (axes[0] < axes[1]) == (a < b) else pair.T
         single = tables.hub(first_hub + a)[:, None]
-        ratio: Floats = np.divide(pair, single, out=np.zeros_like(pair), where=single > 0.0)
-        return ratio
+        return np.divide(pair, single, out=np.zeros_like(pair), where=single > 0.0)
 
     known: dict[Pair, Floats] = {}
     scored = []

@@ -163,8 +163,7 @@ def _first_beliefs(problem: Problem) -> Floats:
 
 def _power_of_ten(x: Floats) -> Floats:
     """The next below, so that instances fall into few groups; 0 for 0."""
-    powers: Floats = 10.0 ** np.floor(np.log10(x, out=np.full_like(x, -np.inf), where=x > 0.0))
-    return powers
+    return 10.0 ** np.floor(np.log10(x, out=np.full_like(x, -np.inf), where=x > 0.0))
 
 
 def _solve_inner(problem: Problem, messages: Messages, inner: SweepProgress, tolerance: float) -> None:

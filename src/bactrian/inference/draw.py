@@ -180,5 +180,4 @@ def distances(states: Ints, cardinalities: Ints, scopes: Sequence[Scope], margin
 
 
 def _distances(excess: Floats, margins: Sequence[Floats], n: int) -> Floats:
-    found: Floats = np.add.reduceat(np.abs(excess), pointer([table.size for table in margins])[:-1]) / (2.0 * n)
-    return found
+    return np.add.reduceat(np.abs(excess), pointer([table.size for table in margins])[:-1]) / (2.0 * n)

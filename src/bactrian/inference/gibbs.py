@@ -138,8 +138,7 @@ class CountTables(HubTables):
     def cluster(self, index: int) -> Floats:
         """Frequencies of a cluster's states."""
         counts = self._counts[self._cluster_start[index] : self._cluster_start[index + 1]]
-        frequencies: Floats = counts / counts.sum()
-        return frequencies
+        return counts / counts.sum()
 
 
 class Chains:

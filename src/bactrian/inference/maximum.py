@@ -46,8 +46,7 @@ def certified(found: Assignments) -> Bools:
     """(M,) the bound meets the score: a certificate of optimality."""
     finite = np.isfinite(found.score) & np.isfinite(found.bound)
     gap = np.where(finite, found.bound, 1.0) - np.where(finite, found.score, 0.0)
-    optimal: Bools = finite & (gap <= TIE * np.maximum(1.0, np.abs(np.where(finite, found.bound, 0.0))))
-    return optimal
+    return finite & (gap <= TIE * np.maximum(1.0, np.abs(np.where(finite, found.bound, 0.0))))
 
 
 def decode_exactly(scores: FactorScores, workers: Workers, memory_budget: int) -> Assignments:

@@ -91,8 +91,7 @@ def _start(scores: FactorScores, generator: np.random.Generator | None) -> Float
     hub = np.repeat(np.arange(layout.n_hubs), np.diff(layout.hub_offset))
     total = np.bincount(hub, weights=drawn, minlength=layout.n_hubs)
     drawn[total[hub] == 0.0] = 1.0
-    normalised: Floats = drawn / np.bincount(hub, weights=drawn, minlength=layout.n_hubs)[hub]
-    return normalised
+    return drawn / np.bincount(hub, weights=drawn, minlength=layout.n_hubs)[hub]
 
 
 def _allowed_start(scores: FactorScores, problem: Problem) -> Floats:

@@ -149,8 +149,7 @@ def _multipliers(dual: Dual, hub_marginal: Floats, hub_base: Floats) -> Floats:
     linked = data.degrees[hub] > 0
     log_marginal = np.log(hub_marginal, out=np.zeros_like(hub_marginal), where=linked & (hub_marginal > 0.0))
     total = hub_base - dual.part.carving.hub[hub] * log_marginal
-    shares: Floats = (total / np.maximum(data.degrees[hub], 1))[data.hub_state_of_link_state]
-    return shares
+    return (total / np.maximum(data.degrees[hub], 1))[data.hub_state_of_link_state]
 
 
 def _multipliers_of_cluster(dual: Dual, cluster: int, size: int) -> Floats:
@@ -394,8 +393,7 @@ def mixture(on_boundary: bool, tolerance: float) -> float:
 
 def mixed(marginals: Floats, part: float, sizes: int | Ints) -> Floats:
     """Marginals of ``sizes`` states each, mixed with that part of uniform ones."""
-    both: Floats = (1.0 - part) * marginals + part / sizes
-    return both
+    return (1.0 - part) * marginals + part / sizes
 
 
 def finish(run: Run, dual: Dual, evaluation: Evaluation, weights: Floats, status: Status, sweeps: int = 0) -> Solution:

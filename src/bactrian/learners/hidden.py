@@ -73,8 +73,7 @@ class Hidden:
     @property
     def name(self) -> str:
         """That of the learner."""
-        name: str = self.learner.name
-        return name
+        return self.learner.name
 
     @property
     def folded(self) -> Any:
@@ -159,8 +158,7 @@ class _Difference:
     @property
     def accuracy(self) -> float:
         """Of messages of both."""
-        accuracy: float = self._free.accuracy
-        return accuracy
+        return self._free.accuracy
 
     @accuracy.setter
     def accuracy(self, accuracy: float) -> None:
@@ -169,8 +167,7 @@ class _Difference:
     @property
     def evaluations(self) -> int:
         """Evaluations of each."""
-        count: int = self._free.evaluations
-        return count
+        return self._free.evaluations
 
     @property
     def failures(self) -> int:
@@ -248,5 +245,4 @@ def _start(data: PackedData, settings: Settings) -> Floats:
 
 def random_weights(n: int, seed: int) -> Floats:
     """Weights at which states of variables that were never seen differ a little."""
-    weights: Floats = _SPREAD * np.random.default_rng(seed).normal(size=n)
-    return weights
+    return _SPREAD * np.random.default_rng(seed).normal(size=n)

@@ -307,8 +307,7 @@ def _with_lines(callback: Callback | None, tolerance: float, verbose: int) -> Ca
 
 def packed_once(data: Any) -> PackedData | PackedFolder:
     """Data as learners take them: packed, unless they are already, in memory or in a folder."""
-    packed: PackedData | PackedFolder = data if hasattr(data, "in_memory") else pack(data)
-    return packed
+    return data if hasattr(data, "in_memory") else pack(data)
 
 
 def _own_part(data: Any, communicator: Communicator) -> PackedData | PackedFolder:
@@ -373,8 +372,7 @@ def _checked_method(method: Any) -> Learner:
     if isinstance(method, type) or not hasattr(method, "learn"):
         found = type(method).__name__
         raise ArgumentTypeError("method", f"must be a name or a learner such as Camel(...), found {found}")
-    learner: Learner = method
-    return learner
+    return method
 
 
 def checked_start(start: ArrayLike | Solution | None, n_weights: int) -> Floats | None:

@@ -102,8 +102,7 @@ class MarginProblem:
     def scale(self) -> Floats:
         """(n_cells,) 1 / sqrt of a guess at the curvature of each weight: its count and its noise."""
         curvature = np.maximum(self.observed, 0.0) + self.precision
-        scale: Floats = 1.0 / np.sqrt(np.maximum(curvature, max(1e-3 * self.total / max(curvature.size, 1), 1e-300)))
-        return scale
+        return 1.0 / np.sqrt(np.maximum(curvature, max(1e-3 * self.total / max(curvature.size, 1), 1e-300)))
 
     def wanted(self, tolerance: float, rounds_left: int) -> float:
         """The gap in counts at which a round ends."""
@@ -334,18 +333,15 @@ class Gauge:
 
     def scale(self, precision: Floats) -> Floats:
         """1 / sqrt of the curvature of each t; precisions may have one column per problem, as all others here."""
-        scale: Floats = 1.0 / np.sqrt(np.maximum(self._lift.T @ precision, 1e-300))
-        return scale
+        return 1.0 / np.sqrt(np.maximum(self._lift.T @ precision, 1e-300))
 
     def weights(self, t: Floats) -> Floats:
         """G t, for t in units of the cells' weights."""
-        weights: Floats = self._centred @ t
-        return weights
+        return self._centred @ t
 
     def gradient(self, gap: Floats) -> Floats:
         """G' applied to a gradient in the weights."""
-        slope: Floats = self._transposed @ gap
-        return slope
+        return self._transposed @ gap
 
 
 class TreeDuals:

@@ -175,8 +175,7 @@ class _RegionDual:
         found[~self._possible] = 0.0
         offset = self._regions.table_offset
         sums = np.add.reduceat(found, offset[:-1])
-        guess: Floats = found / np.repeat(sums, np.diff(offset))
-        return guess
+        return found / np.repeat(sums, np.diff(offset))
 
     def _projected(self, values: Floats) -> Floats:
         """Sums over the cells of each link's states."""
@@ -191,8 +190,7 @@ class _RegionDual:
 
     def _consensus(self, marginal: Floats) -> Floats:
         sums = np.bincount(self._hub_state, weights=marginal, minlength=self._degree.size)
-        mean: Floats = sums / self._degree
-        return mean
+        return sums / self._degree
 
     def _scale_of(self, guess: Floats, kept: Floats) -> Floats:
         """1 / sqrt of the curvature of each multiplier; exact margins have none, and take that of others at the hub."""
@@ -207,8 +205,7 @@ class _RegionDual:
         curvature = np.where(own, curvature, usual[self._hub_state])
         hub = self._total * self.hub_beliefs[self._hub_state]
         curvature += np.divide(hub, kept, out=np.zeros_like(hub), where=kept > 0.0)
-        scale: Floats = 1.0 / np.sqrt(curvature)
-        return scale
+        return 1.0 / np.sqrt(curvature)
 
     def value_and_gradient(self, x: Floats) -> tuple[float, Floats]:
         """D and its gradient in x."""

@@ -46,8 +46,7 @@ class Axis:
 
     def holds(self, values: Floats) -> Bools:
         """Which values can be drawn."""
-        inside: Bools = np.isfinite(values) & ((values > 0.0) | (not self.log))
-        return inside
+        return np.isfinite(values) & ((values > 0.0) | (not self.log))
 
     def place(self, values: Floats | float) -> Floats:
         """Places of values; all of them must be drawable."""
@@ -282,8 +281,7 @@ def reliability_diagram(reliabilities: Mapping[str, Reliability], numbers: Mappi
 
 def _to_last_objective(curve: Curve) -> Floats:
     """Learners minimise different objectives, so only their distances from their own ends can share an axis."""
-    distance: Floats = np.abs(curve.objective - curve.objective[-1:])
-    return distance
+    return np.abs(curve.objective - curve.objective[-1:])
 
 
 def _visible_violation(curve: Curve) -> Floats:

@@ -66,8 +66,7 @@ class FittedRun:
     @property
     def classes(self) -> list[Any]:
         """The labels."""
-        listed: list[Any] = self.estimator.classes_.tolist()
-        return listed
+        return self.estimator.classes_.tolist()
 
     @cached_property
     def words(self) -> frozenset[str]:

@@ -554,8 +554,7 @@ def _from_arrays(path: Path, need_labels: bool) -> Iterator[LabelledGraph]:
 
 def _matrix(values: Any, where: str) -> Floats:
     empty = isinstance(values, list) and not values
-    matrix: Floats = checked_rows(np.zeros((0, 0)) if empty else values, where)
-    return matrix
+    return checked_rows(np.zeros((0, 0)) if empty else values, where)
 
 
 def _labels(values: Any, n_nodes: int, where: str) -> NDArray[Any]:

@@ -63,8 +63,7 @@ class Step:
 
 def local_inner_products(left: Floats, right: Floats) -> Floats:
     """Inner products within one process."""
-    product: Floats = left @ right.T
-    return product
+    return left @ right.T
 
 
 def largest(x: Any) -> float:
@@ -124,8 +123,7 @@ class Memory:
         """-H g for the inverse-Hessian approximation H; steepest descent, scaled, while the memory is empty."""
         if not self._order:
             norm = np.sqrt(self.inner(gradient[None], gradient[None])[0, 0])
-            steepest: Floats = -gradient / max(1.0, norm)
-            return steepest
+            return -gradient / max(1.0, norm)
         projections = self.inner(self._vectors, gradient[None])[:, 0]
         coefficients, scale = self._two_loops(projections)
         direction: Floats = coefficients @ self._vectors

@@ -87,8 +87,7 @@ def minimise_side_by_side(
 
 def dot(a: Floats, b: Floats) -> Floats:
     """The inner products of rows."""
-    product: Floats = np.einsum("zn,zn->z", a, b)
-    return product
+    return np.einsum("zn,zn->z", a, b)
 
 
 def _direction(

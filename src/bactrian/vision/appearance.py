@@ -74,8 +74,7 @@ def descriptors(light: Floats) -> Floats:
     found = np.concatenate(cells, axis=-1)
     # The constants keep a descriptor of next to no gradient next to nothing.
     found = np.minimum(found / (np.linalg.norm(found, axis=-1, keepdims=True) + 1.0), _LARGEST)
-    scaled: Floats = found / (np.linalg.norm(found, axis=-1, keepdims=True) + 0.1)
-    return scaled
+    return found / (np.linalg.norm(found, axis=-1, keepdims=True) + 0.1)
 
 
 # --- textons ---
@@ -92,8 +91,7 @@ def lab_of(image: Any) -> Floats:
     """CIE Lab of an image, (h, w, 3)."""
     from skimage.color import rgb2lab
 
-    lab: Floats = rgb2lab(checked_image(image))
-    return lab
+    return rgb2lab(checked_image(image))
 
 
 def filter_responses(lab: Floats) -> Floats:
@@ -187,8 +185,7 @@ def _centres(points: Floats, number: int, seed: int, n_starts: int = 3) -> Float
 def nearest(points: Floats, centres: Floats) -> Ints:
     """Number of the nearest centre of each point."""
     distance = (centres**2).sum(axis=1) - 2.0 * points @ centres.T
-    chosen: Ints = distance.argmin(axis=1)
-    return chosen
+    return distance.argmin(axis=1)
 
 
 # --- appearance ---
@@ -260,8 +257,7 @@ def _histogram(regions: Ints, codes: Ints, n_codes: int) -> Floats:
     """Part of each region's pixels with each code, (n, n_codes)."""
     n = int(regions.max()) + 1
     counts = np.bincount(regions.ravel() * n_codes + codes.ravel(), minlength=n * n_codes).reshape(n, n_codes)
-    shares: Floats = counts / counts.sum(axis=1, keepdims=True)
-    return shares
+    return counts / counts.sum(axis=1, keepdims=True)
 
 
 def _binned(values: Floats, low: float, high: float) -> Ints:
@@ -391,8 +387,7 @@ def look_alike_weights(centre: Floats, size: Floats, shape: tuple[int, int], col
 
 
 def _rows_to_one(matrix: Floats) -> Floats:
-    rows: Floats = matrix / matrix.sum(axis=1, keepdims=True)
-    return rows
+    return matrix / matrix.sum(axis=1, keepdims=True)
 
 
 # --- images and their features ---

@@ -101,16 +101,14 @@ def _cut(pixels: Floats, segments: Ints, threshold: float, seed: int) -> Ints:
     from skimage.graph import cut_normalized, rag_mean_color
 
     graph = rag_mean_color(255.0 * pixels, segments, mode="similarity")
-    cut: Ints = cut_normalized(segments, graph, thresh=threshold, rng=np.random.default_rng(seed))
-    return cut
+    return cut_normalized(segments, graph, thresh=threshold, rng=np.random.default_rng(seed))
 
 
 def _renumbered(segments: Ints) -> Ints:
     _, first, inverse = np.unique(segments, return_index=True, return_inverse=True)
     rank = np.empty(first.size, dtype=np.int64)
     rank[np.argsort(first)] = np.arange(first.size)
-    renumbered: Ints = rank[inverse].reshape(segments.shape)
-    return renumbered
+    return rank[inverse].reshape(segments.shape)
 
 
 # --- regions as a graph ---
@@ -161,8 +159,7 @@ def region_means(segments: Ints, values: Floats) -> Floats:
     flat = segments.ravel()
     size = np.bincount(flat).astype(np.float64)
     sums = np.stack([np.bincount(flat, column, minlength=size.size) for column in values.T], axis=1)
-    means: Floats = sums / size[:, None]
-    return means
+    return sums / size[:, None]
 
 
 def majority_labels(segments: Any, labels: Any, n_labels: int) -> Ints:
@@ -181,8 +178,7 @@ def majority_labels(segments: Any, labels: Any, n_labels: int) -> Ints:
     counts = np.zeros((int(regions.max()) + 1, n_labels), dtype=np.int64)
     known = pixel_labels >= 0
     np.add.at(counts, (regions[known], pixel_labels[known].astype(np.int64)), 1)
-    majority: Ints = np.where(counts.any(axis=1), counts.argmax(axis=1), -1)
-    return majority
+    return np.where(counts.any(axis=1), counts.argmax(axis=1), -1)
 
 
 def to_pixels(segments: Any, values: Any) -> NDArray[Any]:

@@ -118,8 +118,7 @@ def _libraries() -> ThreadpoolController:
 
 def single_threaded_blas() -> AbstractContextManager[object]:
     """A context in which BLAS uses one thread: its own threads spin after each product and take cores from ours."""
-    limiter: AbstractContextManager[object] = _libraries().limit(limits=1, user_api="blas")
-    return limiter
+    return _libraries().limit(limits=1, user_api="blas")
 
 
 def available_cores() -> int:

@@ -49,8 +49,7 @@ def checked_dtype(dtype: Any) -> torch.dtype:
     if isinstance(dtype, str) and dtype in DTYPES:
         return DTYPES[dtype]
     if dtype in DTYPES.values():
-        chosen: torch.dtype = dtype
-        return chosen
+        return dtype
     raise ValueError(f"dtype must be 'float64' or 'float32', found {dtype!r}")
 
 

@@ -45,8 +45,7 @@ class GraphMarginals:
 
     def predict(self) -> Ints:
         """The most probable label of each node."""
-        labels: Ints = self.nodes.argmax(axis=1)
-        return labels
+        return self.nodes.argmax(axis=1)
 
 
 def infer(

@@ -145,8 +145,7 @@ class SparseProduct:
         """``matrix @ dense``."""
         columns = dense.shape[1]
         if self._pieces is None or columns > _MOST_COLUMNS or dense.dtype != torch.float64:
-            product: Tensor = self.matrix @ dense
-            return product
+            return self.matrix @ dense
         begin, end, bounds = self._pieces
         out = dense.new_empty(begin.numel(), columns)
         _sum_pieces[(begin.numel(),)](

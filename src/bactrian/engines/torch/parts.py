@@ -82,8 +82,7 @@ class DeviceRows:
         """``rows @ weights``."""
         if self.bundles is not None:
             weights = torch.cat([weights, self.bundles.times(weights)])
-        product: Tensor = self._rows @ weights if self._products is None else self._products[0].times(weights)
-        return product
+        return self._rows @ weights if self._products is None else self._products[0].times(weights)
 
     def transposed_times(self, values: Tensor) -> Tensor:
         """``rows.T @ values``."""
@@ -433,8 +432,7 @@ class DevicePart:
     @property
     def multipliers(self) -> Floats:
         """(2E, K) multipliers on the host, in the order of the packed data."""
-        found: Floats = self.stars.multipliers.cpu()[self.piece.links].to(torch.float64).numpy()
-        return found
+        return self.stars.multipliers.cpu()[self.piece.links].to(torch.float64).numpy()
 
     def by_node(self, values: Tensor) -> Floats:
         """(N, K) a state of the nodes on the host, in the order of the data."""
@@ -507,18 +505,15 @@ class DeviceTables(TableReader):
     def edges(self, chosen: Any) -> Floats:
         """(n, K, K) belief tables of some edges of the data."""
         rows, columns = (torch.from_numpy(self._multipliers[ends]) for ends in self._ends[chosen].T)
-        beliefs: Floats = joint_beliefs(torch.from_numpy(self._tables[self._table[chosen]]), rows, columns).numpy()
-        return beliefs
+        return joint_beliefs(torch.from_numpy(self._tables[self._table[chosen]]), rows, columns).numpy()
 
     def cluster(self, index: int) -> Floats:
         """See :class:`TableReader`."""
-        table: Floats = self.edges([index])[0].ravel()
-        return table
+        return self.edges([index])[0].ravel()
 
     def hub(self, index: int) -> Floats:
         """See :class:`TableReader`."""
-        belief: Floats = self.nodes[index].copy()
-        return belief
+        return self.nodes[index].copy()
 
 
 class DeviceVectors(Vectors):
@@ -551,8 +546,7 @@ class DeviceVectors(Vectors):
 
 def inner_products(left: Tensor, right: Tensor) -> Floats:
     """Inner products of the rows of two matrices on the device, brought to the host together."""
-    products: Floats = torch.stack([left @ row for row in right], 1).cpu().numpy()
-    return products
+    return torch.stack([left @ row for row in right], 1).cpu().numpy()
 
 
 class DeviceMemory(Memory):

@@ -86,8 +86,7 @@ class Recording(Generic[Result]):
             with _ONE_AT_A_TIME:
                 self._record()
         self._graph.replay()
-        result: Result = self._result
-        return result
+        return self._result
 
     def _record(self) -> None:
         function = self._function
@@ -240,8 +239,7 @@ class Stars:
         """What ``function`` returns, from its recording."""
         if name not in self._recordings:
             self._recordings[name] = Recording(function)
-        result: Result = self._recordings[name]()
-        return result
+        return self._recordings[name]()
 
     def _orient(self, tables: Tensor) -> Tensor:
         """Exponentials of tables as messages meet them."""

@@ -65,8 +65,7 @@ class LinearClassifier:
         return odds
 
     def _standardised(self, features: NDArray[Any]) -> NDArray[np.float32]:
-        cut: NDArray[np.float32] = np.clip((_rooted(features) - self._mean) / self._scale, -_CUT, _CUT)
-        return cut
+        return np.clip((_rooted(features) - self._mean) / self._scale, -_CUT, _CUT)
 
 
 def _rooted(features: NDArray[Any]) -> NDArray[np.float32]:
@@ -162,8 +161,7 @@ class BoostedClassifiers:
         """Log-odds of the linear classifier, (n, n_labels)."""
         if self._linear is None:
             raise ValueError("fit must come before scores")
-        scores: Floats = np.clip(self._linear.log_odds(features), -_CLIP, _CLIP)
-        return scores
+        return np.clip(self._linear.log_odds(features), -_CLIP, _CLIP)
 
     def staged_scores(self, features: NDArray[Any]) -> Floats:
         """Boosted scores after every round, (rounds, n, n_labels); all must have been fitted for all rounds."""
@@ -209,5 +207,4 @@ def kinds_of(boosted: Floats, linear: Floats) -> dict[str, Floats]:
 def binary_losses(scores: Floats, labels: Ints) -> Floats:
     """Mean logistic loss of each label against the rest, (..., n_labels) for scores (..., n, n_labels)."""
     sign = np.where(labels[:, None] == np.arange(scores.shape[-1]), -1.0, 1.0)
-    losses: Floats = np.logaddexp(0.0, sign * scores).mean(axis=-2)
-    return losses
+    return np.logaddexp(0.0, sign * scores).mean(axis=-2)

@@ -21,8 +21,7 @@ def class_colours(n_labels: int) -> Floats:
     colours = np.array([[int(code[i : i + 2], 16) / 255.0 for i in (1, 3, 5)] for code in PALETTE])
     turns = np.arange(n_labels) // len(PALETTE)
     lightening = (turns / (turns + 1.0))[:, None]
-    found: Floats = colours[np.arange(n_labels) % len(PALETTE)] * (1.0 - lightening) + lightening
-    return found
+    return colours[np.arange(n_labels) % len(PALETTE)] * (1.0 - lightening) + lightening
 
 
 def label_picture(image: Any, labels: Any, n_labels: int, *, opacity: float = 0.7) -> Floats:
@@ -32,8 +31,7 @@ def label_picture(image: Any, labels: Any, n_labels: int, *, opacity: float = 0.
     codes = np.asarray(labels)
     painted = class_colours(n_labels)[np.maximum(codes, 0)]
     strength = np.where(codes >= 0, opacity, 0.0)[..., None]
-    picture: Floats = strength * painted + (1.0 - strength) * grey
-    return picture
+    return strength * painted + (1.0 - strength) * grey
 
 
 def uncertainty(marginals: Floats) -> Floats:
@@ -42,5 +40,4 @@ def uncertainty(marginals: Floats) -> Floats:
     if n_labels < 2:
         return np.zeros(len(marginals))
     logs = np.log(np.where(marginals > 0.0, marginals, 1.0))
-    shares: Floats = np.clip(-(marginals * logs).sum(axis=1) / np.log(n_labels), 0.0, 1.0)
-    return shares
+    return np.clip(-(marginals * logs).sum(axis=1) / np.log(n_labels), 0.0, 1.0)

@@ -254,5 +254,4 @@ def _accuracies(predicted: Sequence[Ints], images: Sequence[SegmentedImage]) -> 
 
 def _softmax(scores: Floats) -> Floats:
     positive = np.exp(scores - scores.max(axis=1, keepdims=True))
-    shares: Floats = positive / positive.sum(axis=1, keepdims=True)
-    return shares
+    return positive / positive.sum(axis=1, keepdims=True)
