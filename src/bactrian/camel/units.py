@@ -9,7 +9,6 @@ Hessian, it takes more iterations than without: at the optimum frequent features
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -21,9 +20,7 @@ from bactrian.camel.schedule import SCHEDULE
 from bactrian.engines.numba.threads import Workers
 from bactrian.graphs.packed import PackedData
 from bactrian.graphs.scores import StructuredScores
-from bactrian.solvers.lbfgs import Memory, Minimum
-
-_Function = Callable[[Floats], tuple[float, Floats]]
+from bactrian.solvers.lbfgs import Function, Memory, Minimum
 
 
 class Units:
@@ -50,7 +47,7 @@ class Units:
         self._weights[self._chosen] = x * self._unit
         return self._weights
 
-    def seen(self, function: _Function) -> _Function:
+    def seen(self, function: Function) -> Function:
         """Value and gradient for the solver, from those for all weights."""
 
         def value_and_gradient(x: Floats) -> tuple[float, Floats]:

@@ -27,11 +27,15 @@ from bactrian.solvers.solution import Status
 
 #: Inner products of the rows of one matrix with the rows of another.
 InnerProducts = Callable[[Floats, Floats], Floats]
+#: Value and gradient.
+Function = Callable[[Floats], tuple[float, Floats]]
 
-_ARMIJO, _CURVATURE = 1e-4, 0.9
-_MAX_STEPS = 25
+#: Wolfe's conditions: the part of the decrease that the slope promises, and the part of the slope that may be left.
+ARMIJO, CURVATURE = 1e-4, 0.9
+#: Trials of a line search.
+MAX_STEPS = 25
 #: Differences of the objective below this, relative to its size, are rounding.
-_NOISE = 5e-12
+NOISE = 5e-12
 #: Least decrease, relative to the objective, that counts as progress: rounding makes no such steps in a row.
 _PROGRESS = 1e-13
 #: Iterations without a lower value or a smaller gradient before the memory is cleared, and again so many before the
@@ -204,7 +208,7 @@ def _two_loops(gram: Floats, order: Ints, projections: Floats, q: Floats) -> flo
 
 
 def minimise(
-    value_and_gradient: Callable[[Floats], tuple[float, Floats]],
+    value_and_gradient: Function,
     x: Floats,
     *,
     tolerance: float,
@@ -232,7 +236,7 @@ def minimise(
     value, gradient = value_and_gradient(x)
     value += float(l1_vector @ np.abs(x)) if sparse else 0.0
     gradient = _copied(gradient)
-    trials = _Trials(interrupt)
+    trials = _Trials(value_and_gradient, interrupt)
     if interrupt is not None and interrupt():
         return Minimum(x, value, gradient, 0, Status.STOPPED, tolerance)
     retried = False
@@ -264,17 +268,17 @@ def minimise(
         found = None
         try:
             if sparse:
-                descent, found = _orthant_step(value_and_gradient, trials, memory, x, value, slope, l1_vector)
+                descent, found = _orthant_step(trials, memory, x, value, slope, l1_vector)
             else:
                 direction = memory.direction(slope)
                 descent = float(memory.inner(direction[None], slope[None])[0, 0])
                 if descent < 0.0:
-                    found = _wolfe_search(value_and_gradient, trials, memory, x, value, direction, descent)
+                    found = _wolfe_search(trials, memory, x, value, direction, descent)
         except _CutShortError:
             return Minimum(x, value, gradient, iteration, Status.STOPPED, tolerance)
         if found is None:
             if retried or not memory._order:
-                within_rounding = norm <= 10.0 * tolerance and -descent <= 10.0 * _NOISE * max(1.0, abs(value))
+                within_rounding = norm <= 10.0 * tolerance and -descent <= 10.0 * NOISE * max(1.0, abs(value))
                 status = Status.CONVERGED if within_rounding else Status.STALLED
                 return Minimum(x, value, gradient, iteration, status, tolerance)
             memory.clear()
@@ -292,17 +296,19 @@ class _CutShortError(Exception):
 
 
 class _Trials:
-    """Counts the trial points of line searches, and raises an error where the evaluation of one was cut short."""
+    """Evaluates the trial points of line searches, counts them, and raises an error where that was cut short."""
 
-    def __init__(self, interrupt: Callable[[], bool] | None) -> None:
-        self._interrupt = interrupt
+    def __init__(self, function: Function, interrupt: Callable[[], bool] | None) -> None:
+        self._function, self._interrupt = function, interrupt
         self.made = 0
 
-    def count(self) -> None:
-        """After each evaluation."""
+    def __call__(self, x: Floats) -> tuple[float, Floats]:
+        """Value and gradient."""
+        found = self._function(x)
         self.made += 1
         if self._interrupt is not None and self._interrupt():
             raise _CutShortError
+        return found
 
 
 def pseudo_gradient(x: Floats, gradient: Floats, l1: float | Floats) -> Floats:
@@ -325,39 +331,32 @@ _Found = tuple[Floats, float, Floats] | None
 
 
 def _wolfe_search(
-    function: Callable[[Floats], tuple[float, Floats]],
-    trials: _Trials,
-    memory: Memory,
-    x: Floats,
-    value: float,
-    direction: Floats,
-    descent: float,
+    function: _Trials, memory: Memory, x: Floats, value: float, direction: Floats, descent: float
 ) -> _Found:
     """A step with sufficient decrease and curvature, by bracketing and cubic interpolation.
 
     Near the optimum decreases drown in rounding; there a step is also good when the slope says so (the approximate
     Wolfe conditions of Hager and Zhang 2005).
     """
-    noise = _NOISE * max(1.0, abs(value))
+    noise = NOISE * max(1.0, abs(value))
     low, low_value, low_slope = 0.0, value, descent
     high, high_value, high_slope = np.inf, np.nan, np.nan
     best: _Found = None
     t = 1.0
-    for _ in range(_MAX_STEPS):
+    for _ in range(MAX_STEPS):
         trial = t * direction
         trial += x
         trial_value, trial_gradient = function(trial)
-        trials.count()
         finite = np.isfinite(trial_value)
         slope = float(memory.inner(direction[None], trial_gradient[None])[0, 0]) if finite else np.nan
-        enough = finite and trial_value <= value + _ARMIJO * t * descent
-        nearly = finite and trial_value <= value + noise and slope <= (2 * _ARMIJO - 1.0) * descent
+        enough = finite and trial_value <= value + ARMIJO * t * descent
+        nearly = finite and trial_value <= value + noise and slope <= (2 * ARMIJO - 1.0) * descent
         if not (enough or nearly):
             high, high_value, high_slope = t, trial_value, slope
         else:
             if best is None or trial_value <= best[1]:
                 best = (trial, trial_value, _copied(trial_gradient))
-            if slope >= _CURVATURE * descent:
+            if slope >= CURVATURE * descent:
                 return trial, trial_value, best[2] if best[0] is trial else _copied(trial_gradient)
             low, low_value, low_slope = t, trial_value, slope
         if np.isinf(high):
@@ -387,13 +386,7 @@ def _interpolate(
 
 
 def _orthant_step(
-    function: Callable[[Floats], tuple[float, Floats]],
-    trials: _Trials,
-    memory: Memory,
-    x: Floats,
-    value: float,
-    slope: Floats,
-    l1: Floats,
+    function: _Trials, memory: Memory, x: Floats, value: float, slope: Floats, l1: Floats
 ) -> tuple[float, _Found]:
     """The slope along the direction, and a step within the orthant of x (of -slope where x is 0), by backtracking.
 
@@ -409,18 +402,17 @@ def _orthant_step(
         direction = np.where(downhill, direction, 0.0)
         descent = float(memory.inner(direction[None], slope[None])[0, 0])
     orthant = np.where((begin != 0.0) | (l1 == 0.0), np.sign(begin), -np.sign(slope))
-    noise = _NOISE * max(1.0, abs(value))
+    noise = NOISE * max(1.0, abs(value))
     t = 1.0
-    for _ in range(2 * _MAX_STEPS if descent < 0.0 else 0):
+    for _ in range(2 * MAX_STEPS if descent < 0.0 else 0):
         inside = begin + t * direction
         inside[(inside * orthant <= 0.0) & (l1 != 0.0)] = 0.0
         trial = x.copy()  # the function may keep it
         trial[free] = inside
         trial_value, trial_gradient = function(trial)
-        trials.count()
         trial_value += float(l1 @ np.abs(inside))
         decrease = float(memory.inner(slope[None], (inside - begin)[None])[0, 0])
-        if np.isfinite(trial_value) and trial_value <= value + _ARMIJO * decrease + noise and decrease < 0.0:
+        if np.isfinite(trial_value) and trial_value <= value + ARMIJO * decrease + noise and decrease < 0.0:
             return descent, (trial, trial_value, trial_gradient)
         t *= 0.5
     return descent, None

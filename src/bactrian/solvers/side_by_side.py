@@ -11,12 +11,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from bactrian.arrays import Bools, Floats, Ints
+from bactrian.solvers.lbfgs import ARMIJO, CURVATURE, MAX_STEPS, NOISE
 
 #: Values, gradients and gaps of some rows at points, from the rows' numbers and the points.
 Function = Callable[[Ints, Floats], tuple[Floats, Floats, Floats]]
 
-_MEMORY, _MAX_STEPS, _PATIENCE = 10, 25, 50
-_ARMIJO, _CURVATURE, _NOISE = 1e-4, 0.9, 5e-12
+#: Pairs remembered, and iterations without a smaller gap before a row is given up.
+_MEMORY, _PATIENCE = 10, 50
 
 
 @dataclass
@@ -109,17 +110,17 @@ def _search(
 ) -> tuple[Bools, Floats, Floats, Floats, Floats]:
     """Which rows have a point with a lower value, and the points, values, gradients and gaps."""
     begin, value = found.x[rows], found.value[rows]
-    noise = _NOISE * np.maximum(1.0, np.abs(value))
+    noise = NOISE * np.maximum(1.0, np.abs(value))
     new_x, new_value, new_slope, new_gap = begin.copy(), np.full(rows.size, np.inf), slope.copy(), found.gap[rows]
     t, low, high = np.ones(rows.size), np.zeros(rows.size), np.full(rows.size, np.inf)
     left = np.arange(rows.size)
-    for _ in range(_MAX_STEPS):
+    for _ in range(MAX_STEPS):
         trial = begin[left] + t[left, None] * direction[left]
         trial_value, trial_slope, trial_gap = function(rows[left], trial)
         found.evaluations[rows[left]] += 1
         along = dot(direction[left], trial_slope)
-        enough = trial_value <= value[left] + _ARMIJO * t[left] * descent[left]
-        nearly = (trial_value <= value[left] + noise[left]) & (along <= (2.0 * _ARMIJO - 1.0) * descent[left])
+        enough = trial_value <= value[left] + ARMIJO * t[left] * descent[left]
+        nearly = (trial_value <= value[left] + noise[left]) & (along <= (2.0 * ARMIJO - 1.0) * descent[left])
         good = np.isfinite(trial_value) & (enough | nearly)
         use = good & (trial_value <= new_value[left])
         at = left[use]
@@ -127,7 +128,7 @@ def _search(
             trial[use], trial_value[use], trial_slope[use], trial_gap[use]
         )  # fmt: skip
         low[left[good]], high[left[~good]] = t[left[good]], t[left[~good]]
-        left = left[~(good & (along >= _CURVATURE * descent[left]))]
+        left = left[~(good & (along >= CURVATURE * descent[left]))]
         left = left[high[left] - low[left] > 1e-12 * t[left]]
         if left.size == 0:
             break
