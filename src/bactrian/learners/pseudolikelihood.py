@@ -151,14 +151,14 @@ def pack_conditionals(data: PackedData, *, piecewise: bool) -> PackedData:
         observations = _merge_rows(observations)
         contexts = _contexts(pieces, incidence)
         if _are_rows_better(pieces, incidence, contexts, observations.states.shape[0]):
-            return _pack_rows(data, pieces, incidence, contexts, start, observations)
+            scores = _RowScores(data, pieces, incidence, contexts, start, observations.states)
+            return _pack_rows(scores, pieces.variable, incidence.cardinalities[pieces.variable], observations)
     found = list(_collapse(pieces, incidence, start, observations))
     size = np.concatenate([group.size for group in found])
     weights = np.concatenate([group.counts.sum(axis=1) for group in found])
     truth = np.concatenate([group.counts[np.arange(group.counts.shape[1]) < group.size[:, None]] for group in found])
-    spread = _spread_matrix(found, layout.n_entries + layout.n_hub_states)
-    scores = SpreadScores(data.scores, layout.n_entries, spread)
-    return _pack_hubs(np.arange(size.size + 1), size, weights, scores).observed(np.zeros(0), truth)
+    spread = SpreadScores(data.scores, layout.n_entries, _spread_matrix(found, layout.n_entries + layout.n_hub_states))
+    return _pack_hubs(np.arange(size.size + 1), size, weights, spread).observed(np.zeros(0), truth)
 
 
 def _pieces_of_variables(incidence: Incidence) -> _Pieces:
@@ -323,22 +323,13 @@ def _are_rows_better(pieces: _Pieces, incidence: Incidence, contexts: _Contexts,
     return bool(_ROW_TERMS * (neighbourhoods @ terms) > n_rows * terms.sum())
 
 
-def _pack_rows(
-    data: PackedData,
-    pieces: _Pieces,
-    incidence: Incidence,
-    contexts: _Contexts,
-    start: Ints,
-    observations: Observations,
-) -> PackedData:
-    """An instance for each row, with a hub for each piece."""
+def _pack_rows(scores: _RowScores, variable: Ints, size: Ints, observations: Observations) -> PackedData:
+    """An instance for each row, with a hub for each piece, given by its variable and that variable's states."""
     states, weights = observations.states, observations.weights[:, 0]
-    size = incidence.cardinalities[pieces.variable]
-    scores = _RowScores(data, pieces, incidence, contexts, start, states)
     n_rows = states.shape[0]
     packed = _pack_hubs(np.arange(n_rows + 1) * size.size, np.tile(size, n_rows), weights, scores)
     truth = np.zeros((n_rows, int(size.sum())))
-    np.put_along_axis(truth, pointer(size)[:-1] + states[:, pieces.variable], weights[:, None], axis=1)
+    np.put_along_axis(truth, pointer(size)[:-1] + states[:, variable], weights[:, None], axis=1)
     return packed.observed(np.zeros(0), truth.ravel())
 
 
