@@ -24,7 +24,7 @@ from bactrian.runs.checkpoints import EVERY
 from bactrian.text.columns import DOCUMENTS, looks_like_columns
 from bactrian.text.documents import RULES
 from bactrian.text.entities import checked_scheme
-from bactrian.text.features import CONLL, SEMINARS, EntityFeatures
+from bactrian.text.features import CONLL, SEMINARS, EntityFeatures, check_strings
 from bactrian.text.tagged import SEMINAR_FIELDS
 from bactrian.text.tokenizer import SENTENCES, token_spans
 
@@ -87,15 +87,12 @@ class InputSettings:
         check_choice("input.sentences", self.sentences, SENTENCES)
         for name in ("columns", "fields", "drop"):
             value = getattr(self, name)
-            if value is None and name == "columns":
-                continue
-            if isinstance(value, str) or not all(isinstance(entry, str) for entry in value):
-                raise ArgumentError(f"input.{name}", f"must be a list of names, found {value!r}")
-            object.__setattr__(self, name, tuple(value))
-        for name in ("encoding", "separator"):
-            value = getattr(self, name)
-            if not (isinstance(value, str) or (name == "separator" and value is None)):
-                raise ArgumentError(f"input.{name}", f"must be a string, found {value!r}")
+            if value is not None or name != "columns":
+                check_strings(f"input.{name}", value)
+                object.__setattr__(self, name, tuple(value))
+        for name, kinds in (("encoding", str), ("separator", str | None)):
+            if not isinstance(getattr(self, name), kinds):
+                raise ArgumentError(f"input.{name}", f"must be a string, found {getattr(self, name)!r}")
         try:
             "".encode(self.encoding)
         except LookupError:
@@ -165,9 +162,7 @@ class RunSettings:
 
     def extractor(self) -> EntityFeatures:
         """What turns words into features."""
-        _check_names(
-            self.features, [entry.name for entry in dataclasses.fields(EntityFeatures) if entry.init], "features"
-        )
+        _check_names(self.features, _entries(EntityFeatures), "features")
         with _inside("features"):
             return EntityFeatures(**self.features)
 
@@ -192,12 +187,12 @@ class RunSettings:
     def of(values: Mapping[str, Any]) -> RunSettings:
         """Settings from plain data, as :meth:`as_dict` gives them; what is left out has its default."""
         plain = dict(values)
-        _check_names(plain, [entry.name for entry in dataclasses.fields(RunSettings)], "settings")
+        _check_names(plain, _entries(RunSettings), "settings")
         for name in ("input", "features", "options"):
             if not isinstance(plain.get(name, {}), Mapping):
                 raise ValueError(f"{name} must be a table of settings, found {plain[name]!r}")
         inputs = dict(plain.pop("input", {}))
-        _check_names(inputs, [entry.name for entry in dataclasses.fields(InputSettings)], "input")
+        _check_names(inputs, _entries(InputSettings), "input")
         train = plain.pop("train", ())
         for name in ("dev", "test"):
             if not isinstance(plain.get(name), str | None):
@@ -234,8 +229,7 @@ def with_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
         if "template" in features and "preset" not in (filled.get("features") or ()):
             preset = "none"
         check_choice("features.preset", preset, FEATURES)
-        base = FEATURES[preset]
-        named = {entry.name: getattr(base, entry.name) for entry in dataclasses.fields(base) if entry.init}
+        named = {name: getattr(FEATURES[preset], name) for name in _entries(EntityFeatures)}
         filled["features"] = {**named, **_read_features(features, inputs.get("columns"))}
         filled["options"] = {"min_frequency": 2, **filled.get("options", {})}
     elif features:
@@ -308,6 +302,11 @@ def _inside(table: str) -> Iterator[None]:
         yield
     except ArgumentError as error:
         raise type(error)(f"{table}.{error.argument}", error.problem) from None
+
+
+def _entries(table: Any) -> list[str]:
+    """Names of the settings that a data class takes."""
+    return [entry.name for entry in dataclasses.fields(table) if entry.init]
 
 
 def _check_names(values: Mapping[str, Any], known: Sequence[str], name: str) -> None:
