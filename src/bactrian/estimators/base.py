@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
@@ -13,21 +12,13 @@ import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
-from bactrian.arrays import Floats, Ints
-from bactrian.camel.run import NoBeliefs
+from bactrian.arrays import Floats
 from bactrian.engines.numba.threads import Deadline
-from bactrian.errors import check_flag, warn
+from bactrian.errors import check_flag
 from bactrian.estimators.priors import VARIANCE, Block, Fold, cross_validated, is_by_block, variances
 from bactrian.estimators.saving import Arrays, ModelFileError, SavedModel, read_model, write_model
-from bactrian.graphs.elimination import MemoryBudgetError
-from bactrian.graphs.graph_data import GraphData
-from bactrian.inference.infer import StackedMarginals, graph_marginals
-from bactrian.learners.agreement import APART, UNATTAINED, depends_on_start
 from bactrian.learners.learn import check_options, followed, learn
-from bactrian.solvers.solution import AttainmentWarning, Callback, ConvergenceWarning, Solution, Status
-
-#: Nodes of the training graphs that a fitted model is judged on, in whole graphs, and what its edges may cost.
-_JUDGED_NODES, _TWO_POINTS = 20_000, 0.02
+from bactrian.solvers.solution import Callback, Solution, Status
 
 
 @dataclass(kw_only=True, eq=False, repr=False)  # scikit-learn has its own
@@ -171,11 +162,6 @@ class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         """Whether predictions may replay the path of learning."""
         return False
 
-    @property
-    def _finds_learned(self) -> bool:
-        """Whether predictions are what inference with the entropy of the learner says."""
-        return self._follows
-
     def settled(self, data: Any, solution: Solution) -> Solution:
         """What to adopt of a ``solution`` that was learned from what ``encode`` gave: one that inference can follow.
 
@@ -192,71 +178,6 @@ class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
     def judged(self, data: Any) -> Self:
         """Warn where predictions on the data of learning are worse than those of a trivial model."""
         return self
-
-    def _judged(self, data: GraphData, predicted: Callable[[GraphData], Ints], advice: str) -> Self:
-        """Warn where edges make the predicted labels worse by two points, in a sample of the graphs of learning."""
-        from bactrian.learners.findings import labels_of_nodes  # takes a while to import
-
-        assert data.labels is not None
-        nodes = np.repeat(data.node_pointer[:-1] < _JUDGED_NODES, np.diff(data.node_pointer))
-        part = data if nodes.all() else data.subset(nodes)
-        known = data.labels[nodes] >= 0
-        if part.edges.size == 0 or not known.any():
-            return self
-        found = self._learned_labels(data, part)
-        if found is None:
-            with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
-                found = predicted(part)
-        right, alone = (
-            float(np.mean(labels[known] == data.labels[nodes][known]))
-            for labels in (found, labels_of_nodes(part, self.weights_))
-        )
-        if right < alone - _TWO_POINTS:
-            warn(
-                f"{self.solution_.method}: of the training labels inference gets {100 * right:.1f} % right, the scores "
-                f"of the nodes alone {100 * alone:.1f} %: {advice}",
-                AttainmentWarning,
-            )
-        return self
-
-    def _learned_labels(self, data: GraphData, part: GraphData) -> Ints | None:
-        """Labels of the first graphs by the beliefs of learning, where it is known that prediction finds the same."""
-        solution: Any = self.solution_
-        whole = data.labels is not None and bool((data.labels >= 0).all())
-        attained = solution.converged and solution.attained is not None and solution.attained >= 1.0 - APART
-        if not (self._finds_learned and whole and attained) or isinstance(solution.beliefs, NoBeliefs):
-            return None
-        ends = data.node_pointer
-        graphs = np.flatnonzero((ends[1:] > ends[:-1]) & (ends[1:] <= part.n_nodes)).tolist()
-        beliefs = [solution.beliefs[m].hubs() for m in graphs]
-        return np.asarray(np.concatenate(beliefs).argmax(axis=1), dtype=np.int64)
-
-    def _infer_graphs(
-        self, data: GraphData, weights: Floats, method: str, evidence: Any, edges: bool, **options: Any
-    ) -> StackedMarginals:
-        """Marginals; by belief propagation where exact inference was only matched to the learner and does not fit.
-
-        Where learning did not end at what belief propagation finds, two more starts tell whether labels depend on them.
-        """
-        try:
-            found = graph_marginals(data, weights, method, evidence, edges=edges, **options)
-        except MemoryBudgetError:
-            if self.inference != "matched":
-                raise
-            method, options = "rbp", {name: value for name, value in options.items() if name != "memory_budget"}
-            found = graph_marginals(data, weights, method, evidence, edges=edges, **options)
-        attained = self.solution_.attained
-        doubtful = method in ("bp", "rbp") and (attained is None or attained < 1.0 - UNATTAINED)
-        if doubtful and data.labels is None and data.edges.size:  # labelled graphs are those of fit
-            with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
-                moved = depends_on_start(data, weights, method, evidence, found, **options)
-            if moved > _TWO_POINTS:
-                warn(
-                    f"the labels of {100 * moved:.1f} % of the nodes depend on the messages that belief propagation "
-                    "starts from: use inference='matched', method='convex', or a stronger prior on the edges",
-                    AttainmentWarning,
-                )
-        return found
 
     def _contents(self) -> tuple[dict[str, Any], Arrays]:
         """Attributes (JSON) and arrays that a file holds beside the weights."""

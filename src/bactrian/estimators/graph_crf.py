@@ -10,13 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
-from bactrian.arrays import Floats, real_numbers
+from bactrian.arrays import Floats, Ints, real_numbers
 from bactrian.camel.camel import Camel
 from bactrian.errors import ArgumentError, check_choice, check_count, check_flag, check_number
-from bactrian.estimators.base import LearnedEstimator
 from bactrian.estimators.graph_arrays import StackedGraphs, node_weights, stack_graphs, weight_layers
 from bactrian.estimators.labels import (
-    check_class_weight,
     check_kind,
     checked_labels,
     class_weights,
@@ -25,9 +23,10 @@ from bactrian.estimators.labels import (
     label_array,
     unknown_label,
 )
+from bactrian.estimators.node_labeller import NodeLabeller
 from bactrian.estimators.priors import VARIANCE, Block, Fold, graph_blocks, graph_folds, variances
 from bactrian.estimators.saving import Arrays
-from bactrian.graphs.graph_data import NODE_FACTORS, GraphData, checked_weights
+from bactrian.graphs.graph_data import GraphData, checked_weights
 from bactrian.graphs.scores import TYINGS
 from bactrian.inference.decode import decode
 from bactrian.inference.infer import OF_WEIGHTS, StackedMarginals, check_inference
@@ -57,13 +56,16 @@ def _is_auto(prior_variance: Any) -> bool:
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class GraphEstimator(LearnedEstimator):
+class GraphEstimator(NodeLabeller):
     """Base of estimators whose instances are graphs of labelled nodes.
 
     Subclasses stack their X (``_stack``) and name the tying of each edge type (``_tyings``).
     """
 
     _block_names: ClassVar[tuple[str, ...]] = ("nodes", "edges", "deviations")
+    _advice: ClassVar = (
+        "use inference='matched', method='convex', or a stronger prior on the edges; diagnose() looks closer"
+    )
 
     method: Any = CONVEX
     prior_variance: Any = "auto"
@@ -71,8 +73,6 @@ class GraphEstimator(LearnedEstimator):
     tables: str = "pooled"
     node_factors: str = "clusters"
     fit_intercept: bool = True
-    labels: Any = None
-    class_weight: Any = None
     inference: str = "matched"
     inference_options: Mapping[str, Any] | None = None
     classes_: NDArray[Any] = field(init=False)
@@ -184,7 +184,7 @@ class GraphEstimator(LearnedEstimator):
         return {name: value / self.mean_squares_[name] for name, value in _AUTO.items()}
 
     def _blocks(self) -> list[Block]:
-        return graph_blocks(self._one_node(), ("nodes", *("edges",) * len(self.tyings_)))
+        return graph_blocks(self._layout(), ("nodes", *("edges",) * len(self.tyings_)))
 
     def _folds(self, data: GraphData) -> list[Fold]:
         return graph_folds(data, lambda part, known: self._marginals_of(part, known).nodes, self.seed, "graph")
@@ -198,9 +198,7 @@ class GraphEstimator(LearnedEstimator):
         method = matched_inference(self.method)[0] if self.inference == "matched" else self.inference
         check_inference(method, self.inference_options or {})
         check_choice("tables", self.tables, TYINGS)
-        check_choice("node_factors", self.node_factors, NODE_FACTORS)
         check_flag("fit_intercept", self.fit_intercept)
-        check_class_weight(self.class_weight)
         if self.labels is not None and label_array(self.labels, "labels").size == 0:
             raise ValueError("labels must name at least one class")
 
@@ -235,13 +233,8 @@ class GraphEstimator(LearnedEstimator):
     def _follows(self) -> bool:
         return self.inference == "matched"
 
-    def judged(self, data: GraphData) -> Self:
-        """Warn where edges make the labels of the data of learning worse by two points, of a sample of its graphs."""
-        return self._judged(
-            data,
-            lambda part: np.asarray(self._marginals_of(part, None, tolerance=LABEL_TOLERANCE).nodes.argmax(axis=1)),
-            "use inference='matched', method='convex', or a stronger prior on the edges; diagnose() looks closer",
-        )
+    def _predicted_codes(self, data: GraphData) -> Ints:
+        return self._marginals_of(data, None, tolerance=LABEL_TOLERANCE).nodes.argmax(axis=1)
 
     # --- prediction ---
 
@@ -448,11 +441,7 @@ class GraphEstimator(LearnedEstimator):
             if not size <= self.weights_.size:  # before any array is made
                 raise ValueError(f"it has {self.weights_.size} weights, too few for {size} features")
 
-    def _n_weights(self) -> int:
-        return self._one_node().n_weights
-
-    def _one_node(self) -> GraphData:
-        """Data of a single node with the fitted shapes, which knows how weights are ordered."""
+    def _layout(self) -> GraphData:
         edge_inputs = None
         if self.n_edge_features_ is not None:
             edge_inputs = np.zeros((0, self.n_edge_features_ + self.intercepts_[1]))
@@ -467,7 +456,7 @@ class GraphEstimator(LearnedEstimator):
         An edge type's table is (n_classes, n_classes), with edge features (n_edge_inputs, n_classes, n_classes).
         """
         check_is_fitted(self, "weights_")
-        return self._one_node().split_weights(self.weights_)
+        return self._layout().split_weights(self.weights_)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

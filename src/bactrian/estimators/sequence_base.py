@@ -17,12 +17,12 @@ from sklearn.utils.validation import check_is_fitted
 
 from bactrian.arrays import Bools, Floats, Ints, integers
 from bactrian.errors import check_choice, check_count, check_flag, check_number
-from bactrian.estimators.base import LearnedEstimator
 from bactrian.estimators.encoding import FeatureVocabulary, Rows, check_sequences, fit_vocabulary
-from bactrian.estimators.labels import Labels, check_class_weight, class_weights, is_unknown, listed_labels
+from bactrian.estimators.labels import Labels, class_weights, is_unknown, listed_labels
+from bactrian.estimators.node_labeller import NodeLabeller
 from bactrian.estimators.priors import Block, Fold, graph_blocks, graph_folds
 from bactrian.estimators.saving import Arrays
-from bactrian.graphs.graph_data import NODE_FACTORS, GraphData, checked_weights
+from bactrian.graphs.graph_data import GraphData, checked_weights
 from bactrian.graphs.inputs import BundledRows
 from bactrian.graphs.packing import pack
 from bactrian.graphs.ragged import pointer
@@ -52,17 +52,18 @@ class EdgesGiven:
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class SequenceCRF(LearnedEstimator):
+class SequenceCRF(NodeLabeller):
     """What :class:`LinearChainCRF` and :class:`SkipChainCRF` have in common; not for use by itself."""
 
     _block_names: ClassVar[tuple[str, ...]] = ("tokens", "transitions", "deviations")
+    _advice: ClassVar = (
+        "use method='exact', on a skip chain inference='matched', or a stronger prior on transitions and skips"
+    )
 
     method: Any = "exact"
     tolerance: float = 1e-4
     transition_tables: str = "full"
     min_frequency: int = 1
-    labels: Any = None
-    class_weight: Any = None
     node_factors: str = "edges"
     all_possible_states: bool = True
     all_possible_transitions: bool = True
@@ -177,22 +178,14 @@ class SequenceCRF(LearnedEstimator):
         self._labels, self._vocabularies = labels, vocabularies
         return data
 
-    def judged(self, data: GraphData) -> Self:
-        """Warn where edges make the labels of the data of learning worse by two points, in some of its sequences."""
-        return self._judged(
-            data,
-            lambda part: np.concatenate(self._labels_of(part, None)),
-            "use method='exact', on a skip chain inference='matched', or a stronger prior on transitions and skips",
-        )
+    def _predicted_codes(self, data: GraphData) -> Ints:
+        return np.concatenate(self._labels_of(data, None))
 
     def _blocks(self) -> list[Block]:
         return graph_blocks(self._layout(), ("tokens", *_BLOCKS[: len(self._tables())]))
 
     def _folds(self, data: GraphData) -> list[Fold]:
         return graph_folds(data, lambda part, _: self._marginals_of(part, None, False).nodes, self.seed, "sequence")
-
-    def _n_weights(self) -> int:
-        return self._layout().n_weights
 
     def begin(self, classes: Any, vocabulary: FeatureVocabulary) -> None:
         """Fix labels and token features before any data are encoded; with ``warm_start`` :meth:`encode` keeps them."""
@@ -205,10 +198,8 @@ class SequenceCRF(LearnedEstimator):
         check_number("min_frequency", self.min_frequency, least=1, whole=True)
         for kind, tying in zip(_EDGE_KINDS, self._tables(), strict=False):
             check_choice(f"{kind}_tables", tying, TYINGS)
-        check_choice("node_factors", self.node_factors, NODE_FACTORS)
         check_flag("all_possible_states", self.all_possible_states)
         check_flag("all_possible_transitions", self.all_possible_transitions)
-        check_class_weight(self.class_weight)
         if self.labels is not None:
             Labels.of([], self.labels)
 
@@ -401,7 +392,6 @@ class SequenceCRF(LearnedEstimator):
         return table if table.ndim == 2 else table[0]
 
     def _layout(self) -> GraphData:
-        """Packed data of one token: it knows how the weights are laid out."""
         k = len(self._labels.classes)
         inputs = {
             kind: np.zeros((0, 1 + self._vocabularies[name].n_features))
