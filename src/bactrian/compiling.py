@@ -2,8 +2,9 @@
 
 Half of what Numba does for a function that other functions call is for Python alone: code to call it from Python and
 from C, machine code of its own, a file of its own. A function that a kernel calls gets none of that
-(:func:`_for_kernels`), named tuples are passed as pointers (:class:`_Pointer`), and cycles of garbage are not
-looked for meanwhile. That takes two thirds off the first fit of an estimator.
+(:func:`_for_kernels`), named tuples are passed as pointers (:class:`_Pointer`), code is optimised once and not before it
+is taken in as well (:class:`_Whole`), and cycles of garbage are not looked for meanwhile. That takes two thirds off the
+first fit of an estimator.
 
 Numba keeps compiled functions beside their sources or in the user's cache folder. A container may let its user write to
 neither; then a folder of our own takes their place, or nothing does.
@@ -62,7 +63,9 @@ def njit(**options: Any) -> Callable[[Function], Function]:
         if not COMPILED:
             # As compiled code does: integers wrap around, and numbers overflow to infinity without a word.
             return np.errstate(all="ignore")(function)
-        return _for_kernels(_kept(function, options), options)
+        # Nobody calls kernels from C.
+        lean = {"no_cfunc_wrapper": True, "pipeline_class": _Kernel} if _LEAN else {}
+        return _for_kernels(_kept(function, {**options, **lean}), options)
 
     return decorate
 
@@ -124,7 +127,13 @@ def _kept(function: Any, options: dict[str, Any]) -> Any:
 
 if _LEAN:
 
-    class _Linked(codegen.JITCodeLibrary):
+    class _Whole(codegen.JITCodeLibrary):
+        """A kernel's code, optimised once with all that it takes in, and not function by function before."""
+
+        def _optimize_functions(self, ll_module: Any) -> None:
+            pass
+
+    class _Linked(_Whole):
         """A function's code as kernels take it in, who optimise it with their own: no machine code is made of it."""
 
         @property
@@ -149,13 +158,20 @@ if _LEAN:
         def set_env(self, name: str, environment: Any) -> None:
             pass
 
-    class _ForKernels(compiler.Compiler):
-        """Numba's compiler of a function, into what kernels take in."""
+    class _Kernel(compiler.Compiler):
+        """Numba's compiler of a function that Python calls."""
+
+        library: Any = _Whole
 
         def define_pipelines(self) -> Any:
-            make: Any = _Linked
-            self.state.library = make(self.state.targetctx.codegen(), self.state.func_id.func_qualname)
+            self.state.library = self.library(self.state.targetctx.codegen(), self.state.func_id.func_qualname)
+            self.state.library.enable_object_caching()
             return super().define_pipelines()  # type: ignore[no-untyped-call]
+
+    class _ForKernels(_Kernel):
+        """Numba's compiler of a function, into what kernels take in."""
+
+        library = _Linked
 
     class _Flags(compiler.Flags):
         """What a function is compiled with; Numba compares it tens of thousands of times, all options each time."""
