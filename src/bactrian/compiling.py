@@ -2,8 +2,8 @@
 
 Half of what Numba does for a function that other functions call is for Python alone: code to call it from Python and
 from C, machine code of its own, a file of its own. A function that a kernel calls gets none of that
-(:func:`_for_kernels`), named tuples are passed as pointers (:class:`_Pointer`), code is optimised once and not before it
-is taken in as well (:class:`_Whole`), and cycles of garbage are not looked for meanwhile. That takes two thirds off the
+(:func:`_for_kernels`), named tuples are passed as pointers (:class:`_Pointer`), code is optimised once, with the kernel
+that takes it in (:class:`_Whole`), and cycles of garbage are not looked for meanwhile. That takes two thirds off the
 first fit of an estimator.
 
 Numba keeps compiled functions beside their sources or in the user's cache folder. A container may let its user write to

@@ -2,10 +2,10 @@
 
 LLVM does not vectorise loops as short as these by itself, since it cannot know that the arrays involved do not overlap.
 Each function here takes n as its last argument: a tuple, whose length is n, for code that works on one LLVM vector of n
-numbers (which LLVM splits into whatever registers the machine has), or an integer, for a loop over blocks as wide as a
-register. Both come from one description in terms of LLVM; the body of a function says the same in NumPy, and is what
-runs where nothing is compiled (``NUMBA_DISABLE_JIT=1``). An array comes with the place of its first entry, so that
-functions of several arrays have many arguments.
+numbers (which LLVM splits into whatever registers the machine has), or an integer, for a call of a function that loops
+over blocks as wide as a register. Both come from one description in terms of LLVM; the body of a function says the same
+in NumPy, and is what runs where nothing is compiled (``NUMBA_DISABLE_JIT=1``). An array comes with the place of its
+first entry, so that functions of several arrays have many arguments.
 
 A kernel that is given such a tuple as ``states`` is compiled for hubs that all have as many states; with ``()`` for
 any: :func:`place`, :func:`size_of` and :func:`count` are what differs.
@@ -16,6 +16,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable
+from hashlib import sha256
 from typing import Any
 
 import numpy as np
@@ -150,7 +151,7 @@ Block = Callable[[_Vectors, Any], Any]
 
 
 class _Op:
-    """One call of an intrinsic: its arguments, and loops over entries of their arrays."""
+    """One call of an intrinsic: its arguments, addresses in place of arrays, and loops over entries of those."""
 
     def __init__(self, context: Any, builder: Any, signature: Any, args: Any) -> None:
         self.context, self.builder, self.signature, self.args = context, builder, signature, args
@@ -161,17 +162,14 @@ class _Op:
         Or of entry ``offset`` of a field of the named tuple that is the first argument. (Numba would count references
         to each array that it takes out of a tuple.)
         """
-        if not isinstance(array, str):
-            offset = self.builder.add(self.args[array + 1], offset)
-        return self.builder.gep(self.array(array).data, [offset])
-
-    def array(self, array: int | str) -> Any:
-        """An argument, or a field of the first."""
         if isinstance(array, str):
-            whole = self.signature.args[0]
-            kind, value = member(self.builder, whole, self.args[0], whole.fields.index(array))
-        else:
-            kind, value = self.signature.args[array], self.args[array]
+            return self.builder.gep(self.field(array).data, [offset])
+        return self.builder.gep(self.args[array], [self.builder.add(self.args[array + 1], offset)])
+
+    def field(self, name: str) -> Any:
+        """An array of the first argument."""
+        whole = self.signature.args[0]
+        kind, value = member(self.builder, whole, self.args[0], whole.fields.index(name))
         return self.context.make_array(kind)(self.context, self.builder, value)
 
     def n(self, argument: int = -1) -> Any:
@@ -237,7 +235,14 @@ def _vectorised(write: Callable[[_Op], Any]) -> Callable[[Any], Any]:
         is_void = plain.__annotations__["return"] == "None"
 
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            found = write(_Op(context, builder, signature, args))
+            given = [
+                context.make_array(kind)(context, builder, value).data if isinstance(kind, types.Array) else value
+                for kind, value in zip(signature.args, args, strict=True)
+            ]
+            if isinstance(signature.args[-1], types.BaseTuple) or any(_is_struct(value) for value in given):
+                found = write(_Op(context, builder, signature, given))
+            else:
+                found = builder.call(_function(plain.__name__, write, context, builder.module, signature, given), given)
             return context.get_dummy_value() if is_void else found
 
         def typed(_: Any, *arguments: Any) -> Any:
@@ -250,6 +255,33 @@ def _vectorised(write: Callable[[_Op], Any]) -> Callable[[Any], Any]:
         return intrinsic(plain)(typed)
 
     return decorate
+
+
+def _is_struct(value: Any) -> bool:
+    return isinstance(value.type, ir.LiteralStructType)
+
+
+def _function(name: str, write: Any, context: Any, module: Any, signature: Any, given: list[Any]) -> Any:
+    """The LLVM function of an intrinsic whose n is not known, which a module has once.
+
+    Its loops over blocks of every width are most of the code to compile, so they are neither written out wherever it is
+    called nor unrolled, which would not make vectors this short any faster.
+    """
+    digest = sha256(str(signature).encode()).hexdigest()[:16]
+    returns = _DOUBLE if signature.return_type == types.float64 else ir.VoidType()
+    insert: Any = cgutils.get_or_insert_function
+    function = insert(module, ir.FunctionType(returns, [value.type for value in given]), f"bactrian.{name}.{digest}")
+    if function.is_declaration:
+        function.linkage = "linkonce_odr"
+        for attribute in ("noinline", "optsize"):
+            function.attributes.add(attribute)
+        builder = ir.IRBuilder(function.append_basic_block())
+        found = write(_Op(context, builder, signature, function.args))
+        if found is None:
+            builder.ret_void()
+        else:
+            builder.ret(found)
+    return function
 
 
 def _size(n: Number) -> int:
@@ -331,7 +363,7 @@ def _receive(op: _Op) -> None:
             if isinstance(op.signature.args[-1], types.BaseTuple):
                 _vector_matrix(op, ("transposed", start), source, target)
             else:
-                filled = op.builder.icmp_signed(">", op.array("transposed").nitems, _INDEX(0))
+                filled = op.builder.icmp_signed(">", op.field("transposed").nitems, _INDEX(0))
                 with op.builder.if_else(filled) as (some, none):
                     with some:
                         _vector_matrix(op, ("transposed", start), source, target)
@@ -563,8 +595,7 @@ def add_outer(
 
 
 def _add_rows(op: _Op) -> None:
-    arrays = (op.context.make_array(op.signature.args[i])(op.context, op.builder, op.args[i]) for i in (2, 3, 4))
-    rows, index, value = (array.data for array in arrays)
+    rows, index, value = op.args[2:5]
 
     def block(b: _Vectors, offset: Any) -> None:
         total = op.variable(ir.Constant(b.vector, [0.0] * b.width))
