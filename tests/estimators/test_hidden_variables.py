@@ -144,17 +144,17 @@ def test_frames_have_hidden_columns(tmp_path):
 
 
 def test_files_without_the_newer_parameters_load(tmp_path):
-    from bactrian.estimators.saving import read_model, write_model
+    from bactrian.estimators.saving import read_saved, write_saved
 
     path = tmp_path / "field"
     field = bt.MarkovRandomField().fit([[0, 1], [1, 0], [1, 1]])
     field.save(path)
-    saved = read_model(path, "MarkovRandomField")
+    saved = read_saved(path, "MarkovRandomField")
     for name in ("hidden", "n_starts"):
         del saved.params[name]
     for name in ("labels", "ordered", "frames", "n_hidden", "starts"):
         del saved.attributes[name]
-    write_model(path, saved)
+    write_saved(path, saved)
     np.testing.assert_array_equal(bt.MarkovRandomField.load(path).weights_, field.weights_)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import bactrian as bt
-from bactrian.estimators.saving import ModelFileError, SavedModel, read_model, write_model
+from bactrian.estimators.saving import ModelFileError, SavedModel, read_saved, write_saved
 
 GRAPHS = [([[1.0], [0.0], [0.5]], [(0, 1), (1, 2), (0, 2)]), ([[0.2], [0.3]], [(0, 1)])]
 GRIDS = [np.eye(3), np.ones((2, 3))]
@@ -45,7 +45,7 @@ def saved(name: str, folder: str) -> SavedModel:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", bt.ConvergenceWarning)
         (estimator.fit(X) if y is None else estimator.fit(X, y)).save(path)
-    return read_model(path, type(estimator).__name__)
+    return read_saved(path, type(estimator).__name__)
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +73,7 @@ def use(estimator: Any, X: Any, y: Any) -> None:
 def check(model: SavedModel, kind: Any, X: Any, y: Any, path: Path) -> bool:
     """Whether the file was refused; where it was not the model works."""
     try:
-        write_model(path, model)
+        write_saved(path, model)
     except ValueError:
         return True  # what cannot be saved cannot be in a file
     try:

@@ -10,7 +10,7 @@ from tampering import mutated, rewritten
 
 import bactrian as bt
 from bactrian.estimators import saving
-from bactrian.estimators.saving import ModelFileError, SavedModel, read_model, write_model
+from bactrian.estimators.saving import ModelFileError, SavedModel, read_saved, write_saved
 
 X = np.random.default_rng(0).integers(0, 2, size=(60, 3))
 
@@ -189,13 +189,13 @@ def test_missing_file(tmp_path):
 def test_unusual_values(tmp_path):
     path = tmp_path / "model"
     values = {"a": [1, (2.5, None)], "b": {"array": "x", "c": np.arange(3)}, "d": float("nan"), "e": "\ud800é"}
-    write_model(path, SavedModel("Thing", values, {}, {"z": np.ones(2, dtype=np.float32)}))
-    found = read_model(path, "Thing")
+    write_saved(path, SavedModel("Thing", values, {}, {"z": np.ones(2, dtype=np.float32)}))
+    found = read_saved(path, "Thing")
     np.testing.assert_equal(found.params, values)
     assert found.arrays["z"].dtype == np.float64
     with pytest.raises(ValueError, match="only integers and floats"):
-        write_model(path, SavedModel("Thing", {"a": np.array([1j])}, {}, {}))
-    assert read_model(path, "Thing").params["e"] == values["e"]
+        write_saved(path, SavedModel("Thing", {"a": np.array([1j])}, {}, {}))
+    assert read_saved(path, "Thing").params["e"] == values["e"]
 
 
 @pytest.mark.parametrize(

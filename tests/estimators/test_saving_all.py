@@ -10,7 +10,7 @@ from tampering import mutated, rewritten
 
 import bactrian as bt
 from bactrian.estimators import saving
-from bactrian.estimators.saving import ModelFileError, SavedModel, read_model, write_model
+from bactrian.estimators.saving import ModelFileError, SavedModel, read_saved, write_saved
 
 WORDS = [["Ava", "met", "Bo", "in", "Rome"], ["Bo", "met", "Ava"], ["Rome"]]
 TOKENS = [[{"word": word, "n": float(len(word))} for word in words] for words in WORDS]
@@ -173,8 +173,8 @@ def test_300_000_names_stay_out_of_the_header(tmp_path):
     names[7], names[8] = "", "\ud800 alone"
     path = tmp_path / "model"
     began = time.perf_counter()
-    write_model(path, SavedModel("Thing", {}, {"names": {"X": names}}, {"z": np.ones(2)}))
-    found = read_model(path, "Thing")
+    write_saved(path, SavedModel("Thing", {}, {"names": {"X": names}}, {"z": np.ones(2)}))
+    found = read_saved(path, "Thing")
     seconds = time.perf_counter() - began
     assert found.attributes["names"]["X"] == names
     assert int.from_bytes(path.read_bytes()[:8], "little") < 10_000
@@ -203,10 +203,10 @@ def test_a_model_with_many_features_round_trips(tmp_path):
 )
 def test_forged_strings_are_refused(tmp_path, change, message):
     path = tmp_path / "model"
-    write_model(path, SavedModel("Thing", {}, {"names": [f"n{i}é" for i in range(2000)]}, {}))
+    write_saved(path, SavedModel("Thing", {}, {"names": [f"n{i}é" for i in range(2000)]}, {}))
     rewritten(path, change)
     with pytest.raises(ModelFileError, match=message):
-        read_model(path, "Thing")
+        read_saved(path, "Thing")
 
 
 @pytest.mark.parametrize("lengths", [[1, 2], [-1, 4], [2**62, 2**62], [4], []])

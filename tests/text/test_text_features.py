@@ -25,7 +25,7 @@ from bactrian.text import (
     tokenize,
     word_shape,
 )
-from bactrian.text.features import Memory, character_ngrams
+from bactrian.text.features import Remembered, character_ngrams
 
 WORDS = ["He", "lives", "in", "Rome", "in", "Italy", "."]
 POS = ["PRP", "VBZ", "IN", "NNP", "IN", "NNP", "."]
@@ -94,7 +94,7 @@ def test_equal_bundles_are_one_object():
 
 def test_what_is_remembered_is_bounded():
     made = []
-    memory = Memory(lambda key: made.append(key) or key.upper(), most=3)
+    memory = Remembered(lambda key: made.append(key) or key.upper(), most=3)
     assert [memory[key] for key in "abcbadaa"] == list("ABCBADAA")
     assert made == list("abcda")  # the fourth made the first three forgotten
     assert set(memory) == {"d", "a"}

@@ -16,7 +16,7 @@ from bactrian.arrays import Floats
 from bactrian.engines.numba.threads import Deadline
 from bactrian.errors import check_flag
 from bactrian.estimators.priors import VARIANCE, Block, Fold, cross_validated, is_by_block, variances
-from bactrian.estimators.saving import Arrays, ModelFileError, SavedModel, read_model, write_model
+from bactrian.estimators.saving import Arrays, ModelFileError, SavedModel, read_saved, write_saved
 from bactrian.learners.learn import check_options, followed, learn
 from bactrian.solvers.solution import Callback, Solution, Status
 
@@ -207,7 +207,7 @@ class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             **attributes,
         }
         params = {name: value for name, value in self.get_params(deep=False).items() if name != "verbose"}
-        write_model(path, SavedModel(type(self).__name__, params, attributes, arrays))
+        write_saved(path, SavedModel(type(self).__name__, params, attributes, arrays))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
@@ -220,7 +220,7 @@ class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         ModelFileError
             A ValueError, where the file is damaged, truncated, foreign or written by a newer release.
         """
-        saved = read_model(path, cls.__name__)
+        saved = read_saved(path, cls.__name__)
         try:
             return cls._restored(saved)
         except (AttributeError, IndexError, KeyError, TypeError, ValueError, OverflowError) as error:

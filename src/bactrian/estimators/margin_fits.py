@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from bactrian.arrays import Floats
-from bactrian.estimators.marginals import AGREEMENT, CheckedMargins, first_of
+from bactrian.estimators.marginals import AGREEMENT, CheckedMargins, first_cell
 from bactrian.graphs.graph import ClusterGraph
 from bactrian.graphs.loglinear import LogLinearModel
 from bactrian.graphs.regions import region_graph
@@ -243,7 +243,7 @@ def _no_distribution(checked: CheckedMargins, fitted: Sequence[Floats]) -> str:
     gaps = []
     for i, (margin, table) in enumerate(zip(checked.margins, fitted, strict=True)):
         gap = np.abs(table - margin.table)
-        worst = first_of(gap == gap.max())
+        worst = first_cell(gap == gap.max())
         if margin.stddev is None and gap.max() > 1e-5 * checked.total:
             cell = checked.variables.called(checked.scopes[i], worst)
             gaps.append((-gap.max(), f"margins[{i}] {margin.names} by up to {gap.max():.6g} ({cell})"))

@@ -50,7 +50,7 @@ class Marginal:
         if self.table.ndim != len(self.names):
             raise ArgumentError("table", f"must have one axis for each of {self.names}, found shape {self.table.shape}")
         if not np.isfinite(self.table).all():
-            raise ArgumentError("table", f"holds NaN or infinity at {first_of(~np.isfinite(self.table))}")
+            raise ArgumentError("table", f"holds NaN or infinity at {first_cell(~np.isfinite(self.table))}")
         self.stddev: Floats | None = None
         if stddev is not None:
             given = real_numbers(stddev, "stddev")
@@ -63,7 +63,7 @@ class Marginal:
         elif (self.table < 0.0).any():
             raise ArgumentError(
                 "table",
-                f"is exact and has a negative entry at {first_of(self.table < 0.0)}; give stddev= where it is noisy",
+                f"is exact and has a negative entry at {first_cell(self.table < 0.0)}; give stddev= where it is noisy",
             )
         if stddev is None and not self.table.sum() > 0.0:
             raise ArgumentError("table", f"must add up to more than 0, found {self.table.sum():g}")
@@ -88,7 +88,7 @@ class Marginal:
         return Marginal(self.names, factor * self.table, None if self.stddev is None else factor * self.stddev)
 
 
-def first_of(where: Bools) -> tuple[int, ...]:
+def first_cell(where: Bools) -> tuple[int, ...]:
     """Index of the first cell where it is True."""
     return tuple(np.argwhere(where)[0].tolist())
 
@@ -190,7 +190,7 @@ def _checked_base(base: Any, variables: Variables) -> tuple[tuple[Scope, Floats]
             raise ArgumentError("base", f"{expected}, found shape {table.shape}")
         bad = ~(np.isfinite(table) & (table >= 0.0))
         if bad.any() or not table.any():
-            what = f"{table[first_of(bad)]:g} at {first_of(bad)}" if bad.any() else "zeros alone"
+            what = f"{table[first_cell(bad)]:g} at {first_cell(bad)}" if bad.any() else "zeros alone"
             raise ArgumentError("base", f"must hold finite numbers of at least 0, some of them positive, found {what}")
         listed = [Marginal(variables.names, table)]
     found = []
@@ -204,7 +204,7 @@ def _checked_base(base: Any, variables: Variables) -> tuple[tuple[Scope, Floats]
                 "base", f"over {margin.names} must have shape {expected_shape}, found {margin.table.shape}"
             )
         if (margin.table < 0.0).any():
-            raise ArgumentError("base", f"over {margin.names} has a negative entry at {first_of(margin.table < 0.0)}")
+            raise ArgumentError("base", f"over {margin.names} has a negative entry at {first_cell(margin.table < 0.0)}")
         with np.errstate(divide="ignore"):
             found.append((scope, np.log(margin.table / margin.table.max()).ravel()))
     return tuple(found)
@@ -261,7 +261,7 @@ def _check_base_has_mass(
             has_base = support.any(axis=tuple(a for a, v in enumerate(base_scope) if v not in common))
             has_mass = projected(margin.table, scope, common) > 0.0
             if (has_mass & ~has_base).any():
-                cell = variables.called(tuple(common), first_of(has_mass & ~has_base))
+                cell = variables.called(tuple(common), first_cell(has_mass & ~has_base))
                 raise ArgumentError("margins", f" gives mass to {cell}, to which base gives none", i)
 
 

@@ -59,7 +59,7 @@ class SavedModel:
     library_version: str = bactrian.__version__
 
 
-def write_model(path: str | os.PathLike[str], model: SavedModel) -> None:
+def write_saved(path: str | os.PathLike[str], model: SavedModel) -> None:
     """Write a model to ``path``, replacing what is there in one step.
 
     Parameters and attributes may be None, booleans, numbers, strings, lists, tuples, dicts with keys that are strings,
@@ -88,7 +88,7 @@ def write_model(path: str | os.PathLike[str], model: SavedModel) -> None:
         stream.write(content)
 
 
-def read_model(path: str | os.PathLike[str], class_name: str) -> SavedModel:
+def read_saved(path: str | os.PathLike[str], class_name: str) -> SavedModel:
     """Read a model of the class called ``class_name``.
 
     Raises

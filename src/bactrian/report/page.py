@@ -341,7 +341,7 @@ _SCHEME = ("B-", "I-", "E-", "S-", "L-", "U-")
 
 
 @dataclass(frozen=True)
-class Piece:
+class Stretch:
     """A stretch of a line: plain where ``styles`` is empty, else a token with something to say in ``tip``."""
 
     text: str
@@ -413,20 +413,20 @@ def lines_of(
     places: Sequence[Place],
     colours: dict[str, int],
     learner: str | None,
-) -> list[list[Piece]]:
-    """The text in lines of pieces, with the labels of a learner, or (None) the true ones; ``colours`` by entity."""
+) -> list[list[Stretch]]:
+    """The text in lines of stretches, with the labels of a learner, or (None) the true ones; ``colours`` by entity."""
     labels = text.truth if learner is None else text.predictions[learner].labels
     marginals = None if learner is None else text.predictions[learner].marginals
     entities = [entity_of(label, text.outside) for label in labels]
     starts = [_starts(labels, entities, t) for t in range(len(labels))]
-    lines: list[list[Piece]] = [[] for _ in range(places[-1].line + 1 if places else 0)]
+    lines: list[list[Stretch]] = [[] for _ in range(places[-1].line + 1 if places else 0)]
     for t, place in enumerate(places):
         line = lines[place.line]
         before = 0 if t == 0 or places[t - 1].line != place.line else places[t - 1].column + places[t - 1].width
         if place.column > before:
             inside = t > 0 and bool(entities[t]) and not starts[t] and bool(line)
             styles = f"entity tint-{colours[entities[t]] % 8}" if inside else ""
-            line.append(Piece(" " * (place.column - before), styles))
+            line.append(Stretch(" " * (place.column - before), styles))
         row = None if marginals is None else marginals[t]
         wrong = learner is not None and labels[t] != text.truth[t]
         doubtful = row is not None and float(row.max()) < _DOUBT
@@ -434,7 +434,7 @@ def lines_of(
         styles = _styles(entities[t], colours, first=starts[t], last=last, wrong=wrong, doubtful=doubtful)
         tip = _tip(text, t, labels[t], row, judged=learner is not None) if styles else ""
         exact = place.width if not text.tokens[t].isascii() else 0
-        line.append(Piece(text.tokens[t], styles, tip, bool(styles) and (starts[t] or wrong or doubtful), exact))
+        line.append(Stretch(text.tokens[t], styles, tip, bool(styles) and (starts[t] or wrong or doubtful), exact))
     return lines
 
 

@@ -20,7 +20,7 @@ import numpy as np
 from bactrian.arrays import Floats
 from bactrian.camel.camel import Camel
 from bactrian.engines.numba.threads import Deadline
-from bactrian.estimators.saving import ModelFileError, SavedModel, read_model, write_model
+from bactrian.estimators.saving import ModelFileError, SavedModel, read_saved, write_saved
 from bactrian.learners.learn import METHODS, learn, packed_once
 from bactrian.parallel import Alone, Communicator, anywhere, total
 from bactrian.solvers.solution import (
@@ -73,7 +73,7 @@ class Checkpoint:
         }
         total(communicator, 0.0)  # all ranks have written theirs
         if communicator.rank == 0:
-            write_model(path, SavedModel(_CLASS, {}, attributes, arrays))
+            write_saved(path, SavedModel(_CLASS, {}, attributes, arrays))
             _remove_states(path, but=states)
 
     @staticmethod
@@ -85,7 +85,7 @@ class Checkpoint:
         ModelFileError
             Where the file is damaged or foreign.
         """
-        saved = read_model(path, _CLASS)
+        saved = read_saved(path, _CLASS)
         arrays, attributes = saved.arrays, saved.attributes
         try:
             state: Any = None
@@ -128,12 +128,12 @@ class ChunkStates:
         self.folder.mkdir(exist_ok=True)
         for name, multipliers, linearisation in state.states():
             arrays = {"multipliers": np.array(multipliers), "g": np.array(linearisation)}
-            write_model(self.folder / name, SavedModel(_CHUNK, {}, {}, arrays))
+            write_saved(self.folder / name, SavedModel(_CHUNK, {}, {}, arrays))
 
     def states(self) -> Iterator[tuple[str, Floats, Floats]]:
         """Name, multipliers and linearisation of every chunk."""
         for file in sorted(self.folder.glob("*.safetensors")):
-            arrays = read_model(file, _CHUNK).arrays
+            arrays = read_saved(file, _CHUNK).arrays
             yield file.name, arrays["multipliers"], arrays["g"]
 
 

@@ -25,7 +25,7 @@ from bactrian.runs.comparison import (
     strongest_weights,
 )
 from bactrian.runs.fitted_run import FittedRun, RunEvaluation, evaluate_run
-from bactrian.runs.folders import in_words
+from bactrian.runs.folders import end_in_words
 from bactrian.runs.run_data import checksum
 from bactrian.solvers.solution import Status
 from bactrian.text.documents import joined_text, skip_edges
@@ -169,7 +169,7 @@ def _training(run: FittedRun) -> Training:
         return float("nan") if value is None else float(value)
 
     return Training(
-        status=in_words(status, metrics.get("attained")),
+        status=end_in_words(status, metrics.get("attained")),
         converged=status in (Status.CONVERGED, Status.FOLLOWED),
         seconds=number("seconds"),
         outer_iterations=len(records),

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from bactrian.arrays import Floats, Ints
 from bactrian.errors import check_count, check_number
-from bactrian.runs.folders import in_words
+from bactrian.runs.folders import end_in_words
 from bactrian.solvers.solution import Progress, Record, Solution
 
 # --- calibration ---
@@ -288,7 +288,7 @@ class Training:
             seconds=solution.seconds,
         )
         return Training(
-            status=in_words(solution.status, solution.attained),
+            status=end_in_words(solution.status, solution.attained),
             converged=solution.converged,
             seconds=solution.seconds,
             outer_iterations=len(solution.history),

@@ -211,12 +211,12 @@ def check_free(path: Path, advice: str = "choose another name") -> None:
         raise ValueError(f"{path} cannot be made in {there}")
 
 
-def in_words(status: Status, attained: float | None) -> str:
+def end_in_words(status: Status, attained: float | None) -> str:
     """How training ended, and whether inference finds what was learned (``Solution.attained``).
 
     In a run, the callback stops training only after an interrupt.
 
-    >>> in_words(Status.CONVERGED, 0.62)
+    >>> end_in_words(Status.CONVERGED, 0.62)
     'converged; inference at these weights finds other beliefs (attained 0.62 of 1)'
     """
     ended = "interrupted" if status is Status.STOPPED else str(status)

@@ -20,7 +20,7 @@ from bactrian.graphs.graph_data import GraphData
 from bactrian.parallel import Alone, Communicator, total
 from bactrian.runs.checkpoints import Checkpoint, learn_in_segments
 from bactrian.runs.fitted_run import FittedRun, RunEvaluation, evaluate_run
-from bactrian.runs.folders import RunFolder, check_free, in_words, write_json
+from bactrian.runs.folders import RunFolder, check_free, end_in_words, write_json
 from bactrian.runs.run_data import (
     RunData,
     batches,
@@ -214,7 +214,7 @@ def _warn_of_long_documents(settings: RunSettings, data: RunData) -> None:
 def _training_metrics(solution: Solution, trace: list[Progress]) -> dict[str, Any]:
     return {
         "status": solution.status.name,
-        "status_in_words": in_words(solution.status, solution.attained),
+        "status_in_words": end_in_words(solution.status, solution.attained),
         "method": solution.method,
         "objective": solution.objective,
         "moment_gap": solution.moment_gap,

@@ -206,7 +206,7 @@ _LONG_WORD, _LONG_WORD_NGRAMS = 40, 6
 _OUTSIDE = "^"
 
 
-class Memory(dict[Any, Any]):
+class Remembered(dict[Any, Any]):
     """What ``make`` makes of each key, once; where there are ``most`` all are forgotten, and copies begin anew."""
 
     def __init__(self, make: Callable[[Any], Any], most: int = 100_000) -> None:
@@ -219,7 +219,7 @@ class Memory(dict[Any, Any]):
         return made
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Memory, (self._make, self._most)
+        return Remembered, (self._make, self._most)
 
 
 class _Word(NamedTuple):
@@ -336,7 +336,7 @@ class EntityFeatures:
         for name, entries in self.gazetteers.items():
             check_strings(f"gazetteers.{name}", entries)
         for name, make in (("_words", self._made), ("_contexts", _context), ("_classes", classes_around)):
-            object.__setattr__(self, name, Memory(make))
+            object.__setattr__(self, name, Remembered(make))
         self._lines.extend(parse_template(self.template))
         if self.gazetteers:
             object.__setattr__(self, "_gazetteers", Gazetteers(self.gazetteers))
