@@ -39,12 +39,11 @@ _METRICS = {
 }
 _MODELS = {"chain": "linear chain", "skip-chain": "skip chain", "graph": "graph"}
 _OPTIONS = {"n_threads": "threads", "max_seconds": "time limit (seconds)", "l1": "L1 penalty"}
+_MOST_TEXTS = 8  #: documents that the page shows
 _LARGEST_TABLE = 40  #: labels, beyond which a heat map or a confusion matrix tells nothing
 
 
-def compare_runs(
-    runs: Sequence[FittedRun], *, known: Mapping[str, RunEvaluation] | None = None, n_texts: int = 8
-) -> Comparison:
+def compare_runs(runs: Sequence[FittedRun], *, known: Mapping[str, RunEvaluation] | None = None) -> Comparison:
     """Runs side by side; each is scored on its test file, or its dev file, where that is still as it was.
 
     ``known`` are evaluations of a single run that need not be made again, by path.
@@ -64,7 +63,7 @@ def compare_runs(
         metrics=tuple(used),
         entries=tuple(entries),
         facts=_facts(runs[0]) if len(runs) == 1 else {},
-        texts=_texts(names, runs, evaluations, n_texts),
+        texts=_texts(names, runs, evaluations),
         feature_key=feature_key(weights) if text else {},
     )
 
@@ -246,7 +245,7 @@ def _prior_in_words(variance: Any) -> str:
 
 
 def _texts(
-    names: Sequence[str], runs: Sequence[FittedRun], evaluations: Sequence[RunEvaluation | None], n_texts: int
+    names: Sequence[str], runs: Sequence[FittedRun], evaluations: Sequence[RunEvaluation | None]
 ) -> tuple[TaggedText, ...]:
     """The first documents that the first run was scored on, with the labels of every run scored on the same."""
     first = next((number for number, evaluation in enumerate(evaluations) if evaluation is not None), None)
@@ -262,7 +261,7 @@ def _texts(
     ]
     texts = []
     shown = [number for number, document in enumerate(base.data.documents) if len(document)]
-    for number in shown[:n_texts]:
+    for number in shown[:_MOST_TEXTS]:
         document = base.data.documents[number]
         joined = joined_text(document)
         text, starts, stops = joined.text or "", np.asarray(joined.starts), np.asarray(joined.stops)
