@@ -43,8 +43,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bactrian.arrays import Floats, Ints, number_pairs
-from bactrian.errors import ArgumentError, warn
+from bactrian.errors import ArgumentError, check_count, warn
 from bactrian.graphs.inputs import checked_rows
+from bactrian.graphs.ragged import pointer
 from bactrian.runs.settings import GRAPH_SUFFIXES, InputSettings, RunSettings
 from bactrian.text.columns import UNKNOWN_TAGS, looks_like_columns, read_columns
 from bactrian.text.documents import Document
@@ -426,6 +427,8 @@ def checksum(path: Path) -> str:
 
 _KEYS = ("nodes", "edges", "edge_features", "labels", "name")
 _ARRAYS = ("node_features", "node_counts", "edges", "edge_counts", "edge_features", "labels")
+#: Of which each array has a row.
+_ROWS_OF = {"node_features": "node", "labels": "node", "edges": "edge", "edge_features": "edge"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -487,16 +490,17 @@ def _from_lines(path: Path, need_labels: bool) -> Iterator[LabelledGraph]:
                 record = json.loads(line)
             except (ValueError, RecursionError) as error:
                 raise ValueError(f"{where}: not a line of JSON: {error}") from None
+            if not isinstance(record, dict) or "nodes" not in record:
+                raise ValueError(f"{where}: expected an object with nodes and edges, found {str(record)[:60]}")
+            for key in record:
+                if key not in _KEYS:
+                    raise ValueError(f"{where}: unknown key {key!r}; expected {', '.join(_KEYS)}")
             yield _graph_of(record, where, f"{path.name}#{number}", need_labels)
 
 
-def _graph_of(record: Any, where: str, name: str, need_labels: bool) -> LabelledGraph:
-    if not isinstance(record, dict) or "nodes" not in record:
-        raise ValueError(f"{where}: expected an object with nodes and edges, found {str(record)[:60]}")
-    for key in record:
-        if key not in _KEYS:
-            raise ValueError(f"{where}: unknown key {key!r}; expected {', '.join(_KEYS)}")
-    nodes = _matrix(record["nodes"], f"{where}: nodes")
+def _graph_of(record: Any, where: str, name: str, need_labels: bool, nodes_are: str = "nodes") -> LabelledGraph:
+    """The graph of a record, in which its nodes go by the name of ``nodes_are``; everything checked."""
+    nodes = _matrix(record[nodes_are], f"{where}: {nodes_are}")
     edges = number_pairs(record.get("edges", []), len(nodes), f"{where}: edges")
     features = record.get("edge_features")
     labels = record.get("labels")
@@ -522,34 +526,21 @@ def _from_arrays(path: Path, need_labels: bool) -> Iterator[LabelledGraph]:
     for name in arrays:
         if name not in _ARRAYS:
             raise ValueError(f"{path}: unknown array {name!r}; expected {', '.join(_ARRAYS)}")
-    for name in ("node_features", "edges"):
+    for name in ("node_features", "edges", *(["labels"] if need_labels else [])):
         if name not in arrays:
             raise ValueError(f"{path}: there is no array {name!r}")
-    if need_labels and "labels" not in arrays:
-        raise ValueError(f"{path}: there is no array 'labels'")
-    nodes = _matrix(arrays["node_features"], f"{path}: node_features")
-    edges = np.atleast_1d(arrays["edges"])
-    node_ends = _ends(arrays.get("node_counts"), len(nodes), f"{path}: node_counts")
-    edge_ends = _ends(arrays.get("edge_counts"), len(edges), f"{path}: edge_counts")
-    if node_ends.size != edge_ends.size:
-        raise ValueError(f"{path}: node_counts has {node_ends.size} graphs and edge_counts {edge_ends.size}")
-    features = arrays.get("edge_features")
-    rows = None if features is None else _matrix(features, f"{path}: edge_features")
-    if rows is not None and len(rows) != len(edges):
-        raise ValueError(f"{path}: edge_features must have {len(edges)} rows, one for each edge, found {len(rows)}")
-    labels = arrays.get("labels")
-    checked = None if labels is None else _labels(labels, len(nodes), f"{path}: labels")
-    for m, (node_end, edge_end) in enumerate(zip(node_ends.tolist(), edge_ends.tolist(), strict=True)):
-        first, edge = (int(node_ends[m - 1]), int(edge_ends[m - 1])) if m else (0, 0)
-        place = f"{path}, graph {m + 1}"
-        yield LabelledGraph(
-            name=f"{path.name}#{m + 1}",
-            node_features=nodes[first:node_end],
-            edges=number_pairs(edges[edge:edge_end], node_end - first, f"{place}: edges"),
-            edge_features=None if rows is None else rows[edge:edge_end],
-            labels=None if checked is None else checked[first:node_end],
-            place=place,
-        )
+    rows = {name: np.atleast_1d(array) for name, array in arrays.items() if name in _ROWS_OF}
+    bounds = {}
+    for of, name in (("node", "node_features"), ("edge", "edges")):
+        bounds[of] = _bounds(arrays.get(f"{of}_counts"), len(rows[name]), f"{path}: {of}_counts")
+    n_graphs, other = bounds["node"].size - 1, bounds["edge"].size - 1
+    if n_graphs != other:
+        raise ValueError(f"{path}: node_counts has {n_graphs} graphs and edge_counts {other}")
+    for name, array in rows.items():
+        check_count(f"{path}: {name}", len(array), int(bounds[_ROWS_OF[name]][-1]), f"row per {_ROWS_OF[name]}")
+    for m in range(n_graphs):
+        record = {name: array[slice(*bounds[_ROWS_OF[name]][m : m + 2])] for name, array in rows.items()}
+        yield _graph_of(record, f"{path}, graph {m + 1}", f"{path.name}#{m + 1}", need_labels, "node_features")
 
 
 def _matrix(values: Any, where: str) -> Floats:
@@ -565,9 +556,10 @@ def _labels(values: Any, n_nodes: int, where: str) -> NDArray[Any]:
     return array
 
 
-def _ends(counts: NDArray[Any] | None, total: int, where: str) -> Ints:
+def _bounds(counts: NDArray[Any] | None, total: int, where: str) -> Ints:
+    """Where the rows of each graph begin and end."""
     if counts is None:
-        return np.array([total], dtype=np.int64)
+        return np.array([0, total], dtype=np.int64)
     if counts.ndim != 1 or counts.dtype.kind not in "iu" or (counts < 0).any() or int(counts.sum()) != total:
         raise ValueError(f"{where} must be integers that add up to {total}")
-    return np.cumsum(counts, dtype=np.int64)
+    return pointer(counts)
