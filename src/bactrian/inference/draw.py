@@ -29,6 +29,8 @@ from bactrian.inference.gibbs import LARGEST_PAIR, Chains
 from bactrian.inference.infer import infer
 from bactrian.inference.problem import Options, new_problem
 
+#: Chains of Gibbs sampling, sweeps of each before its first draw, and sweeps for each draw.
+_CHAINS, _BURN_IN, _THINNING = 16, 500, 10
 #: Passes at most; a pass that betters less than this part of the rows is the last. Exchanges with a random row a pass.
 _MOST_PASSES, _FEW, _EXCHANGES = 60, 2e-4, 2
 
@@ -108,26 +110,18 @@ def _evenly(group: Ints, random: np.random.Generator) -> Floats:
 
 
 def draw_by_gibbs(
-    model: LogLinearModel,
-    weights: ArrayLike,
-    n_samples: int,
-    *,
-    seed: int = 0,
-    n_chains: int = 16,
-    burn_in: int = 500,
-    thinning: int = 10,
-    n_threads: int | None = None,
+    model: LogLinearModel, weights: ArrayLike, n_samples: int, *, seed: int = 0, n_threads: int | None = None
 ) -> Ints:
     """Draws, shape (n_samples, n_variables), from chains in turn: approximate, and dependent within a chain."""
     problem = new_problem(model, weights, None, Options(seed=seed), n_threads)
     scores = factor_scores(problem.data, problem.weights, problem.evidence, problem.workers)
-    n_chains = max(1, min(n_chains, n_samples))
+    n_chains = max(1, min(_CHAINS, n_samples))
     chains = Chains(scores, build_blocks(scores.layout, scores.hubs, LARGEST_PAIR), n_chains, seed)
     chains.start(problem)
     rounds = -(-n_samples // n_chains)
     states = np.zeros((rounds, n_chains, model.graph.n_variables), dtype=np.int64)
     for r in range(rounds):
-        chains.run(problem, burn_in if r == 0 else 0, thinning, 1)
+        chains.run(problem, _BURN_IN if r == 0 else 0, _THINNING, 1)
         states[r] = chains.states
     return states.reshape(-1, model.graph.n_variables)[:n_samples].copy()
 
