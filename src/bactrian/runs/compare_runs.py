@@ -12,7 +12,6 @@ import numpy as np
 from bactrian.runs.comparison import (
     Comparison,
     Confusion,
-    Curve,
     Entry,
     LabelTable,
     Metric,
@@ -25,9 +24,7 @@ from bactrian.runs.comparison import (
     strongest_weights,
 )
 from bactrian.runs.fitted_run import FittedRun, RunEvaluation, evaluate_run
-from bactrian.runs.folders import end_in_words
 from bactrian.runs.run_data import checksum
-from bactrian.solvers.solution import Status
 from bactrian.text.documents import joined_text, skip_edges
 from bactrian.text.features import feature_key, features_in_words
 
@@ -160,23 +157,7 @@ def _flat(scores: dict[str, Any]) -> dict[str, float]:
 def _training(run: FittedRun) -> Training:
     """The course of training, from the files of the run."""
     trace, records = run.folder.read_history()
-    metrics = run.folder.read_metrics()
-    status = Status[metrics["status"]]
-
-    def number(key: str) -> float:
-        value = metrics.get(key)
-        return float("nan") if value is None else float(value)
-
-    return Training(
-        status=end_in_words(status, metrics.get("attained")),
-        converged=status in (Status.CONVERGED, Status.FOLLOWED),
-        seconds=number("seconds"),
-        outer_iterations=len(records),
-        violation=number("violation"),
-        moment_gap=number("moment_gap"),
-        iterations=Curve.of(trace),
-        history=Curve.of(records),
-    )
+    return Training.of(replace(run.estimator.solution_, history=tuple(records)), trace)
 
 
 def _tables(run: FittedRun) -> tuple[LabelTable, ...]:

@@ -280,13 +280,9 @@ class Training:
 
         The last point of both curves is the solution itself.
         """
-        end = replace(
-            solution.history[-1],
-            objective=solution.objective,
-            moment_gap=solution.moment_gap,
-            violation=solution.violation,
-            seconds=solution.seconds,
-        )
+        figures = ("objective", "moment_gap", "violation", "seconds")
+        at_end = {name: getattr(solution, name) for name in figures}
+        end = [replace(record, **at_end) for record in solution.history[-1:]]
         return Training(
             status=end_in_words(solution.status, solution.attained),
             converged=solution.converged,
@@ -294,8 +290,8 @@ class Training:
             outer_iterations=len(solution.history),
             violation=solution.violation,
             moment_gap=solution.moment_gap,
-            iterations=Curve.of([*trace, end]),
-            history=Curve.of([*solution.history[:-1], end]),
+            iterations=Curve.of([*trace, *end]),
+            history=Curve.of([*solution.history[:-1], *end]),
         )
 
 
