@@ -24,7 +24,7 @@ from bactrian.estimators.frames import (
     make_frame,
     word,
 )
-from bactrian.estimators.pairwise import checked_table, evidence_of, incomplete_rows, is_forest
+from bactrian.estimators.pairwise import checked_table, incomplete_rows, is_forest
 from bactrian.graphs.elimination import MemoryBudgetError, junction_tree
 from bactrian.graphs.graph import ClusterGraph, Scope
 from bactrian.graphs.loglinear import LogLinearModel, Samples
@@ -121,22 +121,14 @@ class Field(DensityMixin, LearnedEstimator):  # type: ignore[misc]  # scikit-lea
         return is_forest(self.cardinalities_.size, self.edges_)
 
     @property
-    def _budget(self) -> int:
+    def _limits(self) -> dict[str, Any]:
         # Trees are exact without a junction tree, which decoding asks for all the same.
-        return max(1, self.memory_budget)
+        return {"memory_budget": max(1, self.memory_budget), "n_threads": self.n_threads}
 
     def _infer(self, evidence: list[Any]) -> list[Any]:
         method, options = self._method_and_options()
-        return infer(
-            [self.model_] * len(evidence),
-            self.weights_,
-            method,
-            evidence,
-            memory_budget=self._budget,
-            n_threads=self.n_threads,
-            seed=self.seed,
-            **options,
-        )
+        models = [self.model_] * len(evidence)
+        return infer(models, self.weights_, method, evidence, **self._limits, seed=self.seed, **options)
 
     @property
     def log_partition_(self) -> float:
@@ -166,9 +158,8 @@ class Field(DensityMixin, LearnedEstimator):  # type: ignore[misc]  # scikit-lea
                 scores += 0.0 if features is None else (features @ self.weights_)[index]
                 scores += 0.0 if base is None else base[index]
             return scores
-        for rows, patterns, which in incomplete_rows(states, len(model.graph.clusters)):
-            results = self._infer([evidence_of(pattern) for pattern in patterns])
-            scores[rows] += np.array([result.log_partition for result in results])[which]
+        for rows, evidence, which in incomplete_rows(states, len(model.graph.clusters)):
+            scores[rows] += np.array([result.log_partition for result in self._infer(evidence)])[which]
         return scores
 
     def score(self, X: Any, y: object = None, sample_weight: ArrayLike | None = None) -> float:
@@ -268,9 +259,8 @@ class Field(DensityMixin, LearnedEstimator):  # type: ignore[misc]  # scikit-lea
             [*model.features, None],
             [*model.base_scores, None],
         )
-        limits = {"memory_budget": self._budget, "n_threads": self.n_threads}
         try:
-            result = infer(with_table, self.weights_, "exact", given, **limits)
+            result = infer(with_table, self.weights_, "exact", given, **self._limits)
         except MemoryBudgetError:
             return self._by_conditioning(graph.shape(scope), scope, given or {})
         return np.array(result.clusters[len(graph.clusters)])
@@ -371,8 +361,8 @@ class Field(DensityMixin, LearnedEstimator):  # type: ignore[misc]  # scikit-lea
         """
         states = self._checked_states(X, missing=True)
         found = [np.zeros((states.shape[0], int(k))) for k in self.cardinalities_]
-        for rows, patterns, which in incomplete_rows(states, len(self.model_.graph.clusters)):
-            results = self._infer([evidence_of(pattern) for pattern in patterns])
+        for rows, evidence, which in incomplete_rows(states, len(self.model_.graph.clusters)):
+            results = self._infer(evidence)
             for v, table in enumerate(found):
                 table[rows] = np.stack([result.variables[v] for result in results])[which]
         complete = np.flatnonzero((states >= 0).all(axis=1))
@@ -394,15 +384,8 @@ class Field(DensityMixin, LearnedEstimator):  # type: ignore[misc]  # scikit-lea
         """
         states = self._checked_states(X, missing=True)
         method = "exact" if self._fits_exactly else "max-product"
-        for rows, patterns, which in incomplete_rows(states.copy(), len(self.model_.graph.clusters)):
-            found = decode(
-                [self.model_] * len(patterns),
-                self.weights_,
-                method,
-                [evidence_of(pattern) for pattern in patterns],
-                memory_budget=self._budget,
-                n_threads=self.n_threads,
-            )
+        for rows, evidence, which in incomplete_rows(states.copy(), len(self.model_.graph.clusters)):
+            found = decode([self.model_] * len(evidence), self.weights_, method, evidence, **self._limits)
             states[rows] = np.stack(found)[which]
         if self._frames is None:
             return states

@@ -28,7 +28,7 @@ from bactrian.errors import ArgumentError, check_count
 from bactrian.estimators.base import LearnedEstimator
 from bactrian.estimators.frames import column_names
 from bactrian.estimators.labels import codes_of, known_labels, label_array, unknown_label
-from bactrian.estimators.pairwise import evidence_of, incomplete_rows
+from bactrian.estimators.pairwise import incomplete_rows
 from bactrian.estimators.saving import Arrays
 from bactrian.graphs.graph import ClusterGraph
 from bactrian.graphs.loglinear import LogLinearModel, Samples
@@ -238,11 +238,8 @@ class LabelModel(LearnedEstimator):
             raise ValueError(f"L has the columns {', '.join(names)}, and the model {', '.join(known)}")
         rows = np.column_stack([codes_of(said, self.classes_, "L"), np.full(len(said), -1)])
         model, found = self._model(self.edges_), np.empty((len(rows), self.classes_.size))
-        for numbers, patterns, which in incomplete_rows(rows, len(model.graph.clusters)):
-            evidence = [evidence_of(pattern) for pattern in patterns]
-            results = infer(
-                [model] * len(evidence), self.weights_, "exact", evidence=evidence, n_threads=self.n_threads
-            )
+        for numbers, evidence, which in incomplete_rows(rows, len(model.graph.clusters)):
+            results = infer([model] * len(evidence), self.weights_, "exact", evidence, n_threads=self.n_threads)
             found[numbers] = np.stack([result.variables[self.n_features_in_] for result in results])[which]
         return found
 

@@ -86,10 +86,10 @@ def seen_cardinalities(states: Ints) -> Ints:
     return seen
 
 
-def incomplete_rows(states: Ints, n_clusters: int) -> list[tuple[Ints, Ints, Ints]]:
-    """Rows with missing states in groups of a bounded size: row numbers, distinct patterns, pattern of each row.
+def incomplete_rows(states: Ints, n_clusters: int) -> list[tuple[Ints, list[dict[int, int]], Ints]]:
+    """Rows with missing states in groups of a bounded size: row numbers, distinct evidence, which of it each row has.
 
-    ``n_clusters`` is how many clusters inference packs for a pattern.
+    ``n_clusters`` is how many clusters inference packs for one.
     """
     rows = np.flatnonzero((states < 0).any(axis=1))
     if rows.size == 0:
@@ -100,13 +100,10 @@ def incomplete_rows(states: Ints, n_clusters: int) -> list[tuple[Ints, Ints, Int
     groups = []
     for first in range(0, len(patterns), step):
         inside = np.flatnonzero((which >= first) & (which < first + step))
-        groups.append((rows[inside], patterns[first : first + step], which[inside] - first))
+        some = patterns[first : first + step].tolist()
+        evidence = [{v: state for v, state in enumerate(pattern) if state >= 0} for pattern in some]
+        groups.append((rows[inside], evidence, which[inside] - first))
     return groups
-
-
-def evidence_of(pattern: Ints) -> dict[int, int]:
-    """The states that a pattern shows, by variable."""
-    return {v: state for v, state in enumerate(pattern.tolist()) if state >= 0}
 
 
 # --- models ---
