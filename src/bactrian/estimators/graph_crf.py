@@ -255,10 +255,14 @@ class GraphEstimator(NodeLabeller):
     ) -> tuple[StackedGraphs, StackedMarginals]:
         check_is_fitted(self, "weights_")
         self.check_params()
+        stacked, data, evidence = self._encoded(X, known)
+        return stacked, self._marginals_of(data, evidence, edges, tolerance)
+
+    def _encoded(self, X: Any, known: Any) -> tuple[StackedGraphs, GraphData, Any]:
+        """Graphs to predict, as given and as data, and the labels that are known."""
         stacked = self._stack(X, fitted=True)
         evidence = None if known is None else self._evidence(known, stacked)
-        data = self._data(stacked, self.classes_, self.tyings_, self.node_factors_)
-        return stacked, self._marginals_of(data, evidence, edges, tolerance)
+        return stacked, self._data(stacked, self.classes_, self.tyings_, self.node_factors_), evidence
 
     def _marginals_of(
         self, data: GraphData, evidence: Any, edges: bool = False, tolerance: float = TOLERANCE
@@ -347,9 +351,7 @@ class GraphEstimator(NodeLabeller):
         """
         if self._nothing(X, known):
             return ([], []) if return_result else []
-        stacked = self._stack(X, fitted=True)
-        evidence = None if known is None else self._evidence(known, stacked)
-        data = self._data(stacked, self.classes_, self.tyings_, self.node_factors_)
+        stacked, data, evidence = self._encoded(X, known)
         found = decode(data, self.weights_, method, evidence, return_result=True, n_threads=self.n_threads)
         labels = [
             self.classes_[result.assignment].reshape(shape) for result, shape in zip(found, stacked.shapes, strict=True)
@@ -377,18 +379,13 @@ class GraphEstimator(NodeLabeller):
         :func:`bactrian.diagnose`.
         """
         check_is_fitted(self, "weights_")
-        stacked = self._stack(X, fitted=True)
-        codes = codes_of(checked_labels(y, stacked.shapes), self.classes_, "y")
-        data = self._data(stacked, self.classes_, self.tyings_, self.node_factors_, labels=codes)
+        stacked, data, _ = self._encoded(X, None)
+        data = data.with_labels(codes_of(checked_labels(y, stacked.shapes), self.classes_, "y"))
         method, options = self.inference_method_
         if method not in ("bp", "rbp", "trw", "convex", "replay"):
             method, options = matched_inference(self.method_)
             method = "rbp" if method == "exact" else method
-        others, evidence = None, None
-        if predict is not None:
-            stacked = self._stack(predict, fitted=True)
-            others = self._data(stacked, self.classes_, self.tyings_, self.node_factors_)
-            evidence = None if known is None else self._evidence(known, stacked)
+        _, others, evidence = (None, None, None) if predict is None else self._encoded(predict, known)
         return diagnose(
             data,
             self.solution_,
