@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import bactrian as bt
+from bactrian.graphs.regions import RegionGraph
 
 TRIPLES = ((0, 1, 2), (1, 2, 3), (2, 3, 4), (0, 3, 4), (0, 1, 4))
 
@@ -73,6 +74,19 @@ def marginal(p, scope):
 
 
 CHAIN = ((0, 1, 2), (2, 1, 3), (3, 2, 4), (4, 5))
+
+
+def test_raised_numbers_subtract_at_most_half_of_the_clusters_and_leave_trees_alone():
+    triples = list(itertools.combinations(range(8), 3))
+    graph = RegionGraph([2] * 8, triples, raised=True)
+    numbers = dict(zip(graph.all_clusters[56:], graph.counting_numbers, strict=True))
+    # A pair is in 6 triples, and Kikuchi's number -5; a variable then is in 21 of them and in 7 pairs.
+    assert {numbers[pair] for pair in itertools.combinations(range(8), 2)} == {-3.0}
+    assert {numbers[(v,)] for v in range(8)} == {1.0 - 21.0 + 7 * 3.0}
+    star = [(0, v) for v in range(1, 8)]  # one hub of seven clusters
+    assert RegionGraph([2] * 8, star, raised=True).counting_numbers.tolist() == [-6.0]
+    closed = RegionGraph([2] * 8, [*star, (1, 2)], raised=True)
+    np.testing.assert_allclose(closed.counting_numbers, [-3.5, -1.0, -1.0])
 
 
 @pytest.mark.parametrize("method", ["rbp", "bp", "double-loop", "convex", "exact"])

@@ -1,5 +1,7 @@
 """Margins on their region graph: as the general learner finds them, and exact where the regions form a tree."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy.optimize import minimize
@@ -78,6 +80,19 @@ def test_inference_at_the_weights_has_the_fitted_margins():
     result = bt.infer(problem.model(graph), solution.weights, "double-loop", tolerance=1e-9)
     for i, table in enumerate(problem.split(cells)):
         np.testing.assert_allclose(result.clusters[i], table, atol=1e-6)
+
+
+def test_rounds_centre_the_prior_at_the_weights_of_the_last():
+    problem = problem_of(LOOPY, exact=(3,), weight=0.5, impossible=[{"a": 0, "b": 1}])
+    graph, options, raised = problem.graph(regions=True), FitOptions(tolerance=1e-8), problem
+    first, _ = fit_by_regions(problem, graph, options)
+    for _ in range(3):
+        solution, cells = fit_by_regions(raised, graph, options)
+        raised = replace(problem, observed=problem.observed + problem.precision * solution.weights)
+    together, found = fit_by_regions(replace(problem, rounds=3), graph, options)
+    assert together.converged
+    assert np.abs(first.weights - solution.weights).max() > 0.5
+    np.testing.assert_allclose(found, cells, atol=1e-6)
 
 
 def test_exact_margins_need_no_iterations_and_their_weights_fit():

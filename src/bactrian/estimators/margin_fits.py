@@ -28,11 +28,13 @@ from bactrian.solvers.solution import ConvergenceWarning, Solution, Status
 
 #: Exact margins are met to this part of the tolerance.
 _EXACTLY = 1e-3
-#: By default the entropy's weight on junction trees is this over the standard deviation of fitted counts, in so many
-#: rounds: about (1 + c / 10)^-16 is then missing of a count of c standard deviations. On regions it is less, in one
-#: round, since Kikuchi's entropy is not concave and leads astray where it has much weight. Chosen on seeds 100 to 125
-#: of ``benchmarks/bench_marginals.py synthetic``; 7 with 12 rounds and 18 with 30 do as well.
-_WEIGHT, _ROUNDS, _WEIGHT_ON_REGIONS = 10.0, 16, 0.05
+#: By default the entropy's weight is this over the standard deviation of fitted counts, in so many rounds: on junction
+#: trees about (1 + c / 10)^-16 is then missing of a count of c standard deviations; chosen on seeds 100 to 125 of
+#: ``benchmarks/bench_marginals.py synthetic``, and 7 with 12 rounds and 18 with 30 do as well. On regions, whose
+#: entropy is not concave and leads astray where it has much weight, chosen on seeds 700 to 705.
+_ON_TREES, _ON_REGIONS = (10.0, 16), (4.0, 8)
+#: The same where exact margins contradict each other.
+_OF_NEAREST = (0.05, 1)
 #: Standard deviations by which a count must exceed 0 for its margin to tell something.
 _STANDS_OUT = 5.0
 #: Where exact margins contradict each other, their cells get this part of the total as tempered variance.
@@ -61,10 +63,10 @@ def margin_problem(
     if entropy_weight is None and stddev.size:
         told = stddev[observed[~exact] > _STANDS_OUT * stddev]
         typical = float(np.sqrt(np.mean((told if told.size else stddev) ** 2)))
+        weight, rounds = _OF_NEAREST if nearest else _ON_TREES if on_tree else _ON_REGIONS
         if on_tree and not nearest:
-            rounds = _ROUNDS
             typical *= np.sqrt(_n_free(checked) / stddev.size)
-        entropy_weight = (_WEIGHT if rounds > 1 else _WEIGHT_ON_REGIONS) / typical
+        entropy_weight = weight / typical
     precision = (entropy_weight or 0.0) * variance
     if nearest:
         precision = np.where(exact, _NEAREST * checked.total, precision)

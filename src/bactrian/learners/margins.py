@@ -53,7 +53,7 @@ from bactrian.graphs.junction import FactorTree
 from bactrian.graphs.loglinear import LogLinearModel, Moments
 from bactrian.graphs.packing import projection_map
 from bactrian.graphs.ragged import pointer
-from bactrian.graphs.regions import region_graph
+from bactrian.graphs.regions import RegionGraph, region_graph
 from bactrian.inference.exact import tree_plan
 from bactrian.learners.learn import learn
 from bactrian.solvers.lbfgs import Minimum, minimise
@@ -90,7 +90,7 @@ class MarginProblem:
     forbidden: Bools  #: (n_cells,) cells that cannot be
     total: float
     base: tuple[tuple[Scope, Floats], ...] = ()  #: fixed log tables
-    rounds: int = 1  #: on junction trees
+    rounds: int = 1
     noise: float = 0.0  #: standard deviation of counts, about
 
     @cached_property
@@ -123,7 +123,9 @@ class MarginProblem:
     def graph(self, *, regions: bool) -> ClusterGraph:
         """The graph of margins and base: a region graph, or one for exact inference alone."""
         scopes = [*self.scopes, *(scope for scope, _ in self.base)]
-        return region_graph(self.cardinalities, scopes) if regions else ClusterGraph(self.cardinalities, scopes)
+        if regions:
+            return RegionGraph(self.cardinalities, scopes, raised=True)
+        return ClusterGraph(self.cardinalities, scopes)
 
     def model(self, graph: ClusterGraph) -> LogLinearModel:
         """The log-linear model on a graph of these margins: a weight per cell."""

@@ -1,16 +1,18 @@
 """Maximum entropy from margins on their region graph: multipliers alone, since every table's weights follow from them.
 
-Kikuchi's entropy (:mod:`bactrian.graphs.regions`) has a table of beliefs for each margin and numbers c_R for the
-intersections R on which they agree. Positive numbers are kept, negative ones linearised at the last beliefs (the
-concave-convex procedure, as in :mod:`bactrian.camel.camel`). Where every margin has a weight per cell, as here, the
-dual over weights and multipliers need not be minimised over the weights by an optimiser: at given multipliers those of
-a margin follow from its own cells alone (:mod:`bactrian.engines.numba.noisy_tables`). What is left is
+Kikuchi's entropy, with raised numbers (:mod:`bactrian.graphs.regions`), has a table of beliefs for each margin and
+numbers c_R for the intersections R on which they agree. Positive numbers are kept, negative ones linearised at the
+last beliefs (the concave-convex procedure, as in :mod:`bactrian.camel.camel`). Where every margin has a weight per
+cell, as here, the dual over weights and multipliers need not be minimised over the weights by an optimiser: at given
+multipliers those of a margin follow from its own cells alone (:mod:`bactrian.engines.numba.noisy_tables`). What is left
+is
 
     D(delta) = sum over margins psi_a(m_a) + N sum over R  kept_R log sum exp((theta_R - sum_a delta_aR) / kept_R)
 
 with m_a the sum of the multipliers of a, theta_R = (kept_R - c_R) log b_R the linearisation and, where nothing of R is
 kept, the multipliers of R adding up to theta_R. L-BFGS minimises it, in multipliers scaled by their curvature: a
-margin's own term has, in a cell, N b p / (p + N b). Exact margins are met by construction.
+margin's own term has, in a cell, N b p / (p + N b). Exact margins are met by construction. Rounds after the first
+centre the prior at the last weights, as on junction trees (:mod:`bactrian.learners.margins`).
 """
 
 from __future__ import annotations
@@ -57,9 +59,11 @@ def fit_by_regions(problem: MarginProblem, graph: ClusterGraph, options: FitOpti
     began, deadline = time.perf_counter(), Deadline(options.max_seconds)
     workers = Workers(options.n_threads)
     dual = _RegionDual(problem, graph, workers)
-    tolerance = max(options.tolerance, _AGREEMENT) if dual.any_exact else options.tolerance
+    last = max(options.tolerance, _AGREEMENT) if dual.any_exact else options.tolerance
     memory, accelerate = make_memory(dual.x.size, workers), Anderson()
     records: list[Record] = []
+    rounds_left, before_round = problem.rounds - 1, dual.x
+    tolerance = problem.wanted(last, rounds_left) / problem.total
     iterations, change, wanted, stopped = 0, 1.0, tolerance, False
 
     def after_step(step: Step) -> bool:
@@ -94,10 +98,19 @@ def fit_by_regions(problem: MarginProblem, graph: ClusterGraph, options: FitOpti
         )
         if stopped or deadline.has_passed:
             status = Status.STOPPED if stopped else Status.TIME_LIMIT
+        elif dual.violation <= tolerance and change <= tolerance and rounds_left:
+            rounds_left -= 1
+            tolerance = problem.wanted(last, rounds_left) / problem.total
+            dual.centre()
+            dual.x, before_round = 2.0 * dual.x - before_round, dual.x  # rounds are much alike
+            dual.value_and_gradient(dual.x)
+            change, accelerate = 1.0, Anderson()
         elif dual.violation <= tolerance and change <= tolerance:
             status = Status.CONVERGED
         elif iterations >= options.max_iterations:
             status = Status.ITERATION_LIMIT
+        elif not np.isfinite(dual.value):
+            status = Status.UNRELIABLE
         elif minimum.status is Status.STALLED and change <= tolerance:
             status = Status.STALLED
         else:
@@ -132,6 +145,7 @@ class _RegionDual:
         self._hub_state = _hub_state_of_link_state(regions)
         self._possible, hub_possible = _possible(problem, regions)
         self.cells = self._start_of_cells(problem)
+        self._given = self.cells.constant[: self._n].copy()
         self.any_exact = bool((self.cells.kind == EXACT).any())
         numbers = np.asarray(graph.sepset_hubs().numbers)
         self._kept = np.maximum(numbers, 0.0)
@@ -230,6 +244,11 @@ class _RegionDual:
         self.value = float(tables.sum() + hubs[:, 0].sum())
         self.violation = float(hubs[:, 1].max(initial=0.0))
         return self.value, slope
+
+    def centre(self) -> None:
+        """Begin a round: centre the prior at the weights of this one."""
+        noisy = self.cells.precision[: self._n] > 0.0
+        self.cells.constant[: self._n][noisy] = self._given[noisy] + self.weights()[noisy]
 
     def weights(self) -> Floats:
         """log b + L - m of every possible cell that has a weight."""
