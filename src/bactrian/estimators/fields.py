@@ -223,10 +223,14 @@ class Field(DensityMixin, LearnedEstimator):  # type: ignore[misc]  # scikit-lea
         """Labels of the states of each variable; None where there are none."""
         return self._variables.labels
 
+    @property
+    def states(self) -> dict[Any, Sequence[Any]]:
+        """What the states of each variable are called, by its name: labels, or numbers where there are none."""
+        return dict(zip(self.variable_names, self._variables.states, strict=True))
+
     def state_label(self, name: str, state: int) -> Any:
         """The label of a variable's state; its number where it has none."""
-        labels = self.state_labels[self._scope_of(name)[0]]
-        return state if labels is None else labels[state]
+        return self._variables.states[self._scope_of(name)[0]][state]
 
     def marginal(self, names: str | int | Sequence[str | int], given: Mapping[Any, Any] | None = None) -> Any:
         """The joint marginal of some variables: probabilities, one axis per variable, in the order asked for.

@@ -264,10 +264,14 @@ class Variables:
         n = len(self.names) - self.n_hidden
         return Variables(self.names[:n], self.cardinalities[:n], self.labels[:n], self.ordered[:n])
 
+    @property
+    def states(self) -> tuple[Sequence[Any], ...]:
+        """What the states of each variable are called: labels, or else numbers."""
+        return tuple(labels or range(k) for labels, k in zip(self.labels, self.cardinalities, strict=True))
+
     def codes(self, columns: Sequence[Column]) -> Ints:
         """Rows of a frame, a column for each variable, as numbers of states; -1 for missing cells."""
-        states = [labels or range(k) for labels, k in zip(self.labels, self.cardinalities, strict=True)]
-        return np.stack([column.codes(of) for column, of in zip(columns, states, strict=True)], axis=1)
+        return np.stack([column.codes(of) for column, of in zip(columns, self.states, strict=True)], axis=1)
 
     def cells(self, v: int, codes: Ints, kind: str) -> Any:
         """A column of a frame of the kind, from numbers of states."""
@@ -291,7 +295,7 @@ class Variables:
 
     def words(self, scope: Iterable[int]) -> list[Any]:
         """States of variables, one after the other; as strings where they are of several kinds."""
-        states = [state for v in scope for state in self.labels[v] or range(self.cardinalities[v])]
+        states = [state for v in scope for state in self.states[v]]
         kinds = {next(kind for kind in _KINDS if isinstance(state, kind)) for state in states}
         return states if len(kinds) == 1 else list(map(word, states))
 
@@ -347,11 +351,8 @@ class Variables:
 
     def called(self, scope: Scope, states: Sequence[int]) -> str:
         """Such as ``sex=f, age=3``."""
-        pairs = []
-        for v, state in zip(scope, states, strict=True):
-            labels = self.labels[v]
-            pairs.append(f"{self.names[v]}={word(labels[state] if labels else state)}")
-        return ", ".join(pairs)
+        pairs = zip(scope, states, strict=True)
+        return ", ".join(f"{self.names[v]}={word(self.states[v][state])}" for v, state in pairs)
 
 
 def restored_variables(cardinalities: Ints, attributes: Mapping[str, Any]) -> Variables:

@@ -193,11 +193,7 @@ _CELLS = 10
 def field_report(field: MarkovRandomField, title: str) -> Report:
     """Marginals of all variables, and the pairs that tell most of each other."""
     found = infer(field.model_, field.weights_, field.inference_method_, memory_budget=max(1, field.memory_budget))
-    names, labels = field.variable_names, field.state_labels
-    words = [
-        [word(state) for state in (range(k) if of is None else of)]
-        for of, k in zip(labels, field.cardinalities_.tolist(), strict=True)
-    ]
+    names, words = field.variable_names, [list(map(word, states)) for states in field.states.values()]
     shares = [
         (str(names[v]), state, f"{share:.4f}")
         for v, table in enumerate(found.variables)
@@ -279,7 +275,7 @@ def _cells(field: MarkovRandomField, margin: MarginResidual) -> TableSection:
     rows = []
     for flat in order.tolist():
         index = tuple(int(i) for i in np.unravel_index(flat, margin.given.shape))
-        states: list[Any] = [field.state_label(name, i) for name, i in zip(margin.names, index, strict=True)]
+        states = [field.states[name][i] for name, i in zip(margin.names, index, strict=True)]
         given, fitted = float(margin.given[index]), float(margin.fitted[index])
         rows.append((*map(str, states), f"{given:.6g}", f"{fitted:.6g}", f"{fitted - given:.3g}"))
     note = "" if margin.given.size <= _CELLS else f"The {_CELLS} of {margin.given.size} cells that differ most."

@@ -272,7 +272,7 @@ class Question:
             return mass
         found = field.marginal(self.free, {**given, **event} if mass > 0.0 else given)
         if isinstance(found, np.ndarray):
-            cells = zip(*product(*(_states(name, field) for name in self.free)), strict=True)
+            cells = zip(*product(*(field.states[name] for name in self.free)), strict=True)
             columns: dict[str, Any] = dict(zip(self.free, map(list, cells), strict=True))
             columns["probability"] = found.ravel().tolist()
         else:
@@ -294,17 +294,10 @@ def _terms(text: str, question: str) -> tuple[tuple[str, ...], dict[str, str]]:
     return tuple(free), fixed
 
 
-def _states(name: str, field: Field) -> Sequence[Any]:
-    """States of a variable; none where the field has no such variable."""
-    known = dict(zip(field.variable_names, zip(field.state_labels, field.cardinalities_, strict=True), strict=True))
-    labels, k = known.get(name, (None, 0))
-    return range(k) if labels is None else labels
-
-
 def _labelled(states: dict[str, str], field: Field) -> dict[str, Any]:
     """States as the field calls them, from how they are written."""
     return {
-        name: next((label for label in _states(name, field) if word(label) == state), state)
+        name: next((label for label in field.states.get(name, ()) if word(label) == state), state)
         for name, state in states.items()
     }
 
