@@ -184,3 +184,23 @@ def test_sweeps_that_linear_space_does_not_take_are_not_taken_for_done():
     for damping, done in ((0.0, True), (0.5, True), (0.3, False)):
         dual.part.sweep_linearly(everyone, Limits(1e-9, 5, damping=damping))
         assert dual.part.beliefs.done[0] == done
+
+
+@pytest.mark.filterwarnings("ignore::bactrian.ConvergenceWarning")
+@pytest.mark.parametrize("entropy", ["clusters", "convex"])
+def test_what_a_limit_stopped_is_reported_as_it_is(entropy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = make_problem(BenchSettings(), FieldSize.parse("K6"), "shared", 1.0, 0).data
+    made, evaluate = [], Dual.evaluate
+    monkeypatch.setattr(Dual, "evaluate", lambda dual, w, **how: made.append(evaluate(dual, w, **how)) or made[-1])
+    stopped = bt.learn(data, bt.Camel(entropy=entropy), max_iterations=3)
+    # Full accuracy would have been more work than all iterations.
+    assert stopped.status is Status.ITERATION_LIMIT
+    assert len(made) == stopped.evaluations
+    packed = pack(data)
+    dual = Dual(packed, carve(packed, entropy), Prior(10.0), Workers(1))
+    assert dual.take_up(stopped.state)
+    found = evaluate(dual, stopped.weights)
+    assert stopped.objective == pytest.approx(found.value, rel=1e-9)
+    assert stopped.moment_gap == pytest.approx(np.abs(found.gradient).max(), rel=0.1)
+    assert stopped.violation == pytest.approx(found.violation, rel=0.1)
+    assert bt.learn(data, bt.Camel(entropy=entropy)).violation <= 1e-6 < stopped.violation

@@ -122,6 +122,7 @@ class Profiled:
         self.memory = dual.vectors.memory(dual.data.n_weights) if units is None else units.memory
         self._evaluations_before = 0
         self._value_before = np.inf
+        self._was_stopped = False  # the last solve, before it converged
         if units is not None:
             dual.part.wants_logs = False  # before the end
 
@@ -200,14 +201,20 @@ class Profiled:
         self.objective.forget()
 
     def evaluate(self, weights: Vector) -> Evaluation:
-        """See :class:`InnerSolver`; where time is up and they were evaluated last, that has to do."""
-        if not (weights is self.objective.weights and self.run.is_late()):
-            self.objective.accuracy = min(self.objective.accuracy, self._finest)
+        """See :class:`InnerSolver`.
+
+        Weights that a limit stopped at are given no more sweeps than those before: nothing is claimed of them, and
+        full accuracy can take longer than all iterations together. Where they were evaluated last, that has to do.
+        """
+        objective, stopped = self.objective, self._was_stopped and self.units is None
+        if not (weights is objective.weights and (stopped or self.run.is_late())):
+            if not stopped:
+                objective.accuracy = min(objective.accuracy, self._finest)
             if self.units is not None:
                 self.dual.part.wants_logs = True
-            self.objective.value_and_gradient(weights)
-        assert self.objective.last is not None
-        return self.objective.last
+            objective.value_and_gradient(weights)
+        assert objective.last is not None
+        return objective.last
 
     def _after_step(self, step: Step) -> bool:
         objective, run = self.objective, self.run
@@ -234,6 +241,7 @@ class Profiled:
         assert last is not None
         gap = largest_slope(minimum.x, minimum.gradient, self.run.settings.prior.l1)
         status = self._status(minimum)
+        self._was_stopped = status is self.run.interrupted
         return InnerResult(minimum.x, minimum.value, gap, last.violation, iterations, status)
 
     def _status(self, minimum: Minimum) -> Status:
