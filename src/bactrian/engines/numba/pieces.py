@@ -38,7 +38,7 @@ from bactrian.engines.numba.vectors import States, place
 _FOUR_PIECES = 20_000
 _MOST_PIECES = 32
 #: What is done piece by piece. In the first five a piece's messages are all that it reads and writes.
-_LOAD, _CHECK, _STORE, _GIVE, _JOIN, _MATCH, _SWEEP, _FINISH, _COUNT = range(9)
+_LOAD, _CHECK, _STORE, _GIVE, _JOIN, _MATCH, _SWEEP, _TURN, _FINISH, _COUNT = range(10)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -69,12 +69,15 @@ def evaluate_pieces(
             join(part, linear, piece, limits.consistent, states)
         elif phase == _MATCH:
             fits &= match_scales(part, linear, piece)
-        elif phase == _SWEEP:
+        elif phase <= _TURN:
             halvings = halvings_of(limits.damping)
             held = np.empty(linear.product.size if halvings > 0 else 0)
-            residual = sweep_pairs(part, linear, piece, backward, halvings, held, states) if halvings >= 0 else np.nan
-            part.beliefs.residual[piece] = residual
-            fits &= not math.isnan(residual)
+            for turn in range(phase + 1 - _SWEEP):
+                residual, way = np.nan, backward == (turn == 0)
+                if halvings >= 0:
+                    residual = sweep_pairs(part, linear, piece, way, halvings, held, states)
+                part.beliefs.residual[piece] = residual
+                fits &= not math.isnan(residual)
         else:
             tally = new_tally(part, counts[piece])
             if phase == _FINISH:
@@ -178,14 +181,18 @@ class Pieces:
             closing = int(limits.damping > 0.0)
             asked = 0.5 * limits.tolerance if closing else limits.tolerance
             limit = 1 if beliefs.late[0] else limits.max_sweeps
-            fast, backward = run(_LOAD) and run(_MATCH), False
+            fast, backward, turns = run(_LOAD) and run(_MATCH), False, False
             while fast and sweeps < limit:
                 now = limits if sweeps + closing < limit else limits._replace(damping=0.0)
                 backward = sweeps % 2 == 0
-                for first, last in halves[::-1] if backward else halves:
-                    fast = fast and run(_SWEEP, first, last, now, backward)
+                first, second = halves[::-1] if backward else halves
+                fast = turns or run(_SWEEP, *first, now, backward)
+                # Where a half has not converged there is a next sweep, and the other half turns round at once.
+                goes_on = sweeps + 1 + closing < limit and found.residual[slice(*first)].max() > asked
+                turns = fast and goes_on and not beliefs.late[0]
+                fast = fast and run(_TURN if turns else _SWEEP, *second, now, backward)
                 sweeps += 1
-                if found.residual.max() <= asked or beliefs.late[0]:
+                if not turns and (found.residual.max() <= asked or beliefs.late[0]):
                     limit = min(limit, sweeps + closing)
             fast = fast and run(_CHECK) and run(_STORE) and run(_FINISH, backward=backward)
         else:

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import math
 import os
+from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager
-from functools import cache
-from threading import TIMEOUT_MAX, Lock, Timer
+from functools import cache, partial
+from queue import SimpleQueue
+from threading import TIMEOUT_MAX, Thread, Timer
 from time import perf_counter
 from types import TracebackType
+from weakref import finalize
 
 import numpy as np
 from threadpoolctl import ThreadpoolController
@@ -76,38 +78,64 @@ class Workers:
         if n_threads < 1:
             raise ArgumentError("n_threads", f"must be at least 1, found {n_threads}")
         self.n_threads = int(n_threads)
-        self._pool = ThreadPoolExecutor(self.n_threads - 1) if self.n_threads > 1 else None
+        self._helpers: list[SimpleQueue[Callable[[], None] | None]] = []
 
     def run(self, task: Callable[[int, int, int], object], bounds: Ints) -> None:
-        """``task(block, bounds[block], bounds[block + 1])`` for every block; an error in any of them is raised."""
+        """``task(block, bounds[block], bounds[block + 1])`` for every block; an error in any of them is raised.
+
+        A thread begins with the same blocks each time, whose data may still be near it, and then helps others.
+        """
         if bounds.size == 2:
             task(0, int(bounds[0]), int(bounds[1]))
             return
         ends = bounds.tolist()
         todo = list(zip(range(len(ends) - 1), ends[:-1], ends[1:], strict=True))
-        helpers = min(self.n_threads, len(todo)) - 1
-        if self._pool is None or helpers < 1:
-            for block in todo:
-                task(*block)
-            return
-        blocks = iter(todo)
-        lock = Lock()
+        n = max(1, min(self.n_threads, len(todo)))
+        shares = [deque(todo[len(todo) * k // n : len(todo) * (k + 1) // n]) for k in range(n)]
 
-        def drain() -> None:
-            while True:
-                with lock:
-                    block = next(blocks, None)
-                if block is None:
-                    return
-                task(*block)
+        def drain(thread: int) -> None:
+            for share in shares[thread:] + shares[:thread]:
+                while share:
+                    try:
+                        block = share.popleft() if share is shares[thread] else share.pop()
+                    except IndexError:  # another thread was faster
+                        break
+                    task(*block)
 
-        others = [self._pool.submit(drain) for _ in range(helpers)]
+        self._start(n - 1)
+        ended: SimpleQueue[BaseException | None] = SimpleQueue()
+
+        def help_out(thread: int) -> None:
+            try:
+                drain(thread)
+            except BaseException as error:  # noqa: BLE001 - the caller raises it
+                ended.put(error)
+            else:
+                ended.put(None)
+
+        for thread, helper in enumerate(self._helpers[: n - 1], 1):
+            helper.put(partial(help_out, thread))
         try:
-            drain()
+            drain(0)
         finally:
-            wait(others)
-        for other in others:
-            other.result()
+            errors = [ended.get() for _ in range(n - 1)]
+        for error in errors:
+            if error is not None:
+                raise error
+
+    def _start(self, n: int) -> None:
+        """Threads that wait for work until this object is gone."""
+        while len(self._helpers) < n:
+            helper: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+            Thread(target=_work, args=(helper,), daemon=True).start()
+            finalize(self, helper.put, None)
+            self._helpers.append(helper)
+
+
+def _work(jobs: SimpleQueue[Callable[[], None] | None]) -> None:
+    for job in iter(jobs.get, None):
+        job()
+        del job  # holds the data of its caller
 
 
 @cache
