@@ -30,6 +30,11 @@ def sweep_order(
     seen_cluster = np.zeros(cluster_links.size - 1, dtype=np.bool_)
     for instance in range(n_instances):
         first, last = instance_hubs[instance], instance_hubs[instance + 1]
+        links = hub_links[last] - hub_links[first]
+        if links > last - first + seen_cluster.size:  # more than a forest of all clusters has
+            is_tree[instance] = False
+            order[first:last] = np.arange(first, last)
+            continue
         filled = first
         head = first
         nodes = last - first
@@ -56,7 +61,6 @@ def sweep_order(
                             seen_hub[other] = True
                             order[filled] = other
                             filled += 1
-        links = hub_links[last] - hub_links[first]
         is_tree[instance] = links == nodes - components
         if not is_tree[instance]:
             for hub in range(first, last):

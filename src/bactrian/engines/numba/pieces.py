@@ -165,7 +165,7 @@ class Pieces:
             weights=np.full(n, part.weights[m]),
         )
         piece_counts = np.zeros((n, counts.size))
-        chunks = 1 if workers.n_threads == 1 else 4 * workers.n_threads
+        chunks = 1 if workers.n_threads == 1 else 2 * workers.n_threads
 
         def run(phase: int, first: int = 0, last: int = n, limits: Limits = limits, backward: bool = False) -> bool:
             fits = []
