@@ -176,13 +176,39 @@ def test_workers_share_the_work() -> None:
 
 
 @pytest.mark.parametrize("n_threads", [1, 2])
-def test_workers_raise_the_errors_of_their_tasks(n_threads: int) -> None:
+@pytest.mark.parametrize("error", [KeyError, IndexError])
+@pytest.mark.parametrize("wrong", [1, 4])
+def test_workers_raise_the_errors_of_their_tasks(n_threads: int, error: type[Exception], wrong: int) -> None:
     def task(block: int, _first: int, _last: int) -> None:
-        if block == 1:
-            raise KeyError("block 1")
+        if block == wrong:
+            raise error(f"block {wrong}")
 
-    with pytest.raises(KeyError, match="block 1"):
-        Workers(n_threads).run(task, np.arange(5))
+    workers = Workers(n_threads)
+    with pytest.raises(error, match=f"block {wrong}"):
+        workers.run(task, np.arange(6))
+    workers.run(lambda *_: None, np.arange(6))
+
+
+def test_threads_take_over_from_one_that_is_slow_and_end_with_their_workers() -> None:
+    done: list[tuple[int, int]] = []
+    others = threading.Event()
+
+    def task(block: int, _first: int, _last: int) -> None:
+        if block == 0:
+            assert others.wait(30.0)
+        done.append((threading.get_ident(), block))
+        if len(done) == 7:
+            others.set()
+
+    before = set(threading.enumerate())
+    workers = Workers(2)
+    workers.run(task, np.arange(9))
+    assert sorted(block for _, block in done) == [*range(8)]
+    assert {block for thread, block in done if thread == threading.get_ident()} == {0}
+    (helper,) = set(threading.enumerate()) - before
+    del workers
+    helper.join(30.0)
+    assert not helper.is_alive()
 
 
 def test_workers_without_work() -> None:

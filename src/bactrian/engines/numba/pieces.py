@@ -3,7 +3,9 @@
 Its hubs are put into an order in which a piece, a stretch of it, touches none but its two neighbours. Every other piece
 comes first in a sweep, then the pieces between: those of either half have no pair in common, and can be swept at the
 same time. So a sweep is the sequential one in that order, whatever the number of threads, and what pieces add up is
-added in their order. The rest of an evaluation takes stretches of hubs, and of pairs, by their numbers.
+added in their order. The half that a sweep ends with is the one that the next, in the other direction, begins with: a
+piece turns round while it is in the cache, and threads wait for each other once a sweep. The rest of an evaluation
+takes stretches of hubs, and of pairs, by their numbers.
 
 To the functions of :mod:`.linear` and :mod:`.pair_evaluation` a piece is an instance, among whose messages
 (``Plan.origin``) are those of the others.
