@@ -17,7 +17,7 @@ from sklearn.linear_model import LogisticRegression
 
 import bactrian as bt
 from bactrian.camel.prior import Prior
-from bactrian.camel.run import InnerResult, Run, Settings
+from bactrian.camel.run import InnerResult, Run, Settings, Work
 from bactrian.camel.schedule import SCHEDULE
 from bactrian.engines.numba.threads import Deadline
 from bactrian.graphs.packing import pack
@@ -255,7 +255,7 @@ def test_a_start_at_enormous_scores_leaves_no_trace(method: str) -> None:
 class Stuck:
     """An inner solver that never finds a step."""
 
-    sweeps = evaluations = failures = 0
+    work = Work()
 
     def __init__(self, belief_change: float, seconds: float) -> None:
         self.dual = SimpleNamespace(relinearises=True, belief_change=lambda: belief_change)

@@ -7,7 +7,7 @@ import numpy as np
 from bactrian.arrays import Floats
 from bactrian.camel.dual import Dual, Evaluation
 from bactrian.camel.parts import SharedMemory, make_memory
-from bactrian.camel.run import InnerResult, Run
+from bactrian.camel.run import InnerResult, Run, Work
 from bactrian.camel.schedule import SCHEDULE
 from bactrian.solvers.lbfgs import Memory, Step, minimise, pseudo_gradient
 from bactrian.solvers.solution import Status
@@ -91,8 +91,6 @@ class Joint:
     instances of little weight, or of none, still disagree about, star updates of all multipliers see to it.
     """
 
-    failures = 0  # no value depends on whether messages converge
-
     def __init__(self, dual: Dual, run: Run) -> None:
         self.dual, self.run = dual, run
         run.listen_to(dual)
@@ -106,9 +104,9 @@ class Joint:
         return SharedMemory(SCHEDULE.memory, size, n_weights, self.dual.communicator)
 
     @property
-    def evaluations(self) -> int:
-        """Evaluations of the dual so far."""
-        return self.objective.evaluations
+    def work(self) -> Work:
+        """See :class:`InnerSolver`; no value depends on whether messages converge."""
+        return Work(self.objective.evaluations, self.sweeps)
 
     def solve(self, weights: Floats, *, tolerance: float, relative: float = 0.0, max_iterations: int) -> InnerResult:
         """See :class:`InnerSolver`."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from bactrian.camel.dual import Dual, Evaluation
 from bactrian.camel.parts import Vector
-from bactrian.camel.run import InnerResult, Run
+from bactrian.camel.run import InnerResult, Run, Work
 from bactrian.camel.schedule import SCHEDULE
 from bactrian.camel.units import Units
 from bactrian.solvers.lbfgs import Minimum, Step, largest_slope, minimise
@@ -127,19 +127,9 @@ class Profiled:
             dual.part.wants_logs = False  # before the end
 
     @property
-    def evaluations(self) -> int:
-        """Evaluations of the dual so far."""
-        return self.objective.evaluations
-
-    @property
-    def sweeps(self) -> int:
-        """Sweeps of all instances so far."""
-        return self.objective.sweeps
-
-    @property
-    def failures(self) -> int:
-        """Evaluations at which message passing did not converge."""
-        return self.objective.failures
+    def work(self) -> Work:
+        """See :class:`InnerSolver`."""
+        return Work(self.objective.evaluations, self.objective.sweeps, self.objective.failures)
 
     @property
     def reliable(self) -> bool:

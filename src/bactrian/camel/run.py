@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NoReturn, Protocol
+from typing import Any, NamedTuple, NoReturn, Protocol
 from weakref import ref
 
 import numpy as np
@@ -58,22 +58,22 @@ class InnerResult:
     status: Status
 
 
+class Work(NamedTuple):
+    """What a solver has done."""
+
+    evaluations: int = 0  #: of the dual
+    sweeps: int = 0  #: of all instances
+    failures: int = 0  #: evaluations at which message passing did not converge
+
+
 class InnerSolver(Protocol):
     """Minimises the dual from given weights and the dual's multipliers; keeps what helps the next solve."""
 
     dual: Any
 
     @property
-    def sweeps(self) -> int:
-        """Sweeps of all instances so far."""
-
-    @property
-    def evaluations(self) -> int:
-        """Evaluations of the dual so far."""
-
-    @property
-    def failures(self) -> int:
-        """Evaluations at which message passing did not converge."""
+    def work(self) -> Work:
+        """What was done so far."""
 
     def solve(self, weights: Vector, *, tolerance: float, relative: float = 0.0, max_iterations: int) -> InnerResult:
         """Run until the moment gap is at most ``tolerance``, or ``relative`` of what it was at the start."""
@@ -114,11 +114,9 @@ class Run:
         self._begun = time.perf_counter()
         self.signals = Signals(settings.deadline.at)
         self._iterations = 0
-        #: Whose work is counted in the next two; weakly, for it knows this run, and the data would outlive both.
+        #: Whose work was counted before; weakly, for it knows this run, and the data would outlive both.
         self._inner: ref[InnerSolver] | None = None
-        self._evaluations = 0
-        self._sweeps = 0
-        self._failures = 0
+        self._work = Work()
         self._path: list[Floats] = []
 
     @property
@@ -195,7 +193,9 @@ class Run:
     ) -> None:
         """Add an outer iteration to the history."""
         if self._inner is None or self._inner() is not inner:
-            self._inner, self._evaluations, self._sweeps, self._failures = ref(inner), 0, 0, 0
+            self._inner, self._work = ref(inner), Work()
+        work = inner.work
+        done = Work(*(now - before for now, before in zip(work, self._work, strict=True)))
         self.records.append(
             Record(
                 outer=len(self.records),
@@ -203,16 +203,14 @@ class Run:
                 moment_gap=result.gap,
                 violation=result.violation,
                 iterations=result.iterations,
-                evaluations=inner.evaluations - self._evaluations,
-                sweeps=inner.sweeps - self._sweeps,
-                failures=inner.failures - self._failures,
                 seconds=self.seconds,
                 belief_change=belief_change,
                 weight_change=weight_change,
                 linearisation_change=linearisation_change,
+                **done._asdict(),
             )
         )
-        self._evaluations, self._sweeps, self._failures = inner.evaluations, inner.sweeps, inner.failures
+        self._work = work
 
     def solve(self, inner: InnerSolver, junction: JunctionData | None = None) -> Solution:
         """The solution of a learner that solves one problem, from its initial weights."""
