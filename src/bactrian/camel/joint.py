@@ -47,11 +47,6 @@ class JointObjective:
         free[self._impossible] = 0.0
         return x
 
-    @property
-    def n_free(self) -> int:
-        """Number of free multipliers."""
-        return self._free.size
-
     def split(self, x: Floats) -> tuple[Floats, Floats]:
         """Weights and free multipliers."""
         return x[: self.part.data.n_weights], x[self.part.data.n_weights :]
@@ -111,7 +106,8 @@ class Joint:
     def solve(self, weights: Floats, *, tolerance: float, relative: float = 0.0, max_iterations: int) -> InnerResult:
         """See :class:`InnerSolver`."""
         run, objective = self.run, self.objective
-        l1 = np.concatenate([np.full(weights.size, run.settings.prior.l1), np.zeros(objective.n_free)])
+        l1 = np.zeros(objective.initial(weights).size)
+        l1[: weights.size] = run.settings.prior.l1
 
         def after_step(step: Step) -> bool:
             assert objective.last is not None

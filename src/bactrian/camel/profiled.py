@@ -230,11 +230,8 @@ class Profiled:
         last = self.objective.last
         assert last is not None
         gap = largest_slope(minimum.x, minimum.gradient, self.run.settings.prior.l1)
-        status = self._status(minimum)
+        status = self.run.status_of(minimum.status)
+        if not self.reliable and status is not self.run.interrupted:
+            status = Status.UNRELIABLE
         self._was_stopped = status is self.run.interrupted
         return InnerResult(minimum.x, minimum.value, gap, last.violation, iterations, status)
-
-    def _status(self, minimum: Minimum) -> Status:
-        """That of the optimiser, unless messages did not converge, other than because the run was stopped."""
-        status = self.run.status_of(minimum.status)
-        return status if self.reliable or status is self.run.interrupted else Status.UNRELIABLE

@@ -148,22 +148,18 @@ class Run:
             answer = settings.callback(progress)
             if isinstance(answer, bool | np.bool_) and answer:
                 self.signals.stop = True
-        self._heed_signals()
+        self.is_late()
         if self.interrupted is None and self.iterations_left <= 0:
             self.interrupted = Status.ITERATION_LIMIT
         return self.interrupted is not None
 
     def is_over(self) -> bool:
         """Whether the run must stop; asks the clock, for solvers work between iterations as well."""
-        self._heed_signals()
+        self.is_late()
         return self.interrupted is not None
 
     def is_late(self) -> bool:
-        """Whether time is up, so that message passing may have been cut short."""
-        return self._heed_signals()
-
-    def _heed_signals(self) -> bool:
-        """Note what stops the run; whether its time is up."""
+        """Note what stops the run; whether its time is up, so that message passing may have been cut short."""
         # Clocks and callbacks differ from rank to rank: what stops one stops all, once all have heard of it.
         stopped, late = self.signals.own() if self.settings.communicator.size == 1 else self.signals.seen
         if stopped:

@@ -170,7 +170,7 @@ def _solve_inner(problem: Problem, messages: Messages, inner: SweepProgress, tol
     """Star updates to ``tolerance`` on every instance that is running."""
     advance = sequential(problem, messages, inner, tolerance)
     swept = 0
-    while swept < _INNER_SWEEPS and (inner.status == RUNNING).any() and not problem.out_of_time:
+    while swept < _INNER_SWEEPS and (inner.status == RUNNING).any() and not problem.deadline.has_passed:
         advance(10)
         swept += 10
         check_contradictions(problem, inner)

@@ -44,9 +44,9 @@ def mean_field(problem: Problem, *, restarts: int = 1) -> list[InferenceResult]:
 
     best = ascend(_start(scores, None), None)
     for _ in range(restarts - 1):
-        if not problem.out_of_time:
+        if not problem.deadline.has_passed:
             best = ascend(_start(scores, generator), best)
-    if not problem.out_of_time and (best.bound == -np.inf).any():
+    if not problem.deadline.has_passed and (best.bound == -np.inf).any():
         best = ascend(_allowed_start(scores, problem), best)
     tables = FactorTables(problem.data, scores.data, ProductTables(scores.layout, best.beliefs))
     results = []

@@ -260,11 +260,6 @@ class Problem:
         """Time since the start of the call."""
         return time.perf_counter() - self.began
 
-    @property
-    def out_of_time(self) -> bool:
-        """Whether the time limit has passed."""
-        return self.deadline.has_passed
-
     def result(self, tables: TableReader, instance: int, log_partition: float | None, **fields: Any) -> InferenceResult:
         """The result of one instance, whose free energy is minus ``log_partition``."""
         value = None if log_partition is None else float(log_partition)
@@ -400,7 +395,7 @@ def report(problem: Problem, progress: SweepProgress, method: str, done: int) ->
         return None
     if stop:
         return "stopped by the callback"
-    if problem.out_of_time:
+    if problem.deadline.has_passed:
         return f"stopped at the time limit of {options.max_seconds} s"
     if done >= options.max_iterations:
         return f"stopped at the limit of {options.max_iterations} iterations"
