@@ -89,7 +89,8 @@ class Dual:
             raise ValueError("the data has no labels; the dual needs observed moments")
         self.data, self.parts, self.vectors = storage.data, storage.parts, storage.vectors
         self.empirical, base = storage.empirical, storage.base
-        flags: tuple[float, ...] = self._flags()
+        found = zip(*((part.relinearises, part.has_saddle, not part.is_forest) for part in self.parts), strict=True)
+        flags = tuple(float(any(each)) for each in found)
         if storage.of_all_ranks:
             flags = largest(communicator, *flags)
         else:
@@ -98,15 +99,6 @@ class Dual:
         self.finest = max(part.finest for part in self.parts)
         self._add_terms = self.vectors.weight_terms(self.empirical, base, prior)
         self.message = Message(communicator, self.data.n_weights, 2, 2) if communicator.size > 1 else None
-
-    def _flags(self) -> tuple[float, ...]:
-        """Whether some entropy is linearised, some hub's number is negative, and some instance has a loop."""
-        parts = self.parts
-        return (
-            float(any(part.relinearises for part in parts)),
-            float(any(part.has_saddle for part in parts)),
-            float(not all(part.is_forest for part in parts)),
-        )
 
     @property
     def part(self) -> Messages:

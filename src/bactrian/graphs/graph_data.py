@@ -96,7 +96,6 @@ class GraphData:
         self.weights = checked_weights(weights, self.n_graphs, "weights")
         if class_weight is not None:
             self.weights = self.weights * self._label_weights(class_weight)
-        self.table_of_edge, self.n_shared_tables = _numbered_tables(self.edge_types, rows_of_type)
         self.scores = StructuredScores(Inputs(node_rows), self.n_labels, self._types(rows_of_type))
         if active is not None:
             self.scores.active = _checked_active(active, self.n_weights)
@@ -212,15 +211,19 @@ class GraphData:
         return found
 
     def _types(self, rows_of_type: Sequence[Any]) -> tuple[EdgeType, ...]:
-        types = []
-        shared = 0
-        for t, (table, rows) in enumerate(zip(self.tables, rows_of_type, strict=True)):
-            if rows is None:
-                types.append(EdgeType(table, None, np.array([shared])))
-                shared += 1
-            else:
-                types.append(EdgeType(table, Inputs(rows), self.table_of_edge[self.edge_types == t]))
-        return tuple(types)
+        """Edge types, with the table of each edge: shared ones come first, then the edges' own in the edges' order."""
+        has_own = np.array([rows is not None for rows in rows_of_type])
+        number = np.cumsum(~has_own) - 1  # of the table that the edges of a type share
+        self.n_shared_tables = int(number[-1]) + 1
+        self.table_of_edge: Ints = number[self.edge_types]
+        own = has_own[self.edge_types]
+        self.table_of_edge[own] = self.n_shared_tables + np.arange(int(own.sum()))
+        return tuple(
+            EdgeType(table, None, number[t : t + 1])
+            if rows is None
+            else EdgeType(table, Inputs(rows), self.table_of_edge[self.edge_types == t])
+            for t, (table, rows) in enumerate(zip(self.tables, rows_of_type, strict=True))
+        )
 
     def _checked_edges(self, edges: ArrayLike, n_nodes: int) -> tuple[Ints, Ints]:
         """Edges sorted by graph, and the order that sorts them."""
@@ -231,16 +234,6 @@ class GraphData:
             raise ValueError(f"edges[{e}] = {tuple(array[e].tolist())} joins nodes of two graphs")
         order = np.argsort(graph[:, 0], kind="stable")
         return array[order], order
-
-
-def _numbered_tables(edge_types: Ints, rows_of_type: Sequence[Any]) -> tuple[Ints, int]:
-    """The table of each edge, and how many are shared: these come first, then the edges' own in the edges' order."""
-    has_own = np.array([rows is not None for rows in rows_of_type])
-    n_shared = int((~has_own).sum())
-    number = np.cumsum(~has_own)[edge_types] - 1
-    own = has_own[edge_types]
-    number[own] = n_shared + np.arange(int(own.sum()))
-    return number, n_shared
 
 
 def _checked_tables(tables: Any, n_labels: int) -> tuple[TiedTable, ...]:
