@@ -20,7 +20,7 @@ from bactrian.camel.schedule import SCHEDULE
 from bactrian.engines.numba.threads import Workers
 from bactrian.graphs.packed import PackedData
 from bactrian.graphs.scores import StructuredScores
-from bactrian.solvers.lbfgs import Function, Memory, Minimum
+from bactrian.solvers.lbfgs import Memory, Minimum, ValueAndGradient
 
 
 class Units:
@@ -47,7 +47,7 @@ class Units:
         self._weights[self._chosen] = x * self._unit
         return self._weights
 
-    def seen(self, function: Function) -> Function:
+    def seen(self, function: ValueAndGradient) -> ValueAndGradient:
         """Value and gradient for the solver, from those for all weights."""
 
         def value_and_gradient(x: Floats) -> tuple[float, Floats]:

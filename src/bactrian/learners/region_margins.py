@@ -29,7 +29,7 @@ from bactrian.engines.numba.noisy_tables import (
     FIXED,
     NOISY,
     Cells,
-    Hubs,
+    Exchange,
     Regions,
     evaluate_tables,
     gather,
@@ -224,7 +224,7 @@ class _RegionDual:
     def value_and_gradient(self, x: Floats) -> tuple[float, Floats]:
         """D and its gradient in x."""
         regions, slope, scores = self._regions, np.empty_like(x), self.theta + self._forbidding
-        between = Hubs(self._kept, self._scale, self.multipliers, self.marginal, self.hub_beliefs)
+        between = Exchange(self._kept, self._scale, self.multipliers, self.marginal, self.hub_beliefs)
         tables = np.zeros(self._tables.size - 1)
         hubs = np.zeros((self._hubs.size - 1, 2))
         self.evaluations += 1

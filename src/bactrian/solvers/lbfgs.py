@@ -28,7 +28,7 @@ from bactrian.solvers.solution import Status
 #: Inner products of the rows of one matrix with the rows of another.
 InnerProducts = Callable[[Floats, Floats], Floats]
 #: Value and gradient.
-Function = Callable[[Floats], tuple[float, Floats]]
+ValueAndGradient = Callable[[Floats], tuple[float, Floats]]
 
 #: Wolfe's conditions: the part of the decrease that the slope promises, and the part of the slope that may be left.
 ARMIJO, CURVATURE = 1e-4, 0.9
@@ -208,7 +208,7 @@ def _two_loops(gram: Floats, order: Ints, projections: Floats, q: Floats) -> flo
 
 
 def minimise(
-    value_and_gradient: Function,
+    value_and_gradient: ValueAndGradient,
     x: Floats,
     *,
     tolerance: float,
@@ -298,7 +298,7 @@ class _CutShortError(Exception):
 class _Trials:
     """Evaluates the trial points of line searches, counts them, and raises an error where that was cut short."""
 
-    def __init__(self, function: Function, interrupt: Callable[[], bool] | None) -> None:
+    def __init__(self, function: ValueAndGradient, interrupt: Callable[[], bool] | None) -> None:
         self._function, self._interrupt = function, interrupt
         self.made = 0
 

@@ -54,8 +54,8 @@ class Cells(NamedTuple):
     beliefs: Floats
 
 
-class Hubs(NamedTuple):
-    """What hubs add to the dual, and what passes between them and the tables."""
+class Exchange(NamedTuple):
+    """What passes between hubs and tables, and how hubs count it."""
 
     number: Floats  #: (H,) counting numbers that are kept
     scale: Floats  #: (n_link_states,) what x is multiplied by
@@ -65,7 +65,7 @@ class Hubs(NamedTuple):
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def evaluate_tables(regions: Regions, cells: Cells, hubs: Hubs, total: float, first: int, last: int) -> float:
+def evaluate_tables(regions: Regions, cells: Cells, hubs: Exchange, total: float, first: int, last: int) -> float:
     """Beliefs of tables ``first:last`` and their marginals on links; returns the sum of psi but for constants."""
     multipliers, marginal = hubs.multipliers, hubs.marginal
     table_offset, table_links, table_link = regions.table_offset, regions.table_links, regions.table_link
@@ -152,7 +152,7 @@ def _solve(scores: Floats, precision: Floats, v: Floats, counts: Floats, total: 
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def spread(regions: Regions, hubs: Hubs, scores: Floats, x: Floats, first: int, last: int) -> None:
+def spread(regions: Regions, hubs: Exchange, scores: Floats, x: Floats, first: int, last: int) -> None:
     """Multipliers scale * x of hubs ``first:last``; those of hubs of number 0 are shifted to add up to its scores."""
     number, scale, multipliers = hubs.number, hubs.scale, hubs.multipliers
     for hub in range(first, last):
@@ -173,7 +173,7 @@ def spread(regions: Regions, hubs: Hubs, scores: Floats, x: Floats, first: int, 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def gather(
-    regions: Regions, hubs: Hubs, scores: Floats, total: float, slope: Floats, first: int, last: int
+    regions: Regions, hubs: Exchange, scores: Floats, total: float, slope: Floats, first: int, last: int
 ) -> tuple[float, float]:
     """Beliefs of hubs and the gradient in x; returns the hubs' part of the dual and the largest disagreement."""
     number, scale, multipliers, marginal, beliefs = hubs
