@@ -235,8 +235,8 @@ class Run:
         ended = status in (Status.CONVERGED, Status.STALLED, Status.UNRELIABLE)
         if ended and self.settings.prior.leaves_free:
             weights = solution.weights
-            if self._is_unbounded(dual.in_memory_at(weights), weights):
-                return replace(solution, status=Status.UNBOUNDED)
+            status = Status.UNBOUNDED if self._is_unbounded(dual.in_memory_at(weights), weights) else status
+            solution = replace(solution, status=status, seconds=self.seconds)  # the certificate took its time
         return solution
 
     def solution(
