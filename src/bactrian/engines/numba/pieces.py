@@ -168,17 +168,21 @@ class Pieces:
         )
         piece_counts = np.zeros((n, counts.size))
         chunks = 1 if workers.n_threads == 1 else 2 * workers.n_threads
+        middle, sweeps = (n + 1) // 2, 0
+        every, first_half, second_half = (
+            np.append(np.arange(first, last, -(-(last - first) // chunks)), last)
+            for first, last in ((0, n), (0, middle), (middle, n))
+        )
 
-        def run(phase: int, first: int = 0, last: int = n, limits: Limits = limits, backward: bool = False) -> bool:
+        def run(phase: int, which: Ints = every, limits: Limits = limits, backward: bool = False) -> bool:
             fits = []
 
             def task(_: int, start: int, stop: int) -> None:
                 fits.append(evaluate_pieces(pieces, limits, whole, piece_counts, start, stop, phase, backward, states))
 
-            workers.run(task, np.append(np.arange(first, last, -(-(last - first) // chunks)), last))
+            workers.run(task, which)
             return all(fits)
 
-        sweeps, halves = 0, ((0, (n + 1) // 2), ((n + 1) // 2, n))
         if limits.max_sweeps > 0:
             closing = int(limits.damping > 0.0)
             asked = 0.5 * limits.tolerance if closing else limits.tolerance
@@ -187,12 +191,12 @@ class Pieces:
             while fast and sweeps < limit:
                 now = limits if sweeps + closing < limit else limits._replace(damping=0.0)
                 backward = sweeps % 2 == 0
-                first, second = halves[::-1] if backward else halves
-                fast = turns or run(_SWEEP, *first, now, backward)
+                first, second = (second_half, first_half) if backward else (first_half, second_half)
+                fast = turns or run(_SWEEP, first, now, backward)
                 # Where a half has not converged there is a next sweep, and the other half turns round at once.
-                goes_on = sweeps + 1 + closing < limit and found.residual[slice(*first)].max() > asked
+                goes_on = sweeps + 1 + closing < limit and found.residual[first[0] : first[-1]].max() > asked
                 turns = fast and goes_on and not beliefs.late[0]
-                fast = fast and run(_TURN if turns else _SWEEP, *second, now, backward)
+                fast = fast and run(_TURN if turns else _SWEEP, second, now, backward)
                 sweeps += 1
                 if not turns and (found.residual.max() <= asked or beliefs.late[0]):
                     limit = min(limit, sweeps + closing)
