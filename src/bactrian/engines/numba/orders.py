@@ -31,15 +31,11 @@ def sweep_order(
     for instance in range(n_instances):
         first, last = instance_hubs[instance], instance_hubs[instance + 1]
         links = hub_links[last] - hub_links[first]
-        if links > last - first + seen_cluster.size:  # more than a forest of all clusters has
-            is_tree[instance] = False
-            order[first:last] = np.arange(first, last)
-            continue
         filled = first
         head = first
         nodes = last - first
         components = 0
-        for root in range(first, last):
+        for root in range(first, last if links <= nodes + seen_cluster.size else first):  # more links: no forest
             if seen_hub[root]:
                 continue
             components += 1
