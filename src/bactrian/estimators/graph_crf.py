@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -12,6 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from bactrian.arrays import Floats, Ints, real_numbers
 from bactrian.camel.camel import Camel
+from bactrian.engines.numba.threads import Deadline
 from bactrian.errors import ArgumentError, check_choice, check_count, check_flag, check_number
 from bactrian.estimators.graph_arrays import StackedGraphs, node_weights, stack_graphs, weight_layers
 from bactrian.estimators.labels import (
@@ -23,6 +24,7 @@ from bactrian.estimators.labels import (
     label_array,
     unknown_label,
 )
+from bactrian.estimators.neighbours import compared, diffused_data, has_few_labels, varying_part
 from bactrian.estimators.node_labeller import NodeLabeller
 from bactrian.estimators.priors import VARIANCE, Block, Fold, graph_blocks, graph_folds, variances
 from bactrian.estimators.saving import Arrays
@@ -32,9 +34,10 @@ from bactrian.inference.decode import decode
 from bactrian.inference.infer import OF_WEIGHTS, StackedMarginals, check_inference
 from bactrian.learners.agreement import can_follow
 from bactrian.learners.diagnostics import diagnose
+from bactrian.learners.diffusion import diffused, learn_diffused
 from bactrian.learners.findings import Diagnosis
-from bactrian.learners.learn import matched_inference
-from bactrian.solvers.solution import Callback
+from bactrian.learners.learn import matched_inference, with_lines
+from bactrian.solvers.solution import Callback, Solution
 
 #: The default learner: a concave entropy, solved as CAMEL is, so that messages are only as accurate as weights deserve.
 CONVEX = Camel(entropy="convex")
@@ -47,8 +50,17 @@ TOLERANCE, LABEL_TOLERANCE = 1e-3, 1e-2
 #: Twice 0.001, in squares of the default tolerance.
 _PER_LABEL = 2_000.0
 
+#: What is as by default where ``neighbours="auto"`` looks beyond edges.
+_OF_THE_MODEL = (
+    "method", "prior_variance", "l1", "tables", "node_factors", "inference", "inference_options", "class_weight",
+)  # fmt: skip
+
 #: Variance of the scores of a node, and of an edge, under the prior "auto".
 _AUTO = {"nodes": 30.0, "edges": 10.0}
+
+
+def _auto_prior(mean_squares: Mapping[str, float]) -> dict[str, float]:
+    return {name: value / mean_squares[name] for name, value in _AUTO.items()}
 
 
 def _is_auto(prior_variance: Any) -> bool:
@@ -148,13 +160,17 @@ class GraphEstimator(NodeLabeller):
         for name, value in stacked.columns.items():
             setattr(self, name, value)
         self.classes_, self.tyings_, self.node_factors_ = classes, tyings, self.node_factors
+        self.n_known_, self.mean_squares_ = self._scale(data)
+        return data
+
+    def _scale(self, data: GraphData) -> tuple[float, dict[str, float]]:
+        """``n_known_`` and ``mean_squares_`` of such data."""
         assert data.labels is not None
         counts = np.repeat(data.weights, np.diff(data.node_pointer))
-        self.n_known_ = float(counts @ (data.labels >= 0))
-        share = self.n_known_ / counts.sum() if self.n_known_ > 0.0 else 1.0
+        n_known = float(counts @ (data.labels >= 0))
+        share = n_known / counts.sum() if n_known > 0.0 else 1.0
         squares = data.mean_squares(self.n_features_in_)
-        self.mean_squares_ = {name: square / share**0.5 for name, square in zip(_AUTO, squares, strict=True)}
-        return data
+        return n_known, {name: square / share**0.5 for name, square in zip(_AUTO, squares, strict=True)}
 
     def learning_options(self) -> dict[str, Any]:
         """See :meth:`LearnedEstimator.learning_options`; the moment gap is judged by what it may cost per label.
@@ -181,7 +197,7 @@ class GraphEstimator(NodeLabeller):
             return super()._prior()
         if not hasattr(self, "mean_squares_"):
             raise ValueError("prior_variance='auto' needs the scale of the features, which older files do not have")
-        return {name: value / self.mean_squares_[name] for name, value in _AUTO.items()}
+        return _auto_prior(self.mean_squares_)
 
     def _blocks(self) -> list[Block]:
         return graph_blocks(self._layout(), ("nodes", *("edges",) * len(self.tyings_)))
@@ -238,6 +254,15 @@ class GraphEstimator(NodeLabeller):
 
     # --- prediction ---
 
+    def _seen(self, X: Any) -> StackedGraphs:
+        """X, checked against what was fitted, with the features that the fitted weights are of."""
+        return self._stack(X, fitted=True)
+
+    @property
+    def _matched(self) -> tuple[str, dict[str, Any]]:
+        """The inference that matches what was learned."""
+        return matched_inference(self.method_)
+
     @property
     def inference_method_(self) -> tuple[str, dict[str, Any]]:
         """Method of :func:`bactrian.infer` that prediction uses, and its options."""
@@ -245,7 +270,7 @@ class GraphEstimator(NodeLabeller):
         method: str = self.inference
         options: dict[str, Any] = {}
         if method == "matched":
-            method, options = matched_inference(self.method_)
+            method, options = self._matched
             if self.solution_.path is not None:
                 method, options = "replay", {}
         return method, {"seed": self.seed, "n_threads": self.n_threads, **options, **(self.inference_options or {})}
@@ -260,7 +285,7 @@ class GraphEstimator(NodeLabeller):
 
     def _encoded(self, X: Any, known: Any) -> tuple[StackedGraphs, GraphData, Any]:
         """Graphs to predict, as given and as data, and the labels that are known."""
-        stacked = self._stack(X, fitted=True)
+        stacked = self._seen(X)
         evidence = None if known is None else self._evidence(known, stacked)
         return stacked, self._data(stacked, self.classes_, self.tyings_, self.node_factors_), evidence
 
@@ -383,8 +408,8 @@ class GraphEstimator(NodeLabeller):
         data = data.with_labels(codes_of(checked_labels(y, stacked.shapes), self.classes_, "y"))
         method, options = self.inference_method_
         if method not in ("bp", "rbp", "trw", "convex", "replay"):
-            method, options = matched_inference(self.method_)
-            method = "rbp" if method == "exact" else method
+            method, options = self._matched
+            method = "rbp" if method in ("exact", "mean-field") else method
         _, others, evidence = (None, None, None) if predict is None else self._encoded(predict, known)
         return diagnose(
             data,
@@ -499,6 +524,14 @@ class GraphCRF(GraphEstimator):
         Append a feature that is 1 at every node; it is regularised as the others.
     edge_intercept : bool
         Append a feature that is 1 at every edge, where edges have features: a table that all edges share.
+    neighbours : "auto", "edges" or float
+        How neighbours count. ``"edges"``: by the tables of edges alone. A number between 0 and 1: features of nodes are
+        diffused over the edges before they are used, and the number is the share of a node's own at every step;
+        weights are learned in turn with smoothed labels, and equal labels of neighbours score 1 / mean degree
+        (``bactrian.learners.diffusion``; ``method`` and ``tolerance`` do not matter then). ``"auto"`` is
+        ``"edges"``, unless labels of one graph without edge features are mostly unknown, and what concerns the model is
+        left at its default: there it compares ``"edges"``, 0.1 and 0.3 by known labels that are held out, in three
+        parts, and takes the likeliest. ``bactrian train`` always takes ``"edges"``.
     labels : sequence, optional
         All classes, where y may lack some of them.
     class_weight : "balanced", dict or sequence, optional
@@ -529,6 +562,11 @@ class GraphCRF(GraphEstimator):
     prior_variance_, prior_scores_
         The prior that was learned with, and, where it was chosen, all that was tried: pairs of a variance and the mean
         loss, - log p, of a held-out label.
+    restart_ : float or None
+        The number by which features are diffused; None with ``"edges"``.
+    neighbour_scores_ : list
+        Where ``neighbours="auto"`` compared: pairs of a restart, None for ``"edges"``, and the mean loss, - log p, of a
+        held-out label.
     n_features_in_, n_edge_features_ : int
         Numbers of features of nodes and of edges (None for none), intercepts not counted.
     inference_method_ : tuple
@@ -547,12 +585,23 @@ class GraphCRF(GraphEstimator):
            [0.  , 1.  ]])
     """
 
+    _newer_params: ClassVar = ("neighbours",)
+
     edge_intercept: bool = True
+    neighbours: Any = "auto"
+    restart_: float | None = field(init=False)
+    neighbour_scores_: list[tuple[float | None, float]] = field(init=False)
 
     def check_params(self) -> None:
         """Refuse parameters that make no sense, before any data are looked at."""
         super().check_params()
         check_flag("edge_intercept", self.edge_intercept)
+        if isinstance(self.neighbours, str):
+            check_choice("neighbours", self.neighbours, ("auto", "edges"))
+        else:
+            check_number("neighbours", self.neighbours, positive=True, below=1)
+            if self.l1:
+                raise ArgumentError("l1", f"must be 0 where neighbours is a number, found {self.l1}")
 
     def _stack(self, X: Any, fitted: bool) -> StackedGraphs:
         intercepts = self.intercepts_ if fitted else (bool(self.fit_intercept), bool(self.edge_intercept))
@@ -567,3 +616,79 @@ class GraphCRF(GraphEstimator):
 
     def _tyings(self) -> tuple[str, ...]:
         return (self.tables,)
+
+    # --- neighbours ---
+
+    def _learned(self, data: GraphData, start: Floats | None, **options: Any) -> Solution:
+        deadline = Deadline(options["max_seconds"])
+        restart = self.restart_ = self._chosen_restart(data, start, options)
+        options["max_seconds"] = deadline.left
+        if restart is None:
+            return super()._learned(data, start, **options)
+        if self.n_edge_features_ is not None or (data.weights != 1.0).any():
+            raise ArgumentError("neighbours", "must be 'auto' or 'edges' where edges have features, or labels weights")
+        self.mean_squares_ = self._diffused_squares(diffused_data(data, restart))
+        lines = with_lines(options["callback"], self.tolerance, options["verbose"])
+        variance = self.learning_options()["prior_variance"]
+        return learn_diffused(data, restart, variance, callback=lines, max_seconds=options["max_seconds"])
+
+    def _diffused_squares(self, data: GraphData) -> dict[str, float]:
+        """``mean_squares_`` of diffused features, of distances from their mean, which is most of a diffused row."""
+        _, squares = self._scale(data)
+        return {**squares, "nodes": squares["nodes"] * varying_part(data, self.n_features_in_)}
+
+    def _chosen_restart(self, data: GraphData, start: Floats | None, options: dict[str, Any]) -> float | None:
+        """The restart to learn with, None for edges alone; a warm start keeps that of the last fit."""
+        if not isinstance(self.neighbours, str):
+            return float(self.neighbours)
+        if start is not None:
+            return getattr(self, "restart_", None)
+        other = GraphCRF(**{name: value for name, value in self.get_params().items() if name not in _OF_THE_MODEL})
+        is_default = all(getattr(self, name) == getattr(other, name) for name in _OF_THE_MODEL)
+        plain = self.n_edge_features_ is None and bool((data.weights == 1.0).all())
+        if not (self.neighbours == "auto" and is_default and plain and has_few_labels(data)):
+            return None
+        rest = {name: value for name, value in options.items() if name not in ("callback", "verbose")}
+        self.neighbour_scores_ = compared(
+            self, data, rest, lambda part: variances(_auto_prior(self._diffused_squares(part)), self._blocks())
+        )
+        return min(self.neighbour_scores_, key=lambda pair: pair[1])[0]
+
+    def _forget(self) -> None:
+        super()._forget()
+        for name in ("restart_", "neighbour_scores_"):
+            self.__dict__.pop(name, None)
+
+    def adopt(self, solution: Solution) -> Self:
+        """See :meth:`LearnedEstimator.adopt`; only ``fit`` learns with diffused features."""
+        self.restart_ = getattr(self, "restart_", None)
+        if not isinstance(self.neighbours, str) and self.restart_ is None:
+            raise ArgumentError("neighbours", f"must be 'auto' or 'edges' outside fit, found {self.neighbours}")
+        return super().adopt(solution)
+
+    def judged(self, data: GraphData) -> Self:
+        """See :meth:`GraphEstimator.judged`; an agreement that was not learned is not judged."""
+        return self if self.restart_ is not None else super().judged(data)
+
+    @property
+    def _matched(self) -> tuple[str, dict[str, Any]]:
+        return super()._matched if self.restart_ is None else ("mean-field", {})
+
+    def _seen(self, X: Any) -> StackedGraphs:
+        stacked = super()._seen(X)
+        if self.restart_ is None:
+            return stacked
+        return replace(stacked, inputs=diffused(stacked.inputs, stacked.edges, self.restart_))
+
+    def _contents(self) -> tuple[dict[str, Any], Arrays]:
+        attributes, arrays = super()._contents()
+        scores = getattr(self, "neighbour_scores_", None)
+        return {**attributes, "restart": self.restart_, "neighbour_scores": scores}, arrays
+
+    def _restore(self, attributes: dict[str, Any], arrays: Arrays) -> None:
+        super()._restore(attributes, arrays)
+        self.restart_ = attributes.get("restart")  # older files have none
+        if self.restart_ is not None:
+            check_number("its restart", self.restart_, positive=True, below=1)
+        if attributes.get("neighbour_scores") is not None:
+            self.neighbour_scores_ = [(restart, float(loss)) for restart, loss in attributes["neighbour_scores"]]

@@ -173,7 +173,7 @@ def learn(
     array([0.693])
     """
     packed, learner, settings, workers = _prepared(**locals())  # every argument
-    settings = replace(settings, callback=_with_lines(callback, tolerance, verbose))
+    settings = replace(settings, callback=with_lines(callback, tolerance, verbose))
     with single_threaded_blas(), settings.deadline:
         solution = _with_attained(packed, learner, learner.learn(packed, settings, workers), settings, workers)
     warn_stopped(solution)
@@ -275,13 +275,13 @@ def followed(
     with single_threaded_blas(), settings.deadline:
         if solution is None:
             share = Deadline(None if max_seconds is None else _SHARE * max_seconds)
-            lines = _with_lines(callback, settings.tolerance, verbose)
+            lines = with_lines(callback, settings.tolerance, verbose)
             with share if can_follow(learner) else nullcontext(settings.deadline) as deadline:
                 solution = learner.learn(packed, replace(settings, callback=lines, deadline=deadline), workers)
         if isinstance(learner, PseudoLikelihood):
             found = replace(solution, attained=moments_attained(packed, solution.weights, workers))
         elif can_follow(learner):
-            lines = _with_lines(callback, settings.tolerance, verbose)
+            lines = with_lines(callback, settings.tolerance, verbose)
             found = follow(packed, learner, solution, replace(settings, callback=lines), workers)
         else:
             found = _with_attained(packed, learner, solution, settings, workers)
@@ -292,7 +292,7 @@ def followed(
     return found
 
 
-def _with_lines(callback: Callback | None, tolerance: float, verbose: int) -> Callback | None:
+def with_lines(callback: Callback | None, tolerance: float, verbose: int) -> Callback | None:
     """A callback that prints lines now and then where that is wanted, and calls the one that was given."""
     if not verbose:
         return callback

@@ -1,0 +1,92 @@
+"""How neighbours count where few labels of a graph are known: by edges alone, or by diffused features as well."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from bactrian.arrays import Floats
+from bactrian.engines.numba.threads import Deadline
+from bactrian.estimators.priors import ROUGHLY, graph_folds
+from bactrian.graphs.graph_data import GraphData
+from bactrian.inference.infer import graph_marginals
+from bactrian.learners.diffusion import diffused, learn_diffused
+from bactrian.learners.learn import learn
+from bactrian.solvers.solution import ConvergenceWarning
+
+#: What is tried: shares of a node's own features.
+RESTARTS = (0.1, 0.3)
+#: Parts into which known labels are divided, and how few of them are too few for that.
+_N_FOLDS, _LEAST = 3, 12
+#: Labels are few where at most this part is known.
+_FEW = 0.5
+#: Entries of diffused features, which are dense: 400 MB.
+_MOST = 50_000_000
+
+
+def has_few_labels(data: GraphData) -> bool:
+    """Whether to think of diffusion: one graph with edges, most of its labels unknown, enough known to compare."""
+    assert data.labels is not None
+    n_known = int((data.labels >= 0).sum())
+    return (
+        data.n_graphs == 1
+        and len(data.edges) > 0
+        and _LEAST <= n_known <= _FEW * data.n_nodes
+        and math.prod(data.scores.inputs.shape) <= _MOST
+    )
+
+
+def compared(
+    crf: Any, data: GraphData, options: dict[str, Any], prior: Callable[[GraphData], Floats]
+) -> list[tuple[float | None, float]]:
+    """Mean loss of held-out labels, the others known, with edges alone (None) and for every restart.
+
+    Every model learns from two thirds of the labels; that of edges as roughly as priors are compared, with ``options``.
+    ``prior(data)`` gives the variances for diffused features. Where half of the time is up nothing was compared.
+    """
+    assert data.labels is not None
+    labels, deadline = data.labels, Deadline(options["max_seconds"]).half()
+    total: dict[float | None, float] = dict.fromkeys([None, *RESTARTS], 0.0)
+    rough = options | {name: times * options[name] for name, times in ROUGHLY.items() if name in options}
+    diffused_to = {restart: diffused_data(data, restart) for restart in RESTARTS}
+    for fold in graph_folds(
+        data, lambda part, known: crf._marginals_of(part, known).nodes, crf.seed, "graph", _N_FOLDS
+    ):
+        train = fold.train.labels
+        out = np.flatnonzero((labels >= 0) & (train < 0))
+        seen = np.flatnonzero(train >= 0)
+        evidence = [dict(zip(seen.tolist(), train[seen].tolist(), strict=True))]
+        with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
+            crf.adopt(learn(fold.train, **rough | {"max_seconds": deadline.left}))
+            total[None] += fold.loss()
+            for restart, test in diffused_to.items():
+                found = learn_diffused(fold.train, restart, prior(test), max_seconds=deadline.left)
+                q = graph_marginals(test, found.weights, "mean-field", evidence, tolerance=1e-3).nodes
+                total[restart] -= float(np.log(np.maximum(q[out, labels[out]], 1e-12)).sum())
+    if deadline.has_passed:
+        return [(None, np.nan)]
+    return [(restart, loss / int((labels >= 0).sum())) for restart, loss in total.items()]
+
+
+def diffused_data(data: GraphData, restart: float) -> GraphData:
+    """The graphs with diffused features."""
+    return GraphData(
+        diffused(data.scores.inputs.rows(np.ones(data.n_nodes, dtype=bool)), data.edges, restart),
+        data.edges,
+        n_labels=data.n_labels,
+        labels=data.labels,
+        tables=[table.tying for table in data.tables],
+        node_counts=np.diff(data.node_pointer),
+        weights=data.weights,
+    )
+
+
+def varying_part(data: GraphData, n_features: int) -> float:
+    """Of the sum of squares of dense features, the part of distances from their mean; 1 where all are alike."""
+    rows = np.asarray(data.scores.inputs.dense)[:, :n_features]
+    total, common = float((rows**2).sum()), len(rows) * float((rows.mean(axis=0) ** 2).sum())
+    return 1.0 - common / total if common < (1.0 - 1e-9) * total else 1.0
