@@ -12,7 +12,7 @@
 - ``adult``: 15 single columns and the 23 pairs of most mutual information that keep the junction tree below 16 MiB,
   noise of standard deviation 10. Time until mbi's best training loss (half the sum of squared standardised
   residuals), and the rows' distance to the fitted margins. Needs BACTRIAN_DATA.
-- ``large``: 3-way margins over many variables, on the region graph: seconds and peak memory for 25 iterations.
+- ``large``: 3-way margins over many variables, on the region graph: time and peak memory of 25 iterations (or others).
 
 mbi needs JAX: ``pip install --target DIR mbi``, then ``--mbi DIR``. Without it bactrian runs alone. Times are of
 clock and processor; a run before them compiles. mbi 2.0 has no region graphs, so those of bactrian stand alone.
@@ -330,7 +330,8 @@ def large(arguments: argparse.Namespace, _: Mbi | None) -> None:
     margins = [bt.Marginal([names[v] for v in s], t, stddev=10.0) for s, t in zip(scopes, tables, strict=True)]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        field = bt.MarkovRandomField(method=arguments.method, memory_budget=2**20, max_iterations=25, tolerance=1e-4)
+        limits = {"max_iterations": arguments.iterations, "tolerance": 1e-4}
+        field = bt.MarkovRandomField(method=arguments.method, memory_budget=2**20, **limits)
         _, wall, cpu = timed(lambda: field.fit_marginals(margins, dict.fromkeys(names, size), total=n))
     errors = [entry_distance(e, counted(X, s, [size] * d)) for e, s in zip(field.residuals_, scopes, strict=True)]
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
@@ -363,6 +364,7 @@ def main() -> None:
     three.add_argument("--margins", type=int, default=10_000)
     three.add_argument("--states", type=int, default=10)
     three.add_argument("--method", default="cccp")
+    three.add_argument("--iterations", type=int, default=25)
     three.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     peer = Mbi(arguments.mbi, arguments.mbi_estimator) if arguments.mbi else None
