@@ -107,7 +107,7 @@ def evaluate_on_device(dual: Dual, weights: Any, sweeps: int) -> float:
             float(part.stars.sweep())
         part.pass_messages(max_sweeps=0)
         found = part.summary()
-        return dual._weight_terms.add(found.value, found.moments, weights)
+        return dual._add_terms(found.value, found.moments, weights)
 
 
 def evaluations(data: bt.GraphData, device: torch.device, found: dict[str, Any]) -> None:
