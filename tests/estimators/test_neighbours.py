@@ -196,6 +196,19 @@ def test_a_callback_stops_and_time_runs_out() -> None:
         late.fit([graph], [known])
 
 
+def test_rounds_end_where_the_objective_settles_and_say_so() -> None:
+    graph, _, known = network(5, same=0.8)
+    last: dict[int, float] = {}
+    crf = bt.GraphCRF(neighbours=0.1)
+    crf.fit([graph], [known], callback=lambda progress: last.update({progress.outer: progress.objective}))
+    values = [last[outer] for outer in sorted(last)[1:]]
+    changes = np.abs(np.diff(values)) / np.abs(values[:-1])
+    assert crf.solution_.status is bt.Status.CONVERGED
+    assert changes[-1] <= crf.tolerance < changes[:-1].min()
+    with pytest.warns(bt.ConvergenceWarning, match="iteration limit"):
+        bt.GraphCRF(neighbours=0.1, tolerance=1e-300).fit([graph], [known])
+
+
 @pytest.mark.parametrize("neighbours", [0.0, 1.0, -0.1, np.nan, "features", None, True])
 def test_other_values_are_refused(neighbours: Any) -> None:
     graph, _, known = network(5, same=0.8, n=60)

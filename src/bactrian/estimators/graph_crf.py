@@ -528,7 +528,8 @@ class GraphCRF(GraphEstimator):
         How neighbours count. ``"edges"``: by the tables of edges alone. A number between 0 and 1: features of nodes are
         diffused over the edges before they are used, and the number is the share of a node's own at every step;
         weights are learned in turn with smoothed labels, and equal labels of neighbours score 1 / mean degree
-        (``bactrian.learners.diffusion``; ``method`` and ``tolerance`` do not matter then). ``"auto"`` is
+        (``bactrian.learners.diffusion``; ``method`` does not matter then, and ``tolerance`` is the part of the
+        objective by which the last round of that changes it). ``"auto"`` is
         ``"edges"``, unless labels of one graph without edge features are mostly unknown, and what concerns the model is
         left at its default: there it compares ``"edges"``, 0.1 and 0.3 by known labels that are held out, in three
         parts, and takes the likeliest. ``bactrian train`` always takes ``"edges"``.
@@ -630,7 +631,9 @@ class GraphCRF(GraphEstimator):
         self.mean_squares_ = self._diffused_squares(diffused_data(data, restart))
         lines = with_lines(options["callback"], self.tolerance, options["verbose"])
         variance = self.learning_options()["prior_variance"]
-        return learn_diffused(data, restart, variance, callback=lines, max_seconds=options["max_seconds"])
+        return learn_diffused(
+            data, restart, variance, tolerance=self.tolerance, callback=lines, max_seconds=options["max_seconds"]
+        )
 
     def _diffused_squares(self, data: GraphData) -> dict[str, float]:
         """``mean_squares_`` of diffused features, of distances from their mean, which is most of a diffused row."""

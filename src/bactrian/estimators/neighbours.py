@@ -64,7 +64,9 @@ def compared(
             crf.adopt(learn(fold.train, **rough | {"max_seconds": deadline.left}))
             total[None] += fold.loss()
             for restart, test in diffused_to.items():
-                found = learn_diffused(fold.train, restart, prior(test), max_seconds=deadline.left)
+                found = learn_diffused(
+                    fold.train, restart, prior(test), tolerance=crf.tolerance, max_seconds=deadline.left
+                )
                 q = graph_marginals(test, found.weights, "mean-field", evidence, tolerance=1e-3).nodes
                 total[restart] -= float(np.log(np.maximum(q[out, labels[out]], 1e-12)).sum())
     if deadline.has_passed:

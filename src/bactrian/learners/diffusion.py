@@ -32,9 +32,9 @@ from bactrian.solvers.solution import Callback, Progress, Solution, Status, warn
 
 #: Steps of the diffusion, as in the paper.
 HOPS = 10
-#: Rounds of labels and weights, iterations of the weights in each, and sweeps of the mean field. The first weights take
-#: as many iterations as they need, up to a limit.
-_ROUNDS, _ITERATIONS, _SWEEPS, _FIRST = 10, 10, 10, 100
+#: Most rounds of labels and weights, iterations of the weights in each, and sweeps of the mean field. The first weights
+#: take as many iterations as they need, up to a limit.
+_ROUNDS, _ITERATIONS, _SWEEPS, _FIRST = 100, 10, 10, 100
 
 
 class Diffusion:
@@ -85,13 +85,14 @@ def learn_diffused(
     restart: float,
     variance: Any,
     *,
+    tolerance: float,
     callback: Callback | None = None,
     max_seconds: float | None = None,
 ) -> Solution:
     """Weights of the model above, from graphs with labels, of which -1 are unknown.
 
-    ``variance`` is that of the prior, one for every weight, a number for all, or None. The first table of edges has the
-    agreement on its diagonal.
+    ``variance`` is that of the prior, one for every weight, a number for all, or None. Rounds end where one changes the
+    objective by at most ``tolerance`` of itself. The first table of edges has the agreement on its diagonal.
     """
     assert data.labels is not None
     began, deadline, labels, known = perf_counter(), Deadline(max_seconds), data.labels, data.labels >= 0
@@ -130,11 +131,15 @@ def learn_diffused(
 
     counts = np.where(known, 1.0, min(1.0, known.sum() / max((~known).sum(), 1)))
     found = fit(np.eye(data.n_labels)[labels], known.astype(np.float64), _FIRST, 0)
+    settled = bool(known.all()) and found.status is Status.CONVERGED
     for outer in range(1, 1 if known.all() else _ROUNDS + 1):
-        if stopped or deadline.has_passed:
+        if stopped or deadline.has_passed or settled:
             break
+        before = found.value
         found = fit(smoothed(diffusion.times(rows @ nodes), labels, neighbours, agreement), counts, _ITERATIONS, outer)
-    status = Status.STOPPED if stopped else Status.TIME_LIMIT if deadline.has_passed else Status.CONVERGED
+        settled = outer > 1 and abs(found.value - before) <= tolerance * abs(before)
+    status = Status.TIME_LIMIT if deadline.has_passed else Status.CONVERGED if settled else Status.ITERATION_LIMIT
+    status = Status.STOPPED if stopped else status
     solution = Solution(
         weights=weights, status=status, objective=found.value, moment_gap=largest(found.gradient),
         violation=0.0, method="diffused", seconds=perf_counter() - began, evaluations=evaluations,
