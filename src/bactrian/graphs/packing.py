@@ -28,6 +28,8 @@ from bactrian.graphs.structure import GraphStructure, structure_of
 
 #: States of clusters in rows looked at together when they are counted; bounds the memory.
 _COUNTED_AT_ONCE = 1 << 20
+#: Squares of all states per pair up to which a product of matrices counts pairs faster than one by one.
+_WORTH_A_PRODUCT = 64
 
 
 def pack(data: Any, *, need_labels: bool = True) -> PackedData:
@@ -223,6 +225,9 @@ def _with_truth(packed: PackedData, structure: GraphStructure, states: Ints, wei
          layout.n_entries),
         (structure.hub_scopes, layout.hub_offset[:-1], structure.instance_of_hub, layout.n_hub_states),
     ):  # fmt: skip
+        if weights.shape[1] == 1 and _is_dense(scopes, sizes):
+            counts.append(_count_pairs(scopes.values.reshape(-1, 2), starts, size, sizes, states, weights))
+            continue
         found = np.zeros(size)
         strides = scopes.strides(sizes)
         rows = max(1, _COUNTED_AT_ONCE // max(scopes.values.size, 1))
@@ -232,6 +237,30 @@ def _with_truth(packed: PackedData, structure: GraphStructure, states: Ints, wei
             found += np.bincount(index.ravel(), weights[first : first + rows, instance].ravel(), size)
         counts.append(found)
     return packed.observed(counts[0], counts[1], Observations(states, weights))
+
+
+def _is_dense(scopes: Ragged, sizes: Ints) -> bool:
+    """Whether most pairs of variables are scopes: counting each of them takes longer than a product of matrices."""
+    return bool((scopes.lengths == 2).all()) and int(sizes.sum()) ** 2 <= _WORTH_A_PRODUCT * scopes.lengths.size
+
+
+def _count_pairs(pairs: Ints, starts: Ints, n_entries: int, sizes: Ints, states: Ints, weights: Floats) -> Floats:
+    """Weighted counts of the states of pairs, as H'WH for rows H that are 1 at the states they are in."""
+    bounds = pointer(sizes)
+    owner = np.repeat(np.arange(sizes.size), sizes)
+    together = np.zeros((owner.size, owner.size))
+    rows = max(1, _COUNTED_AT_ONCE // max(owner.size, 1))
+    for first in range(0, len(states), rows):
+        part = states[first : first + rows]
+        hot = (part[:, owner] == np.arange(owner.size) - bounds[owner]).astype(np.float64)
+        together += (hot * weights[first : first + rows]).T @ hot
+    columns = sizes[pairs[:, 1]]
+    n_states = sizes[pairs[:, 0]] * columns
+    place, pair = ranges(np.zeros_like(n_states), n_states), np.repeat(np.arange(len(pairs)), n_states)
+    row, column = np.divmod(place, columns[pair])
+    counts = np.zeros(n_entries)
+    np.add.at(counts, starts[pair] + place, together[bounds[pairs[pair, 0]] + row, bounds[pairs[pair, 1]] + column])
+    return counts
 
 
 def _refuse_forbidden(models: list[LogLinearModel], states: list[Ints], weights: list[Floats]) -> None:
