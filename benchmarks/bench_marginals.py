@@ -11,7 +11,7 @@
   seeds, trees, potentials, measured sets and noise are theirs, and their errors stand beside ours.
 - ``adult``: 15 single columns and the 23 pairs of most mutual information that keep the junction tree below 16 MiB,
   noise of standard deviation 10. Time until mbi's best training loss (half the sum of squared standardised
-  residuals), and the rows' distance to the fitted margins. Needs BACTRIAN_DATA.
+  residuals), and the rows' distance to the margins fitted with the last of ``--weights``. Needs BACTRIAN_DATA.
 - ``large``: 3-way margins over many variables, on the region graph: time and peak memory of 25 iterations (or others).
 
 mbi needs JAX: ``pip install --target DIR mbi``, then ``--mbi DIR``. Without it bactrian runs alone. Times are of
@@ -269,7 +269,7 @@ def adult(arguments: argparse.Namespace, peer: Mbi | None) -> None:
             f", {wall:7.2f} s, cpu {cpu:7.2f}, {field.solution_.evaluations} evaluations, error {true:.5f}",
             flush=True,
         )
-    field = ours(None, 1e-5)
+    field = ours(arguments.weights[-1], 1e-5)
     tables = [entry.fitted / n for entry in field.residuals_]
     for rounded in (False, True):
         rows, wall, cpu = timed(lambda rounded=rounded: field.sample(n, seed=0, rounded=rounded))
