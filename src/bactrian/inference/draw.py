@@ -50,7 +50,7 @@ def draw_exactly(
     With ``even`` they are no longer independent: rows that agree on a sepset get the states below it in proportion, as
     far as whole rows can (systematic sampling).
 
-    >>> from bactrian.graphs.graph import ClusterGraph, Scope, strides
+    >>> from bactrian.graphs.graph import ClusterGraph
     >>> model = LogLinearModel(ClusterGraph([2, 2], [(0, 1)]), [[[1.0], [0.0], [0.0], [1.0]]])
     >>> draws = draw_exactly(model, [100.0], 5)
     >>> (draws[:, 0] == draws[:, 1]).all()
