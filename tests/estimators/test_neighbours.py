@@ -230,6 +230,13 @@ def test_what_does_not_go_with_a_number_is_refused() -> None:
         crf.adopt(solution)
 
 
+def test_moments_that_were_not_matched_are_not_diagnosed() -> None:
+    graph, labels, known = network(5, same=0.8)
+    with pytest.raises(ValueError, match="fit with neighbours='edges'"):
+        bt.GraphCRF(neighbours=0.1).fit([graph], [known]).diagnose([graph], [labels])
+    assert bt.GraphCRF(neighbours="edges").fit([graph], [labels]).diagnose([graph], [labels]) is not None
+
+
 def test_real_citations(real_data: Any) -> None:
     """Validation nodes; those of edges alone: .794, log loss .666."""
     file = np.load(real_data / "cora" / "cora.npz")

@@ -409,7 +409,7 @@ class GraphEstimator(NodeLabeller):
         method, options = self.inference_method_
         if method not in ("bp", "rbp", "trw", "convex", "replay"):
             method, options = self._matched
-            method = "rbp" if method in ("exact", "mean-field") else method
+            method = "rbp" if method == "exact" else method
         _, others, evidence = (None, None, None) if predict is None else self._encoded(predict, known)
         return diagnose(
             data,
@@ -672,6 +672,16 @@ class GraphCRF(GraphEstimator):
     def judged(self, data: GraphData) -> Self:
         """See :meth:`GraphEstimator.judged`; an agreement that was not learned is not judged."""
         return self if self.restart_ is not None else super().judged(data)
+
+    def diagnose(self, X: Any, y: Any, predict: Any = None, known: Any = None, *, restarts: int = 4) -> Diagnosis:
+        """See :meth:`GraphEstimator.diagnose`, which looks at moments; diffused features are not learned by these."""
+        check_is_fitted(self, "weights_")
+        if self.restart_ is not None:
+            raise ValueError(
+                "diagnose needs a model that was learned by its moments, found one of diffused features: fit with "
+                "neighbours='edges'"
+            )
+        return super().diagnose(X, y, predict, known, restarts=restarts)
 
     @property
     def _matched(self) -> tuple[str, dict[str, Any]]:
