@@ -13,7 +13,7 @@ import warnings
 from typing import Any
 
 import bactrian as bt
-from bactrian.estimators.graph_crf import GraphEstimator
+from bactrian.estimators.graph_base import GraphEstimator
 from bactrian.learners import learn
 from bench_agreement import picture
 

@@ -11,7 +11,7 @@ import numpy as np
 from bactrian.arrays import Floats, Ints, real_numbers
 from bactrian.errors import about, check_choice, check_count, check_flag
 from bactrian.estimators.graph_arrays import StackedGraphs, feature_rows, stack_rows
-from bactrian.estimators.graph_crf import GraphEstimator
+from bactrian.estimators.graph_base import GraphEstimator
 from bactrian.estimators.labels import checked_list
 from bactrian.graphs.graph import neighbours
 from bactrian.graphs.ragged import pointer

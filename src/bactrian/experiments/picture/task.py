@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
 
 from bactrian.arrays import Floats, Ints
-from bactrian.estimators.graph_crf import CONVEX
+from bactrian.estimators.graph_base import CONVEX
 from bactrian.estimators.grid_crf import GridCRF
 from bactrian.experiments.digits.task import METRICS, DemoStep, follower
 from bactrian.runs.comparison import Comparison, Entry, Gallery, Picture, Sheet, Training, log_loss, reliability
