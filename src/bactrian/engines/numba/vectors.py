@@ -13,37 +13,27 @@ any: :func:`place`, :func:`size_of` and :func:`count` are what differs.
 
 from __future__ import annotations
 
-import inspect
 import math
-from collections.abc import Callable
-from hashlib import sha256
 from typing import Any
 
 import numpy as np
 from llvmlite import ir
 
 from bactrian.arrays import Floats
-from bactrian.compiling import cgutils, intrinsic, member, types
+from bactrian.compiling import cgutils, intrinsic, types
 from bactrian.engines.numba.arithmetic import RISE
+from bactrian.engines.numba.vector_code import BYTES, DOUBLE, INDEX, MATRIX_WIDTHS, Op, VectorBuilder, vectorised
 
 #: Its length is the number of states of all hubs; empty where they differ.
 States = tuple[int, ...]
 #: An integer, or a tuple that is as long.
 Number = Any
 
-_DOUBLE = ir.DoubleType()
-_INDEX = ir.IntType(64)
-#: Sums may be reordered and fused; infinities and NaN keep their meaning.
-_FLAGS = ("contract", "nsz", "arcp", "reassoc")
-_BYTES = 8
-#: Widths of blocks where n is not known, those of matrices with several sums under way at a time.
-_WIDTHS, _MATRIX_WIDTHS = (8, 2, 1), (32, 8, 2, 1)
-
 
 def _entry(context: Any, builder: Any, signature: Any, args: Any, more: int) -> Any:
     """Entry args[1] + more of the array that is the first argument."""
     data = context.make_array(signature.args[0])(context, builder, args[0]).data
-    return builder.load(builder.gep(data, [builder.add(args[1], _INDEX(more))]))
+    return builder.load(builder.gep(data, [builder.add(args[1], INDEX(more))]))
 
 
 @intrinsic(lambda offsets, i, states: i * len(states) if states else offsets[i])
@@ -52,7 +42,7 @@ def place(_: Any, offsets: Any, i: Any, states: Any) -> Any:
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         known = len(signature.args[2])
-        return builder.mul(args[1], _INDEX(known)) if known else _entry(context, builder, signature, args, 0)
+        return builder.mul(args[1], INDEX(known)) if known else _entry(context, builder, signature, args, 0)
 
     return types.int64(offsets, types.int64, states), generate
 
@@ -76,212 +66,9 @@ def count(_: Any, n: Any) -> Any:
 
     def generate(_context: Any, _builder: Any, signature: Any, args: Any) -> Any:
         kind = signature.args[0]
-        return _INDEX(len(kind)) if isinstance(kind, types.BaseTuple) else args[0]
+        return INDEX(len(kind)) if isinstance(kind, types.BaseTuple) else args[0]
 
     return types.int64(n), generate
-
-
-class _Vectors:
-    """LLVM's builder with vectors of ``width`` numbers, for the arguments of an intrinsic."""
-
-    def __init__(self, op: _Op, width: int) -> None:
-        self.op, self.builder, self.width = op, op.builder, width
-        self.vector = ir.VectorType(_DOUBLE, width)
-
-    def _place(self, array: int | str, offset: Any) -> Any:
-        return self.builder.bitcast(self.op.address(array, offset), self.vector.as_pointer())
-
-    def load(self, array: int | str, offset: Any) -> Any:
-        """Entries of an array; see :meth:`_Op.address`."""
-        value = self.builder.load(self._place(array, offset))
-        value.align = _BYTES
-        return value
-
-    def load_one(self, array: int | str, offset: Any) -> Any:
-        """A single entry, as a vector of equal numbers."""
-        return self.splat(self.builder.load(self.op.address(array, offset)))
-
-    def store(self, value: Any, array: int | str, offset: Any) -> None:
-        self.builder.store(value, self._place(array, offset)).align = _BYTES
-
-    def splat(self, number: Any) -> Any:
-        undefined = ir.Constant(self.vector, ir.Undefined)
-        first = self.builder.insert_element(undefined, number, ir.IntType(32)(0))
-        mask = ir.Constant(ir.VectorType(ir.IntType(32), self.width), [0] * self.width)
-        return self.builder.shuffle_vector(first, undefined, mask)
-
-    def times(self, a: Any, b: Any) -> Any:
-        return self.builder.fmul(a, b, flags=_FLAGS)
-
-    def plus(self, a: Any, b: Any) -> Any:
-        return self.builder.fadd(a, b, flags=_FLAGS)
-
-    def minus(self, a: Any, b: Any) -> Any:
-        return self.builder.fsub(a, b, flags=_FLAGS)
-
-    def over(self, a: Any, b: Any) -> Any:
-        return self.builder.fdiv(a, b, flags=("nsz",))
-
-    def least(self, a: Any, b: Any) -> Any:
-        return self.builder.select(self.builder.fcmp_ordered("<", a, b), a, b)
-
-    def most(self, a: Any, b: Any) -> Any:
-        return self.builder.select(self.builder.fcmp_ordered(">", a, b), a, b)
-
-    def _call(self, name: str, result: Any, arguments: list[Any], flags: tuple[str, ...]) -> Any:
-        kind = ir.FunctionType(result, [argument.type for argument in arguments])
-        insert: Any = cgutils.get_or_insert_function
-        function = insert(self.builder.module, kind, f"llvm.{name}.v{self.width}f64")
-        return self.builder.call(function, arguments, fastmath=flags)
-
-    def absolute(self, a: Any) -> Any:
-        return self._call("fabs", self.vector, [a], ())
-
-    def total(self, a: Any) -> Any:
-        return self._call("vector.reduce.fadd", _DOUBLE, [_DOUBLE(0.0), a], _FLAGS)
-
-    def largest(self, a: Any) -> Any:
-        return self._call("vector.reduce.fmax", _DOUBLE, [a], ("nnan", "nsz"))
-
-    def smallest(self, a: Any) -> Any:
-        return self._call("vector.reduce.fmin", _DOUBLE, [a], ("nnan", "nsz"))
-
-
-Block = Callable[[_Vectors, Any], Any]
-
-
-class _Op:
-    """One call of an intrinsic: its arguments, addresses in place of arrays, and loops over entries of those."""
-
-    def __init__(self, context: Any, builder: Any, signature: Any, args: Any) -> None:
-        self.context, self.builder, self.signature, self.args = context, builder, signature, args
-
-    def address(self, array: int | str, offset: Any) -> Any:
-        """Address of entry args[array + 1] + offset of the array that is argument number ``array``.
-
-        Or of entry ``offset`` of a field of the named tuple that is the first argument. (Numba would count references
-        to each array that it takes out of a tuple.)
-        """
-        if isinstance(array, str):
-            return self.builder.gep(self.field(array).data, [offset])
-        return self.builder.gep(self.args[array], [self.builder.add(self.args[array + 1], offset)])
-
-    def field(self, name: str) -> Any:
-        """An array of the first argument."""
-        whole = self.signature.args[0]
-        kind, value = member(self.builder, whole, self.args[0], whole.fields.index(name))
-        return self.context.make_array(kind)(self.context, self.builder, value)
-
-    def n(self, argument: int = -1) -> Any:
-        """The number that an argument stands for."""
-        kind = self.signature.args[argument]
-        return _INDEX(len(kind)) if isinstance(kind, types.BaseTuple) else self.args[argument]
-
-    def variable(self, value: Any) -> Any:
-        """A place that holds ``value`` for now."""
-        allocate: Any = cgutils.alloca_once
-        place = allocate(self.builder, value.type)
-        self.builder.store(value, place)
-        return place
-
-    def blocks(self, body: Block, widths: tuple[int, ...] = _WIDTHS, argument: int = -1) -> None:
-        """``body`` of vectors that cover n entries, and of the offset of each."""
-        kind = self.signature.args[argument]
-        if isinstance(kind, types.BaseTuple):
-            body(_Vectors(self, len(kind)), _INDEX(0))
-            return
-        start = _INDEX(0)
-        for width in widths:
-            stop = self.builder.and_(self.args[argument], _INDEX(-width))
-            with cgutils.for_range_slice(self.builder, start, stop, _INDEX(width)) as (offset, _):
-                body(_Vectors(self, width), offset)
-            start = stop
-
-    def rows(self, argument: int, body: Callable[[Any], None]) -> None:
-        """``body`` of every number below that of an argument."""
-        kind = self.signature.args[argument]
-        if isinstance(kind, types.BaseTuple):
-            for row in range(len(kind)):
-                body(_INDEX(row))
-            return
-        with cgutils.for_range(self.builder, self.args[argument]) as loop:
-            body(loop.index)
-
-    def plus(self, argument: int, offset: Any) -> Any:
-        """An index that is an argument, and more."""
-        return self.builder.add(self.args[argument], offset)
-
-    def reduce(self, how: str, start: float, body: Block, argument: int = -1) -> Any:
-        """The ``total``, ``largest`` or ``smallest`` of all entries of the vectors that ``body`` gives."""
-        kind = self.signature.args[argument]
-        if isinstance(kind, types.BaseTuple):
-            whole = _Vectors(self, len(kind))
-            return getattr(whole, how)(body(whole, _INDEX(0)))
-        kept = self.variable(_DOUBLE(start))
-
-        def block(b: _Vectors, offset: Any) -> None:
-            part = getattr(b, how)(body(b, offset))
-            join = {"total": b.plus, "largest": b.most, "smallest": b.least}[how]
-            self.builder.store(join(part, self.builder.load(kept)), kept)
-
-        self.blocks(block, argument=argument)
-        return self.builder.load(kept)
-
-
-def _vectorised(write: Callable[[_Op], Any]) -> Callable[[Any], Any]:
-    """Make an intrinsic whose last argument is n out of what it does in NumPy and the code that ``write`` writes."""
-
-    def decorate(plain: Any) -> Any:
-        is_void = plain.__annotations__["return"] == "None"
-
-        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            given = [
-                context.make_array(kind)(context, builder, value).data if isinstance(kind, types.Array) else value
-                for kind, value in zip(signature.args, args, strict=True)
-            ]
-            if isinstance(signature.args[-1], types.BaseTuple) or any(_is_struct(value) for value in given):
-                found = write(_Op(context, builder, signature, given))
-            else:
-                found = builder.call(_function(plain.__name__, write, context, builder.module, signature, given), given)
-            return context.get_dummy_value() if is_void else found
-
-        def typed(_: Any, *arguments: Any) -> Any:
-            return (types.void if is_void else types.float64)(*arguments), generate
-
-        # Numba matches arguments by the signature of the function that types them.
-        first, names = next(iter(inspect.signature(typed).parameters.values())), inspect.signature(plain).parameters
-        typed.__signature__ = inspect.Signature([first, *names.values()])  # type: ignore[attr-defined]
-        typed.__name__ = typed.__qualname__ = plain.__name__
-        return intrinsic(plain)(typed)
-
-    return decorate
-
-
-def _is_struct(value: Any) -> bool:
-    return isinstance(value.type, ir.LiteralStructType)
-
-
-def _function(name: str, write: Any, context: Any, module: Any, signature: Any, given: list[Any]) -> Any:
-    """The LLVM function of an intrinsic whose n is not known, which a module has once.
-
-    Its loops over blocks of every width are most of the code to compile, so they are neither written out wherever it is
-    called nor unrolled, which would not make vectors this short any faster.
-    """
-    digest = sha256(str(signature).encode()).hexdigest()[:16]
-    returns = _DOUBLE if signature.return_type == types.float64 else ir.VoidType()
-    insert: Any = cgutils.get_or_insert_function
-    function = insert(module, ir.FunctionType(returns, [value.type for value in given]), f"bactrian.{name}.{digest}")
-    if function.is_declaration:
-        function.linkage = "linkonce_odr"
-        for attribute in ("noinline", "optsize"):
-            function.attributes.add(attribute)
-        builder = ir.IRBuilder(function.append_basic_block())
-        found = write(_Op(context, builder, signature, function.args))
-        if found is None:
-            builder.ret_void()
-        else:
-            builder.ret(found)
-    return function
 
 
 def _size(n: Number) -> int:
@@ -299,11 +86,11 @@ def _matrix(array: Floats, start: int, m: Number, n: Number) -> Floats:
 Place = tuple[int | str, Any]
 
 
-def _vector_matrix(op: _Op, matrix: Place, source: Place, target: Place) -> None:
+def _vector_matrix(op: Op, matrix: Place, source: Place, target: Place) -> None:
     """target = source @ matrix, for arrays and places in them; the last arguments are the matrix's size, m and n."""
     columns = op.n()
 
-    def block(b: _Vectors, offset: Any) -> None:
+    def block(b: VectorBuilder, offset: Any) -> None:
         total = op.variable(ir.Constant(b.vector, [0.0] * b.width))
 
         def row(r: Any) -> None:
@@ -314,10 +101,10 @@ def _vector_matrix(op: _Op, matrix: Place, source: Place, target: Place) -> None
         op.rows(-2, row)
         b.store(op.builder.load(total), target[0], op.builder.add(target[1], offset))
 
-    op.blocks(block, _MATRIX_WIDTHS)
+    op.blocks(block, MATRIX_WIDTHS)
 
 
-def _matrix_vector(op: _Op, matrix: Place, source: Place, target: Place) -> None:
+def _matrix_vector(op: Op, matrix: Place, source: Place, target: Place) -> None:
     """target = matrix @ source, for a matrix of n rows and m columns."""
 
     def row(r: Any) -> None:
@@ -335,17 +122,17 @@ def _matrix_vector(op: _Op, matrix: Place, source: Place, target: Place) -> None
     op.rows(-1, row)
 
 
-def _pair_message(op: _Op) -> None:
-    zero = _INDEX(0)
+def _pair_message(op: Op) -> None:
+    zero = INDEX(0)
     arguments = (0, zero), (3, zero), (5, zero)
-    with op.builder.if_else(op.builder.icmp_signed("==", op.args[2], _INDEX(1))) as (second, first):
+    with op.builder.if_else(op.builder.icmp_signed("==", op.args[2], INDEX(1))) as (second, first):
         with second:
             _vector_matrix(op, *arguments)
         with first:
             _matrix_vector(op, *arguments)
 
 
-@_vectorised(_pair_message)
+@vectorised(_pair_message)
 def pair_message(
     matrix: Floats, start: int, axis: int, source: Floats, at: int, target: Floats, to: int, m: Number, n: Number
 ) -> None:
@@ -354,16 +141,16 @@ def pair_message(
     _part(target, to, n)[:] = _part(source, at, m) @ table
 
 
-def _receive(op: _Op) -> None:
+def _receive(op: Op) -> None:
     start, source, target = op.args[1], ("message", op.args[3]), ("product", op.args[4])
-    with op.builder.if_else(op.builder.icmp_signed("==", op.args[2], _INDEX(1))) as (second, first):
+    with op.builder.if_else(op.builder.icmp_signed("==", op.args[2], INDEX(1))) as (second, first):
         with second:
             _vector_matrix(op, ("entries", start), source, target)
         with first:
             if isinstance(op.signature.args[-1], types.BaseTuple):
                 _vector_matrix(op, ("transposed", start), source, target)
             else:
-                filled = op.builder.icmp_signed(">", op.field("transposed").nitems, _INDEX(0))
+                filled = op.builder.icmp_signed(">", op.field("transposed").nitems, INDEX(0))
                 with op.builder.if_else(filled) as (some, none):
                     with some:
                         _vector_matrix(op, ("transposed", start), source, target)
@@ -371,7 +158,7 @@ def _receive(op: _Op) -> None:
                         _matrix_vector(op, ("entries", start), source, target)
 
 
-@_vectorised(_receive)
+@vectorised(_receive)
 def receive(work: Any, start: int, axis: int, at: int, to: int, m: Number, n: Number) -> None:
     """work.product[to:] = E'u, from work.message[at:]; see :class:`.linear.Linear`.
 
@@ -381,8 +168,8 @@ def receive(work: Any, start: int, axis: int, at: int, to: int, m: Number, n: Nu
     pair_message(work.entries, start, axis, work.message, at, work.product, to, m, n)
 
 
-def _multiply_messages(op: _Op) -> None:
-    def block(b: _Vectors, offset: Any) -> None:
+def _multiply_messages(op: Op) -> None:
+    def block(b: VectorBuilder, offset: Any) -> None:
         to = op.plus(1, offset)
         kept = {name: op.variable(b.load(name, offset)) for name in ("low", "high")}
         belief = op.variable(b.load("psi", to))
@@ -403,7 +190,7 @@ def _multiply_messages(op: _Op) -> None:
     op.blocks(block)
 
 
-@_vectorised(_multiply_messages)
+@vectorised(_multiply_messages)
 def multiply_messages(work: Any, to: int, of: int, degree: int, n: Number) -> None:
     """work.belief[to:] = psi[to:] times the ``degree`` messages in product[of:].
 
@@ -418,24 +205,24 @@ def multiply_messages(work: Any, to: int, of: int, degree: int, n: Number) -> No
             widen(work.low, 0, work.high, 0, value, 0, n)
 
 
-def _divide_messages(op: _Op) -> None:
+def _divide_messages(op: Op) -> None:
     def link(j: Any) -> None:
         step = op.builder.mul(j, op.n())
         at, of = op.plus(1, step), op.plus(2, step)
 
-        def old(b: _Vectors, offset: Any) -> Any:
+        def old(b: VectorBuilder, offset: Any) -> Any:
             return b.times(b.load("message", op.builder.add(at, offset)), b.load("product", op.builder.add(of, offset)))
 
-        inverse = op.builder.fdiv(_DOUBLE(1.0), op.reduce("total", 0.0, old))
+        inverse = op.builder.fdiv(DOUBLE(1.0), op.reduce("total", 0.0, old))
 
-        def block(b: _Vectors, offset: Any) -> None:
+        def block(b: VectorBuilder, offset: Any) -> None:
             wanted = b.load("belief", op.plus(3, offset))
             marginal = b.times(old(b, offset), b.splat(inverse))
             new = b.over(wanted, b.load("product", op.builder.add(of, offset)))
             b.store(new, "message", op.builder.add(at, offset))
             step = b.minus(wanted, marginal)
             b.store(b.most(b.absolute(step), b.load("change", offset)), "change", offset)
-            beyond = b.minus(step, b.times(b.splat(_DOUBLE(RISE)), marginal))
+            beyond = b.minus(step, b.times(b.splat(DOUBLE(RISE)), marginal))
             b.store(b.most(beyond, b.load("rise", offset)), "rise", offset)
 
         op.blocks(block)
@@ -443,7 +230,7 @@ def _divide_messages(op: _Op) -> None:
     op.rows(4, link)
 
 
-@_vectorised(_divide_messages)
+@vectorised(_divide_messages)
 def divide_messages(work: Any, at: int, of: int, to: int, degree: int, n: Number) -> None:
     """u = b / m for ``degree`` links: work.message[at:] = belief[to:] / product[of:] each.
 
@@ -461,10 +248,10 @@ def divide_messages(work: Any, at: int, of: int, to: int, degree: int, n: Number
         np.copyto(rise, step - RISE * marginal, where=step - RISE * marginal > rise)
 
 
-def _spread(op: _Op) -> Any:
-    high, low = op.variable(_DOUBLE(0.0)), op.variable(_DOUBLE(math.inf))
+def _spread(op: Op) -> Any:
+    high, low = op.variable(DOUBLE(0.0)), op.variable(DOUBLE(math.inf))
 
-    def block(b: _Vectors, offset: Any) -> None:
+    def block(b: VectorBuilder, offset: Any) -> None:
         at = op.plus(1, offset)
         old, new = b.load("message", at), b.over(b.load("belief", op.plus(2, offset)), b.load("product", at))
         ratio = b.over(new, old)
@@ -476,7 +263,7 @@ def _spread(op: _Op) -> Any:
     return op.builder.fdiv(op.builder.load(high), op.builder.load(low))
 
 
-@_vectorised(_spread)
+@vectorised(_spread)
 def spread(work: Any, at: int, to: int, commit: bool, n: Number) -> float:
     """max / min of q / work.message[at:], where q = belief[to:] / product[at:]; with ``commit`` message[at:] = q."""
     new = _part(work.belief, to, n) / _part(work.product, at, n)
@@ -486,25 +273,25 @@ def spread(work: Any, at: int, to: int, commit: bool, n: Number) -> float:
     return float(ratio.max() / ratio.min())
 
 
-@_vectorised(lambda op: op.blocks(lambda b, i: b.store(b.times(b.load(0, i), b.load(2, i)), 0, i)))
+@vectorised(lambda op: op.blocks(lambda b, i: b.store(b.times(b.load(0, i), b.load(2, i)), 0, i)))
 def multiply_by(target: Floats, to: int, source: Floats, at: int, n: Number) -> None:
     """target[to:] *= source[at:]."""
     _part(target, to, n)[:] *= _part(source, at, n)
 
 
-@_vectorised(lambda op: op.blocks(lambda b, i: b.store(b.over(b.load(2, i), b.load(4, i)), 0, i)))
+@vectorised(lambda op: op.blocks(lambda b, i: b.store(b.over(b.load(2, i), b.load(4, i)), 0, i)))
 def divide(target: Floats, to: int, source: Floats, at: int, divisor: Floats, of: int, n: Number) -> None:
     """target[to:] = source[at:] / divisor[of:]."""
     _part(target, to, n)[:] = _part(source, at, n) / _part(divisor, of, n)
 
 
-def _widen(b: _Vectors, offset: Any) -> None:
+def _widen(b: VectorBuilder, offset: Any) -> None:
     value = b.load(4, offset)
     b.store(b.least(value, b.load(0, offset)), 0, offset)
     b.store(b.most(value, b.load(2, offset)), 2, offset)
 
 
-@_vectorised(lambda op: op.blocks(_widen))
+@vectorised(lambda op: op.blocks(_widen))
 def widen(low: Floats, low_at: int, high: Floats, high_at: int, source: Floats, at: int, n: Number) -> None:
     """low[low_at:] = min(low, source[at:]) and high[high_at:] = max(high, source[at:]), entry by entry."""
     value, least, most = _part(source, at, n), _part(low, low_at, n), _part(high, high_at, n)
@@ -512,26 +299,26 @@ def widen(low: Floats, low_at: int, high: Floats, high_at: int, source: Floats, 
     np.copyto(most, value, where=value > most)
 
 
-@_vectorised(lambda op: op.reduce("smallest", math.inf, lambda b, i: b.load(0, i)))
+@vectorised(lambda op: op.reduce("smallest", math.inf, lambda b, i: b.load(0, i)))
 def smallest(source: Floats, at: int, n: Number) -> float:
     """min(source[at:])."""
     return float(_part(source, at, n).min())
 
 
-@_vectorised(lambda op: op.reduce("largest", -math.inf, lambda b, i: b.load(0, i)))
+@vectorised(lambda op: op.reduce("largest", -math.inf, lambda b, i: b.load(0, i)))
 def largest(source: Floats, at: int, n: Number) -> float:
     """max(source[at:])."""
     return float(_part(source, at, n).max())
 
 
-def _normalise(op: _Op) -> Any:
+def _normalise(op: Op) -> Any:
     total = op.reduce("total", 0.0, lambda b, offset: b.load(0, offset))
-    inverse = op.builder.fdiv(_DOUBLE(1.0), total)
+    inverse = op.builder.fdiv(DOUBLE(1.0), total)
     op.blocks(lambda b, offset: b.store(b.times(b.load(0, offset), b.splat(inverse)), 0, offset))
     return total
 
 
-@_vectorised(_normalise)
+@vectorised(_normalise)
 def normalise(target: Floats, to: int, n: Number) -> float:
     """target[to:] /= its sum; returns the sum."""
     total = _part(target, to, n).sum()
@@ -539,42 +326,42 @@ def normalise(target: Floats, to: int, n: Number) -> float:
     return float(total)
 
 
-@_vectorised(lambda op: op.reduce("largest", 0.0, lambda b, i: b.absolute(b.minus(b.load(0, i), b.load(2, i)))))
+@vectorised(lambda op: op.reduce("largest", 0.0, lambda b, i: b.absolute(b.minus(b.load(0, i), b.load(2, i)))))
 def distance(left: Floats, at: int, right: Floats, of: int, n: Number) -> float:
     """max |left[at:] - right[of:]|."""
     return float(np.abs(_part(left, at, n) - _part(right, of, n)).max())
 
 
-@_vectorised(lambda op: op.blocks(lambda b, i: b.store(b.times(b.splat(op.args[4]), b.load(2, i)), 0, i)))
+@vectorised(lambda op: op.blocks(lambda b, i: b.store(b.times(b.splat(op.args[4]), b.load(2, i)), 0, i)))
 def copy_scaled(target: Floats, to: int, source: Floats, at: int, factor: float, n: Number) -> None:
     """target[to:] = factor * source[at:]."""
     _part(target, to, n)[:] = factor * _part(source, at, n)
 
 
-def _add_scaled(op: _Op) -> None:
-    def block(b: _Vectors, offset: Any) -> None:
+def _add_scaled(op: Op) -> None:
+    def block(b: VectorBuilder, offset: Any) -> None:
         more = b.times(b.splat(op.args[4]), b.load(2, offset))
         b.store(b.plus(b.load(0, offset), more), 0, offset)
 
     op.blocks(block)
 
 
-@_vectorised(_add_scaled)
+@vectorised(_add_scaled)
 def add_scaled(target: Floats, to: int, source: Floats, at: int, factor: float, n: Number) -> None:
     """target[to:] += factor * source[at:]."""
     _part(target, to, n)[:] += factor * _part(source, at, n)
 
 
-@_vectorised(lambda op: op.blocks(lambda b, i: b.store(b.plus(b.load(2, i), b.splat(op.args[4])), 0, i)))
+@vectorised(lambda op: op.blocks(lambda b, i: b.store(b.plus(b.load(2, i), b.splat(op.args[4])), 0, i)))
 def shift_by(target: Floats, to: int, source: Floats, at: int, number: float, n: Number) -> None:
     """target[to:] = source[at:] + number."""
     _part(target, to, n)[:] = _part(source, at, n) + number
 
 
-def _add_outer(op: _Op) -> None:
+def _add_outer(op: Op) -> None:
     n_columns = op.n()
 
-    def block(b: _Vectors, offset: Any) -> None:
+    def block(b: VectorBuilder, offset: Any) -> None:
         scaled = b.times(b.splat(op.args[6]), b.load(4, offset))
 
         def row(r: Any) -> None:
@@ -586,7 +373,7 @@ def _add_outer(op: _Op) -> None:
     op.blocks(block)
 
 
-@_vectorised(_add_outer)
+@vectorised(_add_outer)
 def add_outer(
     counts: Floats, start: int, rows: Floats, at: int, columns: Floats, of: int, weight: float, m: Number, n: Number
 ) -> None:
@@ -594,16 +381,16 @@ def add_outer(
     _matrix(counts, start, m, n)[:] += weight * np.outer(_part(rows, at, m), _part(columns, of, n))
 
 
-def _add_rows(op: _Op) -> None:
+def _add_rows(op: Op) -> None:
     rows, index, value = op.args[2:5]
 
-    def block(b: _Vectors, offset: Any) -> None:
+    def block(b: VectorBuilder, offset: Any) -> None:
         total = op.variable(ir.Constant(b.vector, [0.0] * b.width))
-        with cgutils.for_range_slice(op.builder, op.args[5], op.args[6], _INDEX(1)) as (p, _):
-            row = op.builder.sext(op.builder.load(op.builder.gep(index, [p])), _INDEX)
+        with cgutils.for_range_slice(op.builder, op.args[5], op.args[6], INDEX(1)) as (p, _):
+            row = op.builder.sext(op.builder.load(op.builder.gep(index, [p])), INDEX)
             at = op.builder.gep(rows, [op.builder.add(op.builder.mul(row, op.n()), offset)])
             entries = op.builder.load(op.builder.bitcast(at, b.vector.as_pointer()))
-            entries.align = _BYTES
+            entries.align = BYTES
             term = b.times(b.splat(op.builder.load(op.builder.gep(value, [p]))), entries)
             op.builder.store(b.plus(op.builder.load(total), term), total)
         b.store(op.builder.load(total), 0, offset)
@@ -611,7 +398,7 @@ def _add_rows(op: _Op) -> None:
     op.blocks(block)
 
 
-@_vectorised(_add_rows)
+@vectorised(_add_rows)
 def add_rows(
     target: Floats, to: int, source: Floats, index: Any, value: Floats, first: int, last: int, n: Number
 ) -> None:
@@ -619,7 +406,7 @@ def add_rows(
     _part(target, to, n)[:] = value[first:last] @ source.reshape(-1, _size(n))[index[first:last]]
 
 
-@_vectorised(lambda op: op.blocks(lambda b, i: b.store(b.splat(op.args[2]), 0, i)))
+@vectorised(lambda op: op.blocks(lambda b, i: b.store(b.splat(op.args[2]), 0, i)))
 def fill(target: Floats, to: int, number: float, n: Number) -> None:
     """target[to:] = number."""
     _part(target, to, n)[:] = number
