@@ -28,7 +28,7 @@ from bactrian.engines.numba.tables import (
     Beliefs,
     Limits,
     Numbers,
-    Part,
+    Passing,
     Plan,
     Tables,
     fill_scores,
@@ -283,10 +283,10 @@ class Messages:
             beliefs.counts[: self._block_counts.shape[1]] = self._block_counts.sum(axis=0)
 
     @property
-    def arrays(self) -> Part:
+    def arrays(self) -> Passing:
         """What array routines read and write."""
         data = self.data
-        return Part(
+        return Passing(
             data.layout,
             self._plan,
             self.tables,

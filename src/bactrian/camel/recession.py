@@ -42,7 +42,7 @@ _EXACT = 1e-3
 
 
 @dataclass(frozen=True)
-class States:
+class PossibleStates:
     """The states of clusters and hubs of some instances that may occur, each a row."""
 
     features: sp.csr_array  #: (R, n free weights), with what a cluster takes of its hubs' features
@@ -59,7 +59,7 @@ class States:
         return sp.csr_array((np.ones(n), (np.arange(n), self.owner)), shape=(n, self.weight.size))
 
 
-def collect_states(parts: Iterable[Messages], free: Bools, communicator: Communicator) -> States | None:
+def collect_states(parts: Iterable[Messages], free: Bools, communicator: Communicator) -> PossibleStates | None:
     """The states of all parts, of all ranks, with beliefs at the last evaluation; None where there are too many.
 
     ``free`` are the weights without a prior: others have no part in a direction of recession.
@@ -82,7 +82,7 @@ def _is_moderate(n_rows: float, n_weights: int) -> bool:
     return n_rows <= _MOST_STATES and n_rows * n_weights <= _MOST_FEATURES
 
 
-def states_of(messages: Messages, free: Bools) -> States:
+def states_of(messages: Messages, free: Bools) -> PossibleStates:
     """The states of instances that have weight, with features of free weights and beliefs at the last evaluation."""
     data, layout = messages.data, messages.data.layout
     table_size = np.diff(layout.table_offset)
@@ -130,7 +130,7 @@ def states_of(messages: Messages, free: Bools) -> States:
     weight = np.repeat(data.weights, np.diff(layout.instance_clusters))
     weight = np.concatenate([weight, np.repeat(data.weights, np.diff(layout.instance_hubs))])
     kept = ~impossible & (weight[owner] > 0.0)
-    return States(matrix[kept], consistency[kept], owner[kept], weight, belief[kept], bool(impossible.any()))
+    return PossibleStates(matrix[kept], consistency[kept], owner[kept], weight, belief[kept], bool(impossible.any()))
 
 
 def feature_matrix(data: PackedData, free: Bools) -> tuple[sp.csr_array, Floats]:
@@ -162,9 +162,9 @@ def feature_matrix(data: PackedData, free: Bools) -> tuple[sp.csr_array, Floats]
     return sp.csr_array(sp.hstack([empty, *columns])), base
 
 
-def _joined(parts: list[States]) -> States:
+def _joined(parts: list[PossibleStates]) -> PossibleStates:
     owners = pointer([part.weight.size for part in parts])
-    return States(
+    return PossibleStates(
         sp.csr_array(sp.vstack([part.features for part in parts])),
         sp.csr_array(sp.block_diag([part.consistency for part in parts])),
         np.concatenate([part.owner + shift for part, shift in zip(parts, owners[:-1], strict=True)]),
@@ -174,7 +174,7 @@ def _joined(parts: list[States]) -> States:
     )
 
 
-def _gathered(states: States, communicator: Communicator) -> States:
+def _gathered(states: PossibleStates, communicator: Communicator) -> PossibleStates:
     """The states of all ranks."""
     if communicator.size == 1:
         return states
@@ -190,7 +190,7 @@ def _gathered(states: States, communicator: Communicator) -> States:
         return sp.csr_array(parts, shape=(lengths.size, width))
 
     owners = gather(communicator, np.array([float(states.weight.size)]))
-    return States(
+    return PossibleStates(
         matrices(states.features, shared=True),
         matrices(states.consistency, shared=False),
         gather(communicator, states.owner + owners[: communicator.rank].sum()).astype(np.int64),
@@ -200,12 +200,12 @@ def _gathered(states: States, communicator: Communicator) -> States:
     )
 
 
-def is_inside(states: States, empirical: Floats, communicator: Communicator) -> bool:
+def is_inside(states: PossibleStates, empirical: Floats, communicator: Communicator) -> bool:
     """Whether beliefs close to the solution's match the moments exactly and agree, all of them positive."""
     return anywhere(communicator, communicator.rank == 0 and _is_inside(states, empirical))[0]
 
 
-def has_direction(states: States, empirical: Floats, communicator: Communicator, seconds: float) -> bool:
+def has_direction(states: PossibleStates, empirical: Floats, communicator: Communicator, seconds: float) -> bool:
     """Whether the linear program finds a direction of recession within so many seconds, checked."""
     found = False
     if communicator.rank == 0:  # for all: clocks differ
@@ -214,7 +214,7 @@ def has_direction(states: States, empirical: Floats, communicator: Communicator,
     return anywhere(communicator, found)[0]
 
 
-def _is_inside(states: States, empirical: Floats) -> bool:
+def _is_inside(states: PossibleStates, empirical: Floats) -> bool:
     belief = states.belief
     if not belief.size or belief.min() <= 0.0:
         return not belief.size
@@ -238,7 +238,7 @@ def _is_inside(states: States, empirical: Floats) -> bool:
     return False
 
 
-def _find_direction(states: States, empirical: Floats, seconds: float) -> tuple[Floats, Floats, Bools] | None:
+def _find_direction(states: PossibleStates, empirical: Floats, seconds: float) -> tuple[Floats, Floats, Bools] | None:
     """Weights and multipliers along which D does not rise and most states lose score; and states that do not count.
 
     None where the linear program was not solved. States that cannot occur in consistent beliefs, because of states
@@ -255,7 +255,7 @@ def _find_direction(states: States, empirical: Floats, seconds: float) -> tuple[
 
 
 def _solve(
-    states: States, empirical: Floats, ignored: Bools, seconds: float, *, fixed: bool
+    states: PossibleStates, empirical: Floats, ignored: Bools, seconds: float, *, fixed: bool
 ) -> tuple[Floats, Floats, Floats] | None:
     """Maximise the sum of losses, each at most 1, subject to r <= 0; weights, multipliers and losses."""
     n_rows, n_owners = states.owner.size, states.weight.size
@@ -288,7 +288,7 @@ def _solve(
     return solved.x[:n_weights], solved.x[n_weights : n_weights + n_links], solved.x[-n_rows:]
 
 
-def _holds(states: States, empirical: Floats, weights: Floats, multipliers: Floats, ignored: Bools) -> bool:
+def _holds(states: PossibleStates, empirical: Floats, weights: Floats, multipliers: Floats, ignored: Bools) -> bool:
     """Whether r <= 0 along a direction, up to rounding, though a state loses score."""
     scores = states.features @ weights + states.consistency @ multipliers
     top = np.full(states.weight.size, -np.inf)

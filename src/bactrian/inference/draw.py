@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 
 from bactrian.arrays import Floats, Ints
 from bactrian.engines.numba.blocks import build_blocks
-from bactrian.engines.numba.rounding import Rows, TablesAround, change_states, exchange_states
+from bactrian.engines.numba.rounding import RowsInTables, TablesAround, change_states, exchange_states
 from bactrian.graphs.elimination import junction_tree
 from bactrian.graphs.graph import ClusterGraph, Scope, strides
 from bactrian.graphs.loglinear import LogLinearModel
@@ -133,7 +133,7 @@ def round_rows(
     states = np.ascontiguousarray(states, dtype=np.int64).copy()
     n, n_variables = states.shape
     cells, excess = cells_of(states, cardinalities, scopes, margins)
-    rows = Rows(states, cells, excess, np.concatenate([table.ravel() for table in margins]) > 0.0)
+    rows = RowsInTables(states, cells, excess, np.concatenate([table.ravel() for table in margins]) > 0.0)
     entries = sorted(
         (v, t, stride) for t, scope in enumerate(scopes) for v, stride in strides(scope, cardinalities).items()
     )

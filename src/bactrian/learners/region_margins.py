@@ -31,9 +31,9 @@ from bactrian.engines.numba.noisy_tables import (
     Cells,
     Exchange,
     Regions,
+    evaluate_region_hubs,
     evaluate_tables,
-    gather,
-    spread,
+    fill_multipliers,
 )
 from bactrian.engines.numba.threads import Deadline, Workers, balanced_blocks
 from bactrian.graphs.graph import ClusterGraph
@@ -230,13 +230,13 @@ class _RegionDual:
         self.evaluations += 1
 
         def set_multipliers(_: int, first: int, last: int) -> None:
-            spread(regions, between, scores, x, first, last)
+            fill_multipliers(regions, between, scores, x, first, last)
 
         def set_beliefs(b: int, first: int, last: int) -> None:
             tables[b] = evaluate_tables(regions, self.cells, between, self._total, first, last)
 
         def set_slope(b: int, first: int, last: int) -> None:
-            hubs[b] = gather(regions, between, scores, self._total, slope, first, last)
+            hubs[b] = evaluate_region_hubs(regions, between, scores, self._total, slope, first, last)
 
         self._workers.run(set_multipliers, self._hubs)
         self._workers.run(set_beliefs, self._tables)

@@ -1,6 +1,6 @@
 """The engine in memory: array routines over packed data, compiled by Numba.
 
-Message passing reads and writes a :class:`.tables.Part`: the :class:`.layout.Layout` (hubs, links, clusters of all
+Message passing reads and writes a :class:`.tables.Passing`: the :class:`.layout.Layout` (hubs, links, clusters of all
 instances), scores at some weights, counting numbers, multipliers and beliefs. It is called for a block of instances on
 a thread of its own, without Python's lock. The star update, m = E'u in it, and what follows from it, D, beliefs and
 counts, have one source in linear space (:mod:`.linear` and :mod:`.pair_evaluation`) and one in log space:

@@ -12,7 +12,7 @@ from bactrian.engines.numba.blocks import Blocks, conditional_start
 from bactrian.engines.numba.layout import Layout
 from bactrian.engines.numba.tables import largest_sizes
 
-Scratch = tuple[Floats, Floats, Floats, Floats]
+Workspace = tuple[Floats, Floats, Floats, Floats]
 #: Work space of :func:`climb_blocks`: scores of variables, choices of children, states of a variable.
 Climber = tuple[Floats, Ints, Floats]
 
@@ -26,7 +26,7 @@ class ScoreArrays(NamedTuple):
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def scratch(layout: Layout, first: int, last: int) -> Scratch:
+def scratch(layout: Layout, first: int, last: int) -> Workspace:
     """Work space for instances ``first:last``: cluster scores, hub states, and twice the messages around a hub."""
     table, states, star = largest_sizes(layout, first, last)
     star = max(star, states)
@@ -98,7 +98,7 @@ def update_star(
     multipliers: Floats,
     hub: int,
     damping: float,
-    work: Scratch,
+    work: Workspace,
 ) -> float:
     """Max-product at one hub: d_l = theta_v + sum of m over its other links, largest 0; returns the largest change.
 
@@ -188,7 +188,7 @@ def add_conditional(
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def assign_greedily(
-    layout: Layout, entries: Floats, hub_scores: Floats, multipliers: Floats, states: Ints, m: int, work: Scratch
+    layout: Layout, entries: Floats, hub_scores: Floats, multipliers: Floats, states: Ints, m: int, work: Workspace
 ) -> None:
     """Fix the variables of an instance in turn, each to its best state given those fixed before it.
 
@@ -230,7 +230,7 @@ def assign_greedily(
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def climb(layout: Layout, scores: ScoreArrays, states: Ints, m: int, sweeps: int, work: Scratch) -> None:
+def climb(layout: Layout, scores: ScoreArrays, states: Ints, m: int, sweeps: int, work: Workspace) -> None:
     """Improve an assignment one variable at a time until no change helps (iterated conditional modes, Besag 1986).
 
     Fewer forbidden entries count before a better score, so that it climbs towards what is allowed at all.

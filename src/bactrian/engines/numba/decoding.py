@@ -15,7 +15,7 @@ from bactrian.compiling import njit
 from bactrian.engines.numba.assignments import (
     Climber,
     ScoreArrays,
-    Scratch,
+    Workspace,
     assign_greedily,
     climb,
     climb_blocks,
@@ -97,7 +97,7 @@ def new_climber(layout: Layout, scores: ScoreArrays) -> Climber:
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _round(search: Search, trial: Ints, m: int, work: Scratch, climber: Climber) -> None:
+def _round(search: Search, trial: Ints, m: int, work: Workspace, climber: Climber) -> None:
     """Round the multipliers to an assignment and keep it if it is the best so far."""
     layout, scores, blocks, multipliers, found, _ = search
     assign_greedily(layout, scores.entries, scores.hubs, multipliers, trial, m, work)
@@ -155,7 +155,7 @@ def dual_instances(search: Search, limits: Limits, first: int, last: int) -> Non
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _reweight(
-    layout: Layout, scores: ScoreArrays, multipliers: Floats, hub: int, forward: bool, collect: bool, work: Scratch
+    layout: Layout, scores: ScoreArrays, multipliers: Floats, hub: int, forward: bool, collect: bool, work: Workspace
 ) -> bool:
     """Collect the max-marginals of a variable's clusters and share them out again; False where all is forbidden.
 
@@ -225,7 +225,7 @@ def _others(layout: Layout, link: int, hub: int) -> tuple[bool, bool]:
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _bound(layout: Layout, scores: ScoreArrays, multipliers: Floats, m: int, work: Scratch) -> float:
+def _bound(layout: Layout, scores: ScoreArrays, multipliers: Floats, m: int, work: Workspace) -> float:
     """B at the multipliers, in which -inf forbids a state of its variable."""
     sums = work[0]
     value = 0.0

@@ -21,7 +21,7 @@ import numpy as np
 
 from bactrian.arrays import Bools, Floats, Ints
 from bactrian.compiling import njit
-from bactrian.engines.numba.assignments import Scratch, fill_sums, first_best, scratch, update_star
+from bactrian.engines.numba.assignments import Workspace, fill_sums, first_best, scratch, update_star
 from bactrian.engines.numba.layout import Layout
 
 
@@ -110,7 +110,7 @@ def _propagate(
     hub_scores: Floats,
     multipliers: Floats,
     m: int,
-    work: Scratch,
+    work: Workspace,
 ) -> bool:
     """Collect and distribute; False where every joint state is forbidden."""
     first, last = layout.instance_hubs[m], layout.instance_hubs[m + 1]
@@ -130,7 +130,7 @@ def _propagate(
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _tight_states(layout: Layout, entries: Floats, multipliers: Floats, slack: float, m: int, work: Scratch) -> Tight:
+def _tight_states(layout: Layout, entries: Floats, multipliers: Floats, slack: float, m: int, work: Workspace) -> Tight:
     """Lists of tight states, and for each link state the number of tight states that support it.
 
     A list is empty where a cluster forbids all its states.

@@ -57,7 +57,7 @@ def _next(dims: Ints, strides: Ints, first: int, last: int, counter: Ints, base:
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST_MATH)
-def combine(
+def combine_tables(
     table: Floats, start: int, stop: int, plan: TreePlan, view: int, small: Floats, base: int, mode: int
 ) -> None:
     """table = small (mode 0), table *= small (mode 1) or table += small (mode 2), through a view."""
@@ -187,7 +187,7 @@ def _fill_pool(plan: TreePlan, scores: Floats, pooled: Floats, pool: int, logs: 
     for k in range(start, stop):
         pooled[k] = 0.0
     for factor in range(plan.pool_factors[pool], plan.pool_factors[pool + 1]):
-        combine(pooled, start, stop, plan, first_factor + factor, scores, plan.factor_source[factor], 2)
+        combine_tables(pooled, start, stop, plan, first_factor + factor, scores, plan.factor_source[factor], 2)
     top = _shift(pooled, start, stop)
     low = 0.0
     if not logs:
@@ -214,7 +214,7 @@ def _collect(
             if top == -np.inf:
                 return -np.inf
             mode = 0 if pool == plan.clique_pools[q] else (2 if logs else 1)
-            combine(
+            combine_tables(
                 tables, plan.clique_offset[q], plan.clique_offset[q + 1], plan, pool, pooled, plan.pool_offset[pool],
                 mode,
             )  # fmt: skip
@@ -239,7 +239,7 @@ def _collect(
         log_partition += top
         depth[parent] += low
         first, last = plan.clique_offset[parent], plan.clique_offset[parent + 1]
-        combine(tables, first, last, plan, n_pools + n_edges + e, sepsets, start, 2 if logs else 1)
+        combine_tables(tables, first, last, plan, n_pools + n_edges + e, sepsets, start, 2 if logs else 1)
     for q in range(n_cliques):
         if is_root[q]:
             if depth[q] < -WIDEST:
@@ -281,7 +281,7 @@ def _distribute(plan: TreePlan, tables: Floats, sepsets: Floats, depth: Floats, 
             if depth[child] < -WIDEST:
                 return False
         first, last = plan.clique_offset[child], plan.clique_offset[child + 1]
-        combine(tables, first, last, plan, n_pools + e, message, 0, 2 if logs else 1)
+        combine_tables(tables, first, last, plan, n_pools + e, message, 0, 2 if logs else 1)
     return True
 
 

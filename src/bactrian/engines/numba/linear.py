@@ -26,7 +26,7 @@ from bactrian.arrays import Floats, Ints
 from bactrian.compiling import inner
 from bactrian.engines.numba.arithmetic import LEAST, MOST, RISING, WIDEST, exp, in_range, log
 from bactrian.engines.numba.layout import Layout
-from bactrian.engines.numba.tables import Numbers, Part, Plan
+from bactrian.engines.numba.tables import Numbers, Passing, Plan
 from bactrian.engines.numba.vectors import (
     States,
     copy_scaled,
@@ -82,7 +82,7 @@ class Linear(NamedTuple):
 
 
 @inner(allocates=True)
-def new_linear(part: Part, first: int, last: int, by_link: bool) -> Linear:
+def new_linear(part: Passing, first: int, last: int, by_link: bool) -> Linear:
     """Space for any of the instances ``first:last``, ``by_link`` for m of all links at a time."""
     layout = part.layout
     hub_offset, hub_links, link_offset = layout.hub_offset, layout.hub_links, layout.link_offset
@@ -137,7 +137,7 @@ def exponentials(
 
 
 @inner(forceinline=True)
-def load_messages(part: Part, linear: Linear, instance: int, states: States) -> bool:
+def load_messages(part: Passing, linear: Linear, instance: int, states: States) -> bool:
     """u and s of an instance from its multipliers; False where the range demands log space."""
     layout, message, multipliers, link_offset = part.layout, linear.message, part.multipliers, part.layout.link_offset
     first = layout.hub_links[layout.instance_hubs[instance]]
@@ -153,13 +153,13 @@ def load_messages(part: Part, linear: Linear, instance: int, states: States) -> 
 
 
 @inner(forceinline=True)
-def load(part: Part, linear: Linear, instance: int, from_scratch: bool, states: States) -> bool:
+def load(part: Passing, linear: Linear, instance: int, from_scratch: bool, states: States) -> bool:
     """Messages of an instance for star updates, ``from_scratch`` all 1; False where the range demands log space."""
     return load_states(part, linear, instance, from_scratch, states) and match_scales(part, linear, instance)
 
 
 @inner(forceinline=True)
-def load_states(part: Part, linear: Linear, instance: int, from_scratch: bool, states: States) -> bool:
+def load_states(part: Passing, linear: Linear, instance: int, from_scratch: bool, states: States) -> bool:
     """See :func:`load`; the scales of a pair are those of its multipliers, and need not cancel."""
     layout, scale, tops = part.layout, linear.scale, linear.belief
     begin, end = layout.instance_hubs[instance], layout.instance_hubs[instance + 1]
@@ -176,7 +176,7 @@ def load_states(part: Part, linear: Linear, instance: int, from_scratch: bool, s
 
 
 @inner(forceinline=True)
-def match_scales(part: Part, linear: Linear, instance: int) -> bool:
+def match_scales(part: Passing, linear: Linear, instance: int) -> bool:
     """Of each pair the end that a backward sweep comes to first takes the scale that makes them cancel; it stays so.
 
     False where some table demands log space.
@@ -196,7 +196,7 @@ def match_scales(part: Part, linear: Linear, instance: int) -> bool:
 
 
 @inner(fastmath=CAREFUL, forceinline=True)
-def store(part: Part, linear: Linear, instance: int, wanted: bool, states: States) -> bool:
+def store_logs(part: Passing, linear: Linear, instance: int, wanted: bool, states: States) -> bool:
     """Logarithms of an instance's beliefs and messages, where wanted; False, and nothing stored, out of range."""
     layout, multipliers, hub_log = part.layout, part.multipliers, part.beliefs.hub_log
     hub_offset, link_offset, hub_links = layout.hub_offset, layout.link_offset, layout.hub_links
@@ -235,7 +235,7 @@ def believe(linear: Linear, to: int, of: int, degree: int, divisor: float, n: An
 
 
 @inner()
-def believe_by_logs(part: Part, linear: Linear, hub: int, to: int, of: int) -> None:
+def believe_by_logs(part: Passing, linear: Linear, hub: int, to: int, of: int) -> None:
     """The same whatever the numbers of its links, and however many there are."""
     layout, numbers, belief, product = part.layout, part.numbers, linear.belief, linear.product
     start, divisor = layout.hub_offset[hub], numbers.hub[hub]
@@ -257,7 +257,7 @@ def believe_by_logs(part: Part, linear: Linear, hub: int, to: int, of: int) -> N
 
 
 @inner(forceinline=True)
-def believe_hub(part: Part, linear: Linear, hub: int, to: int, of: int, n: Any) -> None:
+def believe_hub(part: Passing, linear: Linear, hub: int, to: int, of: int, n: Any) -> None:
     """b of a hub by the faster of the two ways that its numbers allow."""
     if part.plan.hub_multiplies[hub]:
         degree = part.layout.hub_links[hub + 1] - part.layout.hub_links[hub]
@@ -313,7 +313,7 @@ def end_sweep(linear: Linear) -> float:
 
 @inner(forceinline=True)
 def sweep_pairs(
-    part: Part, linear: Linear, instance: int, backward: bool, halvings: int, held: Floats, states: States
+    part: Passing, linear: Linear, instance: int, backward: bool, halvings: int, held: Floats, states: States
 ) -> float:
     """Star updates of an instance's hubs in turn, each from the newest messages; see :func:`end_sweep`.
 
@@ -342,7 +342,7 @@ def sweep_pairs(
 
 
 @inner(forceinline=True)
-def receive_one(part: Part, linear: Linear, link: int, base: int, to: int, states: States) -> None:
+def receive_one(part: Passing, linear: Linear, link: int, base: int, to: int, states: States) -> None:
     """m of a link into ``linear.product[to:]``, where the instance's first link has the state ``base``."""
     link_offset, partner = part.layout.link_offset, part.layout.link_partner[link]
     at, m = place(link_offset, partner, states) - base, size_of(link_offset, partner, states)
@@ -351,7 +351,7 @@ def receive_one(part: Part, linear: Linear, link: int, base: int, to: int, state
 
 
 @inner()
-def receive_all(part: Part, linear: Linear, instance: int, states: States) -> None:
+def receive_all(part: Passing, linear: Linear, instance: int, states: States) -> None:
     """m of all links of an instance, by link state."""
     layout = part.layout
     first = layout.hub_links[layout.instance_hubs[instance]]
@@ -361,7 +361,7 @@ def receive_all(part: Part, linear: Linear, instance: int, states: States) -> No
 
 
 @inner()
-def update_pairs_together(part: Part, linear: Linear, instance: int, states: States) -> float:
+def update_pairs_together(part: Passing, linear: Linear, instance: int, states: States) -> float:
     """Star updates of all hubs of an instance from the same old messages; see :func:`end_sweep`."""
     layout, hub_links = part.layout, part.layout.hub_links
     begin, end = layout.instance_hubs[instance], layout.instance_hubs[instance + 1]

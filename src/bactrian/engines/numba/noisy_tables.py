@@ -152,7 +152,7 @@ def _solve(scores: Floats, precision: Floats, v: Floats, counts: Floats, total: 
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def spread(regions: Regions, hubs: Exchange, scores: Floats, x: Floats, first: int, last: int) -> None:
+def fill_multipliers(regions: Regions, hubs: Exchange, scores: Floats, x: Floats, first: int, last: int) -> None:
     """Multipliers scale * x of hubs ``first:last``; those of hubs of number 0 are shifted to add up to its scores."""
     number, scale, multipliers = hubs.number, hubs.scale, hubs.multipliers
     for hub in range(first, last):
@@ -172,7 +172,7 @@ def spread(regions: Regions, hubs: Exchange, scores: Floats, x: Floats, first: i
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def gather(
+def evaluate_region_hubs(
     regions: Regions, hubs: Exchange, scores: Floats, total: float, slope: Floats, first: int, last: int
 ) -> tuple[float, float]:
     """Beliefs of hubs and the gradient in x; returns the hubs' part of the dual and the largest disagreement."""

@@ -23,10 +23,10 @@ from bactrian.engines.numba.linear import (
     load,
     load_messages,
     new_linear,
-    store,
+    store_logs,
     sweep_pairs,
 )
-from bactrian.engines.numba.tables import ALMOST_NOTHING, Limits, Part
+from bactrian.engines.numba.tables import ALMOST_NOTHING, Limits, Passing
 from bactrian.engines.numba.vectors import (
     States,
     add_outer,
@@ -56,7 +56,7 @@ class Tally(NamedTuple):
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def evaluate_pairs(
-    part: Part, limits: Limits, counts: Floats, selected: Bools, first: int, last: int, states: States
+    part: Passing, limits: Limits, counts: Floats, selected: Bools, first: int, last: int, states: States
 ) -> None:
     """What :func:`.stars.evaluate_instances` does, for the instances among ``first:last`` that are ``selected``.
 
@@ -77,7 +77,7 @@ def evaluate_pairs(
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def evaluate_given(
-    part: Part, limits: Limits, counts: Floats, selected: Bools, first: int, last: int, states: States
+    part: Passing, limits: Limits, counts: Floats, selected: Bools, first: int, last: int, states: States
 ) -> None:
     """The same without sweeps, at the multipliers as they are."""
     if halvings_of(limits.damping) < 0:
@@ -85,14 +85,14 @@ def evaluate_given(
     linear, beliefs, tally = new_linear(part, first, last, False), part.beliefs, new_tally(part, counts)
     for instance in range(first, last):
         if selected[instance]:
-            beliefs.done[instance] = _evaluate_given(part, linear, instance, limits.consistent, tally, states)
+            beliefs.done[instance] = _give_values(part, linear, instance, limits.consistent, tally, states)
             if beliefs.done[instance]:
                 beliefs.sweeps[instance], beliefs.residual[instance] = 0, 0.0
     add_tally(part, tally, counts)
 
 
 @inner()
-def add_counts(part: Part, outer: Floats, counts: Floats) -> None:
+def add_counts(part: Passing, outer: Floats, counts: Floats) -> None:
     """Add the sum of u u' that goes with each shared table to its expected entries."""
     entries = part.tables.exp_entries
     for i in range(counts.size):
@@ -100,7 +100,7 @@ def add_counts(part: Part, outer: Floats, counts: Floats) -> None:
 
 
 @inner(allocates=True)
-def new_tally(part: Part, counts: Floats) -> Tally:
+def new_tally(part: Passing, counts: Floats) -> Tally:
     """Nothing counted yet of the shared entries that ``counts`` has a place for."""
     n_shared = part.layout.table_shared
     return Tally(
@@ -113,7 +113,7 @@ def new_tally(part: Part, counts: Floats) -> Tally:
 
 
 @inner()
-def add_tally(part: Part, tally: Tally, counts: Floats) -> None:
+def add_tally(part: Passing, tally: Tally, counts: Floats) -> None:
     """Add what was counted to the expected entries of shared tables."""
     offset, entries = part.layout.table_offset, part.tables.exp_entries
     for table in range(part.layout.table_shared):
@@ -131,7 +131,7 @@ def halvings_of(damping: float) -> int:
 
 @inner()
 def _sweep_instance(
-    part: Part,
+    part: Passing,
     limits: Limits,
     linear: Linear,
     instance: int,
@@ -157,7 +157,7 @@ def _sweep_instance(
         fast = not math.isnan(residual)
         if (residual <= asked and not is_exact) or beliefs.late[0]:
             limit = min(limit, sweeps + closing)
-    if not (fast and store(part, linear, instance, True, states)):
+    if not (fast and store_logs(part, linear, instance, True, states)):
         return False
     finish_hubs(part, linear, instance, states)
     finish_pairs(part, linear, instance, sweeps % 2 == 1, limits.marginals, outer, states)
@@ -166,7 +166,7 @@ def _sweep_instance(
 
 
 @inner(forceinline=True)
-def finish_hubs(part: Part, linear: Linear, instance: int, states: States) -> None:
+def finish_hubs(part: Passing, linear: Linear, instance: int, states: States) -> None:
     """D of an instance after a sweep, once it is stored, and counts of its hubs."""
     layout, multipliers, hub_number = part.layout, part.multipliers, part.numbers.hub
     hub_offset, hub_scores, hub_log = layout.hub_offset, part.tables.hub_scores, part.beliefs.hub_log
@@ -182,7 +182,7 @@ def finish_hubs(part: Part, linear: Linear, instance: int, states: States) -> No
 
 
 @inner(forceinline=True)
-def count_hubs(part: Part, linear: Linear, instance: int, states: States) -> None:
+def count_hubs(part: Passing, linear: Linear, instance: int, states: States) -> None:
     """Counts of an instance's hubs, from b."""
     layout = part.layout
     start = place(layout.hub_offset, layout.instance_hubs[instance], states)
@@ -192,7 +192,7 @@ def count_hubs(part: Part, linear: Linear, instance: int, states: States) -> Non
 
 @inner(forceinline=True)
 def finish_pairs(
-    part: Part, linear: Linear, instance: int, backward: bool, marginals: bool, outer: Floats, states: States
+    part: Passing, linear: Linear, instance: int, backward: bool, marginals: bool, outer: Floats, states: States
 ) -> None:
     """Counts, violation and ``marginals`` of an instance's pairs after a sweep in the given direction."""
     layout, beliefs = part.layout, part.beliefs
@@ -227,7 +227,7 @@ def finish_pairs(
 
 
 @inner(forceinline=True)
-def count_pairs(part: Part, linear: Linear, instance: int, outer: Floats, states: States) -> None:
+def count_pairs(part: Passing, linear: Linear, instance: int, outer: Floats, states: States) -> None:
     """Counts of an instance's pairs, whose Z is 1: of shared tables as sums of u u'."""
     layout, message, weight = part.layout, linear.message, part.weights[instance]
     link_offset, counts = layout.link_offset, part.beliefs.counts
@@ -253,7 +253,7 @@ def _count_pair(counts: Floats, linear: Linear, start: int, at: int, of: int, we
 
 
 @inner()
-def _evaluate_given(part: Part, linear: Linear, instance: int, consistent: bool, tally: Tally, states: States) -> bool:
+def _give_values(part: Passing, linear: Linear, instance: int, consistent: bool, tally: Tally, states: States) -> bool:
     """D, beliefs and counts at the multipliers as they are; False, and nothing counted, where log space is needed."""
     if not (
         give_hubs(part, linear, instance, consistent, states)
@@ -265,7 +265,7 @@ def _evaluate_given(part: Part, linear: Linear, instance: int, consistent: bool,
 
 
 @inner()
-def give_hubs(part: Part, linear: Linear, instance: int, consistent: bool, states: States) -> bool:
+def give_hubs(part: Passing, linear: Linear, instance: int, consistent: bool, states: States) -> bool:
     """Messages and beliefs of an instance's hubs at the multipliers as they are, and their part of D.
 
     Clusters that need not agree take ``shares`` of their hubs' scores, whatever the multipliers are.
@@ -298,7 +298,7 @@ def give_hubs(part: Part, linear: Linear, instance: int, consistent: bool, state
 
 
 @inner()
-def give_pairs(part: Part, linear: Linear, instance: int, consistent: bool, tally: Tally, states: States) -> bool:
+def give_pairs(part: Passing, linear: Linear, instance: int, consistent: bool, tally: Tally, states: States) -> bool:
     """The pairs' part of D, with marginals and counts; False, and nothing counted, where log space is needed."""
     if not consistent and part.plan.alike[instance]:
         value = _evaluate_alike(part, linear, instance, tally, states)
@@ -309,7 +309,7 @@ def give_pairs(part: Part, linear: Linear, instance: int, consistent: bool, tall
 
 
 @inner(fastmath=CAREFUL)
-def _believe_given(part: Part, linear: Linear, instance: int, consistent: bool, states: States) -> float:
+def _believe_given(part: Passing, linear: Linear, instance: int, consistent: bool, states: States) -> float:
     """Beliefs of hubs with a number of their own from what multipliers leave of their scores, and their part of D.
 
     NaN where log space is needed. What is left, theta_v - sum_l d_l, stays in ``linear.psi``.
@@ -366,7 +366,7 @@ def _evaluate_pair(marginal: Floats, linear: Linear, start: int, at: int, of: in
 
 
 @inner()
-def _evaluate_clusters(part: Part, linear: Linear, instance: int, outer: Floats, states: States) -> float:
+def _evaluate_clusters(part: Passing, linear: Linear, instance: int, outer: Floats, states: States) -> float:
     """The pairs' part of D, with marginals and counts; NaN, and nothing counted, where log space is needed."""
     layout, link_offset = part.layout, part.layout.link_offset
     cluster_table, cluster_link, cluster_links = layout.cluster_table, layout.cluster_link, layout.cluster_links
@@ -402,7 +402,7 @@ def _evaluate_clusters(part: Part, linear: Linear, instance: int, outer: Floats,
 
 
 @inner()
-def _evaluate_alike(part: Part, linear: Linear, instance: int, tally: Tally, states: States) -> float:
+def _evaluate_alike(part: Passing, linear: Linear, instance: int, tally: Tally, states: States) -> float:
     """The same where all pairs of a table are alike: the first is worked out, and others are copied."""
     layout, marginal, link_offset = part.layout, part.beliefs.link_marginal, part.layout.link_offset
     cluster_table, cluster_link, cluster_links = layout.cluster_table, layout.cluster_link, layout.cluster_links
@@ -435,7 +435,7 @@ def _evaluate_alike(part: Part, linear: Linear, instance: int, tally: Tally, sta
 
 
 @inner(fastmath=CAREFUL)
-def join(part: Part, linear: Linear, instance: int, consistent: bool, states: States) -> None:
+def join(part: Passing, linear: Linear, instance: int, consistent: bool, states: States) -> None:
     """Counts of hubs, disagreements and violation, and the part of D of hubs without a number.
 
     Such a hub has the marginal of its first link for its belief. Scores of hubs that clusters took shares of are

@@ -21,7 +21,7 @@ import scipy.sparse as sp
 from bactrian.arrays import Floats, Ints
 from bactrian.compiling import inner, njit
 from bactrian.engines.numba.layout import Layout
-from bactrian.engines.numba.linear import Linear, load_states, match_scales, store, sweep_pairs
+from bactrian.engines.numba.linear import Linear, load_states, match_scales, store_logs, sweep_pairs
 from bactrian.engines.numba.pair_evaluation import (
     add_tally,
     finish_hubs,
@@ -32,7 +32,7 @@ from bactrian.engines.numba.pair_evaluation import (
     join,
     new_tally,
 )
-from bactrian.engines.numba.tables import Limits, Part
+from bactrian.engines.numba.tables import Limits, Passing
 from bactrian.engines.numba.threads import Workers, balanced_blocks
 from bactrian.engines.numba.vectors import States, place
 
@@ -45,7 +45,7 @@ _LOAD, _CHECK, _STORE, _GIVE, _JOIN, _MATCH, _SWEEP, _TURN, _FINISH, _COUNT = ra
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def evaluate_pieces(
-    part: Part, limits: Limits, whole: Linear, counts: Floats, first: int, last: int, phase: int, backward: bool,
+    part: Passing, limits: Limits, whole: Linear, counts: Floats, first: int, last: int, phase: int, backward: bool,
     states: States,
 ) -> bool:  # fmt: skip
     """One phase of an evaluation for pieces ``first:last``; False where log space is needed.
@@ -61,9 +61,9 @@ def evaluate_pieces(
         if phase == _LOAD:
             fits &= load_states(part, linear, piece, False, states)
         elif phase == _CHECK:
-            fits &= store(part, linear, piece, False, states)
+            fits &= store_logs(part, linear, piece, False, states)
         elif phase == _STORE:
-            store(part, linear, piece, True, states)
+            store_logs(part, linear, piece, True, states)
             finish_hubs(part, linear, piece, states)
         elif phase == _GIVE:
             fits &= give_hubs(part, linear, piece, limits.consistent, states)
@@ -91,7 +91,7 @@ def evaluate_pieces(
 
 
 @inner(allocates=True)
-def _messages(part: Part, whole: Linear, first: int, last: int, states: States) -> Linear:
+def _messages(part: Passing, whole: Linear, first: int, last: int, states: States) -> Linear:
     """The messages of pieces ``first:last`` with scratch of their own."""
     layout, hub_links, origin = part.layout, part.layout.hub_links, part.plan.origin[first]
     begin, end = layout.instance_hubs[first], layout.instance_hubs[last]
@@ -143,7 +143,7 @@ class Pieces:
         self._clusters = np.linspace(first, last, bounds.size).astype(np.int64)
         self._whole: Linear | None = None
 
-    def _space(self, part: Part) -> Linear:
+    def _space(self, part: Passing) -> Linear:
         """Messages of the instance, kept from one evaluation to the next, and how much scratch a piece needs."""
         layout, (begin, end) = part.layout, self.bounds[[0, -1]]
         (first, last), (start, stop) = layout.hub_links[[begin, end]], layout.hub_offset[[begin, end]]
@@ -154,7 +154,7 @@ class Pieces:
         sizes = (n_link_states, last - first, stop - start, stop - start, most_links * widest, *[widest] * 4, spare)
         return Linear(part.tables.exp_entries, part.tables.exp_transposed, *map(np.empty, sizes))
 
-    def evaluate(self, part: Part, limits: Limits, counts: Floats, states: States, workers: Workers) -> bool:
+    def evaluate(self, part: Passing, limits: Limits, counts: Floats, states: States, workers: Workers) -> bool:
         """What :func:`.pair_evaluation.evaluate_pairs` does, for this instance."""
         whole = self._whole = self._whole or self._space(part)
         beliefs, n = part.beliefs, self.bounds.size - 1

@@ -29,7 +29,7 @@ import numpy as np
 from bactrian.arrays import Bools, Floats, Ints
 from bactrian.compiling import inner, njit
 from bactrian.engines.numba.arithmetic import LEAST, MOST
-from bactrian.engines.numba.linear import Linear, begin_sweep, believe_hub, load, receive_all, receive_one, store
+from bactrian.engines.numba.linear import Linear, begin_sweep, believe_hub, load, receive_all, receive_one, store_logs
 from bactrian.engines.numba.schedules import (
     CONTRADICTION,
     CONVERGED,
@@ -39,7 +39,7 @@ from bactrian.engines.numba.schedules import (
     of_instance,
 )
 from bactrian.engines.numba.stars import all_messages, incoming_message, log_belief
-from bactrian.engines.numba.tables import Limits, Part, Scratch, new_scratch
+from bactrian.engines.numba.tables import Limits, Passing, Scratch, new_scratch
 from bactrian.engines.numba.vectors import States, count, largest, place, size_of, smallest, spread
 
 #: What a change from or to impossible counts as, in nats.
@@ -163,7 +163,7 @@ class Star(NamedTuple):
 
 
 @inner(forceinline=True)
-def _change_of_link(part: Part, incoming: Floats, link: int, damping: float, commit: bool) -> float:
+def _change_of_link(part: Passing, incoming: Floats, link: int, damping: float, commit: bool) -> float:
     """See :func:`_update`."""
     layout, multipliers, log_hub = part.layout, part.multipliers, part.beliefs.hub_log
     offset, start = layout.link_offset[link], layout.hub_offset[layout.link_hub[link]]
@@ -193,7 +193,7 @@ def _change_of_link(part: Part, incoming: Floats, link: int, damping: float, com
 
 
 @inner(forceinline=True)
-def _update(part: Part, star: Star, hub: int, commit: bool, steps: Floats, states: States) -> int:
+def _update(part: Passing, star: Star, hub: int, commit: bool, steps: Floats, states: States) -> int:
     """b of a hub and the change of its multipliers, which is made where ``commit``; returns a status.
 
     ``steps`` takes a bound, for each link, of the range of the change of d / kappa before damping.
@@ -219,7 +219,7 @@ def _update(part: Part, star: Star, hub: int, commit: bool, steps: Floats, state
 
 
 @inner()
-def _first_pass(part: Part, star: Star, queue: Queue, instance: int, steps: Floats, states: States) -> int:
+def _first_pass(part: Passing, star: Star, queue: Queue, instance: int, steps: Floats, states: States) -> int:
     """All messages, exact residuals, and a heap of all hubs; returns a status."""
     hub_links = part.layout.hub_links
     base, stop = part.layout.instance_hubs[instance], part.layout.instance_hubs[instance + 1]
@@ -241,7 +241,7 @@ def _first_pass(part: Part, star: Star, queue: Queue, instance: int, steps: Floa
 
 @inner()
 def _run_instance(
-    part: Part, star: Star, queue: Queue, instance: int, tolerance: float, limit: int, steps: Floats, states: States
+    part: Passing, star: Star, queue: Queue, instance: int, tolerance: float, limit: int, steps: Floats, states: States
 ) -> tuple[int, int]:
     """Update the hubs of an instance by priority, to a limit of messages; returns its status and their number."""
     layout, pending, priority, damping = part.layout, queue.pending, queue.priority, star.damping
@@ -286,7 +286,7 @@ def _run_instance(
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def run_residual(
-    part: Part, limits: Limits, kept: ParallelMessages, queue: Queue, progress: SweepProgress, first: int, last: int,
+    part: Passing, limits: Limits, kept: ParallelMessages, queue: Queue, progress: SweepProgress, first: int, last: int,
     states: States,
 ) -> None:  # fmt: skip
     """Update hubs by priority, each running instance up to ``max_sweeps`` messages per link."""
@@ -317,7 +317,7 @@ def run_residual(
                 limit = limits.max_sweeps * n_links - updates
                 status, more = _run_instance(part, star, queue, instance, limits.tolerance, limit, steps, states)
             updates += more
-            if not logs and (status == _OUT_OF_RANGE or not store(part, linear, instance, True, states)):
+            if not logs and (status == _OUT_OF_RANGE or not store_logs(part, linear, instance, True, states)):
                 status, kept.in_use[instance], queue.started[instance] = _OUT_OF_RANGE, False, False
         progress.status[instance] = status
         progress.updates[instance] += updates

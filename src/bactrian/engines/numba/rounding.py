@@ -12,7 +12,7 @@ from bactrian.arrays import Bools, Floats, Ints
 from bactrian.compiling import njit
 
 
-class Rows(NamedTuple):
+class RowsInTables(NamedTuple):
     """Rows, and where they are in tables over some variables, whose cells lie one after the other."""
 
     states: Ints  #: (n, V)
@@ -31,7 +31,7 @@ class TablesAround(NamedTuple):
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def change_states(rows: Rows, around: TablesAround, cardinalities: Ints, order: Ints) -> int:
+def change_states(rows: RowsInTables, around: TablesAround, cardinalities: Ints, order: Ints) -> int:
     """One pass: every state that another would better is changed to the best other; returns how many were."""
     states, cells, excess, allowed = rows
     bounds, table, stride, weight = around
@@ -67,7 +67,7 @@ def change_states(rows: Rows, around: TablesAround, cardinalities: Ints, order: 
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def exchange_states(rows: Rows, around: TablesAround, order: Ints, partners: Ints) -> int:
+def exchange_states(rows: RowsInTables, around: TablesAround, order: Ints, partners: Ints) -> int:
     """One pass over pairs of rows: states of a variable are exchanged where that betters the counts; how many were.
 
     Counts of single variables stay as they are.

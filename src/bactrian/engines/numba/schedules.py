@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from bactrian.arrays import Bools, Floats, Ints
 from bactrian.compiling import inner, njit
-from bactrian.engines.numba.linear import Linear, load, store, update_pairs_together
+from bactrian.engines.numba.linear import Linear, load, store_logs, update_pairs_together
 from bactrian.engines.numba.stars import sweep_hubs, update_hubs_together
-from bactrian.engines.numba.tables import Limits, Part, new_scratch
+from bactrian.engines.numba.tables import Limits, Passing, new_scratch
 from bactrian.engines.numba.vectors import States
 
 RUNNING, CONVERGED, CONTRADICTION = 0, 1, 2
@@ -39,7 +39,7 @@ class SweepProgress(NamedTuple):
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def run_sequential(part: Part, limits: Limits, progress: SweepProgress, first: int, last: int) -> None:
+def run_sequential(part: Passing, limits: Limits, progress: SweepProgress, first: int, last: int) -> None:
     """Sweeps in log space, backward and forward in turn, of each instance of ``first:last`` that is still running.
 
     Those that are ``done`` in linear space are left as they are.
@@ -73,7 +73,7 @@ class ParallelMessages(NamedTuple):
 
 
 @inner(allocates=True)
-def of_instance(part: Part, kept: ParallelMessages, instance: int, widest: int) -> Linear:
+def of_instance(part: Passing, kept: ParallelMessages, instance: int, widest: int) -> Linear:
     """An instance's messages in linear space, with scales of 0; its hubs have at most ``widest`` states."""
     layout = part.layout
     begin, end = layout.instance_hubs[instance], layout.instance_hubs[instance + 1]
@@ -97,8 +97,9 @@ def of_instance(part: Part, kept: ParallelMessages, instance: int, widest: int) 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def run_parallel(
-    part: Part, limits: Limits, kept: ParallelMessages, progress: SweepProgress, first: int, last: int, states: States
-) -> None:
+    part: Passing, limits: Limits, kept: ParallelMessages, progress: SweepProgress, first: int, last: int,
+    states: States,
+) -> None:  # fmt: skip
     """Parallel updates of each instance of ``first:last`` that is still running."""
     scratch = new_scratch(part.layout, first, last)
     for instance in range(first, last):
@@ -118,7 +119,7 @@ def run_parallel(
             residual = update_pairs_together(part, linear, instance, states)
             sweeps += 1
             fast = not math.isnan(residual)
-        if not (fast and store(part, linear, instance, True, states)):
+        if not (fast and store_logs(part, linear, instance, True, states)):
             sweeps, residual = 0, np.inf
             while sweeps < limits.max_sweeps and residual > limits.tolerance and not (sweeps > 0 and progress.late[0]):
                 residual = update_hubs_together(part, instance, damping, kept.incoming, scratch)

@@ -32,7 +32,7 @@ from bactrian.compiling import inner, njit
 from bactrian.engines.numba.arithmetic import LEAST, MOST, RISE, RISING, exp, normalise_logs
 from bactrian.engines.numba.tables import (
     Limits,
-    Part,
+    Passing,
     Scratch,
     clear_counts,
     evaluate_cluster,
@@ -45,7 +45,7 @@ from bactrian.engines.numba.vectors import largest, pair_message, smallest
 
 
 @inner(forceinline=True)
-def incoming_message(part: Part, link: int, scratch: Scratch, out: Floats, start: int) -> None:
+def incoming_message(part: Passing, link: int, scratch: Scratch, out: Floats, start: int) -> None:
     """log m of a link into ``out[start:]``."""
     layout, tables, numbers = part.layout, part.tables, part.numbers
     cluster, partner = layout.link_cluster[link], layout.link_partner[link]
@@ -68,7 +68,7 @@ def incoming_message(part: Part, link: int, scratch: Scratch, out: Floats, start
 
 
 @inner(forceinline=True)
-def log_belief(part: Part, hub: int, incoming: Floats, at: int, out: Floats, to: int) -> bool:
+def log_belief(part: Passing, hub: int, incoming: Floats, at: int, out: Floats, to: int) -> bool:
     """log b of a hub into ``out[to:]`` from its links' messages, in ``incoming[at:]``; False: no state is possible."""
     layout, numbers = part.layout, part.numbers
     start = layout.hub_offset[hub]
@@ -89,7 +89,7 @@ def log_belief(part: Part, hub: int, incoming: Floats, at: int, out: Floats, to:
 
 
 @inner(forceinline=True)
-def update_multipliers(part: Part, hub: int, incoming: Floats, at: int, damping: float, belief: Floats) -> float:
+def update_multipliers(part: Passing, hub: int, incoming: Floats, at: int, damping: float, belief: Floats) -> float:
     """Multipliers of all links of a hub from its log belief and their messages; the largest change of a marginal.
 
     They are 0 where the link's cluster already forbids a state. ``belief`` is scratch.
@@ -124,7 +124,7 @@ def update_multipliers(part: Part, hub: int, incoming: Floats, at: int, damping:
 
 
 @inner()
-def sweep_hubs(part: Part, instance: int, backward: bool, damping: float, scratch: Scratch) -> float:
+def sweep_hubs(part: Passing, instance: int, backward: bool, damping: float, scratch: Scratch) -> float:
     """Star updates of an instance's hubs in turn; returns the largest change of a marginal.
 
     inf where some hub has no possible state.
@@ -146,7 +146,7 @@ def sweep_hubs(part: Part, instance: int, backward: bool, damping: float, scratc
 
 
 @inner()
-def update_hubs_together(part: Part, instance: int, damping: float, incoming: Floats, scratch: Scratch) -> float:
+def update_hubs_together(part: Passing, instance: int, damping: float, incoming: Floats, scratch: Scratch) -> float:
     """Star updates of all hubs of an instance from the same old messages; see :func:`sweep_hubs`.
 
     ``incoming`` takes the messages, by link state.
@@ -164,7 +164,7 @@ def update_hubs_together(part: Part, instance: int, damping: float, incoming: Fl
 
 
 @inner()
-def all_messages(part: Part, instance: int, incoming: Floats, scratch: Scratch) -> None:
+def all_messages(part: Passing, instance: int, incoming: Floats, scratch: Scratch) -> None:
     """log m of every link of an instance, the largest 0: a constant means nothing, but could grow or swing for ever."""
     layout = part.layout
     begin, end = layout.instance_hubs[instance], layout.instance_hubs[instance + 1]
@@ -178,7 +178,7 @@ def all_messages(part: Part, instance: int, incoming: Floats, scratch: Scratch) 
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def evaluate_instances(part: Part, limits: Limits, shared_counts: Floats, first: int, last: int) -> None:
+def evaluate_instances(part: Passing, limits: Limits, shared_counts: Floats, first: int, last: int) -> None:
     """Sweep the multipliers of instances ``first:last`` that are not done, then fill ``beliefs`` and counts.
 
     Sweeps alternate backward and forward over the hubs and stop at the first of the ``limits``. Where clusters need not
@@ -211,7 +211,7 @@ def evaluate_instances(part: Part, limits: Limits, shared_counts: Floats, first:
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def scale_hubs(part: Part, prescribed: Bools, target: Floats, backward: bool, damping: float) -> float:
+def scale_hubs(part: Passing, prescribed: Bools, target: Floats, backward: bool, damping: float) -> float:
     """Star updates of the hubs of one instance in turn, with Bethe's numbers; returns the largest change of a marginal.
 
     With m_l the marginal of link l's cluster on the hub without the link's own multiplier, and all sums over the links

@@ -65,7 +65,7 @@ class Plan(NamedTuple):
     alike: Bools  #: (M,) pairs take no part of hubs' scores and have shared tables: those of a table are all alike
 
 
-class Part(NamedTuple):
+class Passing(NamedTuple):
     """What message passing reads and writes: the arrays of a data set, or of a part of one."""
 
     layout: Layout
@@ -162,7 +162,7 @@ def project_logsumexp(
 
 
 @inner(forceinline=True)
-def evaluate_cluster(part: Part, cluster: int, counts: Floats, weight: float, scores: Floats) -> float:
+def evaluate_cluster(part: Passing, cluster: int, counts: Floats, weight: float, scores: Floats) -> float:
     """log Z of any cluster in log space, with its links' marginals and counts; a marginal of 0 is a forbidden state."""
     layout, beliefs = part.layout, part.beliefs
     size = fill_scores(layout, part.tables, part.numbers, part.multipliers, cluster, -1, scores)
@@ -197,7 +197,7 @@ def clear_counts(layout: Layout, counts: Floats, instance: int) -> None:
 
 
 @inner()
-def evaluate_hubs(part: Part, instance: int, consistent: bool, swept: bool, slack: Floats) -> float:
+def evaluate_hubs(part: Passing, instance: int, consistent: bool, swept: bool, slack: Floats) -> float:
     """Beliefs of an instance's hubs from the multipliers, and their part of D; needs the links' marginals.
 
     A hub with kappa = 0 has no belief of its own: after a sweep it keeps that of its star update, else it takes the

@@ -22,10 +22,10 @@ from bactrian.engines.numba.linear import (
     load,
     new_linear,
     receive_one,
-    store,
+    store_logs,
 )
 from bactrian.engines.numba.pair_evaluation import add_counts, count_hubs, count_pairs
-from bactrian.engines.numba.tables import Limits, Part
+from bactrian.engines.numba.tables import Limits, Passing
 from bactrian.engines.numba.vectors import (
     States,
     copy_scaled,
@@ -40,7 +40,7 @@ from bactrian.engines.numba.vectors import (
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def evaluate_trees(
-    part: Part, limits: Limits, counts: Floats, selected: Bools, first: int, last: int, states: States
+    part: Passing, limits: Limits, counts: Floats, selected: Bools, first: int, last: int, states: States
 ) -> None:
     """What :func:`.pair_evaluation.evaluate_pairs` does, for ``selected`` trees and whatever the multipliers are."""
     linear, done = new_linear(part, first, last, True), part.beliefs.done
@@ -52,7 +52,7 @@ def evaluate_trees(
 
 
 @inner(fastmath=CAREFUL)
-def _evaluate_tree(part: Part, limits: Limits, linear: Linear, instance: int, outer: Floats, states: States) -> bool:
+def _evaluate_tree(part: Passing, limits: Limits, linear: Linear, instance: int, outer: Floats, states: States) -> bool:
     """See :func:`evaluate_trees`; False, and nothing counted, where log space is needed."""
     layout, beliefs, hub_links, totals = part.layout, part.beliefs, part.layout.hub_links, linear.spare
     if not load(part, linear, instance, True, states):
@@ -63,7 +63,7 @@ def _evaluate_tree(part: Part, limits: Limits, linear: Linear, instance: int, ou
     violation = 0.0
     for backward in (True, False):
         violation = _pass(part, linear, instance, backward, states)
-    if np.isnan(end_sweep(linear)) or not store(part, linear, instance, limits.logs, states):
+    if np.isnan(end_sweep(linear)) or not store_logs(part, linear, instance, limits.logs, states):
         return False
     count_hubs(part, linear, instance, states)
     count_pairs(part, linear, instance, outer, states)
@@ -75,7 +75,7 @@ def _evaluate_tree(part: Part, limits: Limits, linear: Linear, instance: int, ou
 
 
 @inner()
-def _pass(part: Part, linear: Linear, instance: int, backward: bool, states: States) -> float:
+def _pass(part: Passing, linear: Linear, instance: int, backward: bool, states: States) -> float:
     """One of the two passes; the largest part by which a t_v is now another than that of the pass before."""
     layout, leads, totals = part.layout, part.plan.link_leads, linear.spare
     hub_links, link_offset = layout.hub_links, layout.link_offset

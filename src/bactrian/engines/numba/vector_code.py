@@ -103,7 +103,7 @@ class VectorBuilder:
         return self._call("vector.reduce.fmin", DOUBLE, [a], ("nnan", "nsz"))
 
 
-Block = Callable[[VectorBuilder, Any], Any]
+BlockCode = Callable[[VectorBuilder, Any], Any]
 
 
 class Op:
@@ -140,7 +140,7 @@ class Op:
         self.builder.store(value, place)
         return place
 
-    def blocks(self, body: Block, widths: tuple[int, ...] = _WIDTHS, argument: int = -1) -> None:
+    def blocks(self, body: BlockCode, widths: tuple[int, ...] = _WIDTHS, argument: int = -1) -> None:
         """``body`` of vectors that cover n entries, and of the offset of each."""
         kind = self.signature.args[argument]
         if isinstance(kind, types.BaseTuple):
@@ -167,7 +167,7 @@ class Op:
         """An index that is an argument, and more."""
         return self.builder.add(self.args[argument], offset)
 
-    def reduce(self, how: str, start: float, body: Block, argument: int = -1) -> Any:
+    def reduce(self, how: str, start: float, body: BlockCode, argument: int = -1) -> Any:
         """The ``total``, ``largest`` or ``smallest`` of all entries of the vectors that ``body`` gives."""
         kind = self.signature.args[argument]
         if isinstance(kind, types.BaseTuple):

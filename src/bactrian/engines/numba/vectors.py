@@ -27,7 +27,7 @@ from bactrian.engines.numba.vector_code import BYTES, DOUBLE, INDEX, MATRIX_WIDT
 #: Its length is the number of states of all hubs; empty where they differ.
 States = tuple[int, ...]
 #: An integer, or a tuple that is as long.
-Number = Any
+Length = Any
 
 
 def _entry(context: Any, builder: Any, signature: Any, args: Any, more: int) -> Any:
@@ -71,22 +71,22 @@ def count(_: Any, n: Any) -> Any:
     return types.int64(n), generate
 
 
-def _size(n: Number) -> int:
+def _size(n: Length) -> int:
     return len(n) if isinstance(n, tuple) else int(n)
 
 
-def _part(array: Floats, start: int, n: Number) -> Floats:
+def _part(array: Floats, start: int, n: Length) -> Floats:
     return array[start : start + _size(n)]
 
 
-def _matrix(array: Floats, start: int, m: Number, n: Number) -> Floats:
+def _matrix(array: Floats, start: int, m: Length, n: Length) -> Floats:
     return array[start : start + _size(m) * _size(n)].reshape(_size(m), _size(n))
 
 
-Place = tuple[int | str, Any]
+Operand = tuple[int | str, Any]
 
 
-def _vector_matrix(op: Op, matrix: Place, source: Place, target: Place) -> None:
+def _vector_matrix(op: Op, matrix: Operand, source: Operand, target: Operand) -> None:
     """target = source @ matrix, for arrays and places in them; the last arguments are the matrix's size, m and n."""
     columns = op.n()
 
@@ -104,7 +104,7 @@ def _vector_matrix(op: Op, matrix: Place, source: Place, target: Place) -> None:
     op.blocks(block, MATRIX_WIDTHS)
 
 
-def _matrix_vector(op: Op, matrix: Place, source: Place, target: Place) -> None:
+def _matrix_vector(op: Op, matrix: Operand, source: Operand, target: Operand) -> None:
     """target = matrix @ source, for a matrix of n rows and m columns."""
 
     def row(r: Any) -> None:
@@ -134,7 +134,7 @@ def _pair_message(op: Op) -> None:
 
 @vectorised(_pair_message)
 def pair_message(
-    matrix: Floats, start: int, axis: int, source: Floats, at: int, target: Floats, to: int, m: Number, n: Number
+    matrix: Floats, start: int, axis: int, source: Floats, at: int, target: Floats, to: int, m: Length, n: Length
 ) -> None:
     """m = E'u: target[to:] from source[at:]; E begins at ``start`` and is (m, n) for ``axis`` 1, (n, m) for 0."""
     table = _matrix(matrix, start, m, n) if axis == 1 else _matrix(matrix, start, n, m).T
@@ -159,7 +159,7 @@ def _receive(op: Op) -> None:
 
 
 @vectorised(_receive)
-def receive(work: Any, start: int, axis: int, at: int, to: int, m: Number, n: Number) -> None:
+def receive(work: Any, start: int, axis: int, at: int, to: int, m: Length, n: Length) -> None:
     """work.product[to:] = E'u, from work.message[at:]; see :class:`.linear.Linear`.
 
     E begins at ``start`` of ``entries``: (m, n) for ``axis`` 1, (n, m) for 0. Where K is known ``transposed`` has E's
@@ -191,7 +191,7 @@ def _multiply_messages(op: Op) -> None:
 
 
 @vectorised(_multiply_messages)
-def multiply_messages(work: Any, to: int, of: int, degree: int, n: Number) -> None:
+def multiply_messages(work: Any, to: int, of: int, degree: int, n: Length) -> None:
     """work.belief[to:] = psi[to:] times the ``degree`` messages in product[of:].
 
     Messages, and the product of each with those before it, widen ``low`` and ``high``.
@@ -231,7 +231,7 @@ def _divide_messages(op: Op) -> None:
 
 
 @vectorised(_divide_messages)
-def divide_messages(work: Any, at: int, of: int, to: int, degree: int, n: Number) -> None:
+def divide_messages(work: Any, at: int, of: int, to: int, degree: int, n: Length) -> None:
     """u = b / m for ``degree`` links: work.message[at:] = belief[to:] / product[of:] each.
 
     Entry by entry ``change`` is raised to the change of the marginal, which was message * product, normalised, and
@@ -264,7 +264,7 @@ def _spread(op: Op) -> Any:
 
 
 @vectorised(_spread)
-def spread(work: Any, at: int, to: int, commit: bool, n: Number) -> float:
+def spread(work: Any, at: int, to: int, commit: bool, n: Length) -> float:
     """max / min of q / work.message[at:], where q = belief[to:] / product[at:]; with ``commit`` message[at:] = q."""
     new = _part(work.belief, to, n) / _part(work.product, at, n)
     ratio = new / _part(work.message, at, n)
@@ -274,13 +274,13 @@ def spread(work: Any, at: int, to: int, commit: bool, n: Number) -> float:
 
 
 @vectorised(lambda op: op.blocks(lambda b, i: b.store(b.times(b.load(0, i), b.load(2, i)), 0, i)))
-def multiply_by(target: Floats, to: int, source: Floats, at: int, n: Number) -> None:
+def multiply_by(target: Floats, to: int, source: Floats, at: int, n: Length) -> None:
     """target[to:] *= source[at:]."""
     _part(target, to, n)[:] *= _part(source, at, n)
 
 
 @vectorised(lambda op: op.blocks(lambda b, i: b.store(b.over(b.load(2, i), b.load(4, i)), 0, i)))
-def divide(target: Floats, to: int, source: Floats, at: int, divisor: Floats, of: int, n: Number) -> None:
+def divide(target: Floats, to: int, source: Floats, at: int, divisor: Floats, of: int, n: Length) -> None:
     """target[to:] = source[at:] / divisor[of:]."""
     _part(target, to, n)[:] = _part(source, at, n) / _part(divisor, of, n)
 
@@ -292,7 +292,7 @@ def _widen(b: VectorBuilder, offset: Any) -> None:
 
 
 @vectorised(lambda op: op.blocks(_widen))
-def widen(low: Floats, low_at: int, high: Floats, high_at: int, source: Floats, at: int, n: Number) -> None:
+def widen(low: Floats, low_at: int, high: Floats, high_at: int, source: Floats, at: int, n: Length) -> None:
     """low[low_at:] = min(low, source[at:]) and high[high_at:] = max(high, source[at:]), entry by entry."""
     value, least, most = _part(source, at, n), _part(low, low_at, n), _part(high, high_at, n)
     np.copyto(least, value, where=value < least)
@@ -300,13 +300,13 @@ def widen(low: Floats, low_at: int, high: Floats, high_at: int, source: Floats, 
 
 
 @vectorised(lambda op: op.reduce("smallest", math.inf, lambda b, i: b.load(0, i)))
-def smallest(source: Floats, at: int, n: Number) -> float:
+def smallest(source: Floats, at: int, n: Length) -> float:
     """min(source[at:])."""
     return float(_part(source, at, n).min())
 
 
 @vectorised(lambda op: op.reduce("largest", -math.inf, lambda b, i: b.load(0, i)))
-def largest(source: Floats, at: int, n: Number) -> float:
+def largest(source: Floats, at: int, n: Length) -> float:
     """max(source[at:])."""
     return float(_part(source, at, n).max())
 
@@ -319,7 +319,7 @@ def _normalise(op: Op) -> Any:
 
 
 @vectorised(_normalise)
-def normalise(target: Floats, to: int, n: Number) -> float:
+def normalise(target: Floats, to: int, n: Length) -> float:
     """target[to:] /= its sum; returns the sum."""
     total = _part(target, to, n).sum()
     _part(target, to, n)[:] /= total
@@ -327,13 +327,13 @@ def normalise(target: Floats, to: int, n: Number) -> float:
 
 
 @vectorised(lambda op: op.reduce("largest", 0.0, lambda b, i: b.absolute(b.minus(b.load(0, i), b.load(2, i)))))
-def distance(left: Floats, at: int, right: Floats, of: int, n: Number) -> float:
+def distance(left: Floats, at: int, right: Floats, of: int, n: Length) -> float:
     """max |left[at:] - right[of:]|."""
     return float(np.abs(_part(left, at, n) - _part(right, of, n)).max())
 
 
 @vectorised(lambda op: op.blocks(lambda b, i: b.store(b.times(b.splat(op.args[4]), b.load(2, i)), 0, i)))
-def copy_scaled(target: Floats, to: int, source: Floats, at: int, factor: float, n: Number) -> None:
+def copy_scaled(target: Floats, to: int, source: Floats, at: int, factor: float, n: Length) -> None:
     """target[to:] = factor * source[at:]."""
     _part(target, to, n)[:] = factor * _part(source, at, n)
 
@@ -347,13 +347,13 @@ def _add_scaled(op: Op) -> None:
 
 
 @vectorised(_add_scaled)
-def add_scaled(target: Floats, to: int, source: Floats, at: int, factor: float, n: Number) -> None:
+def add_scaled(target: Floats, to: int, source: Floats, at: int, factor: float, n: Length) -> None:
     """target[to:] += factor * source[at:]."""
     _part(target, to, n)[:] += factor * _part(source, at, n)
 
 
 @vectorised(lambda op: op.blocks(lambda b, i: b.store(b.plus(b.load(2, i), b.splat(op.args[4])), 0, i)))
-def shift_by(target: Floats, to: int, source: Floats, at: int, number: float, n: Number) -> None:
+def shift_by(target: Floats, to: int, source: Floats, at: int, number: float, n: Length) -> None:
     """target[to:] = source[at:] + number."""
     _part(target, to, n)[:] = _part(source, at, n) + number
 
@@ -375,7 +375,7 @@ def _add_outer(op: Op) -> None:
 
 @vectorised(_add_outer)
 def add_outer(
-    counts: Floats, start: int, rows: Floats, at: int, columns: Floats, of: int, weight: float, m: Number, n: Number
+    counts: Floats, start: int, rows: Floats, at: int, columns: Floats, of: int, weight: float, m: Length, n: Length
 ) -> None:
     """counts[start:] += weight * outer(rows[at:], columns[of:]), (m, n)."""
     _matrix(counts, start, m, n)[:] += weight * np.outer(_part(rows, at, m), _part(columns, of, n))
@@ -400,13 +400,13 @@ def _add_rows(op: Op) -> None:
 
 @vectorised(_add_rows)
 def add_rows(
-    target: Floats, to: int, source: Floats, index: Any, value: Floats, first: int, last: int, n: Number
+    target: Floats, to: int, source: Floats, index: Any, value: Floats, first: int, last: int, n: Length
 ) -> None:
     """target[to:] = sum over p from ``first`` to ``last`` of value[p] * source[index[p] * n:], kept in registers."""
     _part(target, to, n)[:] = value[first:last] @ source.reshape(-1, _size(n))[index[first:last]]
 
 
 @vectorised(lambda op: op.blocks(lambda b, i: b.store(b.splat(op.args[2]), 0, i)))
-def fill(target: Floats, to: int, number: float, n: Number) -> None:
+def fill(target: Floats, to: int, number: float, n: Length) -> None:
     """target[to:] = number."""
     _part(target, to, n)[:] = number
