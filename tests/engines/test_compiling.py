@@ -12,7 +12,7 @@ import pytest
 
 from bactrian import compiling
 from bactrian.engines.numba.names import fill_slots, find_names
-from bactrian.engines.numba.orders import sweep_order
+from bactrian.engines.numba.orders import stable_order, sweep_order
 from bactrian.graphs.elimination import junction_tree
 
 #: As for a user who may write neither beside the sources nor to a home: of Numba's places a named folder is left.
@@ -279,6 +279,7 @@ def test_setup_as_python_does_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
             bounds = np.searchsorted(ends[links], np.arange(n + 1))
             order = sweep_order(np.array([0, n]), bounds, links // 2, ends[links], pairs, np.argsort(links))
             results.append([part.tolist() for part in order])
+            results.append(stable_order(ends, n).tolist())
         names = [f"name {k}" for k in range(40)]
         text, wanted = (
             np.frombuffer("".join(f"{name}\0" for name in some).encode(), np.uint8) for some in (names, names[::-3])

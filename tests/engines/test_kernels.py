@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from itertools import pairwise
 from typing import Any
 
+import networkx as nx
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -28,6 +30,7 @@ from bactrian.camel.prior import Prior
 from bactrian.camel.profiled import ProfiledObjective
 from bactrian.engines.numba.arithmetic import exp, logsumexp
 from bactrian.engines.numba.linear import Linear, believe
+from bactrian.engines.numba.orders import stable_order
 from bactrian.engines.numba.sparse import rows_times_weights
 from bactrian.engines.numba.threads import Workers, balanced_blocks, blocks_of_rows
 from bactrian.graphs.packing import pack, projection_map
@@ -636,6 +639,37 @@ def test_loops_keep_the_order_given() -> None:
     layout = pack([bt.Instance(model, [0] * 4) for model in models]).layout
     assert layout.instance_is_tree.tolist() == [False, True]
     assert layout.hub_order.tolist() == [0, 1, 2, 3, 4, 7, 5, 6]
+
+
+def test_forests_among_loops_are_found_and_ordered_from_their_roots() -> None:
+    rng = np.random.default_rng(4)
+    models, trees = [], []
+    for n in rng.integers(1, 12, 60).tolist():
+        graph = nx.gnm_random_graph(n, int(rng.integers(0, n + 1)), seed=int(rng.integers(1 << 30)))
+        trees.append(nx.is_forest(graph))
+        edges = np.array([rng.permutation(edge) for edge in graph.edges], dtype=np.int64).reshape(-1, 2)
+        models.append((n, edges))
+    first = np.concatenate([[0], np.cumsum([n for n, _ in models])])
+    edges = np.concatenate([start + pairs for start, (_, pairs) in zip(first, models, strict=False)])
+    data = bt.GraphData(np.ones((first[-1], 1)), edges, n_labels=2, node_counts=np.diff(first))
+    layout = pack(data, need_labels=False).layout
+    assert layout.instance_is_tree.tolist() == trees
+    assert 10 < sum(trees) < 50
+    for graph, (start, stop) in enumerate(pairwise(first.tolist())):
+        order = layout.hub_order[start:stop].tolist()
+        assert sorted(order) == list(range(start, stop))
+        if trees[graph]:  # every node but a root has one neighbour before it
+            earlier = [
+                sum(1 for e in edges.tolist() if v in e and sum(e) - v in order[:k]) for k, v in enumerate(order)
+            ]
+            assert max(earlier) <= 1
+
+
+def test_stable_order_is_that_of_numpy() -> None:
+    rng = np.random.default_rng(0)
+    for n_keys, n in ((1, 0), (1, 5), (7, 100), (1000, 50), (300, 40_000)):
+        keys = rng.integers(0, n_keys, n)
+        assert np.array_equal(stable_order(keys, n_keys), np.argsort(keys, kind="stable"))
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from bactrian.arrays import Bools, Floats, Ints
 from bactrian.engines.numba.layout import Layout, pair_links
-from bactrian.engines.numba.orders import sweep_order
+from bactrian.engines.numba.orders import stable_order, sweep_order
 from bactrian.graphs.graph import ClusterGraph
 from bactrian.graphs.graph_data import GraphData
 from bactrian.graphs.loglinear import ClusterTables, Instance, LogLinearModel, Moments, Samples
@@ -33,13 +33,16 @@ _WORTH_A_PRODUCT = 64
 
 
 def pack(data: Any, *, need_labels: bool = True) -> PackedData:
-    """Pack anything that ``learn`` accepts, or raise an error that says what is wrong."""
+    """Pack anything that ``learn`` accepts, or raise an error that says what is wrong.
+
+    Without ``need_labels`` those of a GraphData are left alone: counting them takes longer than all else.
+    """
     if isinstance(data, PackedData):
         return data
     if isinstance(data, GraphData):
         if need_labels and data.labels is None:
             raise ValueError("the GraphData has no labels; learning needs labels=")
-        return pack_graph_data(data)
+        return pack_graph_data(data, data.labels if need_labels else None)
     if isinstance(data, Samples):
         return _pack_samples(data)
     if isinstance(data, Moments):
@@ -505,11 +508,11 @@ class GraphViews(InstanceViews):
         )
 
 
-def pack_graph_data(data: GraphData) -> PackedData:
-    """Pack labelled graphs: nodes are hubs, edges clusters of pairs."""
+def pack_graph_data(data: GraphData, labels: Ints | None) -> PackedData:
+    """Pack graphs: nodes are hubs, edges clusters of pairs."""
     n_labels, n_nodes, n_edges = data.n_labels, data.n_nodes, data.edges.shape[0]
     ends = data.edges.ravel()
-    by_hub = np.argsort(ends, kind="stable")
+    by_hub = stable_order(ends, n_nodes)
     link_of_end = np.empty_like(by_hub)
     link_of_end[by_hub] = np.arange(by_hub.size)
     hub_links = pointer(np.bincount(ends, minlength=n_nodes))
@@ -565,9 +568,9 @@ def pack_graph_data(data: GraphData) -> PackedData:
         empirical=None,
         hub_truth=None,
     )
-    if data.labels is None:
+    if labels is None:
         return packed
-    sizes, labels = np.diff(data.node_pointer), data.labels
+    sizes = np.diff(data.node_pointer)
     if (labels < 0).any():
         n_seen = np.diff(pointer((labels >= 0).astype(np.int64))[data.node_pointer])
         packed = replace(packed, weights=np.where((n_seen > 0) | (sizes == 0), data.weights, 0.0))

@@ -1,4 +1,4 @@
-"""Orders and subsets of packed graphs: of hubs for message passing, colours of nodes, and random acyclic subsets."""
+"""Orders and subsets of packed graphs: by keys, of hubs for message passing, colours of nodes, and acyclic subsets."""
 
 from __future__ import annotations
 
@@ -25,43 +25,57 @@ def sweep_order(
     """
     n_instances = instance_hubs.size - 1
     order = np.empty(hub_links.size - 1, dtype=np.int64)
-    is_tree = np.empty(n_instances, dtype=np.bool_)
+    is_tree = np.ones(n_instances, dtype=np.bool_)
     seen_hub = np.zeros(order.size, dtype=np.bool_)
     seen_cluster = np.zeros(cluster_links.size - 1, dtype=np.bool_)
     for instance in range(n_instances):
         first, last = instance_hubs[instance], instance_hubs[instance + 1]
-        links = hub_links[last] - hub_links[first]
-        filled = first
-        head = first
-        nodes = last - first
-        components = 0
-        for root in range(first, last if links <= nodes + seen_cluster.size else first):  # more links: no forest
-            if seen_hub[root]:
-                continue
-            components += 1
-            seen_hub[root] = True
-            order[filled] = root
-            filled += 1
-            while head < filled:
-                hub = order[head]
-                head += 1
-                for link in range(hub_links[hub], hub_links[hub + 1]):
-                    cluster = link_cluster[link]
-                    if seen_cluster[cluster]:
+        filled = head = first
+        root = first
+        while is_tree[instance] and head < last:
+            if head == filled:  # a new component
+                while seen_hub[root]:
+                    root += 1
+                seen_hub[root] = True
+                order[filled] = root
+                filled += 1
+            hub = order[head]
+            head += 1
+            for link in range(hub_links[hub], hub_links[hub + 1]):
+                cluster = link_cluster[link]
+                if seen_cluster[cluster]:
+                    continue
+                seen_cluster[cluster] = True
+                for position in range(cluster_links[cluster], cluster_links[cluster + 1]):
+                    other = link_hub[cluster_link[position]]
+                    if cluster_link[position] == link:
                         continue
-                    seen_cluster[cluster] = True
-                    nodes += 1
-                    for position in range(cluster_links[cluster], cluster_links[cluster + 1]):
-                        other = link_hub[cluster_link[position]]
-                        if not seen_hub[other]:
-                            seen_hub[other] = True
-                            order[filled] = other
-                            filled += 1
-        is_tree[instance] = links == nodes - components
+                    if seen_hub[other]:  # by another way: a cycle
+                        is_tree[instance] = False
+                        break
+                    seen_hub[other] = True
+                    order[filled] = other
+                    filled += 1
         if not is_tree[instance]:
             for hub in range(first, last):
                 order[hub] = hub
     return order, is_tree
+
+
+@setup
+def stable_order(keys: Ints, n_keys: int) -> Ints:
+    """``np.argsort(keys, kind="stable")`` of numbers from 0 to ``n_keys`` - 1, counted instead of compared."""
+    place = np.zeros(n_keys + 1, dtype=np.int64)
+    for key in keys:
+        place[key + 1] += 1
+    for key in range(n_keys):
+        place[key + 1] += place[key]
+    order = np.empty(keys.size, dtype=np.int64)
+    for item in range(keys.size):
+        key = keys[item]
+        order[place[key]] = item
+        place[key] += 1
+    return order
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

@@ -96,7 +96,7 @@ def infer(
     if array.shape != (data.n_weights,) or not np.isfinite(array).all():
         raise ValueError(f"weights must be {data.n_weights} finite numbers, found shape {array.shape}")
     place, precision = checked_device(device), checked_dtype(dtype)
-    graphs = DeviceGraphs(data, place, precision, checked_chunk(chunk))
+    graphs = DeviceGraphs(data, place, precision, checked_chunk(chunk), need_labels=False)
     with torch.no_grad(), explain_memory(place, graphs.needed):
         parts = graphs.parts(carve(graphs.packed, METHODS[method]).whole)
         on_device = torch.from_numpy(array).to(place)

@@ -24,6 +24,7 @@ from bactrian.camel.entropy import Carving
 from bactrian.camel.parts import AddTerms, Carve, Hubs, Storage, Summary, Vectors, store
 from bactrian.camel.prior import Prior
 from bactrian.camel.schedule import SCHEDULE
+from bactrian.engines.numba.orders import stable_order
 from bactrian.engines.numba.threads import Deadline, Workers
 from bactrian.engines.torch.device import Needed, state_bytes
 from bactrian.engines.torch.kernels import SparseProduct, block_outer_product
@@ -246,7 +247,7 @@ class Piece:
         """(2E,) number inside of the links in the order of the packed data: sorted by node, then by edge."""
         of_end = torch.empty(self._ends.size, dtype=torch.int64)
         of_end.view(-1, 2)[self.structure.edges.cpu()] = self.structure.links.cpu()
-        return of_end[torch.from_numpy(np.argsort(self._ends, kind="stable"))]
+        return of_end[torch.from_numpy(stable_order(self._ends - self.nodes.start, self.nodes.stop - self.nodes.start))]
 
 
 class DeviceGraphs:
@@ -254,8 +255,16 @@ class DeviceGraphs:
 
     in_memory: ClassVar[bool] = False
 
-    def __init__(self, data: GraphData, device: torch.device, dtype: torch.dtype, chunk: int | None = None) -> None:
-        self.packed = pack(data, need_labels=False)
+    def __init__(
+        self,
+        data: GraphData,
+        device: torch.device,
+        dtype: torch.dtype,
+        chunk: int | None = None,
+        *,
+        need_labels: bool = True,
+    ) -> None:
+        self.packed = pack(data, need_labels=need_labels)
         self.n_weights, self.total_weight = self.packed.n_weights, self.packed.total_weight
         self.n_labels, self.first_edge = data.n_labels, data.node_factors == "first-edge"
         self.device, self.dtype = device, dtype

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from bactrian.arrays import Floats, Ints
-from bactrian.engines.numba.orders import greedy_colours
+from bactrian.engines.numba.orders import greedy_colours, stable_order
 from bactrian.graphs.ragged import pointer
 
 
@@ -97,19 +97,19 @@ def build_structure(
     n_nodes = int(node_counts.sum())
     ends = edges.ravel()
     node_links = pointer(np.bincount(ends, minlength=n_nodes))
-    by_node = np.argsort(ends, kind="stable")
+    by_node = stable_order(ends, n_nodes)
     colours = greedy_colours(node_links, ends[by_node ^ 1])
-    nodes = np.argsort(colours, kind="stable")
+    nodes = stable_order(colours, n_nodes)
     inside = np.empty_like(nodes)
     inside[nodes] = np.arange(n_nodes)
     # Ends are numbered 2 e + axis, links in the order of their nodes inside.
-    order = np.argsort(inside[ends], kind="stable")
+    order = stable_order(inside[ends], n_nodes)
     link_of_end = np.empty_like(order)
     link_of_end[order] = np.arange(order.size)
     degree = np.diff(node_links)[nodes]
     link_pointer = pointer(degree)
     colour_nodes = pointer(np.bincount(colours))
-    edge_order = np.argsort(edge_types, kind="stable")
+    edge_order = stable_order(edge_types, n_types)
     graph = np.repeat(np.arange(node_counts.size), node_counts)
     edge_graph = graph[edges[edge_order, 0]]
     return Structure(
