@@ -29,7 +29,7 @@ from bactrian.experiments.table3.corel import (
     read_corel,
     score_split,
 )
-from bactrian.experiments.table3.learners import ROW, ROWS, Fitted, Limits, TableRow, fit, marginals
+from bactrian.experiments.table3.learners import ROW, ROWS, Budget, Fitted, TableRow, fit, marginals
 from bactrian.graphs.graph_data import GraphData
 
 #: Tolerances on the change of beliefs, loosest first, among which the first with a small enough belief error is taken.
@@ -42,7 +42,7 @@ def node_beliefs(fitted: Fitted) -> np.ndarray:
     return np.array([table for tables in fitted.solution.beliefs for table in tables if table.ndim == 1])
 
 
-def loose_cccp(data: GraphData, limits: Limits, prior: float | None, tight: np.ndarray) -> tuple[Fitted, float, float]:
+def loose_cccp(data: GraphData, limits: Budget, prior: float | None, tight: np.ndarray) -> tuple[Fitted, float, float]:
     """CCCP at the loosest tolerance with a small enough belief error: the run, its error and tolerance."""
     for tolerance in LOOSE:
         fitted = fit(ROW["CCCP"], data, replace(limits, tolerance=tolerance), prior_variance=prior)
@@ -63,7 +63,7 @@ def show(name: str, fitted: Fitted, base: Fitted, note: str = "") -> None:
     )
 
 
-def speed(scored: ScoredSplit, limits: Limits, prior: float | None, fold: str) -> None:
+def speed(scored: ScoredSplit, limits: Budget, prior: float | None, fold: str) -> None:
     data = scored.training_graphs(fold, has_prior=prior is not None)
     few = replace(limits, max_iterations=2, max_relinearisations=1)
     for row in ROWS:  # compile
@@ -87,7 +87,7 @@ def speed(scored: ScoredSplit, limits: Limits, prior: float | None, fold: str) -
         show(name, fit(ROW[name], data, limits, prior_variance=prior, start=start), base)
 
 
-def accuracy(row: TableRow, scored: ScoredSplit, limits: Limits, prior: float | None, fold: str) -> list[float]:
+def accuracy(row: TableRow, scored: ScoredSplit, limits: Budget, prior: float | None, fold: str) -> list[float]:
     """Superpixel accuracy in test images with residual belief propagation and with matched inference."""
     options: dict[str, Any] = {"edges": row.edges, "has_prior": prior is not None}
     fitted = fit(row, scored.training_graphs(fold, **options), limits, prior_variance=prior)
@@ -96,7 +96,7 @@ def accuracy(row: TableRow, scored: ScoredSplit, limits: Limits, prior: float | 
     return [100.0 * float((one.argmax(axis=1) == test.labels).mean()) for one in found]
 
 
-def variants(corel: CorelImages, settings: ScoreSettings, cache: ArrayCache, limits: Limits, n_splits: int) -> None:
+def variants(corel: CorelImages, settings: ScoreSettings, cache: ArrayCache, limits: Budget, n_splits: int) -> None:
     """Mean accuracy over the splits of every kind of score, in-fold and out-of-fold, with priors and edge features."""
     splits = draw_splits(len(corel.images))[:n_splits]
     for kind in KINDS:
@@ -125,7 +125,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int)
     options = parser.parse_args()
     corel, cache = read_corel(corel_folder(options.data)), ArrayCache(options.cache)
-    limits = Limits(tolerance=options.tolerance, max_seconds=options.seconds, n_threads=options.threads)
+    limits = Budget(tolerance=options.tolerance, max_seconds=options.seconds, n_threads=options.threads)
     if options.part == "variants":
         variants(corel, ScoreSettings(), cache, limits, options.splits)
         return

@@ -35,7 +35,7 @@ from bactrian.camel.entropy import carve
 from bactrian.camel.prior import Prior
 from bactrian.engines.numba.threads import Workers
 from bactrian.graphs.packing import pack
-from bactrian.parallel import Alone, Message, Signals, largest
+from bactrian.parallel import Alone, Message, Signals, largest_anywhere
 from problems import cpu_name, superpixel_like
 
 NODES = 300
@@ -91,7 +91,7 @@ class Apart:
         before, begun = self.seconds, time.process_time()
         function()
         own = time.process_time() - begun - (self.seconds - before)
-        return largest(self.inside, own)[0]
+        return largest_anywhere(self.inside, own)[0]
 
 
 def own_graphs(n_graphs: int, rank: int, size: int) -> bt.GraphData:

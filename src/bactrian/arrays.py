@@ -12,6 +12,8 @@ from bactrian.errors import ArgumentError, ArgumentTypeError
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
+#: By their names in a file.
+Arrays = dict[str, NDArray[Any]]
 
 
 def rectangular(values: object, name: str) -> NDArray[Any]:

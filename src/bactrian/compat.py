@@ -20,7 +20,7 @@ from sklearn.metrics import precision_recall_fscore_support
 
 from bactrian.arrays import Ints
 from bactrian.errors import check_flag, check_number, warn
-from bactrian.estimators.encoding import Rows
+from bactrian.estimators.encoding import FeatureRows
 from bactrian.estimators.labels import Labels, listed_labels
 from bactrian.estimators.sequence_base import EdgesGiven, SequenceEdges
 from bactrian.estimators.sequences import LinearChainCRF
@@ -197,11 +197,11 @@ class CRF(LinearChainCRF):
             self.save(self.model_filename)
         return self
 
-    def _active(self, rows: dict[str, Rows], edges: SequenceEdges, labels: Labels, codes: Ints) -> Any:
+    def _active(self, rows: dict[str, FeatureRows], edges: SequenceEdges, labels: Labels, codes: Ints) -> Any:
         """Weights that CRFsuite would have: it counts values, signs and all, and features of value 0 are there."""
         data = self._graphs(rows, edges, labels, labels=codes)
         totals = pack(data).empirical
-        ones = {name: Rows(_ones(part.inputs), part.lengths) for name, part in rows.items()}
+        ones = {name: FeatureRows(_ones(part.inputs), part.lengths) for name, part in rows.items()}
         counts = pack(self._graphs(ones, edges, labels, labels=codes)).empirical
         assert totals is not None
         assert counts is not None

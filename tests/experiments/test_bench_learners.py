@@ -13,7 +13,7 @@ from bactrian.experiments.bench.learners import METRICS, BenchSettings, bench_le
 from bactrian.experiments.bench.random_fields import FieldSize, random_field
 from bactrian.experiments.bench.rank_argument import rank_reading, run_rank
 from bactrian.experiments.bench.speed import run_speed, summarise_speed
-from bactrian.experiments.bench.summary import summarise
+from bactrian.experiments.bench.summary import summarise_learners
 from bactrian.learners.learn import METHODS
 
 TINY = BenchSettings(sizes=("2x2:3", "K4"), strengths=(0.25,), n_seeds=2, n_samples=300)
@@ -32,7 +32,7 @@ def test_every_learner_is_there(rows):
 
 
 def test_exact_likelihood_is_best_up_to_noise(rows):
-    loss = {s.learner: s.mean["loss"] for s in summarise(rows) if s.n_runs and s.prior}
+    loss = {s.learner: s.mean["loss"] for s in summarise_learners(rows) if s.n_runs and s.prior}
     assert loss.pop("exact") == 0.0
     assert min(loss.values()) > -0.02
     assert loss["cccp"] < 0.05
@@ -40,7 +40,7 @@ def test_exact_likelihood_is_best_up_to_noise(rows):
 
 
 def test_numbers_agree_with_what_is_known(rows):
-    by_learner = {s.learner: s for s in summarise(rows)}
+    by_learner = {s.learner: s for s in summarise_learners(rows)}
     assert by_learner["exact"].mean["error_to_weights"] < 1e-6
     assert by_learner["exact"].mean["weight_error"] == 0.0
     assert 0.0 < by_learner["exact"].mean["error_to_truth"] < 0.1
@@ -57,7 +57,7 @@ def test_refusals_are_reported_with_their_reason(rows, monkeypatch):
     monkeypatch.setitem(METHODS, "dromedary", _Refuses())
     refused = [row for row in run_learners(_one_field()) if row.learner == "dromedary"]
     assert {row.status for row in refused} == {"refused: one hump only"}
-    (summary,) = summarise(refused)
+    (summary,) = summarise_learners(refused)
     assert (summary.n_runs, summary.n_refused, summary.ending) == (0, 2, "refused: one hump only")
 
 
@@ -65,7 +65,7 @@ def test_a_learner_without_a_prior_is_run_without(monkeypatch):
     monkeypatch.setitem(METHODS, "flat", _TakesNoPrior())
     rows = [row for row in run_learners(_one_field()) if row.learner == "flat"]
     assert all(row.converged and not row.prior for row in rows)
-    assert "no prior" in summarise(rows)[0].ending
+    assert "no prior" in summarise_learners(rows)[0].ending
 
 
 def test_fields_are_reproducible_and_samples_follow_the_model():

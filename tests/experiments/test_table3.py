@@ -8,7 +8,7 @@ from scipy.stats import bootstrap
 from threadpoolctl import threadpool_limits
 
 from bactrian import infer, learn
-from bactrian.experiments.table3.cache import ArrayCache, checksum
+from bactrian.experiments.table3.cache import ArrayCache, arrays_checksum
 from bactrian.experiments.table3.choices import candidates_of, choose
 from bactrian.experiments.table3.classifiers import BoostingSettings
 from bactrian.experiments.table3.corel import (
@@ -22,7 +22,7 @@ from bactrian.experiments.table3.corel import (
     read_corel,
     score_split,
 )
-from bactrian.experiments.table3.learners import ROWS, Limits
+from bactrian.experiments.table3.learners import ROWS, Budget
 from bactrian.experiments.table3.node_scores import image_folds
 from bactrian.experiments.table3.protocol import NODE_ROW, Table3Settings, run_table3
 from bactrian.experiments.table3.table import (
@@ -61,7 +61,7 @@ def photographs(n=8, height=32, width=48, seed=0):
         labels[k, : height // 2], labels[k, height // 2 :] = upper, lower
         labels[k, height // 4 : 3 * height // 4, width // 4 : width // 2] = patch
     images = np.clip(COLOURS[labels] + 25.0 * rng.standard_normal((*labels.shape, 3)), 0, 255).astype(np.uint8)
-    return CorelImages(images, labels, checksum(images, labels))
+    return CorelImages(images, labels, arrays_checksum(images, labels))
 
 
 def _deviation(scores):
@@ -128,7 +128,7 @@ def test_nothing_is_learned_from_the_labels_of_test_images(tmp_path):
     split = draw_splits(6, n_drawn=6, n_train=4)[0]
     other = corel.labels.copy()
     other[split.test] = 0
-    shuffled = CorelImages(corel.images, other, checksum(corel.images, other))
+    shuffled = CorelImages(corel.images, other, arrays_checksum(corel.images, other))
     first, second = (score_split(one, split, SMALL, ArrayCache(None)) for one in (corel, shuffled))
     for a, b in zip(first.test_scores, second.test_scores, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9)
@@ -157,7 +157,7 @@ def test_the_table_has_every_row_and_says_where_choices_come_from():
         n_splits=2,
         rows=names,
         priors=(0.1, 1.0),
-        limits=Limits(max_iterations=30, tolerance=1e-2),
+        limits=Budget(max_iterations=30, tolerance=1e-2),
     )
     table = run_table3(corel, settings, ArrayCache(None))
     assert {cell.row for cell in table.cells} == {NODE_ROW, *names}
@@ -196,7 +196,7 @@ def test_choices_are_the_best_on_held_out_images_with_their_out_of_fold_scores()
     candidates = candidates_of(row, (1e-2, 1e-6), FOLDS)
     assert len(candidates) == 8  # two priors, two places of node scores, in-fold and out-of-fold
     assert [one.prior_variance for one in candidates[:2]] == [1e-6, 1e-2]
-    limits = Limits(tolerance=1e-5, max_iterations=60)
+    limits = Budget(tolerance=1e-5, max_iterations=60)
     options = {"limits": limits, "n_folds": 2, "seed": 0, "say": lambda _: None}
     choice = choose(row, scored, candidates, **options)
     chosen, why = choice.candidate, choice.why

@@ -27,7 +27,7 @@ from bactrian.camel.entropy import carve
 from bactrian.camel.prior import Prior
 from bactrian.engines.numba.threads import Workers
 from bactrian.graphs.packing import pack
-from bactrian.parallel import Alone, Message, Signals, anywhere, combine, largest, total
+from bactrian.parallel import Alone, Message, Signals, anywhere, combine, largest_anywhere, total
 from bactrian.parallel.launched import launched
 from bactrian.runs.checkpoints import learn_in_segments
 
@@ -64,7 +64,7 @@ def test_sums_and_largest_numbers(size: int) -> None:
     def work(rank: ThreadRank) -> Any:
         own = values[rank.rank].tolist()
         flags = anywhere(rank, rank.rank == size - 1, False)
-        return total(rank, own[0]), largest(rank, *own), flags
+        return total(rank, own[0]), largest_anywhere(rank, *own), flags
 
     for sums, most, flags in together(size, work):
         assert sums == pytest.approx(values[:, 0].sum())
@@ -74,7 +74,7 @@ def test_sums_and_largest_numbers(size: int) -> None:
 
 @pytest.mark.parametrize("where", [0, 1, 2])
 def test_one_rank_that_has_no_number_is_seen_by_all(where: int) -> None:
-    found = together(3, lambda rank: largest(rank, np.nan if rank.rank == where else 1.0, -np.inf))
+    found = together(3, lambda rank: largest_anywhere(rank, np.nan if rank.rank == where else 1.0, -np.inf))
     for first, second in found:
         assert np.isnan(first)
         assert second == -np.inf
@@ -113,7 +113,7 @@ def test_signals_travel_with_messages() -> None:
 
 
 def test_negative_numbers_are_not_hidden_by_empty_slots() -> None:
-    assert together(2, lambda rank: largest(rank, -3.0 - rank.rank)) == [(-3.0,), (-3.0,)]
+    assert together(2, lambda rank: largest_anywhere(rank, -3.0 - rank.rank)) == [(-3.0,), (-3.0,)]
 
 
 @pytest.mark.parametrize("size", [1, 2, 4])

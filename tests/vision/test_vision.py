@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bactrian.experiments.table3.cache import ArrayCache, checksum
+from bactrian.experiments.table3.cache import ArrayCache, arrays_checksum
 from bactrian.vision import (
     TextonVocabulary,
     majority_labels,
@@ -306,8 +306,8 @@ def test_a_cache_keeps_tells_apart_and_survives_damage(tmp_path):
 def test_checksums_see_shape_type_and_content():
     one = np.arange(4, dtype=np.int64)
     others = [one.reshape(2, 2), one.astype(np.int32), one + 1]
-    assert len({checksum(array) for array in (one, *others)}) == 4
-    assert checksum(one) == checksum(one.copy())
+    assert len({arrays_checksum(array) for array in (one, *others)}) == 4
+    assert arrays_checksum(one) == arrays_checksum(one.copy())
 
 
 def test_labels_are_drawn_with_what_they_are_of(tmp_path):

@@ -29,7 +29,7 @@ from bactrian.graphs.packing import require_bethe
 from bactrian.graphs.triplets import find_triplets, tighten
 from bactrian.parallel import anywhere
 from bactrian.solvers.anderson import Anderson
-from bactrian.solvers.lbfgs import largest
+from bactrian.solvers.lbfgs import largest_magnitude
 from bactrian.solvers.solution import Solution, Status
 
 _ENTROPIES = ("bethe", "clusters", "trw", "convex")
@@ -239,7 +239,7 @@ class Camel:
                 relative=SCHEDULE.loose_reduction if loose and not first else 0.0,
                 max_iterations=min(SCHEDULE.loose_iterations, run.iterations_left) if capped else run.iterations_left,
             )
-            weight_change = largest(result.weights - weights)
+            weight_change = largest_magnitude(result.weights - weights)
             weights, gap = result.weights, result.gap
             if not dual.relinearises:
                 run.record(result, inner)

@@ -25,7 +25,7 @@ from bactrian.camel.prior import Prior
 from bactrian.camel.schedule import Schedule
 from bactrian.engines.numba.threads import Deadline, Workers
 from bactrian.graphs.packed import TableReader
-from bactrian.parallel import Alone, Communicator, Message, anywhere, combine, largest
+from bactrian.parallel import Alone, Communicator, Message, anywhere, combine, largest_anywhere
 from bactrian.solvers.lbfgs import on_host
 from bactrian.solvers.solution import WarmState
 
@@ -92,7 +92,7 @@ class Dual:
         found = zip(*((part.relinearises, part.has_saddle, not part.is_forest) for part in self.parts), strict=True)
         flags = tuple(float(any(each)) for each in found)
         if storage.of_all_ranks:
-            flags = largest(communicator, *flags)
+            flags = largest_anywhere(communicator, *flags)
         else:
             self.empirical, (base,), flags = combine(communicator, self.empirical, (base,), flags)
         self.relinearises, self.has_saddle, self.is_forest = bool(flags[0]), bool(flags[1]), not flags[2]
@@ -179,14 +179,14 @@ class Dual:
         change = 0.0
         for part in self.loaded():
             change = larger(change, part.belief_change())
-        return change if np.isnan(change) else largest(self.communicator, change)[0]
+        return change if np.isnan(change) else largest_anywhere(self.communicator, change)[0]
 
     def largest_violation(self) -> float:
         """Largest disagreement over edges and sepset states at the last evaluation."""
         found = 0.0
         for part in self.loaded():
             found = larger(found, part.largest_violation())
-        return largest(self.communicator, found)[0]
+        return largest_anywhere(self.communicator, found)[0]
 
     def tables(self) -> TableReader | None:
         """Belief tables at the last evaluation; None where they exceed the memory."""

@@ -79,13 +79,13 @@ class CountingNumbers:
     sepsets: Any = 1.0
 
 
-Numbers = Callable[[PackedData], Carving | CountingNumbers]
+CountingRule = Callable[[PackedData], Carving | CountingNumbers]
 
 #: Entropies of users, by name.
-REGISTERED: dict[str, Numbers] = {}
+REGISTERED: dict[str, CountingRule] = {}
 
 
-def register_entropy(name: str) -> Callable[[Numbers], Numbers]:
+def register_entropy(name: str) -> Callable[[CountingRule], CountingRule]:
     """Make an entropy known by name, for ``Camel(entropy=name)``: learning, matched inference and files.
 
     What is decorated takes packed data and returns :class:`CountingNumbers`, or a ``Carving`` with a number for every

@@ -22,8 +22,8 @@ from bactrian.camel.messages import Messages
 from bactrian.camel.parts import Hubs, Part, Vector
 from bactrian.camel.schedule import SCHEDULE
 from bactrian.graphs.ragged import ranges
-from bactrian.parallel import largest as largest_anywhere
-from bactrian.solvers.lbfgs import largest
+from bactrian.parallel import largest_anywhere
+from bactrian.solvers.lbfgs import largest_magnitude
 
 Extrapolate = Callable[[Vector, Vector, Vector], Vector | None]
 
@@ -86,7 +86,7 @@ class _OfPart:
         # Without a constant per hub, for a constant changes nothing; 0 where a state is forbidden.
         difference = xp.where(usable, g, 0.0) - xp.where(usable, old, 0.0)
         moved = xp.where(usable, difference - part.hub_sums(xp.exp(part.hub_log) * difference), 0.0)
-        change = largest(moved)
+        change = largest_magnitude(moved)
         further = None
         if self._extrapolate is not None and log_beliefs is None:
             image = xp.where(xp.isfinite(old), old, 0.0) + moved

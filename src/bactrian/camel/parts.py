@@ -25,9 +25,8 @@ from bactrian.engines.numba.long_vectors import add_prior, combine_rows, dot_row
 from bactrian.engines.numba.threads import Deadline, Workers
 from bactrian.graphs.inputs import N_BLOCKS
 from bactrian.graphs.packed import PackedData, TableReader
-from bactrian.parallel import Communicator
-from bactrian.parallel import largest as largest_anywhere
-from bactrian.solvers.lbfgs import Memory, largest
+from bactrian.parallel import Communicator, largest_anywhere
+from bactrian.solvers.lbfgs import Memory, largest_magnitude
 
 #: An array, or a tensor on a device.
 Vector = Any
@@ -303,7 +302,7 @@ class SharedMemory(Memory):
 
     def largest(self, x: Floats) -> float:
         """See :class:`Memory`."""
-        return largest_anywhere(self._communicator, largest(x))[0]
+        return largest_anywhere(self._communicator, largest_magnitude(x))[0]
 
     def _inner_products(self, left: Floats, right: Floats) -> Floats:
         if self._communicator.size == 1:

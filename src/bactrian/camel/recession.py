@@ -31,7 +31,7 @@ from bactrian.engines.numba.tables import recession
 from bactrian.engines.numba.threads import Workers
 from bactrian.graphs.packed import PackedData
 from bactrian.graphs.ragged import pointer, ranges
-from bactrian.parallel import Communicator, anywhere, gather, largest, total
+from bactrian.parallel import Communicator, anywhere, gather, largest_anywhere, total
 
 #: States of clusters and hubs up to which the linear program is solved, entries of the dense features, and its seconds.
 _MOST_STATES, _MOST_FEATURES, _MOST_SECONDS = 20_000, 20_000_000, 20.0
@@ -324,7 +324,7 @@ def certifies(
             loss[k] = max(loss[k], lost)
         least = min(least, float(data.weights[data.weights > 0.0].min(initial=np.inf)))
     communicator.add_up(rates)
-    *losses, negative_least = largest(communicator, *loss.tolist(), -least)
+    *losses, negative_least = largest_anywhere(communicator, *loss.tolist(), -least)
     rates -= empirical @ direction
     return any(
         lost > 0.0 and rate <= -negative_least * _ROUNDING * lost

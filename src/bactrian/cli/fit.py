@@ -20,8 +20,8 @@ QUERY_EXAMPLES = (
     'bactrian query run "P(lung=ill | smoker=yes, age=old)"'
 )
 
-Seconds = Annotated[float | None, typer.Option(callback=positive, help="Time limit.")]
-Memory = Annotated[float, typer.Option(callback=positive, help="MiB that a junction tree may take.")]
+TimeLimit = Annotated[float | None, typer.Option(callback=positive, help="Time limit.")]
+MemoryLimit = Annotated[float, typer.Option(callback=positive, help="MiB that a junction tree may take.")]
 
 
 def fit_command(
@@ -36,8 +36,8 @@ def fit_command(
     starts: Annotated[int | None, typer.Option(help="Number of starts with hidden variables (default: 5).")] = None,
     method: Annotated[str, typer.Option(help="auto, or a learner such as exact, cccp, pseudolikelihood.")] = "auto",
     prior_variance: Annotated[float, typer.Option(callback=positive, help="Of the Gaussian prior.")] = 10.0,
-    seconds: Seconds = None,
-    memory: Memory = 256.0,
+    seconds: TimeLimit = None,
+    memory: MemoryLimit = 256.0,
     seed: Annotated[int, typer.Option(help="Seed of starts and draws.")] = 0,
 ) -> None:
     """Fit a Markov random field to the rows of a table, of which cells may be missing.
@@ -114,8 +114,8 @@ def rake_command(
     entropy_weight: Annotated[
         float | None, typer.Option(help="Weight of the entropy against noisy margins; by their noise otherwise.")
     ] = None,
-    seconds: Seconds = None,
-    memory: Memory = 256.0,
+    seconds: TimeLimit = None,
+    memory: MemoryLimit = 256.0,
 ) -> None:
     """Find the distribution of maximum entropy that has given margins (raking, proportional fitting).
 

@@ -31,7 +31,7 @@ from bactrian.files import write_atomically
 
 if TYPE_CHECKING:
     from bactrian.experiments.bench.files import BenchResult
-    from bactrian.experiments.bench.learners import BenchSettings, Follow
+    from bactrian.experiments.bench.learners import BenchSettings, FollowBench
     from bactrian.experiments.digits.task import DemoStep
     from bactrian.runs.comparison import Comparison, Entry
 
@@ -246,7 +246,7 @@ def learners(
 bench_app.command("learners", help=in_paragraphs(learners), epilog=BENCH_EXAMPLES)(learners)
 
 
-def _measure(settings: BenchSettings, follow: Follow | None, quick: bool) -> BenchResult:
+def _measure(settings: BenchSettings, follow: FollowBench | None, quick: bool) -> BenchResult:
     from bactrian.experiments.bench.files import BenchResult
     from bactrian.experiments.bench.learners import run_learners
     from bactrian.experiments.bench.rank_argument import run_rank
@@ -268,11 +268,11 @@ def _print_bench(console: Console, result: BenchResult) -> None:
     from bactrian.experiments.bench.files import cell, speed_table
     from bactrian.experiments.bench.learners import METRICS
     from bactrian.experiments.bench.rank_argument import rank_reading
-    from bactrian.experiments.bench.summary import summarise
+    from bactrian.experiments.bench.summary import summarise_learners
 
     order = list(dict.fromkeys(row.learner for row in result.rows))
     for family in dict.fromkeys(row.family for row in result.rows):
-        summaries = summarise([row for row in result.rows if row.family == family], "strength")
+        summaries = summarise_learners([row for row in result.rows if row.family == family], "strength")
         summaries.sort(key=lambda s: (s.group[0], order.index(s.learner)))
         spread = console.width >= _WIDE
         table = terminal_table(
@@ -304,7 +304,7 @@ reproduce_app = typer.Typer(help="Run the paper's experiments on your copy of th
 Data = Annotated[Path, typer.Option("--data", "-d", help="Folder with the data set; an error says what is missing.")]
 Output = Annotated[Path | None, typer.Option("--output", "-o", help="Write the table: .html or .json.")]
 Quick = Annotated[bool, typer.Option("--quick", help="A small part of the data, to see that it works.")]
-Rows = Annotated[
+ChosenRows = Annotated[
     list[str] | None, typer.Option("--rows", help="Row of the table, by name; may be repeated (default: all).")
 ]
 Seconds = Annotated[
@@ -328,7 +328,9 @@ def _example(name: str) -> str:
 
 
 @reproduce_app.command("table1", epilog=_example("table1"))
-def table1(data: Data, output: Output = None, quick: Quick = False, rows: Rows = None, seconds: Seconds = None) -> None:
+def table1(
+    data: Data, output: Output = None, quick: Quick = False, rows: ChosenRows = None, seconds: Seconds = None
+) -> None:
     """Named entities: CoNLL-2003 English, skip chains, every learner."""
     _reproduce("table1", data, output, quick, rows, seconds)
 
@@ -338,7 +340,7 @@ def table2(
     data: Data,
     output: Output = None,
     quick: Quick = False,
-    rows: Rows = None,
+    rows: ChosenRows = None,
     seconds: Seconds = None,
     splits: Splits = None,
 ) -> None:
@@ -351,7 +353,7 @@ def table3(
     data: Data,
     output: Output = None,
     quick: Quick = False,
-    rows: Rows = None,
+    rows: ChosenRows = None,
     seconds: Seconds = None,
     splits: Splits = None,
     cache: Annotated[Path | None, typer.Option(help="Folder that keeps features for the next time.")] = None,

@@ -22,8 +22,8 @@ from bactrian.solvers.solution import ProgressLines, in_time, in_words
 
 if TYPE_CHECKING:
     from bactrian.parallel import Communicator
-    from bactrian.runs.training import Follow, TrainedRun
-    from bactrian.solvers.solution import Progress
+    from bactrian.runs.training import TrainedRun
+    from bactrian.solvers.solution import Callback, Progress
 
 
 TRAIN_EXAMPLES = (
@@ -159,7 +159,7 @@ def _check_resume(given: GivenOptions, more: dict[str, Any]) -> None:
 
 
 @contextmanager
-def _interruptible(show: Show | None, limits: Mapping[str, Any], told: bool) -> Iterator[Follow]:
+def _interruptible(show: Show | None, limits: Mapping[str, Any], told: bool) -> Iterator[Callback]:
     """What follows training: shows it, and stops it after an iteration once Ctrl-C was pressed or it was told to end.
 
     Off a terminal it prints a line now and then, where ``told``.

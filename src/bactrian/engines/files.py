@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import save
 
-from bactrian.arrays import Bools, Floats
+from bactrian.arrays import Arrays, Bools, Floats
 from bactrian.engines.numba.layout import Layout
 from bactrian.files import atomic_file
 from bactrian.graphs.graph_data import GraphData
@@ -35,8 +35,6 @@ from bactrian.graphs.inputs import Inputs
 from bactrian.graphs.packed import InstanceViews, PackedData
 from bactrian.graphs.packing import pack
 from bactrian.graphs.scores import EdgeType, StructuredScores, TiedTable
-
-Arrays = dict[str, NDArray[Any]]
 
 _DTYPES = {"F64": np.float64, "I64": np.int64, "I32": np.int32, "BOOL": np.bool_}
 _LAYOUT = tuple(name for name in Layout._fields if name != "table_shared")

@@ -449,7 +449,7 @@ def features_of_dict(token: Mapping[Any, Any]) -> tuple[list[str], list[float]]:
 
 
 @dataclass(frozen=True)
-class Rows:
+class FeatureRows:
     """Stacked input rows of all sequences."""
 
     given: Any  #: (n_tokens, n_features) array, scipy.sparse, BundledRows, or Numbered, which become rows if need be
@@ -476,7 +476,7 @@ class FeatureVocabulary:
         self.n_features = n_features
         self._columns = Names([] if names is None else names)
 
-    def encode(self, X: Any, what: str = "X") -> Rows:
+    def encode(self, X: Any, what: str = "X") -> FeatureRows:
         """Rows of sequences over this vocabulary; features that it does not have are ignored."""
         if is_matrices(X, what):
             if self.names is not None:
@@ -485,7 +485,7 @@ class FeatureVocabulary:
         if self.names is None:
             raise TypeError(f"{what} holds named features, but the model was fitted to matrices")
         found = NamedTokens(self._columns, X, what)
-        return Rows(found.inputs(self.n_features), found.lengths)
+        return FeatureRows(found.inputs(self.n_features), found.lengths)
 
     def extended(self, other: FeatureVocabulary) -> FeatureVocabulary:
         """The vocabulary with the names of another behind its own; unchanged where columns have no names."""
@@ -502,10 +502,10 @@ class GrowingVocabulary:
         self._names = GrowingNames()
         self._counts = np.zeros(0, dtype=np.int64)
 
-    def add(self, X: Any, what: str = "X") -> Rows:
+    def add(self, X: Any, what: str = "X") -> FeatureRows:
         """Count the features of these sequences; their rows, over all names so far, are returned."""
         found = NamedTokens(self._names, X, what)
-        rows = Rows(found.inputs(len(self._names.columns)), found.lengths)
+        rows = FeatureRows(found.inputs(len(self._names.columns)), found.lengths)
         counts = _tokens_with(rows.inputs)
         counts[: self._counts.size] += self._counts
         self._counts = counts
@@ -521,7 +521,7 @@ class GrowingVocabulary:
         return FeatureVocabulary([names[column] for column in kept], len(kept))
 
 
-def fit_vocabulary(X: Any, min_frequency: int, what: str = "X") -> tuple[FeatureVocabulary, Rows]:
+def fit_vocabulary(X: Any, min_frequency: int, what: str = "X") -> tuple[FeatureVocabulary, FeatureRows]:
     """The vocabulary of the features that occur on at least ``min_frequency`` tokens, and the rows of ``X`` over it."""
     if is_matrices(X, what):
         rows = _stacked(X, what, None)
@@ -533,7 +533,7 @@ def fit_vocabulary(X: Any, min_frequency: int, what: str = "X") -> tuple[Feature
         inputs: Any = BundledRows(carried.own[:, kept], carried.use, carried.bundles[:, kept])
     else:
         inputs = carried[:, kept]
-    return growing.vocabulary(min_frequency), Rows(inputs, rows.lengths)
+    return growing.vocabulary(min_frequency), FeatureRows(inputs, rows.lengths)
 
 
 def _tokens_with(carried: Any) -> Ints:
@@ -566,7 +566,7 @@ def is_matrices(X: Any, what: str) -> bool:
     return False
 
 
-def _stacked(X: Any, what: str, n_features: int | None) -> Rows:
+def _stacked(X: Any, what: str, n_features: int | None) -> FeatureRows:
     parts = []
     for m, matrix in enumerate(X):
         if not (sp.issparse(matrix) or isinstance(matrix, np.ndarray)):
@@ -579,4 +579,4 @@ def _stacked(X: Any, what: str, n_features: int | None) -> Rows:
         parts.append(checked_rows(matrix, f"{what}[{m}]"))
     lengths = np.array([part.shape[0] for part in parts], dtype=np.int64)
     sparse = any(sp.issparse(part) for part in parts)
-    return Rows(sp.csr_array(sp.vstack(parts, format="csr")) if sparse else np.concatenate(parts), lengths)
+    return FeatureRows(sp.csr_array(sp.vstack(parts, format="csr")) if sparse else np.concatenate(parts), lengths)

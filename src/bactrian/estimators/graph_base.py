@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
-from bactrian.arrays import Floats, Ints, real_numbers
+from bactrian.arrays import Arrays, Floats, Ints, real_numbers
 from bactrian.camel.camel import Camel
 from bactrian.errors import ArgumentError, check_choice, check_count, check_flag, check_number
 from bactrian.estimators.graph_arrays import StackedGraphs, node_weights, weight_layers
@@ -25,8 +25,7 @@ from bactrian.estimators.labels import (
 )
 from bactrian.estimators.node_labeller import NodeLabeller
 from bactrian.estimators.priors import VARIANCE, Block, Fold, graph_blocks, graph_folds, variances
-from bactrian.estimators.saving import Arrays
-from bactrian.graphs.graph_data import GraphData, checked_weights
+from bactrian.graphs.graph_data import GraphData, nonnegative_weights
 from bactrian.graphs.scores import TYINGS
 from bactrian.inference.decode import decode
 from bactrian.inference.infer import OF_WEIGHTS, StackedMarginals, check_inference
@@ -134,7 +133,7 @@ class GraphEstimator(NodeLabeller):
         tyings = self._tyings()
         by_node = node_weights(sample_weight, stacked.shapes)
         if by_node is None:
-            weights = checked_weights(sample_weight, len(stacked.shapes), "sample_weight")
+            weights = nonnegative_weights(sample_weight, len(stacked.shapes), "sample_weight")
         else:
             which, thresholds, weights = weight_layers(by_node, stacked.node_pointer)
             nodes = np.concatenate([np.arange(*stacked.node_pointer[g : g + 2]) for g in which])

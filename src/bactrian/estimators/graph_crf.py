@@ -7,14 +7,13 @@ from typing import Any, ClassVar, Self
 
 from sklearn.utils.validation import check_is_fitted
 
-from bactrian.arrays import Floats
+from bactrian.arrays import Arrays, Floats
 from bactrian.engines.numba.threads import Deadline
 from bactrian.errors import ArgumentError, check_choice, check_flag, check_number
 from bactrian.estimators.graph_arrays import StackedGraphs, stack_graphs
 from bactrian.estimators.graph_base import GraphEstimator, auto_prior
 from bactrian.estimators.neighbours import compared, diffused_data, has_few_labels, varying_part
 from bactrian.estimators.priors import variances
-from bactrian.estimators.saving import Arrays
 from bactrian.graphs.graph_data import GraphData
 from bactrian.learners.diffusion import diffused, learn_diffused
 from bactrian.learners.findings import Diagnosis

@@ -9,13 +9,12 @@ from typing import Any, Self
 import numpy as np
 from sklearn.base import clone
 
-from bactrian.arrays import Floats, Ints
+from bactrian.arrays import Arrays, Floats, Ints
 from bactrian.errors import ArgumentError, check_number
 from bactrian.estimators.fields import Field
 from bactrian.estimators.frames import Variables, restored_variables
 from bactrian.estimators.margin_fits import MarginFit, Residuals, fit_margins
 from bactrian.estimators.marginals import Marginal, check_margins, projected
-from bactrian.estimators.saving import Arrays
 from bactrian.estimators.zones import Zones, check_zones, fit_all
 from bactrian.graphs.graph import Domain, Scope
 from bactrian.graphs.loglinear import LogLinearModel

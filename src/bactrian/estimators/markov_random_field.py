@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from scipy.special import logsumexp
 from sklearn.utils.validation import check_is_fitted
 
-from bactrian.arrays import Bools, Floats, Ints
+from bactrian.arrays import Arrays, Bools, Floats, Ints
 from bactrian.engines.numba.threads import Deadline
 from bactrian.errors import ArgumentError, check_choice, check_number, warn
 from bactrian.estimators.frames import (
@@ -27,7 +27,7 @@ from bactrian.estimators.frames import (
 )
 from bactrian.estimators.margin_field import MARGINS, MarginField
 from bactrian.estimators.pairwise import (
-    NODE_FACTORS,
+    FIELD_NODE_FACTORS,
     TABLES,
     check_seen_states,
     check_tables_fit,
@@ -40,7 +40,6 @@ from bactrian.estimators.pairwise import (
     split_tables,
 )
 from bactrian.estimators.priors import N_FOLDS, Block, Fold
-from bactrian.estimators.saving import Arrays
 from bactrian.graphs.graph import Domain
 from bactrian.graphs.loglinear import LogLinearModel, Samples
 from bactrian.learners.hidden import random_weights
@@ -366,7 +365,7 @@ class MarkovRandomField(MarginField):
         """Refuse parameters that make no sense, before any data are looked at."""
         super().check_params()
         check_choice("tables", self.tables, TABLES)
-        check_choice("node_factors", self.node_factors, NODE_FACTORS)
+        check_choice("node_factors", self.node_factors, FIELD_NODE_FACTORS)
         if isinstance(self.cardinalities, Mapping):
             Variables.of(self.cardinalities)
         elif self.cardinalities is not None:

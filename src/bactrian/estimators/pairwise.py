@@ -111,7 +111,7 @@ def incomplete_rows(states: Ints, n_clusters: int) -> list[tuple[Ints, list[dict
 TABLES = ("full", "shared", "potts")
 
 #: Where the tables of variables may sit.
-NODE_FACTORS = ("clusters", "edges")
+FIELD_NODE_FACTORS = ("clusters", "edges")
 
 
 def checked_edges(edges: Any, shape: Any, n_variables: int) -> Ints:
@@ -188,7 +188,7 @@ def pairwise_model(tables: Any, cardinalities: Ints, edges: Ints, node_factors: 
 
 def _check_kinds(tables: Any, cardinalities: Ints, node_factors: Any) -> None:
     check_choice("tables", tables, TABLES)
-    check_choice("node_factors", node_factors, NODE_FACTORS)
+    check_choice("node_factors", node_factors, FIELD_NODE_FACTORS)
     if tables == "shared" and (cardinalities != cardinalities[0]).any():
         v = int(np.argmax(cardinalities != cardinalities[0]))
         raise ValueError(

@@ -23,11 +23,10 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 
 import bactrian
+from bactrian.arrays import Arrays
 from bactrian.camel.entropy import CountingNumbers
 from bactrian.files import atomic_file
 from bactrian.learners.learn import learner_classes
-
-Arrays = dict[str, NDArray[Any]]
 
 #: Raised when a file of this version could be misread by older releases.
 FORMAT_VERSION = 1

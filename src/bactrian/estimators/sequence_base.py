@@ -15,14 +15,13 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
-from bactrian.arrays import Bools, Floats, Ints, integers
+from bactrian.arrays import Arrays, Bools, Floats, Ints, integers
 from bactrian.errors import check_choice, check_count, check_flag, check_number
-from bactrian.estimators.encoding import FeatureVocabulary, Rows, check_sequences, fit_vocabulary
+from bactrian.estimators.encoding import FeatureRows, FeatureVocabulary, check_sequences, fit_vocabulary
 from bactrian.estimators.labels import Labels, class_weights, is_unknown, listed_labels
 from bactrian.estimators.node_labeller import NodeLabeller
 from bactrian.estimators.priors import Block, Fold, graph_blocks, graph_folds
-from bactrian.estimators.saving import Arrays
-from bactrian.graphs.graph_data import GraphData, checked_weights
+from bactrian.graphs.graph_data import GraphData, nonnegative_weights
 from bactrian.graphs.inputs import BundledRows
 from bactrian.graphs.packing import pack
 from bactrian.graphs.ragged import pointer
@@ -168,7 +167,7 @@ class SequenceCRF(NodeLabeller):
             labels,
             labels=codes,
             class_weight=class_weight,
-            weights=checked_weights(sample_weight, lengths.size, "sample_weight"),
+            weights=nonnegative_weights(sample_weight, lengths.size, "sample_weight"),
             active=self._active(rows, edges, labels, codes),
         )
         if again and hasattr(self, "weights_") and data.n_weights != self.weights_.size:
@@ -203,11 +202,11 @@ class SequenceCRF(NodeLabeller):
         if self.labels is not None:
             Labels.of([], self.labels)
 
-    def _active(self, rows: dict[str, Rows], edges: SequenceEdges, labels: Labels, codes: Ints) -> Any:
+    def _active(self, rows: dict[str, FeatureRows], edges: SequenceEdges, labels: Labels, codes: Ints) -> Any:
         """Weights whose feature was seen with their label, where only these are wanted."""
         if self.all_possible_states and self.all_possible_transitions:
             return None
-        sizes = {name: Rows(_magnitudes(part.inputs), part.lengths) for name, part in rows.items()}
+        sizes = {name: FeatureRows(_magnitudes(part.inputs), part.lengths) for name, part in rows.items()}
         data = self._graphs(sizes, edges, labels, labels=codes)
         seen = pack(data.subset(codes >= 0)).empirical
         assert seen is not None
@@ -219,7 +218,7 @@ class SequenceCRF(NodeLabeller):
             active[transition] = True
         return active
 
-    def _graphs(self, rows: dict[str, Rows], edges: SequenceEdges, classes: Labels, **more: Any) -> GraphData:
+    def _graphs(self, rows: dict[str, FeatureRows], edges: SequenceEdges, classes: Labels, **more: Any) -> GraphData:
         inputs: dict[int, Any] = {}
         first = np.concatenate([[0], np.cumsum(rows["X"].lengths)])[:-1]
         for kind, pairs in ((TRANSITION, edges.transitions), (SKIP, edges.skips)):
@@ -243,7 +242,7 @@ class SequenceCRF(NodeLabeller):
 
     # --- prediction ---
 
-    def _rows(self, X: Any, given: EdgesGiven) -> dict[str, Rows]:
+    def _rows(self, X: Any, given: EdgesGiven) -> dict[str, FeatureRows]:
         """Rows over the vocabularies of the last fit."""
         parts = {"X": X, **given.features}
         for name in ("transition_features", "skip_features"):
@@ -252,7 +251,7 @@ class SequenceCRF(NodeLabeller):
                 raise ValueError(f"the last fit was {there} {name}=, and this call must be too")
         return {name: vocabulary.encode(parts[name], name) for name, vocabulary in self._vocabularies.items()}
 
-    def _encoded(self, X: Any, given: EdgesGiven, rows: dict[str, Rows]) -> GraphData:
+    def _encoded(self, X: Any, given: EdgesGiven, rows: dict[str, FeatureRows]) -> GraphData:
         """Data to predict, without labels."""
         lengths = rows["X"].lengths
         edges = sequence_edges(lengths, given.breaks, self._skips(X, lengths, given.skips))
@@ -286,7 +285,7 @@ class SequenceCRF(NodeLabeller):
         labels = self._labels.decode(codes)
         return [labels[first:last] for first, last in pairwise(pointer(rows["X"].lengths).tolist())]
 
-    def _quick_labels(self, rows: dict[str, Rows], given: EdgesGiven) -> Ints | None:
+    def _quick_labels(self, rows: dict[str, FeatureRows], given: EdgesGiven) -> Ints | None:
         """Codes of all labels by a shorter way than :meth:`_labels_of`, where there is one."""
         return None
 
@@ -530,7 +529,7 @@ class WordReader:
         return None
 
 
-def with_constant(rows: Rows) -> Any:
+def with_constant(rows: FeatureRows) -> Any:
     """Edge inputs with a constant in front, so that the features of an edge add to a table that all share."""
     ones = np.ones((rows.inputs.shape[0], 1))
     if isinstance(rows.inputs, np.ndarray):
@@ -539,7 +538,7 @@ def with_constant(rows: Rows) -> Any:
     return sp.csr_array(sp.hstack([sp.csr_array(ones), plain], format="csr"))
 
 
-def check_edge_rows(rows: Rows, counts: Ints, name: str) -> None:
+def check_edge_rows(rows: FeatureRows, counts: Ints, name: str) -> None:
     """Every edge of every sequence has a row of features."""
     check_length(rows.lengths, counts.size, name)
     for m, (found, expected) in enumerate(zip(rows.lengths.tolist(), counts.tolist(), strict=True)):

@@ -8,13 +8,12 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from sklearn.base import clone
 
-from bactrian.arrays import Floats, Ints, number_pairs
+from bactrian.arrays import Arrays, Floats, Ints, number_pairs
 from bactrian.engines.numba.forest_optimum import best_labels
 from bactrian.engines.numba.threads import Workers, blocks_of_rows
 from bactrian.errors import ArgumentError, ArgumentTypeError, check_choice, check_number, warn
-from bactrian.estimators.encoding import Rows, fit_vocabulary
+from bactrian.estimators.encoding import FeatureRows, fit_vocabulary
 from bactrian.estimators.labels import Labels
-from bactrian.estimators.saving import Arrays
 from bactrian.estimators.sequence_base import SKIP, EdgesGiven, SequenceCRF, WordReader, check_length, sequence_edges
 from bactrian.graphs.graph_data import GraphData
 from bactrian.graphs.inputs import N_BLOCKS, Inputs, squared
@@ -95,7 +94,7 @@ class LinearChainCRF(SequenceCRF):
     # On CoNLL-2003 F1 was the same as with 1e-4, after three quarters of the evaluations or less.
     tolerance: float = 1e-3
 
-    def _quick_labels(self, rows: dict[str, Rows], given: EdgesGiven) -> Ints | None:
+    def _quick_labels(self, rows: dict[str, FeatureRows], given: EdgesGiven) -> Ints | None:
         """By Viterbi, where all transitions share one table and no two labellings tie."""
         if given.features or given.skips is not None:
             return None

@@ -93,7 +93,7 @@ class GraphData:
         if codes is not None and codes.dtype.kind == "b":
             codes = codes.astype(np.int64)
         self.labels = None if codes is None else integers(codes, "labels", n_nodes, least=-1, below=self.n_labels)
-        self.weights = checked_weights(weights, self.n_graphs, "weights")
+        self.weights = nonnegative_weights(weights, self.n_graphs, "weights")
         if class_weight is not None:
             self.weights = self.weights * self._label_weights(class_weight)
         self.scores = StructuredScores(Inputs(node_rows), self.n_labels, self._types(rows_of_type))
@@ -137,7 +137,7 @@ class GraphData:
             counts = np.bincount(self.labels[known], minlength=self.n_labels)
             per_label = known.sum() / (self.n_labels * np.maximum(counts, 1))
         else:
-            per_label = checked_weights(class_weight, self.n_labels, "class_weight")
+            per_label = nonnegative_weights(class_weight, self.n_labels, "class_weight")
         total = np.concatenate([[0.0], np.cumsum(np.where(known, per_label[self.labels], 0.0))])[self.node_pointer]
         sizes = np.diff(pointer(known)[self.node_pointer])
         return np.where(sizes > 0, np.diff(total) / np.maximum(sizes, 1), 1.0)
@@ -258,7 +258,7 @@ def _checked_pointer(node_counts: ArrayLike | None, n_nodes: int) -> Ints:
     return pointer(counts)
 
 
-def checked_weights(weights: ArrayLike | None, length: int, name: str) -> Floats:
+def nonnegative_weights(weights: ArrayLike | None, length: int, name: str) -> Floats:
     """Weights of instances or labels, 1 where none are given; ``name`` is what an error calls them."""
     if weights is None:
         return np.ones(length)

@@ -23,13 +23,11 @@ from numpy.typing import NDArray
 from bactrian.arrays import Floats, Ints
 from bactrian.engines.numba.layout import Layout
 from bactrian.graphs.elimination import JunctionTree, junction_tree
-from bactrian.graphs.graph import ClusterGraph
+from bactrian.graphs.graph import ClusterGraph, Scope
 from bactrian.graphs.packed import FactorReader, PackedData, TableReader
 from bactrian.graphs.packing import ModelViews, TablePlan, build_layout, pack_layout
 from bactrian.graphs.scores import SpreadScores
 from bactrian.graphs.structure import structure_of
-
-Scope = tuple[int, ...]
 
 
 @dataclass(frozen=True, eq=False)

@@ -29,7 +29,7 @@ from bactrian.inference.gibbs import gibbs
 from bactrian.inference.mean_field import mean_field
 from bactrian.inference.problem import Options, Problem, new_problem, warn_unconverged
 from bactrian.inference.propagation import propagate
-from bactrian.inference.result import Callback, InferenceResult, VariableMarginals
+from bactrian.inference.result import InferenceCallback, InferenceResult, VariableMarginals
 
 
 @overload
@@ -66,7 +66,7 @@ def infer(
     memory_budget: int = 4 * 2**30,
     n_threads: int | None = None,
     seed: int = 0,
-    callback: Callback | None = None,
+    callback: InferenceCallback | None = None,
     **more: Any,
 ) -> InferenceResult | list[InferenceResult]:
     """Marginals and partition function of a model at given weights.

@@ -30,7 +30,7 @@ from bactrian.inference.factors import FactorScores
 from bactrian.inference.problem import contradiction
 
 #: Decodes the active instances of a block: (found, active, first, last).
-Run = Callable[[Assignments, Bools, int, int], None]
+DecodeBlock = Callable[[Assignments, Bools, int, int], None]
 
 #: Scores closer than this, or than this part of an instance's largest score times 1e-3, are ties.
 TIE = 1e-9
@@ -262,7 +262,7 @@ def _decode_cliques(scores: FactorScores, plans: Sequence[_InstancePlan], found:
         found.iterations[m] = 2
 
 
-def _decode_loopy(scores: FactorScores, workers: Workers, run: Run, memory_budget: int) -> Assignments:
+def _decode_loopy(scores: FactorScores, workers: Workers, run: DecodeBlock, memory_budget: int) -> Assignments:
     """Forests exactly, the other instances by ``run``; junction trees where those were given or nothing else helps."""
     layout = scores.layout
     found = _decode_forests(scores, workers)
@@ -314,7 +314,7 @@ def _search_parts(scores: FactorScores) -> tuple[Layout, ScoreArrays, Blocks, Fl
     return layout, scores.arrays, build_blocks(layout, scores.hubs, _LARGEST_PAIR), np.zeros(layout.n_link_states)
 
 
-def _max_product(scores: FactorScores, tolerance: float, max_iterations: int, damping: float) -> Run:
+def _max_product(scores: FactorScores, tolerance: float, max_iterations: int, damping: float) -> DecodeBlock:
     limits, parts = Limits(tolerance, max_iterations, damping=damping), _search_parts(scores)
 
     def run(found: Assignments, active: Bools, first: int, last: int) -> None:

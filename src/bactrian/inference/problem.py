@@ -28,7 +28,13 @@ from bactrian.graphs.loglinear import LogLinearModel
 from bactrian.graphs.packed import InstanceBeliefs, PackedData, TableReader
 from bactrian.graphs.packing import is_bethe, pack, pack_models
 from bactrian.graphs.ragged import pointer
-from bactrian.inference.result import Callback, InferenceProgress, InferenceResult, VariableMarginals, WarmStart
+from bactrian.inference.result import (
+    InferenceCallback,
+    InferenceProgress,
+    InferenceResult,
+    VariableMarginals,
+    WarmStart,
+)
 from bactrian.solvers.solution import ConvergenceWarning
 
 Evidence = Mapping[int, int]
@@ -121,7 +127,7 @@ def checked_path(weights: ArrayLike, n_weights: int) -> Floats:
     return array
 
 
-def checked_start(start: Any, many: bool, n_models: int) -> Sequence[InferenceResult] | None:
+def starting_results(start: Any, many: bool, n_models: int) -> Sequence[InferenceResult] | None:
     """Earlier results, one per model, or an error."""
     if start is None:
         return None
@@ -237,7 +243,7 @@ class Options:
     start: Any = None
     memory_budget: int = 4 * 2**30
     seed: int = 0
-    callback: Callback | None = None
+    callback: InferenceCallback | None = None
 
 
 @dataclass(frozen=True)
@@ -321,7 +327,7 @@ def new_problem(
         bias=hub_bias(data, seen),
         many=many,
         workers=Workers(n_threads),
-        options=replace(options, start=checked_start(options.start, many, data.layout.n_instances)),
+        options=replace(options, start=starting_results(options.start, many, data.layout.n_instances)),
         began=began,
         deadline=deadline,
         path=path,

@@ -90,7 +90,7 @@ class InferenceProgress:
     seconds: float
 
 
-Callback = Callable[[InferenceProgress], Any]
+InferenceCallback = Callable[[InferenceProgress], Any]
 
 
 class VariableMarginals(Sequence[Floats]):

@@ -27,7 +27,7 @@ from scipy.special import log_softmax, softmax
 from bactrian.arrays import Floats, Ints
 from bactrian.engines.numba.threads import Deadline
 from bactrian.graphs.graph_data import GraphData
-from bactrian.solvers.lbfgs import Minimum, Step, largest, minimise
+from bactrian.solvers.lbfgs import Minimum, Step, largest_magnitude, minimise
 from bactrian.solvers.solution import Callback, Progress, Solution, Status, warn_stopped
 
 #: Steps of the diffusion, as in the paper.
@@ -41,7 +41,7 @@ class Diffusion:
     """The linear map from rows of nodes to diffused ones, and its transpose, the same polynomial of T'."""
 
     def __init__(self, edges: Ints, n_nodes: int, restart: float) -> None:
-        closed = adjacency(edges, n_nodes) + sp.eye_array(n_nodes, format="csr")
+        closed = adjacency_matrix(edges, n_nodes) + sp.eye_array(n_nodes, format="csr")
         self.restart = restart
         self._step = sp.csr_array(sp.diags_array((1.0 - restart) / closed.sum(axis=1)) @ closed)
         self._step_transposed = sp.csr_array(self._step.T)
@@ -56,7 +56,7 @@ class Diffusion:
         return found
 
 
-def adjacency(edges: Ints, n_nodes: int) -> sp.csr_array:
+def adjacency_matrix(edges: Ints, n_nodes: int) -> sp.csr_array:
     """How often two nodes are joined, (n_nodes, n_nodes)."""
     first, second = np.concatenate([edges, edges[:, ::-1]]).T
     return sp.csr_array((np.ones(first.size), (first, second)), shape=(n_nodes, n_nodes))
@@ -97,7 +97,7 @@ def learn_diffused(
     assert data.labels is not None
     began, deadline, labels, known = perf_counter(), Deadline(max_seconds), data.labels, data.labels >= 0
     rows = data.scores.inputs.rows(np.ones(data.n_nodes, dtype=bool))
-    diffusion, neighbours = Diffusion(data.edges, data.n_nodes, restart), adjacency(data.edges, data.n_nodes)
+    diffusion, neighbours = Diffusion(data.edges, data.n_nodes, restart), adjacency_matrix(data.edges, data.n_nodes)
     agreement = 0.5 * data.n_nodes / max(len(data.edges), 1)
     precision = 1.0 / np.broadcast_to(np.inf if variance is None else variance, data.n_weights)[: data.scores.bounds[1]]
     weights, table, evaluations, stopped = np.zeros(data.n_weights), data.tables[0], 0, False
@@ -141,7 +141,7 @@ def learn_diffused(
     status = Status.TIME_LIMIT if deadline.has_passed else Status.CONVERGED if settled else Status.ITERATION_LIMIT
     status = Status.STOPPED if stopped else status
     solution = Solution(
-        weights=weights, status=status, objective=found.value, moment_gap=largest(found.gradient),
+        weights=weights, status=status, objective=found.value, moment_gap=largest_magnitude(found.gradient),
         violation=0.0, method="diffused", seconds=perf_counter() - began, evaluations=evaluations,
     )  # fmt: skip
     warn_stopped(solution)

@@ -28,7 +28,7 @@ from bactrian.learners.full_tables import PseudoMoments, UnifiedScaling
 from bactrian.learners.hidden import Hidden
 from bactrian.learners.likelihood import Likelihood
 from bactrian.learners.pseudolikelihood import PseudoLikelihood
-from bactrian.parallel import Alone, Communicator, largest
+from bactrian.parallel import Alone, Communicator, largest_anywhere
 from bactrian.solvers.solution import (
     AttainmentWarning,
     Callback,
@@ -209,7 +209,7 @@ def _prepared(data: Any, method: str | Learner, **given: Any) -> tuple[Any, Lear
         max_relinearisations=int(options["max_relinearisations"]),
         seed=options["seed"],
         callback=options["callback"],
-        start=checked_start(start, packed.n_weights),
+        start=starting_weights(start, packed.n_weights),
         state=start.state if isinstance(start, Solution) else None,
         communicator=communicator,
         deadline=deadline,
@@ -319,7 +319,7 @@ def _own_part(data: Any, communicator: Communicator) -> PackedData | PackedFolde
         if communicator.size == 1:
             raise
         refusal = problem
-    (refusing,) = largest(communicator, 0.0 if refusal is None else communicator.rank + 1.0)
+    (refusing,) = largest_anywhere(communicator, 0.0 if refusal is None else communicator.rank + 1.0)
     if refusal is not None:
         raise refusal
     if refusing:
@@ -335,7 +335,7 @@ def _check_ranks(data: PackedData | PackedFolder, method: str, communicator: Com
         return
     if method in _UNDIVIDED:
         raise ValueError(f"{method} runs on one rank; choose a CAMEL, likelihood or pseudo-likelihood learner")
-    most, least = largest(communicator, float(data.n_weights), -float(data.n_weights))
+    most, least = largest_anywhere(communicator, float(data.n_weights), -float(data.n_weights))
     if most != -least:
         raise ValueError(f"all ranks must have data of one model; found {-least:.0f} to {most:.0f} weights")
 
@@ -375,7 +375,7 @@ def _checked_method(method: Any) -> Learner:
     return method
 
 
-def checked_start(start: ArrayLike | Solution | None, n_weights: int) -> Floats | None:
+def starting_weights(start: ArrayLike | Solution | None, n_weights: int) -> Floats | None:
     """Weights to start from, where there are any."""
     if start is None:
         return None

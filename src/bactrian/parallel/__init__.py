@@ -52,7 +52,7 @@ def total(communicator: Communicator, value: float) -> float:
     return float(values[0])
 
 
-def largest(communicator: Communicator, *values: float) -> tuple[float, ...]:
+def largest_anywhere(communicator: Communicator, *values: float) -> tuple[float, ...]:
     """Largest of each number over all ranks; NaN where some rank has NaN."""
     if communicator.size == 1:
         return values
@@ -64,7 +64,7 @@ def largest(communicator: Communicator, *values: float) -> tuple[float, ...]:
 
 def anywhere(communicator: Communicator, *flags: bool) -> tuple[bool, ...]:
     """Whether each flag is up on some rank."""
-    return tuple(bool(value) for value in largest(communicator, *map(float, flags)))
+    return tuple(bool(value) for value in largest_anywhere(communicator, *map(float, flags)))
 
 
 def gather(communicator: Communicator, values: Floats) -> Floats:

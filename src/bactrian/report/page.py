@@ -102,7 +102,7 @@ def confusion_matrix(confusion: Confusion) -> HeatMap:
 
 # --- sections ---
 
-Numbers = Mapping[str, int]
+Numbering = Mapping[str, int]
 #: A number written out, with or without a standard deviation: set like one, and never broken at a hyphen.
 _IS_NUMBER = re.compile(r"[-+]?[\d.]+(e[-+]?\d+)?( \([\d.]+\))?")
 
@@ -124,7 +124,7 @@ def learners_of(report: content.Report) -> dict[str, int]:
     return {name: number for number, name in enumerate(names)}
 
 
-def view_of(section: content.Section, key: str, numbers: Numbers) -> View:
+def view_of(section: content.Section, key: str, numbers: Numbering) -> View:
     """A section made ready; ``key`` is its number on the page, from which its ids are made."""
     template, prepare, _ = _KINDS[type(section)]
     values, rules = prepare(section, key, numbers)
@@ -136,7 +136,7 @@ def view_of(section: content.Section, key: str, numbers: Numbers) -> View:
 Prepared = tuple[dict[str, Any], list[str]]
 
 
-def _plain(section: Any, key: str, numbers: Numbers) -> Prepared:
+def _plain(section: Any, key: str, numbers: Numbering) -> Prepared:
     return {}, []
 
 
@@ -144,7 +144,7 @@ def _nobody(section: Any) -> Iterable[str]:
     return ()
 
 
-def _learners(section: content.LearnersSection, key: str, numbers: Numbers) -> Prepared:
+def _learners(section: content.LearnersSection, key: str, numbers: Numbering) -> Prepared:
     def cell(entry: Entry, metric: Metric) -> tuple[str, bool]:
         """A formatted value, and whether no other entry shows a better one."""
         value = entry.metrics.get(metric.key, float("nan"))
@@ -157,7 +157,7 @@ def _learners(section: content.LearnersSection, key: str, numbers: Numbers) -> P
     return {"cells": cells, "trained": any(entry.training is not None for entry in section.entries)}, []
 
 
-def _table(section: content.TableSection, key: str, numbers: Numbers) -> Prepared:
+def _table(section: content.TableSection, key: str, numbers: Numbering) -> Prepared:
     def show(value: str | float) -> tuple[str, bool]:
         if isinstance(value, str):
             return value, _IS_NUMBER.fullmatch(value) is not None
@@ -172,7 +172,7 @@ def _switch(key: str, switch: str, switched: str, n: int, display: str) -> list[
     return [f"{chosen}{k}:checked) {part}{k} {{ display: {display}; }}" for k in range(1, n + 1)]
 
 
-def _by_learner(section: content.ByLearnerSection, key: str, numbers: Numbers) -> Prepared:
+def _by_learner(section: content.ByLearnerSection, key: str, numbers: Numbering) -> Prepared:
     kind, shown = section.kind, section.shown
     if kind == "types":
         return {}, []
@@ -190,13 +190,13 @@ def _by_learner(section: content.ByLearnerSection, key: str, numbers: Numbers) -
     return {"limit": max((value for value in values if np.isfinite(value)), default=0.0) or 1.0}, []
 
 
-def _gallery(section: content.GallerySection, key: str, numbers: Numbers) -> Prepared:
+def _gallery(section: content.GallerySection, key: str, numbers: Numbering) -> Prepared:
     pictures = [p for sheet in section.gallery.sheets for row in sheet.rows for p in row]
     rules = _switch(key, "sheet", "pictures", len(section.gallery.sheets), "block")
     return {"large": max((p.size[0] for p in pictures), default=0) > 64}, rules
 
 
-def _texts(section: content.TextSection, key: str, numbers: Numbers) -> Prepared:
+def _texts(section: content.TextSection, key: str, numbers: Numbering) -> Prepared:
     learners = _taggers(section)
     colours = _entities(section.texts)
     examples = []
@@ -242,7 +242,7 @@ def _entities(texts: Sequence[TaggedText]) -> dict[str, int]:
 
 
 #: Of each section: its template (or that of its kind), what makes it ready, and the learners that it shows.
-_KINDS: dict[type, tuple[str, Callable[[Any, str, Numbers], Prepared], Callable[[Any], Iterable[str]]]] = {
+_KINDS: dict[type, tuple[str, Callable[[Any, str, Numbering], Prepared], Callable[[Any], Iterable[str]]]] = {
     content.HeadingSection: ("heading.html", _plain, _nobody),
     content.LearnersSection: ("learners.html", _learners, lambda section: [entry.name for entry in section.entries]),
     content.TableSection: ("table.html", _table, _nobody),

@@ -35,14 +35,11 @@ from bactrian.runs.run_data import (
     tag_reading,
 )
 from bactrian.runs.settings import MODELS, RunSettings
-from bactrian.solvers.solution import ConvergenceWarning, Progress, Solution, Status
+from bactrian.solvers.solution import Callback, ConvergenceWarning, Progress, Solution, Status
 from bactrian.text.documents import Document
 
 #: A document of more sentences is probably many.
 _MANY_SENTENCES = 1000
-
-#: Called after every iteration; returning True stops training and keeps the model.
-Follow = Callable[[Progress], Any]
 
 
 @dataclass(frozen=True)
@@ -56,7 +53,7 @@ class TrainedRun:
 
 
 def start_run(
-    path: Path, settings: RunSettings, follow: Follow | None = None, communicator: Communicator | None = None
+    path: Path, settings: RunSettings, follow: Callback | None = None, communicator: Communicator | None = None
 ) -> TrainedRun:
     """Train a new run in the folder ``path``; from a pack, several ranks may do so together.
 
@@ -84,7 +81,7 @@ def start_run(
 
 
 def resume_run(
-    path: Path, follow: Follow | None = None, communicator: Communicator | None = None, **limits: Any
+    path: Path, follow: Callback | None = None, communicator: Communicator | None = None, **limits: Any
 ) -> TrainedRun:
     """Go on with a run that was interrupted, or that a limit stopped; ``limits`` replace those of its settings.
 
@@ -145,7 +142,7 @@ def _train(
     settings: RunSettings,
     data: RunData | Path,
     checkpoint: Checkpoint | None,
-    follow: Follow | None,
+    follow: Callback | None,
     communicator: Communicator,
 ) -> TrainedRun:
     trace = [] if checkpoint is None else folder.read_history(checkpoint.iterations)[0]

@@ -70,7 +70,7 @@ def local_inner_products(left: Floats, right: Floats) -> Floats:
     return left @ right.T
 
 
-def largest(x: Any) -> float:
+def largest_magnitude(x: Any) -> float:
     """Largest absolute entry of a vector or matrix of any array type; 0 where it is empty."""
     return float(abs(x).max()) if all(x.shape) else 0.0
 
@@ -103,7 +103,7 @@ class Memory:
 
     def largest(self, x: Any) -> float:
         """Largest absolute entry of a vector, wherever its parts are."""
-        return largest(x)
+        return largest_magnitude(x)
 
     @property
     def gathers(self) -> bool:
@@ -324,7 +324,7 @@ def pseudo_gradient(x: Floats, gradient: Floats, l1: float | Floats) -> Floats:
 
 def largest_slope(x: Any, gradient: Any, l1: float) -> float:
     """Largest entry of the pseudo-gradient; without ``l1``, of vectors of any array type."""
-    return largest(pseudo_gradient(x, gradient, l1) if l1 else gradient)
+    return largest_magnitude(pseudo_gradient(x, gradient, l1) if l1 else gradient)
 
 
 _Found = tuple[Floats, float, Floats] | None

@@ -14,7 +14,7 @@ from bactrian.arrays import Bools, Floats, Ints
 from bactrian.solvers.lbfgs import ARMIJO, CURVATURE, MAX_STEPS, NOISE
 
 #: Values, gradients and gaps of some rows at points, from the rows' numbers and the points.
-Function = Callable[[Ints, Floats], tuple[Floats, Floats, Floats]]
+RowsFunction = Callable[[Ints, Floats], tuple[Floats, Floats, Floats]]
 
 #: Pairs remembered, and iterations without a smaller gap before a row is given up.
 _MEMORY, _PATIENCE = 10, 50
@@ -33,7 +33,7 @@ class Minima:
 
 
 def minimise_side_by_side(
-    function: Function,
+    function: RowsFunction,
     x: Floats,
     *,
     tolerance: Floats,
@@ -106,7 +106,7 @@ def _direction(
 
 
 def _search(
-    function: Function, found: Minima, rows: Ints, slope: Floats, direction: Floats, descent: Floats
+    function: RowsFunction, found: Minima, rows: Ints, slope: Floats, direction: Floats, descent: Floats
 ) -> tuple[Bools, Floats, Floats, Floats, Floats]:
     """Which rows have a point with a lower value, and the points, values, gradients and gaps."""
     begin, value = found.x[rows], found.value[rows]

@@ -19,7 +19,7 @@ from bactrian.engines.torch.device import checked_chunk, checked_data, checked_d
 from bactrian.engines.torch.parts import DeviceGraphs
 from bactrian.errors import check_callback
 from bactrian.graphs.graph_data import GraphData
-from bactrian.learners.learn import check_options, checked_start
+from bactrian.learners.learn import check_options, starting_weights
 from bactrian.solvers.solution import Callback, Solution, warn_stopped
 
 METHODS: dict[str, Camel] = {name: camel for name, camel in SHORTHAND.items() if camel.entropy != "trw"}
@@ -101,7 +101,7 @@ def learn(
         max_relinearisations=int(max_relinearisations),
         seed=0,
         callback=callback,
-        start=checked_start(start, data.n_weights),
+        start=starting_weights(start, data.n_weights),
         state=start.state if isinstance(start, Solution) else None,
         deadline=Deadline(max_seconds),
     )

@@ -16,7 +16,7 @@ from bactrian.experiments.bench.learners import METRICS, BenchRow, BenchSettings
 from bactrian.experiments.bench.plots import PLOTS, metric_plot, rank_plot
 from bactrian.experiments.bench.rank_argument import RankPoint, rank_reading
 from bactrian.experiments.bench.speed import SpeedRow, summarise_speed
-from bactrian.experiments.bench.summary import LearnerSummary, summarise
+from bactrian.experiments.bench.summary import LearnerSummary, summarise_learners
 from bactrian.files import write_atomically
 
 
@@ -32,7 +32,7 @@ class BenchResult:
 
 def write_bench(folder: Path, result: BenchResult) -> list[Path]:
     """Write everything to ``folder``; returns the paths."""
-    summaries = summarise(result.rows, "size", "sharing", "strength")
+    summaries = summarise_learners(result.rows, "size", "sharing", "strength")
     files = {
         "rows.csv": _csv([asdict(row) for row in result.rows]),
         "summary.csv": _csv([_flat(summary) for summary in summaries]),
@@ -101,7 +101,7 @@ def cell(summary: LearnerSummary, metric: str, spread: bool = True) -> str:
 
 def _family_rows(rows: Sequence[BenchRow]) -> Iterator[list[str]]:
     order = list(dict.fromkeys(row.learner for row in rows))
-    summaries = summarise(rows, "strength")
+    summaries = summarise_learners(rows, "strength")
     for s in sorted(summaries, key=lambda s: (s.group[0], order.index(s.learner))):
         ending = s.ending if s.n_runs else "refused"
         yield [f"{s.group[0]:g}", s.learner, *(cell(s, metric) for metric in METRICS), ending]

@@ -109,7 +109,7 @@ class RandomProblem:
     marginals: Sequence[Floats]
 
 
-Follow = Callable[[str, str, int, int], None]
+FollowBench = Callable[[str, str, int, int], None]
 
 
 def bench_learners() -> dict[str, Learner]:
@@ -147,7 +147,7 @@ def make_problem(settings: BenchSettings, size: FieldSize, sharing: str, strengt
     )
 
 
-def run_learners(settings: BenchSettings, follow: Follow | None = None) -> list[BenchRow]:
+def run_learners(settings: BenchSettings, follow: FollowBench | None = None) -> list[BenchRow]:
     """Every learner on every field."""
     rows: list[BenchRow] = []
     learners = bench_learners()

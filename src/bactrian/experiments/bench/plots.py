@@ -10,7 +10,7 @@ import numpy as np
 
 from bactrian.experiments.bench.learners import METRICS, BenchRow
 from bactrian.experiments.bench.rank_argument import RankPoint
-from bactrian.experiments.bench.summary import summarise
+from bactrian.experiments.bench.summary import summarise_learners
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -34,7 +34,7 @@ def metric_plot(rows: Sequence[BenchRow], metric: str, floor: float) -> str:
     learners = list(dict.fromkeys(row.learner for row in rows))
 
     def draw(panels: Sequence[Axes]) -> None:
-        summaries = summarise(rows, "family", "strength")
+        summaries = summarise_learners(rows, "family", "strength")
         for panel, family in zip(panels, families, strict=True):
             for number, learner in enumerate(learners):
                 own = [s for s in summaries if s.group[0] == family and s.learner == learner]

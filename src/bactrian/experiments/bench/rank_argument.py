@@ -18,7 +18,7 @@ from scipy.linalg.lapack import dpstrf
 
 from bactrian.arrays import Floats, Ints
 from bactrian.engines.numba.threads import single_threaded_blas
-from bactrian.experiments.bench.learners import Follow, quiet_learn
+from bactrian.experiments.bench.learners import FollowBench, quiet_learn
 from bactrian.experiments.bench.random_fields import FieldSize, random_field
 from bactrian.graphs.graph import ClusterGraph, grid_edges
 from bactrian.graphs.loglinear import Instance, LogLinearModel, Samples
@@ -45,7 +45,7 @@ class RankPoint:
         return self.rank / self.n_columns
 
 
-def run_rank(n_seeds: int = 5, n_samples: int = 500, follow: Follow | None = None) -> list[RankPoint]:
+def run_rank(n_seeds: int = 5, n_samples: int = 500, follow: FollowBench | None = None) -> list[RankPoint]:
     """Both settings, from all weights shared to none."""
     if n_seeds < 1 or n_samples < 1:
         raise ValueError(f"n_seeds and n_samples must be at least 1, found {n_seeds} and {n_samples}")

@@ -16,7 +16,7 @@ import numpy as np
 from bactrian.experiments.bench.learners import (
     BenchRow,
     BenchSettings,
-    Follow,
+    FollowBench,
     RandomProblem,
     bench_learners,
     problems,
@@ -64,7 +64,7 @@ class SpeedSummary:
 
 
 def run_speed(
-    settings: BenchSettings, rows: Sequence[BenchRow], repeats: int = 3, follow: Follow | None = None
+    settings: BenchSettings, rows: Sequence[BenchRow], repeats: int = 3, follow: FollowBench | None = None
 ) -> list[SpeedRow]:
     """Every pair on every field where its second learner converged according to ``rows``, those of the comparison."""
     if repeats < 1:

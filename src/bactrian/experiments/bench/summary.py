@@ -39,7 +39,7 @@ class LearnerSummary:
         return said if self.prior else f"{said}; no prior"
 
 
-def summarise(rows: Sequence[BenchRow], *keys: str) -> list[LearnerSummary]:
+def summarise_learners(rows: Sequence[BenchRow], *keys: str) -> list[LearnerSummary]:
     """Means over all rows that agree in ``keys``, fields of :class:`BenchRow`, and in the learner."""
     groups: dict[tuple[tuple[str | float, ...], str], list[BenchRow]] = {}
     for row in rows:

@@ -12,12 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bactrian.arrays import Arrays
 from bactrian.files import atomic_file
 
-Arrays = dict[str, NDArray[Any]]
 
-
-def checksum(*arrays: NDArray[Any]) -> str:
+def arrays_checksum(*arrays: NDArray[Any]) -> str:
     """SHA-256 over the dtype, shape and bytes of arrays."""
     digest = hashlib.sha256()
     for array in arrays:

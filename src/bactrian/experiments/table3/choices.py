@@ -17,7 +17,7 @@ import numpy as np
 from bactrian.arrays import Floats, Ints
 from bactrian.experiments.paper_table import LATE, Follow, status_of
 from bactrian.experiments.table3.corel import ScoredSplit
-from bactrian.experiments.table3.learners import Limits, TableRow, fit, marginals
+from bactrian.experiments.table3.learners import Budget, TableRow, fit, marginals
 from bactrian.experiments.table3.node_scores import image_folds
 
 #: Tolerance of a fit in cross-validation by that of the table: labels change little beyond, and there are many fits.
@@ -67,7 +67,7 @@ def choose(
     scored: ScoredSplit,
     candidates: Sequence[Candidate],
     *,
-    limits: Limits,
+    limits: Budget,
     n_folds: int,
     seed: int,
     say: Follow,
@@ -91,7 +91,7 @@ def choose(
 
 
 def _right(
-    row: TableRow, scored: ScoredSplit, candidates: Sequence[Candidate], held: Ints, limits: Limits
+    row: TableRow, scored: ScoredSplit, candidates: Sequence[Candidate], held: Ints, limits: Budget
 ) -> tuple[Floats, bool]:
     """Superpixels that each candidate labels rightly, (n_candidates, held-out images); whether a fit was stopped."""
     rest = np.setdiff1d(np.arange(len(scored.train)), held)

@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from bactrian.arrays import Bools, Floats, Ints
+from bactrian.arrays import Arrays, Bools, Floats, Ints
 from bactrian.experiments.paper_table import Follow
-from bactrian.experiments.table3.cache import ArrayCache, Arrays, checksum
+from bactrian.experiments.table3.cache import ArrayCache, arrays_checksum
 from bactrian.experiments.table3.classifiers import KINDS, BoostingSettings
 from bactrian.experiments.table3.node_scores import NodeScores, node_scores, with_opinions
 from bactrian.graphs.graph_data import GraphData
@@ -95,7 +95,7 @@ def read_corel(folder: str | Path) -> CorelImages:
         raise ValueError(f"{path}: labels must be integers of shape {images.shape[:3]}, found {labels.shape}")
     if labels.min() < 0 or labels.max() >= len(CLASSES):
         raise ValueError(f"{path}: labels must lie between 0 and {len(CLASSES) - 1}")
-    return CorelImages(images, labels.astype(np.int8), checksum(images, labels.astype(np.int8)))
+    return CorelImages(images, labels.astype(np.int8), arrays_checksum(images, labels.astype(np.int8)))
 
 
 def draw_splits(

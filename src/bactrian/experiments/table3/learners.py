@@ -80,7 +80,7 @@ ROW = {row.name: row for row in ROWS}
 
 
 @dataclass(frozen=True)
-class Limits:
+class Budget:
     """When learning stops."""
 
     tolerance: float = 1e-4
@@ -99,7 +99,7 @@ class Fitted:
     cpu_seconds: float
 
 
-def fit(row: TableRow, data: GraphData, limits: Limits, *, prior_variance: float | None, start: Any = None) -> Fitted:
+def fit(row: TableRow, data: GraphData, limits: Budget, *, prior_variance: float | None, start: Any = None) -> Fitted:
     """Learn a row's weights; where it stops short its status says so."""
     began, cpu = time.perf_counter(), time.process_time()
     with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):

@@ -10,7 +10,7 @@ location, Gould and others, IJCV 2008; auto-context, Tu, CVPR 2008), for trainin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bactrian.arrays import Floats, Ints
+from bactrian.experiments.paper_table import Follow
 from bactrian.experiments.table3.classifiers import KINDS, BoostedClassifiers, BoostingSettings, binary_losses, kinds_of
 
-Follow = Callable[[str], None]
 #: Weights (n, n) of an image's superpixels around each of them, by name.
 Windows = Sequence[Floats]
 

@@ -23,7 +23,7 @@ from bactrian.experiments.table3.corel import (
     draw_splits,
     score_split,
 )
-from bactrian.experiments.table3.learners import ROW, ROWS, Fitted, Limits, TableRow, fit, marginals
+from bactrian.experiments.table3.learners import ROW, ROWS, Budget, Fitted, TableRow, fit, marginals
 from bactrian.vision.appearance import SegmentedImage
 from bactrian.vision.superpixels import to_pixels
 
@@ -44,7 +44,7 @@ class Table3Settings:
     folds: tuple[str, ...] = FOLDS[:1]  #: scores that may be learned from; without a prior the first
     priors: tuple[float, ...] = (1e-3, 1e-2, 1e-1)  #: variances among which cross-validation chooses
     n_folds: int = 4  #: of that cross-validation
-    limits: Limits = field(default_factory=Limits)
+    limits: Budget = field(default_factory=Budget)
 
     def __post_init__(self) -> None:
         rows_named(ROWS, self.rows)

@@ -14,7 +14,7 @@ from bactrian.experiments.paper_table import Follow, PaperTable, late_note, mean
 from bactrian.experiments.table3.cache import ArrayCache
 from bactrian.experiments.table3.classifiers import BoostingSettings
 from bactrian.experiments.table3.corel import CLASSES, ScoreSettings, corel_folder, read_corel
-from bactrian.experiments.table3.learners import ROWS, Limits
+from bactrian.experiments.table3.learners import ROWS, Budget
 from bactrian.experiments.table3.pictures import class_colours, label_picture, uncertainty
 from bactrian.experiments.table3.protocol import INFERENCES, NODE_ROW, Cell, Table3, Table3Settings, run_table3
 from bactrian.runs.comparison import Gallery, Picture, Sheet
@@ -59,7 +59,7 @@ _QUICK = Table3Settings(
     n_train=4,
     n_splits=1,
     priors=(1.0,),
-    limits=Limits(tolerance=1e-3, max_iterations=100),
+    limits=Budget(tolerance=1e-3, max_iterations=100),
 )
 
 
