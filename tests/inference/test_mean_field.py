@@ -93,6 +93,15 @@ def test_forbidden_states_leave_a_finite_bound_where_one_is_found() -> None:
             assert np.diag(result.clusters[i]).tolist() == [0.0] * 3
 
 
+def test_observed_variables_are_one_hot_beside_explicit_graphs() -> None:
+    scores = np.random.default_rng(0).normal(size=(40, 2, 9))
+    for pair in scores:
+        dense = table_model([3, 3, 3], [(0, 1), (1, 2)], pair)
+        models = [model_of(dense, [(0, 1, (1,))]), model_of(dense)]
+        for result in bt.infer(models, np.zeros(1), "mean-field", [{1: 2}, {1: 2}]):
+            assert result.variables[1].tolist() == [0.0, 0.0, 1.0]
+
+
 def test_contradictions_are_errors() -> None:
     model = model_of(table_model([2] * 3, [(0, 1), (1, 2)], [DIFFER] * 2))
     with pytest.raises(ValueError, match="contradicts"):

@@ -146,4 +146,5 @@ class FactorTables(TableReader):
         table = self._tables.cluster(int(layout.link_cluster[link]))
         start = int(layout.link_projection[link])
         states_of = layout.projection[start : start + table.size]
-        return np.bincount(states_of, weights=table, minlength=states).astype(np.float64)
+        found = np.bincount(states_of, weights=table, minlength=states)
+        return found / found.sum()  # to the last digit: one-hot where it was observed
