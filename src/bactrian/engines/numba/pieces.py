@@ -14,6 +14,7 @@ To the functions of :mod:`.linear` and :mod:`.pair_evaluation` a piece is an ins
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -43,38 +44,44 @@ _MOST_PIECES = 32
 _LOAD, _CHECK, _STORE, _GIVE, _JOIN, _MATCH, _SWEEP, _TURN, _FINISH, _COUNT = range(10)
 
 
+class Phase(NamedTuple):
+    """A step of an evaluation."""
+
+    kind: int  #: one of those above
+    backward: bool  #: the direction of the sweep, or of the last
+
+
 @njit(cache=True, nogil=True, error_model="numpy")
 def evaluate_pieces(
-    part: Passing, limits: Limits, whole: Linear, counts: Floats, first: int, last: int, phase: int, backward: bool,
-    states: States,
-) -> bool:  # fmt: skip
+    part: Passing, limits: Limits, whole: Linear, counts: Floats, first: int, last: int, phase: Phase, states: States
+) -> bool:
     """One phase of an evaluation for pieces ``first:last``; False where log space is needed.
 
     ``whole`` are the messages of all pieces, ``counts`` have a row for each.
     """
-    fits = True
+    fits, (kind, backward) = True, phase
     for piece in range(first, last):
-        if phase <= _JOIN:
+        if kind <= _JOIN:
             linear = _messages(part, whole, piece, piece + 1, states)
         else:
             linear = _messages(part, whole, 0, part.weights.size, states)
-        if phase == _LOAD:
+        if kind == _LOAD:
             fits &= load_states(part, linear, piece, False, states)
-        elif phase == _CHECK:
+        elif kind == _CHECK:
             fits &= store_logs(part, linear, piece, False, states)
-        elif phase == _STORE:
+        elif kind == _STORE:
             store_logs(part, linear, piece, True, states)
             finish_hubs(part, linear, piece, states)
-        elif phase == _GIVE:
+        elif kind == _GIVE:
             fits &= give_hubs(part, linear, piece, limits.consistent, states)
-        elif phase == _JOIN:
+        elif kind == _JOIN:
             join(part, linear, piece, limits.consistent, states)
-        elif phase == _MATCH:
+        elif kind == _MATCH:
             fits &= match_scales(part, linear, piece)
-        elif phase <= _TURN:
+        elif kind <= _TURN:
             halvings = halvings_of(limits.damping)
             held = np.empty(linear.product.size if halvings > 0 else 0)
-            for turn in range(phase + 1 - _SWEEP):
+            for turn in range(kind + 1 - _SWEEP):
                 residual, way = np.nan, backward == (turn == 0)
                 if halvings >= 0:
                     residual = sweep_pairs(part, linear, piece, way, halvings, held, states)
@@ -82,7 +89,7 @@ def evaluate_pieces(
                 fits &= not math.isnan(residual)
         else:
             tally = new_tally(part, counts[piece])
-            if phase == _FINISH:
+            if kind == _FINISH:
                 finish_pairs(part, linear, piece, backward, limits.marginals, tally.outer, states)
             else:
                 fits &= give_pairs(part, linear, piece, limits.consistent, tally, states)
@@ -174,11 +181,11 @@ class Pieces:
             for first, last in ((0, n), (0, middle), (middle, n))
         )
 
-        def run(phase: int, which: Ints = every, limits: Limits = limits, backward: bool = False) -> bool:
-            fits = []
+        def run(kind: int, which: Ints = every, limits: Limits = limits, backward: bool = False) -> bool:
+            fits, phase = [], Phase(kind, backward)
 
             def task(_: int, start: int, stop: int) -> None:
-                fits.append(evaluate_pieces(pieces, limits, whole, piece_counts, start, stop, phase, backward, states))
+                fits.append(evaluate_pieces(pieces, limits, whole, piece_counts, start, stop, phase, states))
 
             workers.run(task, which)
             return all(fits)

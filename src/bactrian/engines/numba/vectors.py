@@ -136,7 +136,10 @@ def _pair_message(op: Op) -> None:
 def pair_message(
     matrix: Floats, start: int, axis: int, source: Floats, at: int, target: Floats, to: int, m: Length, n: Length
 ) -> None:
-    """m = E'u: target[to:] from source[at:]; E begins at ``start`` and is (m, n) for ``axis`` 1, (n, m) for 0."""
+    """m = E'u: target[to:] from source[at:]; E begins at ``start`` and is (m, n) for ``axis`` 1, (n, m) for 0.
+
+    Nine arguments: each of three arrays comes with a place in it, since slices cost more than so short a product.
+    """
     table = _matrix(matrix, start, m, n) if axis == 1 else _matrix(matrix, start, n, m).T
     _part(target, to, n)[:] = _part(source, at, m) @ table
 
@@ -377,7 +380,7 @@ def _add_outer(op: Op) -> None:
 def add_outer(
     counts: Floats, start: int, rows: Floats, at: int, columns: Floats, of: int, weight: float, m: Length, n: Length
 ) -> None:
-    """counts[start:] += weight * outer(rows[at:], columns[of:]), (m, n)."""
+    """counts[start:] += weight * outer(rows[at:], columns[of:]), (m, n); arguments as in :func:`pair_message`."""
     _matrix(counts, start, m, n)[:] += weight * np.outer(_part(rows, at, m), _part(columns, of, n))
 
 

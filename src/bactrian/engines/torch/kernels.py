@@ -42,6 +42,7 @@ if triton is not None:
     def _sum_pieces(  # type: ignore[no-untyped-def]  # the compiler reads annotations itself
         begin, end, indices, values, dense, out, columns: tl.constexpr, padded: tl.constexpr, block: tl.constexpr
     ):
+        """Nine parameters: Triton takes no structures, so every array and size is one of its own."""
         piece = tl.program_id(0)
         first = tl.load(begin + piece)
         last = tl.load(end + piece)
@@ -62,6 +63,7 @@ if triton is not None:
         multipliers, partner, table, pointer, scores, inverse, tables, log_belief, belief, change, first, last,
         labels: tl.constexpr, padded: tl.constexpr, own_tables: tl.constexpr, block: tl.constexpr,
     ):  # fmt: skip
+        """As many parameters as the update has arrays and sizes; see above."""
         node = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block) + first
         there = node < last
         state = tl.arange(0, padded)[None, :]
