@@ -322,7 +322,7 @@ class DevicePart:
             consistency=consistency,
             first_edge=data.first_edge,
         )
-        self.sweeps, self.violation, self.residual = 0, 0.0, 0.0  #: of the last pass
+        self.sweeps, self.value, self.violation, self.residual = 0, 0.0, 0.0, 0.0  #: of the last pass
         self.values: StarValues | None = None  #: of the last pass, until the part is left
         self._deadline = Deadline()
         self._working: tuple[Stars, DeviceScores] | None = None
@@ -385,13 +385,13 @@ class DevicePart:
         self.values, self.sweeps, self.residual = self.working[0].solve(
             tolerance=tolerance, max_sweeps=max_sweeps, damping=damping, deadline=self._deadline.at
         )
-        self.violation = float(self.values.violation)
+        self.value, self.violation = self.values.totals.tolist()
 
     def summary(self, place: Floats | None = None) -> Summary:
         """See :class:`Part`."""
         assert self.values is not None
         sweeps = self.sweeps * self.piece.structure.n_graphs
-        return Summary(float(self.values.value), sweeps, self.violation, self.residual, self._expected(self.values))
+        return Summary(self.value, sweeps, self.violation, self.residual, self._expected(self.values))
 
     def _expected(self, values: StarValues) -> Tensor:
         """Expected features; recorded where the counts are always the same tensors."""

@@ -392,12 +392,21 @@ def settle(
 class StarValues(NamedTuple):
     """What an evaluation gives: D and its derivatives by the scores."""
 
-    value: Tensor  #: () D summed over graphs with their weights, without the observed scores
+    totals: Tensor  #: (2,) :attr:`value` and :attr:`violation`, to be read together
     node_counts: Tensor  #: (N, K) dD / d node scores
     table_counts: Tensor  #: (T, K, K), or (E, K, K) where edges have their own: dD / d table scores
-    violation: Tensor  #: () largest disagreement between an edge and its node
     node_value: Tensor  #: (N,) a node's part of D, without weights
     edge_value: Tensor  #: (E,)
+
+    @property
+    def value(self) -> Tensor:
+        """() D summed over graphs with their weights, without the observed scores."""
+        return self.totals[0]
+
+    @property
+    def violation(self) -> Tensor:
+        """() largest disagreement between an edge and its node."""
+        return self.totals[1]
 
 
 def evaluate(state: Stars) -> StarValues:
@@ -418,7 +427,7 @@ def evaluate(state: Stars) -> StarValues:
             reference = belief.index_select(0, s.link_node[s.links[:, end]])
             violation = torch.maximum(violation, (marginal - reference).abs_().max())
     value = s.node_weight @ node_value + s.edge_weight @ edge_value
-    return StarValues(value, node_counts, table_counts, violation, node_value, edge_value)
+    return StarValues(torch.stack([value, violation]), node_counts, table_counts, node_value, edge_value)
 
 
 def sum_by_graph(structure: Structure, values: StarValues) -> Tensor:
