@@ -21,7 +21,7 @@ from bactrian.camel.schedule import SCHEDULE, Schedule
 from bactrian.engines.files import Buffers, FileSpace, MappedFile, PackedFolder, Space
 from bactrian.engines.numba.layout import Layout
 from bactrian.engines.numba.linear import make_plan
-from bactrian.engines.numba.pair_evaluation import evaluate_given, evaluate_pairs
+from bactrian.engines.numba.pair_evaluation import evaluate_given, evaluate_pairs, evaluate_trees
 from bactrian.engines.numba.pieces import Pieces, cut
 from bactrian.engines.numba.stars import evaluate_instances
 from bactrian.engines.numba.tables import (
@@ -36,7 +36,6 @@ from bactrian.engines.numba.tables import (
     summarise,
 )
 from bactrian.engines.numba.threads import Deadline, Workers, balanced_blocks
-from bactrian.engines.numba.tree_evaluation import evaluate_trees
 from bactrian.graphs.inputs import N_BLOCKS
 from bactrian.graphs.packed import HubTables, PackedData, tables_by_number
 from bactrian.graphs.ragged import pointer

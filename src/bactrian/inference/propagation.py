@@ -17,14 +17,16 @@ import numpy as np
 from bactrian.arrays import Bools, Floats
 from bactrian.camel.entropy import Carving, carve, reported_numbers
 from bactrian.camel.messages import Messages, MessageTables
-from bactrian.engines.numba.residual import Queue, contractions, run_residual
 from bactrian.engines.numba.schedules import (
     CONTRADICTION,
     CONVERGED,
     RUNNING,
     ParallelMessages,
+    Queue,
     SweepProgress,
+    contractions,
     run_parallel,
+    run_residual,
     run_sequential,
 )
 from bactrian.engines.numba.tables import Limits
