@@ -9,8 +9,8 @@ import pytest
 
 import bactrian as bt
 from bactrian.camel.prior import Prior
+from bactrian.camel.profiled import Units
 from bactrian.camel.schedule import SCHEDULE
-from bactrian.camel.units import Units
 from bactrian.engines.numba.threads import Workers
 from bactrian.graphs.packing import pack
 

@@ -13,9 +13,8 @@ from bactrian.arrays import Arrays, Floats, Ints
 from bactrian.errors import ArgumentError, check_number
 from bactrian.estimators.fields import Field
 from bactrian.estimators.frames import Variables, restored_variables
-from bactrian.estimators.margin_fits import MarginFit, Residuals, fit_margins
+from bactrian.estimators.margin_fits import MarginFit, Residuals, Zones, check_zones, fit_all_zones, fit_margins
 from bactrian.estimators.marginals import Marginal, check_margins, projected
-from bactrian.estimators.zones import Zones, check_zones, fit_all
 from bactrian.graphs.graph import Domain, Scope
 from bactrian.graphs.loglinear import LogLinearModel
 from bactrian.inference.problem import checked_evidence
@@ -126,7 +125,7 @@ class MarginField(Field):
             raise ArgumentError("method", f"must be 'auto' or 'exact' for zones, found {self.method!r}")
         checked = check_zones(zones, cardinalities, base, impossible)
         options = FitOptions(self.tolerance, self.max_iterations, self.max_seconds, 1, self.seed)
-        found = fit_all(checked, entropy_weight, self.memory_budget, options, self.n_threads)
+        found = fit_all_zones(checked, entropy_weight, self.memory_budget, options, self.n_threads)
         template = self.__class__(**{**self.get_params(deep=False), "method": "exact"})
         return Zones(checked, found, lambda z: clone(template)._adopt_margins(checked[z].variables, found[z]))
 
