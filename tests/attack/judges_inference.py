@@ -16,7 +16,7 @@ import reference
 from oracle import (
     Array,
     DenseModel,
-    _agrees,
+    agrees,
     cluster_scores,
     joint_scores,
     marginal,
@@ -250,7 +250,7 @@ class Truth:
 
 def enumerate_model(model: DenseModel, weights: Array, evidence: Evidence) -> Truth | None:
     """Enumerate all joint states."""
-    scores = np.where(_agrees(model, evidence), joint_scores(model, weights), -np.inf)
+    scores = np.where(agrees(model, evidence), joint_scores(model, weights), -np.inf)
     best = float(scores.max())
     if best == -np.inf:
         return None

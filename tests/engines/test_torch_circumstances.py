@@ -291,7 +291,7 @@ def test_threads_share_a_loss_and_a_batch(device):
     first, second, _ = together(lambda: work("a"), lambda: work("b"), lambda: btt.learn(data, "camel0", device=device))
     assert first == pytest.approx(expected, rel=1e-12)
     assert second == pytest.approx(expected, rel=1e-12)
-    assert set(loss._states) == {"a", "b"}
+    assert set(loss.get_extra_state()) == {"a", "b"}
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -20,7 +20,7 @@ from bactrian.engines.numba.threads import Deadline, Workers  # noqa: E402
 from bactrian.engines.torch import stars  # noqa: E402
 from bactrian.engines.torch.device import explain_memory  # noqa: E402
 from bactrian.engines.torch.kernels import SparseProduct  # noqa: E402
-from bactrian.engines.torch.parts import DeviceGraphs, _compressed  # noqa: E402
+from bactrian.engines.torch.parts import DeviceGraphs, compressed  # noqa: E402
 from bactrian.engines.torch.stars import Recording  # noqa: E402
 from bactrian.graphs.inputs import BundledRows  # noqa: E402
 from bactrian.graphs.packing import pack  # noqa: E402
@@ -86,7 +86,7 @@ def test_sweeps_in_one_kernel_are_those_of_plain_tensors_cuda(dtype, own_tables,
         dual = device_dual(data, entropy, 2.0, "cuda", dtype)
         evaluation = dual.evaluate(weights, tolerance=0.0, max_sweeps=3)
         (part,) = dual.parts
-        found.append((part.stars.multipliers, part.stars.star_belief, part.stars._change, evaluation.gradient))
+        found.append((part.stars.multipliers, part.stars.star_belief, part.stars.change, evaluation.gradient))
     exact = dtype == "float64"
     for kernel, plain in zip(*found, strict=True):
         torch.testing.assert_close(kernel, plain, rtol=0.0, atol=1e-12 if exact else 1e-5)
@@ -440,7 +440,7 @@ def test_sparse_products_are_those_of_scipy(device, columns):
     matrix = sp.csr_array(sp.random(50, 5000, 0.01, random_state=rng, format="csr"))
     matrix = sp.csr_array(sp.vstack([matrix, sp.csr_array(rng.normal(size=(1, 5000))), sp.csr_array((3, 5000))]))
     dense = rng.normal(size=(5000, columns))
-    product = SparseProduct(_compressed(matrix).to(device)).times(torch.from_numpy(dense).to(device))
+    product = SparseProduct(compressed(matrix).to(device)).times(torch.from_numpy(dense).to(device))
     np.testing.assert_allclose(product.cpu().numpy(), matrix @ dense, atol=1e-11)
 
 

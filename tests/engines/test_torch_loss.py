@@ -73,7 +73,8 @@ def test_cccp_loss_after_a_relinearisation_is_the_dual_with_that_linearisation()
     loss(nodes, tables, batch, labels, ["a", "b"])
     loss.relinearise()
     value = loss(nodes, tables, batch, labels, ["a", "b"])
-    g = torch.cat([loss._states[name].linearisation for name in ("a", "b")]).numpy()
+    kept = loss.get_extra_state()
+    g = torch.cat([kept[name]["linearisation"] for name in ("a", "b")]).numpy()
     assert np.abs(g).max() > 0.1
     assert float(value) == pytest.approx(cpu_dual("cccp", nodes, tables, labels, "clusters", g), rel=1e-10)
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bactrian.experiments.announcements import layouts, words
-from bactrian.experiments.announcements.generator import _MARKED, FIELDS, make_announcements
+from bactrian.experiments.announcements.generator import FIELDS, MARKED, make_announcements
 from bactrian.experiments.announcements.task import METRICS, AnnouncementsSettings, run_announcements
 from bactrian.text.tagged import parse_seminar, read_tagged
 
@@ -92,7 +92,7 @@ def test_every_marked_slot_is_used():
     for split in (layouts.TRAINING, layouts.TESTING):
         for kind in ("headers", "bodies", "prose", "endings", "ranges"):
             used |= set(re.findall(r"\[(\w+)\]", "".join(getattr(split, kind))))
-    assert set(_MARKED) <= used
+    assert set(MARKED) <= used
 
 
 def test_remembering_finds_no_speaker_and_no_place(splits):

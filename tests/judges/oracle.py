@@ -115,7 +115,7 @@ def joint_scores(model: DenseModel, weights: Array) -> Array:
     return scores
 
 
-def _agrees(model: DenseModel, evidence: Mapping[int, int] | None) -> NDArray[np.bool_]:
+def agrees(model: DenseModel, evidence: Mapping[int, int] | None) -> NDArray[np.bool_]:
     states = joint_states(model.cardinalities)
     keep = np.ones(len(states), dtype=bool)
     for variable, value in (evidence or {}).items():
@@ -125,12 +125,12 @@ def _agrees(model: DenseModel, evidence: Mapping[int, int] | None) -> NDArray[np
 
 def log_partition(model: DenseModel, weights: Array, evidence: Mapping[int, int] | None = None) -> float:
     """log of the sum of exp(score) over the joint states that agree with the evidence."""
-    return float(logsumexp(joint_scores(model, weights)[_agrees(model, evidence)]))
+    return float(logsumexp(joint_scores(model, weights)[agrees(model, evidence)]))
 
 
 def joint_distribution(model: DenseModel, weights: Array, evidence: Mapping[int, int] | None = None) -> Array:
     """Probability of every joint state, zero where it contradicts the evidence."""
-    scores = np.where(_agrees(model, evidence), joint_scores(model, weights), -np.inf)
+    scores = np.where(agrees(model, evidence), joint_scores(model, weights), -np.inf)
     probabilities: Array = np.exp(scores - logsumexp(scores))
     return probabilities
 
@@ -153,7 +153,7 @@ def most_probable(
     model: DenseModel, weights: Array, evidence: Mapping[int, int] | None = None, tie: float = 1e-9
 ) -> Ints:
     """The best joint assignment; among those within ``tie`` of the best, the lexicographically first."""
-    scores = np.where(_agrees(model, evidence), joint_scores(model, weights), -np.inf)
+    scores = np.where(agrees(model, evidence), joint_scores(model, weights), -np.inf)
     first = int(np.flatnonzero(scores >= scores.max() - tie)[0])
     best: Ints = joint_states(model.cardinalities)[first]
     return best

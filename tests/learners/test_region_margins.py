@@ -12,7 +12,7 @@ from bactrian.engines.numba.threads import Workers
 from bactrian.estimators.margin_fits import margin_problem
 from bactrian.estimators.marginals import check_margins
 from bactrian.learners.margins import FitOptions, fit_exactly, fit_with_learner, tree_of
-from bactrian.learners.region_margins import _RegionDual, fit_by_regions
+from bactrian.learners.region_margins import RegionDual, fit_by_regions
 from bactrian.solvers.solution import Status
 
 SIZES = {"a": 3, "b": 2, "c": 4, "d": 3, "e": 2}
@@ -101,13 +101,13 @@ def test_exact_margins_need_no_iterations_and_their_weights_fit():
     solution, cells = fit_by_regions(problem, graph, FitOptions(tolerance=1e-9))
     assert solution.history[-1].iterations == 0
     np.testing.assert_allclose(1000 * cells, problem.observed, rtol=1e-12)
-    dual = _RegionDual(problem, graph, Workers(1))
+    dual = RegionDual(problem, graph, Workers(1))
     assert dual.violation < 1e-12
 
 
 def test_gradient_and_value_are_those_of_the_dual_minimised_over_weights():
     problem = problem_of(LOOPY, exact=(3,), base=bt.Marginal(("b", "e"), [[1.0, 2.0], [3.0, 0.5]]))
-    dual = _RegionDual(problem, problem.graph(regions=True), Workers(1))
+    dual = RegionDual(problem, problem.graph(regions=True), Workers(1))
     rng = np.random.default_rng(1)
     x = dual.x + 0.3 * rng.standard_normal(dual.x.size)
     _, slope = dual.value_and_gradient(x)

@@ -58,7 +58,7 @@ def fit_by_regions(problem: MarginProblem, graph: ClusterGraph, options: FitOpti
     """The solution with Kikuchi's entropy on ``graph``, and its beliefs of all cells."""
     began, deadline = time.perf_counter(), Deadline(options.max_seconds)
     workers = Workers(options.n_threads)
-    dual = _RegionDual(problem, graph, workers)
+    dual = RegionDual(problem, graph, workers)
     last = max(options.tolerance, _AGREEMENT) if dual.any_exact else options.tolerance
     memory, accelerate = make_memory(dual.x.size, workers), Anderson()
     records: list[Record] = []
@@ -133,7 +133,7 @@ def fit_by_regions(problem: MarginProblem, graph: ClusterGraph, options: FitOpti
     return solution, beliefs
 
 
-class _RegionDual:
+class RegionDual:
     """D, in scaled multipliers x, at a linearisation ``theta``."""
 
     def __init__(self, problem: MarginProblem, graph: ClusterGraph, workers: Workers) -> None:

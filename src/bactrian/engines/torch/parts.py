@@ -59,8 +59,8 @@ class DeviceRows:
             width += bundles.shape[0]
             self.bundles = DeviceRows(bundles, np.arange(bundles.shape[0]))
         matrix = sp.csr_array((values, indices, pointer), shape=(inputs.shape[0], width))[chosen]
-        self._rows = _compressed(matrix)
-        self._columns = _compressed(sp.csr_array(matrix.T))
+        self._rows = compressed(matrix)
+        self._columns = compressed(sp.csr_array(matrix.T))
         self._products = SparseProduct(self._rows), SparseProduct(self._columns)
 
     def to(self, device: Any) -> DeviceRows:
@@ -198,10 +198,11 @@ def _make_first_sparse_tensor() -> None:
     """PyTorch warns of the first one that these are new; here, since filters are not for threads to change."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
-        _compressed(sp.csr_array(np.ones((1, 1))))
+        compressed(sp.csr_array(np.ones((1, 1))))
 
 
-def _compressed(matrix: sp.csr_array) -> Tensor:
+def compressed(matrix: sp.csr_array) -> Tensor:
+    """The matrix as a sparse tensor, with indices as short as they can be."""
     index = np.int32 if max(matrix.nnz, *matrix.shape) < 2**31 else np.int64
     parts = (torch.from_numpy(np.ascontiguousarray(a, dtype=index)) for a in (matrix.indptr, matrix.indices))
     values = torch.from_numpy(np.ascontiguousarray(matrix.data, dtype=np.float64))

@@ -166,7 +166,7 @@ class Stars:
         self.star_log = torch.zeros(n_nodes, n_labels, dtype=dtype, device=device)
         self.star_belief = torch.zeros(n_nodes, n_labels, dtype=dtype, device=device)
         self._low_scores = torch.zeros(n_nodes, n_labels, dtype=dtype, device=device)
-        self._change = torch.zeros((), dtype=dtype, device=device)
+        self.change = torch.zeros((), dtype=dtype, device=device)
         self._changes = torch.zeros(n_nodes, dtype=dtype, device=device)
         self._inverse_divisor = (1.0 / (numbers.hub + structure.degree)).to(dtype)[:, None]
         self._offsets = [
@@ -289,14 +289,14 @@ class Stars:
             self._sweep(damping)
         else:
             self._recorded("sweep", self._sweep)
-        return self._change
+        return self.change
 
     def _sweep(self, damping: float = 0.0) -> None:
         s = self.structure
-        if can_update(self._change.device, self.n_labels) and not self.wide and damping == 0.0:
+        if can_update(self.change.device, self.n_labels) and not self.wide and damping == 0.0:
             self._sweep_in_kernels()
             return
-        self._change.zero_()
+        self.change.zero_()
         for c in range(s.n_colours):
             nodes, links = slice(*s.colour_nodes[c : c + 2]), slice(*s.colour_links[c : c + 2])
             incoming = self._incoming(links.start, links.stop)
@@ -305,7 +305,7 @@ class Stars:
             total *= self._inverse_divisor[nodes]
             log_belief = torch.log_softmax(total, 1)
             belief = log_belief.exp()
-            torch.maximum(self._change, (belief - self.star_belief[nodes]).abs_().max(), out=self._change)
+            torch.maximum(self.change, (belief - self.star_belief[nodes]).abs_().max(), out=self.change)
             self.star_belief[nodes] = belief
             self.star_log[nodes] = log_belief
             new = self.star_log.index_select(0, s.link_node[links])
@@ -332,7 +332,7 @@ class Stars:
                 self._changes,
             )
         if s.n_nodes:
-            torch.amax(self._changes, 0, out=self._change)
+            torch.amax(self._changes, 0, out=self.change)
 
     def solve(
         self, *, tolerance: float, max_sweeps: int, damping: float = 0.0, deadline: float = math.inf

@@ -22,7 +22,7 @@ FIELDS = ("stime", "etime", "location", "speaker")
 SPLITS = ("train", "test")
 
 #: Slots that are to be found, and the field each belongs to.
-_MARKED = {
+MARKED = {
     "speaker": "speaker",
     "SPEAKER": "speaker",
     "surname": "speaker",
@@ -122,8 +122,8 @@ def _filled(template: str, slots: _Slots) -> Announcement:
     for slot in _SLOT.finditer(template):
         before, value = template[end : slot.start()], slots[slot[1]]
         length += len(before)
-        if slot[1] in _MARKED:
-            spans.append((_MARKED[slot[1]], length, length + len(value)))
+        if slot[1] in MARKED:
+            spans.append((MARKED[slot[1]], length, length + len(value)))
         pieces += [before, value]
         length, end = length + len(value), slot.end()
     return Announcement("".join([*pieces, template[end:]]), tuple(spans))
