@@ -53,6 +53,8 @@ _SHOWN = 10
 _GAP = 0.02
 #: Accuracy of message passing here, and sweeps at most.
 _TOLERANCE, _SWEEPS = 1e-4, 300
+#: More of them, to see whether marginals still move: a prime, so that no cycle of them ends where it began.
+_FURTHER_SWEEPS = 307
 _CONCAVE_ADVICE = "learn with method='camel0' or 'convex' and predict with matched inference, whose optimum is unique"
 
 
@@ -182,7 +184,7 @@ class _Probe:
         self.bethe = inference in ("bp", "rbp")
         self.schedule = "residual" if inference == "rbp" else "sequential"
 
-    def run(self, start: Floats | None) -> tuple[Floats, Bools]:
+    def run(self, start: Floats | None, sweeps: int = _SWEEPS) -> tuple[Floats, Bools]:
         """Beliefs of all hub states, and which instances converged."""
         part = self.dual.part
         part.multipliers[:] = 0.0 if start is None else start
@@ -192,7 +194,7 @@ class _Probe:
             if step:
                 self.linearisation.update()
             progress = settle(
-                part, weights, self.schedule, tolerance=_TOLERANCE, max_sweeps=_SWEEPS, tame=not self.bethe
+                part, weights, self.schedule, tolerance=_TOLERANCE, max_sweeps=sweeps, tame=not self.bethe
             )
             part.pass_messages()
             converged &= progress.status == CONVERGED
@@ -216,7 +218,7 @@ def _look_at_inference(probe: _Probe, solution: Any, restarts: int, seed: int, f
     failed = int((~converged).sum())
     found.figures["not_converged"] = failed / n
     if failed:
-        further, _ = probe.run(probe.dual.part.multipliers.copy())
+        further, _ = probe.run(probe.dual.part.multipliers.copy(), _FURTHER_SWEEPS)
         moving = float(probe.per_instance(np.abs(further - beliefs))[~converged].max())
         found.figures["still_moving"] = moving
         found.add(
