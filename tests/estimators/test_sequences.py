@@ -16,8 +16,8 @@ from sklearn.linear_model import LogisticRegression
 
 import bactrian as bt
 from bactrian.compat import CRF
+from bactrian.estimators import sequences
 from bactrian.estimators.saving import ModelFileError
-from bactrian.estimators.sequence_base import EdgesGiven
 
 Array = np.ndarray[Any, Any]
 
@@ -649,23 +649,23 @@ def test_boolean_labels_come_back_as_booleans(tmp_path: Any) -> None:
 
 @pytest.mark.parametrize("tables", ["full", "symmetric", "potts", "pooled"])
 @pytest.mark.parametrize("breaks", [False, True])
-def test_viterbi_beside_decoding_of_the_graph(tables: str, breaks: bool) -> None:
+def test_viterbi_beside_decoding_of_the_graph(tables: str, breaks: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """The short way of chains gives the labels of exact decoding; where labellings tie it is not taken."""
+    calls: list[int] = []
+    monkeypatch.setattr(sequences, "decode", lambda *args, **options: calls.append(1) or bt.decode(*args, **options))
     rng = np.random.default_rng(len(tables))
     X = [rng.normal(size=(int(n), 3)) for n in (4, 0, 1, 7)]
     y = [rng.choice(list("abc"), len(part)).tolist() for part in X]
     given = {"breaks": [[2], [], [], [1, 5]]} if breaks else {}
-    model = bt.LinearChainCRF(transition_tables=tables).fit(X, y, **given)
-    edges = EdgesGiven(None, given.get("breaks"), None, None)
-    rows = model._rows(X, edges)
+    model = bt.LinearChainCRF(transition_tables=tables)
+    data = model.encode(X, y, **given)
+    model.fit(X, y, **given)
     for scale in (1.0, 30.0, 0.0):
+        calls.clear()
         model.weights_ = scale * rng.normal(size=model.weights_.size)
-        quick = model._quick_labels(rows, edges)
-        codes = np.concatenate(bt.decode(model._encoded(X, edges, rows), model.weights_, "exact"))
-        assert (quick is None) is (scale == 0.0)
-        if quick is not None:
-            assert quick.tolist() == codes.tolist()
+        codes = np.concatenate(bt.decode(data, model.weights_, "exact"))
         assert [label for labels in model.predict(X, **given) for label in labels] == model.classes_[codes].tolist()
+        assert bool(calls) is (scale == 0.0)
 
 
 @pytest.mark.parametrize("method", ["piecewise", "camel0", "pseudolikelihood"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,12 @@ from scipy.optimize import minimize
 from scipy.special import logsumexp
 
 import bactrian as bt
+from bactrian.camel.schedule import SCHEDULE
 from bactrian.engines.numba.threads import Workers
 from bactrian.graphs.conditioning import conditioned
 from bactrian.graphs.junction import on_junction_trees
 from bactrian.graphs.packing import pack
+from bactrian.learners import shared_rows
 from bactrian.learners.learn import matched_inference
 from bactrian.learners.shared_rows import SharedRows
 
@@ -149,8 +152,10 @@ def test_rows_that_differ_in_too_many_ways_are_models_of_their_own(monkeypatch: 
     field = Field(*TREE)
     rows, counts, allowed = holey(field, 5)
     shared = learn(field, rows, counts, allowed, "exact")
+    packed = pack(bt.Samples(field.model, rows, counts, allowed=allowed))
     for most in (50, 150):  # entries of a step, factors
-        monkeypatch.setattr("bactrian.learners.shared_rows._MOST", most)
+        monkeypatch.setattr(shared_rows, "SCHEDULE", replace(SCHEDULE, most_shared=most))
+        assert not SharedRows(on_junction_trees(packed), packed.holes, Workers(1)).fits
         own = learn(field, rows, counts, allowed, "exact")
         np.testing.assert_allclose(own.weights, shared.weights, atol=1e-5)
         assert own.objective == pytest.approx(shared.objective, abs=1e-8)

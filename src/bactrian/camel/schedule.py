@@ -90,5 +90,10 @@ class Schedule:
     joint_sweeps: int = 1000
     most_failures: int = 3
 
+    # --- unknown states (learners/shared_rows.py) ---
+
+    #: Entries that rows allow in a step, and factors of all sums of products, up to which rows share them: 64 MB.
+    most_shared: int = 2**24
+
 
 SCHEDULE = Schedule()

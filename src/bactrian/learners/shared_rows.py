@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from bactrian.arrays import Floats, Ints
 from bactrian.camel.dual import Evaluation
+from bactrian.camel.schedule import SCHEDULE
 from bactrian.engines.numba.arithmetic import in_range
 from bactrian.engines.numba.junction import Circuit, share_out, sum_products
 from bactrian.engines.numba.threads import Workers
@@ -23,9 +24,6 @@ from bactrian.graphs.junction import JunctionData
 from bactrian.graphs.packed import Holes
 from bactrian.graphs.packing import projection_map
 from bactrian.graphs.ragged import Ragged, first_of, numbered, pointer
-
-#: Factors of the list, and entries that rows allow in a step, up to which it is made.
-_MOST = 2**24
 
 
 class _Left(NamedTuple):
@@ -91,7 +89,7 @@ class SharedRows:
         for each in incoming:
             kind = numbered(kind * (each.kind.max() + 1) + each.kind)
         n_allowed = np.prod([self._allowed[v].sum(axis=1, dtype=np.float64) for v in left], axis=0)
-        if np.sum(n_allowed) > _MOST:
+        if np.sum(n_allowed) > SCHEDULE.most_shared:
             return None
         row, state = np.arange(kind.size), np.zeros_like(kind)  # entries that rows allow
         for v in left:
@@ -112,7 +110,7 @@ class SharedRows:
         self._n_numbers += int(is_sum.sum())
         self._n_terms.append(n_terms[is_sum])
         self._terms.append(terms[is_sum[owner]].astype(np.int32))
-        if sum(each.size for each in self._terms) > _MOST:
+        if sum(each.size for each in self._terms) > SCHEDULE.most_shared:
             return None
         return _Left(left, kind, size, key, number)
 
