@@ -109,23 +109,30 @@ def test_inference_on_uniform_pairs(method: str) -> None:
     np.testing.assert_allclose(found[1], found[3], atol=1e-7)
 
 
+@pytest.mark.parametrize(("n", "n_inputs", "n_bundles"), [(30, 20, 6), (1000, 300, 400)])
 @pytest.mark.parametrize("labels", [2, 3, 9, 25])
-def test_products_of_sparse_and_bundled_rows(labels: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inputs, "_WORTH_COMPILING", 1)
+def test_products_of_sparse_and_bundled_rows(
+    labels: int, n: int, n_inputs: int, n_bundles: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of large ones, for up to 20 labels, in a routine that is compiled for their number."""
+    unrolled: list[int] = []
+    plain = inputs.rows_times_states
+    monkeypatch.setattr(inputs, "rows_times_states", lambda *given: unrolled.append(len(given[-1])) or plain(*given))
     rng = np.random.default_rng(0)
-    own = sp.random_array((30, 20), density=0.2, rng=rng, format="csr")
-    use = sp.random_array((30, 6), density=0.3, rng=rng, format="csr")
-    bundles = sp.random_array((6, 20), density=0.5, rng=rng, format="csr")
+    own = sp.random_array((n, n_inputs), density=0.2, rng=rng, format="csr")
+    use = sp.random_array((n, n_bundles), density=0.3, rng=rng, format="csr")
+    bundles = sp.random_array((n_bundles, n_inputs), density=0.5, rng=rng, format="csr")
     rows = BundledRows(own, use, bundles)
     dense = own.toarray() + use.toarray() @ bundles.toarray()
     np.testing.assert_allclose(rows.multiplied_out().toarray(), dense, atol=1e-14)
-    weights, values = rng.normal(size=(20, labels)), rng.normal(size=(30, labels))
+    weights, values = rng.normal(size=(n_inputs, labels)), rng.normal(size=(n, labels))
     for matrix, wanted in ((rows, dense), (own, own.toarray()), (own.toarray(), own.toarray())):
-        product, transposed = np.full((30, labels), np.nan), np.full((20, labels), np.nan)
+        product, transposed = np.full((n, labels), np.nan), np.full((n_inputs, labels), np.nan)
         Inputs(matrix).times(weights, product, Workers(2))
         Inputs(matrix).transposed_times(values, transposed, Workers(2))
         np.testing.assert_allclose(product, wanted @ weights, atol=1e-12)
         np.testing.assert_allclose(transposed, wanted.T @ values, atol=1e-12)
+    assert set(unrolled) == ({labels} if n == 1000 and labels <= 20 else set())
 
 
 def test_long_memory_gives_the_direction_of_the_short_one() -> None:
