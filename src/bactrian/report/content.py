@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from bactrian.runs.comparison import Comparison, Entry, Gallery, Metric, TaggedT
 class HeadingSection:
     """Opens a part of a page: what the sections after it are about, and the settings they share."""
 
+    template: ClassVar = "heading"
     title: str
     text: str = ""
     facts: Mapping[str, str] = field(default_factory=dict)
@@ -36,6 +37,7 @@ class HeadingSection:
 class LearnersSection:
     """Learners side by side: metrics, seconds, status; or one alone."""
 
+    template: ClassVar = "learners"
     metrics: tuple[Metric, ...]
     entries: tuple[Entry, ...]
 
@@ -57,6 +59,7 @@ class LearnersSection:
 class TableSection:
     """Any table: headings and rows of texts or numbers, numbers to the right. Every row is as long as ``columns``."""
 
+    template: ClassVar = "table"
     title: str
     columns: tuple[str, ...]
     rows: tuple[tuple[str | float, ...], ...]
@@ -90,7 +93,7 @@ class ByLearnerSection:
     ``"confusions"`` (:class:`Confusion`) and ``"weights"`` (:class:`NamedWeight` objects, with a key to their names).
     """
 
-    kind: str
+    template: str
     shown: Mapping[str, Any]
     left_out: tuple[str, ...] = ()  #: learners for which a chart has no room
     key: Mapping[str, str] = field(default_factory=dict)
@@ -98,13 +101,14 @@ class ByLearnerSection:
     @property
     def title(self) -> str:
         """That of its kind."""
-        return BY_LEARNER[self.kind][0]
+        return BY_LEARNER[self.template][0]
 
 
 @dataclass(frozen=True)
 class GallerySection:
     """Pictures: restored digits, segmentations."""
 
+    template: ClassVar = "gallery"
     gallery: Gallery
 
     @property
@@ -117,6 +121,7 @@ class GallerySection:
 class TextSection:
     """Texts with their entities highlighted, marginals on hovering, skip edges as arcs."""
 
+    template: ClassVar = "texts"
     texts: tuple[TaggedText, ...]
     title: str = "Texts"
     best: str | None = None  #: the learner whose labels are shown first
@@ -126,6 +131,7 @@ class TextSection:
 class NoteSection:
     """Words alone, a paragraph each."""
 
+    template: ClassVar = "note"
     title: str
     paragraphs: tuple[str, ...]
 

@@ -11,9 +11,9 @@ import base64
 import io
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, singledispatch
 from pathlib import Path
 from typing import Any
 
@@ -35,23 +35,16 @@ _MOST_NUMBERS = 14  #: labels beyond which cells are too small for numbers
 
 
 @dataclass(frozen=True)
-class HeatCell:
-    """A cell: what is written in it, what hovering says, which colour, and how strong (0 to 1)."""
-
-    text: str
-    title: str
-    style: str
-    shade: float
-
-
-@dataclass(frozen=True)
 class HeatMap:
-    """A heat map with names at its rows and columns."""
+    """A heat map with names at its rows and columns.
+
+    Each cell has what is written in it, what hovering says, which colour, and how strong that is (0 to 1).
+    """
 
     title: str
     row_labels: Sequence[str]
     column_labels: Sequence[str]
-    rows: Sequence[Sequence[HeatCell]]
+    rows: Sequence[Sequence[tuple[str, str, str, float]]]
 
     @property
     def dense(self) -> bool:
@@ -59,45 +52,38 @@ class HeatMap:
         return max(len(self.row_labels), len(self.column_labels)) > _MOST_NUMBERS
 
 
-def table_limit(tables: Sequence[LabelTable]) -> float:
-    """The largest finite interaction of all tables, at which colours are strongest."""
-    values = [np.abs(table.interaction[np.isfinite(table.interaction)]).max(initial=0.0) for table in tables]
-    return float(max(values, default=0.0)) or 1.0
+def _table_maps(tables_of: Mapping[str, Sequence[LabelTable]]) -> dict[str, list[HeatMap]]:
+    """Interactions in tables of scores; colours run from minus the largest finite one of all through 0 to it."""
+    every = [np.abs(table.interaction) for tables in tables_of.values() for table in tables]
+    limit = float(max((values[np.isfinite(values)].max(initial=0.0) for values in every), default=0.0)) or 1.0
+
+    def heat_map(table: LabelTable) -> HeatMap:
+        rows = []
+        for row, scores, found in zip(table.row_labels, table.values, table.interaction.tolist(), strict=True):
+            shades = [0.75 * min(abs(value) / limit, 1.0) if np.isfinite(value) else 0.0 for value in found]
+            titles = [
+                f"{row}, {column}: score {score:.4f}" for column, score in zip(table.column_labels, scores, strict=True)
+            ]
+            styles = ["above" if value >= 0.0 else "below" for value in found]
+            rows.append(list(zip(map(_signed, found), titles, styles, shades, strict=True)))
+        return HeatMap(table.title, table.row_labels, table.column_labels, rows)
+
+    return {name: [heat_map(table) for table in tables] for name, tables in tables_of.items()}
 
 
-def _heat_map(
-    title: str, row_labels: Sequence[str], column_labels: Sequence[str], cell: Callable[[int, int], HeatCell]
-) -> HeatMap:
-    rows = [[cell(r, c) for c in range(len(column_labels))] for r in range(len(row_labels))]
-    return HeatMap(title, row_labels, column_labels, rows)
-
-
-def table_matrix(table: LabelTable, limit: float) -> HeatMap:
-    """The interaction in a table of scores; colours run from -``limit`` through 0 to ``limit``."""
-    interaction = table.interaction
-
-    def cell(r: int, c: int) -> HeatCell:
-        value = float(interaction[r, c])
-        title = f"{table.row_labels[r]}, {table.column_labels[c]}: score {table.values[r, c]:.4f}"
-        shade = 0.75 * min(abs(value) / limit, 1.0) if np.isfinite(value) else 0.0
-        return HeatCell(_signed(value), title, "above" if value >= 0.0 else "below", shade)
-
-    return _heat_map(table.title, table.row_labels, table.column_labels, cell)
-
-
-def confusion_matrix(confusion: Confusion) -> HeatMap:
+def _confusion_map(confusion: Confusion) -> HeatMap:
     """Counts, shaded by their share of the row: right ones in one colour, wrong ones in the other."""
     labels, totals = confusion.labels, confusion.counts.sum(axis=1)
 
-    def cell(t: int, p: int) -> HeatCell:
+    def cell(t: int, p: int) -> tuple[str, str, str, float]:
         count = int(confusion.counts[t, p])
         share = count / totals[t] if totals[t] else 0.0
         title = f"{labels[t]} taken for {labels[p]}: {count} of {totals[t]} ({share:.1%})"
         # The square root lifts rare confusions, which a linear scale would leave white.
-        shade = 0.75 * float(np.sqrt(share))
-        return HeatCell(f"{count:,}" if count else "·", title, "above" if t == p else "below", shade)
+        return f"{count:,}" if count else "·", title, "above" if t == p else "below", 0.75 * float(np.sqrt(share))
 
-    return _heat_map("", labels, labels, cell)
+    places = range(len(labels))
+    return HeatMap("", labels, labels, [[cell(t, p) for p in places] for t in places])
 
 
 # --- sections ---
@@ -107,44 +93,31 @@ Numbering = Mapping[str, int]
 _IS_NUMBER = re.compile(r"[-+]?[\d.]+(e[-+]?\d+)?( \([\d.]+\))?")
 
 
-@dataclass(frozen=True)
-class View:
-    """A section as its template wants it; ``rules`` are style rules for its switches, made of numbers alone."""
-
-    key: str
-    section: content.Section
-    template: str
-    values: Mapping[str, Any]
-    rules: Sequence[str] = ()
-
-
 def learners_of(report: content.Report) -> dict[str, int]:
     """Every learner on the page, numbered in order of appearance."""
-    names = dict.fromkeys(name for section in report.sections for name in _KINDS[type(section)][2](section))
+    names: dict[str, None] = {}
+    for section in report.sections:
+        if isinstance(section, content.LearnersSection):
+            names |= dict.fromkeys(entry.name for entry in section.entries)
+        elif isinstance(section, content.ByLearnerSection):
+            names |= dict.fromkeys(section.shown)
+        elif isinstance(section, content.TextSection):
+            names |= dict.fromkeys(_taggers(section))
     return {name: number for number, name in enumerate(names)}
 
 
-def view_of(section: content.Section, key: str, numbers: Numbering) -> View:
-    """A section made ready; ``key`` is its number on the page, from which its ids are made."""
-    template, prepare, _ = _KINDS[type(section)]
-    values, rules = prepare(section, key, numbers)
-    if isinstance(section, content.ByLearnerSection):
-        template = f"{section.kind}.html"
-    return View(key, section, template, values, rules)
-
-
+#: What a section's template gets beside the section, and style rules for its switches, made of numbers alone.
 Prepared = tuple[dict[str, Any], list[str]]
 
 
-def _plain(section: Any, key: str, numbers: Numbering) -> Prepared:
+@singledispatch
+def _prepared(section: content.Section, key: str, numbers: Numbering) -> Prepared:
+    """A section made ready; ``key`` is its number on the page, from which its ids are made."""
     return {}, []
 
 
-def _nobody(section: Any) -> Iterable[str]:
-    return ()
-
-
-def _learners(section: content.LearnersSection, key: str, numbers: Numbering) -> Prepared:
+@_prepared.register
+def _(section: content.LearnersSection, key: str, numbers: Numbering) -> Prepared:
     def cell(entry: Entry, metric: Metric) -> tuple[str, bool]:
         """A formatted value, and whether no other entry shows a better one."""
         value = entry.metrics.get(metric.key, float("nan"))
@@ -157,7 +130,8 @@ def _learners(section: content.LearnersSection, key: str, numbers: Numbering) ->
     return {"cells": cells, "trained": any(entry.training is not None for entry in section.entries)}, []
 
 
-def _table(section: content.TableSection, key: str, numbers: Numbering) -> Prepared:
+@_prepared.register
+def _(section: content.TableSection, key: str, numbers: Numbering) -> Prepared:
     def show(value: str | float) -> tuple[str, bool]:
         if isinstance(value, str):
             return value, _IS_NUMBER.fullmatch(value) is not None
@@ -172,8 +146,9 @@ def _switch(key: str, switch: str, switched: str, n: int, display: str) -> list[
     return [f"{chosen}{k}:checked) {part}{k} {{ display: {display}; }}" for k in range(1, n + 1)]
 
 
-def _by_learner(section: content.ByLearnerSection, key: str, numbers: Numbering) -> Prepared:
-    kind, shown = section.kind, section.shown
+@_prepared.register
+def _(section: content.ByLearnerSection, key: str, numbers: Numbering) -> Prepared:
+    kind, shown = section.template, section.shown
     if kind == "types":
         return {}, []
     if kind == "curves":
@@ -182,21 +157,22 @@ def _by_learner(section: content.ByLearnerSection, key: str, numbers: Numbering)
     if kind == "calibration":
         return {"chart": reliability_diagram(shown, numbers)}, []
     if kind == "edge_tables":
-        limit = table_limit([table for tables in shown.values() for table in tables])
-        return {"matrices": {name: [table_matrix(t, limit) for t in tables] for name, tables in shown.items()}}, []
+        return {"matrices": _table_maps(shown)}, []
     if kind == "confusions":
-        return {"matrices": {name: confusion_matrix(c) for name, c in shown.items()}}, []
+        return {"matrices": {name: _confusion_map(c) for name, c in shown.items()}}, []
     values = [abs(weight.value) for weights in shown.values() for weight in weights]
     return {"limit": max((value for value in values if np.isfinite(value)), default=0.0) or 1.0}, []
 
 
-def _gallery(section: content.GallerySection, key: str, numbers: Numbering) -> Prepared:
+@_prepared.register
+def _(section: content.GallerySection, key: str, numbers: Numbering) -> Prepared:
     pictures = [p for sheet in section.gallery.sheets for row in sheet.rows for p in row]
     rules = _switch(key, "sheet", "pictures", len(section.gallery.sheets), "block")
     return {"large": max((p.size[0] for p in pictures), default=0) > 64}, rules
 
 
-def _texts(section: content.TextSection, key: str, numbers: Numbering) -> Prepared:
+@_prepared.register
+def _(section: content.TextSection, key: str, numbers: Numbering) -> Prepared:
     learners = _taggers(section)
     colours = _entities(section.texts)
     examples = []
@@ -234,23 +210,11 @@ def _taggers(section: content.TextSection) -> list[str]:
 
 
 def _entities(texts: Sequence[TaggedText]) -> dict[str, int]:
-    """Numbers of the colours of entities, in the order of the labels."""
+    """Numbering of the colours of entities, in the order of the labels."""
     labels = [(label, text.outside) for text in texts for label in (*text.label_names, *text.truth)]
     labels += [(label, t.outside) for t in texts for tagging in t.predictions.values() for label in tagging.labels]
     names = dict.fromkeys(entity_of(label, outside) for label, outside in labels)
     return {name: number for number, name in enumerate(name for name in names if name)}
-
-
-#: Of each section: its template (or that of its kind), what makes it ready, and the learners that it shows.
-_KINDS: dict[type, tuple[str, Callable[[Any, str, Numbering], Prepared], Callable[[Any], Iterable[str]]]] = {
-    content.HeadingSection: ("heading.html", _plain, _nobody),
-    content.LearnersSection: ("learners.html", _learners, lambda section: [entry.name for entry in section.entries]),
-    content.TableSection: ("table.html", _table, _nobody),
-    content.ByLearnerSection: ("", _by_learner, lambda section: section.shown),
-    content.GallerySection: ("gallery.html", _gallery, _nobody),
-    content.TextSection: ("texts.html", _texts, _taggers),
-    content.NoteSection: ("note.html", _plain, _nobody),
-}
 
 
 # --- the page ---
@@ -273,12 +237,12 @@ def render_report(report: Report | Comparison) -> str:
     if not isinstance(report, Report):
         raise TypeError(f"report must be a Report or a Comparison, found {type(report).__name__}")
     numbers = learners_of(report)
-    views = [view_of(section, str(number), numbers) for number, section in enumerate(report.sections, start=1)]
-    return (
-        _environment()
-        .get_template("page.html")
-        .render(report=report, version=__version__, numbers=numbers, views=views)
-    )
+    views = [
+        (str(number), section, *_prepared(section, str(number), numbers))
+        for number, section in enumerate(report.sections, start=1)
+    ]
+    page = _environment().get_template("page.html")
+    return page.render(report=report, version=__version__, numbers=numbers, views=views)
 
 
 @cache
@@ -360,14 +324,6 @@ class Place:
     width: int
 
 
-@dataclass(frozen=True)
-class Arc:
-    """A skip edge, as an SVG path in units of columns and lines, and the two words it joins."""
-
-    path: str
-    text: str
-
-
 def entity_of(label: str, outside: str = "O") -> str:
     """What a label is about, the BIO scheme removed; empty for the label outside.
 
@@ -438,8 +394,8 @@ def lines_of(
     return lines
 
 
-def arcs_of(text: TaggedText, places: Sequence[Place]) -> tuple[list[Arc], int]:
-    """The skip edges, and the columns that the text takes with them.
+def arcs_of(text: TaggedText, places: Sequence[Place]) -> tuple[list[tuple[str, str]], int]:
+    """The skip edges, each a path (in columns and lines) and the words it joins; and the columns of text and edges.
 
     Arcs keep to the space above each line, which is free of words: within a line they are bows; from line to line they
     run above the first word to a gutter at the right, down, and back above the second.
@@ -458,7 +414,7 @@ def arcs_of(text: TaggedText, places: Sequence[Place]) -> tuple[list[Arc], int]:
             lane = FREE * (1 + number % 4) / 5
             gutter = widest + 1 + number % _GUTTER
             path = f"M{x1:g} {y1 + FREE:g}V{y1 + lane:g}H{gutter:g}V{y2 + lane:g}H{x2:g}V{y2 + FREE:g}"
-        arcs.append(Arc(path, f"{text.tokens[a]} – {text.tokens[b]}"))
+        arcs.append((path, f"{text.tokens[a]} – {text.tokens[b]}"))
     return arcs, widest + (min(len(far), _GUTTER) + 1 if far else 0)
 
 
