@@ -22,7 +22,7 @@ from bactrian.arrays import Ints
 from bactrian.errors import check_flag, check_number, warn
 from bactrian.estimators.encoding import FeatureRows
 from bactrian.estimators.labels import Labels, listed_labels
-from bactrian.estimators.sequence_base import EdgesGiven, SequenceEdges
+from bactrian.estimators.sequence_base import Edges, EdgesGiven
 from bactrian.estimators.sequences import LinearChainCRF
 from bactrian.graphs.inputs import BundledRows
 from bactrian.graphs.packing import pack
@@ -197,7 +197,7 @@ class CRF(LinearChainCRF):
             self.save(self.model_filename)
         return self
 
-    def _active(self, rows: dict[str, FeatureRows], edges: SequenceEdges, labels: Labels, codes: Ints) -> Any:
+    def _active(self, rows: dict[str, FeatureRows], edges: Edges, labels: Labels, codes: Ints) -> Any:
         """Weights that CRFsuite would have: it counts values, signs and all, and features of value 0 are there."""
         data = self._graphs(rows, edges, labels, labels=codes)
         totals = pack(data).empirical
@@ -384,7 +384,7 @@ class _TrainingLog:
             return {}
         crf = self.crf
         if self._dev is None:
-            given = EdgesGiven(None, None, None, None)
+            given = EdgesGiven()
             self._dev = crf._encoded(self.X_dev, given, crf._rows(self.X_dev, given))
         codes = decode(self._dev, at.weights, "exact", n_threads=crf.n_threads)
         guess = [crf._labels.decode(part) for part in codes]

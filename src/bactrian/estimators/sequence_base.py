@@ -15,7 +15,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
-from bactrian.arrays import Arrays, Bools, Floats, Ints, integers
+from bactrian.arrays import Arrays, Floats, Ints, integers
 from bactrian.errors import check_choice, check_count, check_flag, check_number
 from bactrian.estimators.encoding import FeatureRows, FeatureVocabulary, check_sequences, fit_vocabulary
 from bactrian.estimators.labels import Labels, class_weights, is_unknown, listed_labels
@@ -38,10 +38,10 @@ _BLOCKS = ("transitions", "skips")
 class EdgesGiven:
     """What calls say about the edges of sequences."""
 
-    skips: Any
-    breaks: Any
-    transition_features: Any
-    skip_features: Any
+    skips: Any = None
+    breaks: Any = None
+    transition_features: Any = None
+    skip_features: Any = None
 
     @property
     def features(self) -> dict[str, Any]:
@@ -121,26 +121,16 @@ class SequenceCRF(NodeLabeller):
             See :func:`bactrian.learn`.
         """
         given = EdgesGiven(skips, breaks, transition_features, skip_features)
-        return self._fit(lambda: self.encode(X, y, **vars(given), sample_weight=sample_weight), callback)
+        return self._fit(lambda: self.encode(X, y, sample_weight=sample_weight, **vars(given)), callback)
 
-    def encode(
-        self,
-        X: Any,
-        y: Any,
-        *,
-        skips: Any = None,
-        breaks: Any = None,
-        transition_features: Any = None,
-        skip_features: Any = None,
-        sample_weight: Any = None,
-    ) -> GraphData:
-        """The data that :meth:`fit` learns from; :meth:`adopt` keeps what is learned from them.
+    def encode(self, X: Any, y: Any, *, sample_weight: Any = None, **edges: Any) -> GraphData:
+        """The data that :meth:`fit` learns from, with its arguments; :meth:`adopt` keeps what is learned from them.
 
         Fixes labels and features, those of the last time with ``warm_start``; else the estimator is not fitted until
         then.
         """
         self.check_params()
-        given = EdgesGiven(skips, breaks, transition_features, skip_features)
+        given = EdgesGiven(**edges)
         again = self.warm_start and hasattr(self, "_vocabularies")
         if again:
             labels, vocabularies, rows = self._labels, self._vocabularies, self._rows(X, given)
@@ -160,15 +150,11 @@ class SequenceCRF(NodeLabeller):
         if codes.max() < 0:
             raise ValueError("y holds no known label; learning needs at least one")
         class_weight = class_weights(self.class_weight, labels.classes)
-        edges = sequence_edges(lengths, breaks, self._skips(X, lengths, skips))
+        pairs = sequence_edges(lengths, given.breaks, self._skips(X, lengths, given.skips))
+        weights = nonnegative_weights(sample_weight, lengths.size, "sample_weight")
+        active = self._active(rows, pairs, labels, codes)
         data = self._graphs(
-            rows,
-            edges,
-            labels,
-            labels=codes,
-            class_weight=class_weight,
-            weights=nonnegative_weights(sample_weight, lengths.size, "sample_weight"),
-            active=self._active(rows, edges, labels, codes),
+            rows, pairs, labels, labels=codes, class_weight=class_weight, weights=weights, active=active
         )
         if again and hasattr(self, "weights_") and data.n_weights != self.weights_.size:
             raise ValueError("warm_start: the tables are tied in other ways than in the last fit")
@@ -202,7 +188,7 @@ class SequenceCRF(NodeLabeller):
         if self.labels is not None:
             Labels.of([], self.labels)
 
-    def _active(self, rows: dict[str, FeatureRows], edges: SequenceEdges, labels: Labels, codes: Ints) -> Any:
+    def _active(self, rows: dict[str, FeatureRows], edges: Edges, labels: Labels, codes: Ints) -> Any:
         """Weights whose feature was seen with their label, where only these are wanted."""
         if self.all_possible_states and self.all_possible_transitions:
             return None
@@ -210,30 +196,28 @@ class SequenceCRF(NodeLabeller):
         data = self._graphs(sizes, edges, labels, labels=codes)
         seen = pack(data.subset(codes >= 0)).empirical
         assert seen is not None
-        active: Bools = seen > 0.0
-        node, transition = slice(0, int(data.scores.bounds[1])), slice(int(data.scores.bounds[1]), None)
-        if self.all_possible_states:
-            active[node] = True
-        if self.all_possible_transitions:
-            active[transition] = True
-        return active
+        of_nodes = np.arange(seen.size) < int(data.scores.bounds[1])
+        return (seen > 0.0) | np.where(of_nodes, bool(self.all_possible_states), bool(self.all_possible_transitions))
 
-    def _graphs(self, rows: dict[str, FeatureRows], edges: SequenceEdges, classes: Labels, **more: Any) -> GraphData:
+    def _graphs(self, rows: dict[str, FeatureRows], edges: Edges, classes: Labels, **more: Any) -> GraphData:
         inputs: dict[int, Any] = {}
-        first = np.concatenate([[0], np.cumsum(rows["X"].lengths)])[:-1]
-        for kind, pairs in ((TRANSITION, edges.transitions), (SKIP, edges.skips)):
+        first = pointer(rows["X"].lengths)[:-1]
+        for kind, pairs in zip((TRANSITION, SKIP), edges, strict=True):
             name = f"{_EDGE_KINDS[kind]}_features"
             if name in rows:
                 sequence = np.searchsorted(first, pairs[:, 0], side="right") - 1
                 # Sequences without tokens share their first node with the next one: the last of them owns it.
-                check_edge_rows(rows[name], np.bincount(sequence, minlength=first.size), name)
+                expected = np.bincount(sequence, minlength=first.size).tolist()
+                check_length(rows[name].lengths, first.size, name)
+                for m, (found, n_edges) in enumerate(zip(rows[name].lengths.tolist(), expected, strict=True)):
+                    check_count(name, found, n_edges, "entry per edge", m)
                 inputs[kind] = with_constant(rows[name])
         return GraphData(
             rows["X"].inputs,
-            edges.edges,
+            np.concatenate(edges),
             n_labels=len(classes.classes),
             tables=self._tables(),
-            edge_types=edges.types,
+            edge_types=np.repeat((TRANSITION, SKIP), [len(pairs) for pairs in edges]),
             edge_inputs=inputs or None,
             node_counts=rows["X"].lengths,
             node_factors=self.node_factors,
@@ -243,7 +227,7 @@ class SequenceCRF(NodeLabeller):
     # --- prediction ---
 
     def _rows(self, X: Any, given: EdgesGiven) -> dict[str, FeatureRows]:
-        """Rows over the vocabularies of the last fit."""
+        """FeatureRows over the vocabularies of the last fit."""
         parts = {"X": X, **given.features}
         for name in ("transition_features", "skip_features"):
             if (name in parts) != (name in self._vocabularies):
@@ -289,17 +273,7 @@ class SequenceCRF(NodeLabeller):
         """Codes of all labels by a shorter way than :meth:`_labels_of`, where there is one."""
         return None
 
-    def predict_marginals(
-        self,
-        X: Any,
-        *,
-        skips: Any = None,
-        breaks: Any = None,
-        transition_features: Any = None,
-        skip_features: Any = None,
-        partial: Any = None,
-        edges: bool = False,
-    ) -> Any:
+    def predict_marginals(self, X: Any, *, partial: Any = None, edges: bool = False, **given: Any) -> Any:
         """Probabilities of labels, an array (n_tokens, n_labels) per sequence, columns as in ``classes_``.
 
         With ``edges`` also a list of (pairs of positions, tables (n_pairs, n_labels, n_labels)) per sequence, skips
@@ -310,8 +284,8 @@ class SequenceCRF(NodeLabeller):
         if not _any_tokens(X):
             empty = [np.zeros((0, k)) for _ in X]
             return (empty, [(np.zeros((0, 2), dtype=np.int64), np.zeros((0, k, k))) for _ in X]) if edges else empty
-        given = EdgesGiven(skips, breaks, transition_features, skip_features)
-        data = self._encoded(X, given, self._rows(X, given))
+        about_edges = EdgesGiven(**given)
+        data = self._encoded(X, about_edges, self._rows(X, about_edges))
         evidence = None if partial is None else self._labels.evidence(partial, np.diff(data.node_pointer))
         marginals = self._marginals_of(data, evidence, edges)
         nodes = np.split(marginals.nodes, data.node_pointer[1:-1])
@@ -458,25 +432,11 @@ def _magnitudes(inputs: Any) -> Any:
 TRANSITION, SKIP = 0, 1
 
 
-@dataclass(frozen=True)
-class SequenceEdges:
-    """Edges of all sequences over stacked tokens: transitions, then skips, each in the order of the sequences."""
-
-    transitions: Ints  #: (n, 2)
-    skips: Ints  #: (n, 2)
-
-    @property
-    def edges(self) -> Ints:
-        """(n, 2) all edges."""
-        return np.concatenate([self.transitions, self.skips])
-
-    @property
-    def types(self) -> Ints:
-        """Type of each edge."""
-        return np.repeat([TRANSITION, SKIP], [len(self.transitions), len(self.skips)])
+#: (n, 2) transitions, then (n, 2) skips of all sequences over stacked tokens, each in the order of the sequences.
+Edges = tuple[Ints, Ints]
 
 
-def sequence_edges(lengths: Ints, breaks: Any, skips: Sequence[Ints] | None) -> SequenceEdges:
+def sequence_edges(lengths: Ints, breaks: Any, skips: Sequence[Ints] | None) -> Edges:
     """Edges of sequences of given lengths.
 
     ``breaks[m]`` are positions of sequence m at which a new sentence begins: no transition leads there.
@@ -492,7 +452,7 @@ def sequence_edges(lengths: Ints, breaks: Any, skips: Sequence[Ints] | None) -> 
     transitions = np.stack([second - 1, second], axis=1)
     empty = np.zeros((0, 2), dtype=np.int64)
     joined = [empty] if skips is None else [empty, *(pairs + start[m] for m, pairs in enumerate(skips))]
-    return SequenceEdges(transitions, np.concatenate(joined))
+    return transitions, np.concatenate(joined)
 
 
 class WordReader:
@@ -536,13 +496,6 @@ def with_constant(rows: FeatureRows) -> Any:
         return np.hstack([ones, rows.inputs])
     plain = rows.inputs if sp.issparse(rows.inputs) else rows.inputs.multiplied_out()
     return sp.csr_array(sp.hstack([sp.csr_array(ones), plain], format="csr"))
-
-
-def check_edge_rows(rows: FeatureRows, counts: Ints, name: str) -> None:
-    """Every edge of every sequence has a row of features."""
-    check_length(rows.lengths, counts.size, name)
-    for m, (found, expected) in enumerate(zip(rows.lengths.tolist(), counts.tolist(), strict=True)):
-        check_count(name, found, expected, "entry per edge", m)
 
 
 def check_length(given: Any, expected: int, name: str) -> None:

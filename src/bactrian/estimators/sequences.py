@@ -103,7 +103,7 @@ class LinearChainCRF(SequenceCRF):
         n = int(bounds[-1])
         if given.breaks is not None:
             follows = np.zeros(n, dtype=bool)
-            follows[sequence_edges(lengths, given.breaks, None).transitions[:, 1]] = True
+            follows[sequence_edges(lengths, given.breaks, None)[0][:, 1]] = True
             bounds = np.append(np.flatnonzero(~follows), n)
         shared = self._vocabularies["X"].n_features * k
         nodes, tied = self.weights_[:shared].reshape(-1, k), self.weights_[shared:]
