@@ -160,14 +160,7 @@ _told: set[tuple[str, int, str]] = set()
 def warn(message: str, kind: type[Warning] = UserWarning, figures: str = "") -> None:
     """Warn at the line that called the library, past PyTorch's modules and scikit-learn's searches, each told once.
 
-    Parameters
-    ----------
-    message
-        What happened and what to do.
-    kind
-        Class of the warning.
-    figures
-        What is added to the message outside of searches, where it would differ from fit to fit.
+    ``figures`` are added to the message outside of searches, where they would differ from fit to fit.
     """
     frame, level, searches = sys._getframe(1), 2, False
     while frame.f_back is not None:

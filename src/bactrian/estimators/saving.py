@@ -63,12 +63,8 @@ def write_saved(path: str | os.PathLike[str], model: SavedModel) -> None:
 
     Parameters and attributes may be None, booleans, numbers, strings, lists, tuples, dicts with keys that are strings,
     integers or booleans, arrays and the library's learners; arrays are kept as float64 or int64 (flat ones of strings
-    or booleans as lists), and long lists of strings as arrays of bytes.
-
-    Raises
-    ------
-    ValueError
-        For a parameter that cannot be saved; nothing is written then.
+    or booleans as lists), and long lists of strings as arrays of bytes. What cannot be saved is a ValueError, and
+    nothing is written then.
     """
     arrays = {name: _plain_array(array, name) for name, array in model.arrays.items()}
     document = {
@@ -88,15 +84,7 @@ def write_saved(path: str | os.PathLike[str], model: SavedModel) -> None:
 
 
 def read_saved(path: str | os.PathLike[str], class_name: str) -> SavedModel:
-    """Read a model of the class called ``class_name``.
-
-    Raises
-    ------
-    ModelFileError
-        Where the file is damaged, truncated, of another program or class, or written by a newer release.
-    OSError
-        Where the file cannot be read at all.
-    """
+    """Read a model of the class called ``class_name``; any other file, or a damaged one, is a ModelFileError."""
     content = Path(path).read_bytes()
     try:
         return _parsed(content, class_name)

@@ -78,13 +78,7 @@ class Checkpoint:
 
     @staticmethod
     def read(path: Path) -> Checkpoint:
-        """Read what :meth:`write` wrote.
-
-        Raises
-        ------
-        ModelFileError
-            Where the file is damaged or foreign.
-        """
+        """Read what :meth:`write` wrote; a damaged or foreign file is a ModelFileError."""
         saved = read_saved(path, _CLASS)
         arrays, attributes = saved.arrays, saved.attributes
         try:
@@ -152,16 +146,9 @@ def learn_in_segments(
 ) -> Solution:
     """Learn with a checkpoint after every segment; other arguments and the result are those of :func:`bactrian.learn`.
 
-    Parameters
-    ----------
-    every
-        Iterations of a segment; 0 for a single segment without checkpoints.
-    save
-        Called with each checkpoint.
-    checkpoint
-        Where to continue; None starts afresh.
-    max_iterations, max_seconds
-        Iterations before the checkpoint count too, but only the seconds of this call.
+    A segment has ``every`` iterations (0: there is one, without checkpoints), and ``save`` is called with what it
+    reached. Of the limits, iterations before the ``checkpoint`` to continue from count too, but only seconds of this
+    call.
     """
     deadline, data = Deadline(max_seconds), packed_once(data)
     uses_state = isinstance(METHODS.get(method) if isinstance(method, str) else method, Camel)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -43,13 +42,7 @@ class FittedRun:
 
     @staticmethod
     def load(folder: RunFolder) -> FittedRun:
-        """Read settings and model.
-
-        Raises
-        ------
-        ValueError
-            For a folder that is not a run folder, a run that was never trained, and a damaged file.
-        """
+        """Read settings and model; what is no run folder, or was never trained, is refused."""
         folder.check_learned()
         settings, _ = folder.read_settings()
         if not folder.model.is_file():
@@ -184,19 +177,9 @@ class RunEvaluation:
 
 
 def evaluate_run(run: FittedRun, paths: Sequence[str]) -> RunEvaluation:
-    """Label files whose labels are known, and score it.
-
-    Raises
-    ------
-    ValueError
-        For files that cannot be read or lack what the model needs.
-    """
-    settings, model = run.settings, run.estimator
-    for path in paths:
-        if not Path(path).exists():
-            raise ValueError(f"{path}: there is no such file")
+    """Label files whose labels are known, and score it."""
+    settings, estimator = run.settings, cast(Any, run.estimator)
     data = read_data(paths, settings, run.classes)
-    estimator: Any = model
     with places_of(data.places):
         marginals = [np.asarray(table) for table in estimator.predict_marginals(data.X, **data.given)]
     if settings.is_text:

@@ -85,13 +85,7 @@ class RunFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other processes from training the run, as long as this one lives; where the system can.
-
-        Raises
-        ------
-        ValueError
-            Where another process trains it, or the folder is read-only.
-        """
+        """Keep other processes from training the run, as long as this one lives; where the system can."""
         try:
             with tempfile.TemporaryFile(dir=self.path):
                 pass
@@ -118,13 +112,7 @@ class RunFolder:
             shutil.rmtree(draft) if draft.is_dir() else draft.unlink(missing_ok=True)
 
     def read_settings(self) -> tuple[RunSettings, dict[str, str]]:
-        """Settings, and checksums of the data by path.
-
-        Raises
-        ------
-        ValueError
-            For a folder that is not a run folder, or was made by a newer release.
-        """
+        """Settings, and checksums of the data by path."""
         if not self.settings.is_file():
             raise ValueError(f"{self.path} is not a run folder: it has no {self.settings.name}")
         document = read_json(self.settings)
@@ -145,26 +133,14 @@ class RunFolder:
             raise ValueError(f"{self.settings}: {error}") from None
 
     def check_learned(self) -> None:
-        """Refuse a pack, which has settings and a model as runs have, but one with weights of 0.
-
-        Raises
-        ------
-        ValueError
-            For a pack; it says what to do with it.
-        """
+        """Refuse a pack, which has settings and a model as runs have, but one with weights of 0."""
         if PackedFolder.is_one(self.path):
             raise ValueError(
                 f"{self.path} is a pack, from which a run is still to be learned: bactrian train {self.path}"
             )
 
     def read_metrics(self) -> dict[str, Any]:
-        """What ``metrics.json`` holds.
-
-        Raises
-        ------
-        ValueError
-            Where training has not ended yet.
-        """
+        """What ``metrics.json`` holds, which training writes at its end."""
         if not self.metrics.is_file():
             hint = f"; continue with: bactrian train --resume {self.path}" if self.settings.is_file() else ""
             raise ValueError(f"{self.path} holds no finished training{hint}")

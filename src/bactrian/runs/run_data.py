@@ -75,12 +75,7 @@ class RunData:
 def read_data(paths: Sequence[str], settings: RunSettings, labels: Iterable[Any] | None = None) -> RunData:
     """Labelled data of files, all in memory; ``labels`` are those of a model, which the files may lack.
 
-    Without such labels a model is to be learned, which takes files that mark something.
-
-    Raises
-    ------
-    ValueError
-        For what cannot be read, has no labels, or is empty; it names the file.
+    Without such labels a model is to be learned, which takes files that mark something. Errors name the file.
     """
     if not settings.is_text:
         graphs = list(labelled_graphs(paths))
@@ -162,12 +157,7 @@ def tag_reading(
     """How tags are read, which decides what is an entity.
 
     ``labels`` are those of a model. Without them one is to be learned, and texts that mark nothing are refused: it
-    could say nothing but O.
-
-    Raises
-    ------
-    ValueError
-        For a tag that does not go with the others, or tags that do not go with the labels; it names file and line.
+    could say nothing but O. Errors about tags that do not go with the others, or with the labels, name file and line.
     """
     counts = Counter(tag for document in documents for tag in document.tags or ())
     named = ", ".join(paths)
@@ -283,17 +273,10 @@ def breaks_of(documents: Iterable[Document]) -> list[list[int]]:
 
 
 def read_documents(path: Path, settings: InputSettings, form: str | None = None) -> Iterator[Document]:
-    """Documents of a file, or of a folder of files, one after the other.
+    """Documents of a file (``-``: standard input), or of a folder of files, one after the other.
 
-    Parameters
-    ----------
-    path
-        The file; ``-`` is standard input.
-    settings
-        How it is read.
-    form
-        ``"columns"``, ``"tagged"``, ``"text"`` or ``"lines"`` (text with one document per line); that of the settings
-        by default.
+    The ``form``, ``"columns"``, ``"tagged"``, ``"text"`` or ``"lines"`` (text with one document per line), is by
+    default that of the settings.
     """
     form = form or settings.format
     if str(path) != "-" and not path.exists():
@@ -337,10 +320,7 @@ def files_of(path: Path) -> list[Path]:
 def guess_form(path: Path, settings: InputSettings, labels: Iterable[Any] = ()) -> str:
     """The form of a file by its content: ``"columns"``, ``"tagged"`` or ``"text"``; ``labels`` are those of a model.
 
-    Raises
-    ------
-    ValueError
-        For a file of something else than text, and for standard input that is not raw text: it can be read only once.
+    Standard input that is not raw text is refused: it can be read only once.
     """
     if path.suffix.lower() in GRAPH_SUFFIXES:
         raise ValueError(f"{path}: {path.suffix} files hold graphs, and this model is for texts")
@@ -462,13 +442,7 @@ def places_of(places: Sequence[str]) -> Iterator[None]:
 
 
 def read_graphs(path: Path, *, need_labels: bool = False) -> Iterator[LabelledGraph]:
-    """Read the graphs of a file one after the other.
-
-    Raises
-    ------
-    ValueError
-        For a file that does not keep to the layout; it names the file, the line or array, and what was expected.
-    """
+    """Read the graphs of a file one after the other; errors name the line or array, and what was expected."""
     if str(path) == "-":
         raise ValueError("graphs are read from .npz or .jsonl files, not from standard input")
     if not path.is_file():

@@ -57,10 +57,7 @@ def start_run(
 ) -> TrainedRun:
     """Train a new run in the folder ``path``; from a pack, several ranks may do so together.
 
-    Raises
-    ------
-    ValueError
-        For data or settings that make no sense; nothing is left behind then.
+    Data or settings that make no sense are a ValueError, and nothing is left behind.
     """
     communicator = communicator or Alone()
     checksums = _checksums(settings)
@@ -85,11 +82,7 @@ def resume_run(
 ) -> TrainedRun:
     """Go on with a run that was interrupted, or that a limit stopped; ``limits`` replace those of its settings.
 
-    Raises
-    ------
-    ValueError
-        For a folder that is not a run folder, that another process trains, or that is read-only, and for data that have
-        changed since.
+    Data that have changed since are a ValueError.
     """
     communicator = communicator or Alone()
     folder = RunFolder(path)
@@ -246,13 +239,7 @@ def is_pack(path: Path) -> bool:
 def write_pack(
     path: Path, settings: RunSettings, *, chunk: int = CHUNK, tell: Told = lambda what, n: None
 ) -> PackedFolder:
-    """Pack the files that ``settings.train`` names; the folder appears when all is written.
-
-    Raises
-    ------
-    ValueError
-        For what cannot be read, has no labels, or is empty, and for a folder that exists.
-    """
+    """Pack the files that ``settings.train`` names; the folder, which must not exist, appears when all is written."""
     check_free(path)
     estimator = settings.estimator()
     tell("looking at the data", 0)

@@ -264,19 +264,9 @@ def looks_like_columns(
 ) -> bool:
     r"""Whether a text, or the beginning of one, is a file of columns: all lines alike, and a tag in its column.
 
-    Lines that all have the same number of tabs are columns too.
+    Lines that all have the same number of tabs are columns too. ``tags`` are known ones, beside ``O`` and such as
+    ``B-PER``; ``columns`` and ``separator`` are as in :func:`read_columns`.
 
-    Parameters
-    ----------
-    text
-        Whole lines.
-    tags
-        Those that are known, beside ``O`` and such as ``B-PER``.
-    columns, separator
-        As in :func:`read_columns`.
-
-    Examples
-    --------
     >>> looks_like_columns("Rome B-LOC\nfell O\n", []), looks_like_columns("Ada Lovelace\nAlan Turing\n", [])
     (True, False)
     """

@@ -85,18 +85,9 @@ class _CapitalRun(NamedTuple):
 
 
 def add_elsewhere(tokens: Sequence[list[Any]], document: Document, shape: Shape, *, pos: bool) -> None:
-    """Append to each token what the document tells of its word in other places.
+    """Append to the features of each token what the document tells of its word in other places.
 
-    Parameters
-    ----------
-    tokens
-        Features of each token of the document, which get longer.
-    document
-        The document.
-    shape
-        The shape of a word.
-    pos
-        Use the column ``"pos"``, which the document then must have.
+    ``shape`` gives the shape of a word; with ``pos`` the column of that name is used.
     """
     words = document.words
     kinds = document.columns["pos"] if pos else None
@@ -236,15 +227,7 @@ class _Line(NamedTuple):
 
 
 def add_message(tokens: Sequence[list[Any]], document: Document) -> None:
-    """Append to each token what the layout of the message tells of it.
-
-    Parameters
-    ----------
-    tokens
-        Features of each token of the document, which get longer.
-    document
-        The document; it must know its lines and have its text.
-    """
+    """Append to the features of each token what the layout of the message tells of it."""
     lines = _lines(document)
     first = next((line.start for line in lines if line.opens and line.field == _BODY), 0)
     number = 0  # of the line in the body
@@ -347,8 +330,6 @@ def word_class(word: str) -> str:
     Numbers, with a letter after them or not, are classed by their length, other words by their case and those without
     letters by their first character.
 
-    Examples
-    --------
     >>> [word_class(word) for word in ("Prof.", "Ada", "IBM", "B", "talks", "3:30pm", "p.m.", "1996", "5409b", "--")]
     ['title', 'Aa', 'AA', 'A', 'a', 'time', 'half', 'd4', 'd4', '-']
     """
@@ -369,14 +350,7 @@ def word_class(word: str) -> str:
 def add_classes(tokens: Sequence[list[Any]], document: Document, bundles: Mapping[Any, tuple[str, ...]]) -> None:
     """Append to each token the classes around it, as a bundle, and those of its line and its neighbours, as another.
 
-    Parameters
-    ----------
-    tokens
-        Features of each token of the document, which get longer.
-    document
-        The document; it must know its lines.
-    bundles
-        What :func:`classes_around` gives, remembered.
+    ``bundles`` are what :func:`classes_around` gives, remembered.
     """
     if document.line_starts is None:
         raise ValueError(f"document {document.name!r} does not know its lines, which classes=True needs")

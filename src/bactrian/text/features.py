@@ -494,17 +494,10 @@ def word_shape(word: str) -> str:
 
 
 def character_ngrams(word: str, longest: int | None = None) -> list[str]:
-    """The n-grams of two characters and more of a word in marks, ``<word>``, each once.
+    """The n-grams of a word in marks, ``<word>``, from two characters to ``longest`` (None: any), each once.
 
-    Parameters
-    ----------
-    word
-        The word.
-    longest
-        Greatest length; None for any. See :class:`EntityFeatures` on very long words.
+    See :class:`EntityFeatures` on very long words.
 
-    Examples
-    --------
     >>> character_ngrams("Ada", 3)
     ['#<A', '#<Ad', '#Ad', '#Ada', '#da', '#da>', '#a>']
     """
