@@ -32,6 +32,7 @@ from bactrian.inference.decode import decode
 from bactrian.inference.draw import draw_by_gibbs, draw_exactly, round_rows
 from bactrian.inference.infer import OF_WEIGHTS, infer
 from bactrian.learners.learn import matched_inference
+from bactrian.learners.margins import MarginProblem
 
 #: Calls of inference, one for each state of the variables taken as evidence, that one marginal may cost; and how many
 #: are made at once.
@@ -42,15 +43,19 @@ _MOST_CALLS, _AT_ONCE = 100_000, 256
 class Field(DensityMixin, LearnedEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """Base of :class:`bactrian.MarkovRandomField`: inference, completions and draws."""
 
+    node_factors: str = "clusters"
     inference: str = "rbp"
     memory_budget: int = 2**28
     tables_: str = field(init=False)
+    node_factors_: str = field(init=False)
     model_: LogLinearModel = field(init=False)
     edges_: Ints = field(init=False)
     cardinalities_: Ints = field(init=False)
     n_features_in_: int = field(init=False)
     _variables: Variables = field(init=False)
     _frames: str | None = field(init=False, default=None)  #: kind of frame that it was fitted to and answers with
+    #: What it was fitted to where that was margins, and their probabilities, one axis per variable.
+    _margins: tuple[MarginProblem, list[Floats]] | None = field(init=False, default=None)
     _fits: tuple[int, bool] | None = field(init=False)
     _partition: tuple[object, float] | None = field(init=False)
 
@@ -64,9 +69,8 @@ class Field(DensityMixin, LearnedEstimator):  # type: ignore[misc]  # scikit-lea
         self, tables: str, model: LogLinearModel, edges: Ints, variables: Variables, frames: str | None = None
     ) -> None:
         """Take up a model; its weights come apart from it."""
-        self.tables_ = tables
-        self.model_ = model
-        self.edges_ = edges
+        self.tables_, self.node_factors_ = tables, self.node_factors
+        self.model_, self.edges_ = model, edges
         self._variables, self._frames = variables, frames
         self.cardinalities_ = model.graph.cardinalities.copy()
         self.n_features_in_ = model.graph.n_variables - variables.n_hidden
@@ -100,25 +104,20 @@ class Field(DensityMixin, LearnedEstimator):  # type: ignore[misc]  # scikit-lea
     @property
     def _on_regions(self) -> bool:
         """Whether the model is a region graph, so that its weights belong to that graph's entropy."""
-        return False
+        return self._margins is not None and self.method_ != "exact"
 
     @property
     def _fits_exactly(self) -> bool:
         """Whether exact inference fits the memory budget."""
         if self._fits is None or self._fits[0] != self.memory_budget:
             fits = True
-            if not self._is_tree:
+            if self._margins is not None or not is_forest(self.cardinalities_.size, self.edges_):
                 try:
                     junction_tree(self.cardinalities_, self.model_.graph.clusters, memory_budget=self.memory_budget)
                 except MemoryBudgetError:
                     fits = False
             self._fits = self.memory_budget, fits
         return self._fits[1]
-
-    @property
-    def _is_tree(self) -> bool:
-        """Whether the clusters are variables and edges without a cycle."""
-        return is_forest(self.cardinalities_.size, self.edges_)
 
     @property
     def _limits(self) -> dict[str, Any]:
@@ -209,6 +208,8 @@ class Field(DensityMixin, LearnedEstimator):  # type: ignore[misc]  # scikit-lea
 
     def _tables_to_match(self) -> tuple[Sequence[Scope], list[Floats]]:
         """Scopes and probabilities of the margins that rounded rows should have."""
+        if self._margins is not None:
+            return self._margins[0].scopes, self._margins[1]
         clusters = self.model_.graph.clusters
         result = self._infer([None])[0]
         return clusters, [np.array(result.clusters[i]) for i in range(len(clusters))]
@@ -227,10 +228,6 @@ class Field(DensityMixin, LearnedEstimator):  # type: ignore[misc]  # scikit-lea
     def states(self) -> dict[Any, Sequence[Any]]:
         """What the states of each variable are called, by its name: labels, or numbers where there are none."""
         return dict(zip(self.variable_names, self._variables.states, strict=True))
-
-    def state_label(self, name: str, state: int) -> Any:
-        """The label of a variable's state; its number where it has none."""
-        return self._variables.states[self._scope_of(name)[0]][state]
 
     def marginal(self, names: str | int | Sequence[str | int], given: Mapping[Any, Any] | None = None) -> Any:
         """The joint marginal of some variables: probabilities, one axis per variable, in the order asked for.

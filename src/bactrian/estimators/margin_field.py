@@ -31,8 +31,6 @@ class MarginField(Field):
 
     residuals_: Residuals = field(init=False)
     total_: float = field(init=False)
-    #: What it was fitted to where that was margins, and their probabilities, one axis per variable.
-    _margins: tuple[MarginProblem, list[Floats]] | None = field(init=False, default=None)
 
     def fit_marginals(
         self,
@@ -180,19 +178,6 @@ class MarginField(Field):
         self.total_ = problem.total
 
     # --- what margins answer ---
-
-    @property
-    def _on_regions(self) -> bool:
-        return self._margins is not None and self.method_ != "exact"
-
-    @property
-    def _is_tree(self) -> bool:
-        return self._margins is None and super()._is_tree
-
-    def _tables_to_match(self) -> tuple[Sequence[Scope], list[Floats]]:
-        if self._margins is None:
-            return super()._tables_to_match()
-        return self._margins[0].scopes, self._margins[1]
 
     def _marginal(self, scope: Scope, given: Mapping[int, int] | None) -> Floats:
         """The marginal of ``scope`` given evidence: what fitted margins hold is read off them.

@@ -6,7 +6,7 @@ Many zones, which have margins of the same variables, are fitted at once on the 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -140,9 +140,6 @@ class Residuals(Sequence[MarginResidual]):
 
     def __len__(self) -> int:
         return len(self.margins)
-
-    def __iter__(self) -> Iterator[MarginResidual]:
-        return iter(self.margins)
 
     def __str__(self) -> str:
         lines = [f"{'margin':40} {'largest difference':>18} {'total variation':>16} {'largest |z|':>12}"]
@@ -281,9 +278,6 @@ class Zones(Sequence[Any]):
         if isinstance(zone, slice):
             return [self[z] for z in range(*zone.indices(len(self)))]
         return self._make(range(len(self))[zone])
-
-    def __iter__(self) -> Iterator[Any]:
-        return (self[z] for z in range(len(self)))
 
     def __repr__(self) -> str:
         return f"Zones({len(self)} zones, {int(self.converged.sum())} converged)"

@@ -117,15 +117,7 @@ def check_margins(margins: Any, cardinalities: Any, total: Any, base: Any, impos
         if not isinstance(margin, Marginal):
             raise ArgumentTypeError("margins", f"must be a Marginal, found {type(margin).__name__}", i)
     variables = Variables.of(_shapes(margins) if cardinalities is None else cardinalities)
-    scopes = []
-    for i, margin in enumerate(margins):
-        scope = variables.scope(margin.names, f"margins[{i}]")
-        expected = tuple(variables.cardinalities[v] for v in scope)
-        if margin.table.shape != expected:
-            raise ArgumentError(
-                "margins", f" over {margin.names} must have shape {expected}, found {margin.table.shape}", i
-            )
-        scopes.append(scope)
+    scopes = [_scope_of(margin, variables, f"margins[{i}]") for i, margin in enumerate(margins)]
     in_counts, number = _in_counts(margins, total)
     tables = _checked_base(base, variables)
     cells, more = _checked_impossible(impossible, variables, in_counts, scopes, tables)
@@ -134,6 +126,15 @@ def check_margins(margins: Any, cardinalities: Any, total: Any, base: Any, impos
     return CheckedMargins(
         variables, tuple(in_counts), tuple(scopes), number, (*tables, *more), cells, tuple(words), consistent
     )
+
+
+def _scope_of(margin: Marginal, variables: Variables, what: str) -> Scope:
+    """The numbers of its variables, which have as many states as its table."""
+    scope = variables.scope(margin.names, what)
+    expected = tuple(variables.cardinalities[v] for v in scope)
+    if margin.table.shape != expected:
+        raise ArgumentError(what, f"over {margin.names} must have shape {expected}, found {margin.table.shape}")
+    return scope
 
 
 def _shapes(margins: Sequence[Marginal]) -> dict[str, int]:
@@ -197,12 +198,7 @@ def _checked_base(base: Any, variables: Variables) -> tuple[tuple[Scope, Floats]
     for i, margin in enumerate(listed):
         if not isinstance(margin, Marginal):
             raise ArgumentTypeError("base", f"must be a Marginal, found {type(margin).__name__}", i)
-        scope = variables.scope(margin.names, "base")
-        expected_shape = tuple(variables.cardinalities[v] for v in scope)
-        if margin.table.shape != expected_shape:
-            raise ArgumentError(
-                "base", f"over {margin.names} must have shape {expected_shape}, found {margin.table.shape}"
-            )
+        scope = _scope_of(margin, variables, "base")
         if (margin.table < 0.0).any():
             raise ArgumentError("base", f"over {margin.names} has a negative entry at {first_cell(margin.table < 0.0)}")
         with np.errstate(divide="ignore"):

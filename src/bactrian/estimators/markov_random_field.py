@@ -41,7 +41,7 @@ from bactrian.estimators.pairwise import (
 )
 from bactrian.estimators.priors import N_FOLDS, Block, Fold
 from bactrian.graphs.graph import Domain
-from bactrian.graphs.loglinear import LogLinearModel, Samples
+from bactrian.graphs.loglinear import Samples
 from bactrian.learners.hidden import random_weights
 from bactrian.solvers.solution import AttainmentWarning, Callback, ConvergenceWarning, Solution
 
@@ -154,11 +154,9 @@ class MarkovRandomField(MarginField):
     shape: Any = None
     tables: str = "full"
     cardinalities: Any = None
-    node_factors: str = "clusters"
     hidden: Any = None
     n_starts: int | None = None
     starts_: Floats = field(init=False)
-    node_factors_: str = field(init=False)
     _unknown: bool = field(init=False, default=False)  #: whether states of the last samples were missing
 
     # --- learning ---
@@ -308,13 +306,6 @@ class MarkovRandomField(MarginField):
             seen = np.maximum(seen, self.cardinalities_)
         return seen
 
-    def _keep(
-        self, tables: str, model: LogLinearModel, edges: Ints, variables: Variables, frames: str | None = None
-    ) -> None:
-        """See :class:`bactrian.estimators.fields.Field`."""
-        super()._keep(tables, model, edges, variables, frames)
-        self.node_factors_ = self.node_factors
-
     def _blocks(self) -> list[Block]:
         variables = len(self.cardinalities_) if self.tables_ != "shared" else 1
         first = int(self.cardinalities_[:variables].sum())
@@ -417,18 +408,17 @@ class MarkovRandomField(MarginField):
             raise ValueError(f"it has frames of {frames!r}")
         if tables == MARGINS:
             self._restore_margins(cardinalities, attributes, arrays)
-            self.node_factors_ = attributes["node_factors"]
-            return
-        edges = checked_edges(arrays["edges"], None, cardinalities.size)
-        if n_weights_of(tables, cardinalities, edges) != self.weights_.size:  # before any table is made
-            raise ValueError(f"it has {self.weights_.size} weights, which do not fit its tables")
-        model = pairwise_model(tables, cardinalities, edges, attributes["node_factors"])
-        self._keep(tables, model, edges, restored_variables(cardinalities, attributes), frames)
+        else:
+            edges = checked_edges(arrays["edges"], None, cardinalities.size)
+            if n_weights_of(tables, cardinalities, edges) != self.weights_.size:  # before any table is made
+                raise ValueError(f"it has {self.weights_.size} weights, which do not fit its tables")
+            model = pairwise_model(tables, cardinalities, edges, attributes["node_factors"])
+            self._keep(tables, model, edges, restored_variables(cardinalities, attributes), frames)
+        self.node_factors_ = attributes["node_factors"]
         if attributes.get("total") is not None:
             self.total_ = float(attributes["total"])
         if attributes.get("starts"):
             self.starts_ = np.array([float(objective) for objective in attributes["starts"]])
-        self.node_factors_ = attributes["node_factors"]
 
 
 def _check_not_empty(shape: tuple[int, ...]) -> None:
