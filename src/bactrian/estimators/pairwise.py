@@ -18,6 +18,7 @@ from bactrian.errors import ArgumentError, check_choice, check_count
 from bactrian.estimators.labels import is_missing
 from bactrian.graphs.graph import ClusterGraph, Domain, grid_edges
 from bactrian.graphs.loglinear import LogLinearModel
+from bactrian.graphs.ragged import pointer
 
 # --- samples ---
 
@@ -175,7 +176,7 @@ def pairwise_model(tables: Any, cardinalities: Ints, edges: Ints, node_factors: 
     for v in alone:
         key: tuple[Any, ...] = (sizes[v], starts[v])
         if key not in known:
-            known[key] = _indicators(sizes[v], starts[v], n_weights)
+            known[key] = _indicators(np.arange(sizes[v]), starts[v], 1.0, n_weights)
         features.append(known[key])
     for (a, b), start in zip(pairs, pair_starts, strict=True):
         absorbed = tuple((starts[v], parts[v]) if parts[v] else None for v in (a, b))
@@ -226,28 +227,20 @@ def _pair_features(
     tables: str, shape: tuple[int, int], start: int, absorbed: tuple[tuple[int, float] | None, ...], n_weights: int
 ) -> sp.csr_array:
     """Features of an edge, and parts of its variables' own, each given by first weight and part."""
-    rows, columns = shape
-    features = _agreement(*shape, n_weights) if tables == "potts" else _indicators(rows * columns, start, n_weights)
-    states = np.repeat(np.arange(rows), columns), np.tile(np.arange(columns), rows)
+    states = np.indices(shape).reshape(2, -1)
+    agree = np.where(states[0] == states[1], 0, -1)
+    features = _indicators(agree if tables == "potts" else np.arange(agree.size), start, 1.0, n_weights)
     for own, given in zip(states, absorbed, strict=True):
         if given is not None:
-            first, part = given
-            entries = np.full(own.size, part), first + own, np.arange(own.size + 1)
-            features = sp.csr_array(features + sp.csr_array(entries, shape=features.shape))
+            features = sp.csr_array(features + _indicators(own, *given, n_weights))
     return features
 
 
-def _indicators(states: int, column: int, n_weights: int) -> sp.csr_array:
-    """A weight of its own for every state, from ``column`` on."""
-    parts = np.ones(states), column + np.arange(states), np.arange(states + 1)
-    return sp.csr_array(parts, shape=(states, n_weights))
-
-
-def _agreement(rows: int, columns: int, n_weights: int) -> sp.csr_array:
-    """The last weight where two variables are in the same state."""
-    same = np.arange(min(rows, columns)) * (columns + 1)
-    parts = np.ones(same.size), (same, np.full(same.size, n_weights - 1))
-    return sp.csr_array(parts, shape=(rows * columns, n_weights))
+def _indicators(states: Ints, column: int, part: float, n_weights: int) -> sp.csr_array:
+    """A row for each of ``states``, with ``part`` at the weight of that state, from ``column`` on; none for -1."""
+    known = states >= 0
+    entries = column + states[known]
+    return sp.csr_array((np.full(entries.size, part), entries, pointer(known)), shape=(states.size, n_weights))
 
 
 def is_forest(n_variables: int, edges: Ints) -> bool:
