@@ -46,16 +46,8 @@ class GridCRF(GraphEstimator):
         tables that tells "sky above sea" from "sea above sky" and from either beside the other.
     method : str or learner
         Any learner of :func:`bactrian.learn`; see :class:`GraphCRF` for the default.
-    prior_variance : "auto", float, mapping, "cv" or None
-        See :class:`GraphCRF`.
-    l1, tolerance, max_iterations, max_seconds, n_threads
-        See :class:`GraphCRF`.
-    node_factors : {"clusters", "edges"}
-        Whether node scores are clusters of their own (the default), whose entropy counts, or are absorbed into the
-        incident edges. Piecewise training and CAMEL(0) depend on it; CCCP and the likelihoods do not.
-    fit_intercept : bool
-        Append a feature that is 1 at every node; it is regularised as the others.
-    labels, class_weight, inference, inference_options, seed, warm_start, verbose
+    prior_variance, l1, tolerance, max_iterations, max_seconds, n_threads, node_factors, fit_intercept, labels, \
+class_weight, inference, inference_options, seed, warm_start, verbose
         See :class:`GraphCRF`.
 
     Attributes

@@ -51,31 +51,17 @@ _NOT_FOR_RUNS = ("warm_start", "verbose", "labels", "class_weight", "word")
 
 @dataclass(frozen=True, kw_only=True)
 class InputSettings:
-    """How files are read.
+    """How files are read."""
 
-    Attributes
-    ----------
-    format
-        ``"columns"``, ``"tagged"`` (text with inline tags) or ``"graphs"``.
-    columns, separator, documents
-        Of files of columns; see :func:`bactrian.text.read_columns`.
-    fields, drop
-        Inline tags that mark something, and tags to be taken out.
-    tokenizer, sentences
-        How text is split; see :func:`bactrian.text.tokenize`.
-    encoding
-        Of text files.
-    """
-
-    format: str = "columns"
-    columns: tuple[str, ...] | None = None
-    separator: str | None = None
-    documents: str = "marked"
-    fields: tuple[str, ...] = SEMINAR_FIELDS
-    drop: tuple[str, ...] = ("sentence", "paragraph")
-    tokenizer: str = "news"
+    format: str = "columns"  #: ``"columns"``, ``"tagged"`` (text with inline tags) or ``"graphs"``
+    columns: tuple[str, ...] | None = None  #: of files of columns; see :func:`bactrian.text.read_columns`
+    separator: str | None = None  #: of columns
+    documents: str = "marked"  #: what sets them apart in files of columns
+    fields: tuple[str, ...] = SEMINAR_FIELDS  #: inline tags that mark something
+    drop: tuple[str, ...] = ("sentence", "paragraph")  #: tags to be taken out
+    tokenizer: str = "news"  #: how text is split; see :func:`bactrian.text.tokenize`
     sentences: str = "prose"
-    encoding: str = "utf-8"
+    encoding: str = "utf-8"  #: of text files
 
     def __post_init__(self) -> None:
         check_choice("input.format", self.format, FORMATS)
@@ -101,39 +87,20 @@ class InputSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class RunSettings:
-    """All that ``bactrian train`` is told, and ``predict`` needs.
+    """All that ``bactrian train`` is told, and ``predict`` needs."""
 
-    Attributes
-    ----------
-    train, dev, test
-        Files, or folders of tagged texts.
-    input
-        How they are read.
-    features
-        Settings of :class:`bactrian.text.EntityFeatures`, for text.
-    scheme
-        Label scheme of the model, for tags of entities; ``"none"`` takes tags as they are.
-    model
-        ``"chain"``, ``"skip-chain"`` or ``"graph"``.
-    options
-        Parameters of the estimator; ``method`` may be a dict with the name of a learner and its settings:
-        ``{"learner": "Camel", "fold": True}``.
-    checkpoint_every
-        Iterations between checkpoints; 0 for none.
-    report
-        Whether a report is written.
-    """
-
-    train: tuple[str, ...]
+    train: tuple[str, ...]  #: files, or folders of tagged texts
     dev: str | None = None
     test: str | None = None
-    input: InputSettings = field(default_factory=InputSettings)
-    features: Mapping[str, Any] = field(default_factory=dict)
-    scheme: str = "BIO"
-    model: str = "chain"
+    input: InputSettings = field(default_factory=InputSettings)  #: how they are read
+    features: Mapping[str, Any] = field(default_factory=dict)  #: of :class:`bactrian.text.EntityFeatures`, for text
+    scheme: str = "BIO"  #: label scheme of the model, for tags of entities; ``"none"`` takes tags as they are
+    model: str = "chain"  #: one of :data:`MODELS`
+    #: Parameters of the estimator; ``method`` may be a dict with the name of a learner and its settings:
+    #: ``{"learner": "Camel", "fold": True}``.
     options: Mapping[str, Any] = field(default_factory=dict)
-    checkpoint_every: int = EVERY
-    report: bool = True
+    checkpoint_every: int = EVERY  #: iterations; 0 for no checkpoints
+    report: bool = True  #: whether one is written
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "train", tuple(self.train))
