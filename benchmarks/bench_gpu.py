@@ -107,7 +107,8 @@ def evaluate_on_device(dual: Dual, weights: Any, sweeps: int) -> float:
             float(part.stars.sweep())
         part.pass_messages(max_sweeps=0)
         found = part.summary()
-        return dual._add_terms(found.value, found.moments, weights)
+        gradient = dual.prior.precision * weights - dual.empirical + found.moments
+        return found.value + float(gradient[0])
 
 
 def evaluations(data: bt.GraphData, device: torch.device, found: dict[str, Any]) -> None:

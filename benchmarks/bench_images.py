@@ -121,11 +121,17 @@ def main() -> None:
     parser.add_argument("--fold", choices=FOLDS, default="in-fold")
     parser.add_argument("--prior", type=float)
     parser.add_argument("--tolerance", type=float, default=1e-4)
+    parser.add_argument("--iterations", type=int, default=2000, help="limit of one fit")
     parser.add_argument("--seconds", type=float, help="limit of one fit; figures that it stops depend on the machine")
     parser.add_argument("--threads", type=int)
     options = parser.parse_args()
     corel, cache = read_corel(corel_folder(options.data)), ArrayCache(options.cache)
-    limits = Budget(tolerance=options.tolerance, max_seconds=options.seconds, n_threads=options.threads)
+    limits = Budget(
+        tolerance=options.tolerance,
+        max_iterations=options.iterations,
+        max_seconds=options.seconds,
+        n_threads=options.threads,
+    )
     if options.part == "variants":
         variants(corel, ScoreSettings(), cache, limits, options.splits)
         return
