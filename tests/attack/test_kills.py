@@ -105,6 +105,8 @@ def test_kills(learner, files, tmp_path, tally):
         if process.poll() is None:
             process.kill()
             kills += 1
+        else:  # perhaps the machine is less busy than when time was taken
+            reading *= 0.9
         _, words = process.communicate(timeout=900)
         if process.returncode == -signal.SIGKILL:
             continue
