@@ -128,6 +128,18 @@ def test_gradient_and_value_are_those_of_the_dual_minimised_over_weights():
     np.testing.assert_allclose(weights[:24], found.x, atol=1e-5)
 
 
+def test_a_dual_that_is_no_number_ends_the_fit():
+    """An entropy of next to no weight takes the dual out of range; nothing is left that more steps could mend."""
+    rng = np.random.default_rng(0)
+    margins = [bt.Marginal(tuple(pair), rng.uniform(50, 150, (3, 3)), stddev=1.0) for pair in ("ab", "bc", "ca")]
+    field = bt.MarkovRandomField(method="cccp", max_seconds=20.0)
+    with pytest.warns(bt.ConvergenceWarning, match="could not be trusted"):
+        field.fit_marginals(margins, dict.fromkeys("abc", 3), entropy_weight=1e-300)
+    assert field.solution_.status is Status.UNRELIABLE
+    assert np.isnan(field.solution_.objective)
+    assert np.isnan(field.solution_.violation)
+
+
 def test_limits_and_callbacks_stop_it():
     problem = problem_of(LOOPY)
     graph = problem.graph(regions=True)

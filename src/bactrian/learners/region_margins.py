@@ -242,7 +242,7 @@ class RegionDual:
         self._workers.run(set_beliefs, self._tables)
         self._workers.run(set_slope, self._hubs)
         self.value = float(tables.sum() + hubs[:, 0].sum())
-        self.violation = float(hubs[:, 1].max(initial=0.0))
+        self.violation = float(hubs[:, 1].max(initial=0.0)) if np.isfinite(self.value) else np.nan
         return self.value, slope
 
     def centre(self) -> None:
