@@ -377,7 +377,7 @@ def _interpolate(
     if np.isfinite(high_value) and np.isfinite(high_slope):
         d1 = low_slope + high_slope - 3.0 * (low_value - high_value) / (low - high)
         square = d1 * d1 - low_slope * high_slope
-        if square >= 0.0:
+        if 0.0 <= square < np.inf:
             d2 = np.sqrt(square)
             denominator = high_slope - low_slope + 2.0 * d2
             if denominator != 0.0:
