@@ -8,8 +8,6 @@ it. All ranks get the same sums bit for bit, hence take the same decisions.
 
 from __future__ import annotations
 
-import struct
-from math import isfinite, isnan
 from time import perf_counter
 from typing import Protocol
 
@@ -103,19 +101,11 @@ class Message:
     """
 
     def __init__(self, communicator: Communicator, n: int, n_sums: int, n_maxima: int) -> None:
-        self._add_up, self._size = communicator.add_up, communicator.size
-        self._n_sums = n_sums
-        n_numbers = n_sums + 2 + self._size * n_maxima
-        self._buffer = np.empty(n + n_numbers)
+        self._communicator = communicator
+        self._buffer = np.empty(n + n_sums + 2 + communicator.size * n_maxima)
         self.vector = self._buffer[:n]  #: to be filled by each rank; after :meth:`combine` the sum over all
+        self._numbers = self._buffer[n:]
         self.signals: Signals | None = None  #: sent along, from when they are set
-        # Every rank has slots of its own for what is no sum: adding zeros to them is passing them on.
-        self._lower = (0.0,) * (communicator.rank * n_maxima)
-        self._higher = (0.0,) * ((self._size - 1 - communicator.rank) * n_maxima)
-        self._columns = [slice(n_sums + 2 + k, None, n_maxima) for k in range(n_maxima)]
-        # For a handful of numbers this takes a fraction of the time that operations on arrays do.
-        numbers, self._numbers = struct.Struct(f"{n_numbers}d"), self._buffer[n:].data
-        self._write, self._read = numbers.pack_into, numbers.unpack_from
 
     @property
     def is_late(self) -> bool:
@@ -125,26 +115,19 @@ class Message:
     def combine(
         self, sums: tuple[float, ...], maxima: tuple[float, ...]
     ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Sums of numbers and largest of others over all ranks; the vector becomes its sum."""
-        if self._size == 1:
+        """Sums of numbers and largest of others, NaN where there is one, over all ranks; the vector becomes its sum."""
+        communicator, numbers, n, signals = self._communicator, self._numbers, len(sums), self.signals
+        if communicator.size == 1:
             return sums, maxima
-        signals, numbers, n = self.signals, self._numbers, self._n_sums
-        if signals is None:
-            self._write(numbers, 0, *sums, 0.0, 0.0, *self._lower, *maxima, *self._higher)
-        else:
-            self._write(numbers, 0, *sums, *signals.own(), *self._lower, *maxima, *self._higher)
-        self._add_up(self._buffer)
-        found = self._read(numbers)
+        # Every rank has slots of its own for what is no sum: adding zeros to them is passing them on.
+        slots = numbers[n + 2 :].reshape(communicator.size, len(maxima))
+        numbers[:] = 0.0
+        numbers[:n], slots[communicator.rank] = sums, maxima
+        numbers[n : n + 2] = (0.0, 0.0) if signals is None else signals.own()
+        communicator.add_up(self._buffer)
         if signals is not None:
-            signals.seen = found[n] > 0.0, found[n + 1] > 0.0
-        # Comparisons with NaN are all false, but no sum hides one.
-        most = max if isfinite(sum(found)) else _largest
-        return found[:n], tuple([most(found[column]) for column in self._columns])
-
-
-def _largest(values: tuple[float, ...]) -> float:
-    """Largest number; NaN where there is one."""
-    return next((value for value in values if isnan(value)), max(values))
+            signals.seen = bool(numbers[n] > 0.0), bool(numbers[n + 1] > 0.0)
+        return tuple(numbers[:n].tolist()), tuple(slots.max(axis=0).tolist())
 
 
 def combine(
