@@ -39,7 +39,6 @@ from bactrian.engines.numba.orders import appearances
 from bactrian.engines.numba.threads import Deadline
 from bactrian.errors import keeper
 from bactrian.graphs.packed import PackedData
-from bactrian.graphs.packing import is_bethe
 
 ENTROPIES = ("bethe", "folded", "clusters", "trw", "convex")
 
@@ -197,7 +196,7 @@ def _tree_reweighted(data: PackedData, seed: int, late: Bools) -> Carving:
         links = slice(*layout.hub_links[[hubs.start, hubs.stop]].tolist())
         structure = zlib.crc32((layout.link_cluster[links] - clusters.start).tobytes())
         rng = np.random.default_rng([seed, structure])
-        if is_bethe(data, m):
+        if data.is_bethe(m):
             order = clusters.start + rng.permutation(clusters.stop - clusters.start)
             drawn = appearances(layout, m, False, order, N_FORESTS, cluster_counts, late)
             cluster[clusters] = cluster_counts[clusters] / drawn
@@ -224,8 +223,7 @@ def _concave(data: PackedData) -> Floats:
     layout = data.layout
     total = data.total_numbers
     is_region = data.hub_numbers is not None
-    any_explicit = is_region or data.hub_virtual.any()
-    explicit = [m for m in range(layout.n_instances) if any_explicit and not is_bethe(data, m)]
+    explicit = [] if data.explicit is None else np.flatnonzero(data.explicit).tolist()
     taking = (total < 0.0) | (not is_region)  # hubs that take a part of their clusters
     parts = np.bincount(layout.link_cluster, weights=taking[layout.link_hub], minlength=layout.n_clusters)
     parts = np.maximum(parts, 1.0)
@@ -240,7 +238,7 @@ def _concave(data: PackedData) -> Floats:
 
 def _share_a_variable(data: PackedData, instance: int, taking: Bools) -> Bools:
     """Which clusters of an explicit graph have a variable that is in all of their sepsets, as far as these take."""
-    layout, hub_scopes = data.layout, data.views.scopes(instance)[2]
+    layout, hub_scopes = data.layout, data.structure.scopes(instance)[2]
     first_hub = int(layout.instance_hubs[instance])
     clusters = range(*layout.instance_clusters[instance : instance + 2].tolist())
     found = np.zeros(len(clusters), dtype=np.bool_)
@@ -303,7 +301,7 @@ def reported_numbers(data: PackedData, carving: Carving, instance: int) -> Count
     explicit graph a sepset's number is -c of its hub.
     """
     layout = data.layout
-    clusters = np.ones(data.views.n_clusters(instance))
+    clusters = np.ones(data.structure.n_clusters(instance))
     first, last = layout.instance_clusters[instance : instance + 2].tolist()
     clusters[data.cluster_index[first:last]] = carving.cluster[first:last]
     hubs = layout.instance_hubs[instance : instance + 2].tolist()

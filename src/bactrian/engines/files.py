@@ -2,7 +2,7 @@
 
 A file is mapped into memory, not read: safetensors, with all arrays aligned. What a pass over the data needs is there
 as the kernels want it, so opening takes no time and no memory of its own. What only reads beliefs or makes other data
-out of it (views, observations) is left out.
+out of it (scopes, observations) is left out.
 
 ===================  ==================================================================================================
 ``pack.json``        format and version, number of weights, files with their sizes and checksums, its own; written last
@@ -21,7 +21,7 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, NoReturn, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +32,7 @@ from bactrian.engines.numba.layout import Layout
 from bactrian.files import atomic_file
 from bactrian.graphs.graph_data import GraphData
 from bactrian.graphs.inputs import Inputs
-from bactrian.graphs.packed import InstanceViews, PackedData
+from bactrian.graphs.packed import PackedData
 from bactrian.graphs.packing import pack
 from bactrian.graphs.scores import EdgeType, StructuredScores, TiedTable
 
@@ -119,10 +119,14 @@ def read_packed(file: MappedFile, active: Bools | None) -> PackedData:
         scores=StructuredScores(inputs, n_labels, tuple(types), active),
         **flat,
         link_edge=arrays["link_edge"],
-        views=InstanceViews(),
+        make_structure=_no_structure,
         empirical=None,
         hub_truth=arrays["hub_truth"],
     )
+
+
+def _no_structure() -> NoReturn:
+    raise NotImplementedError("scopes are not kept in files")
 
 
 def _under(arrays: Arrays, prefix: str) -> Arrays:

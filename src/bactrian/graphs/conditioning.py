@@ -19,7 +19,7 @@ from scipy.sparse.csgraph import connected_components
 from bactrian.arrays import Bools, Floats, Ints
 from bactrian.engines.numba.threads import Workers
 from bactrian.graphs.packed import Holes, PackedData
-from bactrian.graphs.packing import StructureViews, TablePlan, build_layout, pack_layout
+from bactrian.graphs.packing import TablePlan, build_layout, pack_layout
 from bactrian.graphs.ragged import Ragged, first_of, numbered, pointer, ranges
 from bactrian.graphs.scores import RememberedScores, SpreadScores
 from bactrian.graphs.structure import structure_of_scopes
@@ -85,10 +85,8 @@ def conditioned(data: PackedData) -> Conditioned:
     barred = holes.forbidden[np.repeat(hubs // layout.n_hubs, sizes), state]
     scores = RememberedScores(data.scores, layout)
     fixed = np.concatenate([np.zeros(build.n_entries), np.where(barred, -np.inf, 0.0)]) if barred.any() else None
-    clamped = pack_layout(
-        build, structure, SpreadScores(scores, layout.n_entries, ones, fixed), weights, StructureViews(structure),
-        np.zeros_like(hub),
-    )  # fmt: skip
+    spread = SpreadScores(scores, layout.n_entries, ones, fixed)
+    clamped = pack_layout(build, structure, spread, weights, np.zeros_like(hub))
     clamped = replace(clamped, empirical=np.zeros(data.n_weights))
     seen = copies.seen(data, holes)
     free = replace(

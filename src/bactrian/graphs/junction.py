@@ -25,7 +25,7 @@ from bactrian.engines.numba.layout import Layout
 from bactrian.graphs.elimination import JunctionTree, junction_tree
 from bactrian.graphs.graph import ClusterGraph, Scope
 from bactrian.graphs.packed import FactorReader, PackedData, TableReader
-from bactrian.graphs.packing import ModelViews, TablePlan, build_layout, pack_layout
+from bactrian.graphs.packing import TablePlan, build_layout, pack_layout
 from bactrian.graphs.scores import SpreadScores
 from bactrian.graphs.structure import structure_of
 
@@ -95,7 +95,7 @@ class TreePlanner:
 
     def tree(self, instance: int, observed: Collection[int] = ()) -> FactorTree:
         """The tree of an instance without its observed variables, or MemoryBudgetError where its tables do not fit."""
-        cardinalities, tables, hubs = self._data.views.scopes(instance)
+        cardinalities, tables, hubs = self._data.structure.scopes(instance)
         sizes, scopes = cardinalities.tolist(), [*tables, *hubs]
         key = (tuple(sizes), tuple(scopes), len(tables), frozenset(observed))
         if key not in self._known:
@@ -139,17 +139,9 @@ def on_junction_trees(data: PackedData) -> JunctionData:
     """Move every instance onto a junction tree, or raise MemoryBudgetError where its tables would not fit."""
     planner = TreePlanner(data)
     trees = [planner.tree(m) for m in range(data.layout.n_instances)]
-    graphs = [tree.graph for tree in trees]
-    structure = structure_of(graphs)
+    structure = structure_of([tree.graph for tree in trees])
     layout = build_layout(structure, TablePlan.own(structure))
-    packed = pack_layout(
-        layout,
-        structure,
-        _spread_scores(data, trees, layout),
-        data.weights,
-        ModelViews(structure, graphs),
-        data.hub_kind[:0],
-    )
+    packed = pack_layout(layout, structure, _spread_scores(data, trees, layout), data.weights, data.hub_kind[:0])
     packed = replace(packed, empirical=data.empirical, observed_base=data.observed_base)
     return JunctionData(data, packed, trees)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -13,12 +13,11 @@ from bactrian.engines.numba.layout import Layout
 from bactrian.engines.numba.threads import Workers, balanced_blocks
 from bactrian.graphs.inputs import N_BLOCKS
 from bactrian.graphs.ragged import pointer, ranges
-from bactrian.graphs.scores import RepeatedScores, ScoreMap
+from bactrian.graphs.scores import ScoreMap, SpreadScores
+from bactrian.graphs.structure import GraphStructure
 
 #: States of links below which a block of instances is not worth handing to a thread.
 _LEAST_WORK = 200.0
-
-Scopes = tuple[Ints, list[tuple[int, ...]], list[tuple[int, ...]]]
 
 
 @dataclass(frozen=True)
@@ -30,21 +29,6 @@ class Observations:
 
     states: Ints  #: (R, V)
     weights: Floats  #: (R, M) weight of an instance's part of a row
-
-
-@dataclass(frozen=True)
-class Incidence:
-    """Which variables are in which factors; a factor is a table cluster c, or hub h under the number C + h.
-
-    The state of a factor is the sum of stride times state over its variables. Sepsets of explicit edges and featureless
-    hubs of variables that table clusters cover are left out: they have no scores.
-    """
-
-    cardinalities: Ints  #: (V,) of the variables of instance after instance
-    instance: Ints  #: (V,) instance of each variable
-    factor: Ints  #: (n_incidences,)
-    variable: Ints  #: (n_incidences,)
-    stride: Ints  #: (n_incidences,)
 
 
 @dataclass(frozen=True)
@@ -60,8 +44,8 @@ class Holes:
 class PackedData:
     """All instances in flat arrays; see :class:`bactrian.engines.numba.layout.Layout` for the indices.
 
-    ``views`` says where the clusters of each instance went and what shapes their tables have, on demand, since nothing
-    here is a Python object per cluster.
+    ``structure`` says where the clusters of each instance went and what shapes their tables have, on demand, since
+    nothing here is a Python object per cluster.
     """
 
     in_memory: ClassVar[bool] = True  #: so that learners may read the arrays below
@@ -77,7 +61,7 @@ class PackedData:
     cluster_index: Ints  #: (C,) index of the cluster among those of its instance
     hub_index: Ints  #: (H,) index of the hub's cluster among those of its instance, or -1
     link_edge: Ints  #: (L,) index of the link's edge among those of its instance
-    views: InstanceViews
+    make_structure: Callable[[], GraphStructure]
     empirical: Floats | None  #: (n_weights,) weighted sum of observed features; None without labels
     hub_truth: Floats | None  #: (n_hub_states,) weighted counts of observed hub states
     observed_base: float = 0.0  #: weighted sum of the fixed scores of observed states
@@ -85,6 +69,16 @@ class PackedData:
     observations: Observations | None = None  #: the observed states themselves; None without labels
     holes: Holes | None = None  #: where some states are unknown, and all observed counts above are None
     hub_numbers: Floats | None = None  #: (H,) counting numbers of hubs on region graphs; None where all are Bethe's
+    explicit: Bools | None = None  #: (M,) the graph has hubs of its own, not Bethe's variables; None: no graph has
+
+    @property
+    def structure(self) -> GraphStructure:
+        """Scopes, shapes and places of all clusters."""
+        return self.make_structure()
+
+    def is_bethe(self, instance: int) -> bool:
+        """Whether the hubs of an instance are its variables."""
+        return self.explicit is None or not self.explicit[instance]
 
     def observed(self, entries: Floats, hub_states: Floats, observations: Observations | None = None) -> PackedData:
         """The same data with weighted counts of the observed table entries and hub states."""
@@ -157,26 +151,6 @@ class PackedData:
         return np.repeat(tables, entries), np.repeat(hubs, states)
 
 
-class InstanceViews:
-    """Shapes and places of the clusters of each instance, produced on demand."""
-
-    def n_clusters(self, instance: int) -> int:
-        """Number of clusters of an instance, appended hubs included."""
-        raise NotImplementedError
-
-    def locate(self, instance: int, cluster: int) -> tuple[int, tuple[int, ...]]:
-        """Place of a cluster, ``p`` for table cluster p of the packed data or ``-1 - h`` for hub h, and its shape."""
-        raise NotImplementedError
-
-    def scopes(self, instance: int) -> Scopes:
-        """Cardinalities of an instance's variables, scopes of its table clusters and of its hubs."""
-        raise NotImplementedError
-
-    def incidence(self) -> Incidence:
-        """Variables and factors of all instances, in flat arrays."""
-        raise NotImplementedError
-
-
 class BeliefTables(Sequence["InstanceBeliefs"]):
     """``beliefs[m][i]``: the table of cluster ``i`` of instance ``m``, computed when asked for."""
 
@@ -202,12 +176,12 @@ class InstanceBeliefs(Sequence[Floats]):
         self._instance = instance
 
     def __len__(self) -> int:
-        return self._data.views.n_clusters(self._instance)
+        return self._data.structure.n_clusters(self._instance)
 
     def __getitem__(self, cluster):  # type: ignore[no-untyped-def]
         if isinstance(cluster, slice):
             return [self[i] for i in range(*cluster.indices(len(self)))]
-        place, shape = self._data.views.locate(self._instance, range(len(self))[cluster])
+        place, shape = self._data.structure.locate(self._instance, range(len(self))[cluster])
         flat = self._tables.cluster(place) if place >= 0 else self._tables.hub(-1 - place)
         return flat.reshape(shape)
 
@@ -311,13 +285,12 @@ def tables_by_number(data: PackedData, number: Floats) -> PackedData:
     source = ranges(layout.table_offset[originals], sizes)
     cluster_table = layout.cluster_table + (kinds.size - n_shared)
     cluster_table[sharing] = copy_of[key]
-    return replace(
-        data,
-        layout=layout._replace(
-            cluster_table=cluster_table,
-            table_offset=pointer(sizes),
-            table_shared=int(kinds.size),
-            instance_tables=layout.instance_tables + (kinds.size - n_shared),
-        ),
-        scores=RepeatedScores(data.scores, layout.n_entries, source),
+    new = layout._replace(
+        cluster_table=cluster_table,
+        table_offset=pointer(sizes),
+        table_shared=int(kinds.size),
+        instance_tables=layout.instance_tables + (kinds.size - n_shared),
     )
+    columns = np.concatenate([source, layout.n_entries + np.arange(layout.n_hub_states)])
+    scores = SpreadScores.of_ones(data.scores, layout, new, [np.arange(columns.size)], [columns])
+    return replace(data, layout=new, scores=scores)

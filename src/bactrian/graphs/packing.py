@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -21,10 +21,10 @@ from bactrian.engines.numba.orders import stable_order, sweep_order
 from bactrian.graphs.graph import ClusterGraph
 from bactrian.graphs.graph_data import GraphData
 from bactrian.graphs.loglinear import ClusterTables, Instance, LogLinearModel, Moments, Samples
-from bactrian.graphs.packed import Holes, Incidence, InstanceViews, Observations, PackedData, Scopes, instance_blocks
+from bactrian.graphs.packed import Holes, Observations, PackedData, instance_blocks
 from bactrian.graphs.ragged import Ragged, first_of, numbered, pointer, ranges
 from bactrian.graphs.scores import ScoreMap, SparseScores
-from bactrian.graphs.structure import GraphStructure, structure_of
+from bactrian.graphs.structure import GraphStructure, structure_of, structure_of_scopes
 
 #: States of clusters in rows looked at together when they are counted; bounds the memory.
 _COUNTED_AT_ONCE = 1 << 20
@@ -132,69 +132,6 @@ def pack_models(models: Sequence[LogLinearModel]) -> PackedData:
     return _pack_models(list(models), None, None)
 
 
-@dataclass(frozen=True)
-class StructureViews(InstanceViews):
-    """Scopes of the clusters of any structure."""
-
-    structure: GraphStructure
-
-    def scopes(self, instance: int) -> Scopes:
-        """See :class:`InstanceViews`."""
-        structure = self.structure
-        first, last = structure.instance_variables[instance : instance + 2].tolist()
-        tables, hubs = (
-            rows.tuples(int(bounds[instance]), int(bounds[instance + 1]), first)
-            for rows, bounds in (
-                (structure.table_scopes, structure.instance_clusters),
-                (structure.hub_scopes, structure.instance_hubs),
-            )
-        )
-        return structure.cardinalities[first:last], tables, hubs
-
-
-@dataclass(frozen=True)
-class ModelViews(StructureViews):
-    """Clusters of models made by hand."""
-
-    graphs: Sequence[ClusterGraph]
-
-    def n_clusters(self, instance: int) -> int:
-        """See :class:`InstanceViews`."""
-        graph = self.graphs[instance]
-        return len(graph.clusters) + graph.n_appended
-
-    @cached_property
-    def _places(self) -> tuple[Ints, Ints]:
-        """Where all clusters of each instance begin, and the place of each."""
-        structure = self.structure
-        first = pointer([self.n_clusters(m) for m in range(len(self.graphs))])
-        places = np.zeros(first[-1], dtype=np.int64)
-        places[first[structure.instance_of_cluster] + structure.cluster_given] = np.arange(structure.cluster_given.size)
-        own = np.flatnonzero(structure.hub_cluster >= 0)
-        places[first[structure.instance_of_hub[own]] + structure.hub_cluster[own]] = -1 - own
-        return first, places
-
-    def locate(self, instance: int, cluster: int) -> tuple[int, tuple[int, ...]]:
-        """See :class:`InstanceViews`."""
-        graph = self.graphs[instance]
-        first, places = self._places
-        return int(places[first[instance] + cluster]), graph.shape(graph.all_clusters[cluster])
-
-    def incidence(self) -> Incidence:
-        """See :class:`InstanceViews`."""
-        structure = self.structure
-        scored = np.flatnonzero(structure.hub_given | (np.diff(structure.hub_links) == 0))
-        hubs, tables = structure.hub_scopes.take(scored), structure.table_scopes
-        sizes = structure.cardinalities
-        return Incidence(
-            cardinalities=sizes,
-            instance=np.repeat(np.arange(len(self.graphs)), np.diff(structure.instance_variables)),
-            factor=np.concatenate([tables.row_of_value, structure.cluster_given.size + scored[hubs.row_of_value]]),
-            variable=np.concatenate([tables.values, hubs.values]),
-            stride=np.concatenate([tables.strides(sizes), hubs.strides(sizes)]),
-        )
-
-
 def _pack_models(models: list[LogLinearModel], states: list[Ints] | None, weights: list[Floats] | None) -> PackedData:
     graphs: list[ClusterGraph] = []
     for m, model in enumerate(models):
@@ -205,12 +142,11 @@ def _pack_models(models: list[LogLinearModel], states: list[Ints] | None, weight
     tables, scores = _collect_tables(models, structure)
     layout = build_layout(structure, tables)
     instance_weights = np.ones(len(models)) if weights is None else np.array([w.sum() for w in weights])
-    views = ModelViews(structure, graphs)
     if all(graph is graphs[0] for graph in graphs):  # hubs of equal place are of one kind, else those of equal sizes
         kinds = np.tile(np.arange(structure.instance_hubs[1], dtype=np.int64), len(graphs))
     else:
         kinds = Ragged(structure.hub_scopes.bounds, structure.cardinalities[structure.hub_scopes.values]).kinds()
-    packed = pack_layout(layout, structure, scores, instance_weights, views, kinds)
+    packed = pack_layout(layout, structure, scores, instance_weights, kinds)
     if states is None or weights is None:
         return packed
     packed = _with_truth(packed, structure, np.hstack(states), np.stack(weights, axis=1))
@@ -328,16 +264,10 @@ def _rows(starts: Ints, source: Ints, sizes: Ints) -> tuple[Ints, Ints]:
     return ranges(pointer(sizes)[:-1][has], sizes[has]), ranges(first[has], sizes[has])
 
 
-def is_bethe(data: PackedData, instance: int) -> bool:
-    """Whether the hubs of an instance are its variables."""
-    views = data.views
-    return not isinstance(views, ModelViews) or views.graphs[instance].is_bethe
-
-
 def require_bethe(data: PackedData) -> None:
     """Raise an error where an instance has explicit edges."""
     for m in range(data.layout.n_instances):
-        if not is_bethe(data, m):
+        if not data.is_bethe(m):
             raise ValueError(f"tighten needs edges='bethe'; the graph of model {m} has explicit edges")
 
 
@@ -410,7 +340,7 @@ def build_layout(structure: GraphStructure, tables: TablePlan) -> Layout:
 
 
 def pack_layout(
-    layout: Layout, structure: GraphStructure, scores: ScoreMap, weights: Floats, views: InstanceViews, hub_kind: Ints
+    layout: Layout, structure: GraphStructure, scores: ScoreMap, weights: Floats, hub_kind: Ints
 ) -> PackedData:
     """Packed data of graphs, not yet with labels."""
     degrees = np.diff(layout.hub_links)
@@ -426,9 +356,10 @@ def pack_layout(
         cluster_index=structure.cluster_given,
         hub_index=structure.hub_cluster,
         link_edge=structure.link_edge,
-        views=views,
+        make_structure=lambda: structure,
         empirical=None,
         hub_truth=None,
+        explicit=structure.explicit,
     )
     if structure.hub_numbers is None:
         return packed
@@ -464,48 +395,6 @@ def projection_map(shape: tuple[int, ...], axes: tuple[int, ...]) -> NDArray[np.
             index += states.reshape([-1 if other == axis else 1 for other in large])
             stride *= shape[axis]
     return index.ravel()
-
-
-@dataclass(frozen=True)
-class GraphViews(InstanceViews):
-    """Clusters of structured data: an instance's nodes in order, then its edges."""
-
-    n_labels: int
-    instance_hubs: Ints
-    instance_clusters: Ints
-    edges: Ints
-
-    def n_clusters(self, instance: int) -> int:
-        """See :class:`InstanceViews`."""
-        nodes = self.instance_hubs[instance + 1] - self.instance_hubs[instance]
-        return int(nodes + self.instance_clusters[instance + 1] - self.instance_clusters[instance])
-
-    def locate(self, instance: int, cluster: int) -> tuple[int, tuple[int, ...]]:
-        """See :class:`InstanceViews`."""
-        first = int(self.instance_hubs[instance])
-        nodes = int(self.instance_hubs[instance + 1]) - first
-        if cluster < nodes:
-            return -1 - (first + cluster), (self.n_labels,)
-        return int(self.instance_clusters[instance]) + cluster - nodes, (self.n_labels, self.n_labels)
-
-    def scopes(self, instance: int) -> Scopes:
-        """See :class:`InstanceViews`."""
-        first, last = int(self.instance_hubs[instance]), int(self.instance_hubs[instance + 1])
-        edges = self.edges[self.instance_clusters[instance] : self.instance_clusters[instance + 1]] - first
-        pairs: list[tuple[int, ...]] = [(a, b) for a, b in edges.tolist()]
-        return np.full(last - first, self.n_labels), pairs, [(v,) for v in range(last - first)]
-
-    def incidence(self) -> Incidence:
-        """See :class:`InstanceViews`."""
-        n_nodes, n_edges = int(self.instance_hubs[-1]), self.edges.shape[0]
-        nodes, edges = np.arange(n_nodes), np.arange(n_edges)
-        return Incidence(
-            cardinalities=np.full(n_nodes, self.n_labels),
-            instance=np.repeat(np.arange(self.instance_hubs.size - 1), np.diff(self.instance_hubs)),
-            factor=np.concatenate([np.repeat(edges, 2), n_edges + nodes]),
-            variable=np.concatenate([self.edges.ravel(), nodes]),
-            stride=np.concatenate([np.tile([self.n_labels, 1], n_edges), np.ones_like(nodes)]),
-        )
 
 
 def pack_graph_data(data: GraphData, labels: Ints | None) -> PackedData:
@@ -564,7 +453,7 @@ def pack_graph_data(data: GraphData, labels: Ints | None) -> PackedData:
         cluster_index=nodes_of_edge + edge_within,
         hub_index=within,
         link_edge=np.arange(2 * n_edges, dtype=np.int64) - 2 * instance_clusters[edge_graph][link_cluster],
-        views=GraphViews(n_labels, data.node_pointer, instance_clusters, data.edges),
+        make_structure=cache(lambda: _structure_of_graphs(data)),
         empirical=None,
         hub_truth=None,
     )
@@ -587,6 +476,13 @@ def pack_graph_data(data: GraphData, labels: Ints | None) -> PackedData:
         minlength=layout.n_entries,
     ).astype(np.float64)
     return packed.observed(counts, hub_states, Observations(labels[None, :], packed.weights[None, :]))
+
+
+def _structure_of_graphs(data: GraphData) -> GraphStructure:
+    """Nodes as hubs, edges as clusters."""
+    graph = np.repeat(np.arange(data.n_graphs), np.diff(data.node_pointer))
+    pairs = Ragged(2 * np.arange(len(data.edges) + 1), data.edges.ravel())
+    return structure_of_scopes(graph, data.n_graphs, np.full(data.n_nodes, data.n_labels), pairs)
 
 
 def _node_shares(node_factors: str, hub_links: Ints, link_hub: Ints) -> Floats:

@@ -2,7 +2,7 @@
 
 ``scores`` computes theta = F w for every table entry and hub state; ``moments`` its transpose, E[f] = F' p. Data
 arrives by two routes, a sparse F given entry by entry and the structured one (input features x tied label tables),
-which never builds F; :class:`SpreadScores` and :class:`RepeatedScores` pass either on to other tables.
+which never builds F; :class:`SpreadScores` passes either on to other tables.
 """
 
 from __future__ import annotations
@@ -130,31 +130,6 @@ class RememberedScores:
             self._weights = weights.copy()
         log_entries[:] = self._entries
         hub_scores[:] = self._states
-
-
-class RepeatedScores:
-    """Scores of tables some of which are copies of one original: ``source`` is the original of every table entry."""
-
-    def __init__(self, original: ScoreMap, n_entries: int, source: Ints) -> None:
-        self._original, self._n_entries, self._source = original, n_entries, source
-        self.n_weights = original.n_weights
-
-    def scores(self, weights: Floats, log_entries: Floats, hub_scores: Floats, workers: Workers) -> None:
-        """See :class:`ScoreMap`."""
-        old = np.empty(self._n_entries)
-        self._original.scores(weights, old, hub_scores, workers)
-        np.take(old, self._source, out=log_entries)
-
-    def moments(self, counts: Floats, hub_counts: Floats, workers: Workers, out: Floats | None = None) -> Floats:
-        """See :class:`ScoreMap`."""
-        return self._original.moments(self._gathered(counts), hub_counts, workers, out)
-
-    def base_score(self, counts: Floats, hub_counts: Floats) -> float:
-        """See :class:`ScoreMap`."""
-        return self._original.base_score(self._gathered(counts), hub_counts)
-
-    def _gathered(self, counts: Floats) -> Floats:
-        return np.bincount(self._source, weights=counts, minlength=self._n_entries).astype(np.float64, copy=False)
 
 
 @dataclass(frozen=True)

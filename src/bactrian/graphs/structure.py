@@ -12,6 +12,23 @@ from bactrian.arrays import Bools, Floats, Ints
 from bactrian.graphs.graph import ClusterGraph, SepsetHubs
 from bactrian.graphs.ragged import Ragged, pointer, shifted
 
+Scopes = tuple[Ints, list[tuple[int, ...]], list[tuple[int, ...]]]
+
+
+@dataclass(frozen=True)
+class Incidence:
+    """Which variables are in which factors; a factor is a table cluster c, or hub h under the number C + h.
+
+    The state of a factor is the sum of stride times state over its variables. Sepsets of explicit edges and featureless
+    hubs of variables that table clusters cover are left out: they have no scores.
+    """
+
+    cardinalities: Ints  #: (V,) of the variables of instance after instance
+    instance: Ints  #: (V,) instance of each variable
+    factor: Ints  #: (n_incidences,)
+    variable: Ints  #: (n_incidences,)
+    stride: Ints  #: (n_incidences,)
+
 
 @dataclass(frozen=True)
 class GraphStructure:
@@ -35,6 +52,7 @@ class GraphStructure:
     table_scopes: Ragged
     cluster_given: Ints  #: (C,) index in graph.clusters of each table cluster
     hub_numbers: Floats | None = None  #: (H,) total counting numbers, NaN where they are Bethe's; None: everywhere
+    explicit: Bools | None = None  #: (M,) the graph has hubs of its own, not Bethe's variables; None: no graph has
 
     @cached_property
     def hub_sizes(self) -> Ints:
@@ -84,6 +102,49 @@ class GraphStructure:
     def instance_of_hub(self) -> Ints:
         """(H,) instance of each hub."""
         return np.repeat(np.arange(self.instance_hubs.size - 1), np.diff(self.instance_hubs))
+
+    @cached_property
+    def _places(self) -> tuple[Ints, Ints]:
+        """Where all clusters of each instance begin, and the place of each: p of a table, -1 - h of a hub."""
+        own = np.flatnonzero(self.hub_cluster >= 0)
+        n_instances = self.instance_hubs.size - 1
+        first = pointer(np.diff(self.instance_clusters) + np.bincount(self.instance_of_hub[own], minlength=n_instances))
+        places = np.zeros(first[-1], dtype=np.int64)
+        places[first[self.instance_of_cluster] + self.cluster_given] = np.arange(self.cluster_given.size)
+        places[first[self.instance_of_hub[own]] + self.hub_cluster[own]] = -1 - own
+        return first, places
+
+    def n_clusters(self, instance: int) -> int:
+        """Number of clusters of an instance, appended hubs included."""
+        return int(np.diff(self._places[0][instance : instance + 2])[0])
+
+    def locate(self, instance: int, cluster: int) -> tuple[int, tuple[int, ...]]:
+        """Place of a cluster, ``p`` for table cluster p of the packed data or ``-1 - h`` for hub h, and its shape."""
+        first, places = self._places
+        place = int(places[first[instance] + cluster])
+        scopes, row = (self.table_scopes, place) if place >= 0 else (self.hub_scopes, -1 - place)
+        return place, tuple(self.cardinalities[scopes.values[slice(*scopes.bounds[row : row + 2])]].tolist())
+
+    def scopes(self, instance: int) -> Scopes:
+        """Cardinalities of an instance's variables, scopes of its table clusters and of its hubs."""
+        first, last = self.instance_variables[instance : instance + 2].tolist()
+        tables, hubs = (
+            rows.tuples(int(bounds[instance]), int(bounds[instance + 1]), first)
+            for rows, bounds in ((self.table_scopes, self.instance_clusters), (self.hub_scopes, self.instance_hubs))
+        )
+        return self.cardinalities[first:last], tables, hubs
+
+    def incidence(self) -> Incidence:
+        """Variables and factors of all instances, in flat arrays."""
+        scored = np.flatnonzero(self.hub_given | (np.diff(self.hub_links) == 0))
+        hubs, tables, sizes = self.hub_scopes.take(scored), self.table_scopes, self.cardinalities
+        return Incidence(
+            cardinalities=sizes,
+            instance=np.repeat(np.arange(self.instance_hubs.size - 1), np.diff(self.instance_variables)),
+            factor=np.concatenate([tables.row_of_value, self.cluster_given.size + scored[hubs.row_of_value]]),
+            variable=np.concatenate([tables.values, hubs.values]),
+            stride=np.concatenate([tables.strides(sizes), hubs.strides(sizes)]),
+        )
 
 
 def structure_of(graphs: Sequence[ClusterGraph]) -> GraphStructure:
@@ -149,6 +210,7 @@ def structure_of(graphs: Sequence[ClusterGraph]) -> GraphStructure:
         table_scopes=table_scopes,
         cluster_given=np.flatnonzero(is_table) - given[instance],
         hub_numbers=numbers,
+        explicit=~bethe if sepsets else None,
     )
 
 
@@ -159,22 +221,24 @@ def structure_of_scopes(instance: Ints, n_instances: int, sizes: Ints, scopes: R
     """
     instance_hubs = pointer(np.bincount(instance, minlength=n_instances))
     of_cluster = instance[scopes.values[scopes.bounds[:-1]]]
+    instance_clusters = pointer(np.bincount(of_cluster, minlength=n_instances))
     order = np.argsort(scopes.values, kind="stable")
-    numbers = np.arange(sizes.size)
+    link_hub, numbers = scopes.values[order], np.arange(sizes.size)
+    first_link = np.searchsorted(link_hub, instance_hubs)
     return GraphStructure(
         instance_variables=instance_hubs,
         instance_hubs=instance_hubs,
-        instance_clusters=pointer(np.bincount(of_cluster, minlength=n_instances)),
+        instance_clusters=instance_clusters,
         cardinalities=sizes,
         hub_scopes=Ragged.singles(numbers),
         hub_cluster=numbers - instance_hubs[instance],
         hub_given=np.ones(sizes.size, dtype=bool),
-        link_hub=scopes.values[order],
+        link_hub=link_hub,
         link_cluster=scopes.row_of_value[order],
-        link_edge=np.arange(order.size),
+        link_edge=np.arange(order.size) - first_link[instance[link_hub]],
         link_axes=Ragged.singles(scopes.places[order]),
         table_scopes=scopes,
-        cluster_given=np.arange(of_cluster.size),
+        cluster_given=np.arange(of_cluster.size) + (np.diff(instance_hubs) - instance_clusters[:-1])[of_cluster],
     )
 
 

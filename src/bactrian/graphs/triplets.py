@@ -40,7 +40,7 @@ from bactrian.arrays import Floats, Ints
 from bactrian.engines.numba.layout import Layout
 from bactrian.engines.numba.threads import Deadline
 from bactrian.graphs.graph import Scope
-from bactrian.graphs.packed import InstanceViews, PackedData, TableReader
+from bactrian.graphs.packed import PackedData, TableReader
 from bactrian.graphs.packing import TablePlan, build_layout, pack_layout, projection_map
 from bactrian.graphs.ragged import Ragged, pointer, ranges, shifted
 from bactrian.graphs.scores import SpreadScores
@@ -66,7 +66,7 @@ def find_triplets(data: PackedData, tables: TableReader, most: int, deadline: De
         if deadline.has_passed:
             found.append(())
             continue
-        cardinalities, scopes, _ = data.views.scopes(m)
+        cardinalities, scopes, _ = data.structure.scopes(m)
         key = tuple(scopes)
         if key not in known:
             pairs = {(a, b) for scope in scopes for a in scope for b in scope if a < b}
@@ -82,7 +82,7 @@ def _scored(
     data: PackedData, tables: TableReader, instance: int, cycles: list[tuple[int, ...]], deadline: Deadline
 ) -> list[tuple[float, tuple[int, ...]]]:
     """Minus the score of each cycle, worst first."""
-    cardinalities, scopes, _ = data.views.scopes(instance)
+    cardinalities, scopes, _ = data.structure.scopes(instance)
     first_cluster, first_hub = int(data.layout.instance_clusters[instance]), int(data.layout.instance_hubs[instance])
     place: dict[Pair, tuple[int, Pair]] = {}
     for c, scope in enumerate(scopes):
@@ -294,7 +294,7 @@ def tighten(data: PackedData, triplets: Sequence[Sequence[Triplet]]) -> Tightene
     """Packed data with the triplets of each instance added; scores pass through, triplets have none."""
     sizes, regions = [], []
     for m, chosen in enumerate(triplets):
-        cardinalities, scopes, _ = data.views.scopes(m)
+        cardinalities, scopes, _ = data.structure.scopes(m)
         sizes.append(cardinalities)
         regions.append(_region(cardinalities, scopes, chosen))
     structure = _structure(data, sizes, regions)
@@ -311,7 +311,7 @@ def tighten(data: PackedData, triplets: Sequence[Sequence[Triplet]]) -> Tightene
     hubs = np.concatenate(hub_place)
     hub_states = ranges(new.hub_offset[hubs], np.diff(data.layout.hub_offset))
     scores = _spread(data, new, place, states, hub_states)
-    packed = pack_layout(new, structure, scores, data.weights, InstanceViews(), np.zeros(new.n_hubs, dtype=np.int64))
+    packed = pack_layout(new, structure, scores, data.weights, np.zeros(new.n_hubs, dtype=np.int64))
     return TightenedData(
         original=data,
         packed=replace(packed, empirical=data.empirical, observed_base=data.observed_base),

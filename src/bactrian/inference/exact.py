@@ -21,7 +21,6 @@ from bactrian.graphs.elimination import JunctionTree
 from bactrian.graphs.graph import strides
 from bactrian.graphs.junction import FactorTree, TreePlanner
 from bactrian.graphs.packed import FactorReader, TableReader, instance_of
-from bactrian.graphs.packing import is_bethe
 from bactrian.graphs.ragged import pointer
 from bactrian.inference.problem import Evidence, Problem, check_contradictions, contradiction, new_progress
 from bactrian.inference.propagation import BeliefReader, sequential
@@ -34,7 +33,7 @@ _SMALL_POOL, _POOL_PART = 256, 32
 def exact(problem: Problem) -> list[InferenceResult]:
     """Exact marginals and log-partition of every instance."""
     data, layout = problem.data, problem.data.layout
-    swept = layout.instance_is_tree & np.array([is_bethe(data, m) for m in range(layout.n_instances)], dtype=bool)
+    swept = layout.instance_is_tree & (True if data.explicit is None else ~data.explicit)
     others = np.flatnonzero(~swept).tolist()
     eliminations = _eliminations(problem, others)
     carving = carve(data, "bethe").whole

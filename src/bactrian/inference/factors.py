@@ -7,7 +7,6 @@ is then a matter of hub scores alone: -inf on the states it rules out.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,47 +16,35 @@ from bactrian.arrays import Bools, Floats, Ints
 from bactrian.engines.numba.assignments import ScoreArrays
 from bactrian.engines.numba.layout import Layout
 from bactrian.engines.numba.threads import Workers
-from bactrian.graphs.graph import ClusterGraph
 from bactrian.graphs.packed import PackedData, TableReader, instance_of
-from bactrian.graphs.packing import ModelViews, TablePlan, build_layout, pack_layout
-from bactrian.graphs.ragged import Ragged
+from bactrian.graphs.packing import TablePlan, build_layout, pack_layout
+from bactrian.graphs.ragged import Ragged, pointer
 from bactrian.graphs.scores import SpreadScores
-from bactrian.graphs.structure import structure_of
+from bactrian.graphs.structure import structure_of_scopes
 from bactrian.inference.problem import Evidence, check_scores, hub_bias
-
-
-class _FactorGraph(ClusterGraph):
-    """A Bethe graph on which every given cluster keeps its table, singletons included."""
-
-    def _find_hubs(self) -> tuple[Ints, Ints]:
-        variables = np.arange(self.n_variables)
-        return len(self.clusters) + variables, variables
 
 
 def as_factor_graph(data: PackedData) -> PackedData:
     """``data`` with one hub per variable; table clusters keep their numbers and their tables."""
-    views = data.views
-    if not isinstance(views, ModelViews) or all(graph.is_bethe for graph in views.graphs):
+    if data.explicit is None:
         return data
-    known: dict[int, ClusterGraph] = {}
-    graphs = [
-        graph if graph.is_bethe else known.setdefault(id(graph), _FactorGraph(graph.cardinalities, graph.clusters))
-        for graph in views.graphs
-    ]
-    structure = structure_of(graphs)
-    old = data.layout
+    old, given = data.layout, data.structure
+    instance = np.repeat(np.arange(old.n_instances), np.diff(given.instance_variables))
+    structure = structure_of_scopes(instance, old.n_instances, given.cardinalities, given.table_scopes)
     tables = TablePlan(old.cluster_table, old.table_offset, old.table_shared, old.instance_tables)
     layout = build_layout(structure, tables)
     # Tables keep their scores, hubs of Bethe graphs move to where they are now, and other hubs have none.
-    kept = [m for m, graph in enumerate(views.graphs) if graph.is_bethe]
     tables_first = [np.arange(old.n_entries)]
     rows, columns = (
-        tables_first + [old.n_entries + np.arange(*own.hub_offset[own.instance_hubs[m : m + 2]]) for m in kept]
+        tables_first
+        + [
+            old.n_entries + np.arange(*own.hub_offset[own.instance_hubs[m : m + 2]])
+            for m in np.flatnonzero(~data.explicit)
+        ]
         for own in (layout, old)
     )
     scores = SpreadScores.of_ones(data.scores, old, layout, rows, columns)
-    kinds = np.zeros(layout.n_hubs, dtype=np.int64)
-    return pack_layout(layout, structure, scores, data.weights, ModelViews(structure, graphs), kinds)
+    return pack_layout(layout, structure, scores, data.weights, np.zeros(layout.n_hubs, dtype=np.int64))
 
 
 def link_strides(layout: Layout) -> Ints:
@@ -104,18 +91,15 @@ def factor_scores(data: PackedData, weights: Floats, evidence: Sequence[Evidence
 def _cluster_trees(data: PackedData) -> Bools:
     """(M,) instances on explicit cluster trees with the running-intersection property.
 
-    On a forest of clusters the property holds where every variable is in one cluster more than in sepsets.
+    On a forest the property holds where each variable's clusters and hubs are one tree: one more than their links.
     """
-    found = np.zeros(data.layout.n_instances, dtype=np.bool_)
-    views = data.views
-    if isinstance(views, ModelViews):
-        for m in np.flatnonzero(data.layout.instance_is_tree).tolist():
-            graph = views.graphs[m]
-            if not graph.is_bethe:
-                in_clusters = Counter(v for scope in graph.clusters for v in scope)
-                in_sepsets = Counter(v for _, _, sepset in graph.edges for v in sepset)
-                found[m] = all(count - in_sepsets[v] == 1 for v, count in in_clusters.items())
-    return found
+    if data.explicit is None:
+        return np.zeros(data.layout.n_instances, dtype=np.bool_)
+    structure, n = data.structure, data.structure.cardinalities.size
+    hubs = structure.hub_scopes
+    joined = np.bincount(hubs.values, weights=(data.degrees - 1)[hubs.row_of_value], minlength=n)
+    apart = pointer(np.bincount(structure.table_scopes.values, minlength=n) - joined != 1)[structure.instance_variables]
+    return data.layout.instance_is_tree & data.explicit & (np.diff(apart) == 0)
 
 
 class FactorTables(TableReader):
@@ -140,7 +124,7 @@ class FactorTables(TableReader):
         states = int(layout.hub_offset[index + 1] - layout.hub_offset[index])
         if layout.hub_links[index] == layout.hub_links[index + 1]:
             m = instance_of(layout.instance_hubs, index)
-            (variable,) = self._data.views.scopes(m)[2][index - int(layout.instance_hubs[m])]
+            (variable,) = self._data.structure.scopes(m)[2][index - int(layout.instance_hubs[m])]
             return self._tables.hub(int(self._factors.layout.instance_hubs[m]) + variable)
         link = int(layout.hub_links[index])
         table = self._tables.cluster(int(layout.link_cluster[link]))

@@ -26,7 +26,7 @@ from bactrian.graphs.graph import ClusterGraph
 from bactrian.graphs.graph_data import GraphData
 from bactrian.graphs.loglinear import LogLinearModel
 from bactrian.graphs.packed import InstanceBeliefs, PackedData, TableReader
-from bactrian.graphs.packing import is_bethe, pack, pack_models
+from bactrian.graphs.packing import pack, pack_models
 from bactrian.graphs.ragged import pointer
 from bactrian.inference.result import (
     InferenceCallback,
@@ -199,12 +199,12 @@ def hub_bias(data: PackedData, evidence: Sequence[Evidence]) -> Floats:
         if not seen:
             continue
         first = int(layout.instance_hubs[m])
-        if is_bethe(data, m):
+        if data.is_bethe(m):
             for v, state in seen.items():
                 start, stop = layout.hub_offset[first + v : first + v + 2].tolist()
                 bias[start : start + state] = bias[start + state + 1 : stop] = -np.inf
             continue
-        cardinalities, _, hub_scopes = data.views.scopes(m)
+        cardinalities, _, hub_scopes = data.structure.scopes(m)
         for h, scope in enumerate(hub_scopes):
             if any(v in seen for v in scope):
                 states = np.indices([int(cardinalities[v]) for v in scope]).reshape(len(scope), -1)

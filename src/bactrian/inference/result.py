@@ -11,7 +11,6 @@ import numpy as np
 from bactrian.arrays import Floats
 from bactrian.camel.entropy import CountingNumbers
 from bactrian.graphs.packed import PackedData, TableReader
-from bactrian.graphs.packing import is_bethe
 
 
 @dataclass(frozen=True)
@@ -105,7 +104,7 @@ class VariableMarginals(Sequence[Floats]):
         self._places: list[tuple[int, tuple[int, ...], int]] | None = None
         first, last = (int(h) for h in data.layout.instance_hubs[instance : instance + 2])
         self._first_hub, self._length = first, last - first
-        if not is_bethe(data, instance):
+        if not data.is_bethe(instance):
             self._places = self._find_places()
             self._length = len(self._places)
 
@@ -130,7 +129,7 @@ class VariableMarginals(Sequence[Floats]):
         return np.stack(list(self))
 
     def _find_places(self) -> list[tuple[int, tuple[int, ...], int]]:
-        cardinalities, table_scopes, hub_scopes = self._data.views.scopes(self._instance)
+        cardinalities, table_scopes, hub_scopes = self._data.structure.scopes(self._instance)
         first = int(self._data.layout.instance_clusters[self._instance])
         places: dict[int, tuple[int, tuple[int, ...], int]] = {}
         for i, scopes in ((1, table_scopes), (-1, hub_scopes)):

@@ -128,7 +128,7 @@ class PseudoMoments:
 
 def _observed_counts(data: PackedData) -> list[Floats]:
     """Weighted counts of the states of every table cluster."""
-    layout, observations, incidence = data.layout, data.observations, data.views.incidence()
+    layout, observations, incidence = data.layout, data.observations, data.structure.incidence()
     assert observations is not None
     order = np.argsort(incidence.factor, kind="stable")
     bounds = np.searchsorted(incidence.factor[order], np.arange(layout.n_clusters + 1))

@@ -45,11 +45,11 @@ from bactrian.camel.run import NoBeliefs, Run, Settings
 from bactrian.engines.numba.sparse import Segments, add_table_rows, collect_table_rows
 from bactrian.engines.numba.threads import Workers, balanced_blocks
 from bactrian.graphs.inputs import N_BLOCKS
-from bactrian.graphs.packed import Incidence, InstanceViews, Observations, PackedData
+from bactrian.graphs.packed import Observations, PackedData
 from bactrian.graphs.packing import TablePlan, build_layout, pack_layout
 from bactrian.graphs.ragged import Ragged, pointer
 from bactrian.graphs.scores import ScoreMap, SpreadScores
-from bactrian.graphs.structure import structure_of_scopes
+from bactrian.graphs.structure import Incidence, structure_of_scopes
 from bactrian.solvers.solution import Solution
 
 #: Terms looked at together when equal conditionals are sought; bounds the memory.
@@ -142,7 +142,7 @@ def pack_conditionals(data: PackedData, *, piecewise: bool) -> PackedData:
     """
     if data.observations is None:
         raise ValueError("the data has no labels; conditionals need the observed states")
-    layout, incidence = data.layout, data.views.incidence()
+    layout, incidence = data.layout, data.structure.incidence()
     start = np.concatenate([layout.table_offset[layout.cluster_table], layout.n_entries + layout.hub_offset[:-1]])
     own = np.concatenate([np.ones(layout.n_clusters, dtype=bool), data.hub_given | (data.degrees == 0)])
     pieces = _pieces_of_factors(incidence, own) if piecewise else _pieces_of_variables(incidence)
@@ -268,7 +268,7 @@ def _pack_hubs(instance_hubs: Ints, size: Ints, weights: Floats, scores: ScoreMa
     instance = np.repeat(np.arange(weights.size), np.diff(instance_hubs))
     structure = structure_of_scopes(instance, weights.size, size, Ragged.of([]))
     layout = build_layout(structure, TablePlan.own(structure))
-    return pack_layout(layout, structure, scores, weights, InstanceViews(), np.zeros_like(size))
+    return pack_layout(layout, structure, scores, weights, np.zeros_like(size))
 
 
 def _merge_rows(observations: Observations) -> Observations:
