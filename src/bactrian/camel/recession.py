@@ -29,7 +29,7 @@ from bactrian.arrays import Bools, Floats, Ints
 from bactrian.camel.messages import Messages
 from bactrian.engines.numba.tables import recession
 from bactrian.engines.numba.threads import Workers
-from bactrian.graphs.packed import PackedData
+from bactrian.graphs.packed import PackedData, link_cells
 from bactrian.graphs.ragged import pointer, ranges
 from bactrian.parallel import Communicator, anywhere, gather, largest_anywhere, total
 
@@ -92,12 +92,8 @@ def states_of(messages: Messages, free: Bools) -> PossibleStates:
     source = ranges(first, size)  # among table entries and hub states
 
     # Where a link's multipliers act: on each state of its cluster, and with the opposite sign on its hub's.
-    of_link = size[layout.link_cluster]
-    link = np.repeat(np.arange(layout.n_links), of_link)
-    row = ranges(start[layout.link_cluster], of_link)
-    hub_state = layout.projection[ranges(layout.link_projection, of_link)]
-    shape = (owner.size, layout.n_link_states)
-    on_clusters = sp.csr_array((np.ones(row.size), (row, layout.link_offset[link] + hub_state)), shape=shape)
+    acting, shape = link_cells(layout), (owner.size, layout.n_link_states)
+    on_clusters = sp.csr_array((np.ones(acting[0].size), acting), shape=shape)
     hub_rows = int(size[: layout.n_clusters].sum())
     hub_row = hub_rows + data.hub_state_of_link_state
     ones = np.ones(layout.n_link_states)

@@ -258,6 +258,14 @@ def instance_blocks(layout: Layout) -> Ints:
     return balanced_blocks(per_instance, N_BLOCKS, _LEAST_WORK)
 
 
+def link_cells(layout: Layout) -> tuple[Ints, Ints]:
+    """For every link, each state of its cluster, all clusters' states being numbered through, and its link state."""
+    sizes = np.diff(layout.table_offset)[layout.cluster_table]
+    of_link = sizes[layout.link_cluster]
+    states = layout.projection[ranges(layout.link_projection, of_link)]
+    return ranges(pointer(sizes)[layout.link_cluster], of_link), np.repeat(layout.link_offset[:-1], of_link) + states
+
+
 def tables_by_number(data: PackedData, number: Floats) -> PackedData:
     """The same data with a copy of each shared table for every counting number that its clusters have.
 

@@ -55,7 +55,8 @@ from bactrian.camel.messages import MessageTables
 from bactrian.camel.run import Run, Settings
 from bactrian.engines.numba.stars import scale_hubs
 from bactrian.engines.numba.threads import Workers
-from bactrian.graphs.packed import BeliefTables, PackedData
+from bactrian.graphs.packed import BeliefTables, PackedData, link_cells
+from bactrian.graphs.ragged import pointer
 from bactrian.graphs.scores import SparseScores
 from bactrian.solvers.solution import Record, Solution, Status
 
@@ -112,11 +113,12 @@ class PseudoMoments:
         dual = Dual(data, carve(data, "bethe").whole, settings.prior, workers)
         sizes = np.diff(layout.hub_offset)[data.hub_of_state]
         dual.part.multipliers[:] = _multipliers(dual, mixed(hub_marginal, part, sizes), tables.base[layout.n_entries :])
+        cell, state = link_cells(layout)
+        told = np.bincount(cell, weights=dual.part.multipliers[state], minlength=sum(target.size for target in targets))
         weights = np.zeros(data.n_weights)
-        for i, ((columns, inverse), marginal, (first, last)) in enumerate(zip(inverses, targets, rows, strict=True)):
-            scores = np.log(mixed(marginal, part, marginal.size)) - tables.base[first:last]
-            if i < layout.n_clusters:
-                scores -= _multipliers_of_cluster(dual, i, marginal.size)
+        each = zip(inverses, targets, rows, np.split(told, pointer([len(t) for t in targets])[1:-1]), strict=True)
+        for (columns, inverse), marginal, (first, last), multipliers in each:
+            scores = np.log(mixed(marginal, part, marginal.size)) - tables.base[first:last] - multipliers
             weights[columns] = inverse @ scores
         evaluation = dual.evaluate(weights)
         status = Status.UNBOUNDED if on_boundary else Status.CONVERGED
@@ -150,16 +152,6 @@ def _multipliers(dual: Dual, hub_marginal: Floats, hub_base: Floats) -> Floats:
     log_marginal = np.log(hub_marginal, out=np.zeros_like(hub_marginal), where=linked & (hub_marginal > 0.0))
     total = hub_base - dual.part.carving.hub[hub] * log_marginal
     return (total / np.maximum(data.degrees[hub], 1))[data.hub_state_of_link_state]
-
-
-def _multipliers_of_cluster(dual: Dual, cluster: int, size: int) -> Floats:
-    """Sum of a table cluster's multipliers, for each of its states."""
-    layout = dual.part.data.layout
-    total = np.zeros(size)
-    for link in layout.cluster_link[layout.cluster_links[cluster] : layout.cluster_links[cluster + 1]].tolist():
-        states = layout.projection[layout.link_projection[link] : layout.link_projection[link] + size]
-        total += dual.part.multipliers[layout.link_offset[link] + states]
-    return total
 
 
 @dataclass(frozen=True)

@@ -18,27 +18,28 @@ centre the prior at the last weights, as on junction trees (:mod:`bactrian.learn
 from __future__ import annotations
 
 import time
-from typing import Any
 
 import numpy as np
 
 from bactrian.arrays import Bools, Floats, Ints
 from bactrian.camel.parts import make_memory
+from bactrian.engines.numba.layout import Layout
 from bactrian.engines.numba.noisy_tables import (
     EXACT,
     FIXED,
     NOISY,
     Cells,
     Exchange,
-    Regions,
     evaluate_region_hubs,
     evaluate_tables,
     fill_multipliers,
 )
 from bactrian.engines.numba.threads import Deadline, Workers, balanced_blocks
 from bactrian.graphs.graph import ClusterGraph
-from bactrian.graphs.packing import projection_map
-from bactrian.graphs.ragged import pointer, ranges
+from bactrian.graphs.packed import link_cells
+from bactrian.graphs.packing import TablePlan, build_layout
+from bactrian.graphs.ragged import ranges
+from bactrian.graphs.structure import structure_of
 from bactrian.learners.margins import FitOptions, MarginProblem, NoStateError
 from bactrian.solvers.anderson import Anderson
 from bactrian.solvers.lbfgs import Step, minimise
@@ -138,21 +139,21 @@ class RegionDual:
 
     def __init__(self, problem: MarginProblem, graph: ClusterGraph, workers: Workers) -> None:
         self._workers, self._total, self._n = workers, problem.total, problem.observed.size
-        regions = self._regions = _regions_of(problem, graph)
-        self._tables = balanced_blocks(np.diff(regions.table_offset).astype(np.float64), _N_BLOCKS, 2_000.0)
-        self._hubs = balanced_blocks(np.diff(regions.link_offset[regions.hub_links]) + 1.0, _N_BLOCKS, 2_000.0)
-        self._degree = np.repeat(np.diff(regions.hub_links), np.diff(regions.hub_offset))
-        self._hub_state = _hub_state_of_link_state(regions)
-        self._possible, hub_possible = _possible(problem, regions)
+        layout = self._layout = _layout_of(graph)
+        self._tables = balanced_blocks(np.diff(layout.table_offset).astype(np.float64), _N_BLOCKS, 2_000.0)
+        self._hubs = balanced_blocks(np.diff(layout.link_offset[layout.hub_links]) + 1.0, _N_BLOCKS, 2_000.0)
+        self._degree = np.repeat(np.diff(layout.hub_links), np.diff(layout.hub_offset))
+        self._hub_state = ranges(layout.hub_offset[layout.link_hub], np.diff(layout.link_offset))
+        self._possible, hub_possible = _possible(problem, layout, self._hub_state)
         self.cells = self._start_of_cells(problem)
         self._given = self.cells.constant[: self._n].copy()
         self.any_exact = bool((self.cells.kind == EXACT).any())
         numbers = np.asarray(graph.sepset_hubs().numbers)
         self._kept = np.maximum(numbers, 0.0)
-        states = np.diff(regions.hub_offset)
+        states = np.diff(layout.hub_offset)
         self.linearised = np.repeat(self._kept - numbers, states) * hub_possible
         self._forbidding = np.where(hub_possible, 0.0, _IMPOSSIBLE * np.repeat(self._kept, states))
-        self.marginal = np.zeros(regions.link_offset[-1])
+        self.marginal = np.zeros(layout.link_offset[-1])
         self.evaluations, self.value, self.violation = 0, np.inf, np.inf
         guess = self._guess(problem)
         self.hub_beliefs = self._consensus(self._projected(guess))
@@ -166,7 +167,7 @@ class RegionDual:
         self.value_and_gradient(self.x)
 
     def _start_of_cells(self, problem: MarginProblem) -> Cells:
-        offset = self._regions.table_offset
+        offset = self._layout.table_offset
         fixed = [np.where(np.isfinite(table), table, _IMPOSSIBLE) for _, table in problem.base]
         n_fixed = sum(table.size for table in fixed)
         p = np.concatenate([problem.precision, np.zeros(n_fixed)])
@@ -187,20 +188,14 @@ class RegionDual:
         found = np.ones(self._possible.size)
         found[: self._n] = np.maximum(np.maximum(problem.observed, np.sqrt(problem.precision)), 1e-12)
         found[~self._possible] = 0.0
-        offset = self._regions.table_offset
+        offset = self._layout.table_offset
         sums = np.add.reduceat(found, offset[:-1])
         return found / np.repeat(sums, np.diff(offset))
 
     def _projected(self, values: Floats) -> Floats:
         """Sums over the cells of each link's states."""
-        regions, found = self._regions, np.empty(self._regions.link_offset[-1])
-        for t in range(regions.table_offset.size - 1):
-            cells = values[regions.table_offset[t] : regions.table_offset[t + 1]]
-            for link in regions.table_link[regions.table_links[t] : regions.table_links[t + 1]].tolist():
-                begin, end = regions.link_offset[link : link + 2].tolist()
-                states = regions.projection[regions.link_projection[link] :][: cells.size]
-                found[begin:end] = np.bincount(states, weights=cells, minlength=end - begin)
-        return found
+        cell, state = link_cells(self._layout)
+        return np.bincount(state, weights=values[cell], minlength=self._layout.n_link_states).astype(np.float64)
 
     def _consensus(self, marginal: Floats) -> Floats:
         sums = np.bincount(self._hub_state, weights=marginal, minlength=self._degree.size)
@@ -210,7 +205,7 @@ class RegionDual:
         """1 / sqrt of the curvature of each multiplier; exact margins have none, and take that of others at the hub."""
         counts = self._total * guess
         counts /= 1.0 + counts * self.cells.precision
-        counts[np.repeat(self.cells.kind == EXACT, np.diff(self._regions.table_offset))] = 0.0
+        counts[np.repeat(self.cells.kind == EXACT, np.diff(self._layout.table_offset))] = 0.0
         curvature = self._projected(counts)
         own = curvature > 0.0
         n = np.bincount(self._hub_state, weights=own, minlength=self._degree.size)
@@ -223,20 +218,20 @@ class RegionDual:
 
     def value_and_gradient(self, x: Floats) -> tuple[float, Floats]:
         """D and its gradient in x."""
-        regions, slope, scores = self._regions, np.empty_like(x), self.theta + self._forbidding
+        layout, slope, scores = self._layout, np.empty_like(x), self.theta + self._forbidding
         between = Exchange(self._kept, self._scale, self.multipliers, self.marginal, self.hub_beliefs)
         tables = np.zeros(self._tables.size - 1)
         hubs = np.zeros((self._hubs.size - 1, 2))
         self.evaluations += 1
 
         def set_multipliers(_: int, first: int, last: int) -> None:
-            fill_multipliers(regions, between, scores, x, first, last)
+            fill_multipliers(layout, between, scores, x, first, last)
 
         def set_beliefs(b: int, first: int, last: int) -> None:
-            tables[b] = evaluate_tables(regions, self.cells, between, self._total, first, last)
+            tables[b] = evaluate_tables(layout, self.cells, between, self._total, first, last)
 
         def set_slope(b: int, first: int, last: int) -> None:
-            hubs[b] = evaluate_region_hubs(regions, between, scores, self._total, slope, first, last)
+            hubs[b] = evaluate_region_hubs(layout, between, scores, self._total, slope, first, last)
 
         self._workers.run(set_multipliers, self._hubs)
         self._workers.run(set_beliefs, self._tables)
@@ -252,71 +247,31 @@ class RegionDual:
 
     def weights(self) -> Floats:
         """log b + L - m of every possible cell that has a weight."""
-        regions, n = self._regions, self._n
-        found = self.cells.log_count[:n] - np.log(self._total)
-        for t in range(self.cells.kind.size):
-            begin, end = regions.table_offset[t : t + 2].tolist()
-            if end > n:
-                break
-            found[begin:end] += self.cells.level[t]
-            for link in regions.table_link[regions.table_links[t] : regions.table_links[t + 1]].tolist():
-                states = regions.projection[regions.link_projection[link] :][: end - begin]
-                found[begin:end] -= self.multipliers[regions.link_offset[link] + states]
-        return np.where(self._possible[:n], found, 0.0)
+        cell, state = link_cells(self._layout)
+        level = np.repeat(self.cells.level, np.diff(self._layout.table_offset)) - np.log(self._total)
+        told = np.bincount(cell, weights=self.multipliers[state], minlength=level.size)
+        return np.where(self._possible, self.cells.log_count + level - told, 0.0)[: self._n]
 
 
-def _regions_of(problem: MarginProblem, graph: ClusterGraph) -> Regions:
-    sizes, n = problem.cardinalities, len(graph.clusters)
-    hubs = graph.sepset_hubs()
-    maps: dict[tuple[tuple[int, ...], tuple[int, ...]], int] = {}
-    kept: list[Any] = []
-    length = 0
-    starts = np.empty(hubs.link_hub.size, dtype=np.int64)
-    shapes = [tuple(sizes[list(scope)].tolist()) for scope in graph.clusters]
-    for link, (hub, table) in enumerate(zip(hubs.link_hub.tolist(), hubs.link_cluster.tolist(), strict=True)):
-        key = shapes[table], tuple(graph.clusters[table].index(v) for v in hubs.scopes[hub])
-        if key not in maps:
-            maps[key] = length
-            kept.append(projection_map(*key))
-            length += kept[-1].size
-        starts[link] = maps[key]
-    states = np.array([int(np.prod(sizes[list(scope)])) for scope in hubs.scopes], dtype=np.int64)
-    return Regions(
-        table_offset=pointer([int(np.prod(shape)) for shape in shapes]),
-        table_links=pointer(np.bincount(hubs.link_cluster, minlength=n)),
-        table_link=np.argsort(hubs.link_cluster, kind="stable"),
-        hub_links=pointer(np.bincount(hubs.link_hub, minlength=states.size)),
-        hub_offset=pointer(states),
-        link_offset=pointer(states[hubs.link_hub]),
-        link_projection=starts,
-        projection=np.concatenate([np.zeros(0, dtype=np.int32), *kept]),
-    )
+def _layout_of(graph: ClusterGraph) -> Layout:
+    """The layout of tables and of the hubs that join them; variables in no table have none."""
+    structure, n_hubs = structure_of([graph]), graph.n_appended
+    layout = build_layout(structure, TablePlan.own(structure))
+    return layout._replace(hub_links=layout.hub_links[: n_hubs + 1], hub_offset=layout.hub_offset[: n_hubs + 1])
 
 
-def _hub_state_of_link_state(regions: Regions) -> Ints:
-    first = np.repeat(regions.hub_offset[:-1], np.diff(regions.hub_links))
-    return ranges(first, np.diff(regions.link_offset))
-
-
-def _possible(problem: MarginProblem, regions: Regions) -> tuple[Bools, Bools]:
+def _possible(problem: MarginProblem, layout: Layout, hub_state: Ints) -> tuple[Bools, Bools]:
     """Cells and hub states that are possible: what no margin or base table rules out, nor a state that it shares."""
     fixed = [np.isfinite(table) for _, table in problem.base]
     cells = np.concatenate([~problem.forbidden, *fixed])
-    hub_state = _hub_state_of_link_state(regions)
-    states = np.ones(regions.hub_offset[-1], dtype=np.bool_)
-    tables = np.repeat(np.arange(regions.table_links.size - 1), np.diff(regions.table_links))
-    changed = not cells.all()
-    while changed:
-        changed = False
-        for table, link in zip(tables.tolist(), regions.table_link.tolist(), strict=True):
-            own = slice(*regions.table_offset[table : table + 2].tolist())
-            to = hub_state[slice(*regions.link_offset[link : link + 2].tolist())]
-            onto = regions.projection[regions.link_projection[link] :][: own.stop - own.start]
-            possible = states[to] & (np.bincount(onto, weights=cells[own], minlength=to.size) > 0.0)
-            now = cells[own] & possible[onto]
-            changed = changed or possible.sum() < states[to].sum() or now.sum() < cells[own].sum()
-            states[to], cells[own] = possible, now
+    cell, state = link_cells(layout)
+    left = cells.size + 1
+    while cells.sum() < left:
+        left = cells.sum()
+        without = np.bincount(state, weights=cells[cell], minlength=hub_state.size) == 0.0  # link states
+        states = np.bincount(hub_state, weights=without, minlength=layout.hub_offset[-1]) == 0.0
+        cells &= np.bincount(cell, weights=~states[hub_state][state], minlength=cells.size) == 0.0
     exact = (problem.precision == 0.0) & (problem.observed > 0.0)
-    if not np.logical_or.reduceat(cells, regions.table_offset[:-1]).all() or (exact & ~cells[: exact.size]).any():
+    if not np.logical_or.reduceat(cells, layout.table_offset[:-1]).all() or (exact & ~cells[: exact.size]).any():
         raise NoStateError("no joint state is possible: zeros of exact margins, base and impossible rule out all")
     return cells, states

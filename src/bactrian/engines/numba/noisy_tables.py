@@ -1,5 +1,7 @@
 """Tables of beliefs under noisy counts of their own cells, tied to each other by the marginals that they share.
 
+Clusters are the tables, each with a table of its own; hubs are what they share.
+
 A table with counts y, tempered variances p, total N and scores m from its links has the weights w that minimise
 
     psi(m) = N log sum exp(w + m) - w.y + sum p w^2 / 2,        d psi / d m = N b,  b = softmax(w + m).
@@ -18,29 +20,16 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bactrian.arrays import Floats, Ints
 from bactrian.compiling import njit
 from bactrian.engines.numba.arithmetic import exp
+from bactrian.engines.numba.layout import Layout
 
 #: Kinds of tables: noisy, exact (beliefs are y / N), and fixed scores without weights.
 NOISY, EXACT, FIXED = 0, 1, 2
 #: Step of v at which Newton's method has converged (errors are squared), steps at most, and the longest to the right.
 _SMALL, _MOST_STEPS, _LONGEST = 1e-8, 200, 1.0
-
-
-class Regions(NamedTuple):
-    """Tables and hubs, joined by links, which are numbered hub by hub."""
-
-    table_offset: Ints  #: (T + 1,) cells of table t
-    table_links: Ints  #: (T + 1,) range in ``table_link``
-    table_link: Ints  #: (L,)
-    hub_links: Ints  #: (H + 1,) links of hub h
-    hub_offset: Ints  #: (H + 1,) states of hub h in arrays over hub states
-    link_offset: Ints  #: (L + 1,) states of link l in arrays over link states
-    link_projection: Ints  #: (L,) where the map from cells to states starts, in ``projection``
-    projection: NDArray[np.int32]
 
 
 class Cells(NamedTuple):
@@ -65,11 +54,11 @@ class Exchange(NamedTuple):
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def evaluate_tables(regions: Regions, cells: Cells, hubs: Exchange, total: float, first: int, last: int) -> float:
+def evaluate_tables(layout: Layout, cells: Cells, hubs: Exchange, total: float, first: int, last: int) -> float:
     """Beliefs of tables ``first:last`` and their marginals on links; returns the sum of psi but for constants."""
     multipliers, marginal = hubs.multipliers, hubs.marginal
-    table_offset, table_links, table_link = regions.table_offset, regions.table_links, regions.table_link
-    link_offset, link_projection, projection = regions.link_offset, regions.link_projection, regions.projection
+    table_offset, cluster_links, cluster_link = layout.table_offset, layout.cluster_links, layout.cluster_link
+    link_offset, link_projection, projection = layout.link_offset, layout.link_projection, layout.projection
     largest = 1
     for t in range(first, last):
         largest = max(largest, table_offset[t + 1] - table_offset[t])
@@ -79,8 +68,8 @@ def evaluate_tables(regions: Regions, cells: Cells, hubs: Exchange, total: float
         start, size = table_offset[t], table_offset[t + 1] - table_offset[t]
         for k in range(size):
             scores[k] = 0.0
-        for position in range(table_links[t], table_links[t + 1]):
-            link = table_link[position]
+        for position in range(cluster_links[t], cluster_links[t + 1]):
+            link = cluster_link[position]
             offset, states = link_offset[link], link_projection[link]
             for k in range(size):
                 scores[k] += multipliers[offset + projection[states + k]]
@@ -114,8 +103,8 @@ def evaluate_tables(regions: Regions, cells: Cells, hubs: Exchange, total: float
                 prior += weight * (0.5 * weight / precision[k] + counts[k])
                 beliefs[k] = counts[k] / total
             value += total * cells.level[t] - prior
-        for position in range(table_links[t], table_links[t + 1]):
-            link = table_link[position]
+        for position in range(cluster_links[t], cluster_links[t + 1]):
+            link = cluster_link[position]
             offset, states = link_offset[link], link_projection[link]
             for k in range(offset, link_offset[link + 1]):
                 marginal[k] = 0.0
@@ -152,42 +141,42 @@ def _solve(scores: Floats, precision: Floats, v: Floats, counts: Floats, total: 
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def fill_multipliers(regions: Regions, hubs: Exchange, scores: Floats, x: Floats, first: int, last: int) -> None:
+def fill_multipliers(layout: Layout, hubs: Exchange, scores: Floats, x: Floats, first: int, last: int) -> None:
     """Multipliers scale * x of hubs ``first:last``; those of hubs of number 0 are shifted to add up to its scores."""
     number, scale, multipliers = hubs.number, hubs.scale, hubs.multipliers
     for hub in range(first, last):
-        begin, end = regions.hub_links[hub], regions.hub_links[hub + 1]
-        for s in range(regions.hub_offset[hub + 1] - regions.hub_offset[hub]):
+        begin, end = layout.hub_links[hub], layout.hub_links[hub + 1]
+        for s in range(layout.hub_offset[hub + 1] - layout.hub_offset[hub]):
             total, squares = 0.0, 0.0
             for link in range(begin, end):
-                k = regions.link_offset[link] + s
+                k = layout.link_offset[link] + s
                 multipliers[k] = scale[k] * x[k]
                 total += multipliers[k]
                 squares += scale[k] * scale[k]
             if number[hub] == 0.0:
-                missing = (scores[regions.hub_offset[hub] + s] - total) / squares
+                missing = (scores[layout.hub_offset[hub] + s] - total) / squares
                 for link in range(begin, end):
-                    k = regions.link_offset[link] + s
+                    k = layout.link_offset[link] + s
                     multipliers[k] += scale[k] * scale[k] * missing
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def evaluate_region_hubs(
-    regions: Regions, hubs: Exchange, scores: Floats, total: float, slope: Floats, first: int, last: int
+    layout: Layout, hubs: Exchange, scores: Floats, total: float, slope: Floats, first: int, last: int
 ) -> tuple[float, float]:
     """Beliefs of hubs and the gradient in x; returns the hubs' part of the dual and the largest disagreement."""
     number, scale, multipliers, marginal, beliefs = hubs
     value, violation = 0.0, 0.0
     for hub in range(first, last):
-        begin, end = regions.hub_links[hub], regions.hub_links[hub + 1]
-        start = regions.hub_offset[hub]
-        states = regions.hub_offset[hub + 1] - start
+        begin, end = layout.hub_links[hub], layout.hub_links[hub + 1]
+        start = layout.hub_offset[hub]
+        states = layout.hub_offset[hub + 1] - start
         if number[hub] > 0.0:
             top = -np.inf
             for s in range(states):
                 left = scores[start + s]
                 for link in range(begin, end):
-                    left -= multipliers[regions.link_offset[link] + s]
+                    left -= multipliers[layout.link_offset[link] + s]
                 beliefs[start + s] = left / number[hub]
                 top = max(top, beliefs[start + s])
             mass = 0.0
@@ -201,12 +190,12 @@ def evaluate_region_hubs(
             if number[hub] == 0.0:
                 weighted, squares = 0.0, 0.0
                 for link in range(begin, end):
-                    k = regions.link_offset[link] + s
+                    k = layout.link_offset[link] + s
                     weighted += scale[k] * scale[k] * marginal[k]
                     squares += scale[k] * scale[k]
                 beliefs[start + s] = weighted / squares
             for link in range(begin, end):
-                k = regions.link_offset[link] + s
+                k = layout.link_offset[link] + s
                 gap = marginal[k] - beliefs[start + s]
                 slope[k] = total * scale[k] * gap
                 violation = max(violation, abs(gap))
