@@ -10,11 +10,12 @@ from bactrian.arrays import Bools, Floats, Ints
 from bactrian.compiling import njit
 from bactrian.engines.numba.blocks import Blocks, conditional_start
 from bactrian.engines.numba.layout import Layout
-from bactrian.engines.numba.tables import largest_sizes
+from bactrian.engines.numba.tables import fill_sums, largest_sizes
 
 Workspace = tuple[Floats, Floats, Floats, Floats]
-#: Work space of :func:`climb_blocks`: scores of variables, choices of children, states of a variable.
-Climber = tuple[Floats, Ints, Floats]
+#: Work space of :func:`climb` and :func:`climb_blocks`: scores of states, how many entries forbid them, choices of
+#: children.
+Climber = tuple[Floats, Floats, Ints]
 
 
 class ScoreArrays(NamedTuple):
@@ -31,24 +32,6 @@ def scratch(layout: Layout, first: int, last: int) -> Workspace:
     table, states, star = largest_sizes(layout, first, last)
     star = max(star, states)
     return np.empty(table), np.empty(states), np.empty(star), np.empty(star)
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def fill_sums(layout: Layout, entries: Floats, multipliers: Floats, cluster: int, skipped: int, out: Floats) -> int:
-    """theta_a plus the multipliers of all links but ``skipped``; returns the table's size."""
-    table = layout.cluster_table[cluster]
-    start = layout.table_offset[table]
-    size = layout.table_offset[table + 1] - start
-    for k in range(size):
-        out[k] = entries[start + k]
-    for position in range(layout.cluster_links[cluster], layout.cluster_links[cluster + 1]):
-        link = layout.cluster_link[position]
-        if link != skipped:
-            projection = layout.link_projection[link]
-            offset = layout.link_offset[link]
-            for k in range(size):
-                out[k] += multipliers[offset + layout.projection[projection + k]]
-    return size
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -187,6 +170,20 @@ def add_conditional(
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
+def _score_states(
+    layout: Layout, scores: ScoreArrays, states: Ints, hub: int, total: Floats, forbidden: Floats
+) -> None:
+    """Score of each state of a variable given all others, and how many entries forbid it, which add nothing."""
+    start, stop = layout.hub_offset[hub], layout.hub_offset[hub + 1]
+    for k in range(start, stop):
+        impossible = scores.hubs[k] == -np.inf
+        total[k] = 0.0 if impossible else scores.hubs[k]
+        forbidden[k] = np.inf if impossible else 0.0
+    for link in range(layout.hub_links[hub], layout.hub_links[hub + 1]):
+        add_conditional(layout, scores, states, link, total[start:stop], forbidden[start:stop])
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
 def assign_greedily(
     layout: Layout, entries: Floats, hub_scores: Floats, multipliers: Floats, states: Ints, m: int, work: Workspace
 ) -> None:
@@ -230,33 +227,25 @@ def assign_greedily(
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def climb(layout: Layout, scores: ScoreArrays, states: Ints, m: int, sweeps: int, work: Workspace) -> None:
+def climb(layout: Layout, scores: ScoreArrays, states: Ints, m: int, sweeps: int, climber: Climber) -> None:
     """Improve an assignment one variable at a time until no change helps (iterated conditional modes, Besag 1986).
 
     Fewer forbidden entries count before a better score, so that it climbs towards what is allowed at all.
     """
-    total, forbidden = work[1], work[2]
+    total, forbidden, _ = climber
     for _ in range(sweeps):
         moved = False
         for hub in range(layout.instance_hubs[m], layout.instance_hubs[m + 1]):
+            _score_states(layout, scores, states, hub, total, forbidden)
             start = layout.hub_offset[hub]
-            size = layout.hub_offset[hub + 1] - start
-            for x in range(size):
-                total[x] = scores.hubs[start + x]
-                forbidden[x] = 0.0
-                if total[x] == -np.inf:
-                    total[x] = 0.0
-                    forbidden[x] = np.inf
-            for link in range(layout.hub_links[hub], layout.hub_links[hub + 1]):
-                add_conditional(layout, scores, states, link, total, forbidden)
-            best = states[hub]
-            for x in range(size):
+            best = start + states[hub]
+            for x in range(start, layout.hub_offset[hub + 1]):
                 gain = total[x] - total[best]
                 enough = 1e-12 * max(1.0, abs(total[best]))
                 if forbidden[x] < forbidden[best] or (forbidden[x] == forbidden[best] and gain > enough):
                     best = x
-            if best != states[hub]:
-                states[hub] = best
+            if best != start + states[hub]:
+                states[hub] = best - start
                 moved = True
         if not moved:
             return
@@ -285,7 +274,7 @@ def climb_blocks(
 def _maximise_block(
     layout: Layout, scores: ScoreArrays, blocks: Blocks, number: int, states: Ints, climber: Climber
 ) -> None:
-    local, choice, forbidden = climber
+    local, forbidden, choice = climber
     first, last = blocks.bounds[number], blocks.bounds[number + 1]
     for i in range(first, last):
         hub = blocks.order[i]
@@ -366,20 +355,6 @@ def lower_instances(
                     break
             if not moved:
                 break
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def _score_states(
-    layout: Layout, scores: ScoreArrays, states: Ints, hub: int, total: Floats, forbidden: Floats
-) -> None:
-    """Score of each state of a variable given all others, and how many entries forbid it, which add nothing."""
-    start, stop = layout.hub_offset[hub], layout.hub_offset[hub + 1]
-    for k in range(start, stop):
-        impossible = scores.hubs[k] == -np.inf
-        total[k] = 0.0 if impossible else scores.hubs[k]
-        forbidden[k] = 1.0 if impossible else 0.0
-    for link in range(layout.hub_links[hub], layout.hub_links[hub + 1]):
-        add_conditional(layout, scores, states, link, total[start:stop], forbidden[start:stop])
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

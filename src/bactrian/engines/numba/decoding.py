@@ -19,7 +19,6 @@ from bactrian.engines.numba.assignments import (
     assign_greedily,
     climb,
     climb_blocks,
-    fill_sums,
     joint_score,
     max_message,
     scratch,
@@ -27,7 +26,7 @@ from bactrian.engines.numba.assignments import (
 )
 from bactrian.engines.numba.blocks import Blocks
 from bactrian.engines.numba.layout import Layout
-from bactrian.engines.numba.tables import Limits
+from bactrian.engines.numba.tables import Limits, fill_sums
 
 _CLIMBS = 20
 _ROUNDING = 1e-9
@@ -64,7 +63,7 @@ def max_product_instances(search: Search, limits: Limits, first: int, last: int)
     max_iterations = limits.max_sweeps
     work = scratch(layout, first, last)
     trial = found.states.copy()
-    climber = new_climber(layout, scores)
+    climber = np.empty(scores.hubs.size), np.empty(scores.hubs.size), np.empty(layout.link_offset[-1], np.int64)
     for m in range(first, last):
         if not active[m]:
             continue
@@ -88,20 +87,11 @@ def max_product_instances(search: Search, limits: Limits, first: int, last: int)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def new_climber(layout: Layout, scores: ScoreArrays) -> Climber:
-    """Work space of :func:`~bactrian.engines.numba.assignments.climb_blocks`."""
-    largest = 1
-    for hub in range(layout.hub_offset.size - 1):
-        largest = max(largest, layout.hub_offset[hub + 1] - layout.hub_offset[hub])
-    return np.empty(scores.hubs.size), np.empty(layout.link_offset[-1], np.int64), np.empty(largest)
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
 def _round(search: Search, trial: Ints, m: int, work: Workspace, climber: Climber) -> None:
     """Round the multipliers to an assignment and keep it if it is the best so far."""
     layout, scores, blocks, multipliers, found, _ = search
     assign_greedily(layout, scores.entries, scores.hubs, multipliers, trial, m, work)
-    climb(layout, scores, trial, m, _CLIMBS, work)
+    climb(layout, scores, trial, m, _CLIMBS, climber)
     score = joint_score(layout, scores, trial, m)
     if score > -np.inf:
         climb_blocks(layout, scores, blocks, trial, m, _CLIMBS, climber)
@@ -124,7 +114,7 @@ def dual_instances(search: Search, limits: Limits, first: int, last: int) -> Non
     max_iterations = limits.max_sweeps
     work = scratch(layout, first, last)
     trial = found.states.copy()
-    climber = new_climber(layout, scores)
+    climber = np.empty(scores.hubs.size), np.empty(scores.hubs.size), np.empty(layout.link_offset[-1], np.int64)
     for m in range(first, last):
         if not active[m]:
             continue

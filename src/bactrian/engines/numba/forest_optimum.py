@@ -21,8 +21,9 @@ import numpy as np
 
 from bactrian.arrays import Bools, Floats, Ints
 from bactrian.compiling import njit
-from bactrian.engines.numba.assignments import Workspace, fill_sums, first_best, scratch, update_star
+from bactrian.engines.numba.assignments import Workspace, first_best, scratch, update_star
 from bactrian.engines.numba.layout import Layout
+from bactrian.engines.numba.tables import fill_sums
 
 
 class Tight(NamedTuple):

@@ -47,17 +47,6 @@ def dot_rows(rows: NDArray[Any], vector: Floats, newest: int, other: int, first:
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST_MATH)
-def _add_four(total: Floats, rows: NDArray[Any], r: int, c: Floats, tile: int, count: int) -> None:
-    a, b = rows[r, tile : tile + count], rows[r + 1, tile : tile + count]
-    d, e = rows[r + 2, tile : tile + count], rows[r + 3, tile : tile + count]
-    for i in range(count):
-        total[i] += (
-            c[r] * np.float64(a[i]) + c[r + 1] * np.float64(b[i]) + c[r + 2] * np.float64(d[i])
-            + c[r + 3] * np.float64(e[i])
-        )  # fmt: skip
-
-
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST_MATH)
 def _add_one(total: Floats, row: NDArray[Any], c: float, count: int) -> None:
     for i in range(count):
         total[i] += c * np.float64(row[i])
@@ -68,18 +57,13 @@ def combine_rows(
     coefficients: Floats, rows: NDArray[Any], factor: float, vector: Floats, first: int, last: int, out: Floats
 ) -> None:
     """out = factor * vector + coefficients @ rows, on first:last."""
-    total = np.empty(_TILE)
-    n_rows = rows.shape[0]
     for tile in range(first, last, _TILE):
         count = min(_TILE, last - tile)
+        total, given = out[tile : tile + count], vector[tile : tile + count]
         for i in range(count):
-            total[i] = factor * vector[tile + i]
-        for r in range(0, n_rows - 3, 4):
-            _add_four(total, rows, r, coefficients, tile, count)
-        for r in range(n_rows - n_rows % 4, n_rows):
+            total[i] = factor * given[i]
+        for r in range(rows.shape[0]):
             _add_one(total, rows[r, tile : tile + count], coefficients[r], count)
-        for i in range(count):
-            out[tile + i] = total[i]
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST_MATH)

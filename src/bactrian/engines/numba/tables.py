@@ -115,17 +115,15 @@ def prepare_tables(offset: Ints, tables: Tables, numbers: Floats, first: int, la
                     tables.exp_transposed[start + b * size + a] = tables.exp_entries[start + a * size + b]
 
 
-@njit(cache=True, nogil=True, error_model="numpy", _nrt=False, forceinline=True)
-def fill_scores(
-    layout: Layout, tables: Tables, numbers: Numbers, multipliers: Floats, cluster: int, skipped: int, out: Floats
-) -> int:
-    """(theta + sum of multipliers but those of link ``skipped``) / kappa of a cluster; returns the table's size."""
+@inner()
+def fill_sums(layout: Layout, entries: Floats, multipliers: Floats, cluster: int, skipped: int, out: Floats) -> int:
+    """theta plus the multipliers of all links but ``skipped`` of a cluster; returns the table's size."""
     table = layout.cluster_table[cluster]
     start = layout.table_offset[table]
     size = layout.table_offset[table + 1] - start
-    log_entries, states, link_offset = tables.log_entries, layout.projection, layout.link_offset
+    states, link_offset = layout.projection, layout.link_offset
     for k in range(size):
-        out[k] = log_entries[start + k]
+        out[k] = entries[start + k]
     for position in range(layout.cluster_links[cluster], layout.cluster_links[cluster + 1]):
         link = layout.cluster_link[position]
         if link != skipped:
@@ -133,6 +131,15 @@ def fill_scores(
             offset = link_offset[link]
             for k in range(size):
                 out[k] += multipliers[offset + states[projection + k]]
+    return size
+
+
+@njit(cache=True, nogil=True, error_model="numpy", _nrt=False, forceinline=True)
+def fill_scores(
+    layout: Layout, tables: Tables, numbers: Numbers, multipliers: Floats, cluster: int, skipped: int, out: Floats
+) -> int:
+    """The same divided by the cluster's number."""
+    size = fill_sums(layout, tables.log_entries, multipliers, cluster, skipped, out)
     scale = 1.0 / numbers.cluster[cluster]
     for k in range(size):
         out[k] *= scale
