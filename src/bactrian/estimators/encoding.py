@@ -24,8 +24,9 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain, compress, count, islice, repeat
+from math import inf
 from operator import is_
 from threading import Lock
 from typing import Any, cast
@@ -40,6 +41,7 @@ from bactrian.engines.numba.sparse import entries_times_weights
 from bactrian.engines.numba.threads import Workers, blocks_of_rows
 from bactrian.graphs.inputs import N_BLOCKS, BundledRows, Inputs, checked_rows
 from bactrian.graphs.ragged import pointer
+from bactrian.text.features import Remembered
 
 # --- columns of names ---
 
@@ -145,8 +147,9 @@ class DictEntries:
         self.lock = Lock()
         self.count = 0
         self.columns, self.values = np.empty(1024, dtype=np.int64), np.empty(1024)  #: by number; as many as counted
-        self.keys: dict[Any, _Values] = {}  #: what is under each key
-        self._shapes: dict[Any, tuple[_Values, ...]] = _Shapes(self)
+        self._keys = Remembered(lambda key: Remembered(partial(self._add, key), inf), inf)  #: numbers by value, by key
+        #: The same of all keys of a dict.
+        self._shapes = Remembered(lambda keys: tuple(map(self._keys.__getitem__, keys)), _MOST_SHAPES)
 
     def numbers(self, tokens: list[dict[Any, Any]]) -> tuple[Ints, Ints]:
         """How many entries each token has, and their numbers; TypeError where one holds several features or none."""
@@ -162,42 +165,17 @@ class DictEntries:
             numbers.append(np.fromiter(found, np.int64, sum(sizes[first:])))
         return np.array(sizes), numbers[0] if len(numbers) == 1 else np.concatenate(numbers)
 
-    def add(self, name: str, value: float) -> int:
+    def _add(self, key: Any, value: Any) -> int:
         """The number of a new entry."""
+        names, values = features_of_dict({key: value})
+        if len(names) != 1:
+            raise TypeError
         with self.lock:
             number = self.count
             if number == self.columns.size:  # new arrays: whoever holds the old ones has no use for this entry
                 self.columns, self.values = np.tile(self.columns, 2), np.tile(self.values, 2)
-            self.columns[number], self.values[number] = self.column_of(name), value
+            self.columns[number], self.values[number] = self.column_of(names[0]), values[0]
             self.count += 1
-        return number
-
-
-class _Shapes(dict[tuple[Any, ...], "tuple[_Values, ...]"]):
-    """What is under each key of a dict, by its keys."""
-
-    def __init__(self, entries: DictEntries) -> None:
-        self._entries = entries
-
-    def __missing__(self, keys: tuple[Any, ...]) -> tuple[_Values, ...]:
-        entries = self._entries
-        found = tuple(entries.keys.setdefault(key, _Values(entries, key)) for key in keys)
-        if len(self) < _MOST_SHAPES:
-            self[keys] = found
-        return found
-
-
-class _Values(dict[Any, int]):
-    """The numbers of entries by their value under one key."""
-
-    def __init__(self, entries: DictEntries, key: Any) -> None:
-        self._entries, self._key = entries, key
-
-    def __missing__(self, value: Any) -> int:
-        names, values = features_of_dict({self._key: value})
-        if len(names) != 1:
-            raise TypeError
-        self[value] = number = self._entries.add(names[0], values[0])
         return number
 
 
