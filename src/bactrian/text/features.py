@@ -566,27 +566,22 @@ def features_in_words(features: EntityFeatures) -> str:
     >>> features_in_words(EntityFeatures(ngrams=6, pos=False))
     'words, letters in them (up to 6), shapes, neighbours up to 1 place away, words up to 4 places away'
     """
-    said = ["words"]
-    if features.ngrams != 0:
-        said.append("letters in them" + (f" (up to {features.ngrams})" if features.ngrams else ""))
-    said += [words for words, used in (("shapes", features.shapes), ("parts of speech", features.pos)) if used]
-    for what, far in (("neighbours", features.reach), ("words", features.window)):
-        if far:
-            said.append(f"{what} up to {far} place{'s' if far > 1 else ''} away")
-    said += [
-        words
-        for words, used in (
-            ("pairs of words", features.pairs),
-            ("lower case", features.lowercase),
-            ("places in lines", features.lines),
-            ("other occurrences", features.elsewhere),
-            ("fields of the message", features.message),
-            ("classes of words", features.classes),
-        )
-        if used
-    ]
-    said += [f"column {name}" for name in features.columns]
-    if features.template:
-        said.append("a template")
-    said += [f"list {name}" for name in features.gazetteers]
-    return ", ".join([*said, *features.own])
+    reach, window, up_to = features.reach, features.window, "{} up to {} place{} away"
+    said = {
+        "words": True,
+        "letters in them" + (f" (up to {features.ngrams})" if features.ngrams else ""): features.ngrams != 0,
+        "shapes": features.shapes,
+        "parts of speech": features.pos,
+        up_to.format("neighbours", reach, "s" * (reach > 1)): reach,
+        up_to.format("words", window, "s" * (window > 1)): window,
+        "pairs of words": features.pairs,
+        "lower case": features.lowercase,
+        "places in lines": features.lines,
+        "other occurrences": features.elsewhere,
+        "fields of the message": features.message,
+        "classes of words": features.classes,
+        **{f"column {name}": True for name in features.columns},
+        "a template": features.template,
+        **{f"list {name}": True for name in features.gazetteers},
+    }
+    return ", ".join([*(words for words, used in said.items() if used), *features.own])
