@@ -70,8 +70,9 @@ def number_pairs(values: object, n: int, name: str, what: str = "node") -> Ints:
     if array.dtype.kind not in "iu":
         first = f"{name}[0] = {tuple(array[0].tolist())}"
         raise ArgumentTypeError(name, f"must hold integer {what} numbers, found dtype {array.dtype}: {first}")
-    wrong = ((array < 0) | (array >= n)).any(axis=1) | (array[:, 0] == array[:, 1])
-    if wrong.any():
+    wrong = array[:, 0] == array[:, 1]
+    if array.min() < 0 or array.max() >= n or wrong.any():
+        wrong |= ((array < 0) | (array >= n)).any(axis=1)
         e = int(np.argmax(wrong))
         raise ArgumentError(name, f"[{e}] = {tuple(array[e].tolist())} must join two different {what}s of 0 to {n - 1}")
     return array.astype(np.int64)

@@ -146,7 +146,7 @@ def test_a_single_feature_needs_no_last_axis_and_files_keep_the_neighbourhood(tm
         ([], [], {}, "X is empty"),
         ([np.zeros(3)], [np.zeros(3, int)], {}, r"X\[0\] must have shape"),
         ([np.zeros((0, 3))], [np.zeros((0, 3), int)], {}, r"X\[0\] must have shape"),
-        ([np.zeros((2, 2, 1)), np.zeros((2, 2, 2))], [], {}, r"X\[1\] has 2 features, expected 1"),
+        ([np.zeros((2, 2, 1)), np.zeros((2, 2, 2))], [], {}, r"X\[1\]: node_features has 2 features, expected 1"),
         (
             [np.zeros((2, 3))],
             [np.zeros((3, 2), int)],
@@ -161,9 +161,9 @@ def test_a_single_feature_needs_no_last_axis_and_files_keep_the_neighbourhood(tm
             [(np.zeros((2, 2)), np.ones((3, 1)))],
             [np.zeros((2, 2), int)],
             {},
-            r"edge features must have one row",
+            r"edge_features must have one row per edge: expected 4, found 3",
         ),
-        ([np.zeros((1, 2)), (np.zeros((1, 2)), np.ones((1, 1)))], [], {}, r"X\[0\] has no edge features"),
+        ([np.zeros((1, 2)), (np.zeros((1, 2)), np.ones((1, 1)))], [], {}, r"X\[1\] has edge_features, expected no"),
     ],
 )
 def test_bad_input_is_refused_by_name(X, y, settings, message):

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from bactrian.arrays import Floats, Ints, real_numbers
-from bactrian.errors import about, check_choice, check_count, check_flag
-from bactrian.estimators.graph_arrays import StackedGraphs, feature_rows, stack_rows
+from bactrian.arrays import Floats, Ints, rectangular
+from bactrian.errors import about, check_choice, check_flag
+from bactrian.estimators.graph_arrays import StackedGraphs, stack_graphs, stack_rows
 from bactrian.estimators.graph_base import GraphEstimator
 from bactrian.estimators.labels import checked_list
 from bactrian.graphs.graph import neighbours
-from bactrian.graphs.ragged import pointer
 
 _CONNECTIVITIES = (4, 8, 6, 18, 26)
 
@@ -86,54 +86,30 @@ class_weight, inference, inference_options, seed, warm_start, verbose
         connectivity = self.connectivity_ if fitted else _checked_connectivity(self.connectivity)
         intercept = self.intercepts_[0] if fitted else bool(self.fit_intercept)
         by_direction = len(self.tyings_) > 1 if fitted else bool(self.by_direction)
-        axes = 2 if connectivity in (4, 8) else 3
-        grids, shapes, own = _checked_grids(X, axes, self.n_features_in_ if fitted else None)
-        kinds = [neighbours(shape, connectivity) for shape in shapes]
-        first = pointer(np.array([math.prod(shape) for shape in shapes]))
-        edges = np.concatenate([pairs + start for (pairs, _), start in zip(kinds, first[:-1], strict=True)])
-        inputs = stack_rows(grids, intercept)
-        edge_counts = np.array([len(pairs) for pairs, _ in kinds], dtype=np.int64)
-        scales = None
-        if self.contrast_ is not None if fitted else self.edge_features == "contrast":
-            rows = inputs[:, : grids[0].shape[1]]
-            scales = self.contrast_ if fitted else None
-            scales = _scales(rows, edges) if scales is None else scales
-            edge_rows: Any = _contrast(rows, edges, scales)
-            if any(given is not None for given in own):
+        contrast = self.contrast_ is not None if fitted else self.edge_features == "contrast"
+        graphs, shapes = [], []
+        for grid, own in _checked_grids(X, 2 if connectivity in (4, 8) else 3):
+            if contrast and own is not None:
                 raise ValueError("X brings edge features, which edge_features='contrast' computes; give one of the two")
-        else:
-            edge_rows = self._own_edge_rows(own, edge_counts, fitted)
-        return StackedGraphs(
-            inputs=inputs,
-            edges=edges,
-            edge_types=np.concatenate([types for _, types in kinds]) if by_direction else None,
-            edge_inputs=None if edge_rows is None else stack_rows([edge_rows], intercept=True),
-            shapes=shapes,
-            edge_counts=edge_counts,
-            columns={
-                "n_features_in_": grids[0].shape[1],
-                "n_edge_features_": None if edge_rows is None else edge_rows.shape[1],
-                "intercepts_": (intercept, edge_rows is not None),
-                "connectivity_": connectivity,
-                "contrast_": scales,
-            },
+            shapes.append(grid.shape[:-1])
+            graphs.append((grid.reshape(-1, grid.shape[-1]), neighbours(shapes[-1], connectivity), own))
+        stacked = stack_graphs(
+            [(rows, pairs, own) for rows, (pairs, _), own in graphs],
+            n_features=self.n_features_in_ if fitted else None,
+            n_edge_features=self.n_edge_features_ if fitted and not contrast else None,
+            fitted=fitted,
+            intercept=intercept,
+            edge_intercept=True,
         )
-
-    def _own_edge_rows(self, own: list[Any], edge_counts: Ints, fitted: bool) -> Any:
-        """Edge features that came with the grids, stacked, or None."""
-        n_columns = self.n_edge_features_ if fitted else None
-        if all(given is None for given in own) and n_columns is None:
-            return None
-        parts = []
-        for i, (given, count) in enumerate(zip(own, edge_counts.tolist(), strict=True)):
-            with about("X", i):
-                if given is None or (fitted and n_columns is None):
-                    raise ValueError(f"has {'no ' if given is None else ''}edge features, unlike other grids")
-                part = feature_rows(given, ": edge features", n_columns)
-                check_count(": edge features", part.shape[0], count, "row per edge")
-            n_columns = int(part.shape[1])
-            parts.append(part)
-        return stack_rows(parts, intercept=False)
+        edge_inputs = stacked.edge_inputs
+        columns = {**stacked.columns, "connectivity_": connectivity, "contrast_": None}
+        if contrast:
+            rows = stacked.inputs[:, : columns["n_features_in_"]]
+            scales: Any = self.contrast_ if fitted else _scales(rows, stacked.edges)
+            edge_inputs = stack_rows([_contrast(rows, stacked.edges, scales)], intercept=True)
+            columns |= {"n_edge_features_": 1, "contrast_": scales}
+        types = np.concatenate([types for _, (_, types), _ in graphs]) if by_direction else None
+        return replace(stacked, shapes=shapes, edge_types=types, edge_inputs=edge_inputs, columns=columns)
 
     def _tyings(self) -> tuple[str, ...]:
         return (self.tables,) * (_checked_connectivity(self.connectivity) // 2 if self.by_direction else 1)
@@ -164,28 +140,17 @@ def _checked_connectivity(connectivity: Any) -> int:
     return int(connectivity)
 
 
-def _checked_grids(X: Any, axes: int, n_features: int | None) -> tuple[list[Floats], list[tuple[int, ...]], list[Any]]:
-    """Rows (n_nodes, d) and shape of each grid, and the edge features that came with it, or None."""
-    names = ("depth", "height", "width")[3 - axes :]
-    expected = f"({', '.join(names)}, n_features)"
-    rows, shapes, edge_rows = [], [], []
+def _checked_grids(X: Any, axes: int) -> Iterator[tuple[NDArray[Any], Any]]:
+    """Features (..., d) of each grid, and the edge features that came with it, or None."""
+    expected = f"({', '.join(('depth', 'height', 'width')[3 - axes :])}, n_features)"
     for i, given in enumerate(checked_list(X, "X", f"arrays {expected}")):
         with about("X", i):
             grid, own = given if isinstance(given, tuple) and len(given) == 2 else (given, None)
-            array = real_numbers(grid, "")
-            if array.ndim == axes:
-                array = array[..., None]
+            array = rectangular(grid, "")
+            array = array[..., None] if array.ndim == axes else array
             if array.ndim != axes + 1 or 0 in array.shape[:axes]:
                 raise ValueError(f"must have shape {expected}, none 0, found {np.shape(grid)}")
-            n_features = array.shape[-1] if n_features is None else n_features
-            if array.shape[-1] != n_features:
-                raise ValueError(f"has {array.shape[-1]} features, expected {n_features}")
-            if not np.isfinite(array).all():
-                raise ValueError("holds NaN or infinite values; features must be finite")
-        rows.append(array.reshape(-1, n_features))
-        shapes.append(array.shape[:axes])
-        edge_rows.append(own)
-    return rows, shapes, edge_rows
+        yield array, own
 
 
 def _scales(rows: Floats, edges: Ints) -> Floats:
