@@ -40,7 +40,6 @@ from bactrian.runs.comparison import (
     Sheet,
     TaggedText,
     Tagging,
-    TypeScore,
     reliability,
     strongest_weights,
 )
@@ -100,7 +99,9 @@ def test_best_value_is_marked_once_and_no_number_is_none():
 
 
 def test_a_run_alone_is_compared_with_nobody():
-    entry = Entry("only", "", {"accuracy": 0.9}, types=(TypeScore("LOC", 0.5, 0.25, 1 / 3, 1200),))
+    entry = Entry(
+        "only", "", {"accuracy": 0.9}, types={"LOC": {"precision": 0.5, "recall": 0.25, "f1": 1 / 3, "support": 1200}}
+    )
     text = render_report(Comparison("Run", "", METRICS, (entry,)))
     page = Page(text)
     assert "side by side" not in text

@@ -88,7 +88,7 @@ BY_LEARNER = {
 class ByLearnerSection:
     """What each learner has to show of one kind.
 
-    The kinds are ``"types"`` (:class:`TypeScore` objects), ``"curves"`` (:class:`Training`), ``"calibration"``
+    The kinds are ``"types"`` (scores by name), ``"curves"`` (:class:`Training`), ``"calibration"``
     (:class:`Reliability`), ``"edge_tables"`` (:class:`LabelTable` objects, as heat maps on one scale),
     ``"confusions"`` (:class:`Confusion`) and ``"weights"`` (:class:`NamedWeight` objects, with a key to their names).
     """
@@ -177,7 +177,7 @@ def _sections_of(comparison: Comparison) -> tuple[Section, ...]:
         sections.append(TextSection(comparison.texts, best=next(iter(comparison.ranked(taggers)), None)))
     for kind, (_, attribute) in BY_LEARNER.items():
         found = {entry.name: getattr(entry, attribute) for entry in comparison.entries}
-        shown = {name: value for name, value in found.items() if value not in (None, ())}
+        shown = {name: value for name, value in found.items() if value not in (None, (), {})}
         left_out: list[str] = []
         if kind in ("curves", "calibration"):
             left_out = comparison.ranked(shown)[MOST_LINES:]

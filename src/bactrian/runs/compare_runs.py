@@ -19,13 +19,13 @@ from bactrian.runs.comparison import (
     TaggedText,
     Tagging,
     Training,
-    TypeScore,
     reliability,
     strongest_weights,
 )
 from bactrian.runs.fitted_run import FittedRun, RunEvaluation, evaluate_run
 from bactrian.runs.run_data import checksum
 from bactrian.text.documents import joined_text, skip_edges
+from bactrian.text.entities import Score
 from bactrian.text.features import feature_key, features_in_words
 
 _METRICS = {
@@ -128,20 +128,14 @@ def _entry(name: str, run: FittedRun, evaluation: RunEvaluation | None) -> Entry
     )
 
 
-def _types(scores: dict[str, Any], confusion: Confusion) -> tuple[TypeScore, ...]:
+def _types(scores: dict[str, Any], confusion: Confusion) -> dict[str, Mapping[str, float]]:
     """Scores of each type of entity and of all; where nothing marks entities, of each label."""
     if "entities" in scores:
         found = scores["entities"]
-        rows = [*found["types"].items(), ("all together", found["micro"]), ("mean of the types", found["macro"])]
-        return tuple(
-            TypeScore(name, row["precision"], row["recall"], row["f1"], row.get("support")) for name, row in rows
-        )
-    right = np.diag(confusion.counts)
-    true, guessed = confusion.counts.sum(axis=1), confusion.counts.sum(axis=0)
-    return tuple(
-        TypeScore(name, hits / max(g, 1), hits / max(t, 1), 2 * hits / max(g + t, 1), t)
-        for name, hits, t, g in zip(confusion.labels, right.tolist(), true.tolist(), guessed.tolist(), strict=True)
-    )
+        return {**found["types"], "all together": found["micro"], "mean of the types": found["macro"]}
+    counts = confusion.counts
+    rows = zip(counts.sum(axis=1).tolist(), counts.sum(axis=0).tolist(), np.diag(counts).tolist(), strict=True)
+    return {name: Score(*row).as_dict() for name, row in zip(confusion.labels, rows, strict=True)}
 
 
 def _flat(scores: dict[str, Any]) -> dict[str, float]:

@@ -321,17 +321,6 @@ class LabelTable:
 
 
 @dataclass(frozen=True)
-class TypeScore:
-    """How well one type of entity, or one label, is found; ``number`` is how many there are."""
-
-    name: str
-    precision: float
-    recall: float
-    f1: float
-    number: int | None = None
-
-
-@dataclass(frozen=True)
 class Entry:
     """One learner, or one baseline that learns nothing (then ``training`` is None)."""
 
@@ -343,7 +332,8 @@ class Entry:
     tables: tuple[LabelTable, ...] = ()
     confusion: Confusion | None = None
     weights: tuple[NamedWeight, ...] = ()  #: the most telling ones
-    types: tuple[TypeScore, ...] = ()
+    #: How well each type of entity, or each label, is found: precision, recall, f1 and, where it counts any, support.
+    types: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
