@@ -253,11 +253,11 @@ def _structure(regions: Ints, light: Floats, vocabulary: TextonVocabulary) -> Fl
     return np.concatenate([*patterns, words], axis=1)
 
 
-def _histogram(regions: Ints, codes: Ints, n_codes: int) -> Floats:
-    """Part of each region's pixels with each code, (n, n_codes)."""
-    n = int(regions.max()) + 1
-    counts = np.bincount(regions.ravel() * n_codes + codes.ravel(), minlength=n * n_codes).reshape(n, n_codes)
-    return counts / counts.sum(axis=1, keepdims=True)
+def _histogram(regions: Ints, codes: Ints, n_codes: int, weights: Floats | None = None) -> Floats:
+    """Part of each region's pixels, or of their weights, with each code, (n, n_codes)."""
+    n, cells = int(regions.max()) + 1, regions.ravel() * n_codes + codes.ravel()
+    counts = np.bincount(cells, weights, minlength=n * n_codes).reshape(n, n_codes)
+    return counts / np.maximum(counts.sum(axis=1, keepdims=True), 1e-9)
 
 
 def _binned(values: Floats, low: float, high: float) -> Ints:
@@ -294,12 +294,9 @@ def _gradients(regions: Ints, light: Floats) -> Floats:
     strength = np.hypot(down, right)
     angle = np.mod(np.arctan2(down, right), np.pi)
     code = np.minimum((_ORIENTATIONS * angle / np.pi).astype(np.int64), _ORIENTATIONS - 1)
-    n = int(regions.max()) + 1
-    place = regions.ravel() * _ORIENTATIONS + code.ravel()
-    votes = np.bincount(place, strength.ravel(), minlength=n * _ORIENTATIONS).reshape(n, _ORIENTATIONS)
     mean = region_means(regions, np.stack([strength.ravel(), strength.ravel() ** 2], axis=1))
     deviation = np.sqrt(np.maximum(mean[:, 1] - mean[:, 0] ** 2, 0.0))
-    orientations = votes / np.maximum(votes.sum(axis=1, keepdims=True), 1e-9)
+    orientations = _histogram(regions, code, _ORIENTATIONS, strength.ravel())
     return np.concatenate([orientations, mean[:, :1], deviation[:, None]], axis=1)
 
 

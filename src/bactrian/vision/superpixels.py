@@ -133,9 +133,7 @@ def region_adjacency(segments: Any, image: Any) -> RegionAdjacency:
     regions = checked_segments(segments, pixels.shape[:2])
     lab = rgb2lab(pixels)
     pairs, contrasts, vertical = [], [], []
-    for axis in (0, 1):
-        first = (slice(None, -1), slice(None)) if axis == 0 else (slice(None), slice(None, -1))
-        second = (slice(1, None), slice(None)) if axis == 0 else (slice(None), slice(1, None))
+    for axis, first, second in ((0, np.s_[:-1], np.s_[1:]), (1, np.s_[:, :-1], np.s_[:, 1:])):
         differs = regions[first] != regions[second]
         pairs.append(np.stack([regions[first][differs], regions[second][differs]], axis=1))
         contrasts.append(np.linalg.norm(lab[first][differs] - lab[second][differs], axis=1))
