@@ -62,6 +62,30 @@ def test_type_checkers_see_the_same_modules():
         assert getattr(bactrian, name) is getattr(import_module(module), name)
 
 
+#: Attributes that begin with an underscore and are public: of named tuples, sys and os.
+DOCUMENTED = {"_replace", "_asdict", "_fields", "_make", "_getframe", "_exit"}
+
+
+def private_names(tree):
+    """Names with an underscore that a module imports, patches or reads of anything but ``self`` and ``cls``."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            yield from (alias.name for alias in node.names if alias.name.startswith("_"))
+        elif isinstance(node, ast.Attribute) and getattr(node.value, "id", "") not in ("self", "cls"):
+            yield node.attr
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and re.fullmatch(r"[\w.]+", node.value):
+            yield node.value.split(".")[-1]  # as monkeypatch takes them
+
+
+def test_no_test_reaches_for_a_private_name():
+    folder, found = Path(__file__).parents[1], []
+    for file in sorted(folder.rglob("*.py")):
+        if "judges" not in file.parts:
+            names = set(private_names(ast.parse(file.read_text(encoding="utf-8")))) - DOCUMENTED
+            found += [f"{file.name}: {name}" for name in sorted(names) if re.match(r"_[A-Za-z]", name)]
+    assert found == []
+
+
 def test_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="no attribute 'dromedary'"):
         bactrian.dromedary  # noqa: B018
