@@ -13,7 +13,7 @@ from pages import LABELS, METRICS, NASTY, Page, made_up, tagged_text
 from PIL import Image
 from sklearn.metrics import confusion_matrix
 
-from bactrian.files import write_atomically
+from bactrian.atomic_files import write_atomically
 from bactrian.report import (
     ByLearnerSection,
     GallerySection,

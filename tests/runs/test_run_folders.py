@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import bactrian as bt
-from bactrian.files import atomic_file
+from bactrian.atomic_files import atomic_file
 from bactrian.runs.folders import RunFolder
 from bactrian.runs.settings import RunSettings, with_defaults
 from bactrian.runs.training import resume_run, start_run
@@ -131,7 +131,7 @@ def test_errors_about_other_files_keep_their_names(tmp_path: Path) -> None:
 @pytest.mark.skipif(sys.platform == "win32", reason="limits of POSIX")
 def test_a_limit_of_the_system_names_the_file(tmp_path: Path) -> None:
     code = (
-        "import resource, signal, sys; from bactrian.files import write_atomically\n"
+        "import resource, signal, sys; from bactrian.atomic_files import write_atomically\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
         "try: write_atomically(sys.argv[1], 'x' * 100_000)\n"
         "except OSError as problem: print(problem.filename)\n"

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
+from bactrian.atomic_files import atomic_file, atomic_folder
 from bactrian.cli.common import bad_input, check_output, positive, say
-from bactrian.files import atomic_file, atomic_folder
 
 FIT_EXAMPLES = (
     "Examples:  bactrian fit survey.csv -o run  ·  bactrian fit survey.csv -o run --edge age,smoker --edge smoker,lung"

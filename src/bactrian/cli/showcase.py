@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from bactrian.atomic_files import write_atomically
 from bactrian.cli.common import (
     BadInputError,
     bad_input,
@@ -27,11 +28,10 @@ from bactrian.cli.common import (
     say,
     terminal_table,
 )
-from bactrian.files import write_atomically
 
 if TYPE_CHECKING:
-    from bactrian.experiments.bench.files import BenchResult
     from bactrian.experiments.bench.learners import BenchSettings, FollowBench
+    from bactrian.experiments.bench.outputs import BenchResult
     from bactrian.experiments.digits.task import DemoStep
     from bactrian.runs.comparison import Comparison, Entry
 
@@ -220,8 +220,8 @@ def learners(
     with bad_input(ValueError, ImportError):
         import matplotlib  # noqa: F401  (missing, it must be said before any work)
 
-        from bactrian.experiments.bench.files import write_bench
         from bactrian.experiments.bench.learners import BenchSettings
+        from bactrian.experiments.bench.outputs import write_bench
 
         chosen = ("3x3", "K5") if quick else tuple(part.strip() for part in sizes.split(","))
         settings = BenchSettings(
@@ -247,8 +247,8 @@ bench_app.command("learners", help=in_paragraphs(learners), epilog=BENCH_EXAMPLE
 
 
 def _measure(settings: BenchSettings, follow: FollowBench | None, quick: bool) -> BenchResult:
-    from bactrian.experiments.bench.files import BenchResult
     from bactrian.experiments.bench.learners import run_learners
+    from bactrian.experiments.bench.outputs import BenchResult
     from bactrian.experiments.bench.rank_argument import run_rank
     from bactrian.experiments.bench.speed import run_speed
 
@@ -265,8 +265,8 @@ def _numbers(text: str) -> tuple[float, ...]:
 
 
 def _print_bench(console: Console, result: BenchResult) -> None:
-    from bactrian.experiments.bench.files import cell, speed_table
     from bactrian.experiments.bench.learners import METRICS
+    from bactrian.experiments.bench.outputs import cell, speed_table
     from bactrian.experiments.bench.rank_argument import rank_reading
     from bactrian.experiments.bench.summary import summarise_learners
 

@@ -28,8 +28,8 @@ from numpy.typing import NDArray
 from safetensors.numpy import save
 
 from bactrian.arrays import Arrays, Bools, Floats
+from bactrian.atomic_files import atomic_file
 from bactrian.engines.numba.layout import Layout
-from bactrian.files import atomic_file
 from bactrian.graphs.graph_data import GraphData
 from bactrian.graphs.inputs import Inputs
 from bactrian.graphs.packed import PackedData

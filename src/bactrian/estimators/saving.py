@@ -24,8 +24,8 @@ from safetensors import SafetensorError
 
 import bactrian
 from bactrian.arrays import Arrays
+from bactrian.atomic_files import atomic_file
 from bactrian.camel.entropy import CountingNumbers
-from bactrian.files import atomic_file
 from bactrian.learners.learn import learner_classes
 
 #: Raised when a file of this version could be misread by older releases.

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from bactrian.arrays import Floats, Ints, integers
-from bactrian.files import atomic_file
+from bactrian.atomic_files import atomic_file
 from bactrian.graphs.graph import ClusterGraph
 from bactrian.graphs.loglinear import LogLinearModel
 from bactrian.graphs.ragged import Ragged, pointer

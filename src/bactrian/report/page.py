@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from bactrian import __version__
 from bactrian.arrays import Floats
-from bactrian.files import write_atomically
+from bactrian.atomic_files import write_atomically
 from bactrian.report import content
 from bactrian.report.charts import convergence_charts, reliability_diagram
 from bactrian.report.content import Report, report_of

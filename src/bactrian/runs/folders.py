@@ -26,8 +26,8 @@ from typing import Any
 import numpy as np
 
 import bactrian
+from bactrian.atomic_files import atomic_file, atomic_folder
 from bactrian.engines.files import PackedFolder
-from bactrian.files import atomic_file, atomic_folder
 from bactrian.learners.agreement import UNATTAINED
 from bactrian.runs.settings import RunSettings
 from bactrian.solvers.solution import Progress, Record, Status

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from bactrian.atomic_files import atomic_folder
 from bactrian.engines.files import PackedFolder
 from bactrian.errors import warn
 from bactrian.estimators.base import LearnedEstimator
 from bactrian.estimators.encoding import GrowingVocabulary
-from bactrian.files import atomic_folder
 from bactrian.graphs.graph_data import GraphData
 from bactrian.parallel import Alone, Communicator, total
 from bactrian.runs.checkpoints import Checkpoint, learn_in_segments

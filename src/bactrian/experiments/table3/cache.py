@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bactrian.arrays import Arrays
-from bactrian.files import atomic_file
+from bactrian.atomic_files import atomic_file
 
 
 def arrays_checksum(*arrays: NDArray[Any]) -> str:

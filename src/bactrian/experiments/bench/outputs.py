@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
+from bactrian.atomic_files import write_atomically
 from bactrian.experiments.bench.learners import METRICS, BenchRow, BenchSettings
 from bactrian.experiments.bench.plots import PLOTS, metric_plot, rank_plot
 from bactrian.experiments.bench.rank_argument import RankPoint, rank_reading
 from bactrian.experiments.bench.speed import SpeedRow, summarise_speed
 from bactrian.experiments.bench.summary import LearnerSummary, summarise_learners
-from bactrian.files import write_atomically
 
 
 @dataclass(frozen=True)
