@@ -1,5 +1,6 @@
 """The report: one page, whole, that needs nothing from elsewhere."""
 
+import base64
 import dataclasses
 import io
 import re
@@ -43,12 +44,6 @@ from bactrian.runs.comparison import (
     reliability,
     strongest_weights,
 )
-
-
-def png(width, height):
-    stream = io.BytesIO()
-    Image.new("RGB", (width, height)).save(stream, format="png")
-    return stream.getvalue()
 
 
 def text_of(page):
@@ -300,15 +295,17 @@ def test_a_text_without_tokens_is_no_trouble():
 # ------------------------------------------------------------------------------- pictures and numbers
 
 
-def test_pictures_may_be_png_files():
-    picture = Picture(png(300, 20), "from a file")
+def test_wide_pictures_are_large_and_keep_their_size():
+    picture = Picture(np.zeros((20, 300, 3), dtype=np.uint8), "wide")
     assert picture.size == (300, 20)
     gallery = Gallery("G", ("a",), ("r",), (Sheet("s", "", ((picture,),)),))
     text = render_report(Report("x", (GallerySection(gallery),)))
     assert 'width="300" height="20"' in text
     assert "pictures large" in text
-    with pytest.raises(ValueError, match="PNG"):
-        Picture(b"GIF89a", "no")
+    content = base64.b64decode(re.search(r"data:image/png;base64,([^\"]*)", text)[1])
+    np.testing.assert_array_equal(np.asarray(Image.open(io.BytesIO(content))), picture.pixels)
+    with pytest.raises(ValueError, match=r"uint8 of shape \(height, width\)"):
+        Picture(np.zeros((20, 300)), "no")
     with pytest.raises(ValueError, match="row 0 must have one picture per column: expected 2"):
         Gallery("G", ("a", "b"), ("r",), (Sheet("s", "", ((picture,),)),))
     with pytest.raises(ValueError, match="one row per row label: expected 2, found 1"):

@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from numpy.typing import NDArray
 
 from bactrian import __version__
 from bactrian.arrays import Floats
@@ -211,9 +210,9 @@ def _taggers(section: content.TextSection) -> list[str]:
 
 def _entities(texts: Sequence[TaggedText]) -> dict[str, int]:
     """Numbering of the colours of entities, in the order of the labels."""
-    labels = [(label, text.outside) for text in texts for label in (*text.label_names, *text.truth)]
-    labels += [(label, t.outside) for t in texts for tagging in t.predictions.values() for label in tagging.labels]
-    names = dict.fromkeys(entity_of(label, outside) for label, outside in labels)
+    labels = [label for text in texts for label in (*text.label_names, *text.truth)]
+    labels += [label for text in texts for tagging in text.predictions.values() for label in tagging.labels]
+    names = dict.fromkeys(map(entity_of, labels))
     return {name: number for number, name in enumerate(name for name in names if name)}
 
 
@@ -282,16 +281,11 @@ def _signed(value: float) -> str:
 
 def data_address(picture: Picture) -> str:
     """A picture as a PNG in a ``data:`` address."""
-    content = picture.pixels if isinstance(picture.pixels, bytes) else _png(picture.pixels)
-    return "data:image/png;base64," + base64.b64encode(content).decode("ascii")
-
-
-def _png(pixels: NDArray[np.uint8]) -> bytes:
     from PIL import Image
 
     stream = io.BytesIO()
-    Image.fromarray(pixels).save(stream, format="png", optimize=True)
-    return stream.getvalue()
+    Image.fromarray(picture.pixels).save(stream, format="png", optimize=True)
+    return "data:image/png;base64," + base64.b64encode(stream.getvalue()).decode("ascii")
 
 
 # --- passages of text ---
@@ -324,13 +318,13 @@ class Place:
     width: int
 
 
-def entity_of(label: str, outside: str = "O") -> str:
-    """What a label is about, the BIO scheme removed; empty for the label outside.
+def entity_of(label: str) -> str:
+    """What a label is about, the BIO scheme removed; empty for ``O``.
 
     >>> entity_of("B-speaker"), entity_of("speaker"), entity_of("O")
     ('speaker', 'speaker', '')
     """
-    if label == outside:
+    if label == "O":
         return ""
     return label[2:] if label[:2] in _SCHEME and len(label) > 2 else label
 
@@ -373,7 +367,7 @@ def lines_of(
     """The text in lines of stretches, with the labels of a learner, or (None) the true ones; ``colours`` by entity."""
     labels = text.truth if learner is None else text.predictions[learner].labels
     marginals = None if learner is None else text.predictions[learner].marginals
-    entities = [entity_of(label, text.outside) for label in labels]
+    entities = list(map(entity_of, labels))
     starts = [_starts(labels, entities, t) for t in range(len(labels))]
     lines: list[list[Stretch]] = [[] for _ in range(places[-1].line + 1 if places else 0)]
     for t, place in enumerate(places):

@@ -71,24 +71,15 @@ def log_loss(marginals: Floats, labels: Ints) -> float:
 
 # --- what there is to show ---
 
-_PNG = b"\x89PNG\r\n\x1a\n"
-
 
 @dataclass(frozen=True, eq=False)
 class Picture:
-    """A picture and what it shows, in words.
+    """A picture, uint8 of shape (height, width), grey, or (height, width, 3), colour; and what it shows, in words."""
 
-    ``pixels`` are uint8 of shape (height, width), grey, or (height, width, 3), colour; or the bytes of a PNG file.
-    """
-
-    pixels: NDArray[np.uint8] | bytes
+    pixels: NDArray[np.uint8]
     text: str
 
     def __post_init__(self) -> None:
-        if isinstance(self.pixels, bytes):
-            if not (self.pixels.startswith(_PNG) and self.pixels[12:16] == b"IHDR" and len(self.pixels) >= 24):
-                raise ValueError(f"pixels must be the bytes of a PNG file, found {self.pixels[:8]!r}...")
-            return
         shape = self.pixels.shape
         if self.pixels.dtype != np.uint8 or not (len(shape) == 2 or (len(shape) == 3 and shape[2] == 3)):
             raise ValueError(
@@ -99,8 +90,6 @@ class Picture:
     @property
     def size(self) -> tuple[int, int]:
         """Width and height in pixels."""
-        if isinstance(self.pixels, bytes):
-            return int.from_bytes(self.pixels[16:20]), int.from_bytes(self.pixels[20:24])
         return self.pixels.shape[1], self.pixels.shape[0]
 
 
@@ -201,8 +190,8 @@ class Tagging:
 class TaggedText:
     """A text in tokens, its true labels, what learners make of it, and the skip edges of its graph.
 
-    Labels may be plain (``speaker``) or in the BIO scheme (``B-speaker``); ``outside`` is the label of a token that is
-    part of nothing. ``gaps[t]`` is the text between token t and the next: a space, nothing, or the end of a line.
+    Labels may be plain (``speaker``) or in the BIO scheme (``B-speaker``); a token that is part of nothing has ``O``.
+    ``gaps[t]`` is the text between token t and the next: a space, nothing, or the end of a line.
     """
 
     title: str
@@ -212,7 +201,6 @@ class TaggedText:
     label_names: tuple[str, ...]  #: the columns of all marginals
     gaps: tuple[str, ...] = ()  #: spaces, where none are given
     skips: tuple[tuple[int, int], ...] = ()
-    outside: str = "O"
 
     def __post_init__(self) -> None:
         n = len(self.tokens)
