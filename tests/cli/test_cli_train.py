@@ -367,7 +367,7 @@ def test_a_model_with_parts_of_speech_refuses_raw_text(data, tmp_path, capsys):
     ("arguments", "words"),
     [
         (["predict", "RUN", "nothing.txt"], "no such file"),
-        (["predict", "RUN", "bytes.txt"], "give its encoding with --encoding"),
+        (["predict", "RUN", "bytes.txt"], "give its encoding (encoding=, or --encoding)"),
         (["predict", "RUN", "raw.txt", "--encoding", "utf-9"], "bactrian: --encoding is unknown: 'utf-9'"),
         (["predict", "RUN", "raw.txt", "--to", "smoke"], "--to must be one of"),
         (["predict", "RUN", "raw.txt", "--input", "smoke"], "--input must be one of"),

@@ -161,7 +161,7 @@ def test_what_a_document_lacks_is_named():
         CONLL.extract(Document(["a"], name="x"))
     with pytest.raises(ValueError, match="document 'x' does not know its lines"):
         EntityFeatures(pos=False, lines=True).extract(Document(["a"], name="x"))
-    with pytest.raises(ValueError, match="document 'x' does not know its text and lines, which message=True needs"):
+    with pytest.raises(ValueError, match="document 'x' does not know its text, which message=True needs"):
         EntityFeatures(pos=False, message=True).extract(Document(["a"], name="x", line_starts=[0]))
     for setting in ({"ngrams": -1}, {"window": None}, {"reach": 1.5}, {"window": True}):
         with pytest.raises(ValueError, match=f"{next(iter(setting))} must be (at least 0|an integer), found"):

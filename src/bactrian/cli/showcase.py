@@ -73,24 +73,13 @@ def demo_command(
         from bactrian.experiments.picture import task as picture
         from bactrian.report import report_of, write_report
 
-        settings = DigitsSettings(
-            learners=tuple(method) if method else tuple(LEARNERS),
-            n_train=train,
-            n_test=test,
-            noise=noise,
-            seed=seed,
-            max_seconds=max_seconds,
-            n_threads=threads,
-        )
-        text_settings = text.AnnouncementsSettings(
-            # Exact learning needs small junction trees, which skip edges do not leave.
-            learners=tuple(name for name in method if name != "exact") if method else tuple(text.LEARNERS),
-            n_train=max(announcements, 1),
-            n_test=max(announcements, 1),
-            seed=seed,
-            max_seconds=max_seconds,
-            n_threads=threads,
-        )
+        common: dict[str, Any] = {"seed": seed, "max_seconds": max_seconds, "n_threads": threads}
+        learners = tuple(method) if method else tuple(LEARNERS)
+        settings = DigitsSettings(learners=learners, n_train=train, n_test=test, noise=noise, **common)
+        # Exact learning needs small junction trees, which skip edges do not leave.
+        taggers = tuple(name for name in method if name != "exact") if method else tuple(text.LEARNERS)
+        n_texts = max(announcements, 1)
+        text_settings = text.AnnouncementsSettings(learners=taggers, n_train=n_texts, n_test=n_texts, **common)
     path = _report_path(output)
     with _progress() as follow, warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # a learner that stops short says so in the table
@@ -99,13 +88,10 @@ def demo_command(
             # Compilation holds one core; what the second task needs can be compiled while the first one runs.
             compiling = get_context("spawn").Process(target=text.compile_kernels, args=(text_settings,), daemon=True)
             compiling.start()
-        learners = tuple(name for name in picture.LEARNERS if not method or name in method)
+        painters = tuple(name for name in picture.LEARNERS if not method or name in method)
         comparisons: list[Comparison] = []
-        if learners:
-            restored = picture.run_picture(
-                learners, seed=seed, max_seconds=max_seconds, n_threads=threads, on_step=follow
-            )
-            comparisons.append(restored)
+        if painters:
+            comparisons.append(picture.run_picture(painters, **common, on_step=follow))
         comparisons.append(run_digits(settings, follow))
         if compiling is not None:
             compiling.join()

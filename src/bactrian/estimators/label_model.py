@@ -150,7 +150,7 @@ class LabelModel(LearnedEstimator):
             self.edges_ = self._checked_edges()
         elif not again:
             self.edges_ = dependent_pairs(rows[: len(said), :-1], classes.size)
-        return Samples(self._model(self.edges_), rows, counts)
+        return Samples(self._model(), rows, counts)
 
     def learning_options(self) -> dict[str, Any]:
         """See :meth:`LearnedEstimator.learning_options`; learning starts from labellers that are better than chance."""
@@ -186,26 +186,26 @@ class LabelModel(LearnedEstimator):
         numbers = [[names.index(end) if end in names else end for end in pair] for pair in given]
         return number_pairs(numbers, self.n_features_in_, "edges", "labeller")
 
-    def _model(self, edges: Any) -> LogLinearModel:
+    def _model(self) -> LogLinearModel:
         """Variables are the labellers and, last, the truth."""
-        k, m = self.classes_.size, self.n_features_in_
-        own = sp.csr_array(sp.eye_array(k + m * k * k, self._n_weights(len(edges))))
+        k, m, edges = self.classes_.size, self.n_features_in_, self.edges_.tolist()
+        own = sp.csr_array(sp.eye_array(k + m * k * k, self._n_weights()))
         agreement = sp.csr_array(np.eye(k).reshape(-1, 1))
         agree = [agreement @ sp.eye_array(1, own.shape[1], k=own.shape[0] + e) for e in range(len(edges))]
         tables = [own[k + v * k * k : k + (v + 1) * k * k] for v in range(m)]
-        scopes = [(m,), *((v, m) for v in range(m)), *(tuple(map(int, pair)) for pair in edges)]
+        scopes = [(m,), *((v, m) for v in range(m)), *map(tuple, edges)]
         return LogLinearModel(ClusterGraph([k] * (m + 1), scopes), [own[:k], *tables, *agree])
 
-    def _n_weights(self, n_edges: int | None = None) -> int:
+    def _n_weights(self) -> int:
         k = self.classes_.size
-        return int(k + self.n_features_in_ * k * k + (len(self.edges_) if n_edges is None else n_edges))
+        return int(k + self.n_features_in_ * k * k + len(self.edges_))
 
     # --- what was learned ---
 
     def _joint(self) -> Floats:
         """(n_labellers, n_labels, n_labels) joint probabilities of what a labeller says and the truth."""
         check_is_fitted(self, "weights_")
-        result = infer(self._model(self.edges_), self.weights_, "exact", n_threads=self.n_threads)
+        result = infer(self._model(), self.weights_, "exact", n_threads=self.n_threads)
         return np.stack([result.clusters[1 + v] for v in range(self.n_features_in_)])
 
     @property
@@ -236,7 +236,7 @@ class LabelModel(LearnedEstimator):
         if names is not None and known is not None and names != known.tolist():
             raise ValueError(f"L has the columns {', '.join(names)}, and the model {', '.join(known)}")
         rows = np.column_stack([codes_of(said, self.classes_, "L"), np.full(len(said), -1)])
-        model, found = self._model(self.edges_), np.empty((len(rows), self.classes_.size))
+        model, found = self._model(), np.empty((len(rows), self.classes_.size))
         for numbers, evidence, which in incomplete_rows(rows, len(model.graph.clusters)):
             results = infer([model] * len(evidence), self.weights_, "exact", evidence, n_threads=self.n_threads)
             found[numbers] = np.stack([result.variables[self.n_features_in_] for result in results])[which]

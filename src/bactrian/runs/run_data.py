@@ -47,7 +47,7 @@ from bactrian.errors import ArgumentError, check_count, warn
 from bactrian.graphs.inputs import checked_rows
 from bactrian.graphs.ragged import pointer
 from bactrian.runs.settings import GRAPH_SUFFIXES, InputSettings, RunSettings
-from bactrian.text.columns import UNKNOWN_TAGS, looks_like_columns, read_columns
+from bactrian.text.columns import UNKNOWN_TAGS, decoded, looks_like_columns, read_columns
 from bactrian.text.documents import Document
 from bactrian.text.entities import SCHEMES, convert, entity_tags, guess_scheme
 from bactrian.text.tagged import parse_seminar, read_seminars
@@ -350,7 +350,7 @@ def guess_form(path: Path, settings: InputSettings, labels: Iterable[Any] = ()) 
 def _document(path: Path, settings: InputSettings, form: str) -> Document:
     name = "" if str(path) == "-" else path.name
     content = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
-    text = _decoded(content, settings.encoding, name or "standard input")
+    text = decoded(content, settings.encoding, name or "standard input")
     if form == "text":
         return tokenize(text, settings.tokenizer, sentences=settings.sentences, name=name)
     try:
@@ -364,15 +364,8 @@ def _lines(path: Path, settings: InputSettings) -> Iterator[Document]:
     source = contextlib.nullcontext(sys.stdin.buffer) if str(path) == "-" else path.open("rb")
     with source as stream:
         for number, line in enumerate(stream, start=1):
-            text = _decoded(line, settings.encoding, f"{path}, line {number}").rstrip("\r\n")
+            text = decoded(line, settings.encoding, f"{path}, line {number}").rstrip("\r\n")
             yield tokenize(text, settings.tokenizer, sentences=settings.sentences, name=f"{name}#{number}")
-
-
-def _decoded(content: bytes, encoding: str, where: str) -> str:
-    try:
-        return content.decode(encoding)
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{where}: not {encoding}: {error}; give its encoding with --encoding") from None
 
 
 def batches(

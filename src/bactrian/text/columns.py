@@ -205,7 +205,7 @@ def _documents(
         for line_number, line in enumerate(stream, start=1):
             if line_number == 1:
                 line = line.removeprefix(codecs.BOM_UTF8)
-            text = _decoded(line, encoding, path, line_number)
+            text = decoded(line, encoding, f"{path}, line {line_number}").rstrip("\r\n")
             cells = split_line(text, separator)
             if not cells:
                 draft.blank_lines[-1] += 1
@@ -239,14 +239,12 @@ def is_comment(text: str, cells: Sequence[str], names: Sequence[str] | None) -> 
     return _ENTRY.match(text) is not None or not like_a_token
 
 
-def _decoded(line: bytes, encoding: str, path: Path, line_number: int) -> str:
+def decoded(content: bytes, encoding: str, where: str) -> str:
+    """A text, or an error that says where it is and what to do."""
     try:
-        return line.decode(encoding).rstrip("\r\n")
+        return content.decode(encoding)
     except UnicodeDecodeError as error:
-        raise ValueError(
-            f"{path}, line {line_number}: not {encoding}: {error}; "
-            "give the encoding of the file (encoding=, or --encoding)"
-        ) from None
+        raise ValueError(f"{where}: not {encoding}: {error}; give its encoding (encoding=, or --encoding)") from None
 
 
 def split_line(text: str, separator: str | None) -> list[str]:

@@ -59,7 +59,7 @@ from collections.abc import Callable, Mapping, Sequence
 from sys import intern
 from typing import Any, NamedTuple
 
-from bactrian.text.documents import Document
+from bactrian.text.documents import Document, line_borders
 
 # --- recurring words ---
 
@@ -244,11 +244,11 @@ def add_message(tokens: Sequence[list[Any]], document: Document) -> None:
 
 def _lines(document: Document) -> list[_Line]:
     text, starts, stops = document.text, document.starts, document.stops
-    if document.line_starts is None or text is None or starts is None or stops is None:
-        raise ValueError(f"document {document.name!r} does not know its text and lines, which message=True needs")
+    if text is None or starts is None or stops is None:
+        raise ValueError(f"document {document.name!r} does not know its text, which message=True needs")
     lines: list[_Line] = []
     field, gap = None, False
-    for start, stop in itertools.pairwise([*document.line_starts.tolist(), len(document)]):
+    for start, stop in line_borders(document, "message=True"):
         place = int(starts[start])
         match = _NAME.match(text, text.rfind("\n", 0, place) + 1, int(stops[stop - 1]))
         opens = match is not None and len(match[1].split()) <= _WORDS_OF_NAME
@@ -352,13 +352,10 @@ def add_classes(tokens: Sequence[list[Any]], document: Document, bundles: Mappin
 
     ``bundles`` are what :func:`classes_around` gives, remembered.
     """
-    if document.line_starts is None:
-        raise ValueError(f"document {document.name!r} does not know its lines, which classes=True needs")
-    classes = [word_class(word) for word in document.words]
-    borders = [*document.line_starts.tolist(), len(document)]
-    lines = [classes[start:stop] for start, stop in itertools.pairwise(borders)]
+    classes, borders = [word_class(word) for word in document.words], line_borders(document, "classes=True")
+    lines = [classes[start:stop] for start, stop in borders]
     telling = [(), *(tuple(sorted(_TELLING.intersection(line))) for line in lines), ()]
-    for n, (start, line) in enumerate(zip(borders, lines, strict=False)):
+    for n, ((start, _), line) in enumerate(zip(borders, lines, strict=True)):
         padded = (*[_START] * _REACH, *line, *[_STOP] * _REACH)
         shared = bundles["lines", *telling[n : n + 3]]
         for t in range(len(line)):

@@ -181,6 +181,13 @@ def joined_text(document: Document) -> Document:
     return document.replace(text="".join(pieces), starts=stops - lengths, stops=stops)
 
 
+def line_borders(document: Document, why: str) -> list[tuple[int, int]]:
+    """First token of each line, and the token after its last; ``why`` says what needs to know."""
+    if document.line_starts is None:
+        raise ValueError(f"document {document.name!r} does not know its lines, which {why} needs")
+    return list(itertools.pairwise([*document.line_starts.tolist(), len(document)]))
+
+
 def _read_only(values: ArrayLike | None) -> Ints:
     array = np.array(values, dtype=np.int64)
     array.flags.writeable = False

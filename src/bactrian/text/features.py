@@ -39,7 +39,7 @@ from typing import Any, NamedTuple
 
 from bactrian.errors import ArgumentError, check_choice, check_count, check_flag, check_number, keeper
 from bactrian.text.document_features import add_classes, add_elsewhere, add_message, classes_around
-from bactrian.text.documents import Document
+from bactrian.text.documents import Document, line_borders
 
 # --- templates, gazetteers and functions of one's own ---
 #
@@ -439,10 +439,7 @@ class EntityFeatures:
             row += dict.fromkeys(right[t + 1 : t + 1 + size])
 
     def _add_lines(self, tokens: Sequence[Token], document: Document) -> None:
-        if document.line_starts is None:
-            raise ValueError(f"document {document.name!r} does not know its lines, which lines=True needs")
-        borders = [*document.line_starts.tolist(), len(document)]
-        for start, stop in itertools.pairwise(borders):
+        for start, stop in line_borders(document, "lines=True"):
             tokens[start].append("line-start")
             tokens[stop - 1].append("line-stop")
             shared = [f"line={document.words[start]}", f"line-n={min(stop - start, 12)}", *_layout(document, start)]
