@@ -21,9 +21,8 @@ from bactrian.arrays import Floats, Ints
 from bactrian.camel.entropy import Carving
 from bactrian.camel.prior import Prior
 from bactrian.camel.schedule import SCHEDULE
-from bactrian.engines.numba.long_vectors import add_prior, combine_rows, dot_rows, store_pair
+from bactrian.engines.numba.long_vectors import combine_rows, dot_rows, store_pair
 from bactrian.engines.numba.threads import Deadline, Workers
-from bactrian.graphs.inputs import N_BLOCKS
 from bactrian.graphs.packed import PackedData, TableReader
 from bactrian.parallel import Communicator, largest_anywhere
 from bactrian.solvers.lbfgs import Memory, largest_magnitude
@@ -34,8 +33,8 @@ Carve = Callable[[PackedData], Carving]
 #: (value, gradient, weights): adds what the dual has beside its parts to a gradient in place; returns the new value.
 AddTerms = Callable[[float, Vector, Vector], float]
 
-#: Weights from which passes over them are worth several threads.
-_MANY_WEIGHTS = 100_000
+#: Weights that passes over them take at a time, few enough to stay in the cache.
+_WEIGHTS_AT_ONCE = 1 << 15
 
 
 class Summary(NamedTuple):
@@ -178,26 +177,23 @@ class Vectors:
 
     def weight_terms(self, empirical: Vector, base: float, prior: Prior) -> AddTerms:
         """- w.f_hat - base + sum_k w_k^2 / 2 sigma_k^2, for observed features f_hat and the fixed scores ``base``."""
-        n_blocks = N_BLOCKS if empirical.size >= _MANY_WEIGHTS else 1
-        blocks = np.linspace(0, empirical.size, n_blocks + 1).astype(np.int64)
-        precision = prior.precision
-        common = precision if isinstance(precision, float) else None
+        blocks = np.append(np.arange(0, empirical.size, _WEIGHTS_AT_ONCE), empirical.size)
+        precision = np.broadcast_to(prior.precision, empirical.shape)
 
         def add(value: float, gradient: Floats, weights: Floats) -> float:
-            products = np.zeros((n_blocks, 2))
+            products = np.zeros((blocks.size - 1, 2))
 
             def block(b: int, first: int, last: int) -> None:
-                add_prior(gradient, weights, empirical, common or 0.0, first, last, products[b])
-                if not isinstance(precision, float):
-                    pull = precision[first:last] * weights[first:last]
-                    gradient[first:last] += pull
-                    products[b, 1] = pull @ weights[first:last]
+                own, observed, slope = weights[first:last], empirical[first:last], gradient[first:last]
+                pull = precision[first:last] * own
+                slope += pull
+                slope -= observed
+                products[b] = own @ observed, pull @ own
 
             self._workers.run(block, blocks)
-            linear, square = products.sum(axis=0)
+            linear, square = products.sum(axis=0).tolist()
             # In this order: with huge scores the first three cancel, and what is left must not drown in their rounding.
-            value = value - float(linear) - base
-            return value + 0.5 * (1.0 if common is None else common) * float(square)
+            return float(value - linear - base + 0.5 * square)
 
         return add
 

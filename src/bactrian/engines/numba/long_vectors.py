@@ -78,16 +78,3 @@ def store_pair(s: Floats, y: Floats, rows: NDArray[Any], s_row: int, y_row: int,
         rows[s_row, i] = s[i]
         rows[y_row, i] = y[i]
     out[0], out[1], out[2] = ss, sy, yy
-
-
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST_MATH)
-def add_prior(
-    gradient: Floats, weights: Floats, observed: Floats, precision: float, first: int, last: int, out: Floats
-) -> None:
-    """gradient += precision * weights - observed; out = (weights @ observed, weights @ weights), on first:last."""
-    linear, square = 0.0, 0.0
-    for i in range(first, last):
-        linear += weights[i] * observed[i]
-        square += weights[i] * weights[i]
-        gradient[i] += precision * weights[i] - observed[i]
-    out[0], out[1] = linear, square
