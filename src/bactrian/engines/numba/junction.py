@@ -26,6 +26,9 @@ from bactrian.arrays import Floats, Ints
 from bactrian.compiling import njit
 from bactrian.engines.numba.arithmetic import FAST_MATH, WIDEST, exp, log, logsumexp
 
+#: The last of the modes of :func:`combine_tables`.
+_ADD_UP = 3
+
 
 class TreePlan(NamedTuple):
     """One junction tree: ``Q`` cliques, ``E`` edges in collect order, ``P`` pools, ``F`` factors."""
@@ -60,7 +63,7 @@ def _next(dims: Ints, strides: Ints, first: int, last: int, counter: Ints, base:
 def combine_tables(
     table: Floats, start: int, stop: int, plan: TreePlan, view: int, small: Floats, base: int, mode: int
 ) -> None:
-    """table = small (mode 0), table *= small (mode 1) or table += small (mode 2), through a view."""
+    """table = small, table *= small, table += small or small += table (modes 0 to 3), through a view."""
     first, last = plan.views[view], plan.views[view + 1]
     rows, columns = plan.dims[last - 2], plan.dims[last - 1]
     row_stride, stride = plan.strides[last - 2], plan.strides[last - 1]
@@ -69,7 +72,19 @@ def combine_tables(
     while p < stop:
         for i in range(rows):
             q = base + i * row_stride
-            if stride == 0:
+            if mode == _ADD_UP:
+                if stride == 0:
+                    total = 0.0
+                    for j in range(columns):
+                        total += table[p + j]
+                    small[q] += total
+                elif stride == 1:
+                    for j in range(columns):
+                        small[q + j] += table[p + j]
+                else:
+                    for j in range(columns):
+                        small[q + j * stride] += table[p + j]
+            elif stride == 0:
                 value = small[q]
                 if mode == 0:
                     for j in range(columns):
@@ -92,32 +107,6 @@ def combine_tables(
             else:
                 for j in range(columns):
                     table[p + j] += small[q + j * stride]
-            p += columns
-        base = _next(plan.dims, plan.strides, first, last, counter, base)
-
-
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST_MATH)
-def add_up(table: Floats, start: int, stop: int, plan: TreePlan, view: int, small: Floats, base: int) -> None:
-    """small += table, through a view."""
-    first, last = plan.views[view], plan.views[view + 1]
-    rows, columns = plan.dims[last - 2], plan.dims[last - 1]
-    row_stride, stride = plan.strides[last - 2], plan.strides[last - 1]
-    counter = np.zeros(max(1, last - first), dtype=np.int64)
-    p = start
-    while p < stop:
-        for i in range(rows):
-            q = base + i * row_stride
-            if stride == 0:
-                total = 0.0
-                for j in range(columns):
-                    total += table[p + j]
-                small[q] += total
-            elif stride == 1:
-                for j in range(columns):
-                    small[q + j] += table[p + j]
-            else:
-                for j in range(columns):
-                    small[q + j * stride] += table[p + j]
             p += columns
         base = _next(plan.dims, plan.strides, first, last, counter, base)
 
@@ -232,7 +221,7 @@ def _collect(
                 return np.nan
             for k in range(start, stop):
                 sepsets[k] = 0.0
-            add_up(tables, first, last, plan, n_pools + e, sepsets, start)
+            combine_tables(tables, first, last, plan, n_pools + e, sepsets, start, _ADD_UP)
             top, low = _scale(sepsets, start, stop)
         if top == -np.inf:
             return -np.inf
@@ -274,7 +263,7 @@ def _distribute(plan: TreePlan, tables: Floats, sepsets: Floats, depth: Floats, 
         else:
             for k in range(size):
                 message[k] = 0.0
-            add_up(tables, first, last, plan, n_pools + n_edges + e, message, 0)
+            combine_tables(tables, first, last, plan, n_pools + n_edges + e, message, 0, _ADD_UP)
             for k in range(size):
                 message[k] = message[k] / sepsets[start + k] if sepsets[start + k] > 0.0 else 0.0
             depth[child] += _scale(message, 0, size)[1]
@@ -301,14 +290,16 @@ def _read_off(plan: TreePlan, tables: Floats, pooled: Floats, beliefs: Floats, l
             start, stop = plan.pool_offset[pool], plan.pool_offset[pool + 1]
             for k in range(start, stop):
                 pooled[k] = 0.0
-            add_up(tables, first, last, plan, pool, pooled, start)
+            combine_tables(tables, first, last, plan, pool, pooled, start, _ADD_UP)
             total = 0.0
             for k in range(start, stop):
                 total += pooled[k]
             for k in range(start, stop):
                 pooled[k] /= total
             for factor in range(plan.pool_factors[pool], plan.pool_factors[pool + 1]):
-                add_up(pooled, start, stop, plan, first_factor + factor, beliefs, plan.factor_source[factor])
+                combine_tables(
+                    pooled, start, stop, plan, first_factor + factor, beliefs, plan.factor_source[factor], _ADD_UP
+                )
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
