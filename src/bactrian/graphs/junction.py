@@ -24,7 +24,7 @@ from bactrian.arrays import Floats, Ints
 from bactrian.engines.numba.layout import Layout
 from bactrian.graphs.elimination import JunctionTree, junction_tree
 from bactrian.graphs.graph import ClusterGraph, Scope
-from bactrian.graphs.packed import FactorReader, PackedData, TableReader
+from bactrian.graphs.packed import PackedData, TableReader, instance_of
 from bactrian.graphs.packing import TablePlan, build_layout, pack_layout
 from bactrian.graphs.scores import SpreadScores
 from bactrian.graphs.structure import structure_of
@@ -123,15 +123,23 @@ class JunctionData:
         return _MarginalReader(self, cliques)
 
 
-class _MarginalReader(FactorReader):
+class _MarginalReader(TableReader):
     def __init__(self, junction: JunctionData, cliques: TableReader) -> None:
-        super().__init__(junction.original.layout)
-        self._trees, self._cliques = junction.trees, cliques
-        self._first_clique = junction.packed.layout.instance_clusters
+        self._junction, self._cliques = junction, cliques
 
-    def factor(self, instance: int, factor: int) -> Floats:
-        tree = self._trees[instance]
-        clique = int(self._first_clique[instance]) + tree.tree.assignment[factor]
+    def cluster(self, index: int) -> Floats:
+        first = self._junction.original.layout.instance_clusters
+        m = instance_of(first, index)
+        return self._factor(m, index - int(first[m]))
+
+    def hub(self, index: int) -> Floats:
+        first = self._junction.original.layout.instance_hubs
+        m = instance_of(first, index)
+        return self._factor(m, self._junction.trees[m].n_tables + index - int(first[m]))
+
+    def _factor(self, instance: int, factor: int) -> Floats:
+        tree = self._junction.trees[instance]
+        clique = int(self._junction.packed.layout.instance_clusters[instance]) + tree.tree.assignment[factor]
         return tree.marginal(factor, self._cliques.cluster(clique))
 
 

@@ -222,30 +222,6 @@ class HubTables(TableReader):
         return self._hub_beliefs[self._layout.hub_offset[index] : self._layout.hub_offset[index + 1]].copy()
 
 
-class FactorReader(TableReader):
-    """Belief tables by instance; the factors of one are its table clusters, then its hubs."""
-
-    def __init__(self, layout: Layout) -> None:
-        self._layout = layout
-
-    def factor(self, instance: int, factor: int) -> Floats:
-        """Belief table of a factor of an instance."""
-        raise NotImplementedError
-
-    def cluster(self, index: int) -> Floats:
-        """See :class:`TableReader`."""
-        clusters = self._layout.instance_clusters
-        m = instance_of(clusters, index)
-        return self.factor(m, index - int(clusters[m]))
-
-    def hub(self, index: int) -> Floats:
-        """See :class:`TableReader`."""
-        layout = self._layout
-        m = instance_of(layout.instance_hubs, index)
-        n_tables = int(layout.instance_clusters[m + 1] - layout.instance_clusters[m])
-        return self.factor(m, n_tables + index - int(layout.instance_hubs[m]))
-
-
 def instance_of(bounds: Ints, index: int) -> int:
     """The instance that cluster or hub ``index`` belongs to, from the bounds of all instances."""
     return int(np.searchsorted(bounds, index, side="right")) - 1

@@ -32,7 +32,7 @@ from bactrian.arrays import Bools, Floats, Ints
 from bactrian.camel.entropy import Carving, carve
 from bactrian.camel.messages import Messages
 from bactrian.engines.numba.schedules import CONVERGED, RUNNING, SweepProgress
-from bactrian.graphs.packed import FactorReader, PackedData
+from bactrian.graphs.packed import PackedData, TableReader, instance_of
 from bactrian.graphs.packing import require_bethe
 from bactrian.graphs.triplets import find_triplets, tighten
 from bactrian.inference.problem import Problem, check_contradictions, contradiction, new_progress, report
@@ -237,14 +237,16 @@ def tightened(problem: Problem, method: Callable[[Problem], list[InferenceResult
     return after
 
 
-class _ResultTables(FactorReader):
+class _ResultTables(TableReader):
     """Beliefs of results on Bethe graphs by the numbers of packed clusters and hubs."""
 
     def __init__(self, data: PackedData, results: Sequence[InferenceResult]) -> None:
-        super().__init__(data.layout)
-        self._index, self._results = data.cluster_index, results
+        self._data, self._results = data, results
 
-    def factor(self, instance: int, factor: int) -> Floats:
-        first, last = self._layout.instance_clusters[instance : instance + 2].tolist()
-        result, hub = self._results[instance], factor - (last - first)
-        return result.variables[hub] if hub >= 0 else result.clusters[int(self._index[first + factor])].ravel()
+    def cluster(self, index: int) -> Floats:
+        m = instance_of(self._data.layout.instance_clusters, index)
+        return self._results[m].clusters[int(self._data.cluster_index[index])].ravel()
+
+    def hub(self, index: int) -> Floats:
+        m = instance_of(self._data.layout.instance_hubs, index)
+        return self._results[m].variables[index - int(self._data.layout.instance_hubs[m])]

@@ -14,13 +14,14 @@ import numpy as np
 
 from bactrian.arrays import Floats
 from bactrian.camel.entropy import carve
+from bactrian.camel.messages import Messages
 from bactrian.engines.numba.junction import TreePlan, calibrate
 from bactrian.engines.numba.layout import Layout
 from bactrian.engines.numba.schedules import CONVERGED
 from bactrian.graphs.elimination import JunctionTree
 from bactrian.graphs.graph import strides
 from bactrian.graphs.junction import FactorTree, TreePlanner
-from bactrian.graphs.packed import FactorReader, TableReader, instance_of
+from bactrian.graphs.packed import TableReader, instance_of
 from bactrian.graphs.ragged import pointer
 from bactrian.inference.problem import Evidence, Problem, check_contradictions, contradiction, new_progress
 from bactrian.inference.propagation import BeliefReader, sequential
@@ -56,7 +57,7 @@ def exact(problem: Problem) -> list[InferenceResult]:
     problem.workers.run(task, np.arange(len(others) + 1) if together else np.array([0, len(others)]))
     for impossible in np.flatnonzero(values == -np.inf):
         raise contradiction(int(impossible), problem.many, problem.evidence)
-    reader = _ExactReader(layout, BeliefReader(messages) if swept.any() else None, eliminations, beliefs)
+    reader = _ExactReader(messages, eliminations, beliefs)
     ended: dict[str, Any] = {"converged": True, "iterations": 2, "method": "exact", "status": "converged"}
     updates = [
         int(progress.updates[m]) if swept[m] else 2 * len(eliminations[m].tree.edges) for m in range(layout.n_instances)
@@ -110,39 +111,28 @@ def _eliminations(problem: Problem, instances: list[int]) -> dict[int, _Eliminat
     return found
 
 
-class _ExactReader(FactorReader):
+class _ExactReader(BeliefReader):
     """Marginals of clusters and hubs: of trees from their messages, of other instances from their junction trees."""
 
-    def __init__(
-        self,
-        layout: Layout,
-        trees: TableReader | None,
-        eliminations: dict[int, _Elimination],
-        beliefs: dict[int, Floats],
-    ) -> None:
-        super().__init__(layout)
-        self._trees, self._eliminations, self._beliefs = trees, eliminations, beliefs
+    def __init__(self, messages: Messages, eliminations: dict[int, _Elimination], beliefs: dict[int, Floats]) -> None:
+        super().__init__(messages)
+        self._eliminations, self._beliefs, layout = eliminations, beliefs, self._layout
+        for m, found in beliefs.items():
+            states = slice(*layout.hub_offset[layout.instance_hubs[m : m + 2]])
+            self._hub_beliefs[states] = found[found.size - (states.stop - states.start) :]
 
-    def factor(self, instance: int, factor: int) -> Floats:
-        """See :class:`FactorReader`."""
-        if instance in self._eliminations:
-            start = self._eliminations[instance].start
-            return self._beliefs[instance][start[factor] : start[factor + 1]].copy()
-        assert self._trees is not None
-        first, last = self._layout.instance_clusters[instance : instance + 2].tolist()
-        if factor < last - first:
-            return self._trees.cluster(first + factor)
-        return self._trees.hub(int(self._layout.instance_hubs[instance]) + factor - (last - first))
-
-    def hubs(self, first: int, last: int) -> Floats:
-        """See :class:`TableReader`; the hubs are of one instance."""
-        swept = instance_of(self._layout.instance_hubs, first) not in self._eliminations
-        return self._trees.hubs(first, last) if self._trees is not None and swept else super().hubs(first, last)
+    def cluster(self, index: int) -> Floats:
+        """See :class:`TableReader`."""
+        m = instance_of(self._layout.instance_clusters, index)
+        if m not in self._eliminations:
+            return super().cluster(index)
+        factor = index - int(self._layout.instance_clusters[m])
+        return self._beliefs[m][slice(*self._eliminations[m].start[factor : factor + 2])].copy()
 
     def pairs(self, first: int, last: int) -> Floats:
         """See :class:`TableReader`; the pairs are of one instance."""
         swept = instance_of(self._layout.instance_clusters, first) not in self._eliminations
-        return self._trees.pairs(first, last) if self._trees is not None and swept else super().pairs(first, last)
+        return super().pairs(first, last) if swept else TableReader.pairs(self, first, last)
 
 
 def tree_plan(factors: FactorTree) -> tuple[TreePlan, list[int]]:
