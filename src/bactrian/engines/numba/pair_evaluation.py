@@ -79,11 +79,11 @@ def evaluate_pairs(
         return
     linear, done = new_linear(part, first, last, False), part.beliefs.done
     held = np.empty(linear.product.size if halvings > 0 else 0)
-    outer = np.zeros(counts.size)
+    tally = new_tally(part, counts)
     for instance in range(first, last):
         if selected[instance]:
-            done[instance] = _sweep_instance(part, limits, linear, instance, halvings, held, outer, states)
-    add_counts(part, outer, counts)
+            done[instance] = _sweep_instance(part, limits, linear, instance, halvings, held, tally.outer, states)
+    add_tally(part, tally, counts)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -100,14 +100,6 @@ def evaluate_given(
             if beliefs.done[instance]:
                 beliefs.sweeps[instance], beliefs.residual[instance] = 0, 0.0
     add_tally(part, tally, counts)
-
-
-@inner()
-def add_counts(part: Passing, outer: Floats, counts: Floats) -> None:
-    """Add the sum of u u' that goes with each shared table to its expected entries."""
-    entries = part.tables.exp_entries
-    for i in range(counts.size):
-        counts[i] += outer[i] * entries[i]
 
 
 @inner(allocates=True)
@@ -213,7 +205,7 @@ def finish_pairs(
     hub_count, weight = beliefs.hub_count, part.weights[instance]
     origin, violation = part.plan.origin[instance], 0.0
     hub_base, base = place(hub_offset, origin, states), place(link_offset, hub_links[origin], states)
-    count_pairs(part, linear, instance, outer, states)
+    count_pairs(part, linear, instance, False, outer, states)
     for cluster in range(layout.instance_clusters[instance], layout.instance_clusters[instance + 1]):
         table, ends = layout.cluster_table[cluster], layout.cluster_links[cluster]
         row, column, start = layout.cluster_link[ends], layout.cluster_link[ends + 1], layout.table_offset[table]
@@ -238,12 +230,14 @@ def finish_pairs(
 
 
 @inner(forceinline=True)
-def count_pairs(part: Passing, linear: Linear, instance: int, outer: Floats, states: States) -> None:
-    """Counts of an instance's pairs, whose Z is 1: of shared tables as sums of u u'."""
-    layout, message, weight = part.layout, linear.message, part.weights[instance]
+def count_pairs(part: Passing, linear: Linear, instance: int, given: bool, outer: Floats, states: States) -> None:
+    """Counts of an instance's pairs, of shared tables as sums of u u'; Z is 1, or ``given`` in ``linear.spare``."""
+    layout, message = part.layout, linear.message
     link_offset, counts = layout.link_offset, part.beliefs.counts
     base = place(link_offset, layout.hub_links[part.plan.origin[instance]], states)
-    for cluster in range(layout.instance_clusters[instance], layout.instance_clusters[instance + 1]):
+    begin, end = layout.instance_clusters[instance], layout.instance_clusters[instance + 1]
+    for cluster in range(begin, end):
+        weight = part.weights[instance] / (linear.spare[cluster - begin] if given else 1.0)
         table, ends = layout.cluster_table[cluster], layout.cluster_links[cluster]
         row, column, start = layout.cluster_link[ends], layout.cluster_link[ends + 1], layout.table_offset[table]
         at, of = place(link_offset, row, states) - base, place(link_offset, column, states) - base
@@ -382,12 +376,10 @@ def _evaluate_clusters(part: Passing, linear: Linear, instance: int, outer: Floa
     layout, link_offset = part.layout, part.layout.link_offset
     cluster_table, cluster_link, cluster_links = layout.cluster_table, layout.cluster_link, layout.cluster_links
     table_offset, cluster_number, shift = layout.table_offset, part.numbers.cluster, part.tables.shift
-    message, scale, counts = linear.message, linear.scale, part.beliefs.counts
-    weight, n_shared = part.weights[instance], layout.table_shared
+    scale, totals = linear.scale, linear.spare
     begin, end = layout.instance_clusters[instance], layout.instance_clusters[instance + 1]
     first = layout.hub_links[part.plan.origin[instance]]
     base = place(link_offset, first, states)
-    totals = linear.spare
     value = 0.0
     for cluster in range(begin, end):
         table, ends = cluster_table[cluster], cluster_links[cluster]
@@ -400,15 +392,7 @@ def _evaluate_clusters(part: Passing, linear: Linear, instance: int, outer: Floa
         totals[cluster - begin] = total
         scales = scale[row - first] + scale[column - first] + shift[table]
         value += cluster_number[cluster] * (math.log(total) + scales)
-    for cluster in range(begin, end):
-        table, ends = cluster_table[cluster], cluster_links[cluster]
-        row, column, start = cluster_link[ends], cluster_link[ends + 1], table_offset[table]
-        at, of = place(link_offset, row, states) - base, place(link_offset, column, states) - base
-        m, n = size_of(link_offset, row, states), size_of(link_offset, column, states)
-        if table < n_shared:
-            add_outer(outer, start, message, at, message, of, weight / totals[cluster - begin], m, n)
-        else:
-            _count_pair(counts, linear, start, at, of, weight / totals[cluster - begin], m, n)
+    count_pairs(part, linear, instance, True, outer, states)
     return value
 
 
@@ -493,11 +477,11 @@ def evaluate_trees(
 ) -> None:
     """What :func:`evaluate_pairs` does, for ``selected`` trees and whatever the multipliers are."""
     linear, done = new_linear(part, first, last, True), part.beliefs.done
-    outer = np.zeros(counts.size)
+    tally = new_tally(part, counts)
     for instance in range(first, last):
         if selected[instance]:
-            done[instance] = _evaluate_tree(part, limits, linear, instance, outer, states)
-    add_counts(part, outer, counts)
+            done[instance] = _evaluate_tree(part, limits, linear, instance, tally.outer, states)
+    add_tally(part, tally, counts)
 
 
 @inner(fastmath=CAREFUL)
@@ -515,7 +499,7 @@ def _evaluate_tree(part: Passing, limits: Limits, linear: Linear, instance: int,
     if np.isnan(end_sweep(linear)) or not store_logs(part, linear, instance, limits.logs, states):
         return False
     count_hubs(part, linear, instance, states)
-    count_pairs(part, linear, instance, outer, states)
+    count_pairs(part, linear, instance, False, outer, states)
     for i in range(end - begin):
         totals[i] = log(totals[i])
     beliefs.value[instance] = value + totals[: end - begin].sum()
