@@ -105,18 +105,14 @@ def learners_of(report: content.Report) -> dict[str, int]:
     return {name: number for number, name in enumerate(names)}
 
 
-#: What a section's template gets beside the section, and style rules for its switches, made of numbers alone.
-Prepared = tuple[dict[str, Any], list[str]]
-
-
 @singledispatch
-def _prepared(section: content.Section, key: str, numbers: Numbering) -> Prepared:
-    """A section made ready; ``key`` is its number on the page, from which its ids are made."""
-    return {}, []
+def _prepared(section: content.Section, numbers: Numbering) -> dict[str, Any]:
+    """What a section's template gets beside the section."""
+    return {}
 
 
 @_prepared.register
-def _(section: content.LearnersSection, key: str, numbers: Numbering) -> Prepared:
+def _(section: content.LearnersSection, numbers: Numbering) -> dict[str, Any]:
     def cell(entry: Entry, metric: Metric) -> tuple[str, bool]:
         """A formatted value, and whether no other entry shows a better one."""
         value = entry.metrics.get(metric.key, float("nan"))
@@ -126,52 +122,44 @@ def _(section: content.LearnersSection, key: str, numbers: Numbering) -> Prepare
         return shown, len(section.entries) > 1 and shown == format(section.best(metric), metric.format)
 
     cells = [[cell(entry, metric) for metric in section.metrics] for entry in section.entries]
-    return {"cells": cells, "trained": any(entry.training is not None for entry in section.entries)}, []
+    return {"cells": cells, "trained": any(entry.training is not None for entry in section.entries)}
 
 
 @_prepared.register
-def _(section: content.TableSection, key: str, numbers: Numbering) -> Prepared:
+def _(section: content.TableSection, numbers: Numbering) -> dict[str, Any]:
     def show(value: str | float) -> tuple[str, bool]:
         if isinstance(value, str):
             return value, _IS_NUMBER.fullmatch(value) is not None
         return (format(value, ".4g") if np.isfinite(value) else "–"), True
 
-    return {"rows": [[show(value) for value in row] for row in section.rows]}, []
-
-
-def _switch(key: str, switch: str, switched: str, n: int, display: str) -> list[str]:
-    """Style rules that show what the chosen one of ``n`` buttons stands for."""
-    chosen, part = f"body:has(#{switch}-{key}-", f"#{switched}-{key}-"
-    return [f"{chosen}{k}:checked) {part}{k} {{ display: {display}; }}" for k in range(1, n + 1)]
+    return {"rows": [[show(value) for value in row] for row in section.rows]}
 
 
 @_prepared.register
-def _(section: content.ByLearnerSection, key: str, numbers: Numbering) -> Prepared:
+def _(section: content.ByLearnerSection, numbers: Numbering) -> dict[str, Any]:
     kind, shown = section.template, section.shown
     if kind == "types":
-        return {}, []
+        return {}
     if kind == "curves":
-        charts = convergence_charts(shown, numbers)
-        return {"charts": charts}, _switch(key, "axis", "charts", len(charts), "grid")
+        return {"charts": convergence_charts(shown, numbers)}
     if kind == "calibration":
-        return {"chart": reliability_diagram(shown, numbers)}, []
+        return {"chart": reliability_diagram(shown, numbers)}
     if kind == "edge_tables":
-        return {"matrices": _table_maps(shown)}, []
+        return {"matrices": _table_maps(shown)}
     if kind == "confusions":
-        return {"matrices": {name: _confusion_map(c) for name, c in shown.items()}}, []
+        return {"matrices": {name: _confusion_map(c) for name, c in shown.items()}}
     values = [abs(weight.value) for weights in shown.values() for weight in weights]
-    return {"limit": max((value for value in values if np.isfinite(value)), default=0.0) or 1.0}, []
+    return {"limit": max((value for value in values if np.isfinite(value)), default=0.0) or 1.0}
 
 
 @_prepared.register
-def _(section: content.GallerySection, key: str, numbers: Numbering) -> Prepared:
+def _(section: content.GallerySection, numbers: Numbering) -> dict[str, Any]:
     pictures = [p for sheet in section.gallery.sheets for row in sheet.rows for p in row]
-    rules = _switch(key, "sheet", "pictures", len(section.gallery.sheets), "block")
-    return {"large": max((p.size[0] for p in pictures), default=0) > 64}, rules
+    return {"large": max((p.size[0] for p in pictures), default=0) > 64}
 
 
 @_prepared.register
-def _(section: content.TextSection, key: str, numbers: Numbering) -> Prepared:
+def _(section: content.TextSection, numbers: Numbering) -> dict[str, Any]:
     learners = _taggers(section)
     colours = _entities(section.texts)
     examples = []
@@ -187,13 +175,6 @@ def _(section: content.TextSection, key: str, numbers: Numbering) -> Prepared:
         n_lines = places[-1].line + 1 if places else 1
         examples.append({"text": text, "views": views, "arcs": arcs, "columns": columns, "n_lines": n_lines})
     with_errors = [sum(bool(n_wrong(t, name)) for t in section.texts if name in t.predictions) for name in learners]
-    rules = []
-    for view in range(len(learners) + 1):
-        chosen = f"body:has(#text-{key}-{view}:checked)"
-        rules.append(f"{chosen} .text-{key}-{view} {{ display: block; }}")
-        rules.append(f"{chosen}:has(#errors-{key}:checked) .right-{key}-{view} {{ display: none; }}")
-        rules.append(f"{chosen}:has(#errors-{key}:checked) .none-{key}-{view} {{ display: block; }}")
-    rules.append(f"body:has(#arcs-{key}:not(:checked)) #section-{key} .arcs {{ display: none; }}")
     return {
         "learners": learners,
         "opened": learners.index(section.best) + 1 if section.best in learners else len(learners),
@@ -201,7 +182,7 @@ def _(section: content.TextSection, key: str, numbers: Numbering) -> Prepared:
         "examples": examples,
         "with_errors": with_errors,
         "has_skips": any(text.skips for text in section.texts),
-    }, rules
+    }
 
 
 def _taggers(section: content.TextSection) -> list[str]:
@@ -236,10 +217,7 @@ def render_report(report: Report | Comparison) -> str:
     if not isinstance(report, Report):
         raise TypeError(f"report must be a Report or a Comparison, found {type(report).__name__}")
     numbers = learners_of(report)
-    views = [
-        (str(number), section, *_prepared(section, str(number), numbers))
-        for number, section in enumerate(report.sections, start=1)
-    ]
+    views = [(number, section, _prepared(section, numbers)) for number, section in enumerate(report.sections, start=1)]
     page = _environment().get_template("page.html")
     return page.render(report=report, version=__version__, numbers=numbers, views=views)
 
