@@ -30,7 +30,6 @@ from bactrian.cli.common import (
 )
 
 if TYPE_CHECKING:
-    from bactrian.experiments.bench.learners import BenchSettings, FollowBench
     from bactrian.experiments.bench.outputs import BenchResult
     from bactrian.experiments.digits.task import DemoStep
     from bactrian.runs.comparison import Comparison, Entry
@@ -167,15 +166,8 @@ BENCH_EXAMPLES = (
     "Examples:  bactrian bench learners --quick  ·  bactrian bench learners --sizes 3x3,K6 --strengths 0.5,2"
 )
 
-#: Short headings; columns from which standard deviations fit as well.
-_HEADS = {
-    "log_likelihood": "held-out",
-    "loss": "loss",
-    "error_to_truth": "to truth",
-    "error_to_weights": "to own w",
-    "weight_error": "weights",
-    "seconds": "seconds",
-}
+#: Short headings of METRICS, in their order; columns from which standard deviations fit as well.
+_HEADS = ("held-out", "loss", "to truth", "to own w", "weights", "seconds")
 _WIDE = 150
 
 
@@ -207,7 +199,7 @@ def learners(
         import matplotlib  # noqa: F401  (missing, it must be said before any work)
 
         from bactrian.experiments.bench.learners import BenchSettings
-        from bactrian.experiments.bench.outputs import write_bench
+        from bactrian.experiments.bench.outputs import run_bench, write_bench
 
         chosen = ("3x3", "K5") if quick else tuple(part.strip() for part in sizes.split(","))
         settings = BenchSettings(
@@ -220,7 +212,7 @@ def learners(
         )
     make_folder(output)
     with progress_bar("learners") as show:
-        result = _measure(settings, show, quick)
+        result = run_bench(settings, show, quick=quick)
     with bad_input(OSError):
         paths = write_bench(output, result)
     console = Console()
@@ -232,17 +224,6 @@ def learners(
 bench_app.command("learners", help=in_paragraphs(learners), epilog=BENCH_EXAMPLES)(learners)
 
 
-def _measure(settings: BenchSettings, follow: FollowBench | None, quick: bool) -> BenchResult:
-    from bactrian.experiments.bench.learners import run_learners
-    from bactrian.experiments.bench.outputs import BenchResult
-    from bactrian.experiments.bench.rank_argument import run_rank
-    from bactrian.experiments.bench.speed import run_speed
-
-    rows = run_learners(settings, follow)
-    rank = run_rank(1 if quick else settings.n_seeds, settings.n_samples, follow)
-    return BenchResult(settings, rows, rank, run_speed(settings, rows, 2 if quick else 3, follow))
-
-
 def _numbers(text: str) -> tuple[float, ...]:
     try:
         return tuple(float(part) for part in text.split(","))
@@ -251,26 +232,18 @@ def _numbers(text: str) -> tuple[float, ...]:
 
 
 def _print_bench(console: Console, result: BenchResult) -> None:
-    from bactrian.experiments.bench.learners import METRICS
-    from bactrian.experiments.bench.outputs import cell, speed_table
+    from bactrian.experiments.bench.outputs import family_rows, speed_table
     from bactrian.experiments.bench.rank_argument import rank_reading
-    from bactrian.experiments.bench.summary import summarise_learners
 
-    order = list(dict.fromkeys(row.learner for row in result.rows))
+    spread = console.width >= _WIDE
     for family in dict.fromkeys(row.family for row in result.rows):
-        summaries = summarise_learners([row for row in result.rows if row.family == family], "strength")
-        summaries.sort(key=lambda s: (s.group[0], order.index(s.learner)))
-        spread = console.width >= _WIDE
-        table = terminal_table(
-            f"{family.capitalize()} graphs: mean{' (standard deviation)' if spread else ''}", ["s", "learner"]
-        )
-        for metric in METRICS:
-            table.add_column(_HEADS[metric], justify="right", no_wrap=True)
+        title = f"{family.capitalize()} graphs: mean{' (standard deviation)' if spread else ''}"
+        table = terminal_table(title, ["s", "learner"])
+        for head in _HEADS:
+            table.add_column(head, justify="right", no_wrap=True)
         table.add_column("status", overflow="fold")
-        for s in summaries:
-            cells = (cell(s, metric, spread) for metric in METRICS)
-            ending = s.ending.replace(" converged", "") if s.n_runs else "refused"
-            table.add_row(f"{s.group[0]:g}", escape(s.learner), *cells, escape(ending))
+        for *cells, ending in family_rows([row for row in result.rows if row.family == family], spread):
+            table.add_row(*map(escape, cells), escape(ending.replace(" converged", "")))
         console.print(table)
     for reason in sorted({f"{row.learner}: {row.status}" for row in result.rows if row.refused}):
         say(reason, console)

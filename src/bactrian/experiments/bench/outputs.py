@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from bactrian.atomic_files import write_atomically
-from bactrian.experiments.bench.learners import METRICS, BenchRow, BenchSettings
+from bactrian.experiments.bench.learners import METRICS, BenchRow, BenchSettings, FollowBench, run_learners
 from bactrian.experiments.bench.plots import PLOTS, metric_plot, rank_plot
-from bactrian.experiments.bench.rank_argument import RankPoint, rank_reading
-from bactrian.experiments.bench.speed import SpeedRow, summarise_speed
+from bactrian.experiments.bench.rank_argument import RankPoint, rank_reading, run_rank
+from bactrian.experiments.bench.speed import SpeedRow, run_speed, summarise_speed
 from bactrian.experiments.bench.summary import LearnerSummary, summarise_learners
 
 
@@ -28,6 +28,13 @@ class BenchResult:
     rows: Sequence[BenchRow]
     rank: Sequence[RankPoint] = ()
     speed: Sequence[SpeedRow] = ()
+
+
+def run_bench(settings: BenchSettings, follow: FollowBench | None, *, quick: bool) -> BenchResult:
+    """Everything that ``bactrian bench learners`` measures."""
+    rows = run_learners(settings, follow)
+    rank = run_rank(1 if quick else settings.n_seeds, settings.n_samples, follow)
+    return BenchResult(settings, rows, rank, run_speed(settings, rows, 2 if quick else 3, follow))
 
 
 def write_bench(folder: Path, result: BenchResult) -> list[Path]:
@@ -63,7 +70,7 @@ def markdown(result: BenchResult) -> str:
     for family in dict.fromkeys(row.family for row in result.rows):
         rows = [row for row in result.rows if row.family == family]
         lines += [f"## {family.capitalize()} graphs: {', '.join(dict.fromkeys(row.size for row in rows))}", ""]
-        lines += _table(["strength", "learner", *METRICS.values(), "status"], _family_rows(rows))
+        lines += _table(["strength", "learner", *METRICS.values(), "status"], family_rows(rows))
     refusals = sorted({f"- `{row.learner}`: {row.status}" for row in result.rows if row.refused})
     if refusals:
         lines += ["Refused:", "", *refusals, ""]
@@ -99,12 +106,13 @@ def cell(summary: LearnerSummary, metric: str, spread: bool = True) -> str:
     return f"{mean:.3g}" + (f" ({deviation:.2g})" if spread and np.isfinite(deviation) else "")
 
 
-def _family_rows(rows: Sequence[BenchRow]) -> Iterator[list[str]]:
+def family_rows(rows: Sequence[BenchRow], spread: bool = True) -> Iterator[list[str]]:
+    """Cells of the table of a family of graphs: strength, learner, metrics and how the runs ended."""
     order = list(dict.fromkeys(row.learner for row in rows))
     summaries = summarise_learners(rows, "strength")
     for s in sorted(summaries, key=lambda s: (s.group[0], order.index(s.learner))):
         ending = s.ending if s.n_runs else "refused"
-        yield [f"{s.group[0]:g}", s.learner, *(cell(s, metric) for metric in METRICS), ending]
+        yield [f"{s.group[0]:g}", s.learner, *(cell(s, metric, spread) for metric in METRICS), ending]
 
 
 def _about(settings: BenchSettings) -> str:
