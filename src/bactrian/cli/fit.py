@@ -130,16 +130,9 @@ def rake_command(
         from bactrian.runs.margin_files import MODEL, REPORT, read_margins
 
         check_free(output)
-        given = read_margins(margins, base)
+        given = read_margins(margins, base) | ({} if total is None else {"total": total})
         field = MarkovRandomField(method=method, max_seconds=seconds, memory_budget=int(memory * 2**20))
-        field.fit_marginals(
-            given.margins,
-            given.cardinalities,
-            total=given.total if total is None else total,
-            base=given.base,
-            impossible=given.impossible,
-            entropy_weight=entropy_weight,
-        )
+        field.fit_marginals(**given, entropy_weight=entropy_weight)
         with atomic_folder(output) as draft:
             field.save(draft / MODEL)
             write_report(margins_report(field, f"Margins of {margins.name}"), draft / REPORT)

@@ -29,7 +29,7 @@ import io
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -46,26 +46,14 @@ COUNT, STDDEV = "count", "stddev"
 MODEL, REPORT = "field.safetensors", "report.html"
 
 
-@dataclass(frozen=True)
-class MarginFile:
-    """Arguments of ``fit_marginals``."""
-
-    margins: list[Marginal]
-    cardinalities: dict[str, Any] | None
-    total: float | None = None
-    base: Any = None
-    impossible: list[dict[str, Any]] = field(default_factory=list)
-
-
-def read_margins(path: Path, base: Path | None = None) -> MarginFile:
-    """Margins of a CSV or JSON file, and a seed table of another."""
+def read_margins(path: Path, base: Path | None = None) -> dict[str, Any]:
+    """Arguments of ``fit_marginals``: margins of a CSV or JSON file, and a seed table of another."""
     if path.suffix.lower() != ".json":
         return _from_csv(path, base)
-    found = _from_json(path)
-    return found if base is None else replace(found, base=_from_csv(None, base).base)
+    return _from_json(path) | ({} if base is None else {"base": _from_csv(None, base)["base"]})
 
 
-def _from_json(path: Path) -> MarginFile:
+def _from_json(path: Path) -> dict[str, Any]:
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except (UnicodeDecodeError, json.JSONDecodeError) as problem:
@@ -80,13 +68,13 @@ def _from_json(path: Path) -> MarginFile:
         with about(f"{path}: margins", i):
             margins.append(_marginal(entry))
     base = document.get("base")
-    return MarginFile(
-        margins=margins,
-        cardinalities=document.get("variables"),
-        total=document.get("total"),
-        base=None if base is None else _marginal(base),
-        impossible=document.get("impossible", []),
-    )
+    return {
+        "margins": margins,
+        "cardinalities": document.get("variables"),
+        "total": document.get("total"),
+        "base": None if base is None else _marginal(base),
+        "impossible": document.get("impossible", []),
+    }
 
 
 def _marginal(entry: Any) -> Marginal:
@@ -103,7 +91,7 @@ class _Cell:
     place: str
 
 
-def _from_csv(path: Path | None, base: Path | None) -> MarginFile:
+def _from_csv(path: Path | None, base: Path | None) -> dict[str, Any]:
     """Margins of a file, and a seed table of another, over common variables."""
     labels: dict[str, dict[str, int]] = {}
     groups: dict[Path, dict[tuple[str, ...], list[_Cell]]] = {}
@@ -119,7 +107,11 @@ def _from_csv(path: Path | None, base: Path | None) -> MarginFile:
         raise ValueError(f"{base}: a seed table has the same variables filled in on every line")
     found = {file: [_table(*group, labels) for group in of.items()] for file, of in groups.items()}
     states = {name: list(known) for name, known in labels.items()}
-    return MarginFile(found[path] if path else [], states, base=found[base][0] if base else None)
+    return {
+        "margins": found[path] if path else [],
+        "cardinalities": states,
+        "base": found[base][0] if base else None,
+    }
 
 
 def _table(names: tuple[str, ...], cells: Sequence[_Cell], labels: dict[str, dict[str, int]]) -> Marginal:
