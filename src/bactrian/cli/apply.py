@@ -120,13 +120,13 @@ def _text_lines(
         documents = read_documents(path, run.settings.input, kind)
         documents = _with_known_words(documents, path, run)
         tagged = run.label_documents(documents, probabilities=probabilities, known=known, together=together)
-        for document, labelled in tagged:
-            chances, number = labelled.probabilities, number + 1
+        for document, (labels, chances) in tagged:
+            number += 1
             document = document.replace(tags=None) if known else document
             if shown == "columns":
-                yield from prediction_lines(document, labelled.labels, probabilities=chances, start=number > 1)
+                yield from prediction_lines(document, labels, probabilities=chances, start=number > 1)
                 continue
-            found = find_entities(document, labelled.labels, probabilities=chances)
+            found = find_entities(document, labels, probabilities=chances)
             yield json_line(document, found) if shown == "json" else tagged_text(document, found)
 
 
@@ -160,10 +160,10 @@ def _graph_lines(run: FittedRun, files: list[Path], probabilities: bool, known: 
     from bactrian.runs.run_data import read_graphs
 
     for path in files:
-        for graph, labelled in run.label_graphs(read_graphs(path), probabilities=probabilities, known=known):
-            record = {"name": graph.name, "labels": labelled.labels}
-            if labelled.probabilities is not None:
-                record["probabilities"] = labelled.probabilities.round(6).tolist()
+        for graph, (labels, chances) in run.label_graphs(read_graphs(path), probabilities=probabilities, known=known):
+            record = {"name": graph.name, "labels": labels}
+            if chances is not None:
+                record["probabilities"] = chances.round(6).tolist()
             yield json.dumps(record)
 
 

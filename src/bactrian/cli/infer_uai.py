@@ -7,9 +7,8 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -129,27 +128,22 @@ def infer_command(
     budget = named("memory_budget", "--memory-budget")
     with bad_input(ValueError, MemoryError, prefix=about, options=budget), warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # the summary says where a method stopped short
-        outcome = _run(read, name, seen, wanted, given)
+        said, write, stopped_short = _run(read, name, seen, wanted, given)
     seconds = time.perf_counter() - began
     if output is not None:
         with bad_input(OSError), bad_input(ValueError, prefix=f"{output}: "):
-            outcome.write(output)
+            write(output)
     size = f"{read.cardinalities.size} variables, {len(read.tables)} tables, {len(seen)} observed"
-    lines = [("model", f"{model}: {read.kind}, {size}"), *outcome.lines, ("seconds", f"{seconds:.3g}")]
+    lines = [("model", f"{model}: {read.kind}, {size}"), *said, ("seconds", f"{seconds:.3g}")]
     if output is not None:
         lines.append(("written", str(output)))
     say_facts(lines)
-    if outcome.stopped_short:
+    if stopped_short:
         raise typer.Exit(1)
 
 
-@dataclass(frozen=True)
-class _Answer:
-    """What the command says and writes, whatever the task."""
-
-    lines: list[tuple[str, str]]
-    write: Callable[[Path], None]
-    stopped_short: bool
+#: What the command says, what writes the result, and whether it was stopped short, whatever the task.
+_Answer = tuple[Iterable[tuple[str, str]], Callable[[Path], None], bool]
 
 
 def _spare_compiling(model: Path) -> None:
@@ -212,11 +206,8 @@ def _run(read: UaiModel, method: str, evidence: dict[int, int], task: Task, opti
         if task is Task.MPE:
             found = decode(model, [], method, evidence, return_result=True, **options)
             impossible = found.score == -math.inf and method != "max-marginals"
-            return _Answer(
-                list(_decoding_lines(found)),
-                lambda path: uai.write_assignment(path, found.assignment),
-                not found.converged or impossible,
-            )
+            short = not found.converged or impossible
+            return _decoding_lines(found), lambda path: uai.write_assignment(path, found.assignment), short
         result = infer(model, [], method, evidence, callback=callback, **options)
     log_partition = result.log_partition
 
@@ -227,7 +218,7 @@ def _run(read: UaiModel, method: str, evidence: dict[int, int], task: Task, opti
             assert log_partition is not None  # gibbs was refused
             uai.write_log_partition(path, log_partition)
 
-    return _Answer(list(_inference_lines(result)), write, not result.converged)
+    return _inference_lines(result), write, not result.converged
 
 
 @contextmanager

@@ -23,12 +23,8 @@ from bactrian.text.features import EntityFeatures
 _TOGETHER = 20_000
 
 
-@dataclass(frozen=True, eq=False)
-class Labelled:
-    """Labels of one document or graph, and the probability of each, where asked for."""
-
-    labels: list[Any]
-    probabilities: Floats | None
+#: Labels of one document or graph, and the probability of each, where asked for.
+Labelled = tuple[list[Any], Floats | None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,7 +99,7 @@ class FittedRun:
             for graph, table in zip(batch, tables, strict=True):
                 chosen = table.argmax(axis=1) if table.size else np.zeros(0, dtype=np.int64)
                 chances = table[np.arange(chosen.size), chosen] if probabilities else None
-                yield graph, Labelled([self.classes[k] for k in chosen.tolist()], chances)
+                yield graph, ([self.classes[k] for k in chosen.tolist()], chances)
 
     def _tagged(self, documents: list[Document], probabilities: bool, known: bool) -> list[Labelled]:
         assert self.extractor is not None
@@ -116,12 +112,12 @@ class FittedRun:
             given["partial"] = [self._known_tags(document) for document in documents]
         predicted = model.predict(X, **given)
         if not probabilities:
-            return [Labelled(tags, None) for tags in predicted]
+            return [(tags, None) for tags in predicted]
         column = {label: k for k, label in enumerate(self.classes)}
-        labelled = []
+        labelled: list[Labelled] = []
         for tags, table in zip(predicted, model.predict_marginals(X, **given), strict=True):
             columns = np.array([column[tag] for tag in tags], dtype=np.int64)
-            labelled.append(Labelled(tags, table[np.arange(len(tags)), columns]))
+            labelled.append((tags, table[np.arange(len(tags)), columns]))
         return labelled
 
     def _known_tags(self, document: Document) -> list[Any]:
