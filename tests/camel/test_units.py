@@ -6,13 +6,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
+from scipy.ndimage import median_filter
 
 import bactrian as bt
 from bactrian.camel.prior import Prior
-from bactrian.camel.profiled import Units
 from bactrian.camel.schedule import SCHEDULE
+from bactrian.camel.units import Learned, curvature_units, feature_units
 from bactrian.engines.numba.threads import Workers
+from bactrian.graphs.inputs import BundledRows, Inputs
 from bactrian.graphs.packing import pack
+from bactrian.solvers.lbfgs import InUnits, Memory, minimise
 
 
 def chains(n: int, active: Any = None, seed: int = 0) -> bt.GraphData:
@@ -28,42 +32,135 @@ def chains(n: int, active: Any = None, seed: int = 0) -> bt.GraphData:
 def test_curvature_is_that_of_squared_features() -> None:
     data = chains(20)
     packed = pack(data)
-    units = Units(packed, Prior(4.0), np.zeros(packed.n_weights), Workers(1))
     nodes = np.repeat(np.square(data.scores.inputs.dense).sum(axis=0), 3) / 3
     curvature = np.concatenate([nodes, np.full(9, 20 * 4 / 9)]) + 0.25
-    np.testing.assert_allclose(units.weights(np.ones(packed.n_weights)), curvature**-SCHEDULE.unit_power)
+    units = curvature_units(packed, Prior(4.0), Workers(1))
+    np.testing.assert_allclose(units, curvature**-SCHEDULE.unit_power)
 
 
-def test_gradient_is_that_of_the_function_seen() -> None:
-    """By differences, with some weights that are not learned; the solver's norm is that of the weights' gradient."""
+@pytest.mark.parametrize("kind", ["dense", "sparse", "bundled"])
+def test_sizes_of_features_are_those_where_they_are_not_0(kind: str) -> None:
+    rng = np.random.default_rng(0)
+    entries = np.where(rng.random((30, 4)) < 0.5, 10.0 ** np.arange(-2, 2) * rng.normal(size=(30, 4)), 0.0)
+    entries[:, 2] = 0.0
+    given: Any = entries
+    if kind == "sparse":
+        given = sp.csr_array(entries)
+    if kind == "bundled":  # the first rows are of their own, the others in bundles
+        use = sp.csr_array((np.ones(3), ([0, 4, 4], [2, 0, 1])), shape=(10, 20))
+        given = BundledRows(sp.csr_array(entries[:10]), use, sp.csr_array(entries[10:]))
+    wanted = [np.sqrt(np.mean(np.square(column[column != 0.0]))) if column.any() else 1.0 for column in entries.T]
+    np.testing.assert_allclose(Inputs(given).sizes(), wanted)
+
+
+def test_units_are_those_of_features_and_strong_priors() -> None:
+    """Rounded to powers of two; where all are 1, nothing is counted in units at all."""
+    data = chains(20)
+    assert feature_units(pack(data), Prior(10.0)) is None
+    scaled = bt.GraphData(
+        data.scores.inputs.dense * ([1000.0] + [1.0] * 39), data.edges, n_labels=3, labels=data.labels,
+        node_counts=[5] * 20, tables="full",
+    )  # fmt: skip
+    strong = np.full(scaled.n_weights, 10.0)
+    strong[3] = 3.0 / 100.0 / 4.0**2  # of a third of 100 nodes
+    units = feature_units(pack(scaled), Prior(strong))
+    np.testing.assert_array_equal(units[:6], [2.0**-10] * 3 + [0.25, 1.0, 1.0])
+    assert (units[6:] == 1.0).all()
+
+
+def test_weights_that_are_learned_are_seen_and_no_others() -> None:
     rng = np.random.default_rng(1)
     data = chains(20, active=rng.random(129) < 0.5)
     packed, start = pack(data), np.zeros(129)
     start[:3] = 1.0
-    units = Units(packed, Prior(4.0), start, Workers(1))
-    target = rng.normal(size=129)
+    learned = Learned(packed, Prior(4.0), start, Workers(1))
+    chosen = data.scores.active | (start != 0.0)
+    x = learned.of(start)
+    np.testing.assert_array_equal(learned.weights(x), start)
+    assert x.size == chosen.sum() < 129
+    value, gradient = learned.seen(lambda weights: (float(weights.sum()), np.arange(129.0)))(2.0 * x)
+    assert value == 6.0
+    np.testing.assert_array_equal(gradient, np.flatnonzero(chosen))
 
-    def function(weights: Any) -> tuple[float, Any]:
-        return float(np.sin(weights * target).sum()), np.cos(weights * target) * target
 
-    x = units.of(start)
-    np.testing.assert_allclose(units.weights(x), start)
-    assert x.size == (data.scores.active | (start != 0.0)).sum() < 129
-    seen = units.seen(function)
-    x += 0.1 * rng.normal(size=x.size)
-    gradient = seen(x)[1]
-    for k in range(x.size):
-        step = 1e-6 * (np.arange(x.size) == k)
-        assert gradient[k] == pytest.approx((seen(x + step)[0] - seen(x - step)[0]) / 2e-6, abs=1e-7)
-    learned = data.scores.active | (start != 0.0)
-    assert units.measure(gradient) == pytest.approx(np.abs(function(units.weights(x))[1][learned]).max())
+def test_a_memory_in_units_is_that_of_a_solver_in_these_units() -> None:
+    """The same points as where the function is given in the units, an L1 term included."""
+    rng = np.random.default_rng(0)
+    unit, root = 10.0 ** rng.uniform(-2.0, 2.0, 12), rng.normal(size=(12, 12))
+    target = rng.normal(size=12)
+
+    def in_these_units(u: Any) -> tuple[float, Any]:
+        off = root @ (u - target)
+        return float(np.cosh(off).sum()), np.sinh(off) @ root
+
+    def function(x: Any) -> tuple[float, Any]:
+        value, gradient = in_these_units(x / unit)
+        return value, gradient / unit
+
+    for l1 in (0.0, 0.5):
+        points: list[list[Any]] = [[], []]
+        for seen, scale, memory, kept in (
+            (function, unit, InUnits(Memory(5, 12), unit), points[0]),
+            (in_these_units, np.ones(12), Memory(5, 12), points[1]),
+        ):
+            minimise(
+                seen, np.zeros(12), tolerance=0.0, max_iterations=15, l1=l1 / scale, memory=memory,
+                callback=lambda step, kept=kept, scale=scale: kept.append(step.x / scale),
+            )  # fmt: skip
+        assert len(points[0]) == 15
+        np.testing.assert_allclose(points[0], points[1], rtol=1e-6, atol=1e-9)
+
+
+def pictures(n: int, seed: int = 0) -> tuple[list[Any], list[Any]]:
+    """Grids of 5 x 5 with smooth regions of three labels, which three of six features tell apart."""
+    rng = np.random.default_rng(seed)
+    labels = [median_filter(rng.integers(0, 3, (5, 5)), 3) for _ in range(n)]
+    X = [np.eye(6)[label] + rng.normal(0.0, 1.0, (5, 5, 6)) for label in labels]
+    return X, labels
+
+
+@pytest.mark.parametrize("method", ["camel0", "convex", "cccp", "trw", "piecewise", "exact", "pseudolikelihood"])
+def test_evaluations_do_not_depend_on_the_units_of_features(method: str) -> None:
+    """Nor does the optimum, where variances of weights follow the units."""
+    X, labels = pictures(20)
+    options: Any = {"n_threads": 1, "gap_tolerance": None if method == "cccp" else 0.01}  # as estimators do
+    found = []
+    for scale in (1.0, 0.01, 1000.0, [1.0, 1000.0, 1.0, 0.01, 1.0, 100.0]):
+        scales = np.broadcast_to(scale, 6)
+        data = bt.GridCRF(fit_intercept=False).encode([x * scales for x in X], labels)
+        variance = np.full(data.n_weights, 10.0)
+        variance[:18] /= np.repeat(scales, 3) ** 2
+        found.append(bt.learn(data, method, prior_variance=variance, **options))
+        assert found[-1].converged
+        assert found[-1].objective == pytest.approx(found[0].objective, rel=1e-4)
+    counts = [solution.evaluations for solution in found]
+    assert max(counts) < 2.5 * min(counts), counts
+
+
+@pytest.mark.parametrize("method", ["convex", "camel0"])
+def test_nor_do_they_with_few_labels(method: str) -> None:
+    rng = np.random.default_rng(0)
+    classes = rng.integers(3, size=300)
+    words = (rng.random((300, 60)) < np.where(np.arange(60) % 3 == classes[:, None], 0.2, 0.05)).astype(float)
+    first = rng.integers(300, size=600)
+    second = np.array([rng.choice(np.flatnonzero(classes == c)) for c in classes[first]])
+    graph = np.column_stack([first, second])[first != second]
+    known = np.where(np.arange(300) < 60, classes, -1)
+    counts = []
+    for X in (words, words / np.maximum(words.sum(axis=1, keepdims=True), 1.0), 1000.0 * words, 0.01 * words):
+        model = bt.GraphCRF(method=method, neighbours="edges", fit_intercept=False, n_threads=1).fit(
+            [(X, graph)], [known]
+        )
+        assert model.solution_.converged
+        counts.append(model.solution_.evaluations)
+    assert max(counts) < 2.0 * min(counts), counts
 
 
 def test_exact_likelihood_takes_fewer_evaluations_to_the_same_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     data = chains(300, active=np.random.default_rng(2).random(129) < 0.8)
     options: Any = {"prior_variance": 100.0, "tolerance": 1e-7, "n_threads": 1}
     ours = bt.learn(data, "exact", **options)
-    monkeypatch.setattr("bactrian.learners.likelihood.Units", lambda *_: None)
+    monkeypatch.setattr("bactrian.learners.likelihood.Learned", lambda *_: None)
     plain = bt.learn(data, "exact", **options)
     assert ours.converged
     np.testing.assert_allclose(ours.weights, plain.weights, atol=1e-5)

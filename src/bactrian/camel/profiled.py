@@ -7,21 +7,18 @@ through the messages. Hazan and Urtasun (2010) are the nearest kin.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from bactrian.arrays import Floats
 from bactrian.camel.dual import Dual, Evaluation
-from bactrian.camel.parts import LongMemory, Vector
-from bactrian.camel.prior import Prior
+from bactrian.camel.parts import Vector
 from bactrian.camel.run import InnerResult, Run, Work
 from bactrian.camel.schedule import SCHEDULE
-from bactrian.engines.numba.threads import Workers
+from bactrian.camel.units import Learned, feature_units
 from bactrian.graphs.packed import PackedData
-from bactrian.graphs.scores import StructuredScores
-from bactrian.solvers.lbfgs import Memory, Minimum, Step, ValueAndGradient, largest_slope, minimise
+from bactrian.solvers.lbfgs import InUnits, Memory, Minimum, Step, largest_slope, minimise
 from bactrian.solvers.solution import Status
 
 
@@ -116,20 +113,32 @@ class Profiled:
 
     measure: Callable[[Vector], float] | None = None  #: of the gap; its largest component where there is none
 
-    def __init__(self, dual: Dual, run: Run, objective: Any = None, units: Units | None = None) -> None:
-        self.dual, self.run, self.units = dual, run, units
+    def __init__(self, dual: Dual, run: Run, objective: Any = None, learned: Learned | None = None) -> None:
+        self.dual, self.run, self.learned = dual, run, learned
         run.listen_to(dual)
         # At a saddle the value is no bound, so there inexact messages mislead the line search sooner.
         saddle = dual.has_saddle and objective is None
         self._finest = run.gradient_accuracy if saddle else run.accuracy
         loosest = max(self._finest, SCHEDULE.loosest_at_saddle) if saddle else SCHEDULE.loosest
         self.objective: ProfiledObjective = objective or ProfiledObjective(dual, accuracy=loosest)
-        self.memory = dual.vectors.memory(dual.data.n_weights) if units is None else units.memory
+        self.memory = self._memory() if learned is None else learned.memory
         self._evaluations_before = 0
         self._value_before = np.inf
         self._was_stopped = False  # the last solve, before it converged
-        if units is not None:
+        if learned is not None:
             dual.part.wants_logs = False  # before the end
+
+    def units(self) -> Floats | None:
+        """Those in which the solver counts weights, as the features have them; None where they are 1."""
+        given = self.run.data  # a dual may be of other tables, a device has its own data
+        return feature_units(given if isinstance(given, PackedData) else self.dual.data, self.run.settings.prior)
+
+    def _memory(self) -> Memory:
+        vectors, settings = self.dual.vectors, self.run.settings
+        memory = vectors.memory(self.dual.data.n_weights)
+        alone = settings.communicator.size == 1  # ranks see other features
+        units = self.units() if alone and not settings.prior.l1 else None
+        return memory if units is None else InUnits(memory, vectors.of(units))
 
     @property
     def work(self) -> Work:
@@ -143,8 +152,8 @@ class Profiled:
 
     def solve(self, weights: Vector, *, tolerance: float, relative: float = 0.0, max_iterations: int) -> InnerResult:
         """See :class:`InnerSolver`."""
-        run, objective, units = self.run, self.objective, self.units
-        function = objective.value_and_gradient if units is None else units.seen(objective.value_and_gradient)
+        run, objective, learned = self.run, self.objective, self.learned
+        function = objective.value_and_gradient if learned is None else learned.seen(objective.value_and_gradient)
         left = max_iterations
         total = 0
         while True:
@@ -152,17 +161,17 @@ class Profiled:
             self._evaluations_before, self._value_before = objective.evaluations, np.inf
             minimum = minimise(
                 function,
-                weights if units is None else units.of(weights),
+                weights if learned is None else learned.of(weights),
                 tolerance=tolerance,
                 relative=relative,
                 max_iterations=min(left, run.iterations_left),
                 l1=run.settings.prior.l1,
                 memory=self.memory,
-                measure=self.measure if units is None else units.measure,
+                measure=self.measure,
                 callback=self._after_step,
                 interrupt=run.is_late,
             )
-            minimum = minimum if units is None else units.unseen(minimum)
+            minimum = minimum if learned is None else learned.unseen(minimum)
             weights, tolerance, relative = minimum.x, minimum.tolerance, 0.0
             total += minimum.iterations
             left -= minimum.iterations
@@ -201,11 +210,11 @@ class Profiled:
         Weights that a limit stopped at are given no more sweeps than those before: nothing is claimed of them, and
         full accuracy can take longer than all iterations together. Where they were evaluated last, that has to do.
         """
-        objective, stopped = self.objective, self._was_stopped and self.units is None
+        objective, stopped = self.objective, self._was_stopped and self.learned is None
         if not (weights is objective.weights and (stopped or self.run.is_late())):
             if not stopped:
                 objective.accuracy = min(objective.accuracy, self._finest)
-            if self.units is not None:
+            if self.learned is not None:
                 self.dual.part.wants_logs = True
             objective.value_and_gradient(weights)
         assert objective.last is not None
@@ -227,7 +236,7 @@ class Profiled:
                 SCHEDULE.sharpest, min(objective.accuracy, 0.01 * self._finest), 0.1 * objective.accuracy
             )
         self._evaluations_before, self._value_before = objective.evaluations, step.value
-        weights = step.x if self.units is None else self.units.weights(step.x)
+        weights = step.x if self.learned is None else self.learned.weights(step.x)
         stop = run.after_step(weights, step.value, step.gradient_norm, objective.last.violation)
         return stop or objective.hopeless
 
@@ -240,57 +249,3 @@ class Profiled:
             status = Status.UNRELIABLE
         self._was_stopped = status is self.run.interrupted
         return InnerResult(minimum.x, minimum.value, gap, last.violation, iterations, status)
-
-
-class Units:
-    """Weights as the solver of an exact likelihood sees them: those that are learned, each in a unit of its own.
-
-    Features of a text occur once or in every token, and the curvature of the likelihood in their weights differs as
-    much. L-BFGS, which begins with the same curvature for all, takes a third of the iterations to within 0.1 % of the
-    optimum where weight k is counted in units of c_k^(-1/5), c_k being the sum of squares of the feature, times the
-    probability of its states if all are alike, and the prior's precision. (On CoNLL-2003; with c_k^(-1/2), Newton's
-    step for a diagonal Hessian, it takes more iterations than without: at the optimum frequent features have least
-    left to say.)
-
-    For data with features of nodes and edges.
-    """
-
-    def __init__(self, data: PackedData, prior: Prior, start: Floats, workers: Workers) -> None:
-        assert isinstance(data.scores, StructuredScores)
-        active = data.scores.active
-        self._chosen = np.arange(start.size) if active is None else np.flatnonzero(active | (start != 0.0))
-        curvature = data.scores.squared().moments(*data.uniform_counts(), workers) + prior.precision
-        curvature[curvature <= 0.0] = 1.0
-        self._unit = curvature[self._chosen] ** -SCHEDULE.unit_power
-        self._weights = np.zeros(start.size)
-        size = self._chosen.size
-        pairs = SCHEDULE.exact_memory if size < SCHEDULE.exact_many else SCHEDULE.long_memory
-        self.memory = Memory(pairs, size) if size < SCHEDULE.exact_long else LongMemory(pairs, size, workers)
-
-    def of(self, weights: Floats) -> Floats:
-        """What the solver sees of ``weights``."""
-        return weights[self._chosen] / self._unit
-
-    def weights(self, x: Floats) -> Floats:
-        """All weights at a point of the solver, in the same place each time."""
-        self._weights[self._chosen] = x * self._unit
-        return self._weights
-
-    def seen(self, function: ValueAndGradient) -> ValueAndGradient:
-        """Value and gradient for the solver, from those for all weights."""
-
-        def value_and_gradient(x: Floats) -> tuple[float, Floats]:
-            value, gradient = function(self.weights(x))
-            return value, gradient[self._chosen] * self._unit
-
-        return value_and_gradient
-
-    def measure(self, gradient: Floats) -> float:
-        """The largest component of the gradient in the weights themselves."""
-        return float(np.abs(gradient / self._unit).max(initial=0.0))
-
-    def unseen(self, minimum: Minimum) -> Minimum:
-        """The solver's result for all weights."""
-        gradient = np.zeros(self._weights.size)
-        gradient[self._chosen] = minimum.gradient / self._unit
-        return replace(minimum, x=self.weights(minimum.x).copy(), gradient=gradient)

@@ -32,6 +32,7 @@ from bactrian.camel.prior import Prior
 from bactrian.camel.profiled import Profiled, ProfiledObjective
 from bactrian.camel.run import Run, Settings
 from bactrian.camel.schedule import SCHEDULE
+from bactrian.camel.units import curvature_units
 from bactrian.engines.numba.threads import Workers
 from bactrian.graphs.conditioning import Conditioned, conditioned
 from bactrian.graphs.junction import JunctionData, on_junction_trees
@@ -223,6 +224,10 @@ class _ProfiledDifference(Profiled):
             variance = np.broadcast_to(1.0 / np.asarray(prior.precision), dual.data.n_weights)
             share = variance / variance.sum()
             self.measure = lambda gap: float(np.sqrt((share * gap**2).sum()))
+
+    def units(self) -> Floats | None:
+        """Those of curvature, as of an exact likelihood."""
+        return curvature_units(self.run.data, self.run.settings.prior, self.dual.workers)
 
     @property
     def reliable(self) -> bool:

@@ -21,9 +21,10 @@ import numpy as np
 from bactrian.arrays import Floats
 from bactrian.camel.dual import Dual
 from bactrian.camel.entropy import Carving, carve
-from bactrian.camel.profiled import Profiled, ProfiledObjective, Units
+from bactrian.camel.profiled import Profiled, ProfiledObjective
 from bactrian.camel.run import Run, Settings
 from bactrian.camel.schedule import SCHEDULE
+from bactrian.camel.units import Learned
 from bactrian.engines.numba.schedules import CONVERGED
 from bactrian.engines.numba.threads import Deadline, Workers
 from bactrian.errors import check_choice, check_number
@@ -75,18 +76,18 @@ class Likelihood:
         """Fit the weights of packed data."""
         if not (data.in_memory or self.inference == "exact"):
             raise ValueError(f"{self.name} does not learn from a folder of packed data; {_ADVICE}")
+        run, communicator = Run(settings, data, self.name), settings.communicator
         junction = self.junction(data) if data.in_memory else None
         data = data if junction is None else junction.packed
-        run, communicator = Run(settings, data, self.name), settings.communicator
         carving = partial(self.carving, settings=settings)
         dual = Dual(data, carving, settings.prior, workers, communicator=communicator)
         if not (data.in_memory or dual.is_forest):
             raise ValueError(f"exact does not learn graphs with loops from a folder of packed data; {_ADVICE}")
-        units = None
+        learned = None
         alone = self.inference == "exact" and data.in_memory and communicator.size == 1
         if alone and isinstance(data.scores, StructuredScores) and not settings.prior.l1:
-            units = Units(data, settings.prior, run.initial_weights(), workers)
-        return run.solve(Profiled(dual, run, self.objective(dual, run), units), junction)
+            learned = Learned(data, settings.prior, run.initial_weights(), workers)
+        return run.solve(Profiled(dual, run, self.objective(dual, run), learned), junction)
 
     def junction(self, data: PackedData, trees: JunctionData | None = None) -> JunctionData | None:
         """The junction trees on which messages are passed, ``trees`` where they are known.

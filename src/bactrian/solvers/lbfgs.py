@@ -101,6 +101,11 @@ class Memory:
         """Forget all pairs."""
         self._order.clear()
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there are no pairs."""
+        return not self._order
+
     def largest(self, x: Any) -> float:
         """Largest absolute entry of a vector, wherever its parts are."""
         return largest_magnitude(x)
@@ -111,7 +116,10 @@ class Memory:
         return self.inner is local_inner_products
 
     def add(self, s: Floats, y: Floats, *, within: bool = False) -> None:
-        """Store a pair unless its curvature is not positive; ``within``: for :meth:`direction_within` alone."""
+        """Store a pair unless its curvature is not positive; ``within``: for :meth:`direction_within` alone.
+
+        The vectors may be overwritten.
+        """
         slot = self._free_slot()
         rows = [slot, self._slots + slot]
         self._vectors[slot], self._vectors[rows[1]] = s, y
@@ -180,6 +188,52 @@ class Memory:
         coefficients: Floats = np.zeros(2 * self._slots)
         scale = _two_loops(self._gram, np.array(self._order), projections, coefficients)
         return coefficients, scale
+
+
+class InUnits(Memory):
+    """A memory of vectors whose entries are counted in units of their own: s in these, gradients in their inverse.
+
+    Directions are those of a solver to which ``x / unit`` was given, while points, gradients and norms stay in the
+    units of the caller. Without pairs the direction is steepest descent in these units.
+    """
+
+    def __init__(self, memory: Memory, unit: Any) -> None:
+        self._memory, self._unit, self.inner = memory, unit, memory.inner
+
+    def clear(self) -> None:
+        """See :class:`Memory`."""
+        self._memory.clear()
+
+    @property
+    def is_empty(self) -> bool:
+        """See :class:`Memory`."""
+        return self._memory.is_empty
+
+    def largest(self, x: Any) -> float:
+        """See :class:`Memory`."""
+        return self._memory.largest(x)
+
+    @property
+    def gathers(self) -> bool:
+        """See :class:`Memory`."""
+        return self._memory.gathers
+
+    def add(self, s: Floats, y: Floats, *, within: bool = False) -> None:
+        """See :class:`Memory`; s and y are overwritten."""
+        s /= self._unit
+        y *= self._unit
+        self._memory.add(s, y, within=within)
+
+    def direction(self, gradient: Floats) -> Floats:
+        """See :class:`Memory`."""
+        direction = self._memory.direction(gradient * self._unit)
+        direction *= self._unit
+        return direction
+
+    def direction_within(self, gradient: Floats, free: Ints) -> Floats:
+        """See :class:`Memory`."""
+        unit = self._unit[free]
+        return unit * self._memory.direction_within(gradient * unit, free)
 
 
 @njit(cache=True, nogil=True)
@@ -277,7 +331,7 @@ def minimise(
         except _CutShortError:
             return Minimum(x, value, gradient, iteration, Status.STOPPED, tolerance)
         if found is None:
-            if retried or not memory._order:
+            if retried or memory.is_empty:
                 within_rounding = norm <= 10.0 * tolerance and -descent <= 10.0 * NOISE * max(1.0, abs(value))
                 status = Status.CONVERGED if within_rounding else Status.STALLED
                 return Minimum(x, value, gradient, iteration, status, tolerance)
