@@ -1,4 +1,4 @@
-"""Charts as inline SVG: axes, lines, and the curves of convergence and calibration.
+"""Charts: axes, lines, and the curves of convergence and calibration, which ``chart.html`` draws as inline SVG.
 
 Colours and dashes come from the page's style sheet, so that they follow light and dark.
 """
@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-from markupsafe import Markup, escape
 
 from bactrian.arrays import Bools, Floats, Ints
 from bactrian.runs.comparison import Curve, Reliability, Training
@@ -100,6 +100,10 @@ _MOST_MARKERS = 60
 _MOST_POINTS = 400
 
 
+#: Places and words of a chart.
+Chart = dict[str, Any]
+
+
 @dataclass(frozen=True, eq=False)
 class Series:
     """A line through points (n,); ``number`` chooses its colour and dash, ``notes`` are shown on hovering a point."""
@@ -122,10 +126,10 @@ def line_chart(
     whole_x: bool = False,
     unit_square: bool = False,
     counts: Sequence[Ints] | None = None,
-) -> Markup:
+) -> Chart:
     """Lines with markers; ``unit_square`` draws the diagonal of a reliability diagram, both axes ending at 1.
 
-    ``counts`` of each series' points are drawn as bars below.
+    ``counts`` of each series' points are drawn as bars below. What is returned is for ``chart.html``: places and words.
     """
     every_x = np.concatenate([s.x for s in series]) if series else np.zeros(0)
     every_y = np.concatenate([s.y for s in series]) if series else np.zeros(0)
@@ -134,98 +138,61 @@ def line_chart(
         every_x = every_y = np.array([least, 1.0])
     across = Axis.around(every_x, _LEFT, _WIDTH - _RIGHT, log=log_x, whole=whole_x)
     up = Axis.around(every_y, _HEIGHT - _BOTTOM, _TOP, log=log_y)
-    parts = [_frame(across, up, x_label, y_label)]
-    if unit_square:
-        low, high = max(across.low, up.low), min(across.high, up.high)
-        ends = " ".join(f"{_at(across, v)},{_at(up, v)}" for v in (low, high))
-        parts.append(Markup('<polyline class="ideal" points="{}"/>').format(ends))
-    parts.extend(_line(s, across, up) for s in series)
-    if counts is None:
-        return _svg(title, _WIDTH, _HEIGHT, parts)
-    parts.extend(_bars(s, number, series, across, counts) for number, s in enumerate(series))
-    middle = (across.start + across.end) / 2
-    parts.append(_text(middle, _HEIGHT + _STRIP - 4, "predictions in each bin", "middle", "label"))
-    return _svg(title, _WIDTH, _HEIGHT + _STRIP, parts)
+    low, high = max(across.low, up.low), min(across.high, up.high)
+    return {
+        "title": title,
+        "width": _WIDTH,
+        "height": _HEIGHT if counts is None else _HEIGHT + _STRIP,
+        "left": _LEFT,
+        "right": across.end,
+        "top": _TOP,
+        "bottom": up.start,
+        "across": [(_at(across, value), tick_label(value, across.log)) for value in across.ticks()],
+        "up": [(_at(up, value), tick_label(value, up.log)) for value in up.ticks()],
+        "x_label": (x_label, _HEIGHT - 6),
+        "y_label": y_label,
+        "ideal": [f"{_at(across, value)},{_at(up, value)}" for value in (low, high)] if unit_square else [],
+        "lines": [_line(s, across, up) for s in series],
+        "bars": [] if counts is None else [_bars(s, k, across, counts) for k, s in enumerate(series)],
+    }
 
 
-def _bars(series: Series, place: int, others: Sequence[Series], across: Axis, counts: Sequence[Ints]) -> Markup:
+def _bars(series: Series, place: int, across: Axis, counts: Sequence[Ints]) -> tuple[int, list[Any]]:
     """Bars below the axis, as high as there are predictions; of a line alone, with the numbers."""
-    most, n_series = max(int(n.max(initial=1)) for n in counts), len(others)
+    most, n_series = max(int(n.max(initial=1)) for n in counts), len(counts)
     width = 14.0 if n_series == 1 else 18.0 / n_series
-    foot = _HEIGHT + _STRIP - 22
-    parts = []
+    foot, bars = _HEIGHT + _STRIP - 22, []
     for x, note, count in zip(across.place(series.x).tolist(), series.notes, counts[place].tolist(), strict=True):
         left, height = x - width * n_series / 2 + place * width, max(1.0, 38.0 * count / most)
-        bar = '<rect x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}"><title>{}: {}</title></rect>'
-        parts.append(Markup(bar).format(left, foot - height, max(width - 1.0, 1.0), height, series.name, note))
-        if n_series == 1:
-            words = f"{count:,}"
-            inside = min(x, _WIDTH - 4.0 * len(words) - 2.0)
-            parts.append(_text(round(inside, 1), round(foot - height - 4, 1), words, "middle"))
-    return Markup('<g class="series learner-{} tone-{}">{}</g>').format(
-        series.number, series.number % 12, Markup("").join(parts)
-    )
+        sides = [f"{side:.1f}" for side in (left, foot - height, max(width - 1.0, 1.0), height)]
+        words = f"{count:,}"
+        inside = min(x, _WIDTH - 4.0 * len(words) - 2.0)
+        number = (round(inside, 1), round(foot - height - 4, 1), words) if n_series == 1 else None
+        bars.append((sides, f"{series.name}: {note}", number))
+    return series.number, bars
 
 
-def _line(series: Series, across: Axis, up: Axis) -> Markup:
+def _line(series: Series, across: Axis, up: Axis) -> tuple[int, list[str], list[tuple[list[str], str]]]:
+    """Number, points and some of them with what is said of each."""
     drawn = np.flatnonzero(across.holds(series.x) & up.holds(series.y))
     if drawn.size > _MOST_POINTS:  # more would make the page large, not the line finer
         drawn = drawn[np.linspace(0, drawn.size - 1, _MOST_POINTS).round().astype(np.int64)]
-    x, y = across.place(series.x[drawn]), up.place(series.y[drawn])
-    points = " ".join(f"{a:.1f},{b:.1f}" for a, b in zip(x, y, strict=True))
-    line = Markup('<polyline points="{}"/>').format(points) if drawn.size > 1 else Markup("")
+    places = zip(across.place(series.x[drawn]), up.place(series.y[drawn]), strict=True)
+    points = [f"{a:.1f},{b:.1f}" for a, b in places]
     notes = series.notes or [f"{b:.3g} at {a:.3g}" for a, b in zip(series.x, series.y, strict=True)]
     stride = max(1, -(-drawn.size // _MOST_MARKERS))
     marked = [k for k in range(drawn.size) if k % stride == 0 or k == drawn.size - 1]
-    markers = Markup("").join(
-        Markup('<circle cx="{:.1f}" cy="{:.1f}" r="2.6"><title>{}</title></circle>').format(
-            x[k], y[k], f"{series.name}: {notes[drawn[k]]}"
-        )
-        for k in marked
-    )
-    return Markup('<g class="series learner-{} tone-{} dash-{}">{}{}</g>').format(
-        series.number, series.number % 12, series.number % 5, line, markers
-    )
-
-
-def _frame(across: Axis, up: Axis, x_label: str, y_label: str) -> Markup:
-    parts = []
-    for value in across.ticks():
-        x = _at(across, value)
-        parts.append(Markup('<line class="rule" x1="{0}" x2="{0}" y1="{1}" y2="{2}"/>').format(x, _TOP, up.start))
-        parts.append(_text(x, up.start + 18, tick_label(value, across.log), "middle"))
-    for value in up.ticks():
-        y = _at(up, value)
-        parts.append(Markup('<line class="rule" x1="{0}" x2="{1}" y1="{2}" y2="{2}"/>').format(_LEFT, across.end, y))
-        parts.append(_text(_LEFT - 8, y + 4, tick_label(value, up.log), "end"))
-    middle = (_TOP + up.start) / 2
-    parts.append(_text((across.start + across.end) / 2, _HEIGHT - 6, x_label, "middle", "label"))
-    parts.append(
-        Markup('<text class="label" text-anchor="middle" transform="translate(14 {}) rotate(-90)">{}</text>').format(
-            middle, y_label
-        )
-    )
-    return Markup("").join(parts)
+    return series.number, points, [(points[k].split(","), f"{series.name}: {notes[drawn[k]]}") for k in marked]
 
 
 def _at(axis: Axis, value: float) -> float:
     return round(float(axis.place(value)), 1)
 
 
-def _text(x: float, y: float, text: str, anchor: str, style: str = "tick") -> Markup:
-    return Markup('<text class="{}" x="{}" y="{}" text-anchor="{}">{}</text>').format(style, x, y, anchor, text)
-
-
-def _svg(title: str, width: float, height: float, parts: Sequence[Markup]) -> Markup:
-    return Markup('<svg viewBox="0 0 {0} {1}" style="max-width:{0}px" role="img" aria-label="{2}">{3}</svg>').format(
-        width, height, escape(title), Markup("").join(parts)
-    )
-
-
 # --- convergence and calibration ---
 
 
-def convergence_charts(trainings: Mapping[str, Training], numbers: Mapping[str, int]) -> dict[str, list[Markup]]:
+def convergence_charts(trainings: Mapping[str, Training], numbers: Mapping[str, int]) -> dict[str, list[Chart]]:
     """Three charts for each choice of the horizontal axis: seconds, relinearisations."""
     views: dict[str, tuple[Callable[[Training], Curve], Callable[[Curve], Floats], str]] = {
         "time": (lambda t: t.iterations, lambda curve: curve.seconds, "seconds"),
@@ -240,7 +207,7 @@ def convergence_charts(trainings: Mapping[str, Training], numbers: Mapping[str, 
         ("Moment gap", "moment gap", lambda curve: curve.moment_gap),
         ("Consistency violation", "consistency violation", _visible_violation),
     )
-    charts: dict[str, list[Markup]] = {}
+    charts: dict[str, list[Chart]] = {}
     for view, (curve_of, x_of, x_label) in views.items():
         curves = {name: curve_of(training) for name, training in trainings.items()}
         if not any(curve.outer.size for curve in curves.values()):
@@ -260,7 +227,7 @@ def convergence_charts(trainings: Mapping[str, Training], numbers: Mapping[str, 
     return charts
 
 
-def reliability_diagram(reliabilities: Mapping[str, Reliability], numbers: Mapping[str, int]) -> Markup:
+def reliability_diagram(reliabilities: Mapping[str, Reliability], numbers: Mapping[str, int]) -> Chart:
     """How often predictions are right against how sure they are."""
     series = []
     for name, r in reliabilities.items():
