@@ -309,13 +309,14 @@ def certifies(
         data.scores.scores(np.zeros_like(direction), entries, hubs, messages.workers)
         base, base_hub = entries.copy(), hubs.copy()
         data.scores.scores(direction, entries, hubs, messages.workers)
-        possible, possible_hub = base != -np.inf, (base_hub != -np.inf) & (messages.linearisation != np.inf)
-        np.subtract(entries, base, out=entries, where=possible)
+        np.subtract(entries, base, out=entries, where=base != -np.inf)
         np.subtract(hubs, base_hub, out=hubs, where=base_hub != -np.inf)
-        shared = np.repeat(messages.shares, np.diff(layout.link_offset)) * hubs[data.hub_state_of_link_state]
+        hub_state = data.hub_state_of_link_state
+        shared = np.repeat(messages.shares, np.diff(layout.link_offset)) * hubs[hub_state]
+        hubs[messages.linearisation == np.inf] = -np.inf
         for k, delta in enumerate((shared, multipliers)):
-            delta = np.where(np.isfinite(delta), delta, 0.0)
-            rate, lost = recession(layout, entries, hubs, delta, possible, possible_hub, data.weights)
+            delta = np.where(hubs[hub_state] == -np.inf, -np.inf, np.where(np.isfinite(delta), delta, 0.0))
+            rate, lost = recession(layout, entries, hubs, delta, data.weights)
             rates[k] += rate
             loss[k] = max(loss[k], lost)
         least = min(least, float(data.weights[data.weights > 0.0].min(initial=np.inf)))
