@@ -37,15 +37,15 @@ IDS = ["piecewise", "camel0", "cccp", "cccp-empirical", "exact", "lbp", "trw", "
 
 @cache
 def instances() -> list[Any]:
-    """Small loops, trees and ternary clusters with features of their own, of different sizes and weights."""
+    """Loops, trees and ternary clusters with features of their own, of different sizes and weights."""
     rng = np.random.default_rng(0)
     result = []
     for m in range(N):
-        n = 3 + m % 3
+        n = 48 + m % 3
         clusters: list[Any] = [(v, (v + 1) % n) for v in range(n if m % 4 else n - 1)]
         clusters += [(0, 1, 2)] if m % 5 == 0 else [(v,) for v in range(n)]
         graph = bt.ClusterGraph([2 + v % 2 for v in range(n)], clusters)
-        features = [rng.normal(size=(graph.size(scope), 4)) for scope in clusters]
+        features = [0.3 * rng.normal(size=(graph.size(scope), 4)) for scope in clusters]
         y = [rng.integers(k) for k in graph.cardinalities]
         result.append(bt.Instance(bt.LogLinearModel(graph, features), y, weight=rng.uniform(0.5, 1.5)))
     return result
@@ -55,10 +55,11 @@ def instances() -> list[Any]:
 def shared_instances() -> list[Any]:
     """Loops that share one model, so that all blocks add to the same tables."""
     rng = np.random.default_rng(1)
-    clusters = [(0, 1), (1, 2), (2, 3), (3, 0), (0,), (1,), (2,), (3,)]
+    n = 36
+    clusters = [(v, (v + 1) % n) for v in range(n)] + [(v,) for v in range(n)]
     table, single = rng.normal(size=(9, 4)), rng.normal(size=(3, 4))
-    model = bt.LogLinearModel(bt.ClusterGraph([3] * 4, clusters), [table] * 4 + [single] * 4)
-    return [bt.Instance(model, rng.integers(0, 3, size=4)) for _ in range(N)]
+    model = bt.LogLinearModel(bt.ClusterGraph([3] * n, clusters), [table] * n + [single] * n)
+    return [bt.Instance(model, rng.integers(0, 3, size=n)) for _ in range(N)]
 
 
 @cache
@@ -67,7 +68,7 @@ def graphs(sparse: bool, edge_inputs: bool = False) -> Any:
     rng = np.random.default_rng(2)
     counts, edges, first = [], [], 0
     for m in range(N):
-        height, width = 2, 2 + m % 3
+        height, width = 2, 16 + m % 3
         index = first + np.arange(height * width).reshape(height, width)
         edges += list(zip(index[:, :-1].ravel(), index[:, 1:].ravel(), strict=True))
         edges += list(zip(index[:-1].ravel(), index[1:].ravel(), strict=True))

@@ -313,12 +313,16 @@ class Messages:
         if limits.tree_sweeps <= limits.max_sweeps and limits.damping == 0.0 and not limits.marginals:
             kernels = [(evaluate_trees, pairs & self._trees), (evaluate_pairs, pairs & ~self._trees)]
 
+        blocks = self.data.blocks
+        # Asked once for all blocks: one at a time takes as long as a few stars.
+        work = [(kernel, chosen, np.logical_or.reduceat(chosen, blocks[:-1]).tolist()) for kernel, chosen in kernels]
+
         def block(b: int, first: int, last: int) -> None:
-            for kernel, chosen in kernels:
-                if chosen[first:last].any():
+            for kernel, chosen, some in work:
+                if some[b]:
                     kernel(part, limits, rows[b], chosen, first, last, self.states)
 
-        self.workers.run(block, self.data.blocks)
+        self.workers.run(block, blocks)
 
     @property
     def hub_log(self) -> Floats:

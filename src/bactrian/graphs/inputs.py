@@ -21,8 +21,8 @@ Compressed = tuple[Ints, NDArray[np.int32], Floats]
 
 #: Blocks for threads: fixed, so that results do not depend on the number of threads.
 N_BLOCKS = 32
-#: Entries below which a block is not worth handing to a thread.
-_LEAST = 2_000.0
+#: Entries below which a block is not worth a call of its own.
+_LEAST = 10_000.0
 #: Arrays of compressed rows or columns.
 _PARTS = ("indptr", "indices", "data")
 

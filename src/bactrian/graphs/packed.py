@@ -16,8 +16,8 @@ from bactrian.graphs.ragged import pointer, ranges
 from bactrian.graphs.scores import ScoreMap, SpreadScores
 from bactrian.graphs.structure import GraphStructure
 
-#: States of links below which a block of instances is not worth handing to a thread.
-_LEAST_WORK = 200.0
+#: States of links of a block of instances: less would take less time than to call a compiled routine for it.
+_LEAST_WORK = 10_000.0
 
 
 @dataclass(frozen=True)

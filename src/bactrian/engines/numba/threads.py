@@ -90,7 +90,11 @@ class Workers:
             return
         ends = bounds.tolist()
         todo = list(zip(range(len(ends) - 1), ends[:-1], ends[1:], strict=True))
-        n = max(1, min(self.n_threads, len(todo)))
+        n = min(self.n_threads, len(todo))
+        if n <= 1:
+            for block in todo:
+                task(*block)
+            return
         shares = [deque(todo[len(todo) * k // n : len(todo) * (k + 1) // n]) for k in range(n)]
 
         def drain(thread: int) -> None:
