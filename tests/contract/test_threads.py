@@ -41,11 +41,11 @@ def instances() -> list[Any]:
     rng = np.random.default_rng(0)
     result = []
     for m in range(N):
-        n = 48 + m % 3
+        n = 96 + m % 3
         clusters: list[Any] = [(v, (v + 1) % n) for v in range(n if m % 4 else n - 1)]
         clusters += [(0, 1, 2)] if m % 5 == 0 else [(v,) for v in range(n)]
         graph = bt.ClusterGraph([2 + v % 2 for v in range(n)], clusters)
-        features = [0.3 * rng.normal(size=(graph.size(scope), 4)) for scope in clusters]
+        features = [0.2 * rng.normal(size=(graph.size(scope), 4)) for scope in clusters]
         y = [rng.integers(k) for k in graph.cardinalities]
         result.append(bt.Instance(bt.LogLinearModel(graph, features), y, weight=rng.uniform(0.5, 1.5)))
     return result
@@ -55,7 +55,7 @@ def instances() -> list[Any]:
 def shared_instances() -> list[Any]:
     """Loops that share one model, so that all blocks add to the same tables."""
     rng = np.random.default_rng(1)
-    n = 36
+    n = 72
     clusters = [(v, (v + 1) % n) for v in range(n)] + [(v,) for v in range(n)]
     table, single = rng.normal(size=(9, 4)), rng.normal(size=(3, 4))
     model = bt.LogLinearModel(bt.ClusterGraph([3] * n, clusters), [table] * n + [single] * n)
@@ -68,13 +68,13 @@ def graphs(sparse: bool, edge_inputs: bool = False) -> Any:
     rng = np.random.default_rng(2)
     counts, edges, first = [], [], 0
     for m in range(N):
-        height, width = 2, 16 + m % 3
+        height, width = 2, 32 + m % 3
         index = first + np.arange(height * width).reshape(height, width)
         edges += list(zip(index[:, :-1].ravel(), index[:, 1:].ravel(), strict=True))
         edges += list(zip(index[:-1].ravel(), index[1:].ravel(), strict=True))
         counts.append(height * width)
         first += height * width
-    inputs = rng.normal(size=(first, 6)) * (rng.random((first, 6)) < 0.5)
+    inputs = 0.4 * rng.normal(size=(first, 6)) * (rng.random((first, 6)) < 0.5)
     rows = rng.normal(size=(len(edges), 2)) if edge_inputs else None
     return bt.GraphData(
         sp.csr_array(inputs) if sparse else inputs, np.array(edges), n_labels=3, labels=rng.integers(0, 3, size=first),

@@ -17,7 +17,7 @@ from bactrian.graphs.scores import ScoreMap, SpreadScores
 from bactrian.graphs.structure import GraphStructure
 
 #: States of links of a block of instances: less would take less time than to call a compiled routine for it.
-_LEAST_WORK = 10_000.0
+_LEAST_WORK = 20_000.0
 
 
 @dataclass(frozen=True)
