@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
 from bactrian.arrays import Bools, Floats, Ints
 from bactrian.camel.entropy import Carving
-from bactrian.camel.parts import Carve, Hubs, Storage, Summary, Vectors, store
+from bactrian.camel.parts import Carve, Hubs, Part, Storage, Summary, Vectors, store
 from bactrian.camel.schedule import SCHEDULE, Schedule
 from bactrian.engines.files import Buffers, FileSpace, MappedFile, PackedFolder, Space
 from bactrian.engines.numba.layout import Layout
@@ -46,7 +46,7 @@ _LEAST_ENTRIES = 2_000.0
 _LEAST_TRANSPOSED = 8
 
 
-class Messages:
+class Messages(Part):
     """Scores, multipliers and beliefs of a data set under given counting numbers.
 
     Parameters
@@ -61,8 +61,6 @@ class Messages:
         delta, in log space.
     linearisation : (n_hub_states,)
         g, subtracted from the scores of hubs (Eq. 10); inf forbids a state.
-    remembered : (n_link_states,) or None
-        Multipliers that :meth:`recall` takes up.
     wants_marginals : bool
         Whether sweeps leave the links' marginals in ``beliefs``, as passes without sweeps do.
     wants_logs : bool
@@ -71,13 +69,9 @@ class Messages:
         Part of its hub's scores that each link's cluster takes; 0 with consistency.
     tables, beliefs
         Scores at the last weights, and beliefs at the last pass; see :mod:`bactrian.engines.numba.stars`.
-    name, stays, relinearises, has_saddle, is_forest, finest, xp
+    name, remembered, stays, relinearises, has_saddle, is_forest, finest, xp
         See :class:`bactrian.camel.parts.Part`.
     """
-
-    stays = True
-    finest = 0.0
-    xp: Any = np
 
     def __init__(
         self,
@@ -109,8 +103,6 @@ class Messages:
         self.consistency = consistency
         self.multipliers = space.zeros(layout.n_link_states)
         self.linearisation = space.zeros(layout.n_hub_states)
-        self.remembered: Floats | None = None
-        self._beliefs_before: Floats | None = None
         self._hub_of_state: Ints | None = None
         self.relinearises = carving.relinearises
         states = _equal_states(layout)
@@ -165,12 +157,6 @@ class Messages:
                 order[found[1][0] : found[1][-1]] = found[0]
                 self._pieces.append(Pieces(layout, instance, found[1]))
         return replace(data, layout=layout._replace(hub_order=order)) if self._pieces else data
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        """Nothing here: a part that is kept in a file gives its memory back."""
 
     def heed(self, deadline: Deadline) -> None:
         """Stop sweeping when a time limit has passed."""
@@ -374,16 +360,14 @@ class Messages:
         moments = self.data.scores.moments(beliefs.counts, beliefs.hub_count, self.workers, place)
         return Summary(*summarise(self.data.weights, beliefs), moments)
 
-    def remember(self) -> None:
-        """Keep a copy of the multipliers."""
-        if self.remembered is None:
-            self.remembered = self._space.zeros(self.multipliers.size)
-        self.remembered[:] = self.multipliers
+    @property
+    def own_multipliers(self) -> Floats:
+        """See :class:`Part`."""
+        return self.multipliers
 
-    def recall(self) -> None:
-        """Take up the multipliers that were last remembered, if any were."""
-        if self.remembered is not None:
-            self.multipliers[:] = self.remembered
+    def room_for(self, values: Floats) -> Floats:
+        """See :class:`Part`."""
+        return self._space.zeros(values.size)
 
     @property
     def n_link_states(self) -> int:
@@ -399,19 +383,6 @@ class Messages:
         self.multipliers[:] = multipliers
         if linearisation is not None:
             self.linearisation[:] = linearisation
-
-    def belief_change(self) -> float:
-        """Largest change of a hub's belief since this was last asked, or beliefs were set; NaN the first time."""
-        before, beliefs = self._beliefs_before, self.hub_beliefs()
-        change = np.nan if before is None else float(np.abs(beliefs - before).max(initial=0.0))
-        self.set_beliefs_before(beliefs)
-        return change
-
-    def set_beliefs_before(self, beliefs: Floats) -> None:
-        """Beliefs of hubs from which the next change is counted."""
-        if self._beliefs_before is None:
-            self._beliefs_before = self._space.zeros(beliefs.size)
-        self._beliefs_before[:] = beliefs
 
     def largest_violation(self) -> float:
         """Largest disagreement over edges and sepset states at the last pass (Eq. 5).

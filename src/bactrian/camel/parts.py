@@ -79,17 +79,30 @@ class Part(Protocol):
         g, how many times each hub's entropy is linearised, and log beliefs at the last pass; in the part's own order.
     """
 
-    name: str
-    stays: bool
+    name: str = ""
+    stays: bool = True
     relinearises: bool
     has_saddle: bool
     is_forest: bool
-    finest: float
-    xp: Any
+    finest: float = 0.0
+    xp: Any = np
+    linearisation: Vector
+    remembered: Vector | None = None  #: multipliers that :meth:`recall` takes up
+    _beliefs_before: Vector | None = None
 
-    def __enter__(self) -> Self: ...
+    def __enter__(self) -> Self:
+        return self
 
-    def __exit__(self, *error: object) -> None: ...
+    def __exit__(self, *error: object) -> None:
+        """Give memory back, of a part that does not stay."""
+        return None
+
+    @property
+    def own_multipliers(self) -> Vector:
+        """Multipliers as the part holds them."""
+
+    def room_for(self, values: Vector) -> Vector:
+        """A place that keeps a copy of values, where the part is kept."""
 
     def heed(self, deadline: Deadline) -> None:
         """Stop sweeping when a time limit has passed."""
@@ -112,9 +125,14 @@ class Part(Protocol):
 
     def remember(self) -> None:
         """Keep a copy of the multipliers."""
+        if self.remembered is None:
+            self.remembered = self.room_for(self.own_multipliers)
+        self.remembered[:] = self.own_multipliers
 
     def recall(self) -> None:
         """Take up the multipliers that were last remembered, if any were."""
+        if self.remembered is not None:
+            self.own_multipliers[:] = self.remembered
 
     def remove_levels(self) -> None:
         """Take away constants on links where they cost digits."""
@@ -132,10 +150,6 @@ class Part(Protocol):
     @property
     def hubs(self) -> Hubs:
         """Hubs of the part."""
-
-    @property
-    def linearisation(self) -> Vector:
-        """See above; may be written to."""
 
     @property
     def linearised(self) -> Vector:
@@ -156,9 +170,16 @@ class Part(Protocol):
 
     def belief_change(self) -> float:
         """Largest change of a hub's belief since this was last asked, or beliefs were set; NaN the first time."""
+        before, beliefs = self._beliefs_before, self.xp.exp(self.hub_log)
+        change = np.nan if before is None else largest_magnitude(beliefs - before)
+        self.set_beliefs_before(beliefs)
+        return change
 
     def set_beliefs_before(self, beliefs: Vector) -> None:
         """Beliefs of hubs from which the next change is counted."""
+        if self._beliefs_before is None:
+            self._beliefs_before = self.room_for(beliefs)
+        self._beliefs_before[:] = beliefs
 
 
 class Vectors:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from typing import Any, ClassVar, Self, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import scipy.sparse as sp
@@ -21,7 +21,7 @@ from torch import Tensor
 
 from bactrian.arrays import Floats, Ints
 from bactrian.camel.entropy import Carving
-from bactrian.camel.parts import AddTerms, Carve, Hubs, Storage, Summary, Vectors, store
+from bactrian.camel.parts import AddTerms, Carve, Hubs, Part, Storage, Summary, Vectors, store
 from bactrian.camel.prior import Prior
 from bactrian.camel.schedule import SCHEDULE
 from bactrian.engines.numba.orders import stable_order
@@ -298,13 +298,12 @@ class DeviceGraphs:
         return [DevicePart(self, piece, carving, consistency) for piece in self.pieces]
 
 
-class DevicePart:
+class DevicePart(Part):
     """A piece of the data under one entropy; see :class:`bactrian.camel.parts.Part`.
 
     On a GPU that holds all of the data, the launches of scores and moments are recorded as those of sweeps are.
     """
 
-    name = ""
     is_forest = False  # not looked at: trees are swept like all else
     xp: Any = torch
 
@@ -323,19 +322,15 @@ class DevicePart:
             consistency=consistency,
             first_edge=data.first_edge,
         )
+        self.linearisation = self.stars.linearisation.view(-1)
         self.sweeps, self.value, self.violation, self.residual = 0, 0.0, 0.0, 0.0  #: of the last pass
         self.values: StarValues | None = None  #: of the last pass, until the part is left
         self._deadline = Deadline()
         self._working: tuple[Stars, DeviceScores] | None = None
-        self._remembered: Tensor | None = None
-        self._beliefs_before: Tensor | None = None
         self._records = self.stars.records and self.stays and consistency
         self._weights: Tensor | None = None  # that launches were recorded with
         self._loading: Recording[Tensor] | None = None
         self._moments: dict[tuple[int, int], Recording[Tensor]] = {}
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *error: object) -> None:
         """Give back the device's memory: what has changed there is kept."""
@@ -409,16 +404,14 @@ class DevicePart:
         """See :class:`Part`."""
         return self.violation
 
-    def remember(self) -> None:
+    @property
+    def own_multipliers(self) -> Tensor:
         """See :class:`Part`."""
-        if self._remembered is None:
-            self._remembered = torch.empty_like(self.stars.multipliers)
-        self._remembered.copy_(self.stars.multipliers)
+        return self.stars.multipliers
 
-    def recall(self) -> None:
+    def room_for(self, values: Tensor) -> Tensor:
         """See :class:`Part`."""
-        if self._remembered is not None:
-            self.stars.multipliers.copy_(self._remembered)
+        return torch.empty_like(values)
 
     def remove_levels(self) -> None:
         """Nothing to do: messages on the device are normalised as they are read."""
@@ -458,11 +451,6 @@ class DevicePart:
         return Hubs(k * np.arange(nodes.stop - nodes.start + 1), packed.hub_kind[nodes], truth, virtual=False)
 
     @property
-    def linearisation(self) -> Tensor:
-        """See :class:`Part`."""
-        return self.stars.linearisation.view(-1)
-
-    @property
     def linearised(self) -> Tensor:
         """See :class:`Part`."""
         return self.stars.numbers.linearised.repeat_interleave(self.data.n_labels)
@@ -484,16 +472,6 @@ class DevicePart:
     def normalised(self, logs: Tensor) -> Tensor:
         """See :class:`Part`."""
         return logs.view(-1, self.data.n_labels).log_softmax(1).view(-1)
-
-    def belief_change(self) -> float:
-        """See :class:`Part`."""
-        before, beliefs = self._beliefs_before, self.hub_log.exp()
-        self.set_beliefs_before(beliefs)
-        return np.nan if before is None else float((beliefs - before).abs().max())
-
-    def set_beliefs_before(self, beliefs: Tensor) -> None:
-        """See :class:`Part`."""
-        self._beliefs_before = beliefs
 
 
 class DeviceTables(TableReader):
