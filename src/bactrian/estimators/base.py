@@ -20,6 +20,9 @@ from bactrian.estimators.saving import ModelFileError, SavedModel, read_saved, w
 from bactrian.learners.learn import check_options, followed, learn
 from bactrian.solvers.solution import Callback, Solution, Status
 
+#: Numbers of a solution that files hold, in this order.
+_FIGURES = ("objective", "moment_gap", "violation", "seconds")
+
 
 @dataclass(kw_only=True, eq=False, repr=False)  # scikit-learn has its own
 class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
@@ -192,8 +195,8 @@ class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         check_is_fitted(self, "weights_")
         solution = self.solution_
         attributes, arrays = self._contents()
-        numbers = [solution.objective, solution.moment_gap, solution.violation, solution.seconds]
-        arrays = {"weights": self.weights_, "solution": np.array(numbers), **arrays}
+        figures = np.array([getattr(solution, name) for name in _FIGURES])
+        arrays = {"weights": self.weights_, "solution": figures, **arrays}
         if solution.path is not None:
             arrays["path"] = solution.path
         attributes = {
@@ -234,7 +237,6 @@ class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         weights = arrays["weights"]
         if weights.dtype != np.float64 or weights.ndim != 1 or not np.isfinite(weights).all():
             raise ValueError("its weights are not a flat array of finite numbers")
-        objective, moment_gap, violation, seconds = arrays["solution"].tolist()
         path = arrays.get("path")
         if path is not None and (path.dtype != np.float64 or path.shape[1:] != weights.shape or not len(path)):
             raise ValueError("its path is not an array with a row of weights per relinearisation")
@@ -247,14 +249,11 @@ class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         estimator.solution_ = Solution(
             weights=weights,
             status=Status[attributes["status"]],
-            objective=objective,
-            moment_gap=moment_gap,
-            violation=violation,
             method=str(attributes["method"]),
-            seconds=seconds,
             evaluations=int(attributes["evaluations"]),
             attained=None if attained is None else float(attained),
             path=path,
+            **dict(zip(_FIGURES, arrays["solution"].tolist(), strict=True)),
         )
         estimator.method_ = attributes.get("fitted_method", estimator.method)  # older files of sequences have none
         estimator.prior_variance_ = attributes.get("fitted_prior", estimator.prior_variance)

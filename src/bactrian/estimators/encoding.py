@@ -114,31 +114,6 @@ class Names:
         return _by_object(bundles)
 
 
-class GrowingNames:
-    """Names that are new get the next column, and equal bundles the same number."""
-
-    def __init__(self) -> None:
-        self.columns: dict[str, int] = defaultdict(count().__next__)
-        self.entries = DictEntries(self.columns.__getitem__)
-
-    def look_up(self, names: Iterable[str], pool: Executor) -> Wait:
-        """Column of each name; there is nothing to wait for."""
-        names = list(names)
-        _check_strings(names)
-        columns = np.fromiter(map(self.columns.__getitem__, names), np.int64, len(names))
-        return lambda: columns
-
-    def number(self, bundles: list[Bundle]) -> tuple[Ints, list[Bundle]]:
-        """Number of each bundle in the order in which they came, and the bundle of each number."""
-        same, objects = _by_object(bundles)  # hashing a bundle hashes all its names: once for each object
-        different: dict[Bundle, int] = defaultdict(count().__next__)
-        try:
-            numbers = np.fromiter(map(different.__getitem__, objects), np.int64, len(objects))
-        except TypeError:  # one holds what has no hash: whoever looks into them will name it
-            return same, objects
-        return numbers[same], list(different)
-
-
 class DictEntries:
     """Entries of dicts, each a string or number under a key: every different one is looked into once."""
 
@@ -245,7 +220,7 @@ _FINDERS = 2
 class NamedTokens:
     """Columns and values of the features of all tokens, in their order."""
 
-    def __init__(self, names: Names | GrowingNames, X: Any, what: str) -> None:
+    def __init__(self, names: Names | GrowingVocabulary, X: Any, what: str) -> None:
         self._n_tokens, self._sizes = array("q"), cast(Any, array("q"))
         self._given: Any = None  # values, once there are dicts: all are 1 without
         self._numbered: tuple[Ints, Ints, Floats] | None = None
@@ -269,7 +244,7 @@ class NamedTokens:
         self._numbered = numbers, entries.columns, entries.values
         return True
 
-    def _encode(self, names: Names | GrowingNames, X: Any, what: str, pool: Executor) -> None:
+    def _encode(self, names: Names | GrowingVocabulary, X: Any, what: str, pool: Executor) -> None:
         columns: list[Wait] = []
         bundled = [np.zeros(0, dtype=bool)]
         bundles: list[Bundle] = []
@@ -354,7 +329,7 @@ def _chosen(entries: list[Any], chosen: Bools) -> list[Any]:
     return list(compress(entries, chosen.tobytes()))
 
 
-def _columns_of_bundles(names: Names | GrowingNames, bundles: list[Bundle], pool: Executor) -> tuple[Ints, Wait]:
+def _columns_of_bundles(names: Names | GrowingVocabulary, bundles: list[Bundle], pool: Executor) -> tuple[Ints, Wait]:
     """Bundle and column of every feature in a bundle."""
     sizes = np.fromiter(map(len, bundles), np.int64, len(bundles))
     rows = np.repeat(np.arange(sizes.size), sizes)
@@ -477,13 +452,31 @@ class GrowingVocabulary:
     """A vocabulary made from sequences that come in batches, of which it keeps names and counts alone."""
 
     def __init__(self) -> None:
-        self._names = GrowingNames()
+        self.columns: dict[str, int] = defaultdict(count().__next__)  #: a name that is new gets the next
+        self.entries = DictEntries(self.columns.__getitem__)
         self._counts = np.zeros(0, dtype=np.int64)
+
+    def look_up(self, names: Iterable[str], pool: Executor) -> Wait:
+        """Column of each name; there is nothing to wait for."""
+        names = list(names)
+        _check_strings(names)
+        columns = np.fromiter(map(self.columns.__getitem__, names), np.int64, len(names))
+        return lambda: columns
+
+    def number(self, bundles: list[Bundle]) -> tuple[Ints, list[Bundle]]:
+        """Number of each bundle, the same for equal ones, in the order in which they came; and the bundle of each."""
+        same, objects = _by_object(bundles)  # hashing a bundle hashes all its names: once for each object
+        different: dict[Bundle, int] = defaultdict(count().__next__)
+        try:
+            numbers = np.fromiter(map(different.__getitem__, objects), np.int64, len(objects))
+        except TypeError:  # one holds what has no hash: whoever looks into them will name it
+            return same, objects
+        return numbers[same], list(different)
 
     def add(self, X: Any, what: str = "X") -> FeatureRows:
         """Count the features of these sequences; their rows, over all names so far, are returned."""
-        found = NamedTokens(self._names, X, what)
-        rows = FeatureRows(found.inputs(len(self._names.columns)), found.lengths)
+        found = NamedTokens(self, X, what)
+        rows = FeatureRows(found.inputs(len(self.columns)), found.lengths)
         counts = _tokens_with(rows.inputs)
         counts[: self._counts.size] += self._counts
         self._counts = counts
@@ -495,7 +488,7 @@ class GrowingVocabulary:
 
     def vocabulary(self, min_frequency: int) -> FeatureVocabulary:
         """The vocabulary of these features."""
-        names, kept = list(self._names.columns), self.kept(min_frequency).tolist()
+        names, kept = list(self.columns), self.kept(min_frequency).tolist()
         return FeatureVocabulary([names[column] for column in kept], len(kept))
 
 
@@ -516,13 +509,11 @@ def fit_vocabulary(X: Any, min_frequency: int, what: str = "X") -> tuple[Feature
 
 def _tokens_with(carried: Any) -> Ints:
     """How many tokens carry each feature; one that has it on its own and in a bundle, or in two, counts for each."""
-    counts = np.zeros(carried.shape[1], dtype=np.int64)
-    own = carried.own if isinstance(carried, BundledRows) else carried
-    np.add.at(counts, own.indices, 1)
-    if isinstance(carried, BundledRows):
-        used = np.asarray((carried.use != 0).sum(axis=0)).ravel()
-        np.add.at(counts, carried.bundles.indices, np.repeat(used, np.diff(carried.bundles.indptr)))
-    return counts
+    if not isinstance(carried, BundledRows):
+        return np.bincount(carried.indices, minlength=carried.shape[1])
+    used = np.repeat(np.asarray((carried.use != 0).sum(axis=0)).ravel(), np.diff(carried.bundles.indptr))
+    of_bundles = np.bincount(carried.bundles.indices, used, minlength=carried.shape[1])
+    return _tokens_with(carried.own) + of_bundles.astype(np.int64)
 
 
 def check_sequences(X: Any, what: str) -> None:
