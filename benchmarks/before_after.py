@@ -33,7 +33,7 @@ ARGUMENTS = {
     "learning": ["evaluation", "threads", "scaling", "solvers", "schedules"],
     "inference": ["parallel", "residual", "frustrated", "junction"],
     "text": ["small", "tagging"],
-    "images": [],
+    "images": ["--splits", "1", "--prior", "1", "--seconds", "30"],
     "gpu": [],
 }
 #: A number, perhaps with thousands separators or an exponent, and its unit.
