@@ -470,3 +470,29 @@ def test_the_piecewise_start_of_camel0_is_as_loose_as_on_the_cpu():
     assert ours.history[0].moment_gap == pytest.approx(cpu.history[0].moment_gap, rel=1e-3)
     assert ours.history[0].moment_gap > 10 * ours.history[1].moment_gap
     np.testing.assert_allclose(ours.weights, cpu.weights, atol=1e-5)
+
+
+# ---- moving
+
+
+def tensors_of(holder) -> list:
+    """All tensors of an object of the engine, in attributes, lists, tuples and other such objects."""
+    if isinstance(holder, torch.Tensor):
+        return [holder]
+    if not isinstance(holder, list | tuple) and not type(holder).__module__.startswith("bactrian.engines.torch"):
+        return []
+    entries = holder if isinstance(holder, list | tuple) else vars(holder).values()
+    return [tensor for entry in entries for tensor in tensors_of(entry)]
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_all_tensors_of_a_piece_move_to_another_device(sparse):
+    """The device "meta", which PyTorch has everywhere, stands for a GPU; what is left behind stays as it was."""
+    graphs = DeviceGraphs(loopy_data(sparse=sparse), torch.device("cpu"), torch.float64)
+    (part,) = graphs.parts(carve(graphs.packed, "bethe"))
+    for holder in (part.piece.scores, part.piece.structure, part.stars):
+        before = tensors_of(holder)
+        moved = tensors_of(holder.to("meta"))
+        assert len(moved) == len(before) > 0
+        assert {tensor.device.type for tensor in moved} == {"meta"}
+        assert {tensor.device.type for tensor in before} == {"cpu"}

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
+from torch import Tensor
 
 from bactrian.graphs.graph_data import GraphData
 
@@ -62,6 +64,22 @@ def checked_chunk(chunk: Any) -> int | None:
     if chunk < 1:
         raise ValueError(f"chunk must be at least 1, found {chunk}")
     return chunk
+
+
+class Movable:
+    """Something that has tensors, in attributes, in lists or tuples of theirs, or in others of this kind."""
+
+    def to(self, device: Any) -> Self:
+        """The same on another device."""
+        moved = copy.copy(self)
+        vars(moved).update({name: _moved(value, device) for name, value in vars(self).items()})
+        return moved
+
+
+def _moved(value: Any, device: Any) -> Any:
+    if isinstance(value, Tensor | Movable):
+        return value.to(device)
+    return type(value)(_moved(one, device) for one in value) if isinstance(value, list | tuple) else value
 
 
 class DeviceMemoryError(MemoryError):

@@ -13,8 +13,12 @@ Triton comes with PyTorch for CUDA. Where it is missing, or a kernel does not fi
 
 from __future__ import annotations
 
+from typing import Any, Self
+
 import torch
 from torch import Tensor
+
+from bactrian.engines.torch.device import Movable
 
 try:
     import triton
@@ -126,7 +130,7 @@ def block_outer_product(left: Tensor, right: Tensor) -> Tensor:
     return rest + torch.bmm(blocks[0].transpose(1, 2), blocks[1]).sum(0)
 
 
-class SparseProduct:
+class SparseProduct(Movable):
     """The product of a compressed sparse matrix on a GPU with dense float64 matrices of few columns."""
 
     def __init__(self, matrix: Tensor) -> None:
@@ -142,6 +146,10 @@ class SparseProduct:
             begin = pointer[row] + number * _PIECE
             end = torch.minimum(begin + _PIECE, pointer[row + 1])
             self._pieces = begin, end, bounds if row.numel() > sizes.numel() else None
+
+    def to(self, device: Any) -> Self:
+        """The same on another device, which may want other pieces."""
+        return type(self)(self.matrix.to(device))
 
     def times(self, dense: Tensor) -> Tensor:
         """``matrix @ dense``."""

@@ -10,7 +10,6 @@ host would take for millions of weights. What comes to the host in an evaluation
 
 from __future__ import annotations
 
-import copy
 import warnings
 from typing import Any, ClassVar, cast
 
@@ -26,7 +25,7 @@ from bactrian.camel.prior import Prior
 from bactrian.camel.schedule import SCHEDULE
 from bactrian.engines.numba.orders import stable_order
 from bactrian.engines.numba.threads import Deadline, Workers
-from bactrian.engines.torch.device import Needed, state_bytes
+from bactrian.engines.torch.device import Movable, Needed, state_bytes
 from bactrian.engines.torch.kernels import SparseProduct, block_outer_product
 from bactrian.engines.torch.stars import FINEST, NodeNumbers, Recording, Stars, StarValues, joint_beliefs
 from bactrian.engines.torch.structure import Structure, build_structure
@@ -38,7 +37,7 @@ from bactrian.graphs.scores import StructuredScores, TiedTable
 from bactrian.solvers.lbfgs import Memory
 
 
-class DeviceRows:
+class DeviceRows(Movable):
     """Input rows, dense, sparse or bundled, multiplied from both sides: the one place where inputs meet weights.
 
     Sparse rows are kept in both orders, since a transposed product of compressed rows would need atomic additions.
@@ -49,8 +48,7 @@ class DeviceRows:
         self.bundles: DeviceRows | None = None
         self._products: tuple[SparseProduct, SparseProduct] | None = None
         if inputs.dense is not None:
-            self._rows = torch.from_numpy(inputs.dense[chosen])
-            self._columns = None
+            self._dense = torch.from_numpy(inputs.dense[chosen])
             return
         pointer, indices, values = inputs._rows
         bundles = inputs._bundles
@@ -59,36 +57,24 @@ class DeviceRows:
             width += bundles.shape[0]
             self.bundles = DeviceRows(bundles, np.arange(bundles.shape[0]))
         matrix = sp.csr_array((values, indices, pointer), shape=(inputs.shape[0], width))[chosen]
-        self._rows = compressed(matrix)
-        self._columns = compressed(sp.csr_array(matrix.T))
-        self._products = SparseProduct(self._rows), SparseProduct(self._columns)
-
-    def to(self, device: Any) -> DeviceRows:
-        """The same on another device."""
-        moved = copy.copy(self)
-        moved.bundles = None if self.bundles is None else self.bundles.to(device)
-        moved._rows = self._rows.to(device)
-        if self._columns is not None:
-            moved._columns = self._columns.to(device)
-            moved._products = SparseProduct(moved._rows), SparseProduct(moved._columns)
-        return moved
+        self._products = SparseProduct(compressed(matrix)), SparseProduct(compressed(sp.csr_array(matrix.T)))
 
     @property
     def nbytes(self) -> int:
         """Bytes of all matrices."""
-        own = _bytes(self._rows) + (0 if self._columns is None else _bytes(self._columns))
-        return own + (0 if self.bundles is None else self.bundles.nbytes)
+        own = [self._dense] if self._products is None else [product.matrix for product in self._products]
+        return sum(map(_bytes, own)) + (0 if self.bundles is None else self.bundles.nbytes)
 
     def times(self, weights: Tensor) -> Tensor:
         """``rows @ weights``."""
         if self.bundles is not None:
             weights = torch.cat([weights, self.bundles.times(weights)])
-        return self._rows @ weights if self._products is None else self._products[0].times(weights)
+        return self._dense @ weights if self._products is None else self._products[0].times(weights)
 
     def transposed_times(self, values: Tensor) -> Tensor:
         """``rows.T @ values``."""
         if self._products is None:
-            return block_outer_product(self._rows, values)
+            return block_outer_product(self._dense, values)
         product = self._products[1].times(values)
         if self.bundles is not None:
             own, bundled = product[: self.n_inputs], product[self.n_inputs :]
@@ -96,7 +82,7 @@ class DeviceRows:
         return product
 
 
-class DeviceTable:
+class DeviceTable(Movable):
     """:class:`bactrian.graphs.scores.TiedTable` with tensors."""
 
     def __init__(self, table: TiedTable) -> None:
@@ -106,12 +92,6 @@ class DeviceTable:
         self.index = torch.from_numpy(np.where(table.index < 0, self.n_tied, table.index).ravel())
         self.entries = torch.from_numpy(entries)
         self.bounds = torch.from_numpy(np.append(starts, entries.size))
-
-    def to(self, device: Any) -> DeviceTable:
-        """The same on another device."""
-        moved = copy.copy(self)
-        moved.index, moved.entries, moved.bounds = (t.to(device) for t in (self.index, self.entries, self.bounds))
-        return moved
 
     def expand(self, tied: Tensor) -> Tensor:
         """Tied weights (F, n_tied) to tables (F, K * K)."""
@@ -133,7 +113,7 @@ class DeviceTable:
         return totals.T
 
 
-class DeviceScores:
+class DeviceScores(Movable):
     """Node scores X W and tied edge tables of a set of graphs, in the order of their structure.
 
     Where some type has edge inputs every edge has a table of its own, those of types without inputs a copy.
@@ -152,15 +132,6 @@ class DeviceScores:
         ]
         self.tables = [DeviceTable(kind.table) for kind in scores.types]
         self.inactive = None if scores.active is None else torch.from_numpy(~scores.active)
-
-    def to(self, device: Any) -> DeviceScores:
-        """The same on another device."""
-        moved = copy.copy(self)
-        moved.rows = self.rows.to(device)
-        moved.edge_rows = [None if rows is None else rows.to(device) for rows in self.edge_rows]
-        moved.tables = [table.to(device) for table in self.tables]
-        moved.inactive = None if self.inactive is None else self.inactive.to(device)
-        return moved
 
     @property
     def nbytes(self) -> int:

@@ -19,7 +19,6 @@ run them.
 
 from __future__ import annotations
 
-import copy
 import gc
 import math
 import threading
@@ -34,6 +33,7 @@ import torch
 from torch import Tensor
 
 from bactrian.camel.dual import larger
+from bactrian.engines.torch.device import Movable
 from bactrian.engines.torch.kernels import block_outer_product, can_update, tables_at_once, update_stars
 from bactrian.engines.torch.structure import Structure
 
@@ -57,15 +57,11 @@ _CHANGING = (
 
 
 @dataclass(frozen=True)
-class NodeNumbers:
+class NodeNumbers(Movable):
     """Counting numbers of nodes."""
 
     hub: Tensor  #: (N,) kept number kappa
     linearised: Tensor  #: (N,) number of times the node's entropy is subtracted through its linearisation
-
-    def to(self, device: Any) -> NodeNumbers:
-        """The same on another device."""
-        return NodeNumbers(self.hub.to(device), self.linearised.to(device))
 
 
 class Recording(Generic[Result]):
@@ -116,7 +112,7 @@ def _no_collection() -> Iterator[None]:
             gc.enable()
 
 
-class Stars:
+class Stars(Movable):
     """Scores, multipliers and beliefs of graphs under given counting numbers, and sweeps of star updates over them.
 
     Nodes, links and edges are numbered as inside :class:`Structure`. Without ``consistency`` the multipliers stay
@@ -182,12 +178,7 @@ class Stars:
 
     def to(self, device: Any) -> Self:
         """The same on another device."""
-        moved = copy.copy(self)
-        moved.structure, moved.numbers = self.structure.to(device), self.numbers.to(device)
-        for name, value in vars(self).items():
-            if isinstance(value, Tensor):
-                setattr(moved, name, value.to(device))
-        moved._offsets = [offset.to(device) for offset in self._offsets]
+        moved = super().to(device)
         moved.records = False
         moved.forget_recordings()
         return moved

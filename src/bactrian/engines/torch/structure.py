@@ -9,8 +9,7 @@ is one contiguous slice.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import dataclass, fields
 
 import numpy as np
 import torch
@@ -18,11 +17,12 @@ from torch import Tensor
 
 from bactrian.arrays import Floats, Ints
 from bactrian.engines.numba.orders import greedy_colours, stable_order
+from bactrian.engines.torch.device import Movable
 from bactrian.graphs.ragged import pointer
 
 
 @dataclass(frozen=True)
-class Structure:
+class Structure(Movable):
     """Nodes, links and edges of a set of graphs; ``N`` nodes, ``E`` edges, ``2E`` links."""
 
     nodes: Tensor  #: (N,) number of a node among those given, by its number inside
@@ -66,12 +66,6 @@ class Structure:
             return edges
         bounds = torch.tensor(self.type_edges[1:], device=edges.device)
         return torch.searchsorted(bounds, edges, right=True)
-
-    def to(self, device: Any) -> Structure:
-        """The same on another device."""
-        moved = {f.name: getattr(self, f.name) for f in fields(self)}
-        tensors = {name: value.to(device) for name, value in moved.items() if isinstance(value, Tensor)}
-        return replace(self, **tensors)
 
     @property
     def nbytes(self) -> int:
