@@ -17,6 +17,7 @@ from sklearn.linear_model import LogisticRegression
 import bactrian as bt
 from bactrian.compat import CRF
 from bactrian.estimators import sequences
+from bactrian.estimators.base import largest_weights
 from bactrian.estimators.saving import ModelFileError
 
 Array = np.ndarray[Any, Any]
@@ -525,6 +526,15 @@ def test_saved_models_predict_the_same(tmp_path: Any) -> None:
     with pytest.raises(ValueError, match="skips is a function"):
         bt.SkipChainCRF(skips=lambda words: []).fit(X, y).save(tmp_path / "never")
     assert not (tmp_path / "never").exists()
+
+
+@pytest.mark.parametrize("n", [1, 4, 15, 40])
+def test_largest_weights_are_the_largest(n: int) -> None:
+    table = np.random.default_rng(n).normal(size=(5, 3))
+    features, labels = [f"f{k}" for k in range(5)], ["x", "y", "z"]
+    found = largest_weights(table, features, labels, n)
+    assert [abs(weight) for _, _, weight in found] == sorted(np.abs(table).ravel().tolist(), reverse=True)[:n]
+    assert all(table[features.index(feature), labels.index(label)] == weight for feature, label, weight in found)
 
 
 def test_top_features_name_the_largest_weights() -> None:

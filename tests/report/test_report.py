@@ -43,7 +43,6 @@ from bactrian.runs.comparison import (
     TaggedText,
     Tagging,
     reliability,
-    strongest_weights,
 )
 
 
@@ -327,19 +326,6 @@ def test_confusions_of_unknown_labels_are_refused():
         Confusion.of("az", "aa", ["a", "b"])
     with pytest.raises(ValueError, match="shape"):
         Confusion(("a", "b"), np.zeros((3, 3), dtype=np.int64))
-
-
-@given(st.integers(0, 2**32 - 1), st.integers(1, 12))
-def test_strongest_weights_are_the_strongest(seed, n):
-    rng = np.random.default_rng(seed)
-    table = rng.normal(size=(5, 3)) * (rng.random((5, 3)) < 0.7)
-    features, labels = [f"f{k}" for k in range(5)], ["x", "y", "z"]
-    found = strongest_weights(table, features, labels, n)
-    expected = sorted((abs(v) for v in table.ravel() if v != 0.0), reverse=True)[:n]
-    assert [abs(w.value) for w in found] == expected
-    assert all(table[features.index(w.feature), labels.index(w.label)] == w.value for w in found)
-    with pytest.raises(ValueError, match="weights must have one row per feature and one column per label"):
-        strongest_weights(table, features[1:], labels)
 
 
 def test_forbidden_pairs_and_many_labels_do_not_upset_heat_maps():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
@@ -264,3 +264,16 @@ class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         if estimator._n_weights() != weights.size:
             raise ValueError(f"it has {weights.size} weights, which do not fit its features, labels and tables")
         return estimator
+
+
+def largest_weights(
+    table: Floats, features: Sequence[str], labels: Sequence[Any], n: int
+) -> list[tuple[str, Any, float]]:
+    """The ``n`` entries of largest magnitude of a table (n_features, n_labels), largest first.
+
+    >>> largest_weights(np.array([[0.0, 1.0], [-3.0, 2.0]]), ["a", "b"], ["x", "y"], 3)
+    [('b', 'x', -3.0), ('b', 'y', 2.0), ('a', 'y', 1.0)]
+    """
+    order = np.argsort(-np.abs(table), axis=None, kind="stable")[:n].tolist()
+    places = (divmod(place, len(labels)) for place in order)
+    return [(features[i], labels[k], float(table[i, k])) for i, k in places]

@@ -17,6 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from bactrian.arrays import Arrays, Floats, Ints, integers
 from bactrian.errors import check_choice, check_count, check_flag, check_number
+from bactrian.estimators.base import largest_weights
 from bactrian.estimators.encoding import FeatureRows, FeatureVocabulary, check_sequences, fit_vocabulary
 from bactrian.estimators.labels import Labels, class_weights, is_unknown, listed_labels
 from bactrian.estimators.node_labeller import NodeLabeller
@@ -387,11 +388,7 @@ class SequenceCRF(NodeLabeller):
             if label not in labels:
                 raise ValueError(f"label must be one of {labels}, found {label!r}")
             weights = np.where(np.arange(len(labels)) == labels.index(label), weights, 0.0)
-        n = min(int(n), weights.size)
-        order = np.argsort(-np.abs(weights), axis=None, kind="stable")[:n]
-        names = self.feature_names_
-        places = zip(*np.unravel_index(order, weights.shape), strict=True)
-        return [(names[int(i)], labels[int(k)], float(weights[i, k])) for i, k in places]
+        return largest_weights(weights, self.feature_names_, labels, int(n))
 
     # --- files ---
 

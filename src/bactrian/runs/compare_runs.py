@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from bactrian.estimators.base import largest_weights
 from bactrian.runs.comparison import (
     Comparison,
     Confusion,
@@ -20,7 +21,6 @@ from bactrian.runs.comparison import (
     Tagging,
     Training,
     reliability,
-    strongest_weights,
 )
 from bactrian.runs.fitted_run import FittedRun, RunEvaluation, evaluate_run
 from bactrian.runs.run_data import checksum
@@ -177,12 +177,14 @@ def _tables(run: FittedRun) -> tuple[LabelTable, ...]:
 def _weights(run: FittedRun) -> tuple[NamedWeight, ...]:
     model: Any = run.estimator
     if run.settings.is_text:
-        return tuple(NamedWeight(str(f), str(label), value) for f, label, value in model.top_features(20))
-    table = model.weight_tables()[0]
-    features = [f"feature {i}" for i in range(len(table))]
-    if model.intercepts_[0]:
-        features[-1] = "intercept"
-    return strongest_weights(table, features, [str(label) for label in run.classes])
+        found = model.top_features(20)
+    else:
+        table = model.weight_tables()[0]
+        features = [f"feature {i}" for i in range(len(table))]
+        if model.intercepts_[0]:
+            features[-1] = "intercept"
+        found = [entry for entry in largest_weights(table, features, run.classes, 20) if entry[2] != 0.0]
+    return tuple(NamedWeight(str(feature), str(label), value) for feature, label, value in found)
 
 
 def _facts(run: FittedRun) -> dict[str, str]:

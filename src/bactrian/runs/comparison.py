@@ -158,26 +158,6 @@ class NamedWeight:
     value: float
 
 
-def strongest_weights(
-    weights: Floats, features: Sequence[str], labels: Sequence[str], n: int = 20
-) -> tuple[NamedWeight, ...]:
-    """The ``n`` entries of largest magnitude of a table (n_features, n_labels), zeros left out, largest first.
-
-    >>> [w.feature for w in strongest_weights(np.array([[0.0, 1.0], [-3.0, 2.0]]), ["a", "b"], ["x", "y"])]
-    ['b', 'b', 'a']
-    """
-    weights = np.asarray(weights, dtype=np.float64)
-    shape = len(features), len(labels)
-    check_count("weights", weights.shape, shape, "row per feature and one column per label")
-    magnitude = np.abs(weights).ravel()
-    most = min(n, int(np.count_nonzero(magnitude)))
-    chosen = np.argsort(-magnitude, kind="stable")[:most]
-    rows, columns = np.unravel_index(chosen, weights.shape)
-    return tuple(
-        NamedWeight(str(features[r]), str(labels[c]), float(weights[r, c])) for r, c in zip(rows, columns, strict=True)
-    )
-
-
 @dataclass(frozen=True, eq=False)
 class Tagging:
     """Labels that a learner gives to the tokens of a text, and marginals (n_tokens, n_labels) if it has any."""
