@@ -14,6 +14,7 @@ from scipy.optimize import minimize
 from scipy.special import logsumexp
 
 import bactrian as bt
+from bactrian.camel.dual import Dual
 from bactrian.camel.schedule import SCHEDULE
 from bactrian.engines.numba.threads import Workers
 from bactrian.graphs.conditioning import conditioned
@@ -423,3 +424,37 @@ def test_one_weight_of_many_may_have_a_gap() -> None:
         assert found.converged
         assert found.moment_gap > gap
         assert found.objective - best < budget
+
+
+@pytest.mark.parametrize("method", ["convex", "camel0", "trw", "exact"])
+def test_weights_that_the_prior_alone_rules_out_are_not_worth_messages(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The objective is at least the prior's part; a first step of length 1 is too long for a strong one."""
+    rng = np.random.default_rng(0)
+    rows = rng.integers(0, 2, (8, 4))
+    rows[rng.random(rows.shape) < 0.3] = -1
+    model = bt.MarkovRandomField([(0, 1), (1, 2), (2, 3), (3, 0)], cardinalities=[2] * 4).encode(rows).model
+    data = bt.Samples(model, rows)
+    evaluated: list[Any] = []
+    evaluate = Dual.evaluate
+
+    def recorded(self: Dual, weights: Any, **options: Any) -> Any:
+        evaluated.append(weights.copy())
+        return evaluate(self, weights, **options)
+
+    monkeypatch.setattr(Dual, "evaluate", recorded)
+    solution = bt.learn(data, method, prior_variance=0.001, start=np.zeros(model.n_weights), n_threads=1)
+    assert solution.converged
+    with pytest.warns(bt.ConvergenceWarning):
+        begun = bt.learn(data, method, prior_variance=0.001, max_iterations=0, start=np.zeros(model.n_weights))
+    allowed = begun.objective
+    assert 0.0 < solution.objective < allowed
+    for weights in evaluated:
+        assert 0.5 * float(weights @ weights) / 0.001 <= allowed
+    # the bound itself, where there is a good deal of both
+    for size in (0.3, 3.0):
+        start = rng.normal(0.0, size, model.n_weights)
+        with pytest.warns(bt.ConvergenceWarning):
+            found = bt.learn(data, method, prior_variance=1.0, max_iterations=0, start=start)
+        assert found.objective >= 0.5 * float(start @ start)

@@ -101,7 +101,9 @@ class Hidden:
         if settings.state is not None:
             dual.take_up(settings.state)
         seen = _clamped_dual(dual, models.clamped, _numbers(models, carving), run)
-        inner = _ProfiledDifference(dual, run, _Difference(learner.objective(dual, run), learner.objective(seen, run)))
+        sides = learner.objective(dual, run), learner.objective(seen, run)
+        difference = _Difference(*sides, settings.prior, concave=not dual.relinearises)
+        inner = _ProfiledDifference(dual, run, difference)
         weights, status = learner.relinearise(run, inner, learner.linearisation(dual), run.initial_weights())
         return run.finish(inner, weights, status)
 
@@ -126,7 +128,9 @@ def _likelihood(learner: Likelihood, data: PackedData, run: Run, workers: Worker
         clamped = models.clamped if trees is None else trees.packed
         numbers = carve(clamped) if exact else _numbers(models, dual.part.carving)
         seen = learner.objective(_clamped_dual(dual, clamped, numbers, run), run)
-    return run.solve(_ProfiledDifference(dual, run, _Difference(learner.objective(dual, run), seen)), junction)
+    concave = learner.inference != "lbp"
+    difference = _Difference(learner.objective(dual, run), seen, settings.prior, concave=concave)
+    return run.solve(_ProfiledDifference(dual, run, difference), junction)
 
 
 def _numbers(models: Conditioned, carving: Carving) -> Carving:
@@ -145,12 +149,20 @@ def _clamped_dual(free: Dual, data: PackedData, carving: Carving, run: Run) -> D
 
 
 class _Difference:
-    """The free dual minus the clamped one, as the profiled solver sees an objective."""
+    """The free dual minus the clamped one, as the profiled solver sees an objective.
+
+    Where the entropy is concave the free dual, a maximum over more beliefs, is at least the clamped one, and the value
+    at least the prior's part. Weights at which that alone is more than the solver began with are not worth messages:
+    the difference is not convex, so steps go astray, to weights at which messages take hundreds of times as long.
+    """
 
     hopeless = False
 
-    def __init__(self, free: Any, clamped: Any) -> None:
+    def __init__(self, free: Any, clamped: Any, prior: Prior, *, concave: bool) -> None:
         self._free, self._clamped = free, clamped
+        self._precision = prior.precision
+        self._is_bounded = concave and not prior.l1
+        self._first = np.inf  # value
         self.accuracy = free.accuracy  # of both
         self.last: Evaluation | None = None
         self.weights: Any = None  # of the last evaluation
@@ -190,12 +202,20 @@ class _Difference:
 
     def forget(self) -> None:
         """Forget the best point."""
+        self._first = np.inf
+        self._forget_sides()
+
+    def _forget_sides(self) -> None:
         self._free.forget()
         self._clamped.forget()
 
     def value_and_gradient(self, weights: Floats) -> tuple[float, Floats]:
-        """The difference and its gradient."""
-        self.forget()  # a side whose value rises is no worse for it, and its messages are the nearest
+        """The difference and its gradient; the prior's part of both where that is too much already."""
+        pull = self._precision * weights
+        least = 0.5 * float(pull @ weights)
+        if least > self._first:
+            return least, pull
+        self._forget_sides()  # a side whose value rises is no worse for it, and its messages are the nearest
         self._free.value_and_gradient(weights)
         self._clamped.value_and_gradient(weights)
         free, clamped = self._free.last, self._clamped.last
@@ -208,6 +228,8 @@ class _Difference:
             larger(free.residual, clamped.residual),
         )
         self.weights, self.sweeps = weights, self.sweeps + self.last.sweeps
+        if self._is_bounded and self._first == np.inf:
+            self._first = self.last.value
         return self.last.value, self.last.gradient
 
 
