@@ -21,7 +21,7 @@ from sklearn.metrics import precision_recall_fscore_support
 from bactrian.arrays import Ints
 from bactrian.errors import check_flag, check_number, warn
 from bactrian.estimators.encoding import FeatureRows
-from bactrian.estimators.labels import Labels, listed_labels
+from bactrian.estimators.labels import Labels, accuracy, listed_labels
 from bactrian.estimators.sequence_base import Edges, EdgesGiven
 from bactrian.estimators.sequences import LinearChainCRF
 from bactrian.graphs.inputs import BundledRows
@@ -252,9 +252,7 @@ class CRF(LinearChainCRF):
     def score(self, X: Any, y: Any, **more: Any) -> float:
         """Accuracy of tokens, as in sklearn-crfsuite."""
         predicted = self.predict(X, **more)
-        true = listed_labels(y, [len(labels) for labels in predicted])
-        hits = [a == b for one, other in zip(true, predicted, strict=True) for a, b in zip(one, other, strict=True)]
-        return float(np.mean(hits)) if hits else 0.0
+        return accuracy(listed_labels(y, [len(labels) for labels in predicted]), predicted)
 
     # --- what was learned; None before ---
 
@@ -395,7 +393,7 @@ class _TrainingLog:
         names = ("avg_precision", "avg_recall", "avg_f1")
         return {
             **dict(zip(names, figures[:3].mean(axis=1).tolist(), strict=True)),
-            "item_accuracy_float": float(np.mean([a == b for a, b in zip(*flat, strict=True)])),
+            "item_accuracy_float": accuracy(true, guess),
             "instance_accuracy_float": float(np.mean([list(a) == b for a, b in zip(true, guess, strict=True)])),
             "scores": {
                 label: SimpleNamespace(precision=p, recall=r, f1=f, ref=int(n))

@@ -126,6 +126,12 @@ def listed_labels(y: Any, lengths: Sequence[int], name: str = "y", *, unknown_al
     return listed
 
 
+def accuracy(true: Iterable[Sequence[Any]], predicted: Iterable[Sequence[Any]]) -> float:
+    """Part of the labels of all sequences that are right; 0 where there are none."""
+    hits = [a == b for one, other in zip(true, predicted, strict=True) for a, b in zip(one, other, strict=True)]
+    return float(np.mean(hits)) if hits else 0.0
+
+
 def _sequences(y: Any, name: str) -> Sequence[Any]:
     if isinstance(y, str | bytes | Mapping) or not isinstance(y, Iterable):
         raise TypeError(f"{name} must be a list of label sequences, found {type(y).__name__}")

@@ -19,7 +19,7 @@ from bactrian.arrays import Arrays, Floats, Ints, integers
 from bactrian.errors import check_choice, check_count, check_flag, check_number
 from bactrian.estimators.base import largest_weights
 from bactrian.estimators.encoding import FeatureRows, FeatureVocabulary, check_sequences, fit_vocabulary
-from bactrian.estimators.labels import Labels, class_weights, is_unknown, listed_labels
+from bactrian.estimators.labels import Labels, accuracy, class_weights, is_unknown, listed_labels
 from bactrian.estimators.node_labeller import NodeLabeller
 from bactrian.estimators.priors import Block, Fold, graph_blocks, graph_folds
 from bactrian.graphs.graph_data import GraphData, nonnegative_weights
@@ -319,9 +319,8 @@ class SequenceCRF(NodeLabeller):
         tags = {label for labels in true for label in labels} | set(self._labels.classes.tolist())
         scheme = guess_scheme(tags)
         if scheme is None:
-            hits = [a == b for one, other in zip(true, predicted, strict=True) for a, b in zip(one, other, strict=True)]
-            return float(np.mean(hits)) if hits else 0.0
-        return float(entity_scores(true, [list(labels) for labels in predicted], scheme=scheme).micro.f1)
+            return accuracy(true, predicted)
+        return float(entity_scores(true, predicted, scheme=scheme).micro.f1)
 
     # --- what was learned ---
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from bactrian.arrays import Floats
 from bactrian.estimators.base import LearnedEstimator
+from bactrian.estimators.labels import accuracy
 from bactrian.runs.folders import RunFolder
 from bactrian.runs.run_data import LabelledGraph, RunData, batches, breaks_of, places_of, read_data
 from bactrian.runs.settings import MODELS, RunSettings
@@ -137,8 +138,7 @@ class FittedRun:
 
 def text_scores(true: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]], data: RunData) -> dict[str, Any]:
     """Scores of predicted tags: of entities and tokens where tags mark entities, else the part that is right."""
-    hits = [a == b for one, other in zip(true, predicted, strict=True) for a, b in zip(one, other, strict=True)]
-    scores: dict[str, Any] = {"tokens": len(hits), "accuracy": float(np.mean(hits)) if hits else 0.0}
+    scores: dict[str, Any] = {"tokens": sum(map(len, true)), "accuracy": accuracy(true, predicted)}
     if data.scheme is not None:
         starts = [document.sentence_starts for document in data.documents]
         # A tagger may predict ill-formed tags: conversion reads them as conlleval does.
