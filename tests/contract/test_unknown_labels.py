@@ -247,7 +247,7 @@ def test_features_are_real_numbers(kind: str) -> None:
             bt.GraphData(given, [(0, 1)], n_labels=2)
         with pytest.raises(TypeError, match=r"features\[0\] must hold real numbers"):
             bt.LogLinearModel(bt.ClusterGraph([3], [(0,)]), [given])
-    with pytest.raises(TypeError, match=r"X\[0\] must hold real numbers"):
+    with pytest.raises(TypeError, match=r"X\[0\]: node_features must hold real numbers"):
         bt.GridCRF().fit([odd], [[[0], [1], [1]]])
 
 

@@ -212,12 +212,13 @@ def merged_settings(files: Sequence[Path] | None, given: GivenOptions, config: P
         except ValueError as error:
             raise ValueError(f"{config}: {error}") from None
         beside = config.absolute().parent
-        for name in ("train", "dev", "test", "output"):
-            if isinstance(values.get(name), str):
-                values[name] = str(beside / values[name])
-            elif isinstance(values.get(name), list):
-                values[name] = [str(beside / str(path)) for path in values[name]]
-        _place_feature_files(values.get("features"), beside)
+        values |= _placed({name: values[name] for name in ("train", "dev", "test", "output") if name in values}, beside)
+        if isinstance(values.get("train"), list):
+            values["train"] = [str(beside / str(path)) for path in values["train"]]
+        features = values.get("features")
+        if isinstance(features, dict):
+            named = {name: features[name] for name in ("template", "gazetteers") if name in features}
+            values["features"] = features | _placed(named, beside)
     if files:
         values["train"] = [str(path.absolute()) for path in files]
     for name, value in given.settings.items():
@@ -233,17 +234,12 @@ def merged_settings(files: Sequence[Path] | None, given: GivenOptions, config: P
     return _of_pack(values)
 
 
-def _place_feature_files(features: Any, beside: Path) -> None:
-    """Make names of files in the table of features those of files beside the TOML file."""
-    if not isinstance(features, dict):
-        return
-    if isinstance(features.get("template"), str):
-        features["template"] = str(beside / features["template"])
-    gazetteers = features.get("gazetteers")
-    if isinstance(gazetteers, dict):
-        features["gazetteers"] = {
-            name: str(beside / entries) if isinstance(entries, str) else entries for name, entries in gazetteers.items()
-        }
+def _placed(files: dict[str, Any], beside: Path) -> dict[str, Any]:
+    """Names of files, in tables too, as those of files beside the TOML file; what is no name stays as it is."""
+    return {
+        name: str(beside / file) if isinstance(file, str) else _placed(file, beside) if isinstance(file, dict) else file
+        for name, file in files.items()
+    }
 
 
 def _of_pack(values: dict[str, Any]) -> dict[str, Any]:

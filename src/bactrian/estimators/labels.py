@@ -275,14 +275,11 @@ def _plain_objects(array: NDArray[Any], name: str, unknown_allowed: bool) -> NDA
         others = [label for label in listed if not is_missing(label)]
         array = array.astype(object)
         array[missing] = "" if others and all(isinstance(label, str) for label in others) else -1
-        if all(
-            isinstance(label, bool | int | float | np.bool_ | np.number) and label == int(label) for label in others
-        ):
+        number = bool | int | float | np.bool_ | np.number
+        if all(isinstance(label, number) and label == int(label) for label in others):
             return array.astype(np.int64)
         listed = array.ravel().tolist()
-    if all(isinstance(label, str) for label in listed):
-        return array.astype(np.str_)
-    for kind, dtype in ((bool | np.bool_, np.bool_), (int | np.integer, np.int64)):
+    for kind, dtype in ((str, np.str_), (bool | np.bool_, np.bool_), (int | np.integer, np.int64)):
         if all(isinstance(label, kind) for label in listed):
             return array.astype(dtype)
     return array
