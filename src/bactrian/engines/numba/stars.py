@@ -223,43 +223,22 @@ def scale_hubs(part: Passing, prescribed: Bools, target: Floats, backward: bool,
     and then d_l = log b - log m_l in both cases. ``damping`` keeps that part of the old multipliers of free hubs. Needs
     scores and targets that are finite.
     """
-    layout, multipliers, hub_log = part.layout, part.multipliers, part.beliefs.hub_log
-    n_hubs, hub_scores = layout.hub_offset.size - 1, part.tables.hub_scores
-    scratch = new_scratch(layout, 0, layout.instance_hubs.size - 1)
-    incoming, total = scratch.star, scratch.belief
-    change = 0.0
+    layout, hub_log, hub_scores = part.layout, part.beliefs.hub_log, part.tables.hub_scores
+    n_hubs, scratch = layout.hub_offset.size - 1, new_scratch(layout, 0, layout.instance_hubs.size - 1)
+    incoming, change = scratch.star, 0.0
     for position in range(n_hubs):
         hub = layout.hub_order[n_hubs - 1 - position if backward else position]
-        start = layout.hub_offset[hub]
+        start, first, last = layout.hub_offset[hub], layout.hub_links[hub], layout.hub_links[hub + 1]
         states = layout.hub_offset[hub + 1] - start
-        first, last = layout.hub_links[hub], layout.hub_links[hub + 1]
-        for k in range(states):
-            total[k] = 0.0
         for link in range(first, last):
-            message = (link - first) * states
-            incoming_message(part, link, scratch, incoming, message)
-            for k in range(states):
-                total[k] += incoming[message + k]
+            incoming_message(part, link, scratch, incoming, (link - first) * states)
         if prescribed[hub]:
             for k in range(states):
-                hub_log[start + k] = target[start + k]
-                hub_scores[start + k] = target[start + k] - total[k]
+                hub_log[start + k] = hub_scores[start + k] = target[start + k]
+                for message in range(k, (last - first) * states, states):
+                    hub_scores[start + k] -= incoming[message]
         else:
-            for k in range(states):
-                hub_log[start + k] = hub_scores[start + k] + total[k]
-            normalise_logs(hub_log, start, start + states)
+            log_belief(part, hub, incoming, 0, hub_log, start)
         kept = 0.0 if prescribed[hub] else damping
-        for link in range(first, last):
-            message = (link - first) * states
-            offset = layout.link_offset[link]
-            # Only differences between states matter: the level of the old multipliers is removed first.
-            level = 0.0
-            for k in range(states):
-                level += multipliers[offset + k] - (hub_log[start + k] - incoming[message + k])
-            level /= states
-            for k in range(states):
-                new = hub_log[start + k] - incoming[message + k]
-                step = multipliers[offset + k] - level - new
-                change = max(change, exp(hub_log[start + k]) * min(1.0, abs(step)))
-                multipliers[offset + k] = new + kept * step
+        change = max(change, update_multipliers(part, hub, incoming, 0, kept, scratch.belief))
     return change
