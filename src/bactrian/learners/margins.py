@@ -266,33 +266,25 @@ def fit_exactly(problem: MarginProblem, tree: MarginTree, options: FitOptions) -
         status = Status.UNBOUNDED
     weights = objective.weights(_EVERY, found[None])
     beliefs = objective.calibrated(_EVERY, weights)[1][0]
-    spent = time.perf_counter() - began
-    return exact_solution(problem, weights[0], beliefs, status, value, gap, iterations, evaluations, spent), beliefs
+    record = Record(0, value, gap, 0.0, iterations, evaluations, 0, time.perf_counter() - began)
+    return exact_solution(problem, weights[0], beliefs, status, record), beliefs
 
 
 def exact_solution(
-    problem: MarginProblem,
-    weights: Floats,
-    beliefs: Floats,
-    status: Status,
-    value: float,
-    gap: float,
-    iterations: int,
-    evaluations: int,
-    seconds: float,
+    problem: MarginProblem, weights: Floats, beliefs: Floats, status: Status, record: Record
 ) -> Solution:
     """What a fit on a junction tree found."""
     return Solution(
         weights=weights,
         status=status,
-        history=(Record(0, value, gap, 0.0, iterations, evaluations, 0, seconds),),
-        objective=value,
-        moment_gap=gap,
+        history=(record,),
+        objective=record.objective,
+        moment_gap=record.moment_gap,
         violation=0.0,
         beliefs=[problem.split(beliefs)],
         method="exact",
-        seconds=seconds,
-        evaluations=evaluations,
+        seconds=record.seconds,
+        evaluations=record.evaluations,
     )
 
 
@@ -476,8 +468,7 @@ def _solve_together(
         elif minima.stalled[z] or not minima.value[z] >= problem.least:
             found.append(None)
             continue
-        counts = int(iterations[z]), int(evaluations[z])
-        value, gap = float(minima.value[z]), float(minima.gap[z])
-        told = exact_solution(problem, weights[z], beliefs[z], status, value, gap, *counts, seconds)
-        found.append((told, beliefs[z]))
+        value, gap, counts = float(minima.value[z]), float(minima.gap[z]), (int(iterations[z]), int(evaluations[z]))
+        record = Record(0, value, gap, 0.0, *counts, 0, seconds)
+        found.append((exact_solution(problem, weights[z], beliefs[z], status, record), beliefs[z]))
     return found
