@@ -75,7 +75,7 @@ def predict_command(
         from bactrian.runs.folders import RunFolder
         from bactrian.runs.run_data import TEXT_FORMATS
 
-        fitted = FittedRun.load(RunFolder(folder)).with_encoding(encoding)
+        fitted = FittedRun.load(RunFolder(folder), encoding)
         if encoding is not None and not fitted.settings.is_text:
             raise BadInputError("--encoding is for texts; files of graphs are always UTF-8")
         for value, choices, option in ((form, TEXT_FORMATS, "--input"), (to, _OUTPUTS, "--to")):
@@ -198,7 +198,7 @@ def evaluate_command(
         from bactrian.runs.fitted_run import FittedRun, evaluate_run
         from bactrian.runs.folders import RunFolder
 
-        fitted = FittedRun.load(RunFolder(folder)).with_encoding(encoding)
+        fitted = FittedRun.load(RunFolder(folder), encoding)
         scores = evaluate_run(fitted, [str(path) for path in files]).scores
     if as_json:
         typer.echo(json.dumps(scores))

@@ -38,20 +38,19 @@ class FittedRun:
     extractor: EntityFeatures | None  #: None for graphs
 
     @staticmethod
-    def load(folder: RunFolder) -> FittedRun:
-        """Read settings and model; what is no run folder, or was never trained, is refused."""
+    def load(folder: RunFolder, encoding: str | None = None) -> FittedRun:
+        """Read settings and model, for texts in another encoding where one is given.
+
+        What is no run folder, or was never trained, is refused.
+        """
         folder.check_learned()
         settings, _ = folder.read_settings()
         if not folder.model.is_file():
             raise ValueError(f"{folder.path} has no model yet; continue with: bactrian train --resume {folder.path}")
+        if encoding is not None:
+            settings = replace(settings, input=replace(settings.input, encoding=encoding))
         estimator = MODELS[settings.model].load(folder.model)
         return FittedRun(folder, settings, estimator, settings.extractor() if settings.is_text else None)
-
-    def with_encoding(self, encoding: str | None) -> FittedRun:
-        """The same run for texts in another encoding, where one is given."""
-        if encoding is None:
-            return self
-        return replace(self, settings=replace(self.settings, input=replace(self.settings.input, encoding=encoding)))
 
     @property
     def classes(self) -> list[Any]:
