@@ -82,6 +82,19 @@ class Linear(NamedTuple):
 
 
 @inner(allocates=True)
+def with_scratch(
+    part: Passing, message: Floats, scale: Floats, psi: Floats, belief: Floats, product: Floats, widest: int, spare: int
+) -> Linear:
+    """Messages, the tables they meet, and the rest of what sweeps need."""
+    tables = part.tables
+    low, high, change, rise = np.empty((4, widest))
+    return Linear(
+        tables.exp_entries, tables.exp_transposed, message, scale, psi, belief, product, low, high, change, rise,
+        np.empty(spare),
+    )  # fmt: skip
+
+
+@inner(allocates=True)
 def new_linear(part: Passing, first: int, last: int, by_link: bool) -> Linear:
     """Space for any of the instances ``first:last``, ``by_link`` for m of all links at a time."""
     layout = part.layout
@@ -97,20 +110,9 @@ def new_linear(part: Passing, first: int, last: int, by_link: bool) -> Linear:
         for hub in range(begin, end):
             widest = max(widest, hub_offset[hub + 1] - hub_offset[hub])
             most_links = max(most_links, hub_links[hub + 1] - hub_links[hub])
-    return Linear(
-        part.tables.exp_entries,
-        part.tables.exp_transposed,
-        np.empty(n_states),
-        np.empty(n_links),
-        np.empty(n_hubs),
-        np.empty(n_hubs),
-        np.empty(n_states if by_link else most_links * widest),
-        np.ones(widest),
-        np.ones(widest),
-        np.zeros(widest),
-        np.zeros(widest),
-        np.empty(spare),
-    )
+    message, scale, psi, belief = np.empty(n_states), np.empty(n_links), np.empty(n_hubs), np.empty(n_hubs)
+    product = np.empty(n_states if by_link else most_links * widest)
+    return with_scratch(part, message, scale, psi, belief, product, widest, spare)
 
 
 @inner(fastmath=CAREFUL)

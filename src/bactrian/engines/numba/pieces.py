@@ -22,7 +22,7 @@ import scipy.sparse as sp
 from bactrian.arrays import Floats, Ints
 from bactrian.compiling import inner, njit
 from bactrian.engines.numba.layout import Layout
-from bactrian.engines.numba.linear import Linear, load_states, match_scales, store_logs, sweep_pairs
+from bactrian.engines.numba.linear import Linear, load_states, match_scales, store_logs, sweep_pairs, with_scratch
 from bactrian.engines.numba.pair_evaluation import (
     add_tally,
     finish_hubs,
@@ -109,9 +109,8 @@ def _messages(part: Passing, whole: Linear, first: int, last: int, states: State
     hub_states = slice(at - base, place(layout.hub_offset, end, states) - base)
     message, scale = whole.message[link_states], whole.scale[links]
     psi, belief = whole.psi[hub_states], whole.belief[hub_states]
-    product, spare = np.empty(whole.product.size), np.empty(whole.spare.size)
-    low, high, change, rise = np.empty((4, whole.low.size))
-    return Linear(whole.entries, whole.transposed, message, scale, psi, belief, product, low, high, change, rise, spare)
+    product = np.empty(whole.product.size)
+    return with_scratch(part, message, scale, psi, belief, product, whole.low.size, whole.spare.size)
 
 
 def cut(layout: Layout, instance: int) -> tuple[Ints, Ints] | None:

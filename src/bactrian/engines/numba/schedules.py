@@ -44,6 +44,7 @@ from bactrian.engines.numba.linear import (
     receive_one,
     store_logs,
     update_pairs_together,
+    with_scratch,
 )
 from bactrian.engines.numba.stars import all_messages, incoming_message, log_belief, sweep_hubs, update_hubs_together
 from bactrian.engines.numba.tables import Limits, Passing, Scratch, new_scratch
@@ -105,20 +106,8 @@ def of_instance(part: Passing, kept: ParallelMessages, instance: int, widest: in
     begin, end = layout.instance_hubs[instance], layout.instance_hubs[instance + 1]
     first, last = layout.link_offset[layout.hub_links[begin]], layout.link_offset[layout.hub_links[end]]
     hubs = slice(layout.hub_offset[begin], layout.hub_offset[end])
-    return Linear(
-        part.tables.exp_entries,
-        part.tables.exp_transposed,
-        kept.outgoing[first:last],
-        np.zeros(layout.hub_links[end] - layout.hub_links[begin]),
-        kept.psi[hubs],
-        kept.belief[hubs],
-        kept.incoming[first:last],
-        np.ones(widest),
-        np.ones(widest),
-        np.zeros(widest),
-        np.zeros(widest),
-        np.empty(0),
-    )
+    message, scale = kept.outgoing[first:last], np.zeros(layout.hub_links[end] - layout.hub_links[begin])
+    return with_scratch(part, message, scale, kept.psi[hubs], kept.belief[hubs], kept.incoming[first:last], widest, 0)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
