@@ -21,7 +21,7 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, NoReturn, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +35,7 @@ from bactrian.graphs.inputs import Inputs
 from bactrian.graphs.packed import PackedData
 from bactrian.graphs.packing import pack
 from bactrian.graphs.scores import EdgeType, StructuredScores, TiedTable
+from bactrian.graphs.structure import no_structure
 
 _DTYPES = {"F64": np.float64, "I64": np.int64, "I32": np.int32, "BOOL": np.bool_}
 _LAYOUT = tuple(name for name in Layout._fields if name != "table_shared")
@@ -119,14 +120,10 @@ def read_packed(file: MappedFile, active: Bools | None) -> PackedData:
         scores=StructuredScores(inputs, n_labels, tuple(types), active),
         **flat,
         link_edge=arrays["link_edge"],
-        make_structure=_no_structure,
+        make_structure=no_structure,
         empirical=None,
         hub_truth=arrays["hub_truth"],
     )
-
-
-def _no_structure() -> NoReturn:
-    raise NotImplementedError("scopes are not kept in files")
 
 
 def _under(arrays: Arrays, prefix: str) -> Arrays:

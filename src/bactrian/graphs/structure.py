@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NoReturn
 
 import numpy as np
 
@@ -240,6 +241,11 @@ def structure_of_scopes(instance: Ints, n_instances: int, sizes: Ints, scopes: R
         table_scopes=scopes,
         cluster_given=np.arange(of_cluster.size) + (np.diff(instance_hubs) - instance_clusters[:-1])[of_cluster],
     )
+
+
+def no_structure() -> NoReturn:
+    """In place of a structure that is not kept: in files, and of conditionals, whose arrays are many."""
+    raise NotImplementedError("no scopes are kept of this data")
 
 
 def _hubs(graph: ClusterGraph, sepsets: SepsetHubs | None) -> tuple[Ragged, Ints]:

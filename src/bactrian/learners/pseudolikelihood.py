@@ -49,7 +49,7 @@ from bactrian.graphs.packed import Observations, PackedData
 from bactrian.graphs.packing import TablePlan, build_layout, pack_layout
 from bactrian.graphs.ragged import Ragged, pointer
 from bactrian.graphs.scores import ScoreMap, SpreadScores
-from bactrian.graphs.structure import Incidence, structure_of_scopes
+from bactrian.graphs.structure import Incidence, no_structure, structure_of_scopes
 from bactrian.solvers.solution import Solution
 
 #: Terms looked at together when equal conditionals are sought; bounds the memory.
@@ -268,7 +268,7 @@ def _pack_hubs(instance_hubs: Ints, size: Ints, weights: Floats, scores: ScoreMa
     instance = np.repeat(np.arange(weights.size), np.diff(instance_hubs))
     structure = structure_of_scopes(instance, weights.size, size, Ragged.of([]))
     layout = build_layout(structure, TablePlan.own(structure))
-    return pack_layout(layout, structure, scores, weights, np.zeros_like(size))
+    return replace(pack_layout(layout, structure, scores, weights, np.zeros_like(size)), make_structure=no_structure)
 
 
 def _merge_rows(observations: Observations) -> Observations:
