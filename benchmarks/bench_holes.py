@@ -1,12 +1,14 @@
 """Parameters of a field from tables with holes: what is lost, against dropping rows and filling in the mode.
 
-``python benchmarks/bench_holes.py [--simulations 100] [--rows 1000]``; 0 simulations leave the times alone.
+``python benchmarks/bench_holes.py [--simulations 100] [--rows 1000] [--part grids shapes]``; 0 simulations leave the
+times alone.
 
 A field of six variables in a ring with a chord (2 and 3 states) draws rows exactly; 30 % of the cells go, either
 anywhere or, missing at random, from five columns with a chance that depends on the sixth, which is always seen. The
 error is the root mean square over the parameters in zero-sum form, in which they are identified. Then the time of an
 evaluation with holes over that with complete data: of a generative field, whose complete data is one model however many
-rows there are, and of a conditional one.
+rows there are, and of a conditional one (grids); then of larger generative fields, with 2,000 rows of which hardly two
+are the same (shapes).
 """
 
 from __future__ import annotations
@@ -117,10 +119,33 @@ def conditional_data(graphs: int = 100) -> list[Any]:
     return [bt.GridCRF().encode(X, y) for y in (labels, holey)]
 
 
+def shapes() -> dict[str, tuple[list[tuple[int, int]], list[int]]]:
+    """Edges and states of larger fields."""
+    rng = np.random.default_rng(0)
+    across = [(4 * i + j, 4 * i + j + 1) for i in range(3) for j in range(3)]
+    down = [(j, j + 4) for j in range(8)]
+    return {
+        "grid of 3 x 4, 3 states": (across + down, [3] * 12),
+        "random tree of 12, 3 states": ([(int(rng.integers(v)), v) for v in range(1, 12)], [3] * 12),
+        "complete graph of 10, 2 states": (list(itertools.combinations(range(10), 2)), [2] * 10),
+        "ring of 6 with a chord, 3 states": (EDGES, [3] * 6),
+    }
+
+
+def shape_data(edges: list[tuple[int, int]], states: list[int], rows: int = 2000) -> tuple[list[Any], int]:
+    """Rows at random, the least alike that there are, without and with holes, and how many distinct ones have some."""
+    rng = np.random.default_rng(0)
+    X = rng.integers(0, states, (rows, len(states)))
+    holey = with_holes(rng, X, False)
+    model = bt.MarkovRandomField(edges, cardinalities=states).encode(X).model
+    return [bt.Samples(model, table) for table in (X, holey)], len(np.unique(holey[(holey < 0).any(axis=1)], axis=0))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--simulations", type=int, default=100)
     parser.add_argument("--rows", type=int, default=1000)
+    parser.add_argument("--part", nargs="+", default=["grids", "shapes"], choices=["grids", "shapes"])
     options = parser.parse_args()
     for at_random in (False, True) if options.simulations else ():
         found = simulated(options.simulations, options.rows, at_random)
@@ -129,9 +154,14 @@ def main() -> None:
             ratio = values / found["complete data"]
             mean = values.mean() / found["complete data"].mean()
             print(f"  {name:16} {values.mean():.4f}, over complete data: {mean:.2f} (median {np.median(ratio):.2f})")
-    samples, patterns = generative_data(options.rows)
-    tasks = [(f"generative, {patterns} distinct rows with holes", samples, ["exact"])]
-    tasks.append(("conditional", conditional_data(), ["convex", "trw", "camel0", "cccp", "lbp"]))
+    tasks = []
+    if "grids" in options.part:
+        samples, patterns = generative_data(options.rows)
+        tasks.append((f"generative, {patterns} distinct rows with holes", samples, ["exact"]))
+        tasks.append(("conditional", conditional_data(), ["convex", "trw", "camel0", "cccp", "lbp"]))
+    for name, shape in shapes().items() if "shapes" in options.part else ():
+        samples, patterns = shape_data(*shape)
+        tasks.append((f"{name}, {patterns} distinct rows with holes", samples, ["exact"]))
     for name, pair, methods in tasks:
         for method in methods:
             whole, holes = evaluation_times(pair, method)

@@ -162,6 +162,19 @@ def test_rows_that_differ_in_too_many_ways_are_models_of_their_own(monkeypatch: 
         assert own.objective == pytest.approx(shared.objective, abs=1e-8)
 
 
+def test_rows_share_what_lies_between_variables_that_were_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few of 500 rows of a chain are alike, yet stretches of unknown variables are: 3 factors a row suffice."""
+    rng = np.random.default_rng(0)
+    rows = rng.integers(0, 2, (500, 14))
+    rows[rng.random(rows.shape) < 0.2] = -1
+    chain = [(v, v + 1) for v in range(13)]
+    packed = pack(bt.MarkovRandomField(chain, cardinalities=[2] * 14).encode(rows))
+    assert packed.holes is not None
+    assert len(packed.holes.weights) > 400
+    monkeypatch.setattr(shared_rows, "SCHEDULE", replace(SCHEDULE, most_shared=1500))
+    assert SharedRows(on_junction_trees(packed), packed.holes, Workers(1)).fits
+
+
 @pytest.mark.parametrize("method", ["cccp", "lbp", "trw", bt.Camel(fold=True)])
 def test_on_trees_bethe_is_exact(method: Any) -> None:
     field = Field(*TREE)

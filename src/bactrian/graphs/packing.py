@@ -22,7 +22,7 @@ from bactrian.graphs.graph import ClusterGraph
 from bactrian.graphs.graph_data import GraphData
 from bactrian.graphs.loglinear import ClusterTables, Instance, LogLinearModel, Moments, Samples
 from bactrian.graphs.packed import Holes, Observations, PackedData, instance_blocks
-from bactrian.graphs.ragged import Ragged, first_of, numbered, pointer, ranges
+from bactrian.graphs.ragged import Ragged, first_of, kinds_of_flags, numbered, pointer, ranges
 from bactrian.graphs.scores import ScoreMap, SparseScores
 from bactrian.graphs.structure import GraphStructure, structure_of, structure_of_scopes
 
@@ -87,19 +87,21 @@ def _pack_samples(data: Samples) -> PackedData:
     if not seen.any():
         raise ValueError("X holds no state that was seen; learning needs at least one")
     whole, part = np.flatnonzero(seen & ~holes), np.flatnonzero(seen & holes)
-    packed = replace(pack_models([data.model]), weights=data.sample_weight[seen].sum(keepdims=True), generative=True)
-    if not part.size:  # rows in which nothing was seen say nothing
-        return pack(Samples(data.model, data.X[whole], data.sample_weight[whole]))
-    complete = np.zeros(packed.n_weights)
     if whole.size:
         found = pack(Samples(data.model, data.X[whole], data.sample_weight[whole]))
+        if not part.size:  # rows in which nothing was seen say nothing
+            return found
         assert found.empirical is not None
-        complete, packed = found.empirical, replace(packed, observed_base=found.observed_base)
+        complete, packed = found.empirical, replace(found, empirical=None, hub_truth=None, observations=None)
+    else:
+        packed = pack_models([data.model])
+        complete = np.zeros(packed.n_weights)
+    packed = replace(packed, weights=data.sample_weight[seen].sum(keepdims=True), generative=True)
     allowed = {r: data.allowed[row] for r, row in enumerate(part.tolist()) if row in data.allowed}
     forbidden = _forbidden(data.model.graph, data.X[part], allowed, "X")
-    distinct, kind = np.unique(forbidden, axis=0, return_inverse=True)
-    weights = np.bincount(kind.ravel(), weights=data.sample_weight[part]).astype(np.float64)
-    return replace(packed, holes=Holes(distinct, weights[:, None], complete))
+    kind = kinds_of_flags(forbidden)
+    weights = np.bincount(kind, weights=data.sample_weight[part]).astype(np.float64)
+    return replace(packed, holes=Holes(forbidden[first_of(kind)], weights[:, None], complete))
 
 
 def _forbidden(graph: Any, states: Ints, allowed: Mapping[int, Mapping[int, Ints]], name: str) -> Bools:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bactrian.arrays import Ints
+from bactrian.arrays import Bools, Ints
 
 
 def pointer(counts: Sequence[int] | NDArray[np.integer | np.bool_]) -> Ints:
@@ -103,6 +103,15 @@ class Ragged(NamedTuple):
             key[long] += 1 + self.values[starts[long] + place]
             found = numbered(key)
         return found
+
+
+def kinds_of_flags(rows: Bools) -> Ints:
+    """A number for each row of flags, from 0, the same for equal rows: 32 flags at a time are one key."""
+    found = np.zeros(len(rows), dtype=np.int64)
+    for first in range(0, rows.shape[1], 32):
+        part = rows[:, first : first + 32]
+        found = numbered((found << part.shape[1]) + part @ (1 << np.arange(part.shape[1])))
+    return found
 
 
 def numbered(keys: Ints) -> Ints:

@@ -340,52 +340,101 @@ def calibrate_rows(plan: TreePlan, scores: Floats, beliefs: Floats, log_z: Float
 
 
 class Circuit(NamedTuple):
-    """Which numbers are multiplied and added up."""
+    """Which numbers are multiplied and added up, in steps of sums whose terms have as many factors each."""
 
     n_given: int  #: numbers of the table
-    terms: Ints  #: (n_sums + 1,) range of a sum's terms
-    factors: Ints  #: (n_terms + 1,) range of a term's factors
-    number: NDArray[np.int32]  #: (n_factors,)
+    sums: Ints  #: (n_steps + 1,) range of a step's sums
+    terms: NDArray[np.int32]  #: (n_sums + 1,) range of a sum's terms
+    widths: Ints  #: (n_steps,) factors of each term
+    number: NDArray[np.int32]  #: (n_factors,) of all terms, one after the other
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def sum_products(circuit: Circuit, numbers: Floats, linear: bool) -> None:
-    """All sums, or their logarithms where the numbers are logarithms."""
-    for s in range(circuit.terms.size - 1):
-        top, total = -math.inf, 0.0
-        for t in range(circuit.terms[s], circuit.terms[s + 1]):
-            term = 1.0 if linear else 0.0
-            for f in range(circuit.factors[t], circuit.factors[t + 1]):
-                number = numbers[circuit.number[f]]
-                term = term * number if linear else term + number
-            if linear:
+def sum_products(circuit: Circuit, numbers: Floats) -> None:
+    """All sums."""
+    terms, number, f = circuit.terms, circuit.number, 0
+    for step in range(circuit.widths.size):
+        width = circuit.widths[step]
+        for s in range(circuit.sums[step], circuit.sums[step + 1]):
+            total = 0.0
+            for _ in range(terms[s], terms[s + 1]):
+                term = numbers[number[f]]
+                for k in range(f + 1, f + width):
+                    term *= numbers[number[k]]
                 total += term
-            elif term > top:
-                total = total * exp(top - term) + 1.0
-                top = term
-            elif term > -math.inf:
-                total += exp(term - top)
-        numbers[circuit.n_given + s] = total if linear else top + log(total) if total > 0.0 else top
+                f += width
+            numbers[circuit.n_given + s] = total
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def share_out(circuit: Circuit, numbers: Floats, weights: Floats, linear: bool) -> None:
+def differentiate(circuit: Circuit, numbers: Floats, slopes: Floats) -> None:
+    """Derivatives by all numbers, backwards; ``slopes`` holds those by the last ones, and 0 elsewhere.
+
+    A number's derivative times the number is what it counts for.
+    """
+    terms, number, f = circuit.terms, circuit.number, circuit.number.size
+    others = np.empty(circuit.widths.max())
+    for step in range(circuit.widths.size - 1, -1, -1):
+        width = circuit.widths[step]
+        for s in range(circuit.sums[step + 1] - 1, circuit.sums[step] - 1, -1):
+            slope = slopes[circuit.n_given + s]
+            for _ in range(terms[s], terms[s + 1]):
+                f -= width
+                if width == 1:
+                    slopes[number[f]] += slope
+                elif width == 2:
+                    a, b = number[f], number[f + 1]
+                    slopes[a] += slope * numbers[b]
+                    slopes[b] += slope * numbers[a]
+                else:
+                    before = slope
+                    for k in range(width):
+                        others[k] = before
+                        before *= numbers[number[f + k]]
+                    after = 1.0
+                    for k in range(width - 1, -1, -1):
+                        slopes[number[f + k]] += others[k] * after
+                        after *= numbers[number[f + k]]
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def log_sum_products(circuit: Circuit, logs: Floats) -> None:
+    """Logarithms of all sums, from those of numbers."""
+    f = 0
+    for step in range(circuit.widths.size):
+        width = circuit.widths[step]
+        for s in range(circuit.sums[step], circuit.sums[step + 1]):
+            top, total = -math.inf, 0.0
+            for _ in range(circuit.terms[s], circuit.terms[s + 1]):
+                term = 0.0
+                for k in range(f, f + width):
+                    term += logs[circuit.number[k]]
+                f += width
+                if term > top:
+                    total = total * exp(top - term) + 1.0
+                    top = term
+                elif term > -math.inf:
+                    total += exp(term - top)
+            logs[circuit.n_given + s] = top + log(total) if total > 0.0 else top
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def share_out(circuit: Circuit, logs: Floats, weights: Floats) -> None:
     """What each number counts for, backwards: a sum's weight is shared out among its terms.
 
     ``weights`` holds those of the last numbers, and 0 elsewhere.
     """
-    for s in range(circuit.terms.size - 2, -1, -1):
-        weight, total = weights[circuit.n_given + s], numbers[circuit.n_given + s]
-        if weight == 0.0:
-            continue
-        first, last = circuit.terms[s], circuit.terms[s + 1]
-        for t in range(first, last):
-            share = weight
-            if last - first > 1:
-                term = 1.0 if linear else 0.0
-                for f in range(circuit.factors[t], circuit.factors[t + 1]):
-                    number = numbers[circuit.number[f]]
-                    term = term * number if linear else term + number
-                share *= term / total if linear else exp(term - total)
-            for f in range(circuit.factors[t], circuit.factors[t + 1]):
-                weights[circuit.number[f]] += share
+    f = circuit.number.size
+    for step in range(circuit.widths.size - 1, -1, -1):
+        width = circuit.widths[step]
+        for s in range(circuit.sums[step + 1] - 1, circuit.sums[step] - 1, -1):
+            weight, total = weights[circuit.n_given + s], logs[circuit.n_given + s]
+            for _ in range(circuit.terms[s], circuit.terms[s + 1]):
+                f -= width
+                if weight > 0.0:
+                    term = 0.0
+                    for k in range(f, f + width):
+                        term += logs[circuit.number[k]]
+                    share = weight * exp(term - total)
+                    for k in range(f, f + width):
+                        weights[circuit.number[k]] += share
