@@ -27,7 +27,7 @@ from numpy.typing import ArrayLike
 from bactrian.arrays import Bools, Floats, Ints, integers
 from bactrian.engines.numba.elimination import adjacency, assign_scopes, eliminate, initial_fill, supernodes
 from bactrian.errors import ArgumentError
-from bactrian.graphs.ragged import pointer
+from bactrian.graphs.ragged import Ragged, pointer
 
 ORDERS = ("min-fill", "min-mean-fill", "min-weight")
 
@@ -135,12 +135,12 @@ def junction_tree(
     """
     sizes = integers(cardinalities, "cardinalities", least=1)
     offsets = pointer(np.fromiter(map(len, scopes), np.int64, len(scopes)))
-    flat = integers(list(chain.from_iterable(scopes)), "scopes", below=sizes.size)
+    rows = Ragged(offsets, integers(list(chain.from_iterable(scopes)), "scopes", below=sizes.size))
     free = np.ones(sizes.size, np.bool_)
     free[integers(list(evidence), "evidence", below=sizes.size)] = False
     log2_budget = float(np.log2(max(memory_budget, 1) / _BYTES_PER_ENTRY))
-    best = _best_elimination(sizes, flat, offsets, free, orders, restarts, seed, log2_budget)
-    tree = _build(sizes, flat, offsets, free, *best)
+    best = _best_elimination(sizes, rows, free, orders, restarts, seed, log2_budget)
+    tree = _build(sizes, rows, free, *best)
     needed = _BYTES_PER_ENTRY * tree.table_entries
     if needed > memory_budget:
         raise MemoryBudgetError(tree.width, needed, int(memory_budget))
@@ -148,17 +148,10 @@ def junction_tree(
 
 
 def _best_elimination(
-    sizes: Ints,
-    flat: Ints,
-    offsets: Ints,
-    free: Bools,
-    orders: Sequence[str],
-    restarts: int,
-    seed: int,
-    log2_budget: float,
+    sizes: Ints, scopes: Ragged, free: Bools, orders: Sequence[str], restarts: int, seed: int, log2_budget: float
 ) -> tuple[Ints, Ints, Ints]:
     """Order, bag offsets and bags of the elimination with the fewest entries in its maximal cliques."""
-    start, degree, pool = adjacency(flat, offsets, free)
+    start, degree, pool = adjacency(scopes.values, scopes.bounds, free)
     fill = initial_fill(start, degree, pool)
     # Multiples of 2^-20 add and subtract without rounding, so that equal weights stay equal.
     logs = np.rint(np.log2(sizes) * 2**20) / 2**20
@@ -198,15 +191,7 @@ def _log2_entries(logs: Floats, order: Ints, bag_offsets: Ints, bags: Ints, firs
     return float(largest + np.log2(np.exp2(exponents - largest).sum()))
 
 
-def _build(
-    sizes: Ints,
-    flat: Ints,
-    offsets: Ints,
-    free: Bools,
-    order: Ints,
-    bag_offsets: Ints,
-    bags: Ints,
-) -> JunctionTree:
+def _build(sizes: Ints, scopes: Ragged, free: Bools, order: Ints, bag_offsets: Ints, bags: Ints) -> JunctionTree:
     """Build the junction tree of an elimination: maximal cliques, sepsets, and a clique for every scope."""
     clique_of, first_of, parent = supernodes(order, bag_offsets, bags, sizes.size)
     variables, bounds, ordered = bags.tolist(), bag_offsets.tolist(), order.tolist()
@@ -220,7 +205,7 @@ def _build(
         edges=tuple(zip(children, parents, sepsets, strict=True)),
         width=max(map(len, cliques), default=0) - 1,
         table_entries=sum(prod([cards[v] for v in clique]) for clique in cliques),
-        assignment=tuple(assign_scopes(flat, offsets, free, order, clique_of).tolist()),
+        assignment=tuple(assign_scopes(scopes.values, scopes.bounds, free, order, clique_of).tolist()),
     )
 
 
