@@ -206,7 +206,7 @@ class Numbered:
         """Products of the input rows with weights, without making the rows."""
         numbered = self.bounds, self.numbers, self.columns, self.values
         workers.run(
-            lambda _, first, last: entries_times_weights(*numbered, weights, out, first, last),
+            lambda _, first, last: entries_times_weights(numbered, weights, out, first, last),
             blocks_of_rows(self.bounds, N_BLOCKS, AT_ONCE),
         )
 

@@ -14,10 +14,8 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from bactrian.arrays import Bools, Floats, Ints, real_numbers
-from bactrian.engines.numba.sparse import rows_times_states, rows_times_weights
+from bactrian.engines.numba.sparse import Compressed, rows_times_states, rows_times_weights
 from bactrian.engines.numba.threads import Workers, balanced_blocks, blocks_of_rows
-
-Compressed = tuple[Ints, NDArray[np.int32], Floats]
 
 #: Blocks for threads: fixed, so that results do not depend on the number of threads.
 N_BLOCKS = 32
@@ -244,20 +242,14 @@ class Inputs:
         out += extended[: self.shape[1]]
 
     @staticmethod
-    def _multiply(
-        compressed: Compressed,
-        blocks: Ints,
-        right: Floats,
-        out: Floats,
-        workers: Workers,
-    ) -> None:
+    def _multiply(compressed: Compressed, blocks: Ints, right: Floats, out: Floats, workers: Workers) -> None:
         right = np.ascontiguousarray(right)
         labels = right.shape[1]
         if 2 <= labels <= _MOST_UNROLLED and compressed[1].size * labels >= _WORTH_COMPILING:
             flat, flat_out = right.ravel(), out.reshape(-1)
             states = (0,) * labels
             workers.run(
-                lambda _, first, last: rows_times_states(*compressed, flat, flat_out, first, last, states), blocks
+                lambda _, first, last: rows_times_states(compressed, flat, flat_out, first, last, states), blocks
             )
             return
-        workers.run(lambda _, first, last: rows_times_weights(*compressed, right, out, first, last), blocks)
+        workers.run(lambda _, first, last: rows_times_weights(compressed, right, out, first, last), blocks)

@@ -107,10 +107,9 @@ def _ascend(scores: FactorScores, beliefs: Floats, problem: Problem) -> Ascent:
     late = problem.deadline.late
     ascent = Ascent(beliefs, np.full(n, -np.inf), np.full(n, np.inf), np.zeros(n, dtype=np.int64), late)
     limits = Limits(options.tolerance, options.max_iterations)
+    arrays = scores.arrays
     problem.workers.run(
-        lambda _, first, last: ascend_instances(
-            scores.layout, scores.entries, scores.hubs, ascent, limits, first, last
-        ),
+        lambda _, first, last: ascend_instances(scores.layout, arrays, ascent, limits, first, last),
         scores.data.blocks,
     )
     return ascent

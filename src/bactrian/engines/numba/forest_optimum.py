@@ -67,7 +67,7 @@ def decode_trees(forest: Forest, states: Ints, feasible: Bools, active: Bools, f
     for m in range(first, last):
         if not active[m]:
             continue
-        feasible[m] = _propagate(layout, entries, hub_scores, multipliers, m, work)
+        feasible[m] = _propagate(forest, m, work)
         if not feasible[m]:
             continue
         tight = _tight_states(layout, entries, multipliers, tolerance[m], m, work)
@@ -105,15 +105,9 @@ def decode_trees(forest: Forest, states: Ints, feasible: Bools, active: Bools, f
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _propagate(
-    layout: Layout,
-    entries: Floats,
-    hub_scores: Floats,
-    multipliers: Floats,
-    m: int,
-    work: Workspace,
-) -> bool:
+def _propagate(forest: Forest, m: int, work: Workspace) -> bool:
     """Collect and distribute; False where every joint state is forbidden."""
+    layout, entries, hub_scores, multipliers = forest.layout, forest.entries, forest.hub_scores, forest.multipliers
     first, last = layout.instance_hubs[m], layout.instance_hubs[m + 1]
     for sweep in range(2):
         for step in range(last - first):

@@ -19,6 +19,7 @@ import numpy as np
 from bactrian.arrays import Bools, Floats, Ints
 from bactrian.compiling import njit
 from bactrian.engines.numba.arithmetic import exp, normalise_logs
+from bactrian.engines.numba.assignments import ScoreArrays
 from bactrian.engines.numba.layout import Layout
 from bactrian.engines.numba.tables import Limits
 
@@ -37,7 +38,7 @@ class Ascent(NamedTuple):
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def ascend_instances(
-    layout: Layout, entries: Floats, hub_scores: Floats, ascent: Ascent, limits: Limits, first: int, last: int
+    layout: Layout, scores: ScoreArrays, ascent: Ascent, limits: Limits, first: int, last: int
 ) -> None:
     """Update the beliefs of instances ``first:last`` until none changes by more than the tolerance, or it is late.
 
@@ -58,31 +59,25 @@ def ascend_instances(
                 if late[0]:
                     residual[m] = np.inf
                     break
-                change = _update(layout, entries, hub_scores, beliefs, hub, expected, forbidden)
+                change = _update(layout, scores, beliefs, hub, expected, forbidden)
                 residual[m] = max(residual[m], change)
             iterations[m] += 1
-        bound[m] = _evaluate(layout, entries, hub_scores, beliefs, m)
+        bound[m] = _evaluate(layout, scores.entries, scores.hubs, beliefs, m)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _update(
-    layout: Layout,
-    entries: Floats,
-    hub_scores: Floats,
-    beliefs: Floats,
-    hub: int,
-    expected: Floats,
-    forbidden: Floats,
+    layout: Layout, scores: ScoreArrays, beliefs: Floats, hub: int, expected: Floats, forbidden: Floats
 ) -> float:
     """The best belief of one variable given the others; returns its largest change."""
     start = layout.hub_offset[hub]
     states = layout.hub_offset[hub + 1] - start
     for x in range(states):
-        expected[x], forbidden[x] = hub_scores[start + x], 0.0
+        expected[x], forbidden[x] = scores.hubs[start + x], 0.0
         if expected[x] == -np.inf:
             expected[x], forbidden[x] = 0.0, np.inf
     for link in range(layout.hub_links[hub], layout.hub_links[hub + 1]):
-        _add_expectation(layout, entries, beliefs, link, expected, forbidden)
+        _add_expectation(layout, scores.entries, beliefs, link, expected, forbidden)
     least = np.inf
     for x in range(states):
         least = min(least, forbidden[x])

@@ -25,26 +25,21 @@ from bactrian.compiling import njit
 from bactrian.engines.numba.arithmetic import FAST_MATH
 from bactrian.engines.numba.vectors import add_rows
 
+#: Rows, or columns, of a sparse matrix: bounds of each, and indices and values of their entries.
+Compressed = tuple[Ints, NDArray[np.int32], Floats]
+
 #: Rows gone through together in the transposed sum, so that they stay in the cache for all contexts.
 _TILE = 64
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST_MATH)
-def rows_times_weights(
-    pointer: Ints,
-    index: NDArray[np.int32],
-    value: Floats,
-    weights: Floats,
-    out: Floats,
-    first: int,
-    last: int,
-) -> None:
+def rows_times_weights(inputs: Compressed, weights: Floats, out: Floats, first: int, last: int) -> None:
     """``out[first:last] = inputs[first:last] @ weights`` for row-compressed inputs.
 
     With column-compressed inputs in place of row-compressed ones and ``weights`` an array over rows, the same loop
     accumulates the transposed product for inputs ``first:last``.
     """
-    labels = weights.shape[1]
+    (pointer, index, value), labels = inputs, weights.shape[1]
     for row in range(first, last):
         for k in range(labels):
             out[row, k] = 0.0
@@ -57,37 +52,24 @@ def rows_times_weights(
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def rows_times_states(
-    pointer: Ints,
-    index: NDArray[np.int32],
-    value: Floats,
-    weights: Floats,
-    out: Floats,
-    first: int,
-    last: int,
-    states: tuple[int, ...],
+    inputs: Compressed, weights: Floats, out: Floats, first: int, last: int, states: tuple[int, ...]
 ) -> None:
     """The same on flat arrays, with as many labels as the tuple ``states`` is long: known when compiled, so faster."""
-    labels = len(states)
+    (pointer, index, value), labels = inputs, len(states)
     for row in range(first, last):
         add_rows(out, row * labels, weights, index, value, pointer[row], pointer[row + 1], states)
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST_MATH)
 def entries_times_weights(
-    bounds: Ints,
-    number: Ints,
-    column: Ints,
-    value: Floats,
-    weights: Floats,
-    out: Floats,
-    first: int,
-    last: int,
+    inputs: tuple[Ints, Ints, Ints, Floats], weights: Floats, out: Floats, first: int, last: int
 ) -> None:
     """``out[first:last] = inputs[first:last] @ weights``, where a row has the numbers of its entries.
 
-    ``column`` and ``value`` are those of each number; what has no column counts for nothing.
+    Inputs are the bounds of rows, their numbers, and column and value of each number; what has no column, -1, counts
+    for nothing.
     """
-    labels = weights.shape[1]
+    (bounds, number, column, value), labels = inputs, weights.shape[1]
     for row in range(first, last):
         for k in range(labels):
             out[row, k] = 0.0
