@@ -116,6 +116,8 @@ def _likelihood(learner: Likelihood, data: PackedData, run: Run, workers: Worker
     if exact and data.generative and holes is not None:
         free = replace(data, scores=RememberedScores(data.scores, data.layout), holes=None, empirical=holes.complete)
         trees = on_junction_trees(free)
+        cliques = trees.packed  # of both sides, unless the free one is a forest
+        trees = replace(trees, packed=replace(cliques, scores=RememberedScores(cliques.scores, cliques.layout)))
         seen = SharedRows(trees, holes, workers)
     if seen is None or not seen.fits:
         seen, models, trees = None, conditioned(data), None

@@ -359,7 +359,11 @@ def sum_products(circuit: Circuit, numbers: Floats) -> None:
             total = 0.0
             for _ in range(terms[s], terms[s + 1]):
                 term = numbers[number[f]]
-                for k in range(f + 1, f + width):
+                if width > 1:
+                    term *= numbers[number[f + 1]]
+                if width > 2:
+                    term *= numbers[number[f + 2]]
+                for k in range(f + 3, f + width):
                     term *= numbers[number[k]]
                 total += term
                 f += width
@@ -386,6 +390,12 @@ def differentiate(circuit: Circuit, numbers: Floats, slopes: Floats) -> None:
                     a, b = number[f], number[f + 1]
                     slopes[a] += slope * numbers[b]
                     slopes[b] += slope * numbers[a]
+                elif width == 3:
+                    a, b, c = number[f], number[f + 1], number[f + 2]
+                    x, y, z = numbers[a], numbers[b], slope * numbers[c]
+                    slopes[a] += y * z
+                    slopes[b] += x * z
+                    slopes[c] += slope * x * y
                 else:
                     before = slope
                     for k in range(width):
