@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import bactrian as bt
-from bactrian.engines.numba.rounding import Rows, TablesAround, change_states, exchange_states
+from bactrian.engines.numba.rounding import RowsInTables, TablesAround, change_states, exchange_states
 from bactrian.inference.draw import cells_of, distances, round_rows
 
 SHAPE = np.array([3, 4, 2, 5])
@@ -43,7 +43,7 @@ def test_every_pass_lowers_the_squares_by_what_its_bookkeeping_says(seed, exchan
     allowed = np.concatenate([table.ravel() for table in margins]) > 0.0
     entries = [(0, 0, 4), (0, 2, 1), (1, 0, 1), (1, 1, 1), (2, 1, 4), (3, 2, 3), (3, 3, 1)]
     variable, table, stride = np.array(entries).T.copy()
-    rows = Rows(states, cells, excess, allowed)
+    rows = RowsInTables(states, cells, excess, allowed)
     around = TablesAround(np.searchsorted(variable, np.arange(5)), table, stride, weights[table])
     rng = np.random.default_rng(seed)
     counts = [np.bincount(column) for column in states.T]
