@@ -223,7 +223,7 @@ class LinearChainCRF(SequenceCRF):
 def _around(data: PackedData, shift: Floats) -> Any:
     """Data whose prior has the mean v: (w - v)'P(w - v) / 2 is w'Pw / 2 - w'Pv and a constant, and ``shift`` is Pv."""
     if data.holes is not None:
-        return replace(data, holes=replace(data.holes, complete=data.holes.complete + shift))
+        return replace(data, holes=replace(data.holes, complete=data.holes.complete + shift, is_shifted=True))
     assert data.empirical is not None
     return replace(data, empirical=data.empirical + shift)
 

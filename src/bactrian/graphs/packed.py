@@ -38,6 +38,7 @@ class Holes:
     forbidden: Bools  #: (R, n_hub_states) states that were seen not to be
     weights: Floats  #: (R, M) weight of an instance's part of a row
     complete: Floats  #: (n_weights,) weighted sum of the features of complete rows, which may be left out above
+    is_shifted: bool = False  #: the sum also holds the prior's mean times its precision
 
 
 @dataclass(frozen=True)

@@ -102,7 +102,7 @@ class Hidden:
             dual.take_up(settings.state)
         seen = _clamped_dual(dual, models.clamped, _numbers(models, carving), run)
         sides = learner.objective(dual, run), learner.objective(seen, run)
-        difference = _Difference(*sides, settings.prior, concave=not dual.relinearises)
+        difference = _Difference(*sides, settings.prior, bounded=not dual.relinearises and _is_centred(data))
         inner = _ProfiledDifference(dual, run, difference)
         weights, status = learner.relinearise(run, inner, learner.linearisation(dual), run.initial_weights())
         return run.finish(inner, weights, status)
@@ -130,9 +130,14 @@ def _likelihood(learner: Likelihood, data: PackedData, run: Run, workers: Worker
         clamped = models.clamped if trees is None else trees.packed
         numbers = carve(clamped) if exact else _numbers(models, dual.part.carving)
         seen = learner.objective(_clamped_dual(dual, clamped, numbers, run), run)
-    concave = learner.inference != "lbp"
-    difference = _Difference(learner.objective(dual, run), seen, settings.prior, concave=concave)
+    bounded = learner.inference != "lbp" and _is_centred(data)
+    difference = _Difference(learner.objective(dual, run), seen, settings.prior, bounded=bounded)
     return run.solve(_ProfiledDifference(dual, run, difference), junction)
+
+
+def _is_centred(data: PackedData) -> bool:
+    """Whether the mean of the prior is 0."""
+    return data.holes is None or not data.holes.is_shifted
 
 
 def _numbers(models: Conditioned, carving: Carving) -> Carving:
@@ -154,16 +159,17 @@ class _Difference:
     """The free dual minus the clamped one, as the profiled solver sees an objective.
 
     Where the entropy is concave the free dual, a maximum over more beliefs, is at least the clamped one, and the value
-    at least the prior's part. Weights at which that alone is more than the solver began with are not worth messages:
-    the difference is not convex, so steps go astray, to weights at which messages take hundreds of times as long.
+    is bounded by the prior's part, if its mean is 0. Weights at which that alone is more than the solver began with are
+    not worth messages: the difference is not convex, so steps go astray, to weights at which messages take hundreds of
+    times as long.
     """
 
     hopeless = False
 
-    def __init__(self, free: Any, clamped: Any, prior: Prior, *, concave: bool) -> None:
+    def __init__(self, free: Any, clamped: Any, prior: Prior, *, bounded: bool) -> None:
         self._free, self._clamped = free, clamped
         self._precision = prior.precision
-        self._is_bounded = concave and not prior.l1
+        self._is_bounded = bounded and not prior.l1
         self._first = np.inf  # value
         self.accuracy = free.accuracy  # of both
         self.last: Evaluation | None = None
