@@ -20,7 +20,7 @@ import scipy.sparse as sp
 
 from bactrian.camel.dual import Dual
 from bactrian.camel.entropy import carve
-from bactrian.camel.parts import make_memory
+from bactrian.camel.memories import make_memory
 from bactrian.camel.prior import Prior
 from bactrian.engines.numba.threads import Workers, single_threaded_blas
 from bactrian.graphs.graph_data import GraphData

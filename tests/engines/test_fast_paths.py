@@ -13,7 +13,7 @@ from numba import njit
 import bactrian as bt
 from bactrian.camel.dual import Dual
 from bactrian.camel.entropy import Carving, carve
-from bactrian.camel.parts import LongMemory
+from bactrian.camel.memories import LongMemory
 from bactrian.camel.prior import Prior
 from bactrian.camel.schedule import SCHEDULE
 from bactrian.engines.numba.arithmetic import log

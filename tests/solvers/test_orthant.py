@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from bactrian.camel.parts import LongMemory
+from bactrian.camel.memories import LongMemory
 from bactrian.engines.numba.threads import Workers
 from bactrian.solvers.lbfgs import Memory, local_inner_products, minimise
 from bactrian.solvers.solution import Status

@@ -6,7 +6,7 @@ import numpy as np
 
 from bactrian.arrays import Floats
 from bactrian.camel.dual import Dual, Evaluation
-from bactrian.camel.parts import SharedMemory, make_memory
+from bactrian.camel.memories import SharedMemory, make_memory
 from bactrian.camel.run import InnerResult, Run, Work
 from bactrian.camel.schedule import SCHEDULE
 from bactrian.solvers.lbfgs import Memory, Step, minimise, pseudo_gradient

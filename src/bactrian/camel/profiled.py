@@ -13,10 +13,10 @@ import numpy as np
 
 from bactrian.arrays import Floats
 from bactrian.camel.dual import Dual, Evaluation
+from bactrian.camel.memories import Learned, feature_units
 from bactrian.camel.parts import Vector
 from bactrian.camel.run import InnerResult, Run, Work
 from bactrian.camel.schedule import SCHEDULE
-from bactrian.camel.units import Learned, feature_units
 from bactrian.graphs.packed import PackedData
 from bactrian.solvers.lbfgs import InUnits, Memory, Minimum, Step, largest_slope, minimise
 from bactrian.solvers.solution import Status

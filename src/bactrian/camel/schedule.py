@@ -45,7 +45,7 @@ class Schedule:
     long_memory: int = 7
     long_dimension: int = 100_000
     #: The same for exact likelihoods, whose weights, like those of any learner with unknown states, are counted in
-    #: units of curvature to minus this power (units.py), weights from which pairs are kept in single precision, and
+    #: units of curvature to minus this power (memories.py), weights from which pairs are kept in single precision, and
     #: from which there are no more than ``long_memory``. To 0.1 % of the optimum on CoNLL-2003: 364 evaluations with 7
     #: pairs in plain units, 264 with 20, 160 with 7 and this power, 126 with both.
     exact_memory: int = 20

@@ -28,11 +28,11 @@ from bactrian.arrays import Floats
 from bactrian.camel.camel import Camel
 from bactrian.camel.dual import Dual, Evaluation, larger
 from bactrian.camel.entropy import Carving
+from bactrian.camel.memories import curvature_units
 from bactrian.camel.prior import Prior
 from bactrian.camel.profiled import Profiled, ProfiledObjective
 from bactrian.camel.run import Run, Settings
 from bactrian.camel.schedule import SCHEDULE
-from bactrian.camel.units import curvature_units
 from bactrian.engines.numba.threads import Workers
 from bactrian.graphs.conditioning import Conditioned, conditioned
 from bactrian.graphs.junction import JunctionData, on_junction_trees

@@ -21,10 +21,10 @@ import numpy as np
 from bactrian.arrays import Floats
 from bactrian.camel.dual import Dual
 from bactrian.camel.entropy import Carving, carve
+from bactrian.camel.memories import Learned
 from bactrian.camel.profiled import Profiled, ProfiledObjective
 from bactrian.camel.run import Run, Settings
 from bactrian.camel.schedule import SCHEDULE
-from bactrian.camel.units import Learned
 from bactrian.engines.numba.schedules import CONVERGED
 from bactrian.engines.numba.threads import Deadline, Workers
 from bactrian.errors import check_choice, check_number

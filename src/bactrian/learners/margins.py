@@ -44,7 +44,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from bactrian.arrays import Bools, Floats, Ints
-from bactrian.camel.parts import make_memory
+from bactrian.camel.memories import make_memory
 from bactrian.engines.numba.junction import calibrate_rows
 from bactrian.engines.numba.threads import Deadline, Workers
 from bactrian.graphs.elimination import MemoryBudgetError, junction_tree

@@ -22,7 +22,7 @@ import time
 import numpy as np
 
 from bactrian.arrays import Bools, Floats, Ints
-from bactrian.camel.parts import make_memory
+from bactrian.camel.memories import make_memory
 from bactrian.engines.numba.layout import Layout
 from bactrian.engines.numba.noisy_tables import (
     EXACT,

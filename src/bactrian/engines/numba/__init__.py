@@ -27,6 +27,5 @@ sweeps of belief propagation are exact, whatever the route; those of pairs multi
 
 Beside them: :mod:`.junction` (exact inference, also for many rows of evidence), :mod:`.decoding`, :mod:`.assignments`
 and :mod:`.forest_optimum` (most probable assignments), :mod:`.mean_field`, :mod:`.gibbs`, :mod:`.elimination` and
-:mod:`.orders` (of graphs), :mod:`.sparse`, :mod:`.long_vectors` and :mod:`.names` (inputs and weights), and
-:mod:`.threads`.
+:mod:`.orders` (of graphs), :mod:`.sparse` and :mod:`.names` (inputs), and :mod:`.threads`.
 """

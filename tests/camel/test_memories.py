@@ -10,9 +10,9 @@ import scipy.sparse as sp
 from scipy.ndimage import median_filter
 
 import bactrian as bt
+from bactrian.camel.memories import Learned, curvature_units, feature_units
 from bactrian.camel.prior import Prior
 from bactrian.camel.schedule import SCHEDULE
-from bactrian.camel.units import Learned, curvature_units, feature_units
 from bactrian.engines.numba.threads import Workers
 from bactrian.graphs.inputs import BundledRows, Inputs
 from bactrian.graphs.packing import pack
