@@ -37,9 +37,12 @@ from bactrian.engines.numba.tables import (
 )
 from bactrian.engines.numba.threads import Deadline, Workers, balanced_blocks
 from bactrian.graphs.inputs import N_BLOCKS
-from bactrian.graphs.packed import HubTables, PackedData, tables_by_number
+from bactrian.graphs.packed import HubTables, PackedData, instance_blocks, tables_by_number
 from bactrian.graphs.ragged import pointer
 
+#: Blocks of an evaluation: states of links that take as long as ten calls of a compiled routine, or fewer where there
+#: would be less than so many blocks, but no fewer than take one.
+_MANY_STATES, _FEW_STATES, _FEW_BLOCKS = 20_000.0, 2_000.0, 8
 #: Table entries below which a block is not worth handing to a thread.
 _LEAST_ENTRIES = 2_000.0
 #: States from which a table's transpose pays for itself where loops are not unrolled.
@@ -143,7 +146,9 @@ class Messages(Part):
         if layout.n_link_states < schedule.worth_compiling and not self._trees.all():
             self._trees[:] = False  # what other instances need serves few trees as well
         shared_entries = int(layout.table_offset[layout.table_shared])
-        self._block_counts = np.zeros((data.blocks.size - 1 + len(self._pieces), shared_entries))
+        least = min(_MANY_STATES, max(_FEW_STATES, layout.n_link_states / _FEW_BLOCKS))
+        self._blocks = instance_blocks(layout, least)
+        self._block_counts = np.zeros((self._blocks.size - 1 + len(self._pieces), shared_entries))
         self._table_blocks = balanced_blocks(np.diff(layout.table_offset).astype(float), N_BLOCKS, _LEAST_ENTRIES)
 
     def _cut(self, data: PackedData) -> PackedData:
@@ -263,7 +268,7 @@ class Messages(Part):
             evaluate_instances(part, limits, self._block_counts[b], first, last)
 
         if not beliefs.done.all():
-            self.workers.run(block, self.data.blocks)
+            self.workers.run(block, self._blocks)
         if self._block_counts.size:
             beliefs.counts[: self._block_counts.shape[1]] = self._block_counts.sum(axis=0)
 
@@ -286,9 +291,11 @@ class Messages(Part):
         """Sweeps of the selected instances for which linear space is safe, beliefs, counts and values.
 
         ``beliefs.done`` says which were; the counts of shared tables are added to ``counts``, a row for each block.
+        Where they are not asked for, many sweeps are, which are worth smaller blocks.
         """
-        part, n_blocks = self.arrays, self.data.blocks.size - 1
-        rows = np.zeros_like(self._block_counts) if counts is None else counts
+        part, blocks = self.arrays, self.data.blocks if counts is None else self._blocks
+        n_blocks = blocks.size - 1
+        rows = np.zeros((n_blocks + len(self._pieces), self._block_counts.shape[1])) if counts is None else counts
         part.beliefs.done[selected] = False
         pairs = selected.copy()
         for pieces, row in zip(self._pieces, rows[n_blocks:], strict=True):
@@ -298,8 +305,6 @@ class Messages(Part):
         kernels = [(evaluate_pairs if limits.max_sweeps > 0 else evaluate_given, pairs)]
         if limits.tree_sweeps <= limits.max_sweeps and limits.damping == 0.0 and not limits.marginals:
             kernels = [(evaluate_trees, pairs & self._trees), (evaluate_pairs, pairs & ~self._trees)]
-
-        blocks = self.data.blocks
         # Asked once for all blocks: one at a time takes as long as a few stars.
         work = [(kernel, chosen, np.logical_or.reduceat(chosen, blocks[:-1]).tolist()) for kernel, chosen in kernels]
 

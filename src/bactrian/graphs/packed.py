@@ -16,8 +16,8 @@ from bactrian.graphs.ragged import pointer, ranges
 from bactrian.graphs.scores import ScoreMap, SpreadScores
 from bactrian.graphs.structure import GraphStructure
 
-#: States of links of a block of instances: less would take less time than to call a compiled routine for it.
-_LEAST_WORK = 20_000.0
+#: States of links below which a block of instances is not worth handing to a thread, for work that takes many sweeps.
+_LEAST_WORK = 200.0
 
 
 @dataclass(frozen=True)
@@ -228,11 +228,11 @@ def instance_of(bounds: Ints, index: int) -> int:
     return int(np.searchsorted(bounds, index, side="right")) - 1
 
 
-def instance_blocks(layout: Layout) -> Ints:
-    """Blocks of instances of about equal work."""
+def instance_blocks(layout: Layout, least: float = _LEAST_WORK) -> Ints:
+    """Blocks of instances of about equal work, ``least`` states of links or more."""
     links = np.diff(layout.link_offset[layout.hub_links[layout.instance_hubs]])
     per_instance = links + np.diff(layout.instance_clusters) + 1.0
-    return balanced_blocks(per_instance, N_BLOCKS, _LEAST_WORK)
+    return balanced_blocks(per_instance, N_BLOCKS, least)
 
 
 def link_cells(layout: Layout) -> tuple[Ints, Ints]:
