@@ -18,13 +18,13 @@ s_k being the feature's root mean square where it is not 0 and n the number of n
 enough to decide the curvature counts as well. Units are rounded to powers of two, so that features of about 1, and
 indicators, leave all paths as they are.
 
-Features of a text occur once or in every token, and the curvature differs as much. L-BFGS takes a third of the
-iterations to within 0.1 % of the optimum of an exact likelihood where weight k is counted in units of c_k^(-0.15), c_k
-being the sum of squares of the feature, in the units above, times the probability of its states if all are alike, and
-the prior's precision. (On CoNLL-2003; with c_k^(-1/2), Newton's step for a diagonal Hessian, it takes more iterations
-than without: at the optimum frequent features have least left to say.) The same holds where labels are unknown: Cora's
-140 take three quarters of the evaluations and a third of the sweeps. Where entropies are approximate and all labels
-known it can take twice as many as without, so there the units above are all.
+Features of a text occur once or in every token, and the curvature differs as much. L-BFGS takes half of the iterations
+to within 0.1 % of the optimum of an exact likelihood where weight k is counted in units of c_k^(-0.15), c_k being the
+sum of squares of the feature, in the units above, times the probability of its states if all are alike, and the prior's
+precision. (Plain strings of CoNLL-2003, see :class:`.schedule.Schedule`; with c_k^(-1/2), Newton's step for a diagonal
+Hessian, it takes more iterations than without: at the optimum frequent features have least left to say.) Unknown labels
+gain as well. Where entropies are approximate and all labels known it can take twice as many as without, so there the
+units above are all.
 """
 
 from __future__ import annotations
