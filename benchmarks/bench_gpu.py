@@ -185,9 +185,8 @@ def training(
             "moment gap": solution.moment_gap,
         }
         if on_device:
-            row["accuracy on the training data"] = float(
-                (solution.beliefs._tables.nodes.argmax(1) == data.labels).mean()
-            )
+            nodes = np.concatenate([beliefs.hubs() for beliefs in solution.beliefs])
+            row["accuracy on the training data"] = float((nodes.argmax(1) == data.labels).mean())
             marginals = bactrian.torch.infer(fresh, solution.weights, "bp", device=device, tolerance=1e-4)
             predictions[name] = marginals.predict()
             row["fresh data: seconds"] = marginals.seconds

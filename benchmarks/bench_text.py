@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 import bactrian as bt
-from bactrian.estimators.sequence_base import EdgesGiven
 from bactrian.experiments.table1 import table as table1
 from bactrian.experiments.tagging import Corpus, peak_memory
+from bactrian.inference.infer import graph_marginals
 from bactrian.text.features import flatten
 
 PARTS = ("chain", "small", "skip", "tagging")
@@ -162,6 +162,14 @@ def tokens_a_second(n: int, tag: Callable[[], Any]) -> float:
     return n / best
 
 
+def labels_of(model: bt.LinearChainCRF | bt.SkipChainCRF, rows: bt.GraphData) -> Any:
+    """Numbers of the labels that ``predict`` gives."""
+    if isinstance(model, bt.LinearChainCRF):
+        return bt.decode(rows, model.weights_, "exact", n_threads=model.n_threads)
+    options = {"tolerance": model.inference_tolerance, "seed": model.seed, "n_threads": model.n_threads}
+    return graph_marginals(rows, model.weights_, model.inference, **options).nodes.argmax(axis=1)
+
+
 def bench_tagging(train: Corpus, test: Corpus) -> None:
     n = sum(map(len, test.tokens))
     chain = bt.LinearChainCRF(min_frequency=2, max_iterations=60, tolerance=1.0)
@@ -172,12 +180,11 @@ def bench_tagging(train: Corpus, test: Corpus) -> None:
     print(f"tagging, chain, CRFsuite, from flat lists of strings: {theirs:,.0f} tokens a second", flush=True)
     for name, model, wanted in (("chain", chain, 200_000), ("skip chain", skip, 60_000)):
         model.fit(train.tokens, train.tags, breaks=train.breaks)
-        given = EdgesGiven(None, test.breaks, None, None)
-        rows = model._encoded(test.tokens, given, model._rows(test.tokens, given))
+        rows = model.set_params(warm_start=True).encode(test.tokens, test.tags, breaks=test.breaks)
         ways = {
             "from flat lists of strings": lambda m=model: m.predict(flat, breaks=test.breaks),
             "from strings in bundles": lambda m=model: m.predict(test.tokens, breaks=test.breaks),
-            "from encoded rows": lambda m=model, r=rows: m._labels_of(r, None),
+            "from encoded rows": lambda m=model, r=rows: labels_of(m, r),
         }
         for way, tag in ways.items():
             speed = tokens_a_second(n, tag)

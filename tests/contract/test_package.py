@@ -77,9 +77,10 @@ def private_names(tree):
             yield node.value.split(".")[-1]  # as monkeypatch takes them
 
 
-def test_no_test_reaches_for_a_private_name():
-    folder, found = Path(__file__).parents[1], []
-    for file in sorted(folder.rglob("*.py")):
+@pytest.mark.parametrize("folder", ["tests", "benchmarks"])
+def test_none_reaches_for_a_private_name(folder):
+    found = []
+    for file in sorted((Path(__file__).parents[2] / folder).rglob("*.py")):
         if "judges" not in file.parts:
             names = set(private_names(ast.parse(file.read_text(encoding="utf-8")))) - DOCUMENTED
             found += [f"{file.name}: {name}" for name in sorted(names) if re.match(r"_[A-Za-z]", name)]
