@@ -120,6 +120,26 @@ def test_rounded_samples_of_a_field(budget):
     assert 0.5 * np.abs(counts - joint).sum() < 0.06
 
 
+@pytest.mark.parametrize("how", ["impossible", "base"])
+def test_what_no_margin_says_cannot_be_stays_out_of_rounded_rows(how, tmp_path):
+    shape = (4, 3, 3)
+    p = np.random.default_rng(0).dirichlet(np.ones(36)).reshape(shape)
+    p[1, 2, 0] = p[3, 0, 2] = p[0, 1, 1] = 0.0
+    p /= p.sum()
+    never = [{"a": a, "b": b, "c": c} for a, b, c in np.argwhere(p == 0.0).tolist()]
+    options = {"impossible": never} if how == "impossible" else {"base": (p > 0.0).astype(float)}
+    margins = [bt.Marginal(name, 500 * margin_of(p, (v,))) for v, name in enumerate("abc")]
+    field = bt.MarkovRandomField().fit_marginals(margins, dict(zip("abc", shape, strict=True)), **options)
+    field.save(tmp_path / "field")
+    for fitted in (field, bt.MarkovRandomField.load(tmp_path / "field")):
+        for seed in range(10):
+            rows = fitted.sample(57, seed=seed, rounded=True)
+            assert (p[tuple(rows.T)] > 0.0).all()
+            for v, column in enumerate(rows.T):
+                counts = np.bincount(column, minlength=shape[v])
+                assert np.abs(counts - 57 * margin_of(p, (v,))).max() < 1.5
+
+
 def test_rounding_of_a_field_learned_from_rows():
     rng = np.random.default_rng(0)
     X = rng.integers(0, 3, (300, 4))

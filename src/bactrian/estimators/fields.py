@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from sklearn.base import DensityMixin
 from sklearn.utils.validation import check_is_fitted
 
-from bactrian.arrays import Floats, Ints
+from bactrian.arrays import Bools, Floats, Ints
 from bactrian.errors import ArgumentError, ArgumentTypeError, check_choice, check_number
 from bactrian.estimators.base import LearnedEstimator
 from bactrian.estimators.frames import (
@@ -206,13 +206,14 @@ class Field(DensityMixin, LearnedEstimator):  # type: ignore[misc]  # scikit-lea
             return states
         return self._variables.frame(range(states.shape[1]), states, self._frames or "pandas")
 
-    def _tables_to_match(self) -> tuple[Sequence[Scope], list[Floats]]:
-        """Scopes and probabilities of the margins that rounded rows should have."""
+    def _tables_to_match(self) -> tuple[Sequence[Scope], list[Floats], list[tuple[Scope, Bools]]]:
+        """Scopes and probabilities of the margins that rounded rows should have, and what else restricts them."""
         if self._margins is not None:
-            return self._margins[0].scopes, self._margins[1]
+            problem, fitted = self._margins
+            return problem.scopes, fitted, [(s, np.isfinite(t)) for s, t in problem.base if not np.isfinite(t).all()]
         clusters = self.model_.graph.clusters
         result = self._infer([None])[0]
-        return clusters, [np.array(result.clusters[i]) for i in range(len(clusters))]
+        return clusters, [np.array(result.clusters[i]) for i in range(len(clusters))], []
 
     @property
     def variable_names(self) -> tuple[Any, ...]:

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from bactrian.arrays import Floats, Ints
+from bactrian.arrays import Bools, Floats, Ints
 from bactrian.engines.numba.blocks import build_blocks
 from bactrian.engines.numba.rounding import RowsInTables, TablesAround, change_states, exchange_states
 from bactrian.graphs.elimination import junction_tree
@@ -127,20 +127,34 @@ def draw_by_gibbs(
 
 
 def round_rows(
-    states: Ints, cardinalities: Ints, scopes: Sequence[Scope], margins: Sequence[Floats], *, seed: int = 0
+    states: Ints,
+    cardinalities: Ints,
+    scopes: Sequence[Scope],
+    margins: Sequence[Floats],
+    possible: Sequence[tuple[Scope, Bools]] = (),
+    *,
+    seed: int = 0,
 ) -> Ints:
-    """Rows near ``states`` with counts near n times the ``margins``, tables of probabilities over ``scopes``."""
+    """Rows near ``states`` with counts near n times the ``margins``, tables of probabilities over ``scopes``.
+
+    No row enters a cell that is not ``possible``, in tables over further scopes.
+    """
     states = np.ascontiguousarray(states, dtype=np.int64).copy()
     n, n_variables = states.shape
-    cells, excess = cells_of(states, cardinalities, scopes, margins)
-    rows = RowsInTables(states, cells, excess, np.concatenate([table.ravel() for table in margins]) > 0.0)
+    # Tables of what is possible are margins of weight 0; with a target of n rows no cell of theirs has too many.
+    scopes = [*scopes, *(scope for scope, _ in possible)]
+    tables = [*margins, *(table.astype(np.float64) for _, table in possible)]
+    cells, excess = cells_of(states, cardinalities, scopes, tables)
+    rows = RowsInTables(states, cells, excess, np.concatenate([table.ravel() for table in tables]) > 0.0)
     entries = sorted(
         (v, t, stride) for t, scope in enumerate(scopes) for v, stride in strides(scope, cardinalities).items()
     )
     variable, table, stride = np.array(entries, dtype=np.int64).reshape(-1, 3).T.copy()
     bounds = pointer(np.bincount(variable, minlength=n_variables))
     random = np.random.default_rng(seed)
-    weight = np.ones(len(scopes))
+    counted = slice(0, len(margins))
+    weight = np.zeros(len(scopes))
+    weight[counted] = 1.0
     for _ in range(_MOST_PASSES):
         around = TablesAround(bounds, table, stride, weight[table])
         bettered = change_states(rows, around, cardinalities, random.permutation(n))
@@ -149,8 +163,8 @@ def round_rows(
             bettered += exchange_states(rows, around, random.permutation(n), partners)
         if bettered <= _FEW * n:
             break
-        distance = _distances(excess, margins, n)
-        weight = 0.5 * (weight + (distance / max(distance.mean(), 1e-300)) ** 2)
+        distance = _distances(excess, tables, n)[counted]
+        weight[counted] = 0.5 * (weight[counted] + (distance / max(distance.mean(), 1e-300)) ** 2)
     return states
 
 
