@@ -54,6 +54,25 @@ def test_graphs_take_unknown_labels_in_every_form(y: Any, plain: Any) -> None:
     assert not np.allclose(fitted.weights_, other.weights_)
 
 
+@pytest.mark.parametrize("nothing", [[None, None], [NAN, NAN], [-1, -1], ["", ""]])
+@pytest.mark.parametrize("labels", [["a", "b", "a"], [0, 1, 0], [False, True, False]])
+def test_a_graph_in_which_no_label_is_known_follows_the_others(labels: list[Any], nothing: list[Any]) -> None:
+    fitted = bt.GraphCRF(method="exact", neighbours="edges").fit(GRAPHS, [labels, nothing])
+    assert fitted.classes_.tolist() == sorted(set(labels))
+    data = bt.GraphCRF(method="exact").encode(GRAPHS, [labels, nothing])
+    assert data.labels.tolist() == [0, 1, 0, -1, -1]
+    first, second = fitted.predict(GRAPHS, known=[labels, nothing])
+    assert first.tolist() == labels
+    assert second.tolist() == fitted.predict(GRAPHS)[1].tolist()
+
+
+def test_booleans_may_be_missing_in_one_graph_alone() -> None:
+    data = bt.GraphCRF(method="exact").encode(GRAPHS, [[True, None, False], [True, False]])
+    assert data.labels.tolist() == [1, -1, 0, 1, 0]
+    with pytest.raises(TypeError, match="mixes labels of several kinds: booleans and integers"):
+        bt.GraphCRF().fit(GRAPHS, [[0, 1, 2], [True, False]])
+
+
 def test_pictures_may_have_void_pixels() -> None:
     labels = np.array([[0, 1], [-1, 1]])
     fitted = bt.GridCRF(method="exact").fit(GRIDS, [np.eye(2, dtype=int), labels])

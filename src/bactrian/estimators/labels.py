@@ -218,11 +218,26 @@ def checked_labels(
                 continue
             check_count("", array.shape, shape, "label per node")
         parts.append(array.ravel())
-    kinds = {part.dtype.kind for part in parts}
+    return np.concatenate(_of_one_kind(parts, name)) if parts else np.zeros(0, dtype=np.int64)
+
+
+def _of_one_kind(parts: list[NDArray[Any]], name: str) -> list[NDArray[Any]]:
+    """Parts of one kind: unknown labels follow the others, and beside them booleans are 0 and 1."""
+    is_known = [known_labels(part) for part in parts]
+    kinds = {part.dtype.kind for part, known in zip(parts, is_known, strict=True) if known.any()}
+    if kinds == {"b", "i"} and all(
+        part.dtype.kind == "b" or (not known.all() and np.isin(part, (-1, 0, 1)).all())
+        for part, known in zip(parts, is_known, strict=True)
+    ):
+        kinds = {"i"}  # what _plain_objects makes of booleans and missing ones
     if len(kinds) > 1:
         words = {"i": "integers", "b": "booleans", "U": "strings"}
         raise TypeError(f"{name} mixes labels of several kinds: {' and '.join(words[kind] for kind in sorted(kinds))}")
-    return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
+    if len({part.dtype.kind for part in parts}) == 1:
+        return parts
+    if kinds == {"U"}:
+        return [part if part.dtype.kind == "U" else np.full(part.shape, "") for part in parts]
+    return [np.full(part.shape, -1) if part.dtype.kind == "U" else part.astype(np.int64) for part in parts]
 
 
 def label_array(labels: Any, name: str, *, unknown_allowed: bool = False) -> NDArray[Any]:
