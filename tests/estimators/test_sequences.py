@@ -528,6 +528,40 @@ def test_saved_models_predict_the_same(tmp_path: Any) -> None:
     assert not (tmp_path / "never").exists()
 
 
+@pytest.mark.parametrize("tables", ["pooled", "symmetric", "potts"])
+def test_parameters_changed_after_the_fit_change_no_prediction(tables: str, tmp_path: Any) -> None:
+    X, y = [[["a"], ["b"], ["a"]], [["b"], ["a"]]], [["A", "B", "B"], ["B", "A"]]
+    model = bt.LinearChainCRF(transition_tables="full").fit(X, y)
+    labels, marginals, table = model.predict(X), model.predict_marginals(X), model.transition_features_
+    model.set_params(transition_tables=tables, node_factors="clusters")
+    model.save(tmp_path / "model")
+    for other in (model, bt.LinearChainCRF.load(tmp_path / "model")):
+        assert other.transition_tables == tables
+        assert other.predict(X) == labels
+        assert other.transition_features_ == table
+        np.testing.assert_array_equal(np.concatenate(other.predict_marginals(X)), np.concatenate(marginals))
+        with pytest.raises(ValueError, match="tied in other ways"):
+            other.set_params(warm_start=True).fit(X, y)  # two labels have four weights in a pooled table too
+    part = bt.LinearChainCRF().partial_fit(X, y).set_params(transition_tables=tables)
+    with pytest.raises(ValueError, match="transition_tables: the table is tied in another way"):
+        part.partial_fit(X, y)
+
+
+def test_rows_of_a_full_skip_table_belong_to_the_earlier_token() -> None:
+    X, y = [[["a"], ["b"], ["c"], ["a"]]], [["A", "B", "B", "A"]]
+    features = [[["near"], ["far"]]]
+    tables, marginals = [], []
+    for skips in ([[(0, 2), (0, 3)]], [[(2, 0), (3, 0)]]):
+        model = bt.SkipChainCRF(skips=None, skip_tables="full", method="exact", inference="exact")
+        model.fit(X, y, skips=skips, skip_features=features)
+        tables.append(model.skip_table_)
+        _, edges = model.predict_marginals(X, skips=skips, skip_features=features, edges=True)
+        assert edges[0][0].tolist()[3:] == [[0, 2], [0, 3]]
+        marginals.append(edges[0][1])
+    np.testing.assert_array_equal(*tables)
+    np.testing.assert_array_equal(*marginals)
+
+
 @pytest.mark.parametrize("n", [1, 4, 15, 40])
 def test_largest_weights_are_the_largest(n: int) -> None:
     table = np.random.default_rng(n).normal(size=(5, 3))

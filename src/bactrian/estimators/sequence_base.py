@@ -69,6 +69,8 @@ class SequenceCRF(NodeLabeller):
     all_possible_transitions: bool = True
     _labels: Labels = field(init=False)
     _vocabularies: dict[str, FeatureVocabulary] = field(init=False)
+    tyings_: tuple[str, ...] = field(init=False)
+    node_factors_: str = field(init=False)
 
     # --- what the two kinds differ in ---
 
@@ -153,22 +155,23 @@ class SequenceCRF(NodeLabeller):
         class_weight = class_weights(self.class_weight, labels.classes)
         pairs = sequence_edges(lengths, given.breaks, self._skips(X, lengths, given.skips))
         weights = nonnegative_weights(sample_weight, lengths.size, "sample_weight")
+        if again and hasattr(self, "weights_") and self.tyings_ != self._tables():
+            raise ValueError("warm_start: the tables are tied in other ways than in the last fit")
         active = self._active(rows, pairs, labels, codes)
         data = self._graphs(
             rows, pairs, labels, labels=codes, class_weight=class_weight, weights=weights, active=active
         )
-        if again and hasattr(self, "weights_") and data.n_weights != self.weights_.size:
-            raise ValueError("warm_start: the tables are tied in other ways than in the last fit")
         if not again:
             self._forget()
         self._labels, self._vocabularies = labels, vocabularies
+        self.tyings_, self.node_factors_ = self._tables(), self.node_factors
         return data
 
     def _predicted_codes(self, data: GraphData) -> Ints:
         return np.concatenate(self._labels_of(data, None))
 
     def _blocks(self) -> list[Block]:
-        return graph_blocks(self._layout(), ("tokens", *_BLOCKS[: len(self._tables())]))
+        return graph_blocks(self._layout(), ("tokens", *_BLOCKS[: len(self.tyings_)]))
 
     def _folds(self, data: GraphData) -> list[Fold]:
         return graph_folds(data, lambda part, _: self._marginals_of(part, None, False).nodes, self.seed, "sequence")
@@ -177,6 +180,7 @@ class SequenceCRF(NodeLabeller):
         """Fix labels and token features before any data are encoded; with ``warm_start`` :meth:`encode` keeps them."""
         self._forget()
         self._labels, self._vocabularies = Labels.of([], classes), {"X": vocabulary}
+        self.tyings_, self.node_factors_ = self._tables(), self.node_factors
 
     def check_params(self) -> None:
         """Refuse parameters that make no sense, before any data are looked at."""
@@ -213,16 +217,15 @@ class SequenceCRF(NodeLabeller):
                 for m, (found, n_edges) in enumerate(zip(rows[name].lengths.tolist(), expected, strict=True)):
                     check_count(name, found, n_edges, "entry per edge", m)
                 inputs[kind] = with_constant(rows[name])
+        form = {"tables": self._tables(), "node_factors": self.node_factors, **more}
         return GraphData(
             rows["X"].inputs,
             np.concatenate(edges),
             n_labels=len(classes.classes),
-            tables=self._tables(),
             edge_types=np.repeat((TRANSITION, SKIP), [len(pairs) for pairs in edges]),
             edge_inputs=inputs or None,
             node_counts=rows["X"].lengths,
-            node_factors=self.node_factors,
-            **more,
+            **form,
         )
 
     # --- prediction ---
@@ -240,7 +243,7 @@ class SequenceCRF(NodeLabeller):
         """Data to predict, without labels."""
         lengths = rows["X"].lengths
         edges = sequence_edges(lengths, given.breaks, self._skips(X, lengths, given.skips))
-        return self._graphs(rows, edges, self._labels)
+        return self._graphs(rows, edges, self._labels, tables=self.tyings_, node_factors=self.node_factors_)
 
     def predict(
         self,
@@ -375,8 +378,9 @@ class SequenceCRF(NodeLabeller):
             np.zeros((1, self._vocabularies["X"].n_features)),
             np.zeros((0, 2), dtype=np.int64),
             n_labels=k,
-            tables=self._tables(),
+            tables=self.tyings_,
             edge_inputs=inputs or None,
+            node_factors=self.node_factors_,
         )
 
     def top_features(self, n: int = 10, label: Any = None) -> list[tuple[str, Any, float]]:
@@ -394,7 +398,13 @@ class SequenceCRF(NodeLabeller):
     def _contents(self) -> tuple[dict[str, Any], Arrays]:
         vocabularies = {name: vocabulary.names for name, vocabulary in self._vocabularies.items()}
         sizes = {name: vocabulary.n_features for name, vocabulary in self._vocabularies.items()}
-        return {"classes": self._labels.classes.tolist(), "vocabularies": vocabularies, "sizes": sizes}, {}
+        return {
+            "classes": self._labels.classes.tolist(),
+            "vocabularies": vocabularies,
+            "sizes": sizes,
+            "tyings": list(self.tyings_),
+            "node_factors": self.node_factors_,
+        }, {}
 
     def _restore(self, attributes: dict[str, Any], arrays: Arrays) -> None:
         self._labels = Labels.of([], attributes["classes"])
@@ -410,6 +420,10 @@ class SequenceCRF(NodeLabeller):
             self._vocabularies[name] = FeatureVocabulary(names, size)
         if "X" not in self._vocabularies:
             raise ValueError("it has no vocabulary of token features")
+        self.tyings_ = tuple(attributes.get("tyings", self._tables()))  # older files have those of the parameters
+        if len(self.tyings_) != len(self._tables()):
+            raise ValueError(f"it has {len(self.tyings_)} tables, expected {len(self._tables())}")
+        self.node_factors_ = attributes.get("node_factors", self.node_factors)
 
 
 def _any_tokens(X: Sequence[Any]) -> bool:

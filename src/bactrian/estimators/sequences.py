@@ -107,7 +107,7 @@ class LinearChainCRF(SequenceCRF):
             bounds = np.append(np.flatnonzero(~follows), n)
         shared = self._vocabularies["X"].n_features * k
         nodes, tied = self.weights_[:shared].reshape(-1, k), self.weights_[shared:]
-        table = TiedTable.make(self.transition_tables, k).expand(tied).reshape(k, k)
+        table = TiedTable.make(self.tyings_[0], k).expand(tied).reshape(k, k)
         codes, sure = np.empty(n, dtype=np.int64), np.empty(bounds.size - 1, dtype=bool)
         workers = Workers(self.n_threads)
         scores = rows["X"].times(nodes, workers)
@@ -150,6 +150,8 @@ class LinearChainCRF(SequenceCRF):
             raise ValueError(
                 "the model was learned by fit, which does not keep how sure weights are: use partial_fit alone"
             )
+        if again and self.tyings_ != self._tables():
+            raise ValueError("transition_tables: the table is tied in another way than in the first call")
         if again and classes is not None and Labels.of([], classes).classes.tolist() != self.classes_.tolist():
             raise ValueError(f"classes must be those of the first call, {self.classes_.tolist()}, found {classes}")
         new, _ = fit_vocabulary(X, self.min_frequency)
@@ -172,6 +174,7 @@ class LinearChainCRF(SequenceCRF):
         )
         part.adopt(solution)
         self._labels, self._vocabularies = part._labels, part._vocabularies
+        self.tyings_, self.node_factors_ = part.tyings_, part.node_factors_
         self.adopt(solution).precision_ = precision + part._curvature(X, data)
         return self
 
@@ -317,7 +320,11 @@ all_possible_transitions, warm_start, verbose
     def _skips(self, X: Any, lengths: Ints, skips: Any) -> list[Ints] | None:
         if skips is not None:
             check_length(skips, lengths.size, "skips")
-            return [number_pairs(pairs, int(lengths[m]), f"skips[{m}]", "position") for m, pairs in enumerate(skips)]
+            checked = (
+                number_pairs(pairs, n, f"skips[{m}]", "position")
+                for m, (pairs, n) in enumerate(zip(skips, lengths.tolist(), strict=True))
+            )
+            return [np.sort(pairs, axis=1) for pairs in checked]
         if self.skips is None:
             raise ValueError("skips=None needs the skip edges of every sequence: give skips= to this call")
         read = WordReader(self.word)
