@@ -149,7 +149,7 @@ def schedules() -> None:
     data = superpixel_like(2_000, 8)
     optimum = bt.learn(data, bt.Camel(entropy="clusters"), tolerance=1e-4).objective
     print(f"time to violation 1e-3 and objective to 1e-4, CAMEL(0), {len(data.edges)} edges")
-    for solver in ("profiled", "alternating", "joint"):
+    for solver in ("profiled", "joint"):
         watch = time_to_target(data, solver, optimum, 120.0)
         assert watch.last is not None
         reached = f"{watch.reached:.2f} s" if watch.reached is not None else f"not in {watch.last.seconds:.0f} s"

@@ -26,7 +26,6 @@ LEARNERS: dict[str, tuple[Any, str, bool]] = {
     "tight": (bt.Camel(tight=True), "bethe", False),
     "folded": (bt.Camel(fold=True), "bethe", False),
     "joint": (bt.Camel(entropy="clusters", solver="joint"), "camel0", True),
-    "alternating": (bt.Camel(entropy="clusters", solver="alternating"), "camel0", True),
     "convex likelihood": (bt.Likelihood(inference="convex"), "convex", True),
     "trw likelihood": (bt.Likelihood(inference="trw"), "trw", True),
 }

@@ -238,7 +238,6 @@ def test_every_schedule_and_entropy_decides_alike() -> None:
         finite = problem.has_finite_optimum("camel0")
         for method in (
             bt.Camel(entropy="clusters", solver="joint"),
-            bt.Camel(entropy="clusters", solver="alternating"),
             bt.Camel(entropy="convex"),
             bt.Camel(fold=True),
         ):

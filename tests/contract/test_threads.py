@@ -30,9 +30,8 @@ LEARNERS: list[Any] = [
     "trw",
     "convex",
     bt.Camel(entropy="clusters", solver="joint"),
-    bt.Camel(entropy="clusters", solver="alternating"),
 ]
-IDS = ["piecewise", "camel0", "cccp", "cccp-empirical", "exact", "lbp", "trw", "convex", "joint", "alternating"]
+IDS = ["piecewise", "camel0", "cccp", "cccp-empirical", "exact", "lbp", "trw", "convex", "joint"]
 
 
 @cache

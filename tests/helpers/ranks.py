@@ -30,7 +30,6 @@ LEARNERS: dict[str, Any] = {
     "folded": bt.Camel(fold=True),
     "plain": bt.Camel(tight=True),
     "joint": bt.Camel(entropy="clusters", solver="joint"),
-    "alternating": bt.Camel(entropy="clusters", solver="alternating"),
     "tightened": bt.Camel(tighten=2),
     **{name: name for name in ("exact", "lbp", "trw", "convex", "pseudolikelihood", "piecewise-pseudolikelihood")},
 }
@@ -156,7 +155,7 @@ def stop_at(iteration: int, communicator: Communicator, name: str, how: str = "d
 def task_stopping(communicator: Communicator, how: str, _: list[str]) -> dict[str, Any]:
     """The last rank's callback, and its clock, stop all."""
     found = {}
-    for name in ("camel0", "cccp", "joint", "alternating", "lbp"):
+    for name in ("camel0", "cccp", "joint", "lbp"):
         solution, seen = stop_at(4, communicator, name, how)
         found[f"callback, {name}"] = {**described(solution), "seen": seen}
     data = packed(cut(problem(), communicator.size, how)[communicator.rank])

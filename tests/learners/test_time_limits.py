@@ -36,7 +36,6 @@ LEARNERS: dict[str, Any] = {
     "convex likelihood": bt.Likelihood(inference="convex"),
     "trw likelihood": bt.Likelihood(inference="trw"),
     "joint": bt.Camel(entropy="clusters", solver="joint"),
-    "alternating": bt.Camel(entropy="clusters", solver="alternating"),
     "folded": bt.Camel(fold=True),
     "tightened": bt.Camel(tighten=50),
 }  # fmt: skip

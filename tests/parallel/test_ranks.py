@@ -32,7 +32,7 @@ from bactrian.parallel.launched import launched
 from bactrian.runs.checkpoints import learn_in_segments
 
 #: Learners that take a thousand evaluations and more.
-LONG = ("plain", "alternating")
+LONG = ("plain",)
 QUICK = [name for name in LEARNERS if name not in LONG]
 #: One of each kind, where starting processes takes its time.
 CORE = ["piecewise", "camel0", "cccp", "folded", "joint", "exact", "lbp", "pseudolikelihood"]
@@ -197,7 +197,7 @@ def test_learning_sends_one_message_an_evaluation(name: str) -> None:
 
 @pytest.mark.filterwarnings("ignore::bactrian.ConvergenceWarning")  # threads share the filters
 @pytest.mark.parametrize("size", [1, 2])
-@pytest.mark.parametrize("name", ["camel0", "lbp", "joint", "alternating"])
+@pytest.mark.parametrize("name", ["camel0", "lbp", "joint"])
 def test_a_callback_is_heard_by_all(name: str, size: int) -> None:
     """One rank acts at once; several do after the next step, by the messages of its evaluations."""
     found = together(size, lambda rank: ranks.stop_at(4, rank, name))

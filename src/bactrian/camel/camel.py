@@ -15,7 +15,7 @@ import numpy as np
 from bactrian.arrays import Floats
 from bactrian.camel.dual import Dual
 from bactrian.camel.entropy import REGISTERED, Carving, CountingNumbers, carve
-from bactrian.camel.joint import Alternating, Joint
+from bactrian.camel.joint import Joint
 from bactrian.camel.linearisation import Linearisation
 from bactrian.camel.messages import MessageTables
 from bactrian.camel.parts import Vector
@@ -52,10 +52,9 @@ class Camel:
     start : "zero", "piecewise" or "empirical"
         Start from g = 0, from the weights of piecewise training, or with g at the empirical distribution (in
         conditional training: marginals pooled over the data per kind of sepset, smoothed).
-    solver : "profiled", "joint" or "alternating"
-        Block updates of the multipliers inside an optimiser over the weights; the paper's joint L-BFGS over weights and
-        multipliers, and block updates where clusters then still disagree by more than the tolerance; or a few steps of
-        one and the other in turn.
+    solver : "profiled" or "joint"
+        Block updates of the multipliers inside an optimiser over the weights; or the paper's joint L-BFGS over weights
+        and multipliers, and block updates where clusters then still disagree by more than the tolerance.
     share : float
         Part of each linearised sepset entropy that the first cluster of an edge (the cluster, on a Bethe graph) takes;
         the second (the hub) takes the rest. Changes nothing but the path.
@@ -104,8 +103,8 @@ class Camel:
             raise ValueError("tighten refines Bethe's polytope and entropy; use it with entropy='bethe'")
         if self.start not in ("zero", "piecewise", "empirical"):
             raise ValueError(f"start must be 'zero', 'piecewise' or 'empirical', found {self.start!r}")
-        if self.solver not in ("profiled", "joint", "alternating"):
-            raise ValueError(f"solver must be 'profiled', 'joint' or 'alternating', found {self.solver!r}")
+        if self.solver not in ("profiled", "joint"):
+            raise ValueError(f"solver must be 'profiled' or 'joint', found {self.solver!r}")
         if not 0.0 <= self.share <= 1.0:
             raise ValueError(f"share must be between 0 and 1, found {self.share}")
         if not self.consistency and self.entropy != "clusters":
@@ -289,6 +288,4 @@ SHORTHAND = {
 
 def _inner_solver(solver: str, dual: Any, run: Run) -> InnerSolver:
     """The schedule by name."""
-    if solver == "profiled":
-        return Profiled(dual, run)
-    return Joint(dual, run) if solver == "joint" else Alternating(dual, run)
+    return Profiled(dual, run) if solver == "profiled" else Joint(dual, run)

@@ -1,4 +1,4 @@
-"""The paper's own solver, L-BFGS over weights and multipliers together, and one that takes them in turn."""
+"""The paper's own solver: L-BFGS over weights and multipliers together."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import numpy as np
 
 from bactrian.arrays import Floats
 from bactrian.camel.dual import Dual, Evaluation
-from bactrian.camel.memories import SharedMemory, make_memory
+from bactrian.camel.memories import SharedMemory
 from bactrian.camel.run import InnerResult, Run, Work
 from bactrian.camel.schedule import SCHEDULE
-from bactrian.solvers.lbfgs import Memory, Step, minimise, pseudo_gradient
+from bactrian.solvers.lbfgs import Step, minimise, pseudo_gradient
 from bactrian.solvers.solution import Status
 
 
@@ -90,13 +90,10 @@ class Joint:
         self.dual, self.run = dual, run
         run.listen_to(dual)
         self.objective = JointObjective(dual)
-        self.memory = self._memory()
-        self.sweeps = 0
-
-    def _memory(self) -> Memory:
-        n_weights = self.dual.data.n_weights
+        n_weights = dual.data.n_weights
         size = self.objective.initial(np.zeros(n_weights)).size
-        return SharedMemory(SCHEDULE.memory, size, n_weights, self.dual.communicator)
+        self.memory = SharedMemory(SCHEDULE.memory, size, n_weights, dual.communicator)
+        self.sweeps = 0
 
     @property
     def work(self) -> Work:
@@ -162,60 +159,3 @@ class Joint:
     def objective_changed(self) -> None:
         """See :class:`InnerSolver`."""
         self.memory.clear()
-
-
-class Alternating(Joint):
-    """A few steps over the weights with the multipliers fixed, then sweeps with the weights fixed, in turn."""
-
-    steps = 5
-    sweeps_between = 2
-
-    def _memory(self) -> Memory:
-        return make_memory(self.dual.data.n_weights, self.dual.workers)
-
-    def solve(self, weights: Floats, *, tolerance: float, relative: float = 0.0, max_iterations: int) -> InnerResult:
-        """See :class:`InnerSolver`."""
-        run, objective, dual = self.run, self.objective, self.dual
-        iterations = 0
-        while True:
-            multipliers = objective.split(objective.initial(weights))[1]
-
-            def value_and_gradient(w: Floats, fixed: Floats = multipliers) -> tuple[float, Floats]:
-                value, gradient = objective.value_and_gradient(np.concatenate([w, fixed]))
-                return value, gradient[: w.size]
-
-            def after_step(step: Step) -> bool:
-                assert objective.last is not None
-                return run.after_step(step.x, step.value, step.gradient_norm, objective.last.violation)
-
-            self.memory.clear()
-            minimum = minimise(
-                value_and_gradient,
-                weights,
-                tolerance=tolerance,
-                relative=relative,
-                max_iterations=min(self.steps, max_iterations - iterations),
-                l1=run.settings.prior.l1,
-                memory=self.memory,
-                callback=after_step,
-                interrupt=run.is_late,
-            )
-            weights, tolerance, relative = minimum.x, minimum.tolerance, 0.0
-            iterations += minimum.iterations
-            after = dual.evaluate(weights, max_sweeps=self.sweeps_between)
-            self.sweeps += after.sweeps
-            slope = pseudo_gradient(weights, after.gradient, run.settings.prior.l1)
-            gap = float(np.abs(slope).max(initial=0.0))
-            consistent = after.residual <= run.accuracy
-            done = gap <= tolerance and consistent
-            if done or iterations >= max_iterations or run.is_over():
-                status = Status.CONVERGED if done else run.interrupted or minimum.status
-                if status is Status.CONVERGED and not done:
-                    status = Status.ITERATION_LIMIT
-                return InnerResult(weights, after.value, gap, after.violation, iterations, status)
-            if minimum.iterations == 0:
-                iterations += 1  # a turn without a step still counts, or sweeps alone could go on for ever
-
-    def evaluate(self, weights: Floats) -> Evaluation:
-        """See :class:`InnerSolver`."""
-        return self.dual.evaluate(weights, tolerance=self.run.accuracy, max_sweeps=1000)
