@@ -365,6 +365,13 @@ GOOD = (("a", "b"), [[30.0, 20.0], [10.0, 40.0]])
         (lambda: bt.Marginal("a", [0.0, 0.0]), "table must add up to more than 0"),
         (lambda: bt.Marginal("a", ["x", "y"]), "table must hold real numbers"),
         (lambda: bt.Marginal("a", [1.0, 2.0], stddev=0.0), "stddev must be positive and finite"),
+        (
+            lambda: bt.Marginal("a", [1.0, 2.0], stddev=1e-200),
+            r"stddev must be between 1e-100 and 1e\+100, found 1e-200",
+        ),
+        (lambda: bt.Marginal("a", [1.0, 2.0], stddev=[1.0, 1e200]), r"stddev must be between .* found 1e\+200"),
+        (lambda: bt.Marginal("a", [1.0, 1e300]), r"table holds a number above 1e\+100 at \(1,\)"),
+        (lambda: bt.Marginal("a", [1.0, -1e300], stddev=1.0), r"table holds a number above 1e\+100 at \(1,\)"),
         (lambda: bt.Marginal("a", [1.0, 2.0], stddev=[1.0]), r"stddev must be one number or have the table's shape"),
     ],
 )
@@ -389,6 +396,21 @@ def test_bad_tables_are_refused(make, message):
         ([bt.Marginal(*GOOD)], {"total": 90.0}, r"margins\[0\] is exact and adds up to 100, but total is 90"),
         ([bt.Marginal(*GOOD)], {"total": -1.0}, "total must be positive and finite"),
         ([bt.Marginal(*GOOD)], {"total": "many"}, "total must be a number"),
+        ([bt.Marginal("a", [0.4, 0.6])], {"total": 1e200}, r"total must be between 1e-20 and 1e\+20, found 1e\+200"),
+        ([bt.Marginal("a", [0.4, 0.6])], {"total": 10**400}, r"total must be between 1e-20 and 1e\+20, found 10000"),
+        ([bt.Marginal("a", [0.4, 0.6], stddev=0.01)], {"total": 1e-200}, "total must be between 1e-20 .* found 1e-200"),
+        ([bt.Marginal("a", [1e-300])], {}, "margins: the total that they add up to must be between .* found 1e-300"),
+        ([bt.Marginal("a", [1.0, 2e60])], {}, r"margins: the total that they add up to must be .* found 2e\+60"),
+        (
+            [bt.Marginal("a", [4.0, 6.0], stddev=1e-30)],
+            {},
+            r"margins\[0\]: stddev as part of the total must be between",
+        ),
+        ([bt.Marginal("a", [4.0, 6.0], stddev=1e60)], {}, r"margins\[0\]: stddev as part of the total must be between"),
+        ([bt.Marginal("a", [4.0, -1e30], stddev=1.0)], {"total": 5}, r"margins\[0\] is too far from counts in a"),
+        ([bt.Marginal(*GOOD)], {"entropy_weight": 1e-200}, "entropy_weight must be between 1e-100 and"),
+        ([bt.Marginal(*GOOD)], {"entropy_weight": 1e200}, r"entropy_weight must be between .* found 1e\+200"),
+        ([bt.Marginal(*GOOD)], {"base": np.full((2, 2), 1e308)}, r"base must hold .* found 1e\+308 at \(0, 0\)"),
         ([bt.Marginal(*GOOD)], {"entropy_weight": 0.0}, "entropy_weight must be positive"),
         ([bt.Marginal(*GOOD)], {"impossible": [{"a": 0}]}, r"margins\[0\] gives 50 to a=0, which impossible\[0\] says"),
         ([bt.Marginal(*GOOD)], {"impossible": [{"z": 0}]}, r"impossible\[0\]: there is no variable 'z'"),
@@ -413,6 +435,47 @@ def test_bad_margins_are_refused_before_any_work(margins, options, message, monk
     with pytest.raises((ValueError, TypeError), match=message):
         field.fit_marginals(margins, options.pop("cardinalities", None), **options)
     assert not hasattr(field, "weights_")
+
+
+def extremes():
+    """Margins at the edges of what is allowed, with the options of their fit."""
+    table = np.array([[0.3, 0.2], [0.1, 0.4]])
+    for total in (1e-19, 1e-3, 1e19):
+        for stddev in (None, 1e-14 * total, 1e-3 * total, 1e14 * total):
+            pair = [bt.Marginal(("a", "b"), total * table, stddev), bt.Marginal(("b", "c"), total * table.T, stddev)]
+            yield pair, {"total": total}
+            yield [bt.Marginal(("a", "b"), total * table), pair[1]], {"entropy_weight": 1e-90}
+            yield pair, {"entropy_weight": 1e90}
+    for one in (1e-19, 1.0, 1e19):
+        yield [bt.Marginal("a", [one])], {}
+        yield [bt.Marginal("a", [-one], one)], {"total": one}
+        yield [bt.Marginal(("a", "b"), [[one, one]]), bt.Marginal(("a", "c"), [[2 * one, 0.0]])], {}
+    yield [bt.Marginal(("a", "b"), [[1e-300, 20.0], [10.0, 40.0]])], {"base": [[1e-300, 1e100], [0.5, 1.0]]}
+    yield [bt.Marginal("a", [-9e6, 4.0], 2.0), bt.Marginal("a", [7.0, 9e6], 1e-13)], {"total": 11.0}
+    yield [bt.Marginal("a", [-9e6, 4.0], 1e-13), bt.Marginal("a", [7.0, 9e18], 1e13)], {"total": 11.0}
+
+
+@pytest.mark.filterwarnings("ignore::bactrian.ConvergenceWarning", "ignore::bactrian.ContradictionWarning")
+@pytest.mark.parametrize("method", ["exact", "cccp", "zones"])
+def test_extreme_numbers_give_finite_answers(method):
+    for margins, options in extremes():
+        if method == "zones":
+            options.pop("total", None)
+            if not margins[0].table.sum() > 0.0:
+                continue
+            field = bt.MarkovRandomField(method="exact").fit_zones([margins, margins], **options)[1]
+        else:
+            field = bt.MarkovRandomField(method=method).fit_marginals(margins, **options)
+        found = field.solution_
+        assert np.isfinite([*found.weights, found.objective, found.moment_gap, found.violation]).all(), (
+            margins,
+            options,
+        )
+        for margin in field.residuals_:
+            assert np.isfinite(margin.fitted).all()
+            assert np.isfinite(margin.distance)
+            assert margin.stddev is None or np.isfinite(margin.z).all()
+            assert field.marginal(margin.names).sum() == pytest.approx(1.0)
 
 
 def test_unknown_names_in_marginal():

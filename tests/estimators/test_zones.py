@@ -81,6 +81,10 @@ def test_zones_that_contradict_themselves_are_named():
             lambda zones: [zones[0], [*zones[1][:1], bt.Marginal("size", [1.0, 2.0, 3.0])]],
             r"zones\[1\]: margins\[1\] is exact and adds up to 6",
         ),
+        (
+            lambda zones: [zones[0], [bt.Marginal(m.names, 1e60 * m.table) for m in zones[1]]],
+            r"zones\[1\]: margins: the total that they add up to must be between 1e-20 and 1e\+20, found",
+        ),
     ],
 )
 def test_bad_zones_are_refused(change, message):

@@ -10,11 +10,11 @@ import numpy as np
 from sklearn.base import clone
 
 from bactrian.arrays import Arrays, Floats, Ints
-from bactrian.errors import ArgumentError, check_number
+from bactrian.errors import ArgumentError
 from bactrian.estimators.fields import Field
 from bactrian.estimators.frames import Variables, restored_variables
 from bactrian.estimators.margin_fits import MarginFit, Residuals, Zones, check_zones, fit_all_zones, fit_margins
-from bactrian.estimators.marginals import Marginal, check_margins, projected
+from bactrian.estimators.marginals import Marginal, check_entropy_weight, check_margins, projected
 from bactrian.graphs.graph import Domain, Scope
 from bactrian.graphs.loglinear import LogLinearModel
 from bactrian.inference.problem import checked_evidence
@@ -83,7 +83,7 @@ class MarginField(Field):
                [0.1, 0.3]])
         """
         self.check_params()
-        check_number("entropy_weight", entropy_weight, positive=True, below=np.inf, optional=True)
+        check_entropy_weight(entropy_weight)
         checked = check_margins(margins, cardinalities, total, base, impossible)
         options = FitOptions(
             self.tolerance, self.max_iterations, self.max_seconds, self.n_threads, self.seed, callback=callback
@@ -118,7 +118,7 @@ class MarginField(Field):
             A sequence of fitted fields, made when asked for.
         """
         self.check_params()
-        check_number("entropy_weight", entropy_weight, positive=True, below=np.inf, optional=True)
+        check_entropy_weight(entropy_weight)
         if self.method not in ("auto", "exact"):
             raise ArgumentError("method", f"must be 'auto' or 'exact' for zones, found {self.method!r}")
         checked = check_zones(zones, cardinalities, base, impossible)

@@ -21,6 +21,11 @@ AGREEMENT = 1e-7
 _CONTRADICTION = 5.0
 #: Margins whose sums are this close to 1 hold probabilities.
 _ONE = 1e-6
+#: Numbers lie between this and its inverse: whatever is given, so that squares stay in range; totals, with which fits
+#: converge and tell contradictions from rounding; and noise, as part of the total.
+_ANY, _TOTAL, _NOISE = 1e100, 1e20, 1e15
+#: The size of a noisy count, in totals and its standard deviations together.
+_COUNT = 1e6
 
 
 class Marginal:
@@ -51,6 +56,8 @@ class Marginal:
             raise ArgumentError("table", f"must have one axis for each of {self.names}, found shape {self.table.shape}")
         if not np.isfinite(self.table).all():
             raise ArgumentError("table", f"holds NaN or infinity at {first_cell(~np.isfinite(self.table))}")
+        if (np.abs(self.table) > _ANY).any():
+            raise ArgumentError("table", f"holds a number above {_ANY:g} at {first_cell(np.abs(self.table) > _ANY)}")
         self.stddev: Floats | None = None
         if stddev is not None:
             given = real_numbers(stddev, "stddev")
@@ -59,6 +66,7 @@ class Marginal:
                 raise ArgumentError("stddev", f"{expected}, found {given.shape}")
             if not (np.isfinite(given) & (given > 0.0)).all():
                 raise ArgumentError("stddev", "must be positive and finite; None stands for an exact table")
+            _check_range("stddev", given, _ANY)
             self.stddev = np.broadcast_to(given, self.table.shape).copy()
         elif (self.table < 0.0).any():
             raise ArgumentError(
@@ -86,6 +94,22 @@ class Marginal:
     def scaled(self, factor: float) -> Marginal:
         """The same in other units."""
         return Marginal(self.names, factor * self.table, None if self.stddev is None else factor * self.stddev)
+
+
+def check_entropy_weight(weight: Any) -> None:
+    """Refuse what is no weight of the entropy."""
+    check_number("entropy_weight", weight, positive=True, below=np.inf, optional=True)
+    if weight is not None:
+        _check_range("entropy_weight", weight, _ANY)
+
+
+def _check_range(argument: str, values: Any, most: float, what: str = "", item: int | None = None) -> None:
+    """Refuse positive numbers of which one is not between ``most`` and its inverse."""
+    given = np.atleast_1d(values)
+    beyond = (given < 1.0 / most) | (given > most)
+    if beyond.any():
+        bounds = f"must be between {1.0 / most:g} and {most:g}, found {given[beyond][0]}"
+        raise ArgumentError(argument, f"{what}{bounds}", item)
 
 
 def first_cell(where: Bools) -> tuple[int, ...]:
@@ -150,6 +174,8 @@ def _shapes(margins: Sequence[Marginal]) -> dict[str, int]:
 def _in_counts(margins: Sequence[Marginal], total: Any) -> tuple[list[Marginal], float]:
     """All margins in counts, and the total: given, that of exact margins, or the best estimate from noisy ones."""
     check_number("total", total, positive=True, below=np.inf, optional=True)
+    if total is not None:
+        _check_range("total", total, _TOTAL)
     number = None if total is None else float(total)
     probabilities = [margin.holds_probabilities for margin in margins]
     counts = [margin for margin, is_probability in zip(margins, probabilities, strict=True) if not is_probability]
@@ -163,6 +189,7 @@ def _in_counts(margins: Sequence[Marginal], total: Any) -> tuple[list[Marginal],
         if not number > 0.0:
             raise ArgumentError("total", "cannot be estimated: the noisy margins add up to less than 0; give it")
     number = 1.0 if number is None else number
+    _check_range("margins", number, _TOTAL, ": the total that they add up to ")
     for i, margin in exact:
         if abs(margin.table.sum() - number) > AGREEMENT * number:
             other = f"total is {number:g}" if total is not None else f"margins[{exact[0][0]}] to {number:g}"
@@ -176,6 +203,13 @@ def _in_counts(margins: Sequence[Marginal], total: Any) -> tuple[list[Marginal],
         margin.scaled(number / margin.table.sum() if margin.stddev is None else number) if is_probability else margin
         for margin, is_probability in zip(margins, probabilities, strict=True)
     ]
+    for i, margin in enumerate(scaled):
+        if margin.stddev is not None:
+            _check_range("margins", margin.stddev / number, _NOISE, ": stddev as part of the total ", i)
+            far = np.abs(margin.table) > _COUNT * (number + margin.stddev)
+            if far.any():
+                found = f"{margin.table[far][0]:g} at {first_cell(far)}"
+                raise ArgumentError("margins", f" is too far from counts in a total of {number:g}, found {found}", i)
     return scaled, number
 
 
@@ -189,10 +223,10 @@ def _checked_base(base: Any, variables: Variables) -> tuple[tuple[Scope, Floats]
         if table.shape != variables.cardinalities:
             expected = f"must be a Marginal, a list of them, or a table of shape {variables.cardinalities}"
             raise ArgumentError("base", f"{expected}, found shape {table.shape}")
-        bad = ~(np.isfinite(table) & (table >= 0.0))
+        bad = ~((table >= 0.0) & (table <= _ANY))
         if bad.any() or not table.any():
             what = f"{table[first_cell(bad)]:g} at {first_cell(bad)}" if bad.any() else "zeros alone"
-            raise ArgumentError("base", f"must hold finite numbers of at least 0, some of them positive, found {what}")
+            raise ArgumentError("base", f"must hold numbers from 0 to {_ANY:g}, some of them positive, found {what}")
         listed = [Marginal(variables.names, table)]
     found = []
     for i, margin in enumerate(listed):
@@ -202,7 +236,7 @@ def _checked_base(base: Any, variables: Variables) -> tuple[tuple[Scope, Floats]
         if (margin.table < 0.0).any():
             raise ArgumentError("base", f"over {margin.names} has a negative entry at {first_cell(margin.table < 0.0)}")
         with np.errstate(divide="ignore"):
-            found.append((scope, np.log(margin.table / margin.table.max()).ravel()))
+            found.append((scope, (np.log(margin.table) - np.log(margin.table.max())).ravel()))
     return tuple(found)
 
 
