@@ -1,5 +1,6 @@
 """MarkovRandomField against enumeration, and its manners as a scikit-learn estimator."""
 
+import itertools
 import re
 
 import numpy as np
@@ -645,3 +646,13 @@ def test_a_field_that_loses_to_independent_variables_says_so():
     frequency = X.mean(axis=0)
     independent = (X * np.log(frequency) + (1 - X) * np.log(1 - frequency)).sum(axis=1).mean()
     assert field.score(X) < independent < bt.MarkovRandomField().fit(X).score(X)
+
+
+def test_log_z_is_that_of_the_weights_adopted_last() -> None:
+    X = np.random.default_rng(0).integers(0, 2, (50, 4))
+    field = bt.MarkovRandomField(edges=[(0, 1), (1, 2), (2, 3)])
+    data = field.encode(X)
+    for variance in (100.0, 0.01):
+        field.adopt(bt.learn(data, "exact", prior_variance=variance))
+        every = np.array(list(itertools.product(range(2), repeat=4)))
+        np.testing.assert_allclose(np.exp(field.score_samples(every)).sum(), 1.0)

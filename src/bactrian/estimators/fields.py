@@ -57,7 +57,7 @@ class Field(DensityMixin, LearnedEstimator):  # type: ignore[misc]  # scikit-lea
     #: What it was fitted to where that was margins, and their probabilities, one axis per variable.
     _margins: tuple[MarginProblem, list[Floats]] | None = field(init=False, default=None)
     _fits: tuple[int, bool] | None = field(init=False)
-    _partition: tuple[object, float] | None = field(init=False)
+    _partition: tuple[object, Floats, float] | None = field(init=False)  #: log Z, and at which settings and weights
 
     def check_params(self) -> None:
         """Refuse parameters that make no sense, before any data are looked at."""
@@ -132,15 +132,15 @@ class Field(DensityMixin, LearnedEstimator):  # type: ignore[misc]  # scikit-lea
     @property
     def log_partition_(self) -> float:
         """log Z, or its approximation."""
-        key = self.inference, self.inference_method_, self.memory_budget, self.seed
-        if self._partition is None or self._partition[0] != key:
+        key, known = (self.inference, self.inference_method_, self.memory_budget, self.seed), self._partition
+        if known is None or known[0] != key or not np.array_equal(known[1], self.weights_):
             value = self._infer([None])[0].log_partition
             if value is None:
                 raise ValueError(
                     f"inference={self.inference!r} has no log-partition, and exact inference does not fit memory_budget"
                 )
-            self._partition = key, value
-        return self._partition[1]
+            known = self._partition = key, self.weights_.copy(), value
+        return known[2]
 
     def score_samples(self, X: Any) -> Floats:
         """Log-probability of each sample, summed over hidden variables.
