@@ -501,3 +501,18 @@ def test_limits_give_a_status_and_a_warning():
         )
     assert field.solution_.status is bt.Status.STOPPED
     assert [progress.iteration for progress in seen] == [1, 2, 3]
+
+
+def test_nothing_is_left_of_an_earlier_fit_of_another_kind() -> None:
+    """Neither of margins after rows, nor of rows after margins."""
+    X = np.random.default_rng(0).integers(0, 2, (30, 3))
+    holes = X.copy()
+    holes[0, 0] = -1
+    margins = [bt.Marginal(("a", "b"), [[30, 10], [20, 40]])]
+    field = bt.MarkovRandomField([(0, 1), (1, 2)], prior_variance="cv", n_starts=2).fit(holes)
+    assert field.prior_scores_
+    assert field.starts_.size == 2
+    field.fit_marginals(margins)
+    assert not {"prior_scores_", "starts_"} & set(vars(field))
+    assert field.residuals_.margins
+    assert "residuals_" not in vars(field.set_params(prior_variance=1.0).fit(X))

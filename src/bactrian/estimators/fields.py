@@ -75,7 +75,8 @@ class Field(DensityMixin, LearnedEstimator):  # type: ignore[misc]  # scikit-lea
         self.cardinalities_ = model.graph.cardinalities.copy()
         self.n_features_in_ = model.graph.n_variables - variables.n_hidden
         self._fits = self._partition = None
-        self.__dict__.pop("feature_names_in_", None)
+        for name in ("feature_names_in_", "residuals_", "starts_"):  # of an earlier fit
+            self.__dict__.pop(name, None)
         if variables.seen.are_named:
             self.feature_names_in_ = np.array(variables.seen.names, dtype=object)
 

@@ -133,6 +133,7 @@ class MarginField(Field):
         self.residuals_, self.total_ = found.residuals, found.problem.total
         self.solution_, self.weights_, self.method_ = found.solution, found.solution.weights.copy(), found.method
         self.prior_variance_ = None
+        self.__dict__.pop("prior_scores_", None)
         return self
 
     def _keep_margins(self, variables: Variables, problem: MarginProblem, model: LogLinearModel, cells: Floats) -> None:

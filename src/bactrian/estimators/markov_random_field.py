@@ -229,7 +229,6 @@ class MarkovRandomField(MarginField):
     def _learned(self, data: Samples, start: Floats | None, **options: Any) -> Solution:
         """The best of ``n_starts`` solutions, where some states were not seen."""
         n = self.n_starts or (_STARTS if self.hidden else 1)
-        self.__dict__.pop("starts_", None)
         if start is not None or n == 1 or not self._unknown:
             return super()._learned(data, start, **options)
         deadline, best, found = Deadline(options.pop("max_seconds")), None, []
