@@ -119,6 +119,23 @@ def test_tables_as_files_have_them(table, tmp_path):
     assert read_table(tabs) == Table(a=[1.0, None], b=["x, y", "z"])
 
 
+def test_codes_that_begin_with_0_and_long_numbers_stay_as_they_are_written(table):
+    table.write_text("county,person,year\n01,12345678901234567890,1999\n1,12345678901234567891,-3\n010,?,0\n")
+    assert read_table(table) == Table(
+        county=["01", "1", "010"], person=["12345678901234567890", "12345678901234567891", None], year=[1999, -3, 0]
+    )
+
+
+def test_states_that_are_large_numbers_are_written_whole(table, tmp_path, capsys):
+    table.write_text("place,vote\n1234567.0,yes\n1234568.0,no\n?,no\n")
+    assert call("fit", table, "-o", tmp_path / "run") == 0
+    capsys.readouterr()
+    rows = answer(tmp_path / "run", "P(place | vote=no)", capsys)
+    assert [row["place"] for row in rows] == ["1234567", "1234568"]
+    assert call("query", tmp_path / "run", "P(place=1234568 | vote=no)") == 0
+    assert capsys.readouterr().out == f"{rows[1]['probability']}\n"
+
+
 @pytest.mark.parametrize(
     ("text", "options", "message"),
     [

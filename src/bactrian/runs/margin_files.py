@@ -190,7 +190,8 @@ _EXPECTED = "expected a question such as P(lung | smoker=yes)"
 def read_table(path: Path) -> Table:
     """The columns of a CSV file (tabs between cells where it is called .tsv), the first line being their names.
 
-    Columns of numbers become numbers, all others strings; empty cells, ``?``, ``NA`` and ``NaN`` are None.
+    Columns of numbers become numbers, all others strings, such as codes that begin with 0; empty cells, ``?``, ``NA``
+    and ``NaN`` are None.
     """
     reader = csv.reader(_text_of(path), delimiter="\t" if path.suffix.lower() == ".tsv" else ",")
     names = [name.strip() for name in next(reader, [])]
@@ -209,7 +210,8 @@ def read_table(path: Path) -> Table:
 
 def _numbers(cells: list[str | None]) -> list[Any]:
     """Cells as numbers where all are."""
-    for kind, pattern in ((int, r"[-+]?\d{1,18}"), (float, r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")):
+    whole = r"(0|[1-9]\d{0,17})"
+    for kind, pattern in ((int, f"-?{whole}"), (float, rf"[-+]?({whole}(\.\d*)?|\.\d+)([eE][-+]?\d+)?")):
         if all(cell is None or re.fullmatch(pattern, cell) for cell in cells):
             return [None if cell is None else kind(cell) for cell in cells]
     return cells
@@ -270,7 +272,7 @@ class Question:
         else:
             columns = {column.name: column.cells for column in columns_of(found)}
         *_, last = columns
-        return Table({**columns, last: [mass * chance for chance in columns[last]]})
+        return Table({**columns, last: [f"{mass * chance:.6g}" for chance in columns[last]]})
 
 
 def _terms(text: str, question: str) -> tuple[tuple[str, ...], dict[str, str]]:
