@@ -183,6 +183,53 @@ def test_intervals_are_called_by_their_words(tmp_path):
     assert bt.MarkovRandomField.load(tmp_path / "field").predict(frame).equals(field.predict(frame))
 
 
+def test_intervals_of_whole_numbers_may_have_holes():
+    """Beside NaN pandas lists the cells of such a column in other words than its categories."""
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"age": pandas.cut([2, 5, 9, np.nan, 5], [0, 3, 6, 10]), "sex": [*"fmfmf"]})
+    field = bt.MarkovRandomField().fit(frame)
+    assert field.state_labels[0] == ("(0, 3]", "(3, 6]", "(6, 10]")
+    by_code = bt.MarkovRandomField().fit([[0, 0], [1, 1], [2, 0], [-1, 1], [1, 0]])
+    np.testing.assert_array_equal(field.weights_, by_code.weights_)
+    assert field.predict(frame)["age"].cat.codes.tolist() == by_code.predict(frame_codes(frame))[:, 0].tolist()
+
+
+def frame_codes(frame: Any) -> np.ndarray:
+    return np.stack([frame["age"].cat.codes, (frame["sex"] == "m").astype(int)], axis=1)
+
+
+def test_large_numbers_beside_holes_are_told_apart():
+    frame = Table(place=[1234567.0, 1234568.0, None, 1234567.0], vote=["no", "yes", "yes", "no"])
+    field = bt.MarkovRandomField().fit(frame)
+    parts = field.predict_marginals(frame)["place"]
+    assert list(parts) == ["1234567", "1234568"]
+    np.testing.assert_allclose(np.sum(list(parts.values()), axis=0), 1.0)
+    assert field.marginals()["state"] == ["1234567", "1234568", "no", "yes"]
+
+
+def test_minus_one_is_a_state_beside_other_negative_ones_and_else_a_hole_with_a_warning():
+    likert = Table(agree=[-2, -1, 0, 1, 2, -1], sex=[*"fmfmfm"])
+    assert bt.MarkovRandomField().fit(likert).state_labels[0] == (-2, -1, 0, 1, 2)
+    holes = Table(vote=[-1, 0, 1, 1], sex=[*"fmfm"])
+    with pytest.warns(UserWarning, match=r"column 'vote' holds -1, .* give cardinalities=\{'vote': \[-1, 0, 1\]\}"):
+        assert bt.MarkovRandomField().fit(holes).state_labels[0] == (0, 1)
+    declared = bt.MarkovRandomField(cardinalities={"vote": [-1, 0, 1]}).fit(holes)
+    assert declared.state_labels[0] == (-1, 0, 1)
+
+
+@pytest.mark.parametrize("names", [[1, 0], [0, 2], ["a", 0], [("a", 1), ("a", 2)]])
+def test_columns_that_are_called_by_other_numbers_than_their_own_are_refused(names):
+    """Answers are by number of the column, so that those of column 1 would be called 0."""
+    frame = Table({name: [0, 1, 1] for name in names})
+    with pytest.raises(ValueError, match=r"names are strings, or 0 to 1 in this order, found .*; X.columns = list"):
+        bt.MarkovRandomField().fit(frame)
+
+
+def test_states_that_are_written_alike_are_refused():
+    with pytest.raises(ValueError, match="column 'a' has two states that are written 1"):
+        bt.MarkovRandomField(cardinalities={"a": [1, "1"]}).fit(Table(a=[1, "1", 1]))
+
+
 def test_frames_without_names_are_numbered():
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame([[1, 5], [3, 7], [1, 7], [3, 5]])
@@ -207,7 +254,7 @@ def test_numbers_of_states_of_a_frame():
     assert bt.MarkovRandomField(cardinalities=4).fit(frame).state_labels == ((0, 1, 2, 3),) * 2
     assert bt.MarkovRandomField(cardinalities=[2, 3]).fit(frame).cardinalities_.tolist() == [2, 3]
     assert bt.MarkovRandomField(cardinalities={"b": [0, 1, 2, 9]}).fit(frame).state_labels == ((0, 1), (0, 1, 2, 9))
-    assert bt.MarkovRandomField().fit(Table(a=[-1, 0, 5], b=["", "u", "v"])).state_labels == ((0, 5), ("u", "v"))
+    assert bt.MarkovRandomField().fit(Table(a=[None, 0, 5], b=["", "u", "v"])).state_labels == ((0, 5), ("u", "v"))
     declared = bt.MarkovRandomField(cardinalities={"a": [-1, 0, 1]}).fit(Table(a=[-1, 0, 1, None]))
     assert declared.predict(Table(a=[-1]))["a"] == [-1]
 

@@ -3,6 +3,7 @@
 A frame is what has ``columns`` and gives each by its name: pandas', polars', or a :class:`Table` of plain lists. A
 column holds strings, booleans, whole numbers (as floats where cells are missing), or categories of anything, each
 called by its words. None, NaN and NA are missing cells; where they are no states, so are -1 and the empty string.
+-1 is a state where it is declared, or where other states are negative; where it is taken for a hole, a warning says so.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from bactrian.arrays import Ints, rectangular
-from bactrian.errors import ArgumentError, ArgumentTypeError, check_count
+from bactrian.errors import ArgumentError, ArgumentTypeError, check_count, warn
 from bactrian.estimators.labels import is_missing
 from bactrian.graphs.graph import Scope
 
@@ -27,6 +28,7 @@ _KINDS: dict[Any, str] = {
     float | np.floating: "whole numbers",
 }
 _PLAIN = (str, bool, int, float)
+_NUMBERS = (int, float, np.integer, np.floating)
 #: States that an error lists.
 _LISTED = 12
 _UNSEEN = -2
@@ -98,9 +100,10 @@ class Column:
         if self.categories is not None:
             return self.categories
         try:
-            seen = {_plain(cell) for cell in set(self.cells) if not _is_hole(cell)}
+            cells = {_plain(cell) for cell in set(self.cells) if not is_missing(cell)}
         except TypeError:
             raise TypeError(f"X: column {self.name!r} holds what cannot be a state, such as lists") from None
+        seen = {cell for cell in cells if not _is_hole(cell)}
         kinds = {next(words for kind, words in _KINDS.items() if isinstance(state, kind)) for state in seen}
         if len(kinds) > 1:
             raise TypeError(
@@ -116,7 +119,19 @@ class Column:
                 raise TypeError(
                     f"X: column {self.name!r} holds {state:g}, a measurement; put it into bins, as pandas.cut does"
                 )
-        return (False, True) if kinds == {"booleans"} else tuple(sorted(seen))
+        if kinds == {"booleans"}:
+            return (False, True)
+        if -1 in cells and kinds == {"whole numbers"}:
+            if min(seen) < 0:
+                return tuple(sorted(cells))
+            states = [-1, *sorted(seen)]
+            warn(
+                f"X: column {self.name!r} holds -1, which is taken for a missing cell; where it is a state, give "
+                f"cardinalities={{{self.name!r}: {states if len(states) <= _LISTED else '[-1, ...]'}}}; where it is "
+                "not, None says so without this warning",
+                UserWarning,
+            )
+        return tuple(sorted(seen))
 
     def codes(self, labels: Sequence[Any]) -> Ints:
         """Numbers of its states, -1 for missing cells; a state that is no label is refused."""
@@ -151,6 +166,11 @@ def columns_of(X: Any) -> list[Column]:
     names, named = list(X.columns), column_names(X) is not None
     if len(set(names)) < len(names):
         raise ValueError(f"X has two columns {max(names, key=names.count)!r}")
+    if not named and names != list(range(len(names))):
+        raise ValueError(
+            f"X must have columns whose names are strings, or 0 to {len(names) - 1} in this order, found "
+            f"{', '.join(map(repr, names[:_LISTED]))}; X.columns = list(map(str, X.columns)) makes strings of them"
+        )
     return [_column(name if named else v, X[name]) for v, name in enumerate(names)]
 
 
@@ -160,7 +180,10 @@ def _column(name: Any, given: Any) -> Column:
     listed: Any = getattr(dtype, "categories", None)  # of pandas' categories and polars' Enum
     if not hasattr(listed, "to_list"):
         return Column(name, cells)
-    return Column(name, cells, tuple(map(_plain, listed.to_list())), bool(getattr(dtype, "ordered", True)))
+    categories = tuple(map(_plain, listed.to_list()))
+    if hasattr(given, "cat") and hasattr(given.cat, "codes"):  # pandas lists intervals in other words beside NaN
+        cells = [None if code < 0 else categories[code] for code in given.cat.codes.to_list()]
+    return Column(name, cells, categories, bool(getattr(dtype, "ordered", True)))
 
 
 def has_names(edges: Any) -> bool:
@@ -172,12 +195,12 @@ def has_names(edges: Any) -> bool:
 
 
 def _is_hole(cell: Any) -> bool:
-    return is_missing(cell) or (isinstance(cell, str) and cell == "") or (isinstance(cell, int | float) and cell == -1)
+    return is_missing(cell) or (isinstance(cell, str) and cell == "") or (isinstance(cell, _NUMBERS) and cell == -1)
 
 
 def word(state: Any) -> str:
-    """A state as it is written."""
-    return f"{state:g}" if isinstance(state, float) else str(state)
+    """A state as it is written; whole numbers without a point."""
+    return repr(float(state)).removesuffix(".0") if isinstance(state, float) else str(state)
 
 
 def _plain(state: Any) -> Any:
@@ -239,6 +262,10 @@ class Variables:
             if name not in names:
                 raise ArgumentError("cardinalities", f": there is no column {name!r} in X")
         labels = [column.labels(given.get(column.name)) for column in columns]
+        for name, of in zip(names, labels, strict=True):
+            words = list(map(word, of))
+            if len(set(words)) < len(words):
+                raise ValueError(f"X: column {name!r} has two states that are written {max(words, key=words.count)}")
         if alike and len(set(labels)) > 1:
             every = {label for of in labels for label in of}
             try:
