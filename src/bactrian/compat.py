@@ -19,7 +19,7 @@ import scipy.sparse as sp
 from sklearn.metrics import precision_recall_fscore_support
 
 from bactrian.arrays import Ints
-from bactrian.errors import check_flag, check_number, warn
+from bactrian.errors import check_count, check_flag, check_number, warn
 from bactrian.estimators.encoding import FeatureRows
 from bactrian.estimators.labels import Labels, accuracy, listed_labels
 from bactrian.estimators.sequence_base import Edges, EdgesGiven
@@ -234,12 +234,12 @@ class CRF(LinearChainCRF):
         return super().predict(X, **more)
 
     def predict_marginals(self, X: Any, **more: Any) -> Any:
-        """A list of dicts from labels to probabilities for each sequence."""
+        """A list of dicts from labels to probabilities for each sequence; ``edges=True`` adds those of pairs."""
         labels = self.classes_ or []
-        return [
-            [dict(zip(labels, row, strict=True)) for row in table.tolist()]
-            for table in super().predict_marginals(X, **more)
-        ]
+        found = super().predict_marginals(X, **more)
+        nodes, edges = found if isinstance(found, tuple) else (found, None)
+        dicts = [[dict(zip(labels, row, strict=True)) for row in table.tolist()] for table in nodes]
+        return dicts if edges is None else (dicts, edges)
 
     def predict_single(self, xseq: Any) -> list[Any]:
         """Labels of one sequence."""
@@ -309,7 +309,7 @@ class _Tagger:
 
     def __init__(self, crf: CRF) -> None:
         self._crf = crf
-        self._xseq: Any = []
+        self.set([])
 
     def labels(self) -> list[Any]:
         return list(self._crf.classes_ or ())
@@ -327,11 +327,13 @@ class _Tagger:
 
     def probability(self, yseq: Any) -> float:
         """That of these labels for the sequence that was set: pairs by the nodes that they share."""
-        codes = [self.labels().index(label) for label in yseq]
-        pairs, tables = self._edges
-        joint = np.prod([tables[e, codes[a], codes[b]] for e, (a, b) in enumerate(pairs.tolist())])
-        inner = np.prod([self._nodes[t, codes[t]] for t in range(1, len(codes) - 1)])
-        return float(joint / inner) if len(codes) > 1 else float(self._nodes[0, codes[0]])
+        check_count("yseq", len(yseq), len(self._xseq), "label per item")
+        codes = np.array([self.labels().index(label) for label in yseq], dtype=np.int64)
+        if codes.size < 2:
+            return float(np.prod(self._nodes[np.arange(codes.size), codes]))
+        joint = self._edges[1][np.arange(codes.size - 1), codes[:-1], codes[1:]]
+        inner = self._nodes[np.arange(codes.size), codes][1:-1]
+        return float(np.exp(np.log(joint).sum() - np.log(inner).sum())) if joint.all() and inner.all() else 0.0
 
     def info(self) -> SimpleNamespace:
         crf = self._crf

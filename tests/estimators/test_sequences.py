@@ -220,6 +220,33 @@ def test_compat_reads_and_writes_the_named_file(tmp_path: Any) -> None:
     assert CRF(model_filename=path).predict(X) == crf.predict(X)
 
 
+def test_compat_tagger_has_the_chance_of_any_labels() -> None:
+    X, y = corpus(20)
+    crf = CRF(c2=0.1).fit(X, y)
+    tagger = crf.tagger_
+    tagger.set(X[3][:3])
+    total = sum(tagger.probability(labels) for labels in itertools.product(crf.classes_, repeat=3))
+    assert total == pytest.approx(1.0)
+    tagger.set(X[0] * 400)
+    assert tagger.probability(["I-PER"] * len(X[0]) * 400) == 0.0  # too small for a float, not NaN
+    with pytest.raises(ValueError, match="yseq must have one label per item: expected"):
+        tagger.probability(["O"])
+    tagger.set([])
+    assert tagger.probability([]) == 1.0
+
+
+def test_compat_marginals_of_pairs_and_of_a_model_that_is_not_fitted() -> None:
+    X, y = corpus(20)
+    with pytest.raises(NotFittedError):
+        CRF().predict_marginals(X)
+    crf = CRF(c2=0.1).fit(X, y)
+    nodes, edges = crf.predict_marginals(X, edges=True)
+    assert nodes == crf.predict_marginals(X)
+    for dicts, (_, tables) in zip(nodes, edges, strict=True):
+        for t, table in enumerate(tables):
+            np.testing.assert_allclose(table.sum(axis=1), list(dicts[t].values()), atol=1e-12)
+
+
 def test_compat_is_cloned_and_refuses_other_algorithms() -> None:
     crf = clone(CRF(c2=0.3, max_iterations=7))
     assert crf.get_params()["c2"] == 0.3

@@ -283,8 +283,9 @@ class SequenceCRF(NodeLabeller):
         With ``edges`` also a list of (pairs of positions, tables (n_pairs, n_labels, n_labels)) per sequence, skips
         after transitions. Other arguments are those of :meth:`fit` and :meth:`predict`.
         """
+        check_is_fitted(self, "weights_")
         check_sequences(X, "X")
-        k = len(self.classes_)
+        k = len(self._labels.classes)
         if not _any_tokens(X):
             empty = [np.zeros((0, k)) for _ in X]
             return (empty, [(np.zeros((0, 2), dtype=np.int64), np.zeros((0, k, k))) for _ in X]) if edges else empty
