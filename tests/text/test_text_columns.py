@@ -234,3 +234,12 @@ def test_documents_by_a_rule(tmp_path, documents, n):
 def test_an_unknown_rule_for_documents_is_refused(tmp_path):
     with pytest.raises(ValueError, match="documents must be one of marked, blank-lines, sentences, found 'pages'"):
         read(tmp_path, "a O\n", documents="pages")
+
+
+@pytest.mark.parametrize("tag", ["O", "B-ORG", "I-ORG", "S-ORG"])
+def test_a_file_may_begin_with_a_hash_tag(tag, tmp_path):
+    path = tmp_path / "tweets.txt"
+    path.write_text(f"# from a crawl\n#AFC {tag}\nwon O\n")
+    (document,) = read_columns(path)
+    assert document.words == ("#AFC", "won")
+    assert document.tags == (tag, "O")

@@ -2,7 +2,8 @@
 
 Documents start at a line whose first column is ``-DOCSTART-``, or at a comment ``# newdoc`` as in CoNLL-U; a file
 without such lines is one document unless told otherwise. Columns are set apart by blanks or tabs. Comments are lines
-before a sentence that start with ``#``, unless they have as many columns as the tokens; they are not kept.
+before a sentence that start with ``#``, unless they have as many columns as the tokens (at the beginning of a file
+whose columns are not named, unless they end in ``O`` or in the tag of an entity); they are not kept.
 
 Predictions are written as columns too, and as entities with their places in the text: JSON lines, inline tags.
 """
@@ -235,7 +236,7 @@ def is_comment(text: str, cells: Sequence[str], names: Sequence[str] | None) -> 
     """Whether a line before a sentence is a comment; the names of the columns may not be known yet."""
     if not text.startswith("#"):
         return False
-    like_a_token = len(cells) == len(names) if names else cells[-1] == "O"
+    like_a_token = len(cells) == len(names) if names else cells[-1] == "O" or guess_scheme(cells[-1:]) is not None
     return _ENTRY.match(text) is not None or not like_a_token
 
 
