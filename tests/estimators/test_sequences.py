@@ -509,6 +509,15 @@ def test_warm_start_goes_on_from_the_last_weights() -> None:
     assert model.solution_.converged
 
 
+def test_no_entity_of_a_score_crosses_a_break() -> None:
+    X, y, breaks = [[["a"], ["a"], ["b"], ["b"]]], [["I-PER", "I-PER", "O", "O"]], [[3, 1]]
+    model = bt.LinearChainCRF().fit(X, y, breaks=breaks)
+    assert model.predict(X, breaks=breaks) == y
+    assert model.score(X, [["I-PER", "B-PER", "O", "O"]], breaks=breaks) == 1.0  # two entities, in two sentences
+    assert model.score(X, [["I-PER", "B-PER", "O", "O"]]) == 0.0
+    assert model.score([*X, []], [*y, []], breaks=[*breaks, []]) == 1.0
+
+
 def test_score_is_entity_f1() -> None:
     X, y = corpus(30)
     model = bt.LinearChainCRF(max_iterations=3, tolerance=0.1, labels=None)

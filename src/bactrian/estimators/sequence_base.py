@@ -315,7 +315,10 @@ class SequenceCRF(NodeLabeller):
         transition_features: Any = None,
         skip_features: Any = None,
     ) -> float:
-        """Micro-averaged F1 of entities where the labels are those of a scheme (``B-PER``), else accuracy of tokens."""
+        """Micro-averaged F1 of entities where the labels are those of a scheme (``B-PER``), else accuracy of tokens.
+
+        No entity goes on across a break.
+        """
         given = EdgesGiven(skips, breaks, transition_features, skip_features)
         predicted = SequenceCRF.predict(self, X, **vars(given))
         true = listed_labels(y, [len(labels) for labels in predicted])
@@ -324,7 +327,8 @@ class SequenceCRF(NodeLabeller):
         scheme = guess_scheme(tags)
         if scheme is None:
             return accuracy(true, predicted)
-        return float(entity_scores(true, predicted, scheme=scheme).micro.f1)
+        starts = None if breaks is None else [np.unique(positions).astype(np.int64) for positions in breaks]
+        return float(entity_scores(true, predicted, scheme=scheme, sentence_starts=starts).micro.f1)
 
     # --- what was learned ---
 
