@@ -516,3 +516,26 @@ def test_nothing_is_left_of_an_earlier_fit_of_another_kind() -> None:
     assert not {"prior_scores_", "starts_"} & set(vars(field))
     assert field.residuals_.margins
     assert "residuals_" not in vars(field.set_params(prior_variance=1.0).fit(X))
+
+
+def test_all_answers_of_a_region_graph_are_those_of_its_margins() -> None:
+    """Whichever way they are asked for; belief propagation given the evidence would say something else."""
+    joint = np.random.default_rng(0).dirichlet(np.ones(81)).reshape(3, 3, 3, 3)
+    pairs = [(a, b) for a, b in combinations(range(4), 2)]
+    tables = {pair: joint.sum(axis=tuple(v for v in range(4) if v not in pair)) for pair in pairs}
+    margins = [bt.Marginal(tuple("abcd"[v] for v in pair), table) for pair, table in tables.items()]
+    field = bt.MarkovRandomField(method="cccp").fit_marginals(margins, total=1000)
+    states = np.array([[-1, state, -1, -1] for state in range(3)])
+    rows = field.predict_marginals(states)
+    for b in range(3):
+        expected = tables[0, 1][:, b] / tables[0, 1][:, b].sum()
+        np.testing.assert_allclose(field.conditional({"b": b})[0], expected, atol=1e-8)
+        np.testing.assert_allclose(field.marginals({"b": b})[0], expected, atol=1e-8)
+        np.testing.assert_allclose(field.marginal("a", given={"b": b}), expected, atol=1e-8)
+        np.testing.assert_allclose(rows[0][b], expected, atol=1e-8)
+        for a in range(3):
+            np.testing.assert_allclose(field.probability({"a": a}, given={"b": b}), expected[a], atol=1e-8)
+            np.testing.assert_allclose(field.probability({"b": b, "a": a}), tables[0, 1][a, b], atol=1e-8)
+    np.testing.assert_allclose(field.marginals()[2], joint.sum(axis=(0, 1, 3)), atol=1e-8)
+    with pytest.raises(TypeError, match=r"event\[0\] is 'x'; states of variable 0 are integers"):
+        bt.MarkovRandomField(prior_variance=1.0).fit([[0, 1], [1, 0]]).probability({0: "x"})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
@@ -13,7 +13,7 @@ from sklearn.base import DensityMixin
 from sklearn.utils.validation import check_is_fitted
 
 from bactrian.arrays import Bools, Floats, Ints
-from bactrian.errors import ArgumentError, ArgumentTypeError, check_choice, check_number
+from bactrian.errors import ArgumentTypeError, check_choice, check_number
 from bactrian.estimators.base import LearnedEstimator
 from bactrian.estimators.frames import (
     Variables,
@@ -31,6 +31,7 @@ from bactrian.graphs.loglinear import LogLinearModel, Samples
 from bactrian.inference.decode import decode
 from bactrian.inference.draw import draw_by_gibbs, draw_exactly, round_rows
 from bactrian.inference.infer import OF_WEIGHTS, infer
+from bactrian.inference.problem import checked_evidence
 from bactrian.learners.learn import matched_inference
 from bactrian.learners.margins import MarginProblem
 
@@ -302,7 +303,7 @@ class Field(DensityMixin, LearnedEstimator):  # type: ignore[misc]  # scikit-lea
         was fitted to a frame gives one with columns ``variable``, ``state`` and ``probability``.
         """
         check_is_fitted(self, "weights_")
-        tables = self._tables_given(evidence)
+        (tables,) = self._conditionals([self._variables.evidence(evidence, "evidence")])
         return list(tables.values()) if self._frames is None else self._listed(tables)
 
     def conditional(self, evidence: Mapping[Any, Any]) -> Any:
@@ -312,13 +313,13 @@ class Field(DensityMixin, LearnedEstimator):  # type: ignore[misc]  # scikit-lea
         """
         check_is_fitted(self, "weights_")
         seen = self._variables.evidence(evidence, "evidence")
-        left = {v: table for v, table in self._tables_given(seen).items() if v not in seen}
+        left = {v: table for v, table in self._conditionals([seen])[0].items() if v not in seen}
         return left if self._frames is None else self._listed(left)
 
-    def _tables_given(self, evidence: Any) -> dict[int, Floats]:
-        """Marginals by number of the variable."""
-        result = self._infer([self._variables.evidence(evidence, "evidence")])[0]
-        return {v: np.array(table) for v, table in enumerate(result.variables)}
+    def _conditionals(self, evidence: list[Any], wanted: Iterable[int] | None = None) -> list[dict[int, Floats]]:
+        """Marginals of the variables that are ``wanted``, or of all, by number, given each of ``evidence``."""
+        chosen = range(self.cardinalities_.size) if wanted is None else wanted
+        return [{v: np.array(result.variables[v]) for v in chosen} for result in self._infer(evidence)]
 
     def _listed(self, tables: Mapping[int, Floats]) -> Any:
         """Marginals of single variables as a frame."""
@@ -345,12 +346,8 @@ class Field(DensityMixin, LearnedEstimator):  # type: ignore[misc]  # scikit-lea
         if not isinstance(asked, Mapping) or not asked:
             raise ArgumentTypeError("event", f"must map variables to states, found {event!r}")
         found = 1.0
-        for v, state in asked.items():
-            self.model_.graph.checked_scope((v,), "event")
-            table = self._infer([seen])[0].variables[v]
-            if not 0 <= state < table.size:
-                raise ArgumentError("event", f": variable {v} has states 0 to {table.size - 1}, found {state}")
-            found *= float(table[state])
+        for v, state in checked_evidence(asked, self.cardinalities_, "event").items():
+            found *= float(self._conditionals([seen], [v])[0][v][state])
             if found == 0.0:
                 break
             seen = {**seen, v: state}
@@ -365,9 +362,9 @@ class Field(DensityMixin, LearnedEstimator):  # type: ignore[misc]  # scikit-lea
         states = self._checked_states(X, missing=True)
         found = [np.zeros((states.shape[0], int(k))) for k in self.cardinalities_]
         for rows, evidence, which in incomplete_rows(states, len(self.model_.graph.clusters)):
-            results = self._infer(evidence)
+            given = self._conditionals(evidence)
             for v, table in enumerate(found):
-                table[rows] = np.stack([result.variables[v] for result in results])[which]
+                table[rows] = np.stack([tables[v] for tables in given])[which]
         complete = np.flatnonzero((states >= 0).all(axis=1))
         for v, table in enumerate(found):
             table[complete, states[complete, v]] = 1.0
