@@ -338,7 +338,7 @@ def test_bad_frames(frame, options, error, message):
         (lambda field: field.probability({"lung": "blue"}), "event: 'lung' has no state 'blue', only ill, well"),
         (lambda field: field.probability({"lung": "ill"}, given={"x": 1}), "given: there is no variable 'x'"),
         (lambda field: field.probability({}), "event must map variables to states"),
-        (lambda field: field.probability({0: 7}), "event\[0\] is 7; states of variable 0 are 0 to 2"),
+        (lambda field: field.probability({0: 7}), r"event\[0\] is 7; states of variable 0 are 0 to 2"),
         (lambda field: field.predict([["old", "no"]]), "X has 2 features, but MarkovRandomField is expecting 5"),
     ],
 )
