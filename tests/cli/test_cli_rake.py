@@ -93,6 +93,9 @@ def test_contradictions_are_said_and_the_nearest_answer_is_kept(tmp_path, capsys
         ("a,count\nx,\n", ":2: count is empty"),
         ("a,count\n,3\n", ":2: no variable is filled in"),
         ("a,count\nx,3\nx,4\n", ":3: this cell of a was given before"),
+        ("a,b,count\nx,,1,234\ny,,2,345\n", ":2: expected 3 cells, found 4"),
+        ("a,a,count\nx,x,3\ny,y,4\n", "expected a first line with a different name for each column"),
+        ('a,count\nx,"3\ny,4\n', ":3: unexpected end of data"),
         ("a,count\nx,3\ny,-4\n", "the margin of a: table is exact and has a negative entry"),
         ("a,count,stddev\nx,3,1\ny,4,\n", ":3: either all cells of a have a stddev or none has"),
         ("a,b,count,stddev\nx,0,3,1\ny,1,4,1\n", "noisy margins must list all cells"),
@@ -107,6 +110,15 @@ def test_bad_files_leave_nothing(text, message, tmp_path, capsys):
     assert message in " ".join(said.split())
     assert len(said.splitlines()) == 1
     assert not (tmp_path / "run").exists()
+
+
+def test_spaces_and_empty_columns_at_the_end_do_not_matter(tmp_path):
+    plain, padded = tmp_path / "plain.csv", tmp_path / "padded.csv"
+    plain.write_text("a,b,count\nx,,3\ny,,4\nx,u,1\nx,v,2\ny,u,2\ny,v,2\n")
+    padded.write_text("a, b,count,,\nx ,,3,,\n y,,4\n\nx,u,1\nx, v,2,\ny,u ,2\ny,v, 2\n")
+    found, expected = read_margins(padded), read_margins(plain)
+    assert repr(found) == repr(expected)
+    assert [m.table.tolist() for m in found["margins"]] == [m.table.tolist() for m in expected["margins"]]
 
 
 def test_bad_json_and_folders(tmp_path, capsys, margins):

@@ -135,14 +135,14 @@ def _table(names: tuple[str, ...], cells: Sequence[_Cell], labels: dict[str, dic
 
 
 def _cells(path: Path) -> list[_Cell]:
-    reader = csv.DictReader(_text_of(path))
-    names = [name for name in reader.fieldnames or () if name not in (COUNT, STDDEV)]
-    if COUNT not in (reader.fieldnames or ()) or not names:
+    columns, rows = _rows_of(path)
+    names = [name for name in columns if name not in (COUNT, STDDEV)]
+    if COUNT not in columns or not names:
         raise ValueError(f"{path}: expected a line of names first: variables, and {COUNT!r}")
     found = []
-    for line in reader:
-        place = f"{path}:{reader.line_num}"
-        states = {name: line[name] for name in names if line[name] not in (None, "")}
+    for place, row in rows:
+        line = dict(zip(columns, row, strict=True))
+        states = {name: line[name] for name in names if line[name]}
         if not states:
             raise ValueError(f"{place}: no variable is filled in")
         numbers = [_number(line.get(column), column, place) for column in (COUNT, STDDEV)]
@@ -155,7 +155,7 @@ def _cells(path: Path) -> list[_Cell]:
 
 
 def _number(text: str | None, column: str, place: str) -> float | None:
-    if text is None or text.strip() == "":
+    if not text:
         return None
     try:
         return float(text)
@@ -172,11 +172,32 @@ def rows_as_csv(names: Sequence[Any], labels: Sequence[Sequence[Any] | None], st
     return as_csv(Table(dict(zip(names, columns, strict=True))))
 
 
-def _text_of(path: Path) -> io.StringIO:
+def _rows_of(path: Path) -> tuple[list[str], list[tuple[str, list[str]]]]:
+    """Names of the columns of a CSV file (tabs between cells where it is called .tsv), and its rows with their places.
+
+    Spaces around cells are left out, and so are empty rows and empty columns at the end.
+    """
     try:
-        return io.StringIO(path.read_text(encoding="utf-8-sig"), newline="")
+        text = io.StringIO(path.read_text(encoding="utf-8-sig"), newline="")
     except UnicodeDecodeError:
         raise ValueError(f"{path}: not UTF-8") from None
+    reader = csv.reader(text, delimiter="\t" if path.suffix.lower() == ".tsv" else ",", strict=True)
+    try:
+        lines = [(f"{path}:{reader.line_num}", [cell.strip() for cell in line]) for line in reader]
+    except csv.Error as problem:
+        raise ValueError(f"{path}:{reader.line_num}: {problem}") from None
+    names = lines[0][1] if lines else []
+    while names and not names[-1]:
+        names.pop()
+    if not names or "" in names or len(set(names)) < len(names):
+        raise ValueError(f"{path}: expected a first line with a different name for each column, found {names}")
+    rows = [(place, row) for place, row in lines[1:] if row]
+    for place, row in rows:
+        while len(row) > len(names) and not row[-1]:
+            row.pop()
+        if len(row) != len(names):
+            raise ValueError(f"{place}: expected {len(names)} cells, found {len(row)}")
+    return names, rows
 
 
 # --- tables of rows, and questions ---
@@ -193,19 +214,16 @@ def read_table(path: Path) -> Table:
     Columns of numbers become numbers, all others strings, such as codes that begin with 0; empty cells, ``?``, ``NA``
     and ``NaN`` are None.
     """
-    reader = csv.reader(_text_of(path), delimiter="\t" if path.suffix.lower() == ".tsv" else ",")
-    names = [name.strip() for name in next(reader, [])]
-    if not names or "" in names or len(set(names)) < len(names):
-        raise ValueError(f"{path}: expected a first line with a different name for each column, found {names}")
-    rows = []
-    for row in reader:
-        if len(row) not in (0, len(names)):
-            raise ValueError(f"{path}:{reader.line_num}: expected {len(names)} cells, found {len(row)}")
-        if row:
-            rows.append([None if cell.strip() in MISSING else cell.strip() for cell in row])
+    names, rows = _rows_of(path)
     if not rows:
         raise ValueError(f"{path}: there are no rows")
-    return Table({name: _numbers([row[v] for row in rows]) for v, name in enumerate(names)})
+    columns = zip(*(row for _, row in rows), strict=True)
+    return Table(
+        {
+            name: _numbers([None if cell in MISSING else cell for cell in column])
+            for name, column in zip(names, columns, strict=True)
+        }
+    )
 
 
 def _numbers(cells: list[str | None]) -> list[Any]:
