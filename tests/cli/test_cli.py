@@ -206,7 +206,7 @@ def test_warming_up_says_what_it_does(capsys):
     with pytest.raises(SystemExit) as stopped:
         main(["warm-up", "trees"])
     assert stopped.value.code == 2
-    assert "nothing called 'trees' to compile for; choose from chains, skip-chains" in capsys.readouterr().err
+    assert "unknown kind 'trees'; choose from chains, skip-chains" in capsys.readouterr().err
 
 
 _FIRST_FITS = """

@@ -148,7 +148,8 @@ def _common(
     plugin: Annotated[
         list[Path] | None,
         typer.Option(
-            metavar="FILE", help="A Python file to run first, which registers what it adds by name. May be repeated."
+            metavar="FILE",
+            help="A Python file to run first, which registers parts of your own by name. May be repeated.",
         ),
     ] = None,
 ) -> None:

@@ -57,7 +57,7 @@ def predict_command(
         bool,
         typer.Option(
             "--known",
-            help="Keep the labels in the files; predict where they say ? or _ (graphs: -1 or an empty string).",
+            help="Keep labels in the files, and predict only those given as ? or _ (graphs: -1 or an empty string).",
         ),
     ] = False,
     output: Annotated[
@@ -65,10 +65,10 @@ def predict_command(
     ] = None,
     encoding: Annotated[str | None, typer.Option(help="Encoding of the texts (default: that of training).")] = None,
 ) -> None:
-    """Tag raw text with offsets, files of columns, or graphs.
+    """Tag raw text, files of columns, or graphs.
 
-    Documents are read, tagged and written as they come. JSON has one line per document: its name, its text, and the
-    entities with type, start and stop in characters. Graphs come out as JSON lines with the labels of the nodes.
+    Documents are read, tagged and written one by one. JSON has one line per document: its name, its text, and the
+    entities with type, start and stop in characters. For graphs, each line of JSON has the labels of the nodes.
     """
     with bad_input(ValueError, TypeError, OSError, options=named("input.encoding", "--encoding")):
         from bactrian.runs.fitted_run import FittedRun
@@ -111,7 +111,7 @@ def _text_lines(
     if len(set(ways.values())) > 1:
         some = [next(path for path in kinds if ways[path] == way) for way in ("json", "columns")]
         raise BadInputError(
-            f"{some[0]} is read as {kinds[some[0]]} and {some[1]} as {kinds[some[1]]}; say --to json or --to columns"
+            f"{some[0]} is read as {kinds[some[0]]} and {some[1]} as {kinds[some[1]]}; give --to json or --to columns"
         )
     for path, kind in kinds.items():
         shown = ways[path]
@@ -152,7 +152,7 @@ def _form(path: Path, run: FittedRun) -> str:
         return "columns"
     form = guess_form(path, run.settings.input, run.classes)
     if form != "text":
-        warn(f"{path}: read as {form}, by its content; --input text takes it for raw text")
+        warn(f"{path}: read as {form}, judging by its content; --input text reads it as raw text")
     return form
 
 
@@ -222,7 +222,7 @@ def report_command(
 ) -> None:
     """Write or refresh the report of a run, or compare runs on one page.
 
-    Each run is scored on its test (or dev) file, if that has not changed since.
+    Each run is scored on its test (or dev) file, unless the file has changed since training.
     """
     with bad_input(ValueError, OSError, ImportError):
         from bactrian.report import report_of, write_report

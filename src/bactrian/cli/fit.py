@@ -20,30 +20,33 @@ QUERY_EXAMPLES = (
     'bactrian query run "P(lung=ill | smoker=yes, age=old)"'
 )
 
-TimeLimit = Annotated[float | None, typer.Option(callback=positive, help="Time limit.")]
-MemoryLimit = Annotated[float, typer.Option(callback=positive, help="MiB that a junction tree may take.")]
+TimeLimit = Annotated[float | None, typer.Option(callback=positive, help="Time limit in seconds.")]
+MemoryLimit = Annotated[float, typer.Option(callback=positive, help="Memory limit of a junction tree, in MiB.")]
 
 
 def fit_command(
-    table: Annotated[Path, typer.Argument(metavar="TABLE", help="A .csv or .tsv file with a line of names first.")],
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="RUN", help="Folder to make.")],
+    table: Annotated[
+        Path, typer.Argument(metavar="TABLE", help="A .csv or .tsv file whose first line names the columns.")
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="RUN", help="Folder to write.")],
     edge: Annotated[
-        list[str] | None, typer.Option(metavar="A,B", help="Join two columns; may be repeated. All pairs otherwise.")
+        list[str] | None, typer.Option(metavar="A,B", help="Two columns to join (default: all pairs). May be repeated.")
     ] = None,
     hidden: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=STATES", help="A variable that no column shows; may be repeated.")
+        list[str] | None,
+        typer.Option(metavar="NAME=STATES", help="A hidden variable, which is not a column. May be repeated."),
     ] = None,
     starts: Annotated[int | None, typer.Option(help="Number of starts with hidden variables (default: 5).")] = None,
-    method: Annotated[str, typer.Option(help="auto, or a learner such as exact, cccp, pseudolikelihood.")] = "auto",
-    prior_variance: Annotated[float, typer.Option(callback=positive, help="Of the Gaussian prior.")] = 10.0,
+    method: Annotated[str, typer.Option(help="auto, or a learner such as exact, cccp or pseudolikelihood.")] = "auto",
+    prior_variance: Annotated[float, typer.Option(callback=positive, help="Variance of the Gaussian prior.")] = 10.0,
     seconds: TimeLimit = None,
     memory: MemoryLimit = 256.0,
     seed: Annotated[int, typer.Option(help="Seed of starts and draws.")] = 0,
 ) -> None:
-    """Fit a Markov random field to the rows of a table, of which cells may be missing.
+    """Fit a Markov random field to the rows of a table, which may have missing cells.
 
     A cell holds a word or a whole number; empty cells, ?, NA and NaN are missing. The folder gets the fitted field and
-    a page with its tables. Ask it with bactrian query, draw rows from it with bactrian sample.
+    a page with its tables. Query the field with bactrian query; draw rows from it with bactrian sample.
     """
     with bad_input(ValueError, TypeError, OSError, ModuleNotFoundError):
         from bactrian.estimators.markov_random_field import MarkovRandomField
@@ -75,11 +78,11 @@ def fit_command(
 
 def query_command(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="A folder of bactrian fit or bactrian rake.")],
-    question: Annotated[str, typer.Argument(metavar="QUESTION", help="Such as P(lung | smoker=yes).")],
+    question: Annotated[str, typer.Argument(metavar="QUESTION", help="A query such as P(lung | smoker=yes).")],
 ) -> None:
-    """Answer a question to a fitted field: a probability, or a table of them as CSV.
+    """Query a fitted field: print a probability, or a table of them as CSV.
 
-    Variables with a state are events, or evidence behind the bar; a variable without one asks for all of its states.
+    A variable with a state is an event, or evidence after the bar; a variable without one stands for all of its states.
     """
     with bad_input(ValueError, TypeError, OSError):
         from bactrian.estimators.markov_random_field import MarkovRandomField
@@ -101,27 +104,27 @@ SAMPLE_EXAMPLES = "Examples:  bactrian sample run -n 1000 -o rows.csv  ·  bactr
 
 def rake_command(
     margins: Annotated[Path, typer.Argument(metavar="MARGINS", help="A .csv or .json file of tables.")],
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="RUN", help="Folder to make.")],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="RUN", help="Folder to write.")],
     base: Annotated[
         Path | None, typer.Option("--base", metavar="FILE", help="Seed table, a .csv file like that of the margins.")
     ] = None,
     total: Annotated[
-        float | None, typer.Option(callback=positive, help="Number of rows; by the margins otherwise.")
+        float | None, typer.Option(callback=positive, help="Number of rows (default: from the margins).")
     ] = None,
     method: Annotated[
-        str, typer.Option(help="auto, exact, cccp, convex and other learners that need no rows.")
+        str, typer.Option(help="auto, or a learner that needs no rows, such as exact, cccp or convex.")
     ] = "auto",
     entropy_weight: Annotated[
-        float | None, typer.Option(help="Weight of the entropy against noisy margins; by their noise otherwise.")
+        float | None, typer.Option(help="Weight of the entropy against noisy margins (default: from their noise).")
     ] = None,
     seconds: TimeLimit = None,
     memory: MemoryLimit = 256.0,
 ) -> None:
-    """Find the distribution of maximum entropy that has given margins (raking, proportional fitting).
+    """Find the maximum-entropy distribution with given margins (raking, proportional fitting).
 
-    A CSV file has a column per variable, count, and perhaps stddev; lines with the same variables filled in make one
-    margin. Margins that contradict each other are named, and the nearest distribution is kept. The folder gets the
-    fitted field and a page with fitted against given tables.
+    A CSV file has a column per variable, a column count and, optionally, stddev; lines with the same variables filled
+    in form one margin. A warning names margins that contradict each other, and the nearest distribution is fitted. The
+    folder gets the fitted field and a page that compares fitted with given tables.
     """
     with bad_input(ValueError, TypeError, OSError, ModuleNotFoundError):
         from bactrian.estimators.markov_random_field import MarkovRandomField
@@ -145,15 +148,17 @@ def rake_command(
 def sample_command(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="A folder of bactrian rake or bactrian fit.")],
     number: Annotated[
-        int | None, typer.Option("--number", "-n", help="Rows; as many as were fitted otherwise.")
+        int | None, typer.Option("--number", "-n", help="Number of rows (default: as many as were fitted).")
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="A .csv file; standard output otherwise.")
+        Path | None, typer.Option("--output", "-o", help="A .csv file to write (default: standard output).")
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the draws.")] = 0,
     independent: Annotated[
         bool,
-        typer.Option("--independent", help="Independent draws, whose margins differ from the fitted ones by chance."),
+        typer.Option(
+            "--independent", help="Draw rows independently; their margins differ from the fitted ones by chance."
+        ),
     ] = False,
 ) -> None:
     """Draw rows from a fitted field; their margins match it as closely as whole rows can."""

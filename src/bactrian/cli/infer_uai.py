@@ -81,31 +81,33 @@ def infer_command(
         Path | None, typer.Option("--output", "-o", help="The result; its suffix .MAR, .PR or .MPE names the task.")
     ] = None,
     task: Annotated[
-        Task | None, typer.Option(case_sensitive=False, help="The task where the output's name does not tell.")
+        Task | None, typer.Option(case_sensitive=False, help="The task, if the suffix of the output does not name it.")
     ] = None,
-    fallback: Annotated[Fallback | None, typer.Option(help="Finishes where bp or rbp does not converge.")] = None,
+    fallback: Annotated[Fallback | None, typer.Option(help="Method to use where bp or rbp does not converge.")] = None,
     damping: Annotated[
-        float | None, typer.Option(callback=share, help="Part of the old messages that an update keeps.")
+        float | None, typer.Option(callback=share, help="Share of the old message that an update keeps.")
     ] = None,
     tolerance: Annotated[
         float | None, typer.Option(callback=positive, help="Largest change at which message passing stops.")
     ] = None,
-    max_iterations: Annotated[int, typer.Option(min=1, help="Most sweeps over the model.")] = 1000,
-    max_seconds: Annotated[float | None, typer.Option(callback=positive, help="Limit of message passing.")] = None,
+    max_iterations: Annotated[int, typer.Option(min=1, help="Maximum number of sweeps over the model.")] = 1000,
+    max_seconds: Annotated[
+        float | None, typer.Option(callback=positive, help="Time limit of message passing, in seconds.")
+    ] = None,
     memory_budget: Annotated[
         int,
         typer.Option(
             parser=bytes_of,
             metavar="BYTES",
-            help="Most that the clique tables of exact may take; models without loops need none.",
+            help="Memory limit of the clique tables of exact; models without loops need none.",
         ),
     ] = "4GiB",  # type: ignore[assignment]
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of trw, mean-field and gibbs (default: 0).")] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Number of threads (default: one per core).")] = None,
 ) -> None:
-    """Marginals (MAR), partition function (PR) or most probable assignment (MPE) of a UAI model.
+    """Compute marginals (MAR), partition function (PR) or most probable assignment (MPE) of a UAI model.
 
-    Exit code 0: done; 1: stopped short, the result is kept and written; 2: bad input, nothing written.
+    Exit code 0: done; 1: stopped short, the result so far is written; 2: bad input, nothing written.
     """
     wanted = _task(task, output)
     if wanted is not Task.MPE and method in (None, "bp", "rbp") and fallback is None:
@@ -182,7 +184,7 @@ def _method(method: str | None, task: Task) -> str:
 def _check_options(more: dict[str, Any], method: str, task: Task) -> None:
     """Refuse options that the task or the method has no use for."""
     if task is Task.MPE and more:
-        raise BadInputError(f"--{next(iter(more)).replace('_', '-')} is for MAR and PR; MPE has no use for it")
+        raise BadInputError(f"--{next(iter(more)).replace('_', '-')} is for MAR and PR; MPE does not use it")
     if "fallback" in more and method not in ("bp", "rbp"):
         raise BadInputError(f"--fallback is for bp and rbp; {method} has none")
 

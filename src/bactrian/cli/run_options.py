@@ -74,7 +74,7 @@ DATA_OPTIONS = (
     RunOption(
         "input.documents",
         str,
-        "What sets documents apart, besides -DOCSTART- lines: marked (nothing else), blank-lines (two of them) or "
+        "What separates documents, besides -DOCSTART- lines: marked (nothing else), blank-lines (two of them) or "
         "sentences (every sentence is a document) (default: marked).",
     ),
     RunOption("input.fields", list, "Names of the inline tags (default: stime,etime,location,speaker)."),
@@ -89,7 +89,7 @@ DATA_OPTIONS = (
         "features.preset",
         str,
         "Set of features: conll, seminars or none (default: conll; seminars for tagged texts). The table features of "
-        "a TOML file changes single settings of it.",
+        "a TOML file changes single settings.",
         "--features",
     ),
     RunOption(
@@ -101,7 +101,7 @@ DATA_OPTIONS = (
     RunOption(
         "features.columns",
         list,
-        "Further columns to make features of, such as chunk,lemma; such a model cannot tag raw text (default: none).",
+        "More columns to use as features, such as chunk,lemma; such a model cannot tag raw text (default: none).",
         "--feature-columns",
     ),
     RunOption(
@@ -147,8 +147,10 @@ LEARNING_OPTIONS = (
     ),
     RunOption("options.l1", float, "Coefficient of an L1 penalty (default: 0)."),
     RunOption("options.tolerance", float, "Tolerance at which learning stops (default: 1e-3; 1e-4 for skip chains)."),
-    RunOption("options.max_iterations", int, "Most iterations, over all sessions (default: 10000).", limit=True),
-    RunOption("options.max_seconds", float, "Most seconds of learning in a session (default: no limit).", limit=True),
+    RunOption(
+        "options.max_iterations", int, "Maximum number of iterations, over all sessions (default: 10000).", limit=True
+    ),
+    RunOption("options.max_seconds", float, "Time limit of a session, in seconds (default: no limit).", limit=True),
     RunOption("options.n_threads", int, "Number of threads (default: one per core).", "--threads", limit=True),
     RunOption("options.seed", int, "Seed of learners that draw random numbers (default: 0)."),
     RunOption("checkpoint_every", int, "Iterations between checkpoints; 0 for none (default: 100)."),
@@ -230,7 +232,7 @@ def merged_settings(files: Sequence[Path] | None, given: GivenOptions, config: P
             value = {**before, **value}
         values[name] = value
     if not values.get("train"):
-        raise ValueError("no file to learn from: name some, or give --config or --resume")
+        raise ValueError("no file to learn from: give one or more, or --config or --resume")
     return _of_pack(values)
 
 

@@ -41,26 +41,27 @@ DEMO_EXAMPLES = "Examples:  bactrian demo  ·  bactrian demo --method piecewise 
 
 def demo_command(
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="The report, an HTML file; in a folder, report.html.")
+        Path, typer.Option("--output", "-o", help="HTML file to write, or a folder for report.html.")
     ] = Path("bactrian-demo/report.html"),
     method: Annotated[
-        list[str] | None, typer.Option("--method", "-m", help="Learner to try; may be repeated (default: all).")
+        list[str] | None, typer.Option("--method", "-m", help="Learner to try (default: all). May be repeated.")
     ] = None,
     train: Annotated[int, typer.Option(help="Digits to learn from.")] = 40,
     test: Annotated[int, typer.Option(help="Digits to restore.")] = 300,
     announcements: Annotated[
-        int, typer.Option(min=0, help="Announcements to learn from, and as many to tag; 0 leaves this task out.")
+        int, typer.Option(min=0, help="Announcements to learn from, and as many to tag; 0 skips this task.")
     ] = 80,
     noise: Annotated[
         float, typer.Option(help="Standard deviation of the noise on digits, whose pixels are 0 or 1.")
     ] = 0.5,
     seed: Annotated[int, typer.Option(help="Seed of pictures, announcements and noise.")] = 0,
     max_seconds: Annotated[
-        float | None, typer.Option(callback=positive, help="Most seconds of training per learner (default: no limit).")
+        float | None,
+        typer.Option(callback=positive, help="Time limit of training per learner, in seconds (default: no limit)."),
     ] = None,
     threads: Annotated[int | None, typer.Option(help="Number of threads (default: one per core).")] = None,
 ) -> None:
-    """Restore a picture and digits from noise and tag announcements, every learner in turn, and write a report.
+    """Restore noisy pictures and tag announcements with every learner, and write a report.
 
     The picture is drawn, the digits come with scikit-learn, and the announcements are made up, so nothing is
     downloaded. The first time takes a minute or two, most of it compilation; later it takes half a minute.
@@ -178,10 +179,12 @@ def learners(
     strengths: Annotated[str, typer.Option(metavar="LIST", help="Sizes of the couplings.")] = "0.25,0.5,1,2",
     seeds: Annotated[int, typer.Option(help="Fields drawn for each size, sharing and strength.")] = 5,
     samples: Annotated[int, typer.Option(help="Samples to learn from.")] = 500,
-    max_iterations: Annotated[int, typer.Option(min=1, help="Limit of one training run.")] = 300,
+    max_iterations: Annotated[int, typer.Option(min=1, help="Maximum number of iterations of a training run.")] = 300,
     max_seconds: Annotated[
         float | None,
-        typer.Option(callback=positive, help="Limit of one training run; its figures then depend on the machine."),
+        typer.Option(
+            callback=positive, help="Time limit of a training run, in seconds; figures then depend on the machine."
+        ),
     ] = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for tables and plots.")] = Path(
         "bactrian-bench"
@@ -190,10 +193,10 @@ def learners(
         bool, typer.Option("--quick", help="A small run: two small graphs, two strengths, two seeds.")
     ] = False,
 ) -> None:
-    """Every learner on seeded random fields small enough for exact answers.
+    """Compare all learners on random fields small enough for exact answers.
 
-    Prints likelihoods, errors, times and statuses, and ratios of times; writes these with plots and the experiment on
-    the rank of the moment constraints. Takes some minutes.
+    Prints likelihoods, errors, statuses, times and their ratios; writes these with plots and an experiment on the rank
+    of the moment constraints. Takes some minutes.
     """
     with bad_input(ValueError, ImportError):
         import matplotlib  # noqa: F401  (missing, it must be said before any work)
@@ -260,18 +263,18 @@ def _print_bench(console: Console, result: BenchResult) -> None:
 
 reproduce_app = typer.Typer(help="Run the paper's experiments on your copy of their data.", no_args_is_help=True)
 
-Data = Annotated[Path, typer.Option("--data", "-d", help="Folder with the data set; an error says what is missing.")]
+Data = Annotated[Path, typer.Option("--data", "-d", help="Folder with the data set; an error lists missing files.")]
 Output = Annotated[Path | None, typer.Option("--output", "-o", help="Write the table: .html or .json.")]
-Quick = Annotated[bool, typer.Option("--quick", help="A small part of the data, to see that it works.")]
+Quick = Annotated[bool, typer.Option("--quick", help="Use a small part of the data, as a test.")]
 ChosenRows = Annotated[
-    list[str] | None, typer.Option("--rows", help="Row of the table, by name; may be repeated (default: all).")
+    list[str] | None, typer.Option("--rows", help="Name of a row to run (default: all). May be repeated.")
 ]
 Seconds = Annotated[
     float | None,
     typer.Option(
         "--seconds",
         callback=positive,
-        help="Most seconds of each fit (default: no limit). Rows that it stops depend on your machine, and say so.",
+        help="Time limit of each fit, in seconds (default: no limit). Rows that it stops are marked.",
     ),
 ]
 Splits = Annotated[
@@ -315,7 +318,7 @@ def table3(
     rows: ChosenRows = None,
     seconds: Seconds = None,
     splits: Splits = None,
-    cache: Annotated[Path | None, typer.Option(help="Folder that keeps features for the next time.")] = None,
+    cache: Annotated[Path | None, typer.Option(help="Folder in which to cache features.")] = None,
 ) -> None:
     """Images as superpixels: Corel, three random splits."""
     _reproduce("table3", data, output, quick, rows, seconds, splits=splits, cache=cache)

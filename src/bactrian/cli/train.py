@@ -47,7 +47,7 @@ def train_command(
         Path | None, typer.Option("--output", "-o", help="Run folder to write (default: bactrian-run).")
     ] = None,
     resume: Annotated[
-        Path | None, typer.Option(metavar="RUN", help="Run to continue, which was interrupted or stopped at a limit.")
+        Path | None, typer.Option(metavar="RUN", help="Run to continue, after an interruption or a limit.")
     ] = None,
     config: Config = None,
     **options: Any,
@@ -239,14 +239,14 @@ def pack_command(
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write.")] = Path("bactrian-pack"),
     config: Config = None,
     chunk: Annotated[
-        int, typer.Option(min=1, help="Tokens or nodes in a chunk, of which one is in memory at a time.")
+        int, typer.Option(min=1, help="Tokens or nodes per chunk; one chunk is in memory at a time.")
     ] = 50_000,
     **options: Any,
 ) -> None:
-    """Pack labelled data into a folder that train goes through chunk by chunk.
+    """Pack labelled data into a folder that train reads chunk by chunk.
 
-    The files are read three times (graphs: twice) and never held in memory as a whole. Whatever depends on features
-    and labels is settled here; the learner and its options are for train.
+    The files are read three times (graphs: twice) and never held in memory as a whole. Features,
+    labels and the layout of the weights are fixed here; give the learner and its options to train.
     """
     given = GivenOptions.of(options, DATA_OPTIONS)
     kinds = (ValueError, TypeError, OSError, MemoryError)

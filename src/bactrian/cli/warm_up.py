@@ -65,14 +65,14 @@ def warm_up_command(
         typer.Argument(metavar="[KIND...]", help=f"What to compile for: {', '.join(KINDS)} (default: all)."),
     ] = None,
 ) -> None:
-    """Compile what learning and prediction use, so that later commands and programs start at once.
+    """Compile the functions of learning and prediction, so that later commands and programs start at once.
 
-    Compiled functions are kept on the disk; without this each is compiled when it is first needed. It takes two to
-    three minutes, and seconds where everything is there already.
+    Compiled functions are cached on disk; without this command each is compiled on first use. It takes two to three
+    minutes, or seconds if everything is cached already.
     """
     for kind in kinds or ():
         if kind not in KINDS:
-            raise BadInputError(f"there is nothing called {kind!r} to compile for; choose from {', '.join(KINDS)}")
+            raise BadInputError(f"unknown kind {kind!r}; choose from {', '.join(KINDS)}")
     for kind in kinds or KINDS:
         typer.echo(f"{kind:<12}", nl=False)
         began = time.perf_counter()
