@@ -69,7 +69,7 @@ def test_a_graph_in_which_no_label_is_known_follows_the_others(labels: list[Any]
 def test_booleans_may_be_missing_in_one_graph_alone() -> None:
     data = bt.GraphCRF(method="exact").encode(GRAPHS, [[True, None, False], [True, False]])
     assert data.labels.tolist() == [1, -1, 0, 1, 0]
-    with pytest.raises(TypeError, match="mixes labels of several kinds: booleans and integers"):
+    with pytest.raises(TypeError, match=r"y must be all strings, .* found booleans and integers"):
         bt.GraphCRF().fit(GRAPHS, [[0, 1, 2], [True, False]])
 
 
@@ -128,7 +128,7 @@ def test_sequences_take_unknown_labels_in_every_form(estimator: Any, unknown: An
     first, second = (0, 1) if isinstance(unknown, int) else ("x", "y")
     crf.fit(SEQUENCES, [[first, unknown, first], [second, first]], **given)
     assert crf.classes_.tolist() == [first, second]
-    with pytest.raises(ValueError, match=r"y\[0\]\[1\] is .*stands for an unknown label; scores need every label"):
+    with pytest.raises(ValueError, match=r"y\[0\]\[1\] is .*stands for an unknown label; every label is needed"):
         crf.score(SEQUENCES, [[first, unknown, first], [second, first]], **given)
 
 
@@ -170,9 +170,9 @@ PAIR = bt.LogLinearModel(bt.ClusterGraph([2, 3], [(0, 1)]), [np.eye(6)])
         (lambda: bt.Instance(PAIR, [0, 3]), r"y\[1\] = 3 is not a state of variable 1; its states are 0 to 2"),
         (lambda: bt.GraphCRF(labels=["a", "b"]).fit(GRAPHS, [["a", "c", ""], ["a", "b"]]), "y holds label 'c', which"),
         (lambda: bt.LinearChainCRF(labels=["a"]).fit(SEQUENCES, [["a", "c", "a"], ["a", "a"]]), "is 'c'; the"),
-        (lambda: bt.GraphCRF().fit(GRAPHS, [["a", 3, "b"], ["a", "b"]]), r"y\[0\] must hold .* found integers and str"),
-        (lambda: bt.GraphCRF().fit(GRAPHS, [["a", True, None], ["a", "b"]]), "found booleans and strings"),
-        (lambda: bt.GraphCRF(labels=["a", 3]).fit(GRAPHS, [["a"] * 3, ["a"] * 2]), "found integers and strings"),
+        (lambda: bt.GraphCRF().fit(GRAPHS, [["a", 3, "b"], ["a", "b"]]), r"y\[0\] must be all .* strings and integers"),
+        (lambda: bt.GraphCRF().fit(GRAPHS, [["a", True, None], ["a", "b"]]), "found strings and booleans"),
+        (lambda: bt.GraphCRF(labels=["a", 3]).fit(GRAPHS, [["a"] * 3, ["a"] * 2]), "labels must be all .* integers"),
         (lambda: bt.LinearChainCRF().fit(SEQUENCES, [["a", 3, "a"], ["a", "a"]]), "found strings and integers"),
     ],
 )
@@ -215,20 +215,31 @@ def test_scores_take_booleans_for_integers_and_count_unseen_labels_as_wrong() ->
 
 
 @pytest.mark.parametrize(
-    "labels",
+    ("labels", "words"),
     [
-        [0.5, 1.0, 1.0],
-        [0.0, 1.0, 1.0],
-        np.array([0, 1, 1], dtype=complex),
-        np.array(["2020-01-01"] * 3, dtype="M8[D]"),
-        np.array([b"a", b"b", b"a"]),
-        ["a", 1, "b"],
-        np.array([0, "a", 1], dtype=object),
+        ([0.5, 1.0, 1.0], r"\[0\] must be a string, an integer or a boolean, found 0.5"),
+        ([0.0, 1.0, 1.0], r"\[0\] must be a string, an integer or a boolean, found 0.0"),
+        ([0.0, None, 1.5], r"\[2\] must be a string, an integer or a boolean, found 1.5"),
+        (np.array([0, 1, 1], dtype=complex), r"\[0\] must be a string, an integer or a boolean, found 0j"),
+        (np.array(["2020-01-01"] * 3, dtype="M8[D]"), r"\[0\] must be a string, .*, found datetime"),
+        (np.array([b"a", b"b", b"a"]), r"\[0\] must be a string, an integer or a boolean, found b'a'"),
+        (["a", 1, "b"], " must be all strings, all integers or all booleans, found strings and integers"),
+        (np.array([0, "a", 1], dtype=object), " must be all strings, .*, found strings and integers"),
     ],
 )
-def test_labels_are_integers_booleans_or_strings(labels: Any) -> None:
-    with pytest.raises(TypeError, match=r"y\[0\] must hold integer, boolean or string labels"):
+def test_labels_are_integers_booleans_or_strings(labels: Any, words: str) -> None:
+    with pytest.raises(TypeError, match=rf"y\[0\]{words}"):
         bt.GraphCRF().fit(GRAPHS[:1], [labels])
+
+
+def test_the_place_of_a_label_in_a_picture() -> None:
+    grid = np.array([[0, 1], [None, 1]], dtype=object)
+    crf = bt.GridCRF().fit(GRIDS, [np.eye(2, dtype=int), grid])
+    for unknown in (grid, np.array([[0, 1], [-1, 1]])):
+        with pytest.raises(ValueError, match=r"y\[1\]\[1, 0\] is .*, which stands for an unknown label"):
+            crf.score(GRIDS, [np.eye(2, dtype=int), unknown])
+    with pytest.raises(TypeError, match=r"y\[1\]\[0, 1\] must be a string, an integer or a boolean, found 0.5"):
+        bt.GridCRF().fit(GRIDS, [np.eye(2, dtype=int), [[0, 0.5], [1, 1]]])
 
 
 def test_objects_that_are_integers_are_integers() -> None:

@@ -110,7 +110,7 @@ def test_bad_input_is_one_error() -> None:
     with pytest.raises(ValueError, match="needs at least two sequences with known labels"):
         bt.LinearChainCRF(prior_variance="cv").fit(X * 4, [["a", None, "b"]] + [[None] * 3] * 3)
     model = bt.LinearChainCRF().fit(X, [["a", None, "b"]])
-    with pytest.raises(ValueError, match=r"y\[0\]\[1\] is None, .* scores need every label"):
+    with pytest.raises(ValueError, match=r"y\[0\]\[1\] is None, .* every label is needed"):
         model.score(X, [["a", None, "b"]])
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from bactrian.arrays import Ints, rectangular
 from bactrian.errors import ArgumentError, ArgumentTypeError, check_count, warn
-from bactrian.estimators.labels import is_missing
+from bactrian.estimators.labels import is_missing, is_unknown
 from bactrian.graphs.graph import Scope
 
 #: Kinds of states, in words. In Python booleans are integers, so they come first.
@@ -28,7 +28,6 @@ _KINDS: dict[Any, str] = {
     float | np.floating: "whole numbers",
 }
 _PLAIN = (str, bool, int, float)
-_NUMBERS = (int, float, np.integer, np.floating)
 #: States that an error lists.
 _LISTED = 12
 _UNSEEN = -2
@@ -103,7 +102,7 @@ class Column:
             cells = {_plain(cell) for cell in set(self.cells) if not is_missing(cell)}
         except TypeError:
             raise TypeError(f"X: column {self.name!r} holds what cannot be a state, such as lists") from None
-        seen = {cell for cell in cells if not _is_hole(cell)}
+        seen = {cell for cell in cells if not is_unknown(cell)}
         kinds = {next(words for kind, words in _KINDS.items() if isinstance(state, kind)) for state in seen}
         if len(kinds) > 1:
             raise TypeError(
@@ -142,7 +141,7 @@ class Column:
             raise TypeError(f"X: column {self.name!r} holds what cannot be a state, such as lists") from None
         for row in np.flatnonzero(codes == _UNSEEN).tolist():
             cell = self.cells[row]
-            codes[row] = -1 if _is_hole(cell) else known.get(_plain(cell), _UNSEEN)
+            codes[row] = -1 if is_unknown(cell) else known.get(_plain(cell), _UNSEEN)
             if codes[row] == _UNSEEN:
                 listed = ", ".join(map(repr, labels[:_LISTED])) + (", ..." if len(labels) > _LISTED else "")
                 raise ValueError(
@@ -192,10 +191,6 @@ def has_names(edges: Any) -> bool:
         return False
     pairs = [tuple(pair) for pair in edges if isinstance(pair, list | tuple | np.ndarray) and len(pair) == 2]
     return len(pairs) == len(edges) and any(isinstance(name, str) for pair in pairs for name in pair)
-
-
-def _is_hole(cell: Any) -> bool:
-    return is_missing(cell) or (isinstance(cell, str) and cell == "") or (isinstance(cell, _NUMBERS) and cell == -1)
 
 
 def word(state: Any) -> str:

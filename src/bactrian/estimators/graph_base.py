@@ -19,6 +19,7 @@ from bactrian.estimators.labels import (
     checked_labels,
     class_weights,
     codes_of,
+    evidence_of,
     known_labels,
     label_array,
     unknown_label,
@@ -298,13 +299,7 @@ class GraphEstimator(NodeLabeller):
         missing = unknown_label(labels)
         if missing in self.classes_.tolist():  # in files of earlier releases
             raise ValueError(f"known: {missing!r} stands for an unknown label, but is one of the classes")
-        codes = codes_of(labels, self.classes_, "known")
-        nodes = np.flatnonzero(codes >= 0)
-        bounds = np.searchsorted(nodes, stacked.node_pointer)
-        return [
-            dict(zip((nodes[a:b] - first).tolist(), codes[nodes[a:b]].tolist(), strict=True))
-            for a, b, first in zip(bounds[:-1], bounds[1:], stacked.node_pointer[:-1], strict=True)
-        ]
+        return evidence_of(codes_of(labels, self.classes_, "known"), stacked.node_pointer)
 
     def _nothing(self, X: Any, known: Any) -> bool:
         """Whether there are no graphs to predict; such lists come from filters and batches, and are no mistake."""

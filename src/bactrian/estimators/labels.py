@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -13,13 +13,74 @@ from numpy.typing import NDArray
 
 from bactrian.arrays import Bools, Floats, Ints, real_numbers, rectangular
 from bactrian.errors import ArgumentError, about, check_count
+from bactrian.graphs.ragged import pointer
 
 #: Kinds of labels, in words, and the dtype of an array of them. In Python booleans are integers, so they come first.
 _KINDS: dict[Any, tuple[str, Any]] = {
-    str: ("strings", object),
+    str: ("strings", np.str_),
     bool | np.bool_: ("booleans", np.bool_),
     int | np.integer: ("integers", np.int64),
 }
+
+
+# --- one by one ---
+
+
+def _plain(labels: Any, name: str, unknown_allowed: bool) -> list[Any]:
+    """Labels as Python objects, None for unknown ones; beside missing ones floats may stand for integers."""
+    given: list[Any] = labels.ravel().tolist() if isinstance(labels, np.ndarray) else list(labels)
+    plain, as_floats = given.copy(), None
+    for t, label in enumerate(given):
+        if isinstance(label, str) and label:
+            continue
+        if is_unknown(label):
+            if not unknown_allowed:
+                place = _place(name, t, labels)
+                raise ValueError(f"{place} is {label!r}, which stands for an unknown label; every label is needed here")
+            plain[t] = None
+        elif isinstance(label, np.integer | np.bool_):
+            plain[t] = label.item()
+        elif not isinstance(label, int):
+            as_floats = any(map(is_missing, given)) if as_floats is None else as_floats
+            if not (as_floats and isinstance(label, float) and label.is_integer()):
+                place = _place(name, t, labels)
+                raise TypeError(f"{place} must be a string, an integer or a boolean, found {label!r}")
+            plain[t] = int(label)
+    return plain
+
+
+def _place(name: str, t: int, labels: Any) -> str:
+    """What to call the label with number ``t``."""
+    position = np.unravel_index(t, labels.shape) if isinstance(labels, np.ndarray) else (t,)
+    return f"{name}[{', '.join(map(str, position))}]" if position else name
+
+
+def _dtype_of(labels: Iterable[Any], name: str) -> Any:
+    """The dtype of an array of labels, which must be of one kind."""
+    kinds = set()
+    for label in {type(label): label for label in labels}.values():
+        kind = next((kind for kind in _KINDS if isinstance(label, kind)), None)
+        if kind is None:
+            raise TypeError(f"{name} must be strings, integers or booleans, found {label!r}")
+        kinds.add(kind)
+    if len(kinds) > 1:
+        found = " and ".join(words for kind, (words, _) in _KINDS.items() if kind in kinds)
+        raise TypeError(f"{name} must be all strings, all integers or all booleans, found {found}")
+    return _KINDS[kinds.pop()][1] if kinds else np.int64
+
+
+def is_unknown(label: Any) -> bool:
+    """Whether a label stands for one that is not known: one that is missing, an empty string, or -1."""
+    return is_missing(label) or (isinstance(label, str | int | float | np.number) and label in ("", -1))
+
+
+def is_missing(label: Any) -> bool:
+    """Whether a label is None, NaN, NaT or pandas' NA, which stand for one that is not known."""
+    return label is None or type(label).__name__ in ("NAType", "NaTType") or _is_nan(label)
+
+
+def _is_nan(label: Any) -> bool:
+    return isinstance(label, float | np.floating | np.datetime64 | np.timedelta64) and label != label
 
 
 # --- of sequences ---
@@ -32,28 +93,26 @@ class Labels:
     classes: NDArray[Any]
 
     @staticmethod
-    def of(y: Any, given: Any = None) -> Labels:
-        """Labels seen in ``y``, or those given."""
+    def of(listed: Iterable[Sequence[Any]], given: Any = None) -> Labels:
+        """Labels seen in ``listed``, or those given."""
         if given is not None:
-            listed = given.tolist() if isinstance(given, np.ndarray) else list(given)
-            if not listed:
+            names = given.tolist() if isinstance(given, np.ndarray) else list(given)
+            if not names:
                 raise ValueError("labels is empty; a model needs at least one label")
-            if len(set(listed)) != len(listed):
+            if len(set(names)) != len(names):
                 raise ValueError("labels names a label twice")
-            return Labels(_as_array(listed))
-        seen: set[Any] = set()
-        for m, labels in enumerate(_sequences(y, "y")):
-            seen.update(_plain(labels, f"y[{m}]", True))
-        seen.discard(None)
-        if not seen:
-            raise ValueError("y holds no known label; learning needs at least one")
-        return Labels(_as_array(seen))
+        else:
+            names = list(set[Any]().union(*listed) - {None})
+            if not names:
+                raise ValueError("y holds no known label; learning needs at least one")
+        dtype = _dtype_of(names, "labels")
+        return Labels(np.array(sorted(names), dtype=object if dtype is np.str_ else dtype))
 
-    def encode(self, y: Any, lengths: Ints, name: str = "y") -> Ints:
+    def codes(self, listed: Iterable[Sequence[Any]], name: str = "y") -> Ints:
         """Codes of the labels of all sequences, stacked; -1 for unknown ones."""
         code = {label: k for k, label in enumerate(self.classes.tolist())} | {None: -1}
         codes: list[int] = []
-        for m, plain in enumerate(listed_labels(y, lengths.tolist(), name, unknown_allowed=True)):
+        for m, plain in enumerate(listed):
             try:
                 codes.extend([code[label] for label in plain])
             except KeyError as error:
@@ -78,8 +137,8 @@ class Labels:
         given = list(_sequences(partial, "partial"))
         for m, n in enumerate(lengths[: len(given)].tolist()):
             given[m] = [None] * n if given[m] is None else given[m]
-        parts = np.split(self.encode(given, lengths, "partial"), np.cumsum(lengths)[:-1])
-        return [{t: code for t, code in enumerate(part.tolist()) if code >= 0} for part in parts]
+        listed = listed_labels(given, lengths.tolist(), "partial", unknown_allowed=True)
+        return evidence_of(self.codes(listed, "partial"), pointer(lengths))
 
     def _list(self) -> str:
         listed = [repr(label) for label in self.classes.tolist()]
@@ -120,16 +179,12 @@ def listed_labels(y: Any, lengths: Sequence[int], name: str = "y", *, unknown_al
     check_count(name, len(sequences), len(lengths), "label sequence per sequence of X")
     listed = []
     for m, (given, n) in enumerate(zip(sequences, lengths, strict=True)):
+        if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
+            raise TypeError(f"{name}[{m}] must be a list of labels, found {given!r}")
         labels = _plain(given, f"{name}[{m}]", unknown_allowed)
         check_count(name, len(labels), n, "label per token", m)
         listed.append(labels)
     return listed
-
-
-def accuracy(true: Iterable[Sequence[Any]], predicted: Iterable[Sequence[Any]]) -> float:
-    """Part of the labels of all sequences that are right; 0 where there are none."""
-    hits = [a == b for one, other in zip(true, predicted, strict=True) for a, b in zip(one, other, strict=True)]
-    return float(np.mean(hits)) if hits else 0.0
 
 
 def _sequences(y: Any, name: str) -> Sequence[Any]:
@@ -138,55 +193,20 @@ def _sequences(y: Any, name: str) -> Sequence[Any]:
     return y if isinstance(y, Sequence) else list(y)
 
 
-def _plain(labels: Any, place: str, unknown_allowed: bool) -> list[Any]:
-    """Labels of one sequence as Python objects, None for unknown ones; beside NaN floats may stand for integers."""
-    if isinstance(labels, str | bytes | Mapping) or not isinstance(labels, Iterable):
-        raise TypeError(f"{place} must be a list of labels, found {labels!r}")
-    plain: list[Any] = labels.tolist() if isinstance(labels, np.ndarray) else list(labels)
-    as_floats: bool | None = None
-    for t, label in enumerate(plain):
-        if isinstance(label, str) and label:
-            continue
-        if is_unknown(label):
-            if not unknown_allowed:
-                raise ValueError(
-                    f"{place}[{t}] is {label!r}, which stands for an unknown label; scores need every label"
-                )
-            plain[t] = None
-        elif isinstance(label, np.integer | np.bool_):
-            plain[t] = label.item()
-        elif not isinstance(label, int):
-            as_floats = any(map(_is_nan, labels)) if as_floats is None else as_floats
-            if not (as_floats and isinstance(label, float) and label.is_integer()):
-                raise TypeError(f"{place}[{t}] must be a string, an integer or a boolean, found {label!r}")
-            plain[t] = int(label)
-    return plain
+def accuracy(true: Iterable[Sequence[Any]], predicted: Iterable[Sequence[Any]]) -> float:
+    """Part of the labels of all sequences that are right; 0 where there are none."""
+    hits = [a == b for one, other in zip(true, predicted, strict=True) for a, b in zip(one, other, strict=True)]
+    return float(np.mean(hits)) if hits else 0.0
 
 
-def is_unknown(label: Any) -> bool:
-    """Whether a label stands for one that is not known: one that is missing, an empty string, or -1."""
-    return is_missing(label) or (isinstance(label, str | int | float | np.number) and label in ("", -1))
-
-
-def is_missing(label: Any) -> bool:
-    """Whether a label is None, NaN, NaT or pandas' NA, which stand for one that is not known."""
-    return label is None or type(label).__name__ in ("NAType", "NaTType") or _is_nan(label)
-
-
-def _is_nan(label: Any) -> bool:
-    return isinstance(label, float | np.floating | np.datetime64 | np.timedelta64) and label != label
-
-
-def _as_array(labels: Iterable[Any]) -> NDArray[Any]:
-    listed = list(labels)
-    for label in listed:
-        if not isinstance(label, str | int | np.integer | np.bool_):
-            raise TypeError(f"labels must be strings, integers or booleans, found {label!r}")
-    kinds = {next(kind for kind in _KINDS if isinstance(label, kind)) for label in listed}
-    if len(kinds) > 1:
-        found = " and ".join(words for kind, (words, _) in _KINDS.items() if kind in kinds)
-        raise TypeError(f"labels must be all strings, all integers or all booleans, found {found}")
-    return np.array(sorted(listed), dtype=_KINDS[kinds.pop()][1])
+def evidence_of(codes: Ints, pointer: Ints) -> list[dict[int, int]]:
+    """Known labels by node, for each of the graphs whose first nodes are in ``pointer``; -1 is an unknown one."""
+    nodes = np.flatnonzero(codes >= 0)
+    bounds = np.searchsorted(nodes, pointer)
+    return [
+        dict(zip((nodes[a:b] - first).tolist(), codes[nodes[a:b]].tolist(), strict=True))
+        for a, b, first in zip(bounds[:-1], bounds[1:], pointer[:-1], strict=True)
+    ]
 
 
 # --- of graphs ---
@@ -218,96 +238,37 @@ def checked_labels(
                 continue
             check_count("", array.shape, shape, "label per node")
         parts.append(array.ravel())
-    return np.concatenate(_of_one_kind(parts, name)) if parts else np.zeros(0, dtype=np.int64)
-
-
-def _of_one_kind(parts: list[NDArray[Any]], name: str) -> list[NDArray[Any]]:
-    """Parts of one kind: unknown labels follow the others, and beside them booleans are 0 and 1."""
-    is_known = [known_labels(part) for part in parts]
-    kinds = {part.dtype.kind for part, known in zip(parts, is_known, strict=True) if known.any()}
-    if kinds == {"b", "i"} and all(
-        part.dtype.kind == "b" or (not known.all() and np.isin(part, (-1, 0, 1)).all())
-        for part, known in zip(parts, is_known, strict=True)
-    ):
-        kinds = {"i"}  # what _plain_objects makes of booleans and missing ones
-    if len(kinds) > 1:
-        words = {"i": "integers", "b": "booleans", "U": "strings"}
-        raise TypeError(f"{name} mixes labels of several kinds: {' and '.join(words[kind] for kind in sorted(kinds))}")
-    if len({part.dtype.kind for part in parts}) == 1:
-        return parts
-    if kinds == {"U"}:
-        return [part if part.dtype.kind == "U" else np.full(part.shape, "") for part in parts]
-    return [np.full(part.shape, -1) if part.dtype.kind == "U" else part.astype(np.int64) for part in parts]
+    told = [part for part in parts if known_labels(part).any()]
+    if any(part.dtype.kind == "b" for part in told):  # beside unknown ones booleans are 0 and 1
+        told = [part for part in told if known_labels(part).all() or not np.isin(part, (-1, 0, 1)).all()]
+    unknown = unknown_label(np.empty(0, _dtype_of([part[0] for part in told], name)))
+    parts = [part if known_labels(part).any() else np.full(part.size, unknown) for part in parts]
+    return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
 
 
 def label_array(labels: Any, name: str, *, unknown_allowed: bool = False) -> NDArray[Any]:
-    """Labels in any shape as int64, booleans or strings, or an error that calls them ``name``."""
+    """Labels in any shape as int64, booleans or strings, or an error that calls them ``name``.
+
+    Beside unknown ones, which are -1 or an empty string, booleans are 0 and 1.
+    """
     array = rectangular(labels, name)
-    if array.dtype.kind == "U" and not isinstance(labels, np.ndarray):
-        array = np.asarray(labels, dtype=object)  # or NumPy would have made strings of numbers among them
-    if array.dtype.kind in "fO":
-        array = _plain_objects(array, name, unknown_allowed)
-    if array.dtype.kind == "u" and array.size and int(array.max()) > np.iinfo(np.int64).max:
-        raise ValueError(f"{name} holds label {array.max()}, which is beyond 64-bit integers")
-    if array.dtype.kind not in "iuUb":
-        raise TypeError(f"{name} must hold integer, boolean or string labels, found {_kinds_in(array)}")
-    array = array.astype(np.int64) if array.dtype.kind in "iu" else array
-    if not unknown_allowed and array.dtype.kind != "b":
-        unknown = array == unknown_label(array)
-        if unknown.any():
-            _refuse_unknown(array, unknown, name)
-    return array
-
-
-def _kinds_in(array: NDArray[Any]) -> str:
-    """Kinds of what an array holds, in words."""
-    if array.dtype != object:
-        return f"dtype {array.dtype}"
-    kinds = set()
-    for label in array.ravel().tolist():
-        if not is_missing(label) and not (type(label) is int and label == -1):
-            words = [words for kind, (words, _) in _KINDS.items() if isinstance(label, kind)]
-            kinds.add(words[0] if words else type(label).__name__)
-    return " and ".join(sorted(kinds))
+    if array.dtype.kind in "iub" or (array.dtype.kind == "U" and isinstance(labels, np.ndarray)):
+        if array.dtype.kind == "u" and array.size and int(array.max()) > np.iinfo(np.int64).max:
+            raise ValueError(f"{name} holds label {array.max()}, which is beyond 64-bit integers")
+        if not unknown_allowed and not known_labels(array).all():
+            _plain(array, name, unknown_allowed)  # says where
+        return array.astype(np.int64) if array.dtype.kind in "iu" else array
+    plain = _plain(np.asarray(labels, dtype=object), name, unknown_allowed)  # NumPy may have made strings of numbers
+    known = [label for label in plain if label is not None]
+    dtype = _dtype_of(known, name)
+    dtype = np.int64 if dtype is np.bool_ and len(known) < len(plain) else dtype
+    unknown = unknown_label(np.empty(0, dtype))
+    return np.array([unknown if label is None else label for label in plain], dtype).reshape(array.shape)
 
 
 def unknown_label(labels: NDArray[Any]) -> Any:
     """What stands for a label that is not known, among labels of the kind of ``labels``."""
     return "" if labels.dtype.kind == "U" else -1
-
-
-def _plain_objects(array: NDArray[Any], name: str, unknown_allowed: bool) -> NDArray[Any]:
-    """Python objects, or floats, as an array of integers, booleans or strings, where all are of one kind.
-
-    Missing ones become what stands for an unknown label; beside them floats may stand for integers, and booleans are
-    0 and 1.
-    """
-    listed = array.ravel().tolist()
-    missing = np.array([is_missing(label) for label in listed], dtype=bool).reshape(array.shape)
-    if missing.any():
-        if not unknown_allowed:
-            _refuse_unknown(array, missing, name)
-        others = [label for label in listed if not is_missing(label)]
-        array = array.astype(object)
-        array[missing] = "" if others and all(isinstance(label, str) for label in others) else -1
-        number = bool | int | float | np.bool_ | np.number
-        if all(isinstance(label, number) and label == int(label) for label in others):
-            return array.astype(np.int64)
-        listed = array.ravel().tolist()
-    for kind, dtype in ((str, np.str_), (bool | np.bool_, np.bool_), (int | np.integer, np.int64)):
-        if all(isinstance(label, kind) for label in listed):
-            return array.astype(dtype)
-    return array
-
-
-def _refuse_unknown(array: NDArray[Any], unknown: Bools, name: str) -> NoReturn:
-    position = tuple(int(p) for p in np.argwhere(unknown)[0])
-    place = f"{name}[{', '.join(map(str, position))}]" if position else name
-    label = array[position]
-    raise ValueError(
-        f"{place} is {label.item() if isinstance(label, np.generic) else label!r}, which stands for an unknown label; "
-        "every label is needed here"
-    )
 
 
 def codes_of(labels: NDArray[Any], classes: NDArray[Any], name: str) -> Ints:

@@ -145,11 +145,12 @@ class SequenceCRF(NodeLabeller):
         lengths = rows["X"].lengths
         if lengths.sum() == 0:
             raise ValueError("X has no tokens; learning needs at least one")
-        labels = labels if again else Labels.of(y, self.labels)
+        listed = listed_labels(y, lengths.tolist(), unknown_allowed=True)
+        labels = labels if again else Labels.of(listed, self.labels)
         unknown = next(filter(is_unknown, labels.classes.tolist()), None)
         if unknown is not None:
             raise ValueError(f"labels names {unknown!r}, which stands for an unknown label")
-        codes = labels.encode(y, lengths)
+        codes = labels.codes(listed)
         if codes.max() < 0:
             raise ValueError("y holds no known label; learning needs at least one")
         class_weight = class_weights(self.class_weight, labels.classes)

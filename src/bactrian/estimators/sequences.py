@@ -13,7 +13,7 @@ from bactrian.engines.numba.forest_optimum import best_labels
 from bactrian.engines.numba.threads import Workers, blocks_of_rows
 from bactrian.errors import ArgumentError, ArgumentTypeError, check_choice, check_number, warn
 from bactrian.estimators.encoding import FeatureRows, fit_vocabulary
-from bactrian.estimators.labels import Labels
+from bactrian.estimators.labels import Labels, listed_labels
 from bactrian.estimators.sequence_base import SKIP, EdgesGiven, SequenceCRF, WordReader, check_length, sequence_edges
 from bactrian.graphs.graph_data import GraphData
 from bactrian.graphs.inputs import N_BLOCKS, Inputs, squared
@@ -154,13 +154,13 @@ class LinearChainCRF(SequenceCRF):
             raise ValueError("transition_tables: the table is tied in another way than in the first call")
         if again and classes is not None and Labels.of([], classes).classes.tolist() != self.classes_.tolist():
             raise ValueError(f"classes must be those of the first call, {self.classes_.tolist()}, found {classes}")
-        new, _ = fit_vocabulary(X, self.min_frequency)
+        new, rows = fit_vocabulary(X, self.min_frequency)
         known = self._vocabularies["X"] if again else new
         vocabulary = known.extended(new)
         part = clone(self).set_params(warm_start=True)
-        part.begin(
-            self.classes_ if again else Labels.of(y, self.labels if classes is None else classes).classes, vocabulary
-        )
+        listed = listed_labels(y, rows.lengths.tolist(), unknown_allowed=True)
+        classes = self.labels if classes is None else classes
+        part.begin(self.classes_ if again else Labels.of(listed, classes).classes, vocabulary)
         data = part.encode(X, y, breaks=breaks, sample_weight=sample_weight)
         options = part.learning_options()
         mean, precision = np.zeros(data.n_weights), 1.0 / np.broadcast_to(options["prior_variance"], data.n_weights)
