@@ -656,3 +656,19 @@ def test_log_z_is_that_of_the_weights_adopted_last() -> None:
         field.adopt(bt.learn(data, "exact", prior_variance=variance))
         every = np.array(list(itertools.product(range(2), repeat=4)))
         np.testing.assert_allclose(np.exp(field.score_samples(every)).sum(), 1.0)
+
+
+@pytest.mark.parametrize("method", ["cccp", "camel0", "trw", "convex"])
+@pytest.mark.parametrize("memory_budget", [2**28, 0])
+def test_matched_inference_answers_every_question(method: str, memory_budget: int) -> None:
+    """Also where exact inference would fit, or conditioning would do."""
+    field = bt.MarkovRandomField(EDGES, method=method, inference="matched", memory_budget=memory_budget)
+    field.set_params(tolerance=1e-9).fit(coupled_samples())
+    clusters = field.model_.graph.clusters
+    pair = field.solution_.beliefs[0][clusters.index((0, 1))]
+    np.testing.assert_allclose(field.marginal((1, 0)), pair.T, atol=1e-5)
+    np.testing.assert_allclose(field.marginal(2), field.marginals()[2], atol=1e-9)
+    np.testing.assert_allclose(field.probability({1: 1, 0: 0}), pair[0, 1], atol=1e-5)
+    given = field.conditional({0: 1})[1]
+    np.testing.assert_allclose(field.marginal(1, given={0: 1}), given, atol=1e-9)
+    np.testing.assert_allclose(field.probability({1: 0}, given={0: 1}), given[0], atol=1e-9)

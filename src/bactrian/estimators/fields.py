@@ -24,6 +24,7 @@ from bactrian.estimators.frames import (
     make_frame,
     word,
 )
+from bactrian.estimators.marginals import projected
 from bactrian.estimators.pairwise import checked_table, incomplete_rows, is_forest
 from bactrian.graphs.elimination import MemoryBudgetError, junction_tree
 from bactrian.graphs.graph import ClusterGraph, Scope
@@ -235,11 +236,12 @@ class Field(DensityMixin, LearnedEstimator):  # type: ignore[misc]  # scikit-lea
     def marginal(self, names: str | int | Sequence[str | int], given: Mapping[Any, Any] | None = None) -> Any:
         """The joint marginal of some variables: probabilities, one axis per variable, in the order asked for.
 
-        Any set of variables will do. A set inside a margin that was fitted is read off it. Otherwise exact inference is
-        tried with the variables in one table; where that does not fit ``memory_budget``, the states of all of them but
-        one are taken as evidence in turn. Where margins were fitted on a region graph, it is the table of most entropy
-        among those that have what the fitted margins say of its variables. A field that was fitted to a
-        frame gives a frame: a row per cell of the table, and the column ``probability``.
+        Any set of variables will do. A set inside a margin that was fitted is read off it, as is one inside a table of
+        the model with ``inference="matched"``. Otherwise exact inference is tried with the variables in one table;
+        where that does not fit ``memory_budget``, or inference is matched to another learner, the states of all of them
+        but one are taken as evidence in turn. Where margins were fitted on a region graph, it is the table of most
+        entropy among those that have what the fitted margins say of its variables. A field that was fitted to a frame
+        gives a frame: a row per cell of the table, and the column ``probability``.
 
         Parameters
         ----------
@@ -249,15 +251,21 @@ class Field(DensityMixin, LearnedEstimator):  # type: ignore[misc]  # scikit-lea
         """
         check_is_fitted(self, "weights_")
         scope = self._scope_of(names)
-        table = self._marginal(scope, self._variables.evidence(given, "given"))
+        table = self._marginal(scope, self._evidence(given, "given"))
         if self._frames is None:
             return table
         cells = np.indices(table.shape).reshape(table.ndim, -1).T
         return self._variables.frame(scope, cells, self._frames, probability=table.ravel())
 
     def _marginal(self, scope: Scope, given: Mapping[int, int] | None) -> Floats:
-        """The marginal of ``scope`` given evidence: exact with a table over it in the junction tree, if that fits."""
+        """The marginal of ``scope`` given evidence: exact with a table over it in the junction tree, if that fits.
+
+        Or what inference says that is matched to another learner.
+        """
         model, graph = self.model_, self.model_.graph
+        if self._is_matched:
+            belief = self._belief(scope, given)
+            return self._by_conditioning(graph.shape(scope), scope, given or {}) if belief is None else belief
         with_table = LogLinearModel(
             ClusterGraph(graph.cardinalities, [*graph.clusters, scope]),
             [*model.features, None],
@@ -268,6 +276,20 @@ class Field(DensityMixin, LearnedEstimator):  # type: ignore[misc]  # scikit-lea
         except MemoryBudgetError:
             return self._by_conditioning(graph.shape(scope), scope, given or {})
         return np.array(result.clusters[len(graph.clusters)])
+
+    @property
+    def _is_matched(self) -> bool:
+        """Whether answers are under the entropy of a learner that is not exact."""
+        return self.inference == "matched" and matched_inference(self.method_)[0] != "exact"
+
+    def _belief(self, scope: Scope, given: Mapping[int, int] | None) -> Floats | None:
+        """The marginal of several variables that a table of the model has, under the learner's entropy; or None."""
+        clusters = enumerate(self.model_.graph.clusters)
+        holder = next((i for i, cluster in clusters if set(scope) <= set(cluster)), None)
+        if not self._is_matched or len(scope) == 1 or holder is None:
+            return None
+        table = np.array(self._infer([given])[0].clusters[holder])
+        return projected(table, self.model_.graph.clusters[holder], scope)
 
     def _by_conditioning(self, shape: Sequence[int], scope: Scope, given: Mapping[int, int]) -> Floats:
         """p(a, b, c) = p(a) p(b | a) p(c | a, b), each factor a marginal of a single variable."""
@@ -303,7 +325,7 @@ class Field(DensityMixin, LearnedEstimator):  # type: ignore[misc]  # scikit-lea
         was fitted to a frame gives one with columns ``variable``, ``state`` and ``probability``.
         """
         check_is_fitted(self, "weights_")
-        (tables,) = self._conditionals([self._variables.evidence(evidence, "evidence")])
+        (tables,) = self._conditionals([self._evidence(evidence, "evidence")])
         return list(tables.values()) if self._frames is None else self._listed(tables)
 
     def conditional(self, evidence: Mapping[Any, Any]) -> Any:
@@ -312,9 +334,13 @@ class Field(DensityMixin, LearnedEstimator):  # type: ignore[misc]  # scikit-lea
         Arrays by number of the variable; a frame, as of :meth:`marginals`, from a field that was fitted to one.
         """
         check_is_fitted(self, "weights_")
-        seen = self._variables.evidence(evidence, "evidence")
+        seen = self._evidence(evidence, "evidence")
         left = {v: table for v, table in self._conditionals([seen])[0].items() if v not in seen}
         return left if self._frames is None else self._listed(left)
+
+    def _evidence(self, given: Any, name: str) -> dict[int, int]:
+        """Numbers of states by number of the variable, checked."""
+        return checked_evidence(self._variables.evidence(given, name), self.cardinalities_, name)
 
     def _conditionals(self, evidence: list[Any], wanted: Iterable[int] | None = None) -> list[dict[int, Floats]]:
         """Marginals of the variables that are ``wanted``, or of all, by number, given each of ``evidence``."""
@@ -342,11 +368,13 @@ class Field(DensityMixin, LearnedEstimator):  # type: ignore[misc]  # scikit-lea
         0.667
         """
         check_is_fitted(self, "weights_")
-        asked, seen = self._variables.evidence(event, "event"), self._variables.evidence(given or {}, "given")
-        if not isinstance(asked, Mapping) or not asked:
+        if not isinstance(event, Mapping) or not event:
             raise ArgumentTypeError("event", f"must map variables to states, found {event!r}")
-        found = 1.0
-        for v, state in checked_evidence(asked, self.cardinalities_, "event").items():
+        asked, seen, found = self._evidence(event, "event"), self._evidence(given, "given"), 1.0
+        belief = None if self._on_regions else self._belief(tuple(asked), seen)
+        if belief is not None:
+            return float(belief[tuple(asked.values())])
+        for v, state in asked.items():
             found *= float(self._conditionals([seen], [v])[0][v][state])
             if found == 0.0:
                 break
