@@ -304,6 +304,18 @@ def test_an_edge_given_twice_counts_twice():
         np.testing.assert_allclose(found, enumerated(graph, node_weights, table)[1], atol=1e-10)
 
 
+@pytest.mark.parametrize("place", [0, 2, 6])
+@pytest.mark.parametrize("edge_features", [0, 2])
+def test_graphs_without_edges_or_nodes_may_stand_anywhere(edge_features, place):
+    X, y = random_graphs(6, edge_features=edge_features)
+    lonely, nothing = ([[0.5, 1.0]], []), (np.zeros((0, 0)), [], np.zeros((0, 0)))
+    mixed, labels = [*X[:place], lonely, nothing, *X[place:]], [*y[:place], [0], [], *y[place:]]
+    crf = bt.GraphCRF(method="exact", tolerance=1e-8).fit(mixed, labels)
+    last = bt.GraphCRF(method="exact", tolerance=1e-8).fit([*X, lonely], [*y, [0]])
+    np.testing.assert_allclose(crf.weights_, last.weights_, atol=1e-6)
+    assert [len(part) for part in crf.predict(mixed)] == [len(part) for part in labels]
+
+
 @pytest.mark.parametrize(
     ("X", "y", "error", "message"),
     [

@@ -65,10 +65,14 @@ class StackedGraphs:
         )
 
 
-def feature_rows(rows: Any, name: str, n_columns: int | None) -> Any:
+#: Shape of rows of which there are none, nor a number of columns: they have as many as others have.
+_NOTHING = (0, 0)
+
+
+def _feature_rows(rows: Any, name: str, n_columns: int | None) -> Any:
     """Dense float64 or sparse CSR rows, with the number of columns that others have."""
     checked = checked_rows(rows, name)
-    if n_columns is not None and checked.shape[1] != n_columns:
+    if n_columns is not None and checked.shape not in (_NOTHING, (checked.shape[0], n_columns)):
         raise ValueError(f"{name} has {checked.shape[1]} features, expected {n_columns}")
     return checked
 
@@ -128,40 +132,43 @@ def stack_graphs(
 ) -> StackedGraphs:
     """Stack (node_features, edges) or (node_features, edges, edge_features) of every graph.
 
-    With ``fitted`` the numbers of features are those of training, otherwise those of the first graph.
+    With ``fitted`` the numbers of features are those of training, otherwise those of the first graph that has any.
     """
     graphs = checked_list(X, "X", "(node_features, edges) or (node_features, edges, edge_features)")
     nodes, edges, edge_rows = [], [], []
+    settled = fitted  # whether edges have features
     for i, graph in enumerate(graphs):
         with about("X", i):
             parts = _parts_of(graph)
-            rows = feature_rows(parts[0], ": node_features", n_features)
-            n_features = int(rows.shape[1])
+            rows = _feature_rows(parts[0], ": node_features", n_features)
+            n_features = n_features if rows.shape == _NOTHING else int(rows.shape[1])
             pairs = number_pairs(parts[1], rows.shape[0], ": edges")
-            has_features = parts[2] is not None
-            if i == 0 and not fitted and has_features:
-                n_edge_features = int(feature_rows(parts[2], ": edge_features", None).shape[1])
-            if has_features != (n_edge_features is not None) and (has_features or len(pairs)):
+            given = None if parts[2] is None else _feature_rows(parts[2], ": edge_features", n_edge_features)
+            given = None if given is not None and given.shape == _NOTHING and not len(pairs) else given
+            if not settled and (given is not None or len(pairs)):
+                settled, n_edge_features = True, None if given is None else int(given.shape[1])
+            if (given is None) != (n_edge_features is None) and (given is not None or len(pairs)):
                 expected = "no edge_features" if n_edge_features is None else f"{n_edge_features} edge_features"
-                found = f"has {'' if has_features else 'no '}edge_features"
+                found = f"has {'no ' if given is None else ''}edge_features"
                 raise ValueError(f"{found}, expected {expected} as elsewhere")
+            if given is not None:
+                check_count(": edge_features", given.shape[0], len(pairs), "row per edge")
             nodes.append(rows)
             edges.append(pairs)
-            if n_edge_features is not None:
-                empty = np.zeros((0, n_edge_features))
-                given = feature_rows(parts[2], ": edge_features", n_edge_features) if has_features else empty
-                check_count(": edge_features", given.shape[0], len(pairs), "row per edge")
-                edge_rows.append(given)
-    assert n_features is not None
+            edge_rows.append(given)
     counts = np.array([rows.shape[0] for rows in nodes], dtype=np.int64)
     if not counts.any():
         raise ValueError("X has no nodes at all; expected at least one")
+    assert n_features is not None
+    nodes = [rows if rows.shape[0] else np.zeros((0, n_features)) for rows in nodes]
+    if n_edge_features is not None:
+        edge_rows = [np.zeros((0, n_edge_features)) if rows is None else rows for rows in edge_rows]
     shift = np.repeat(pointer(counts)[:-1], [len(pairs) for pairs in edges])
     return StackedGraphs(
         inputs=stack_rows(nodes, intercept),
         edges=np.concatenate(edges) + shift[:, None],
         edge_types=None,
-        edge_inputs=stack_rows(edge_rows, edge_intercept) if edge_rows else None,
+        edge_inputs=None if n_edge_features is None else stack_rows(edge_rows, edge_intercept),
         shapes=[(int(n),) for n in counts],
         edge_counts=np.array([len(pairs) for pairs in edges], dtype=np.int64),
         columns={
