@@ -888,3 +888,99 @@ def test_known_labels_of_graphs_stay(data, tmp_path, capsys):
     code, out, err = run(["predict", tmp_path / "run", tmp_path / "some.jsonl", "--known"], capsys)
     assert (code, err, json.loads(out)["labels"][0]) == (0, "", 1)
     assert json.loads(run(["predict", tmp_path / "run", tmp_path / "some.jsonl"], capsys)[1])["labels"][0] == 0
+
+
+def graph_files(folder):
+    """Graphs as JSON lines: to learn from, with edge features, and to be scored on."""
+    graphs = random_graphs(8)
+    write_graph_lines(folder / "train.jsonl", graphs)
+    records = [json.loads(line) for line in (folder / "train.jsonl").read_text().splitlines()]
+    return records
+
+
+def write_records(path, records):
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda labels: [-1, *labels[1:]],
+            "scores.jsonl, line 1: labels[0] is -1, an unknown label; scores need every",
+        ),
+        (lambda labels: [str(label) for label in labels], "'0' and the other labels are not among the model's labels"),
+        (lambda labels: [label + 5 for label in labels], "and the other labels are not among the model's labels (0, 1"),
+    ],
+)
+def test_graphs_whose_labels_cannot_be_scored_are_refused(change, message, tmp_path, capsys):
+    records = graph_files(tmp_path)
+    wrong = [record | {"labels": change(record["labels"])} for record in records]
+    scores = write_records(tmp_path / "scores.jsonl", wrong)
+    assert run(["train", tmp_path / "train.jsonl", *QUICK, "-o", tmp_path / "run"], capsys)[0] == 0
+    assert run(["pack", tmp_path / "train.jsonl", "-o", tmp_path / "pack"], capsys)[0] == 0
+    for command in (
+        ["evaluate", tmp_path / "run", scores],
+        ["train", tmp_path / "train.jsonl", "--test", scores, "-o", tmp_path / "other"],
+        ["train", tmp_path / "pack", "--test", scores, "-o", tmp_path / "other"],
+    ):
+        code, _, err = run(command, capsys)
+        assert code == 2
+        assert message in err
+    assert not (tmp_path / "other").exists()
+
+
+def test_tags_that_a_model_of_a_pack_cannot_have_are_refused_before_learning(tmp_path, capsys):
+    (tmp_path / "train.conll").write_text("Rome B-LOC\nfell O\n")
+    (tmp_path / "test.conll").write_text("Rome NNP\nfell VBD\n")
+    assert run(["pack", tmp_path / "train.conll", "-o", tmp_path / "pack"], capsys)[0] == 0
+    command = ["train", tmp_path / "pack", "--test", tmp_path / "test.conll", "-o", tmp_path / "run"]
+    code, _, err = run(command, capsys)
+    assert code == 2
+    assert "not among the model's labels" in err
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_pack_of_graphs_with_unknown_labels_says_what_to_do(tmp_path, capsys):
+    records = graph_files(tmp_path)
+    records[3]["labels"][0] = -1
+    path = write_records(tmp_path / "unknown.jsonl", records)
+    code, _, err = run(["pack", path, "-o", tmp_path / "pack"], capsys)
+    assert code == 2
+    assert "unknown.jsonl, line 4: some labels are unknown, and a pack needs every label; train from files" in err
+    assert not (tmp_path / "pack").exists()
+
+
+def test_labels_of_two_kinds_are_refused_by_line(tmp_path, capsys):
+    records = graph_files(tmp_path)
+    records[5]["labels"] = [bool(label) for label in records[5]["labels"]]
+    path = write_records(tmp_path / "mixed.jsonl", records)
+    for command in (["train", path, "-o", tmp_path / "run"], ["pack", path, "-o", tmp_path / "pack"]):
+        code, _, err = run(command, capsys)
+        assert code == 2
+        assert "mixed.jsonl, line 6: labels are booleans, expected integers as in" in err
+
+
+@pytest.mark.parametrize("edge_features", [False, True])
+def test_graphs_without_nodes_or_edges_in_files(edge_features, tmp_path, capsys):
+    records = graph_files(tmp_path)
+    if edge_features:
+        rng = np.random.default_rng(0)
+        records = [record | {"edge_features": rng.random((len(record["edges"]), 2)).tolist()} for record in records]
+    empty = {"nodes": [], "edges": [], "labels": []} | ({"edge_features": []} if edge_features else {})
+    lonely = empty | {"nodes": [[0.3]], "labels": [1]}
+    path = write_records(tmp_path / "some.jsonl", [empty, lonely, *records, empty])
+    for name in ("run", "packed"):
+        if name == "packed":
+            assert run(["pack", path, "--chunk", 1, "-o", tmp_path / "pack"], capsys)[0] == 0
+            path = tmp_path / "pack"
+        command = ["train", path, "--test", tmp_path / "some.jsonl", "--tolerance", "1e-6", "--no-report"]
+        assert run([*command, "-o", tmp_path / name], capsys)[0] == 0
+    models = [bt.GraphCRF.load(tmp_path / name / "model.safetensors") for name in ("run", "packed")]
+    np.testing.assert_allclose(models[0].weights_, models[1].weights_, atol=1e-4)
+    scores = json.loads((tmp_path / "run" / "metrics.json").read_text())["test"]
+    assert list(scores["labels"]) == ["0", "1"]
+    assert scores["nodes"] == 1 + sum(len(record["labels"]) for record in records)
+    code, out, _ = run(["predict", tmp_path / "run", write_records(tmp_path / "empty.jsonl", [empty])], capsys)
+    assert (code, json.loads(out)["labels"]) == (0, [])

@@ -93,13 +93,27 @@ class FittedRun:
             missing = next((graph for graph in batch if graph.labels is None), None) if known else None
             if missing is not None:
                 raise ValueError(f"{missing.place}: there are no labels, which --known reads")
-            labels = [graph.labels for graph in batch] if known else None
-            with places_of([graph.place for graph in batch]):
-                tables = self.estimator.predict_marginals([graph.inputs for graph in batch], labels)
+            tables = self.graph_marginals(
+                [graph.inputs for graph in batch],
+                [graph.place for graph in batch],
+                [graph.labels for graph in batch] if known else None,
+            )
             for graph, table in zip(batch, tables, strict=True):
-                chosen = table.argmax(axis=1) if table.size else np.zeros(0, dtype=np.int64)
+                chosen = table.argmax(axis=1)
                 chances = table[np.arange(chosen.size), chosen] if probabilities else None
                 yield graph, ([self.classes[k] for k in chosen.tolist()], chances)
+
+    def graph_marginals(self, X: Sequence[Any], places: Sequence[str], known: Any = None) -> list[Floats]:
+        """Probabilities of the labels of all nodes of graphs, some or all of which may have none."""
+        tables = [np.zeros((0, len(self.classes)))] * len(X)
+        chosen = [m for m, graph in enumerate(X) if len(graph[0])]
+        if chosen:
+            model: Any = self.estimator
+            with places_of([places[m] for m in chosen]):
+                found = model.predict_marginals([X[m] for m in chosen], known and [known[m] for m in chosen])
+            for m, table in zip(chosen, found, strict=True):
+                tables[m] = np.asarray(table)
+        return tables
 
     def _tagged(self, documents: list[Document], probabilities: bool, known: bool) -> list[Labelled]:
         assert self.extractor is not None
@@ -152,7 +166,10 @@ def text_scores(true: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]
 
 def graph_scores(true: Sequence[Any], predicted: Sequence[Any]) -> dict[str, Any]:
     """The part of all nodes with the right label, and of each label."""
-    truth, guess = (np.concatenate([np.asarray(part) for part in parts]) for parts in (true, predicted))
+    truth, guess = (
+        np.concatenate([np.asarray(part) for part in parts if len(part)] or [np.zeros(0)])
+        for parts in (true, predicted)
+    )
     right = truth == guess
     labels = {
         str(label): {"recall": float(right[truth == label].mean()), "support": int((truth == label).sum())}
@@ -175,11 +192,10 @@ def evaluate_run(run: FittedRun, paths: Sequence[str]) -> RunEvaluation:
     """Label files whose labels are known, and score it."""
     settings, estimator = run.settings, cast(Any, run.estimator)
     data = read_data(paths, settings, run.classes)
-    with places_of(data.places):
-        marginals = [np.asarray(table) for table in estimator.predict_marginals(data.X, **data.given)]
     if settings.is_text:
+        marginals = [np.asarray(table) for table in estimator.predict_marginals(data.X, **data.given)]
         predicted = [list(tags) for tags in estimator.predict(data.X, **data.given)]
         return RunEvaluation(data, predicted, marginals, text_scores(data.y, predicted, data))
-    classes = run.classes
-    predicted = [[classes[k] for k in table.argmax(axis=1)] if table.size else [] for table in marginals]
+    classes, marginals = run.classes, run.graph_marginals(data.X, data.places)
+    predicted = [[classes[k] for k in table.argmax(axis=1)] for table in marginals]
     return RunEvaluation(data, predicted, marginals, graph_scores(data.y, predicted))

@@ -44,6 +44,7 @@ from numpy.typing import NDArray
 
 from bactrian.arrays import Floats, Ints, number_pairs
 from bactrian.errors import ArgumentError, check_count, warn
+from bactrian.estimators.labels import known_labels
 from bactrian.graphs.inputs import checked_rows
 from bactrian.graphs.ragged import pointer
 from bactrian.runs.settings import GRAPH_SUFFIXES, InputSettings, RunSettings
@@ -79,6 +80,8 @@ def read_data(paths: Sequence[str], settings: RunSettings, labels: Iterable[Any]
     """
     if not settings.is_text:
         graphs = list(labelled_graphs(paths))
+        if labels is not None:
+            _check_labels(graphs, set(labels))
         places = tuple(graph.place for graph in graphs)
         return RunData([graph.inputs for graph in graphs], [graph.labels for graph in graphs], {}, [], places=places)
     documents = list(labelled_documents(paths, settings))
@@ -99,7 +102,7 @@ def read_data(paths: Sequence[str], settings: RunSettings, labels: Iterable[Any]
 def check_data(paths: Sequence[str], settings: RunSettings, labels: Iterable[Any] = ()) -> None:
     """Raise the error that :func:`read_data` would, without the work of extracting features."""
     if not settings.is_text:
-        list(labelled_graphs(paths))
+        _check_labels(labelled_graphs(paths), set(labels))
         return
     documents = [document for document in labelled_documents(paths, settings) if len(document)]
     tag_reading(documents, paths, settings, labels)
@@ -107,13 +110,36 @@ def check_data(paths: Sequence[str], settings: RunSettings, labels: Iterable[Any
 
 
 def labelled_graphs(paths: Sequence[str]) -> Iterator[LabelledGraph]:
-    """Graphs of files, one after the other; no graph at all, and one without labels, is an error."""
+    """Graphs of files, one after the other; no graph at all, one without labels, and labels of two kinds are errors."""
     graph = None
+    kinds: dict[str, str] = {}  # and where they were first seen
     for path in paths:
         for graph in read_graphs(Path(path), need_labels=True):
+            labels = np.asarray(graph.labels)
+            if known_labels(labels).any():
+                kinds.setdefault({"U": "strings", "b": "booleans"}.get(labels.dtype.kind, "integers"), graph.place)
+            if len(kinds) > 1:
+                (first, place), (other, _) = kinds.items()
+                raise ValueError(f"{graph.place}: labels are {other}, expected {first} as in {place}")
             yield graph
     if graph is None:
         raise ValueError(f"{', '.join(paths)}: there are no graphs")
+
+
+def _check_labels(graphs: Iterable[LabelledGraph], known: set[Any]) -> None:
+    """Refuse graphs that cannot be scored: with unknown labels, or none of the ``known`` ones, those of a model."""
+    found: dict[Any, str] = {}
+    for graph in graphs:
+        labels = np.asarray(graph.labels)
+        for node in np.flatnonzero(~known_labels(labels))[:1].tolist():
+            unknown = labels[node].item()
+            raise ValueError(f"{graph.place}: labels[{node}] is {unknown!r}, an unknown label; scores need every label")
+        for label in labels.tolist():
+            found.setdefault(label, graph.place)
+    if known and found and known.isdisjoint(found):
+        label, place = next(iter(found.items()))
+        some = ", ".join([repr(one) for one in sorted(known)][:4])
+        raise ValueError(f"{place}: {label!r} and the other labels are not among the model's labels ({some}, ...)")
 
 
 def labelled_documents(paths: Sequence[str], settings: RunSettings) -> Iterator[Document]:

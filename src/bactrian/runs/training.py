@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,14 @@ from bactrian.engines.files import PackedFolder
 from bactrian.errors import warn
 from bactrian.estimators.base import LearnedEstimator
 from bactrian.estimators.encoding import GrowingVocabulary
+from bactrian.estimators.labels import known_labels
 from bactrian.graphs.graph_data import GraphData
 from bactrian.parallel import Alone, Communicator, total
 from bactrian.runs.checkpoints import Checkpoint, learn_in_segments
 from bactrian.runs.fitted_run import FittedRun, RunEvaluation, evaluate_run
 from bactrian.runs.folders import RunFolder, check_free, end_in_words, write_json
 from bactrian.runs.run_data import (
+    LabelledGraph,
     RunData,
     batches,
     breaks_of,
@@ -62,7 +64,7 @@ def start_run(
     communicator = communicator or Alone()
     checksums = _checksums(settings)
     data = _source(settings, communicator)
-    labels = {tag for tags in data.y for tag in tags} - {None} if isinstance(data, RunData) and settings.is_text else ()
+    labels = _labels_of(data, settings)
     for other in (settings.dev, settings.test):
         if other is not None:
             check_data([other], settings, labels)  # errors before work
@@ -114,6 +116,14 @@ def _source(settings: RunSettings, communicator: Communicator) -> RunData | Path
     if communicator.size > 1:
         raise ValueError("several ranks learn from a pack; make one with: bactrian pack")
     return read_data(settings.train, settings)
+
+
+def _labels_of(data: RunData | Path, settings: RunSettings) -> set[Any]:
+    """The labels that a model of such data has."""
+    if isinstance(data, Path):
+        model: Any = estimator_of_pack(data, settings)
+        return set(model.classes_.tolist())
+    return {label for labels in data.y for label in np.asarray(labels, dtype=object).tolist()} - {None, -1, ""}
 
 
 def _checksum(path: Path) -> str:
@@ -292,10 +302,25 @@ def _text_parts(settings: RunSettings, estimator: Any, chunk: int) -> Iterator[G
 
 
 def _graph_parts(settings: RunSettings, estimator: Any, chunk: int) -> Iterator[GraphData]:
-    classes = {label for graph in labelled_graphs(settings.train) for label in np.asarray(graph.labels).tolist()}
+    classes, n_edge_features = set[Any](), None
+    for graph in labelled_graphs(settings.train):
+        labels = np.asarray(graph.labels)
+        if not known_labels(labels).all():
+            raise ValueError(f"{graph.place}: some labels are unknown, and a pack needs every label; train from files")
+        classes.update(labels.tolist())
+        if graph.edge_features is not None and len(graph.edges):
+            n_edge_features = graph.edge_features.shape[1]
     estimator.set_params(labels=sorted(classes))
+
+    def graphs() -> Iterator[LabelledGraph]:
+        for graph in labelled_graphs(settings.train):
+            if n_edge_features is not None and not len(graph.edges):  # a chunk may have no others
+                graph = replace(graph, edge_features=np.zeros((0, n_edge_features)))
+            if len(graph.node_features):
+                yield graph
+
     known, sizes, squares = 0.0, np.zeros(2), np.zeros(2)
-    for batch in batches(labelled_graphs(settings.train), lambda graph: len(graph.node_features), chunk):
+    for batch in batches(graphs(), lambda graph: len(graph.node_features), chunk):
         with places_of([graph.place for graph in batch]):
             part = estimator.encode([graph.inputs for graph in batch], [graph.labels for graph in batch])
         estimator.set_params(warm_start=True)
