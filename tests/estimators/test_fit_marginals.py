@@ -265,6 +265,59 @@ def test_noisy_margins_far_apart_are_named():
         bt.MarkovRandomField(method="auto").fit_marginals(margins)
 
 
+def crossed():
+    """A table of pandas over sex and age, and the counts of age, the most frequent first."""
+    pandas = pytest.importorskip("pandas")
+    counts = pandas.DataFrame([[5.0, 20.0, 15.0], [10.0, 10.0, 40.0]])
+    counts.index = pandas.Index(["f", "m"], name="sex")
+    counts.columns = pandas.Index(["mid", "old", "young"], name="age")
+    return counts, counts.sum(axis=0).sort_values(ascending=False)
+
+
+@pytest.mark.parametrize(
+    "cardinalities", [None, {"age": ["young", "mid", "old"], "sex": ["m", "f"]}, {"sex": 2, "age": 3}]
+)
+def test_tables_of_pandas_go_by_their_labels(cardinalities):
+    counts, of_age = crossed()
+    assert of_age.index.tolist() == ["young", "old", "mid"]
+    noise = (counts * 0.0 + 2.0)[["young", "mid", "old"]]
+    noise.loc["f", "old"] = 9.0
+    margins = [
+        bt.Marginal("age", of_age),
+        bt.Marginal(("sex", "age"), counts.loc[["m", "f"]]),
+        bt.Marginal(("age", "sex"), counts.T),
+        bt.Marginal(("sex", "age"), counts[["young", "mid", "old"]], stddev=noise),
+    ]
+    field = bt.MarkovRandomField().fit_marginals(margins, cardinalities, base=bt.Marginal("age", of_age[::-1]))
+    for sex in counts.index:
+        for age in counts.columns:
+            assert field.probability({"sex": sex, "age": age}) == pytest.approx(counts.loc[sex, age] / 100.0, abs=1e-6)
+    spread = field.residuals_[3].stddev
+    assert spread[field.states["sex"].index("f"), field.states["age"].index("old")] == 9.0
+    if cardinalities is None:
+        assert field.states == {"age": ("young", "old", "mid"), "sex": ("m", "f")}
+
+
+def test_tables_of_pandas_with_numbers_of_states_and_zones():
+    _, of_age = crossed()
+    numbered = of_age.rename({"mid": 0, "old": 1, "young": 2})
+    field = bt.MarkovRandomField().fit_marginals([bt.Marginal("age", numbered), bt.Marginal("sex", [40, 60])])
+    np.testing.assert_allclose(field.marginal("age"), [0.15, 0.3, 0.55], atol=1e-8)
+    zones = bt.MarkovRandomField().fit_zones([[bt.Marginal("age", of_age)], [bt.Marginal("age", of_age[::-1] * 2.0)]])
+    np.testing.assert_allclose(zones.marginal("age"), [[0.55, 0.3, 0.15]] * 2, atol=1e-8)
+
+
+def test_tables_of_pandas_that_do_not_fit():
+    counts, of_age = crossed()
+    with pytest.raises(ValueError, match="table has 'sex' where names has 'age'"):
+        bt.Marginal(("age", "sex"), counts)
+    with pytest.raises(ValueError, match="stddev must have the states of the table in the same order"):
+        bt.Marginal("age", of_age, stddev=of_age[::-1])
+    margins = [bt.Marginal(("sex", "age"), counts), bt.Marginal("age", of_age.rename({"mid": "middle"}))]
+    with pytest.raises(ValueError, match=r"margins\[1\] over .* must have the states mid, old, young of 'age', found"):
+        bt.MarkovRandomField().fit_marginals(margins)
+
+
 def test_impossible_cells_and_labels():
     ages, margin = ["child", "adult"], [[25.0, 0.0], [35.0, 40.0]]
     names = {"age": ages, "married": ["no", "yes"], "works": ["no", "yes"]}

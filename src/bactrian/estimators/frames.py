@@ -95,11 +95,11 @@ class Column:
     def labels(self, given: Any = None) -> tuple[Any, ...]:
         """Its states: those given, those declared, or those seen, sorted."""
         if given is not None:
-            return tuple(range(given)) if isinstance(given, int | np.integer) else tuple(map(_plain, given))
+            return tuple(range(given)) if isinstance(given, int | np.integer) else tuple(map(plain_state, given))
         if self.categories is not None:
             return self.categories
         try:
-            cells = {_plain(cell) for cell in set(self.cells) if not is_missing(cell)}
+            cells = {plain_state(cell) for cell in set(self.cells) if not is_missing(cell)}
         except TypeError:
             raise TypeError(f"X: column {self.name!r} holds what cannot be a state, such as lists") from None
         seen = {cell for cell in cells if not is_unknown(cell)}
@@ -122,7 +122,7 @@ class Column:
             return (False, True)
         if -1 in cells and kinds == {"whole numbers"}:
             if min(seen) < 0:
-                return tuple(sorted(cells))
+                return tuple(sorted({*seen, -1}))
             states = [-1, *sorted(seen)]
             warn(
                 f"X: column {self.name!r} holds -1, which is taken for a missing cell; where it is a state, give "
@@ -141,11 +141,11 @@ class Column:
             raise TypeError(f"X: column {self.name!r} holds what cannot be a state, such as lists") from None
         for row in np.flatnonzero(codes == _UNSEEN).tolist():
             cell = self.cells[row]
-            codes[row] = -1 if is_unknown(cell) else known.get(_plain(cell), _UNSEEN)
+            codes[row] = -1 if is_unknown(cell) else known.get(plain_state(cell), _UNSEEN)
             if codes[row] == _UNSEEN:
                 listed = ", ".join(map(repr, labels[:_LISTED])) + (", ..." if len(labels) > _LISTED else "")
                 raise ValueError(
-                    f"X: column {self.name!r} has {_plain(cell)!r}, which is not one of its states: {listed}"
+                    f"X: column {self.name!r} has {plain_state(cell)!r}, which is not one of its states: {listed}"
                 )
         return codes
 
@@ -179,10 +179,24 @@ def _column(name: Any, given: Any) -> Column:
     listed: Any = getattr(dtype, "categories", None)  # of pandas' categories and polars' Enum
     if not hasattr(listed, "to_list"):
         return Column(name, cells)
-    categories = tuple(map(_plain, listed.to_list()))
+    categories = tuple(map(plain_state, listed.to_list()))
     if hasattr(given, "cat") and hasattr(given.cat, "codes"):  # pandas lists intervals in other words beside NaN
         cells = [None if code < 0 else categories[code] for code in given.cat.codes.to_list()]
     return Column(name, cells, categories, bool(getattr(dtype, "ordered", True)))
+
+
+def states_of_axes(table: Any) -> tuple[tuple[Any, tuple[Any, ...]], ...]:
+    """Name and labels of each axis of pandas' frames and series; nothing for a table that has no labels.
+
+    Examples
+    --------
+    >>> states_of_axes([[1, 2]])
+    ()
+    """
+    if not hasattr(table, "iloc"):
+        return ()
+    axes = (table.index, table.columns) if table.ndim == 2 else (table.index,)
+    return tuple((axis.name, tuple(map(plain_state, axis.to_list()))) for axis in axes)
 
 
 def has_names(edges: Any) -> bool:
@@ -198,7 +212,7 @@ def word(state: Any) -> str:
     return repr(float(state)).removesuffix(".0") if isinstance(state, float) else str(state)
 
 
-def _plain(state: Any) -> Any:
+def plain_state(state: Any) -> Any:
     """A state as Python's own string, boolean or number; in words where it is something else, as intervals are."""
     if isinstance(state, np.generic):
         state = state.item()
@@ -361,7 +375,7 @@ class Variables:
         """The number of a state, given by its label where there are labels."""
         labels, name = self.labels[variable], self.names[variable]
         if labels is not None:
-            state = state if state in labels else _plain(state)
+            state = state if state in labels else plain_state(state)
             if state not in labels:
                 raise ArgumentError(what, f": {name!r} has no state {state!r}, only {', '.join(map(str, labels))}")
             return labels.index(state)

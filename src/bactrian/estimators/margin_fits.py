@@ -317,6 +317,8 @@ def check_zones(zones: Any, cardinalities: Any, base: Any, impossible: Any) -> l
         except ArgumentError as problem:
             kind = ArgumentTypeError if isinstance(problem, TypeError) else ArgumentError
             raise kind("zones", f": {problem}", z) from None
+        if z == 0 and any(checked[0].variables.labels):
+            cardinalities = dict(zip(checked[0].variables.names, checked[0].variables.states, strict=True))
         if (checked[z].scopes, checked[z].variables) != (checked[0].scopes, checked[0].variables):
             listed = [margin.names for margin in checked[0].margins]
             raise ArgumentError("zones", f" must have the margins of zones[0] in the same order: {listed}", z)

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from bactrian.arrays import Bools, Floats, real_numbers
 from bactrian.errors import ArgumentError, ArgumentTypeError, check_number
-from bactrian.estimators.frames import Variables
+from bactrian.estimators.frames import Variables, states_of_axes, word
 from bactrian.graphs.graph import Scope
 from bactrian.graphs.regions import intersections
 
@@ -36,7 +36,9 @@ class Marginal:
     names : str or tuple of str
         The variables, one per axis of the table.
     table : array
-        Counts, or probabilities: a table that adds up to 1 is taken for probabilities.
+        Counts, or probabilities: a table that adds up to 1 is taken for probabilities. Of pandas' series and frames the
+        index and the columns are states: they are put in the order of the field's, and name them where nothing else
+        does.
     stddev : float or array, optional
         Standard deviation of the noise in each entry, in its units; None for an exact table. Only noisy tables may have
         negative entries.
@@ -54,6 +56,8 @@ class Marginal:
         self.table = real_numbers(table, "table")
         if self.table.ndim != len(self.names):
             raise ArgumentError("table", f"must have one axis for each of {self.names}, found shape {self.table.shape}")
+        #: Of each axis, where the table says them.
+        self.states: tuple[tuple[Any, ...] | None, ...] = self._checked_states(table) or (None,) * len(self.names)
         if not np.isfinite(self.table).all():
             raise ArgumentError("table", f"holds NaN or infinity at {first_cell(~np.isfinite(self.table))}")
         if (np.abs(self.table) > _ANY).any():
@@ -61,6 +65,8 @@ class Marginal:
         self.stddev: Floats | None = None
         if stddev is not None:
             given = real_numbers(stddev, "stddev")
+            if self._checked_states(stddev) not in ((), self.states):
+                raise ArgumentError("stddev", "must have the states of the table in the same order")
             if given.ndim and given.shape != self.table.shape:
                 expected = f"must be one number or have the table's shape {self.table.shape}"
                 raise ArgumentError("stddev", f"{expected}, found {given.shape}")
@@ -79,6 +85,32 @@ class Marginal:
     def __repr__(self) -> str:
         kind = "exact" if self.stddev is None else "noisy"
         return f"Marginal({self.names}, {' x '.join(map(str, self.table.shape))}, {kind})"
+
+    def _checked_states(self, table: Any) -> tuple[tuple[Any, ...], ...]:
+        """States that the axes of a table name, which are those of the variables in their order."""
+        found = []
+        for name, (called, states) in zip(self.names, states_of_axes(table), strict=False):
+            if called != name and called in self.names:
+                raise ArgumentError("table", f"has {called!r} where names has {name!r}")
+            if len(set(states)) < len(states):
+                raise ArgumentError("table", f"has the same state of {name!r} twice")
+            found.append(states)
+        return tuple(found)
+
+    def in_order(self, variables: Variables, what: str) -> Marginal:
+        """The same with its states in the order of those of the variables; 0, 1, ... are numbers of states."""
+        table, stddev = self.table, self.stddev
+        for axis, (name, states) in enumerate(zip(self.names, self.states, strict=True)):
+            known = tuple(variables.states[variables.index(name, what)])
+            if states is None or states == known or states == tuple(range(len(known))):
+                continue
+            if set(states) != set(known):
+                expected = f"must have the states {', '.join(map(word, known))} of {name!r}"
+                found = f"found {', '.join(map(word, states))}; reindex fills in those of count 0"
+                raise ArgumentError(what, f"over {self.names} {expected}, {found}")
+            order = [states.index(state) for state in known]
+            table, stddev = table.take(order, axis), None if stddev is None else stddev.take(order, axis)
+        return Marginal(self.names, table, stddev)
 
     @property
     def variance(self) -> Floats:
@@ -140,7 +172,11 @@ def check_margins(margins: Any, cardinalities: Any, total: Any, base: Any, impos
     for i, margin in enumerate(margins):
         if not isinstance(margin, Marginal):
             raise ArgumentTypeError("margins", f"must be a Marginal, found {type(margin).__name__}", i)
-    variables = Variables.of(_shapes(margins) if cardinalities is None else cardinalities)
+    sizes = _shapes(margins) if cardinalities is None else cardinalities
+    if isinstance(sizes, Mapping):
+        sizes = {name: _named_states(name, states, margins) for name, states in sizes.items()}
+    variables = Variables.of(sizes)
+    margins = [margin.in_order(variables, f"margins[{i}]") for i, margin in enumerate(margins)]
     scopes = [_scope_of(margin, variables, f"margins[{i}]") for i, margin in enumerate(margins)]
     in_counts, number = _in_counts(margins, total)
     tables = _checked_base(base, variables)
@@ -169,6 +205,15 @@ def _shapes(margins: Sequence[Marginal]) -> dict[str, int]:
             if seen.setdefault(name, size) != size:
                 raise ArgumentError("margins", f" has {size} states of {name!r}, others {seen[name]}", i)
     return seen
+
+
+def _named_states(name: Any, states: Any, margins: Sequence[Marginal]) -> Any:
+    """States of a variable: where only their number is given, those that a margin names, unless they are numbers."""
+    for margin in margins if isinstance(states, int | np.integer) else ():
+        named = dict(zip(margin.names, margin.states, strict=True)).get(name)
+        if named is not None and states == len(named) and set(named) != set(range(len(named))):
+            return named
+    return states
 
 
 def _in_counts(margins: Sequence[Marginal], total: Any) -> tuple[list[Marginal], float]:
@@ -227,11 +272,12 @@ def _checked_base(base: Any, variables: Variables) -> tuple[tuple[Scope, Floats]
         if bad.any() or not table.any():
             what = f"{table[first_cell(bad)]:g} at {first_cell(bad)}" if bad.any() else "zeros alone"
             raise ArgumentError("base", f"must hold numbers from 0 to {_ANY:g}, some of them positive, found {what}")
-        listed = [Marginal(variables.names, table)]
+        listed = [Marginal(variables.names, base)]
     found = []
-    for i, margin in enumerate(listed):
-        if not isinstance(margin, Marginal):
-            raise ArgumentTypeError("base", f"must be a Marginal, found {type(margin).__name__}", i)
+    for i, entry in enumerate(listed):
+        if not isinstance(entry, Marginal):
+            raise ArgumentTypeError("base", f"must be a Marginal, found {type(entry).__name__}", i)
+        margin = entry.in_order(variables, "base")
         scope = _scope_of(margin, variables, "base")
         if (margin.table < 0.0).any():
             raise ArgumentError("base", f"over {margin.names} has a negative entry at {first_cell(margin.table < 0.0)}")
