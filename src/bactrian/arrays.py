@@ -68,8 +68,8 @@ def number_pairs(values: object, n: int, name: str, what: str = "node") -> Ints:
     if array.ndim != 2 or array.shape[1] != 2:
         raise ArgumentError(name, f"must have shape (n_edges, 2), found {array.shape}")
     if array.dtype.kind not in "iu":
-        first = f"{name}[0] = {tuple(array[0].tolist())}"
-        raise ArgumentTypeError(name, f"must hold integer {what} numbers, found dtype {array.dtype}: {first}")
+        first = tuple(array[0].tolist())
+        raise ArgumentTypeError(name, f"must hold integer {what} numbers, found dtype {array.dtype}: [0] = {first}")
     wrong = array[:, 0] == array[:, 1]
     if array.min() < 0 or array.max() >= n or wrong.any():
         wrong |= ((array < 0) | (array >= n)).any(axis=1)

@@ -337,3 +337,16 @@ def test_default_learning_of_sharp_pictures_takes_no_detours(noise):
     assert crf.solution_.converged
     assert sum(record.sweeps for record in crf.solution_.history) < 40_000
     assert crf.score(X, y) > 0.97
+
+
+@pytest.mark.parametrize(
+    ("options", "advice"),
+    [
+        ({}, "use a stronger prior on the edges"),
+        ({"method": "camel0", "inference": "rbp"}, "use inference='matched', method='convex', or a stronger prior"),
+    ],
+)
+def test_advice_is_of_what_was_not_done_yet(options, advice):
+    pictures = list(np.random.default_rng(2).random((2, 3, 3, 2)))
+    with pytest.warns(bt.AttainmentWarning, match=f"the scores of the nodes alone 66.7 %: {advice}"):
+        bt.GridCRF(**options).fit(pictures, [np.eye(3, dtype=int)] * 2)

@@ -330,3 +330,5 @@ def test_labels_are_drawn_with_what_they_are_of(tmp_path):
     np.testing.assert_array_equal(volume, labels)
     with pytest.raises(ValueError, match=r"truth must cover the labels, of shape \(40, 60\), found shape \(4, 4\)"):
         plot_labels(labels, truth=labels[:4, :4])
+    unknown = plot_labels(np.full((2, 3), -1))
+    assert unknown.axes[0].images[0].get_array().mask.all()

@@ -68,9 +68,6 @@ class GraphEstimator(NodeLabeller):
     """
 
     _block_names: ClassVar[tuple[str, ...]] = ("nodes", "edges", "deviations")
-    _advice: ClassVar = (
-        "use inference='matched', method='convex', or a stronger prior on the edges; diagnose() looks closer"
-    )
 
     method: Any = CONVEX
     prior_variance: Any = "auto"
@@ -241,6 +238,15 @@ class GraphEstimator(NodeLabeller):
     @property
     def _follows(self) -> bool:
         return self.inference == "matched"
+
+    @property
+    def _advice(self) -> str:
+        others = {
+            "inference='matched', ": self.inference != "matched",
+            "method='convex', ": self.solution_.method != "convex",
+        }
+        tried = "".join(words for words, is_other in others.items() if is_other)
+        return f"use {tried}{'or ' if tried else ''}a stronger prior on the edges; diagnose() looks closer"
 
     def _predicted_codes(self, data: GraphData) -> Ints:
         return self._marginals_of(data, None, tolerance=LABEL_TOLERANCE).nodes.argmax(axis=1)

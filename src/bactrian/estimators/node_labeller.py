@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -27,9 +27,6 @@ _JUDGED_NODES, _TWO_POINTS = 20_000, 0.02
 class NodeLabeller(LearnedEstimator):
     """Base of estimators that learn from a :class:`bactrian.GraphData` and label its nodes."""
 
-    #: What to do where edges make the labels worse.
-    _advice: ClassVar[str]
-
     labels: Any = None
     class_weight: Any = None
     node_factors: str
@@ -39,6 +36,11 @@ class NodeLabeller(LearnedEstimator):
         super().check_params()
         check_choice("node_factors", self.node_factors, NODE_FACTORS)
         check_class_weight(self.class_weight)
+
+    @property
+    def _advice(self) -> str:
+        """What to do where edges make the labels worse."""
+        raise NotImplementedError
 
     def _layout(self) -> GraphData:
         """Data of a single node with the fitted shapes, which knows how weights are ordered."""

@@ -56,9 +56,6 @@ class SequenceCRF(NodeLabeller):
     """What :class:`LinearChainCRF` and :class:`SkipChainCRF` have in common; not for use by itself."""
 
     _block_names: ClassVar[tuple[str, ...]] = ("tokens", "transitions", "deviations")
-    _advice: ClassVar = (
-        "use method='exact', on a skip chain inference='matched', or a stronger prior on transitions and skips"
-    )
 
     method: Any = "exact"
     tolerance: float = 1e-4
@@ -170,6 +167,10 @@ class SequenceCRF(NodeLabeller):
 
     def _predicted_codes(self, data: GraphData) -> Ints:
         return np.concatenate(self._labels_of(data, None))
+
+    @property
+    def _advice(self) -> str:
+        return "use method='exact', on a skip chain inference='matched', or a stronger prior on transitions and skips"
 
     def _blocks(self) -> list[Block]:
         return graph_blocks(self._layout(), ("tokens", *_BLOCKS[: len(self.tyings_)]))

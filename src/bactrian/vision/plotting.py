@@ -55,7 +55,7 @@ def plot_labels(
     classes = [name for name in np.unique(np.concatenate([part.ravel() for part in listed])).tolist() if _known(name)]
     table = colormaps["tab10" if len(classes) <= 10 else "tab20"]
     colours = ListedColormap([table(k % table.N) for k in range(len(classes))])
-    shades = {"cmap": colours, "norm": BoundaryNorm(np.arange(len(classes) + 1) - 0.5, max(1, len(classes)))}
+    shades = {"cmap": colours, "norm": BoundaryNorm(np.arange(max(1, len(classes)) + 1) - 0.5, max(1, len(classes)))}
 
     panels: dict[str, tuple[NDArray[Any], dict[str, Any]]] = {}
     if "picture" in arrays:
@@ -86,7 +86,9 @@ def _known(label: Any) -> bool:
 
 def _codes(labels: NDArray[Any], classes: list[Any]) -> Any:
     """Positions among the classes, masked where a label is not known."""
-    codes = np.searchsorted(np.array(classes), labels).clip(max=max(0, len(classes) - 1))
+    if not classes:
+        return np.ma.masked_all(labels.shape, dtype=np.int64)
+    codes = np.searchsorted(np.array(classes), labels).clip(max=len(classes) - 1)
     return np.ma.masked_where(np.array(classes)[codes] != labels, codes)
 
 
