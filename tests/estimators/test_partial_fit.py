@@ -122,3 +122,37 @@ def test_bad_input_is_one_error() -> None:
             call()
     np.testing.assert_array_equal(begun.weights_, weights)
     assert not hasattr(begun.fit(X, y), "precision_")
+
+
+@pytest.mark.parametrize("tables", ["full", "symmetric", "diagonal", "potts", "pooled"])
+def test_precision_of_pairs_is_the_curvature_of_the_likelihood(tables: str) -> None:
+    """In sequences of two tokens nothing else depends on a transition, so the diagonal is that of the Hessian."""
+    rng = np.random.default_rng(0)
+    X, y = [rng.normal(size=(2, 2)) for _ in range(6)], rng.integers(3, size=(6, 2)).tolist()
+    variance = {"tokens": VARIANCE, "transitions": 1.0, **({"deviations": 1.0} if tables == "pooled" else {})}
+    model = bt.LinearChainCRF(prior_variance=variance, transition_tables=tables).partial_fit(X, y, classes=[0, 1, 2])
+    pairs = np.array(list(itertools.combinations_with_replacement(range(3), 2)))
+    states = np.array(list(itertools.product(range(3), repeat=2)))
+    agree = (states[:, :1] == states[:, 1:]).astype(float)
+    unordered = (np.sort(states, axis=1)[:, None] == pairs).all(axis=2).astype(float)
+    features = {
+        "full": np.eye(9),
+        "symmetric": unordered,
+        "diagonal": agree * (states[:, :1] == np.arange(3)),
+        "potts": agree,
+        "pooled": np.hstack([agree / 3**0.5, unordered]),
+    }[tables]
+    node, tied = model.weights_[:6].reshape(2, 3), model.weights_[6:]
+    expected = np.full(tied.size, 1.0)
+    if tables == "pooled":
+        expected[0] = 1.0 / 3.0  # its variance is that of the attraction itself
+    for inputs in X:
+        scores = (inputs @ node)[np.arange(2), states].sum(axis=1) + features @ tied
+        chances = np.exp(scores - logsumexp(scores))
+        expected += chances @ features**2 - (chances @ features) ** 2
+    np.testing.assert_allclose(model.precision_[6:], expected, rtol=1e-9)
+
+
+def test_sequences_of_one_token_say_nothing_of_transitions() -> None:
+    model = bt.LinearChainCRF(prior_variance=VARIANCE).partial_fit([np.ones((1, 1))] * 2, [[0], [1]])
+    np.testing.assert_allclose(model.precision_[2:], 1 / VARIANCE)

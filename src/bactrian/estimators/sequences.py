@@ -183,15 +183,19 @@ class LinearChainCRF(SequenceCRF):
         assert data.labels is not None
         found = graph_marginals(data, self.weights_, "exact", edges=True, n_threads=self.n_threads)
         known = (data.labels >= 0) * np.repeat(data.weights, np.diff(data.node_pointer))
-        both = np.minimum(*known[data.edges.T])[:, None, None]  # in the order of the edges as given: they are sorted
-        counts = np.zeros((1, self.classes_.size**2))
+        both = np.minimum(*known[data.edges.T])[:, None]  # in the order of the edges as given: they are sorted
+        table = data.tables[0]
+        tied = np.zeros((1, table.n_tied))
         if found.edges is not None:
-            counts[:] = (both * found.edges * (1.0 - found.edges)).sum(axis=0).reshape(1, -1)
+            means = table.reduce(found.edges.reshape(-1, self.classes_.size**2))  # of what each tied weight multiplies
+            sizes = np.ones(table.n_tied)
+            sizes[0] = table.attraction if table.is_pooled else 1.0
+            tied = (both * means * (sizes - means)).sum(axis=0)
         rows = self._vocabularies["X"].encode(X)
         squares = Inputs(squared(rows.inputs))
         nodes = np.empty((squares.shape[1], self.classes_.size))
         squares.transposed_times(known[:, None] * found.nodes * (1.0 - found.nodes), nodes, Workers(self.n_threads))
-        return np.concatenate([nodes.ravel(), data.tables[0].reduce(counts).ravel()])
+        return np.concatenate([nodes.ravel(), tied.ravel()])
 
     def adopt(self, solution: Solution) -> Self:
         """See :meth:`LearnedEstimator.adopt`."""
