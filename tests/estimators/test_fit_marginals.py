@@ -413,6 +413,11 @@ GOOD = (("a", "b"), [[30.0, 20.0], [10.0, 40.0]])
             r"table must have one axis for each of \('a', 'b'\), found shape",
         ),
         (lambda: bt.Marginal(("a", "a"), [[1.0]]), "names must be one or more different variables"),
+        (
+            lambda: bt.Marginal((1, 0), [[1.0, 2.0]]),
+            r"names must be one or more strings, since numbers count .* \(1, 0\)",
+        ),
+        (lambda: bt.Marginal(0, [1.0, 2.0]), "names must be one or more strings"),
         (lambda: bt.Marginal("a", [1.0, np.nan]), r"table holds NaN or infinity at \(1,\)"),
         (lambda: bt.Marginal("a", [1.0, -2.0]), r"table is exact and has a negative entry at \(1,\); give stddev="),
         (lambda: bt.Marginal("a", [0.0, 0.0]), "table must add up to more than 0"),

@@ -457,6 +457,8 @@ def test_bad_arguments(fields):
     field = fields["full"]
     with pytest.raises(ValueError, match="n_samples must be an integer of at least 1"):
         field.sample(0)
+    with pytest.raises(ValueError, match="seed must be at least 0, found -1"):
+        field.sample(2, seed=-1)
     with pytest.raises(ValueError, match="names variable 9"):
         field.conditional({9: 0})
     with pytest.raises(ValueError, match="has no log-partition"):

@@ -196,6 +196,7 @@ class Field(DensityMixin, LearnedEstimator):  # type: ignore[misc]  # scikit-lea
         if isinstance(n_samples, bool) or not (isinstance(n_samples, int | np.integer) and n_samples >= 1):
             raise ValueError(f"n_samples must be an integer of at least 1, found {n_samples!r}")
         seed = self.seed if seed is None else seed
+        check_number("seed", seed, least=0, whole=True)
         given = self.model_, self.weights_, int(n_samples)
         try:
             states = draw_exactly(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,7 +50,10 @@ class Marginal:
     """
 
     def __init__(self, names: str | Sequence[str], table: ArrayLike, stddev: ArrayLike | None = None) -> None:
-        self.names: tuple[str, ...] = (names,) if isinstance(names, str) else tuple(names)
+        listed = (names,) if isinstance(names, str) or not isinstance(names, Iterable) else tuple(names)
+        if not all(isinstance(name, str) for name in listed):
+            raise ArgumentTypeError("names", f"must be one or more strings, since numbers count variables: {names!r}")
+        self.names: tuple[str, ...] = listed
         if not self.names or len(set(self.names)) != len(self.names):
             raise ArgumentError("names", f"must be one or more different variables, found {names!r}")
         self.table = real_numbers(table, "table")
