@@ -179,6 +179,7 @@ def test_confusions_count_every_token(comparison):
         ({"n_train": 0}, "n_train"),
         ({"n_test": 0}, "n_test"),
         ({"seed": -1}, "seed"),
+        ({"n_shown": -1}, "n_shown must be at least 0, found -1"),
     ],
 )
 def test_bad_settings_are_refused(change, found):

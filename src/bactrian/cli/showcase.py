@@ -31,7 +31,7 @@ from bactrian.cli.common import (
 
 if TYPE_CHECKING:
     from bactrian.experiments.bench.outputs import BenchResult
-    from bactrian.experiments.digits.task import DemoStep
+    from bactrian.experiments.demo import DemoStep
     from bactrian.runs.comparison import Comparison, Entry
 
 # --- a demonstration ---

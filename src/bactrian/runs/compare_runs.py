@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from bactrian.arrays import Floats
 from bactrian.estimators.base import largest_weights
+from bactrian.estimators.sequences import LinearChainCRF, SkipChainCRF
 from bactrian.runs.comparison import (
     Comparison,
     Confusion,
@@ -20,11 +22,12 @@ from bactrian.runs.comparison import (
     TaggedText,
     Tagging,
     Training,
+    log_loss,
     reliability,
 )
 from bactrian.runs.fitted_run import FittedRun, RunEvaluation, evaluate_run
 from bactrian.runs.run_data import checksum
-from bactrian.text.documents import joined_text, skip_edges
+from bactrian.text.documents import Document, joined_text, skip_edges
 from bactrian.text.entities import Score
 from bactrian.text.features import feature_key, features_in_words
 
@@ -110,22 +113,33 @@ def _entry(name: str, run: FittedRun, evaluation: RunEvaluation | None) -> Entry
     entry = Entry(name, description, _flat(scores), _training(run), tables=_tables(run), weights=_weights(run))
     if evaluation is None:
         return entry
-    classes = run.classes
+    entry = judged(entry, run.classes, evaluation.data.y, evaluation.predicted, evaluation.marginals)
+    assert entry.confusion is not None
+    few = len(entry.confusion.labels) <= _LARGEST_TABLE
+    return replace(entry, types=_types(scores, entry.confusion), confusion=entry.confusion if few else None)
+
+
+def judged(
+    entry: Entry,
+    classes: Sequence[Any],
+    truth: Iterable[Any],
+    predicted: Iterable[Sequence[Any]],
+    marginals: Sequence[Floats],
+) -> Entry:
+    """An entry with what is to be said of the labels of sequences or graphs, and of their marginals."""
     position = {label: k for k, label in enumerate(classes)}
-    truth = [label for labels in evaluation.data.y for label in np.asarray(labels).tolist()]
-    guess = [label for labels in evaluation.predicted for label in labels]
-    known = np.array([position.get(label, -1) for label in truth], dtype=np.int64)
-    table = np.concatenate(evaluation.marginals) if evaluation.marginals else np.zeros((0, len(classes)))
-    calibration = reliability(table, known) if known.size else None
-    labels = sorted({*map(str, truth), *map(str, classes)}, key=_outside_first)
-    confusion = Confusion.of(map(str, truth), map(str, guess), labels)
-    return replace(
-        entry,
-        metrics={**entry.metrics, **({} if calibration is None else {"ece": calibration.error})},
-        reliability=calibration,
-        confusion=confusion if len(labels) <= _LARGEST_TABLE else None,
-        types=_types(scores, confusion),
-    )
+    true = [label for labels in truth for label in np.asarray(labels).tolist()]
+    guess = [label for labels in predicted for label in labels]
+    known = np.array([position.get(label, -1) for label in true], dtype=np.int64)
+    metrics, calibration = dict(entry.metrics), None
+    if known.size:
+        table, seen = np.concatenate(marginals), known >= 0
+        calibration = reliability(table, known)
+        metrics |= {"ece": calibration.error}
+        metrics |= {"log_loss": log_loss(table[seen], known[seen])} if seen.any() else {}
+    labels = sorted({*map(str, true), *map(str, classes)}, key=_outside_first)
+    confusion = Confusion.of(map(str, true), map(str, guess), labels)
+    return replace(entry, metrics=metrics, reliability=calibration, confusion=confusion)
 
 
 def _types(scores: dict[str, Any], confusion: Confusion) -> dict[str, Mapping[str, float]]:
@@ -165,13 +179,17 @@ def _tables(run: FittedRun) -> tuple[LabelTable, ...]:
                        names, names)
             for table in model.weight_tables()[1]
         )  # fmt: skip
-    pairs = model.transition_features_
-    tables = [
-        LabelTable("transitions", np.array([[pairs[a, b] for b in run.classes] for a in run.classes]), names, names)
-    ]
-    if run.settings.model == "skip-chain":
-        tables.append(LabelTable("skip edges", np.asarray(model.skip_table_), names, names))
-    return tuple(tables)
+    return tables_of(model)
+
+
+def tables_of(model: LinearChainCRF | SkipChainCRF) -> tuple[LabelTable, ...]:
+    """The tables of a chain, those of skip edges last."""
+    labels, pairs = model.classes_.tolist(), model.transition_features_
+    tables = {"transitions": np.array([[pairs[a, b] for b in labels] for a in labels])}
+    if isinstance(model, SkipChainCRF):
+        tables["skip edges"] = np.asarray(model.skip_table_)
+    names = tuple(map(str, labels))
+    return tuple(LabelTable(title, table, names, names) for title, table in tables.items())
 
 
 def _weights(run: FittedRun) -> tuple[NamedWeight, ...]:
@@ -230,7 +248,8 @@ def _texts(
         return ()
     base = evaluations[first]
     assert base is not None
-    classes = runs[first].classes
+    settings, classes = runs[first].settings, runs[first].classes
+    linked = settings.model == "skip-chain" and settings.options.get("skips", "nearest") == "nearest"
     same = [
         (name, evaluation)
         for name, run, evaluation in zip(names, runs, evaluations, strict=True)
@@ -240,29 +259,34 @@ def _texts(
     shown = [number for number, document in enumerate(base.data.documents) if len(document)]
     for number in shown[:_MOST_TEXTS]:
         document = base.data.documents[number]
-        joined = joined_text(document)
-        text, starts, stops = joined.text or "", np.asarray(joined.starts), np.asarray(joined.stops)
-        ends = [*starts[1:].tolist(), len(text)]
-        texts.append(
-            TaggedText(
-                title=document.name or f"Document {number + 1}",
-                tokens=tuple(document.words),
-                truth=tuple(base.data.y[number]),
-                predictions={
-                    name: Tagging(tuple(found.predicted[number]), found.marginals[number]) for name, found in same
-                },
-                label_names=tuple(map(str, classes)),
-                gaps=tuple(text[stop:start] for stop, start in zip(stops.tolist(), ends, strict=True)),
-                skips=_skips(runs[first], document.words),
-            )
-        )
+        title, truth = document.name or f"Document {number + 1}", base.data.y[number]
+        found = {name: Tagging(tuple(one.predicted[number]), one.marginals[number]) for name, one in same}
+        skips = skip_edges(document.words) if linked else ()
+        texts.append(shown_text(document, title, truth, found, classes, skips))
     return tuple(texts)
 
 
-def _skips(run: FittedRun, words: Sequence[str]) -> tuple[tuple[int, int], ...]:
-    if run.settings.model != "skip-chain" or run.settings.options.get("skips", "nearest") != "nearest":
-        return ()
-    return tuple((int(a), int(b)) for a, b in skip_edges(words))
+def shown_text(
+    document: Document,
+    title: str,
+    truth: Iterable[str],
+    predictions: Mapping[str, Tagging],
+    classes: Iterable[Any],
+    skips: Iterable[Sequence[int]],
+) -> TaggedText:
+    """A document as the report shows it."""
+    joined = joined_text(document)
+    text, starts, stops = joined.text or "", np.asarray(joined.starts), np.asarray(joined.stops)
+    ends = [*starts[1:].tolist(), len(text)]
+    return TaggedText(
+        title=title,
+        tokens=tuple(document.words),
+        truth=tuple(truth),
+        predictions=predictions,
+        label_names=tuple(map(str, classes)),
+        gaps=tuple(text[stop:start] for stop, start in zip(stops.tolist(), ends, strict=True)),
+        skips=tuple((int(a), int(b)) for a, b in skips),
+    )
 
 
 def _outside_first(label: str) -> tuple[bool, str, str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -302,6 +303,17 @@ class Entry:
     weights: tuple[NamedWeight, ...] = ()  #: the most telling ones
     #: How well each type of entity, or each label, is found: precision, recall, f1 and, where it counts any, support.
     types: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+
+    @staticmethod
+    def of(name: str, description: str, marginals: Floats, truth: Ints, **more: Any) -> Entry:
+        """An entry with accuracy, log loss and calibration of marginals (n, n_labels) of labels ``truth`` (n,)."""
+        calibration = reliability(marginals, truth)
+        metrics = {
+            "accuracy": float(np.mean(marginals.argmax(axis=1) == truth)),
+            "log_loss": log_loss(marginals, truth),
+            "ece": calibration.error,
+        }
+        return Entry(name, description, metrics, reliability=calibration, **more)
 
 
 @dataclass(frozen=True)

@@ -150,10 +150,10 @@ class RunFolder:
         """Write the iterations and outer iterations, one per line, in one step."""
         with atomic_file(self.history) as stream:
             for progress in trace:
-                values = {key: _finite(value) for key, value in vars(progress).items() if key != "weights"}
+                values = {key: finite(value) for key, value in vars(progress).items() if key != "weights"}
                 stream.write(json.dumps({"kind": "iteration", **values}).encode() + b"\n")
             for record in records:
-                values = {key: _finite(value) for key, value in vars(record).items()}
+                values = {key: finite(value) for key, value in vars(record).items()}
                 stream.write(json.dumps({"kind": "outer", **values}).encode() + b"\n")
 
     def read_history(self, last_iteration: int | None = None) -> tuple[list[Progress], list[Record]]:
@@ -204,7 +204,7 @@ def end_in_words(status: Status, attained: float | None) -> str:
 def write_json(path: Path, values: Any) -> None:
     """Write JSON to a file in one step; numbers that are not finite become null."""
     with atomic_file(path) as stream:
-        stream.write(json.dumps(_finite(values), indent=2, allow_nan=False, ensure_ascii=False).encode() + b"\n")
+        stream.write(json.dumps(finite(values), indent=2, allow_nan=False, ensure_ascii=False).encode() + b"\n")
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -218,11 +218,12 @@ def read_json(path: Path) -> dict[str, Any]:
     return values
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """A value as JSON can hold it: numbers that are not finite are None, data classes dicts."""
     if isinstance(value, Mapping):
-        return {key: _finite(entry) for key, entry in value.items()}
+        return {key: finite(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(entry) for entry in value]
+        return [finite(entry) for entry in value]
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, float) and not np.isfinite(value):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import signal
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,21 +17,9 @@ import numpy as np
 from bactrian.arrays import Floats, Ints
 from bactrian.estimators.sequences import SkipChainCRF
 from bactrian.experiments.announcements.generator import make_announcements
-from bactrian.experiments.digits.task import MAX_ITERATIONS, DemoStep, follower
-from bactrian.learners.learn import METHODS
-from bactrian.runs.comparison import (
-    Comparison,
-    Confusion,
-    Entry,
-    LabelTable,
-    Metric,
-    NamedWeight,
-    TaggedText,
-    Tagging,
-    Training,
-    log_loss,
-    reliability,
-)
+from bactrian.experiments.demo import DemoSettings, Follow, OnStep, in_turn
+from bactrian.runs.compare_runs import judged, shown_text, tables_of
+from bactrian.runs.comparison import Comparison, Entry, Metric, NamedWeight, Tagging, Training
 from bactrian.solvers.solution import ConvergenceWarning, Progress
 from bactrian.text.documents import Document, skip_edges
 from bactrian.text.entities import entity_scores
@@ -70,28 +58,15 @@ _SKIPS = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
-class AnnouncementsSettings:
+class AnnouncementsSettings(DemoSettings):
     """What the experiment does; the defaults are those of ``bactrian demo``."""
 
     learners: tuple[str, ...] = tuple(LEARNERS)
     n_train: int = 80
     n_test: int = 80
     n_shown: int = 8  #: test announcements that the report shows
-    seed: int = 0
     prior_variance: float = 10.0
     tolerance: float = 1e-3
-    max_seconds: float | None = None  #: of each learner; where it strikes, figures depend on the machine
-    n_threads: int | None = None
-
-    def __post_init__(self) -> None:
-        for name in self.learners:
-            if name not in METHODS:
-                raise ValueError(f"unknown learner {name!r}; choose from {', '.join(METHODS)}")
-        if len(set(self.learners)) < len(self.learners):
-            raise ValueError(f"learners must be different, found {', '.join(self.learners)}")
-        for field, least in (("n_train", 1), ("n_test", 1), ("n_shown", 0), ("seed", 0)):
-            if not getattr(self, field) >= least:
-                raise ValueError(f"{field} must be at least {least}, found {getattr(self, field)}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,32 +85,36 @@ class _Texts:
         return _Texts(documents, features, [list(document.tags or ()) for document in documents])
 
 
-def run_announcements(
-    settings: AnnouncementsSettings | None = None, on_step: Callable[[DemoStep], None] | None = None
-) -> Comparison:
+def run_announcements(settings: AnnouncementsSettings | None = None, on_step: OnStep | None = None) -> Comparison:
     """Train every learner on the same announcements, tag the test announcements, and compare."""
     settings = settings or AnnouncementsSettings()
-    notify = on_step or (lambda step: None)
     names = (CHAIN, *settings.learners)
-    train, test = (_Texts.of(n, settings.seed, split) for n, split in _sizes(settings))
-    notify(DemoStep("compiling", 0, len(names)))
-    _warm_up(names, train, settings)
-    entries, marginals = [], {}
-    for number, name in enumerate(names, start=1):
-        step = DemoStep(name, number, len(names))
-        notify(step)
-        trace: list[Progress] = []
-        model = _fit(name, train, settings, follower(step, trace, notify))
-        marginals[name] = [np.asarray(table) for table in model.predict_marginals(test.features)]
-        entries.append(_entry(name, model, trace, test, marginals[name]))
-    classes = tuple(str(label) for label in model.classes_)
+    train = _Texts.of(settings.n_train, settings.seed, "train")
+    test = _Texts.of(settings.n_test, settings.seed, "test")
+    entries, found = [], dict[str, list[Tagging]]()
+    for name, trace, follow in in_turn(names, on_step, lambda: _warm_up(names, train, settings)):
+        model = _fit(name, train, settings, follow)
+        marginals = [np.asarray(table) for table in model.predict_marginals(test.features)]
+        classes = [str(label) for label in model.classes_]
+        found[name] = [Tagging(tuple(classes[k] for k in table.argmax(axis=1)), table) for table in marginals]
+        entries.append(_entry(name, model, trace, test, found[name], marginals))
     return Comparison(
         title="Who speaks where and when",
         summary=_SUMMARY,
         metrics=METRICS,
         entries=tuple(entries),
         facts=_facts(settings, train, test),
-        texts=_shown(test.documents[: settings.n_shown], marginals, classes),
+        texts=tuple(
+            shown_text(
+                document,
+                f"Announcement {m + 1}",
+                test.labels[m],
+                {name: tagged[m] for name, tagged in found.items()},
+                classes,
+                skip_edges(document.words),
+            )
+            for m, document in enumerate(test.documents[: settings.n_shown])
+        ),
     )
 
 
@@ -145,25 +124,15 @@ def compile_kernels(settings: AnnouncementsSettings) -> None:
     _warm_up((CHAIN, *settings.learners), _Texts.of(settings.n_train, settings.seed, "train"), settings)
 
 
-def _sizes(settings: AnnouncementsSettings) -> tuple[tuple[int, str], tuple[int, str]]:
-    return (settings.n_train, "train"), (settings.n_test, "test")
-
-
-def _fit(
-    name: str, train: _Texts, settings: AnnouncementsSettings, callback: Callable[[Progress], None] | None = None
-) -> SkipChainCRF:
+def _fit(name: str, train: _Texts, settings: AnnouncementsSettings, callback: Follow | None = None) -> SkipChainCRF:
     chain, variance = name == CHAIN, settings.prior_variance
     # A skip chain without skips is the chain; one class for both keeps features, inference and tables the same.
+    prior = {"tokens": variance, "transitions": variance, "skips": min(_SKIPS, variance)}
     model = SkipChainCRF(
         skips=_no_skips if chain else "nearest",
         method="exact" if chain else name,
         inference="bp",
-        prior_variance={"tokens": variance, "transitions": variance, "skips": min(_SKIPS, variance)},
-        tolerance=settings.tolerance,
-        max_iterations=MAX_ITERATIONS,
-        max_seconds=settings.max_seconds,
-        n_threads=settings.n_threads,
-        seed=settings.seed,
+        **{**settings.options, "prior_variance": prior},
     )
     return model.fit(train.features, train.labels, callback=callback)
 
@@ -180,73 +149,28 @@ def _warm_up(names: Sequence[str], train: _Texts, settings: AnnouncementsSetting
             _fit(name, train, short).predict_marginals(train.features[:1])
 
 
-def _entry(name: str, model: SkipChainCRF, trace: list[Progress], test: _Texts, tables: list[Floats]) -> Entry:
-    classes = [str(label) for label in model.classes_]
-    position = {label: k for k, label in enumerate(classes)}
-    every = np.concatenate(tables)
-    predicted = [[classes[k] for k in table.argmax(axis=1)] for table in tables]
+def _entry(
+    name: str,
+    model: SkipChainCRF,
+    trace: list[Progress],
+    test: _Texts,
+    found: Sequence[Tagging],
+    marginals: Sequence[Floats],
+) -> Entry:
+    predicted = [tagging.labels for tagging in found]
     scores = entity_scores(test.labels, predicted)
-    truth = [label for labels in test.labels for label in labels]
-    known = np.array([position.get(label, -1) for label in truth], dtype=np.int64)
-    seen = known >= 0
-    calibration = reliability(every, known)
-    top = model.top_features(15)
-    edges = [LabelTable("transitions", _table(model.transition_features_, classes), tuple(classes), tuple(classes))]
-    if name != CHAIN:
-        edges.append(LabelTable("skip edges", np.asarray(model.skip_table_), tuple(classes), tuple(classes)))
-    return Entry(
+    entry = Entry(
         name=name,
         description="no skip edges; maximum likelihood" if name == CHAIN else LEARNERS.get(name, ""),
         metrics={
             "f1": scores.micro_f1,
-            "log_loss": log_loss(every[seen], known[seen]),
-            "ece": calibration.error,
             **{field: scores.types[field].f1 for field in ("speaker", "location") if field in scores.types},
         },
         training=Training.of(model.solution_, trace),
-        reliability=calibration,
-        tables=tuple(edges),
-        confusion=Confusion.of(
-            truth, [label for labels in predicted for label in labels], sorted({*truth, *classes}, key=_outside_first)
-        ),
-        weights=tuple(NamedWeight(str(feature), str(label), value) for feature, label, value in top),
+        tables=tables_of(model)[: 1 if name == CHAIN else 2],
+        weights=tuple(NamedWeight(*weight) for weight in model.top_features(15)),
     )
-
-
-def _table(pairs: dict[tuple[Any, Any], float], classes: Sequence[str]) -> Floats:
-    return np.array([[pairs[a, b] for b in classes] for a in classes])
-
-
-def _outside_first(label: str) -> tuple[bool, str, str]:
-    return label != "O", label[2:], label
-
-
-def _shown(
-    documents: Sequence[Document], marginals: dict[str, list[Floats]], classes: tuple[str, ...]
-) -> tuple[TaggedText, ...]:
-    texts = []
-    for number, document in enumerate(documents):
-        predictions = {
-            name: Tagging(tuple(classes[k] for k in tables[number].argmax(axis=1)), tables[number])
-            for name, tables in marginals.items()
-        }
-        text, starts, stops = document.text or "", document.starts, document.stops
-        assert starts is not None  # an announcement has a text
-        assert stops is not None
-        ends = [*starts[1:].tolist(), len(text)]
-        gaps = tuple(text[stop:start] for stop, start in zip(stops.tolist(), ends, strict=True))
-        texts.append(
-            TaggedText(
-                title=f"Announcement {number + 1}",
-                tokens=tuple(document.words),
-                truth=tuple(document.tags or ()),
-                predictions=predictions,
-                label_names=classes,
-                gaps=gaps,
-                skips=tuple((int(a), int(b)) for a, b in skip_edges(document.words)),
-            )
-        )
-    return tuple(texts)
+    return judged(entry, model.classes_.tolist(), test.labels, predicted, marginals)
 
 
 def _facts(settings: AnnouncementsSettings, train: _Texts, test: _Texts) -> dict[str, str]:

@@ -18,6 +18,7 @@ from bactrian.experiments.bench.plots import PLOTS, metric_plot, rank_plot
 from bactrian.experiments.bench.rank_argument import RankPoint, rank_reading, run_rank
 from bactrian.experiments.bench.speed import SpeedRow, run_speed, summarise_speed
 from bactrian.experiments.bench.summary import LearnerSummary, summarise_learners
+from bactrian.runs.folders import finite
 
 
 @dataclass(frozen=True)
@@ -43,14 +44,7 @@ def write_bench(folder: Path, result: BenchResult) -> list[Path]:
     files = {
         "rows.csv": _csv([asdict(row) for row in result.rows]),
         "summary.csv": _csv([_flat(summary) for summary in summaries]),
-        "learners.json": _json(
-            {
-                "settings": asdict(result.settings),
-                "rows": [asdict(row) for row in result.rows],
-                "rank": [asdict(point) for point in result.rank],
-                "speed": [asdict(row) for row in result.speed],
-            }
-        ),
+        "learners.json": json.dumps(finite(asdict(result)), indent=1, allow_nan=False) + "\n",
         **{f"{name}.svg": metric_plot(result.rows, metric, floor) for metric, (name, floor) in PLOTS.items()},
     }
     if result.rank:
@@ -145,16 +139,3 @@ def _csv(rows: Sequence[dict[str, Any]]) -> str:
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()
-
-
-def _json(content: Any) -> str:
-    """JSON has no NaN: a number that is none is null."""
-
-    def clean(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {key: clean(entry) for key, entry in value.items()}
-        if isinstance(value, list | tuple):
-            return [clean(entry) for entry in value]
-        return None if isinstance(value, float) and not np.isfinite(value) else value
-
-    return json.dumps(clean(content), indent=1, allow_nan=False) + "\n"

@@ -7,8 +7,7 @@ by default: with the inference that belongs to it.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,9 +17,10 @@ from sklearn.linear_model import LogisticRegression
 from bactrian.arrays import Floats, Ints
 from bactrian.estimators.graph_base import CONVEX
 from bactrian.estimators.grid_crf import GridCRF
-from bactrian.experiments.digits.task import METRICS, DemoStep, follower
-from bactrian.runs.comparison import Comparison, Entry, Gallery, Picture, Sheet, Training, log_loss, reliability
-from bactrian.solvers.solution import ConvergenceWarning, Progress
+from bactrian.experiments.demo import OnStep, in_turn
+from bactrian.experiments.digits.task import METRICS
+from bactrian.runs.comparison import Comparison, Entry, Gallery, Picture, Sheet, Training
+from bactrian.solvers.solution import ConvergenceWarning
 
 ALONE = "single pixels"
 #: The learners of this task, with a line on each.
@@ -67,26 +67,26 @@ def run_picture(
     seed: int = 0,
     max_seconds: float | None = None,
     n_threads: int | None = None,
-    on_step: Callable[[DemoStep], None] | None = None,
+    on_step: OnStep | None = None,
 ) -> Comparison:
     """Train every learner on one picture, restore the other, and compare."""
-    notify = on_step or (lambda step: None)
     rng = np.random.default_rng(seed)
     train, test = NoisyPicture.drawn(rng), NoisyPicture.drawn(rng)
-    names = (ALONE, *learners)
-    notify(DemoStep("compiling", 0, len(names)))
-    for name in learners:  # loosely, so that nobody's seconds contain compilation
-        _fitted(name, train, max_seconds=None, n_threads=n_threads, tolerance=1e-1)
-    marginals = {ALONE: _alone(train, test)}
-    entries = [_entry(ALONE, "logistic regression of each pixel, no edges", test, marginals[ALONE])]
-    for number, name in enumerate(learners, start=2):
-        step = DemoStep(name, number, len(names))
-        notify(step)
-        trace: list[Progress] = []
-        crf = _fitted(name, train, max_seconds=max_seconds, n_threads=n_threads, callback=follower(step, trace, notify))
-        marginals[name] = crf.predict_marginals([test.noisy])[0].reshape(test.truth.size, -1)
-        entry = _entry(name, LEARNERS[name], test, marginals[name])
-        entries.append(replace(entry, training=Training.of(crf.solution_, trace)))
+    truth, marginals, entries = test.truth.ravel(), {}, []
+
+    def warm_up() -> None:
+        for name in learners:
+            _fitted(name, train, max_seconds=None, n_threads=n_threads, tolerance=1e-1)
+
+    for name, trace, follow in in_turn((ALONE, *learners), on_step, warm_up):
+        if name == ALONE:
+            marginals[name] = _alone(train, test)
+            entries.append(Entry.of(name, "logistic regression of each pixel, no edges", marginals[name], truth))
+            continue
+        crf = _fitted(name, train, max_seconds=max_seconds, n_threads=n_threads, callback=follow)
+        marginals[name] = crf.predict_marginals([test.noisy])[0].reshape(truth.size, -1)
+        training = Training.of(crf.solution_, trace)
+        entries.append(Entry.of(name, LEARNERS[name], marginals[name], truth, training=training))
     return Comparison(
         title="Restoring a picture with a grid CRF",
         summary=_SUMMARY,
@@ -108,21 +108,6 @@ def _fitted(name: str, train: NoisyPicture, callback: Any = None, **options: Any
 def _alone(train: NoisyPicture, test: NoisyPicture) -> Floats:
     pixels = LogisticRegression(C=10.0).fit(train.noisy.reshape(-1, _LABELS), train.truth.ravel())
     return np.asarray(pixels.predict_proba(test.noisy.reshape(-1, _LABELS)))
-
-
-def _entry(name: str, description: str, test: NoisyPicture, marginals: Floats) -> Entry:
-    truth = test.truth.ravel()
-    calibration = reliability(marginals, truth)
-    return Entry(
-        name=name,
-        description=description,
-        metrics={
-            "accuracy": float(np.mean(marginals.argmax(axis=1) == truth)),
-            "log_loss": log_loss(marginals, truth),
-            "ece": calibration.error,
-        },
-        reliability=calibration,
-    )
 
 
 def _gallery(test: NoisyPicture, marginals: dict[str, Floats]) -> Gallery:
