@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from ranks import together
 from scipy.ndimage import median_filter
+from scipy.optimize import minimize
+from scipy.special import logsumexp
 
 import bactrian as bt
 from bactrian.camel.memories import Learned, curvature_units, feature_units
@@ -49,23 +53,46 @@ def test_sizes_of_features_are_those_where_they_are_not_0(kind: str) -> None:
     if kind == "bundled":  # the first rows are of their own, the others in bundles
         use = sp.csr_array((np.ones(3), ([0, 4, 4], [2, 0, 1])), shape=(10, 20))
         given = BundledRows(sp.csr_array(entries[:10]), use, sp.csr_array(entries[10:]))
-    wanted = [np.sqrt(np.mean(np.square(column[column != 0.0]))) if column.any() else 1.0 for column in entries.T]
-    np.testing.assert_allclose(Inputs(given).sizes(), wanted)
+    squares, counts = Inputs(given).squares_and_counts()
+    np.testing.assert_allclose(squares, [np.square(column).sum() for column in entries.T])
+    np.testing.assert_array_equal(counts, [(column != 0.0).sum() for column in entries.T])
 
 
 def test_units_are_those_of_features_and_strong_priors() -> None:
     """Rounded to powers of two; where all are 1, nothing is counted in units at all."""
     data = chains(20)
-    assert feature_units(pack(data), Prior(10.0)) is None
+    assert feature_units([pack(data)], Prior(10.0)) is None
     scaled = bt.GraphData(
         data.scores.inputs.dense * ([1000.0] + [1.0] * 39), data.edges, n_labels=3, labels=data.labels,
         node_counts=[5] * 20, tables="full",
     )  # fmt: skip
     strong = np.full(scaled.n_weights, 10.0)
     strong[3] = 3.0 / 100.0 / 4.0**2  # of a third of 100 nodes
-    units = feature_units(pack(scaled), Prior(strong))
+    units = feature_units([pack(scaled)], Prior(strong))
     np.testing.assert_array_equal(units[:6], [2.0**-10] * 3 + [0.25, 1.0, 1.0])
     assert (units[6:] == 1.0).all()
+
+
+def test_units_are_the_same_on_all_ranks_and_of_all_parts() -> None:
+    """Some features are on one rank alone, or 0 everywhere; models made by hand, on any rank, have no units."""
+    rng = np.random.default_rng(0)
+    inputs = 10.0 ** np.arange(-2, 3) * rng.normal(size=(30, 5))
+    inputs[10:, 1] = inputs[:20, 2] = inputs[:, 3] = 0.0
+
+    def part(first: int, last: int) -> Any:
+        labels = np.arange(last - first) % 2
+        return pack(bt.GraphData(inputs[first:last], [(0, 1)], n_labels=2, labels=labels))
+
+    prior, parts = Prior(0.01), [part(0, 10), part(10, 20), part(20, 30)]
+    wanted = feature_units([part(0, 30)], prior)
+    assert wanted is not None
+    np.testing.assert_array_equal(feature_units(parts, prior), wanted)
+    for found in together(3, lambda rank: feature_units([parts[rank.rank]], prior, rank)):
+        np.testing.assert_array_equal(found, wanted)
+    graph = bt.ClusterGraph([2], [(0,)])
+    by_hand = pack([bt.Instance(bt.LogLinearModel(graph, [np.ones((2, wanted.size))]), [0])])
+    for found in together(2, lambda rank: feature_units([(parts[0], by_hand)[rank.rank]], prior, rank)):
+        assert found is None
 
 
 def test_weights_that_are_learned_are_seen_and_no_others() -> None:
@@ -135,6 +162,80 @@ def test_evaluations_do_not_depend_on_the_units_of_features(method: str) -> None
         assert found[-1].objective == pytest.approx(found[0].objective, rel=1e-4)
     counts = [solution.evaluations for solution in found]
     assert max(counts) < 2.5 * min(counts), counts
+
+
+SCALES = np.array([1.0, 1000.0, 0.001, 1.0, 30.0, 1.0])
+
+
+def scaled_pictures(scale: Any, part: slice = slice(None)) -> bt.GraphData:
+    X, labels = pictures(12)
+    return bt.GridCRF(fit_intercept=False).encode([x * scale for x in X[part]], labels[part])
+
+
+@pytest.mark.parametrize("kind", ["ranks", "folder"])
+def test_nor_do_they_on_ranks_and_in_folders(kind: str, tmp_path: Path) -> None:
+    """The optimum is that of one process with all data in memory, in hardly more evaluations."""
+    whole = scaled_pictures(SCALES)
+    options: Any = {"prior_variance": np.full(whole.n_weights, 10.0), "n_threads": 1, "max_iterations": 1000}
+    options["prior_variance"][:18] /= np.repeat(SCALES, 3) ** 2
+    judge = bt.learn(whole, "camel0", **options)
+    if kind == "folder":
+        folder = bt.PackedFolder.write(
+            tmp_path / "packed", (scaled_pictures(SCALES, slice(k, None, 3)) for k in range(3))
+        )
+        found = [bt.learn(folder, "camel0", **options)]
+    else:
+        found = together(
+            2,
+            lambda rank: bt.learn(
+                scaled_pictures(SCALES, slice(rank.rank, None, 2)), "camel0", communicator=rank, **options
+            ),
+        )
+        np.testing.assert_array_equal(found[0].weights, found[1].weights)
+    for solution in found:
+        assert solution.converged
+        assert solution.objective == pytest.approx(judge.objective, rel=1e-8)
+        assert solution.evaluations < 2.0 * judge.evaluations
+
+
+@pytest.mark.parametrize(("l1", "variance"), [(3.0, None), (0.3, 10.0)])
+def test_an_l1_term_and_features_in_several_units(l1: float, variance: float | None) -> None:
+    """Single nodes: multinomial regression, judged by scipy with bounds on both signs of each weight."""
+    rng = np.random.default_rng(1)
+    scales = 10.0 ** rng.uniform(-2.0, 3.0, 8)
+    X, truth = rng.normal(size=(200, 8)), rng.normal(size=(8, 3)) * (rng.random((8, 3)) < 0.4)
+    labels = (X @ truth + rng.gumbel(size=(200, 3))).argmax(axis=1)
+    unit = np.repeat(scales, 3)
+
+    def judged(u: Any) -> tuple[float, Any]:
+        """The objective of weights (u+ - u-) / unit."""
+        weights = ((u[:24] - u[24:]) / unit).reshape(8, 3)
+        scores = (X * scales) @ weights
+        logs = scores - logsumexp(scores, axis=1, keepdims=True)
+        slope = (X * scales).T @ (np.exp(logs) - np.eye(3)[labels])
+        value = -logs[np.arange(200), labels].sum() + l1 * (u / np.tile(unit, 2)).sum()
+        if variance is not None:
+            value, slope = value + (weights**2).sum() / (2.0 * variance), slope + weights / variance
+        return value, np.concatenate([slope.ravel() / unit, -slope.ravel() / unit]) + l1 / np.tile(unit, 2)
+
+    best = np.zeros(48)
+    for _ in range(4):  # it stops early
+        judge: Any = minimize(
+            judged, best, jac=True, bounds=[(0.0, None)] * 48, method="L-BFGS-B", options={"ftol": 1e-15, "gtol": 1e-9}
+        )
+        best = judge.x
+    data = bt.GraphData(X * scales, np.zeros((0, 2)), n_labels=3, labels=labels, node_counts=[1] * 200)
+    found = bt.learn(data, "exact", l1=l1, prior_variance=variance, n_threads=1, max_iterations=1000)
+    assert found.converged
+    assert found.objective == pytest.approx(judge.fun, rel=1e-8)
+    assert 0 < (found.weights == 0.0).sum() < 24
+
+
+@pytest.mark.parametrize("method", ["camel0", "trw", "pseudolikelihood"])
+def test_features_in_several_units_take_few_evaluations_with_an_l1_term(method: str) -> None:
+    """Without units of weights none of them gets there in 3,000 iterations."""
+    found = bt.learn(scaled_pictures(SCALES), method, l1=3.0, prior_variance=None, n_threads=1, max_iterations=600)
+    assert found.converged, found.evaluations
 
 
 @pytest.mark.parametrize("method", ["convex", "camel0"])

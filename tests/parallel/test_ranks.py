@@ -188,9 +188,13 @@ def test_learning_sends_one_message_an_evaluation(name: str) -> None:
         # Gradient, two sums, two flags, two largest numbers of each rank; one evaluation more at the end.
         evaluation = solution.weights.size + 2 + 2 + 2 * 2
         assert lengths.count(evaluation) == solution.evaluations + 1
-        others = [n for n in lengths if n != evaluation]
-        # The observed moments once for each dual, and inner products of the linearisation's last changes.
-        assert max(others) <= max(solution.weights.size + 1 + 2 + 2 * 3, (5 + 1) ** 2)
+        # The observed moments once for each dual, then squares of features and how many are not 0.
+        moments, sizes = solution.weights.size + 1 + 2 + 2 * 3, solution.weights.size + 1
+        assert 1 <= lengths.count(moments) <= 2
+        assert lengths.count(sizes) == 2 * lengths.count(moments)
+        # Beside them inner products of the linearisation's last changes.
+        others = [n for n in lengths if n not in (evaluation, sizes)]
+        assert max(others) <= max(moments, (5 + 1) ** 2)
         relinearised = name in ("cccp", "folded")
         assert len(others) <= (3 * len(solution.history) if relinearised else 0) + 6
 

@@ -14,9 +14,9 @@ times as many iterations, or never gets there. So the weight of a feature is cou
 
     (s_k^2 + 1 / (n sigma_k^2))^(-1/2),
 
-s_k being the feature's root mean square where it is not 0 and n the number of nodes over that of labels: a prior strong
-enough to decide the curvature counts as well. Units are rounded to powers of two, so that features of about 1, and
-indicators, leave all paths as they are.
+s_k being the feature's root mean square where it is not 0, over all chunks and ranks, and n the number of nodes over
+that of labels: a prior strong enough to decide the curvature counts as well. Units are rounded to powers of two, so
+that features of about 1, and indicators, leave all paths as they are.
 
 Features of a text occur once or in every token, and the curvature differs as much. L-BFGS takes half of the iterations
 to within 0.1 % of the optimum of an exact likelihood where weight k is counted in units of c_k^(-0.15), c_k being the
@@ -29,6 +29,7 @@ units above are all.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -43,7 +44,7 @@ from bactrian.engines.numba.arithmetic import FAST_MATH
 from bactrian.engines.numba.threads import Workers
 from bactrian.graphs.packed import PackedData
 from bactrian.graphs.scores import StructuredScores
-from bactrian.parallel import Communicator, largest_anywhere
+from bactrian.parallel import Alone, Communicator, largest_anywhere
 from bactrian.solvers.lbfgs import InUnits, Memory, Minimum, ValueAndGradient, largest_magnitude
 
 #: Blocks for threads: fixed, so that results do not depend on their number.
@@ -203,12 +204,28 @@ def _store_pair(s: Floats, y: Floats, rows: NDArray[Any], s_row: int, y_row: int
 # --- units ---
 
 
-def feature_units(data: Any, prior: Prior) -> Floats | None:
-    """Units of weights by the size of their features; None where all are 1, or the features are not at hand."""
-    if not (isinstance(data, PackedData) and isinstance(data.scores, StructuredScores)):
+def feature_units(parts: Iterable[PackedData], prior: Prior, communicator: Communicator | None = None) -> Floats | None:
+    """Units of weights by the size of their features in all parts of the data; None where all are 1.
+
+    None, too, where some part is of models made by hand. Of several ranks all must call it, and get the same.
+    """
+    sums: Floats | None = None  # squares, then the number of states; how many are not 0, then parts made by hand
+    for data in parts:
+        own = np.zeros((2, data.n_weights + 1))
+        if isinstance(data.scores, StructuredScores):
+            own[:, :-1] = data.scores.squares_and_counts()
+            own[0, -1] = float(data.weights @ np.diff(data.layout.instance_hubs)) / data.scores.n_labels
+        else:
+            own[1, -1] = 1.0
+        sums = own if sums is None else sums + own
+    assert sums is not None
+    for row in sums:
+        (communicator or Alone()).add_up(row)
+    if sums[1, -1] > 0.0:
         return None
-    n_states = float(data.weights @ np.diff(data.layout.instance_hubs)) / data.scores.n_labels
-    curvature = data.scores.feature_sizes() ** 2 + prior.precision / max(1.0, n_states)
+    squares, counts = sums[:, :-1]
+    curvature = np.divide(squares, counts, out=np.ones_like(squares), where=squares > 0.0)
+    curvature += prior.precision / max(1.0, sums[0, -1])
     units: Floats = 2.0 ** -np.rint(0.5 * np.log2(curvature))
     return None if (units == 1.0).all() else units
 
@@ -217,7 +234,7 @@ def curvature_units(data: Any, prior: Prior, workers: Workers) -> Floats | None:
     """The same, of features as frequent as they are; None where they are not at hand."""
     if not (isinstance(data, PackedData) and isinstance(data.scores, StructuredScores)):
         return None
-    found = feature_units(data, prior)
+    found = feature_units([data], prior)
     units = np.ones(data.n_weights) if found is None else found
     curvature = data.scores.squared().moments(*data.uniform_counts(), workers) + prior.precision
     curvature[curvature <= 0.0] = 1.0

@@ -7,13 +7,14 @@ through the messages. Hazan and Urtasun (2010) are the nearest kin.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from bactrian.arrays import Floats
 from bactrian.camel.dual import Dual, Evaluation
 from bactrian.camel.memories import Learned, feature_units
+from bactrian.camel.messages import Messages
 from bactrian.camel.parts import Vector
 from bactrian.camel.run import InnerResult, Run, Work
 from bactrian.camel.schedule import SCHEDULE
@@ -130,14 +131,14 @@ class Profiled:
 
     def units(self) -> Floats | None:
         """Those in which the solver counts weights, as the features have them; None where they are 1."""
-        given = self.run.data  # a dual may be of other tables, a device has its own data
-        return feature_units(given if isinstance(given, PackedData) else self.dual.data, self.run.settings.prior)
+        given = (self.run.data, self.dual.data)  # a dual may be of other tables, a device has its own data
+        whole = [data for data in given if isinstance(data, PackedData)][:1]
+        parts = whole or (cast(Messages, part).data for part in self.dual.loaded())
+        return feature_units(parts, self.run.settings.prior, self.run.settings.communicator)
 
     def _memory(self) -> Memory:
-        vectors, settings = self.dual.vectors, self.run.settings
+        vectors, units = self.dual.vectors, self.units()
         memory = vectors.memory(self.dual.data.n_weights)
-        alone = settings.communicator.size == 1  # ranks see other features
-        units = self.units() if alone and not settings.prior.l1 else None
         return memory if units is None else InUnits(memory, vectors.of(units))
 
     @property

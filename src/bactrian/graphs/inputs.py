@@ -134,13 +134,7 @@ class Inputs:
             squares = (weights @ np.square(self.dense[:, :n_columns])).sum()
         return float(squares) / (float(weights.sum()) or 1.0) or 1.0
 
-    def sizes(self) -> Floats:
-        """Root mean square of the entries of each column that are not 0; 1 where all are."""
-        squares, counts = self._squares_and_counts()
-        sizes: Floats = np.ones_like(squares)
-        return np.sqrt(np.divide(squares, counts, out=sizes, where=squares > 0.0), out=sizes)
-
-    def _squares_and_counts(self) -> tuple[Floats, Ints]:
+    def squares_and_counts(self) -> tuple[Floats, Ints]:
         """The sum of squared entries of each column, and how many are not 0; a bundle's count once, own ones each."""
         if self.dense is not None:
             return np.einsum("ij,ij->j", self.dense, self.dense), np.count_nonzero(self.dense, axis=0)
@@ -149,7 +143,7 @@ class Inputs:
         squares = np.bincount(column, np.square(value), minlength=n)[:n].astype(np.float64, copy=False)
         counts: Ints = np.bincount(column[value != 0.0], minlength=n)[:n]
         if self._bundles is not None:
-            of_bundles = self._bundles._squares_and_counts()
+            of_bundles = self._bundles.squares_and_counts()
             squares, counts = squares + of_bundles[0], counts + of_bundles[1]
         return squares, counts
 

@@ -248,12 +248,14 @@ class StructuredScores:
         types = (replace(kind, inputs=None if kind.inputs is None else kind.inputs.squared()) for kind in self.types)
         return StructuredScores(self.inputs.squared(), self.n_labels, tuple(types), self.active)
 
-    def feature_sizes(self) -> Floats:
-        """Of every weight, the root mean square of the entries of its input that are not 0; 1 for tables without."""
-        sizes = [np.repeat(self.inputs.sizes(), self.n_labels)]
+    def squares_and_counts(self) -> tuple[Floats, Floats]:
+        """Of every weight, the sum of squared entries of its input, and how many are not 0; 1 for tables without."""
+        columns = [(*self.inputs.squares_and_counts(), self.n_labels)]
         for kind in self.types:
-            sizes.append(np.repeat(np.ones(1) if kind.inputs is None else kind.inputs.sizes(), kind.table.n_tied))
-        return np.concatenate(sizes)
+            own = (np.ones(1), np.ones(1)) if kind.inputs is None else kind.inputs.squares_and_counts()
+            columns.append((*own, kind.table.n_tied))
+        squares, counts = (np.concatenate([np.repeat(c[k], c[2]) for c in columns]).astype(np.float64) for k in (0, 1))
+        return squares, counts
 
     def split(self, weights: Floats) -> tuple[Floats, list[Floats]]:
         """Node weights (n_inputs, n_labels) and tied table weights (n_edge_inputs or 1, n_tied) per type."""
