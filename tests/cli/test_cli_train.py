@@ -984,3 +984,31 @@ def test_graphs_without_nodes_or_edges_in_files(edge_features, tmp_path, capsys)
     assert scores["nodes"] == 1 + sum(len(record["labels"]) for record in records)
     code, out, _ = run(["predict", tmp_path / "run", write_records(tmp_path / "empty.jsonl", [empty])], capsys)
     assert (code, json.loads(out)["labels"]) == (0, [])
+
+
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+def test_byte_order_marks_are_no_part_of_a_text(data, tmp_path, capsys):
+    (tmp_path / "marked").mkdir()
+    for file in (data / "train").iterdir():
+        (tmp_path / "marked" / file.name).write_bytes(BYTE_ORDER_MARK + file.read_bytes())
+    for name, folder in (("plain", data / "train"), ("bom", tmp_path / "marked")):
+        assert run(["train", folder, *QUICK, "-o", tmp_path / name], capsys)[0] == 0
+    models = [bt.LinearChainCRF.load(tmp_path / name / "model.safetensors") for name in ("plain", "bom")]
+    assert list(models[0].feature_names_) == list(models[1].feature_names_)
+    np.testing.assert_array_equal(models[0].weights_, models[1].weights_)
+    text = (data / "raw.txt").read_bytes()
+    for form in ("text", "lines"):
+        found = []
+        for mark in (b"", BYTE_ORDER_MARK):
+            (tmp_path / "raw.txt").write_bytes(mark + text)
+            found.append(run(["predict", tmp_path / "plain", tmp_path / "raw.txt", "--input", form], capsys)[1])
+        assert found[0] == found[1]
+
+
+def test_hidden_files_say_nothing_of_the_form_of_a_folder(data, tmp_path, capsys):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "train.conll").write_bytes((data / "train.conll").read_bytes())
+    (tmp_path / "folder" / ".DS_Store").write_bytes(b"\0\1 hidden")
+    assert run(["train", tmp_path / "folder", *QUICK, "-o", tmp_path / "run"], capsys)[0] == 0

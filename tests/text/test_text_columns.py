@@ -243,3 +243,14 @@ def test_a_file_may_begin_with_a_hash_tag(tag, tmp_path):
     (document,) = read_columns(path)
     assert document.words == ("#AFC", "won")
     assert document.tags == (tag, "O")
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "cp037"])
+def test_encodings_that_hide_the_ends_of_lines_are_refused(encoding, tmp_path):
+    with pytest.raises(ValueError, match=f"is read by lines, which {encoding} hides; convert the file to utf-8"):
+        read(tmp_path, "Rome B-LOC\nfell O\n".encode(encoding), encoding=encoding)
+
+
+def test_lines_that_end_with_carriage_returns_alone_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="line 1: a carriage return inside; end lines with a line feed"):
+        read(tmp_path, b"-DOCSTART- O\r\rRome B-LOC\rfell O\r")

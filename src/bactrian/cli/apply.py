@@ -97,7 +97,8 @@ def predict_command(
 def _text_lines(
     run: FittedRun, files: list[Path], form: str | None, to: str | None, probabilities: bool, known: bool
 ) -> Iterator[str]:
-    from bactrian.runs.run_data import files_of, read_documents
+    from bactrian.runs.run_data import read_documents
+    from bactrian.runs.settings import files_of
     from bactrian.text import find_entities, guess_scheme, json_line, prediction_lines, tagged_text
 
     entities = guess_scheme(run.classes) is not None

@@ -47,8 +47,9 @@ from bactrian.errors import ArgumentError, check_count, warn
 from bactrian.estimators.labels import known_labels
 from bactrian.graphs.inputs import checked_rows
 from bactrian.graphs.ragged import pointer
-from bactrian.runs.settings import GRAPH_SUFFIXES, InputSettings, RunSettings
-from bactrian.text.columns import UNKNOWN_TAGS, decoded, looks_like_columns, read_columns
+from bactrian.runs.settings import GRAPH_SUFFIXES, InputSettings, RunSettings, files_of
+from bactrian.text.columns import UNKNOWN_TAGS, looks_like_columns, read_columns
+from bactrian.text.decoding import decoded, decoded_lines
 from bactrian.text.documents import Document
 from bactrian.text.entities import SCHEMES, convert, entity_tags, guess_scheme
 from bactrian.text.tagged import parse_seminar, read_seminars
@@ -333,16 +334,6 @@ def read_documents(path: Path, settings: InputSettings, form: str | None = None)
         yield _document(path, settings, form)
 
 
-def files_of(path: Path) -> list[Path]:
-    """The files of a folder, or the file itself."""
-    if not path.is_dir():
-        return [path]
-    files = sorted(file for file in path.iterdir() if file.is_file() and not file.name.startswith("."))
-    if not files:
-        raise ValueError(f"{path} holds no files")
-    return files
-
-
 def guess_form(path: Path, settings: InputSettings, labels: Iterable[Any] = ()) -> str:
     """The form of a file by its content: ``"columns"``, ``"tagged"`` or ``"text"``; ``labels`` are those of a model.
 
@@ -389,8 +380,7 @@ def _lines(path: Path, settings: InputSettings) -> Iterator[Document]:
     name = "" if str(path) == "-" else path.name
     source = contextlib.nullcontext(sys.stdin.buffer) if str(path) == "-" else path.open("rb")
     with source as stream:
-        for number, line in enumerate(stream, start=1):
-            text = decoded(line, settings.encoding, f"{path}, line {number}").rstrip("\r\n")
+        for number, text in enumerate(decoded_lines(stream, settings.encoding, str(path)), start=1):
             yield tokenize(text, settings.tokenizer, sentences=settings.sentences, name=f"{name}#{number}")
 
 

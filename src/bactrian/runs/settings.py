@@ -177,8 +177,7 @@ def with_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
     first = Path(train if isinstance(train, str) else train[0]) if train else Path()
     inputs = dict(filled.get("input", {}))
     if "format" not in inputs:
-        files = sorted(file for file in first.iterdir() if file.is_file()) if first.is_dir() else []
-        texts = first.is_dir() and not any(_is_column_file(file) for file in files[:1])
+        texts = first.is_dir() and not _is_column_file(files_of(first)[0])
         inputs["format"] = "graphs" if first.suffix in GRAPH_SUFFIXES else "tagged" if texts else "columns"
     if inputs["format"] == "tagged":
         inputs = {"tokenizer": "plain", "sentences": "document", **inputs}
@@ -230,6 +229,16 @@ def _lines_of(path: str, setting: str) -> list[str]:
     except (OSError, UnicodeDecodeError) as error:
         problem = error.strerror if isinstance(error, OSError) else f"not UTF-8: {error}"
         raise ArgumentError(setting, f": {path}: {problem}") from None
+
+
+def files_of(path: Path) -> list[Path]:
+    """The files of a folder, or the file itself."""
+    if not path.is_dir():
+        return [path]
+    files = sorted(file for file in path.iterdir() if file.is_file() and not file.name.startswith("."))
+    if not files:
+        raise ValueError(f"{path} holds no files")
+    return files
 
 
 def _is_column_file(path: Path) -> bool:

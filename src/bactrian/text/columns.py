@@ -10,7 +10,6 @@ Predictions are written as columns too, and as entities with their places in the
 
 from __future__ import annotations
 
-import codecs
 import itertools
 import json
 import os
@@ -26,6 +25,7 @@ from numpy.typing import ArrayLike
 from bactrian.arrays import real_numbers
 from bactrian.atomic_files import atomic_file
 from bactrian.errors import check_choice, check_count
+from bactrian.text.decoding import decoded_lines
 from bactrian.text.documents import Document, joined_text
 from bactrian.text.entities import guess_scheme, spans
 from bactrian.text.tagged import write_tagged
@@ -203,10 +203,9 @@ def _documents(
     draft = _Draft()
     apart = {"marked": None, "blank-lines": 2, "sentences": 1}[documents]
     with path.open("rb") as stream:
-        for line_number, line in enumerate(stream, start=1):
-            if line_number == 1:
-                line = line.removeprefix(codecs.BOM_UTF8)
-            text = decoded(line, encoding, f"{path}, line {line_number}").rstrip("\r\n")
+        for line_number, text in enumerate(decoded_lines(stream, encoding, str(path)), start=1):
+            if "\r" in text:
+                raise ValueError(f"{path}, line {line_number}: a carriage return inside; end lines with a line feed")
             cells = split_line(text, separator)
             if not cells:
                 draft.blank_lines[-1] += 1
@@ -238,14 +237,6 @@ def is_comment(text: str, cells: Sequence[str], names: Sequence[str] | None) -> 
         return False
     like_a_token = len(cells) == len(names) if names else cells[-1] == "O" or guess_scheme(cells[-1:]) is not None
     return _ENTRY.match(text) is not None or not like_a_token
-
-
-def decoded(content: bytes, encoding: str, where: str) -> str:
-    """A text, or an error that says where it is and what to do."""
-    try:
-        return content.decode(encoding)
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{where}: not {encoding}: {error}; give its encoding (encoding=, or --encoding)") from None
 
 
 def split_line(text: str, separator: str | None) -> list[str]:

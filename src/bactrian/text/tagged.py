@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from bactrian.text.decoding import decoded
 from bactrian.text.documents import Document
 from bactrian.text.tokenizer import tokenize
 
@@ -160,8 +161,8 @@ def read_seminars(
         raise ValueError(f"{folder} holds no .txt files")
 
     def read(path: Path) -> Document:
+        text = decoded(path.read_bytes(), encoding, str(path))
         try:
-            text = path.read_bytes().decode(encoding)
             return parse_seminar(text, name=path.name, scheme=scheme, fields=fields, drop=drop, sentences=sentences)
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
