@@ -49,8 +49,7 @@ from bactrian.graphs.inputs import checked_rows
 from bactrian.graphs.ragged import pointer
 from bactrian.runs.settings import GRAPH_SUFFIXES, InputSettings, RunSettings, files_of
 from bactrian.text.columns import UNKNOWN_TAGS, looks_like_columns, read_columns
-from bactrian.text.decoding import decoded, decoded_lines
-from bactrian.text.documents import Document
+from bactrian.text.documents import Document, decoded, decoded_lines
 from bactrian.text.entities import SCHEMES, convert, entity_tags, guess_scheme
 from bactrian.text.tagged import parse_seminar, read_seminars
 from bactrian.text.tokenizer import tokenize

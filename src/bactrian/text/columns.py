@@ -25,8 +25,7 @@ from numpy.typing import ArrayLike
 from bactrian.arrays import real_numbers
 from bactrian.atomic_files import atomic_file
 from bactrian.errors import check_choice, check_count
-from bactrian.text.decoding import decoded_lines
-from bactrian.text.documents import Document, joined_text
+from bactrian.text.documents import Document, decoded_lines, joined_text
 from bactrian.text.entities import guess_scheme, spans
 from bactrian.text.tagged import write_tagged
 

@@ -11,8 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from bactrian.text.decoding import decoded
-from bactrian.text.documents import Document
+from bactrian.text.documents import Document, decoded
 from bactrian.text.tokenizer import tokenize
 
 #: A marked piece of text: its type, and the offsets of its first character and of the one after its last.
