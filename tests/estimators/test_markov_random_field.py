@@ -674,3 +674,13 @@ def test_matched_inference_answers_every_question(method: str, memory_budget: in
     given = field.conditional({0: 1})[1]
     np.testing.assert_allclose(field.marginal(1, given={0: 1}), given, atol=1e-9)
     np.testing.assert_allclose(field.probability({1: 0}, given={0: 1}), given[0], atol=1e-9)
+
+
+@pytest.mark.parametrize(("n", "method"), [(8, "exact"), (11, "pseudolikelihood")])
+def test_auto_leaves_exact_learning_where_an_evaluation_takes_long(n: int, method: str) -> None:
+    """A table of 32 MiB fits the budget, but each of 66 pairs goes through all of it."""
+    X = np.random.default_rng(0).integers(0, 4, (60, n))
+    field = bt.MarkovRandomField(max_iterations=3)
+    with pytest.warns(bt.ConvergenceWarning):
+        assert field.fit(X).method_ == method
+    assert field.inference_method_ == "exact"

@@ -6,6 +6,7 @@ from itertools import product
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
 import bactrian as bt
 from bactrian.graphs.junction import TreePlanner
@@ -83,3 +84,34 @@ def test_scopes_with_more_variables_than_an_array_has_axes() -> None:
         for model, states in zip(models, ([0] * single + [1, 2, 0], [1, 2, 0]), strict=True)
     )
     np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_learning_on_a_large_clique() -> None:
+    """Too large for a map of its entries to those of its tables; the gradient is that of enumeration."""
+    rng = np.random.default_rng(0)
+    n, k = 9, 4
+    pairs = [(a, b) for a in range(n) for b in range(a)]
+    matrices = [sp.csr_array(np.eye(k * k, k * k * len(pairs), i * k * k)) for i in range(len(pairs))]
+    base = [None] * (len(pairs) - 1) + [np.where(np.arange(k * k) == 5, -np.inf, rng.normal(size=k * k))]
+    model = bt.LogLinearModel(bt.ClusterGraph([k] * n, pairs), matrices, base)
+    X = rng.integers(0, k, (40, n))
+    X[:, 8] = X[:, 7]  # never the state that is forbidden
+    X[X[:, 8] == 1, 7] = 0
+    solution = bt.learn(bt.Samples(model, X), "exact", prior_variance=1.0, tolerance=1e-7)
+    assert solution.converged
+
+    scores = np.zeros((k,) * n)
+    for i, (a, b) in enumerate(pairs):
+        table = solution.weights[i * k * k : (i + 1) * k * k] + (0.0 if base[i] is None else base[i])
+        shape = [k if v in (a, b) else 1 for v in range(n)]
+        scores += table.reshape(k, k).T.reshape(shape)  # b comes before a
+    log_z = np.log(np.exp(scores - scores.max()).sum()) + scores.max()
+    joint, gradient = np.exp(scores - log_z), solution.weights.copy()
+    for i, (a, b) in enumerate(pairs):
+        expected = joint.sum(axis=tuple(v for v in range(n) if v not in (a, b))).T
+        observed = np.zeros((k, k))
+        np.add.at(observed, (X[:, a], X[:, b]), 1.0)
+        gradient[i * k * k : (i + 1) * k * k] += (len(X) * expected - observed).ravel()
+    np.testing.assert_allclose(gradient, 0.0, atol=1e-4)
+    expected = len(X) * log_z - scores[tuple(X.T)].sum() + 0.5 * solution.weights @ solution.weights
+    np.testing.assert_allclose(solution.objective, expected, rtol=1e-10)

@@ -58,7 +58,7 @@ class Field(DensityMixin, LearnedEstimator):  # type: ignore[misc]  # scikit-lea
     _frames: str | None = field(init=False, default=None)  #: kind of frame that it was fitted to and answers with
     #: What it was fitted to where that was margins, and their probabilities, one axis per variable.
     _margins: tuple[MarginProblem, list[Floats]] | None = field(init=False, default=None)
-    _fits: tuple[int, bool] | None = field(init=False)
+    _work: tuple[int, float] | None = field(init=False)
     _partition: tuple[object, Floats, float] | None = field(init=False)  #: log Z, and at which settings and weights
 
     def check_params(self) -> None:
@@ -76,7 +76,7 @@ class Field(DensityMixin, LearnedEstimator):  # type: ignore[misc]  # scikit-lea
         self._variables, self._frames = variables, frames
         self.cardinalities_ = model.graph.cardinalities.copy()
         self.n_features_in_ = model.graph.n_variables - variables.n_hidden
-        self._fits = self._partition = None
+        self._work = self._partition = None
         for name in ("feature_names_in_", "residuals_", "starts_"):  # of an earlier fit
             self.__dict__.pop(name, None)
         if variables.seen.are_named:
@@ -112,15 +112,22 @@ class Field(DensityMixin, LearnedEstimator):  # type: ignore[misc]  # scikit-lea
     @property
     def _fits_exactly(self) -> bool:
         """Whether exact inference fits the memory budget."""
-        if self._fits is None or self._fits[0] != self.memory_budget:
-            fits = True
+        return self._exact_work < np.inf
+
+    @property
+    def _exact_work(self) -> float:
+        """Entries of junction-tree tables, once for each table of the model: 0 on forests, inf beyond the budget."""
+        if self._work is None or self._work[0] != self.memory_budget:
+            work = 0.0
             if self._margins is not None or not is_forest(self.cardinalities_.size, self.edges_):
+                graph = self.model_.graph
                 try:
-                    junction_tree(self.cardinalities_, self.model_.graph.clusters, memory_budget=self.memory_budget)
+                    tree = junction_tree(self.cardinalities_, graph.clusters, memory_budget=self.memory_budget)
+                    work = float(sum(graph.size(tree.cliques[q]) for q in tree.assignment))
                 except MemoryBudgetError:
-                    fits = False
-            self._fits = self.memory_budget, fits
-        return self._fits[1]
+                    work = np.inf
+            self._work = self.memory_budget, work
+        return self._work[1]
 
     @property
     def _limits(self) -> dict[str, Any]:

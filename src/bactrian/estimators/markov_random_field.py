@@ -47,6 +47,8 @@ from bactrian.solvers.solution import AttainmentWarning, Callback, ConvergenceWa
 
 #: Nats per variable that a field may lose to independent variables before it is worth a word.
 _WORTH_A_WORD = 0.01
+#: Work of exact learning that ``"auto"`` takes on: an evaluation takes a third of a second.
+_MOST_WORK = 1e8
 #: Starts where there are hidden variables, and nats by which objectives of the same optimum may differ.
 _STARTS, _SAME_OPTIMUM = 5, 0.01
 
@@ -69,8 +71,9 @@ class MarkovRandomField(MarginField):
         A table per variable and per edge; one table for all variables and one for all edges (which then need equally
         many states); or a table per variable and a single weight for agreement on any edge.
     method : str or learner
-        ``"auto"``, the default: ``"exact"`` where a junction tree fits ``memory_budget``, else ``"pseudolikelihood"``,
-        or ``"cccp"`` where states are missing or margins are given; ``method_`` says which.
+        ``"auto"``, the default: ``"exact"`` where a junction tree fits ``memory_budget`` and has at most 1e8 entries,
+        once for each table of the model, else ``"pseudolikelihood"``, or ``"cccp"`` where states are missing or margins
+        are given; ``method_`` says which.
         Or any learner of :func:`bactrian.learn`, but for two that are refused with the reason where they cannot work:
         ``"pseudo-moments"`` is a closed form for tables that share no weights, without a prior: it needs
         ``tables="full"``, ``node_factors="clusters"``, ``prior_variance=None`` and ``l1=0``. ``"ups"`` scales tables of
@@ -222,7 +225,7 @@ class MarkovRandomField(MarginField):
         """See :class:`LearnedEstimator`; what ``"auto"`` stands for is known as soon as the model is."""
         options = super()._options()
         if options["method"] == "auto":
-            fits = getattr(self, "model_", None) is not None and self._fits_exactly
+            fits = getattr(self, "model_", None) is not None and self._exact_work <= _MOST_WORK
             options["method"] = "exact" if fits else "cccp" if self._unknown else "pseudolikelihood"
         return options
 

@@ -15,19 +15,24 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bactrian.arrays import Floats, Ints
+from bactrian.arrays import Floats
 from bactrian.engines.numba.layout import Layout
+from bactrian.engines.numba.threads import Workers
 from bactrian.graphs.elimination import JunctionTree, junction_tree
 from bactrian.graphs.graph import ClusterGraph, Scope
 from bactrian.graphs.packed import PackedData, TableReader, instance_of
 from bactrian.graphs.packing import TablePlan, build_layout, pack_layout
-from bactrian.graphs.scores import SpreadScores
+from bactrian.graphs.scores import ScoreMap, SpreadScores
 from bactrian.graphs.structure import structure_of
+
+#: Entries of cliques, once for each of their factors, up to which the map from factors to cliques is written out, and
+#: entries of the cliques of factors on average.
+_MOST_MAPPED, _LARGE_TABLE = 2**22, 2**14
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,24 +154,75 @@ def on_junction_trees(data: PackedData) -> JunctionData:
     trees = [planner.tree(m) for m in range(data.layout.n_instances)]
     structure = structure_of([tree.graph for tree in trees])
     layout = build_layout(structure, TablePlan.own(structure))
-    packed = pack_layout(layout, structure, _spread_scores(data, trees, layout), data.weights, data.hub_kind[:0])
+    packed = pack_layout(layout, structure, _clique_scores(data, trees, layout), data.weights, data.hub_kind[:0])
     packed = replace(packed, empirical=data.empirical, observed_base=data.observed_base)
     return JunctionData(data, packed, trees)
 
 
-def _spread_scores(data: PackedData, trees: Sequence[FactorTree], cliques: Layout) -> SpreadScores:
+class _Taken(NamedTuple):
+    """A factor that a clique has taken in."""
+
+    tree: FactorTree
+    factor: int
+    scores: slice  #: of the factor among old table entries and hub states
+    entries: slice  #: of the clique among new table entries
+
+    @property
+    def shape(self) -> list[int]:
+        """Of the clique's table."""
+        return self.tree.shape(self.tree.tree.assignment[self.factor])
+
+
+def _clique_scores(data: PackedData, trees: Sequence[FactorTree], cliques: Layout) -> ScoreMap:
     """A clique's state has the scores of all factors' states that are part of it."""
     layout = data.layout
-    rows: list[Ints] = []
-    columns: list[Ints] = []
+    taken: list[_Taken] = []
     for m, tree in enumerate(trees):
         tables = layout.cluster_table[layout.instance_clusters[m] : layout.instance_clusters[m + 1]]
         hubs = layout.n_entries + layout.hub_offset[layout.instance_hubs[m] : layout.instance_hubs[m + 1] + 1]
         starts = np.concatenate([layout.table_offset[tables], hubs[:-1]]).tolist()
         stops = np.concatenate([layout.table_offset[tables + 1], hubs[1:]]).tolist()
+        bounds = cliques.table_offset[int(cliques.instance_clusters[m]) :].tolist()
         for factor, (q, start, stop) in enumerate(zip(tree.tree.assignment, starts, stops, strict=True)):
-            clique = int(cliques.instance_clusters[m]) + q
-            rows.append(np.arange(cliques.table_offset[clique], cliques.table_offset[clique + 1]))
-            states = tree.spread(factor, np.arange(start, stop), {})
-            columns.append(np.broadcast_to(states, tree.shape(q)).ravel())
-    return SpreadScores.of_ones(data.scores, layout, cliques, rows, columns)
+            taken.append(_Taken(tree, factor, slice(start, stop), slice(bounds[q], bounds[q + 1])))
+    if sum(each.entries.stop - each.entries.start for each in taken) > max(_MOST_MAPPED, _LARGE_TABLE * len(taken)):
+        return _LargeCliques(data, taken)
+    rows = [np.arange(each.entries.start, each.entries.stop) for each in taken]
+    columns = [
+        np.broadcast_to(each.tree.spread(each.factor, np.arange(each.scores.start, each.scores.stop), {}), each.shape)
+        for each in taken
+    ]
+    return SpreadScores.of_ones(data.scores, layout, cliques, rows, [states.ravel() for states in columns])
+
+
+class _LargeCliques:
+    """The same without a map of all entries of all factors, which takes many times the memory of large tables."""
+
+    def __init__(self, data: PackedData, taken: Sequence[_Taken]) -> None:
+        self._original, self._taken = data.scores, taken
+        self._n_entries, self._n_states = data.layout.n_entries, data.layout.n_hub_states
+        self.n_weights = data.n_weights
+
+    def scores(self, weights: Floats, log_entries: Floats, hub_scores: Floats, workers: Workers) -> None:
+        """See :class:`ScoreMap`."""
+        old = np.empty(self._n_entries + self._n_states)
+        self._original.scores(weights, old[: self._n_entries], old[self._n_entries :], workers)
+        log_entries[:] = hub_scores[:] = 0.0
+        for each in self._taken:
+            table = log_entries[each.entries].reshape(each.shape)
+            table += each.tree.spread(each.factor, old[each.scores], {})
+
+    def moments(self, counts: Floats, hub_counts: Floats, workers: Workers, out: Floats | None = None) -> Floats:
+        """See :class:`ScoreMap`."""
+        return self._original.moments(*self._gathered(counts), workers, out)
+
+    def base_score(self, counts: Floats, hub_counts: Floats) -> float:
+        """See :class:`ScoreMap`."""
+        return self._original.base_score(*self._gathered(counts))
+
+    def _gathered(self, counts: Floats) -> tuple[Floats, Floats]:
+        """Weighted beliefs of old table entries and hub states."""
+        old = np.zeros(self._n_entries + self._n_states)
+        for each in self._taken:
+            old[each.scores] += each.tree.marginal(each.factor, counts[each.entries])
+        return old[: self._n_entries], old[self._n_entries :]
