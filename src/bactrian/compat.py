@@ -164,7 +164,7 @@ class CRF(LinearChainCRF):
         check_number("period", self._of("period"), least=1, whole=True)
         other = next((name for name in _OTHERS if getattr(self, name) is not None), None)
         if other is not None:
-            raise ValueError(f"{other} belongs to what is not implemented here: 'lbfgs' has no such parameter")
+            raise ValueError(f"{other} is not a parameter of 'lbfgs'; the other algorithms are not implemented here")
         for name in ("all_possible_states", "all_possible_transitions"):
             if getattr(self, name) is not None:
                 check_flag(name, getattr(self, name))
@@ -180,7 +180,7 @@ class CRF(LinearChainCRF):
         self.check_params()
         for name, usual in _OPTIMISER.items():
             if getattr(self, name) not in (None, usual):
-                warn(f"{name}={getattr(self, name)!r} has no effect: it is CRFsuite's, and this optimiser has its own")
+                warn(f"{name}={getattr(self, name)!r} has no effect: it is an option of CRFsuite's optimiser")
         log = _TrainingLog(self, X_dev, y_dev)
 
         def follow(at: Progress) -> bool:

@@ -363,7 +363,7 @@ def _own_folder() -> str | None:
         path, usable = "", False
     kept = f"are kept in {path}" if usable else "are compiled anew by every process"
     warnings.warn(
-        f"bactrian can write neither to its own folder nor to a cache of the user's: compiled functions {kept}; set "
+        f"bactrian can write neither to its own folder nor to the user's cache folder: compiled functions {kept}; set "
         "NUMBA_CACHE_DIR to a folder of your choice",
         stacklevel=2,
     )

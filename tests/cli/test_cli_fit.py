@@ -144,7 +144,7 @@ def test_states_that_are_large_numbers_are_written_whole(table, tmp_path, capsys
         ("a,b\n", (), "there are no rows"),
         ("a,b\n1,2\n1\n", (), "survey.csv:3: expected 2 cells, found 1"),
         ("a,b\n1,0.5\n2,1.5\n", (), "column 'b' holds"),
-        ("a,b\n1,?\n2,?\n", (), "column 'b' holds no state that was seen"),
+        ("a,b\n1,?\n2,?\n", (), "column 'b' has no observed state"),
         ('a,b\n1,"yes\n2,no\n', (), "survey.csv:3: unexpected end of data"),
         ('a,b\n1,"' + 200_000 * "x" + '"\n2,no\n', (), "survey.csv:2: field larger than field limit"),
         (ROWS, ("--edge", "age"), "--edge must be two columns such as age,smoker, found 'age'"),

@@ -243,7 +243,7 @@ def test_labels_that_mark_no_entities(data, tmp_path, capsys):
             ["train.conll", "--model", "camel"],
             "bactrian: --model must be one of chain, skip-chain, graph, found 'camel'",
         ),
-        (["train.conll", "--model", "graph"], "does not go with data in the format 'columns'"),
+        (["train.conll", "--model", "graph"], "does not support data in the format 'columns'"),
         (["train.conll", "--scheme", "BOI"], "bactrian: --scheme must be one of"),
         (["train.conll", "--features", "humps"], "bactrian: --features must be one of conll, seminars"),
         (
@@ -262,7 +262,7 @@ def test_labels_that_mark_no_entities(data, tmp_path, capsys):
         (["train.conll", "-o", "taken"], "exists already; choose another name\n"),
         (["train.conll", "--config", "none.toml"], "bactrian: none.toml: No such file"),
         (["unmarked.conll"], "every token has the label O"),
-        (["letter.txt", "--format", "tagged", "--fields", "person"], "nothing is marked by the tags person"),
+        (["letter.txt", "--format", "tagged", "--fields", "person"], "the tags person mark nothing"),
         (["--resume", "taken"], "is not a run folder"),
         (["--resume", "taken", "--method", "cccp"], "leave out --method"),
         (["bad.jsonl"], "line 1: nodes must be a rectangular array"),
@@ -702,8 +702,8 @@ def test_unknown_tags_of_a_column_file(tmp_path, capsys):
         "O",
     ]
     for arguments, words in (
-        (["train", whole, "--dev", path, *given, "-o", tmp_path / "b"], "the tag '?' stands for an unknown one"),
-        (["evaluate", tmp_path / "run", path], "line 14: the tag '?' stands for an unknown one; scores need every tag"),
+        (["train", whole, "--dev", path, *given, "-o", tmp_path / "b"], "the tag '?' stands for an unknown tag"),
+        (["evaluate", tmp_path / "run", path], "line 14: the tag '?' stands for an unknown tag; scores need every tag"),
         (["pack", path, "-o", tmp_path / "c"], "a pack needs every tag"),
     ):
         code, out, err = run(arguments, capsys)

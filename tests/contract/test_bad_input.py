@@ -764,7 +764,7 @@ def test_bad_settings_of_camel(name: str, value: Any) -> None:
 
 
 def test_sepset_entropies_without_consistency() -> None:
-    with pytest.raises(ValueError, match="without consistency"):
+    with pytest.raises(ValueError, match="consistency=False needs"):
         bt.Camel(entropy="bethe", consistency=False)
 
 

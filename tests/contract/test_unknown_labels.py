@@ -151,20 +151,26 @@ PAIR = bt.LogLinearModel(bt.ClusterGraph([2, 3], [(0, 1)]), [np.eye(6)])
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: bt.MarkovRandomField().fit([[0, -1], [1, -1]]), r"X\[:, 1\] holds no state that was seen"),
-        (lambda: bt.MarkovRandomField().fit(Table(x=["a", "b"], y=[None, None])), "column 'y' holds no state that was"),
-        (lambda: bt.MarkovRandomField(cardinalities=2).fit([[-1, None]]), "X holds no state that was seen"),
-        (lambda: bt.learn(bt.Samples(PAIR, [[-1, -1]]), "exact"), "X holds no state that was seen"),
-        (lambda: bt.learn([bt.Instance(PAIR, [-1, -1])], "exact"), "no instance that counts has a state that was seen"),
+        (lambda: bt.MarkovRandomField().fit([[0, -1], [1, -1]]), r"X\[:, 1\] has no observed state"),
+        (lambda: bt.MarkovRandomField().fit(Table(x=["a", "b"], y=[None, None])), "column 'y' has no observed state"),
+        (lambda: bt.MarkovRandomField(cardinalities=2).fit([[-1, None]]), "X has no observed state"),
+        (lambda: bt.learn(bt.Samples(PAIR, [[-1, -1]]), "exact"), "X has no observed state"),
+        (
+            lambda: bt.learn([bt.Instance(PAIR, [-1, -1])], "exact"),
+            "no instance of positive weight has an observed state",
+        ),
         (lambda: bt.GraphCRF().fit(GRAPHS, [[None] * 3, [None] * 2]), "y holds no known label"),
         (lambda: bt.GridCRF().fit(GRIDS, [np.full((2, 2), -1)] * 2), "y holds no known label"),
         (lambda: bt.LinearChainCRF().fit(SEQUENCES, [[None] * 3, [None] * 2]), "y holds no known label"),
         (lambda: bt.Samples(PAIR, [[0, -1]], allowed=[{1: []}]), r"allowed\[0\]\[1\] is empty; variable 1 needs"),
         (lambda: bt.Instance(PAIR, [0, -1], allowed={1: []}), r"allowed\[1\] is empty; variable 1 needs at least one"),
-        (lambda: bt.Samples(PAIR, [[0, 2]], allowed=[{1: [0, 1]}]), r"allowed\[0\]\[1\] leaves out state 2, in which"),
+        (
+            lambda: bt.Samples(PAIR, [[0, 2]], allowed=[{1: [0, 1]}]),
+            r"allowed\[0\]\[1\] leaves out state 2, the observed",
+        ),
         (
             lambda: bt.Instance(PAIR, [0, 2], allowed={1: [0, 1]}),
-            r"allowed\[1\] leaves out state 2, in which variable 1",
+            r"allowed\[1\] leaves out state 2, the observed state of variable 1",
         ),
         (lambda: bt.Instance(PAIR, [0, -1], allowed={1: [7]}), r"allowed\[1\]\[0\] = 7 is outside 0 to 2"),
         (lambda: bt.Instance(PAIR, [0, 3]), r"y\[1\] = 3 is not a state of variable 1; its states are 0 to 2"),

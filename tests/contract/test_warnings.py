@@ -32,7 +32,7 @@ def test_a_search_warns_once():
 
 def test_a_skip_chain_without_skips_says_so():
     tokens = [[{"word": "rome"}, {"word": "rome"}]] * 25
-    with pytest.warns(UserWarning, match="skips='nearest' joins nothing, so this is a chain") as caught:
+    with pytest.warns(UserWarning, match="skips='nearest' adds no edges, so this is a chain") as caught:
         model = bt.SkipChainCRF().fit(tokens, [["A", "A"]] * 25)
     assert model.n_skips_ == 0
     assert len(of_this_file(caught)) == 1

@@ -138,7 +138,7 @@ def test_inputs_are_not_kept_in_memory(tmp_path: Path) -> None:
 def test_bad_parts(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no parts"):
         PackedFolder.write(tmp_path / "none", [])
-    with pytest.raises(ValueError, match="part 1 has a model of its own"):
+    with pytest.raises(ValueError, match="part 1 has another model"):
         PackedFolder.write(tmp_path / "two", [graphs(0, 2), graphs(2, 4, edge_inputs=True)])
     with pytest.raises(TypeError, match="part 0 must be GraphData, found list"):
         PackedFolder.write(tmp_path / "list", [[1]])  # type: ignore[list-item]

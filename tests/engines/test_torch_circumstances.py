@@ -183,7 +183,9 @@ def test_messages_that_have_not_settled_are_told_once_and_can_be_read(device, me
     batch, loss = GraphBatch(TRIANGLES, [6]), CamelLoss(method, max_sweeps=1)
     assert np.isnan(loss.residual)
     assert not loss.converged
-    with pytest.warns(bt.ConvergenceWarning, match=f"{method} did not settle .*max_sweeps=1 sweeps: residual") as told:
+    with pytest.warns(
+        bt.ConvergenceWarning, match=f"{method}: messages did not converge .*max_sweeps=1 sweeps: residual"
+    ) as told:
         loss(nodes, 3.0 * table, batch, labels)
     assert told[0].filename == __file__
     assert loss.residual > 1e-6

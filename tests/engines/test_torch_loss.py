@@ -148,7 +148,7 @@ def test_kept_multipliers_save_sweeps():
     exact = float(loss(nodes, tables, batch, labels, [0, 1]))
     loss.max_sweeps = 1
     assert float(loss(nodes, tables, batch, labels, [0, 1])) == pytest.approx(exact, rel=1e-10)
-    with pytest.warns(bt.ConvergenceWarning, match="camel0 did not settle its messages in max_sweeps=1 sweeps"):
+    with pytest.warns(bt.ConvergenceWarning, match="camel0: messages did not converge in max_sweeps=1 sweeps"):
         assert abs(float(loss(nodes, tables, batch, labels)) - exact) > 1e-7 * abs(exact)
 
 

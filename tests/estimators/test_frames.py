@@ -281,8 +281,8 @@ def test_margins_are_asked_by_name():
     ("change", "message"),
     [
         ({"lung": ["new", *"x" * (N - 1)]}, "column 'lung' has 'new', which is not one of its states: 'ill', 'well'"),
-        ({"z": [1] * N}, "X has a column 'z', which was not there in fit"),
-        ({"lung": None}, "X has no column 'lung', which was there in fit"),
+        ({"z": [1] * N}, "X has a column 'z', which fit did not have"),
+        ({"lung": None}, "X has no column 'lung', which fit had"),
         ({"kids": [1.5] * N}, "column 'kids' has 1.5, which is not one of its states: 0.0, 1.0, 2.0"),
     ],
 )
@@ -301,8 +301,8 @@ def test_what_was_not_there_in_fit_is_named(change, message):
         (Table(x=[True, "yes"]), {}, TypeError, "column 'x' mixes booleans and strings"),
         (Table(x=[0.5, 1.0]), {}, TypeError, "column 'x' holds 0.5, a measurement; put it into bins, as pandas.cut"),
         (Table(x=[float("inf")]), {}, TypeError, "column 'x' holds inf, a measurement"),
-        (Table(x=[[1], [2]]), {}, TypeError, "column 'x' holds what cannot be a state, such as lists"),
-        (Table(x=["a", "b"], y=[None, None]), {}, ValueError, "column 'y' holds no state that was seen; leave it out"),
+        (Table(x=[[1], [2]]), {}, TypeError, "column 'x' holds values that cannot be states, such as lists"),
+        (Table(x=["a", "b"], y=[None, None]), {}, ValueError, "column 'y' has no observed state; leave it out"),
         (Table(x=[]), {}, ValueError, r"at least one sample and one variable, found shape \(0, 1\)"),
         (Table(), {}, ValueError, r"at least one sample and one variable, found shape \(0, 0\)"),
         (Table(x=["a"]), {"cardinalities": {"y": 2}}, ValueError, "cardinalities: there is no column 'y' in X"),
@@ -349,7 +349,7 @@ def test_bad_questions(call, message):
 
 def test_lazy_frames_are_refused():
     polars = pytest.importorskip("polars")
-    with pytest.raises(TypeError, match=r"LazyFrame, whose cells are not there yet; give X.collect\(\)"):
+    with pytest.raises(TypeError, match=r"LazyFrame, which is not computed yet; give X.collect\(\)"):
         bt.MarkovRandomField().fit(polars.DataFrame({"x": ["a"]}).lazy())
 
 

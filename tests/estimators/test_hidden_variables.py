@@ -107,7 +107,7 @@ def test_starts_that_disagree_are_said_to():
     rng = np.random.default_rng(0)
     X = rng.integers(0, 2, (60, 8))  # noise: there is nothing to find
     field = bt.MarkovRandomField([("c", i) for i in range(8)], hidden={"c": 4}, n_starts=3, prior_variance=100.0)
-    with pytest.warns(bt.ConvergenceWarning, match="of 3 starts one alone reached the least objective.*raise n_starts"):
+    with pytest.warns(bt.ConvergenceWarning, match="only one of 3 starts reached the least objective.*raise n_starts"):
         field.fit(X)
     assert np.ptp(field.starts_) > 0.01
 
@@ -169,7 +169,7 @@ def test_files_without_the_newer_parameters_load(tmp_path):
         ({"hidden": {0: 2}}, "hidden must have names that are strings"),
         ({"hidden": {"x": 2}}, "hidden has 'x', which is a column of X"),
         ({"hidden": {"c": 2}, "tables": "potts"}, "hidden needs tables='full', found 'potts'"),
-        ({"hidden": {"c": 2}, "method": "pseudolikelihood"}, "looks at the state of every variable"),
+        ({"hidden": {"c": 2}, "method": "pseudolikelihood"}, "needs the state of every variable"),
         ({"hidden": {"c": 2}, "prior_variance": "cv"}, "scores states whose neighbours are known, and some are hidden"),
         ({"n_starts": 0}, "n_starts must be"),
         ({"n_starts": "many"}, "n_starts must be"),

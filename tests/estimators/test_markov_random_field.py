@@ -341,7 +341,7 @@ def test_feature_names():
     assert field.feature_names_in_.tolist() == ["a", "b", "c", "d"]
     assert field.n_features_in_ == 4
     field.score(Frame(X, ["a", "b", "c", "d"]))
-    with pytest.raises(ValueError, match="column 1 is 'c', but 'b' was there in fit"):
+    with pytest.raises(ValueError, match="column 1 is 'c', but was 'b' in fit"):
         field.score(Frame(X, ["a", "c", "b", "d"]))
     assert not hasattr(field.fit(X), "feature_names_in_")
 
@@ -382,7 +382,7 @@ def test_holes_are_better_left_than_filled():
     ("X", "error", "message"),
     [
         ([[0.0, 1.0]], TypeError, "X must hold integer states, found dtype float64"),
-        ([[0, -1]], ValueError, r"X\[:, 1\] holds no state that was seen"),
+        ([[0, -1]], ValueError, r"X\[:, 1\] has no observed state"),
         ([[0, -2]], ValueError, r"X\[0, 1\] = -2 is not a state"),
         ([[0.5, np.nan]], TypeError, r"X\[0, 0\] = 0.5 is a measurement"),
         ([0, 1], ValueError, "X must have shape"),

@@ -105,7 +105,7 @@ def test_bad_input_is_one_error() -> None:
         bt.LinearChainCRF(labels=["a", ""]).fit(X, [["a", None, "a"]])
     with pytest.raises(TypeError, match=r"y\[0\]\[1\] must be a string, an integer or a boolean, found 0.5"):
         bt.LinearChainCRF().fit(X, [["a", 0.5, "a"]])
-    with pytest.raises(ValueError, match="looks at the state of every variable"):
+    with pytest.raises(ValueError, match="needs the state of every variable"):
         bt.LinearChainCRF(method="pseudolikelihood").fit(X, [["a", None, "b"]])
     with pytest.raises(ValueError, match="needs at least two sequences with known labels"):
         bt.LinearChainCRF(prior_variance="cv").fit(X * 4, [["a", None, "b"]] + [[None] * 3] * 3)

@@ -510,7 +510,7 @@ def test_limits_and_callbacks_stop_with_a_status() -> None:
         ({"evidence": {0: 1.0}}, TypeError, "integers"),
         ({"evidence": [{0: 1}]}, TypeError, "must be a mapping"),
         ({"weights": [1.0, 2.0]}, ValueError, r"weights must have shape \(1,\)"),
-        ({"weights": [np.nan]}, ValueError, r"weights\[0\] is not finite"),
+        ({"weights": [np.nan]}, ValueError, r"weights\[0\] is NaN or infinite"),
         ({"weights": ["a"]}, TypeError, "weights must hold real numbers"),
         ({"tolerance": 0.0}, ValueError, "tolerance must be positive and finite, found 0.0"),
         ({"tolerance": "fine"}, TypeError, "tolerance must be a number, found 'fine'"),

@@ -130,7 +130,7 @@ def test_other_learners_of_bethe_s_entropy_follow_too(learned, method):
 def test_learning_says_that_inference_is_elsewhere(learned):
     crf, noisy, _, truth = learned
     data, options = clone(crf).encode([noisy], [truth]), crf.learning_options()
-    with pytest.warns(bt.AttainmentWarning, match="other beliefs"):
+    with pytest.warns(bt.AttainmentWarning, match="does not find the learned beliefs"):
         solution = bt.learn(data, **options)
     assert solution.attained < 0.95
     assert solution.path is None

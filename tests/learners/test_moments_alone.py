@@ -91,7 +91,7 @@ def test_noise_adds_to_the_precision_of_the_prior():
 @pytest.mark.parametrize("method", ["pseudolikelihood", "piecewise-pseudolikelihood", "ups", "pseudo-moments"])
 def test_learners_that_look_at_rows_say_so(method):
     model = model_of(np.random.default_rng(0))
-    with pytest.raises(ValueError, match="needs observed states, and of Moments only the sums"):
+    with pytest.raises(ValueError, match="needs observed states, but Moments have only sums"):
         bt.learn(bt.Moments(model, np.zeros(5), 1.0), method, prior_variance=None)
 
 

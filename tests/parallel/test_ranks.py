@@ -330,7 +330,7 @@ def test_a_rank_without_instances_is_refused_by_all() -> None:
             bt.learn([] if rank.rank == 1 else part, "cccp", communicator=rank)
         return str(refused.value)
 
-    others = "rank 1 cannot learn from its data, and says why; every rank needs at least one instance"
+    others = "rank 1 cannot learn from its data; every rank needs at least one instance"
     assert together(3, work) == [others, "data is empty; learning needs at least one instance", others]
 
 

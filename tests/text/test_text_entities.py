@@ -68,7 +68,7 @@ def test_io_loses_only_the_border_between_touching_entities_of_one_type(case):
     assert tags == [tag.replace("B-", "I-") for tag in tags_of(found, length)]
     touching = [a for a, b in itertools.pairwise(found) if a[0] == b[0] and a[2] == b[1]]
     if touching:
-        with pytest.raises(ValueError, match=f"IO cannot keep .* touch at position {touching[0][2]}"):
+        with pytest.raises(ValueError, match=f"IO cannot separate .* touch at position {touching[0][2]}"):
             convert(tags_of(found, length), "BIO", "IO", strict=True)
     else:
         assert convert(tags_of(found, length), "BIO", "IO", strict=True) == tags

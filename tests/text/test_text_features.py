@@ -159,9 +159,9 @@ def test_empty_documents_have_no_tokens():
 def test_what_a_document_lacks_is_named():
     with pytest.raises(ValueError, match=r"document 'x' has no column 'pos'; EntityFeatures\(pos=False\)"):
         CONLL.extract(Document(["a"], name="x"))
-    with pytest.raises(ValueError, match="document 'x' does not know its lines"):
+    with pytest.raises(ValueError, match="document 'x' has no line_starts"):
         EntityFeatures(pos=False, lines=True).extract(Document(["a"], name="x"))
-    with pytest.raises(ValueError, match="document 'x' does not know its text, which message=True needs"):
+    with pytest.raises(ValueError, match="document 'x' has no text, which message=True needs"):
         EntityFeatures(pos=False, message=True).extract(Document(["a"], name="x", line_starts=[0]))
     for setting in ({"ngrams": -1}, {"window": None}, {"reach": 1.5}, {"window": True}):
         with pytest.raises(ValueError, match=f"{next(iter(setting))} must be (at least 0|an integer), found"):

@@ -247,6 +247,6 @@ def test_equal_classes_are_one_bundle() -> None:
 
 
 def test_classes_need_lines() -> None:
-    with pytest.raises(ValueError, match=r"document 'd' does not know its lines, which classes=True needs"):
+    with pytest.raises(ValueError, match=r"document 'd' has no line_starts, which classes=True needs"):
         CLASSES.extract(Document(["a"], name="d"))
     assert CLASSES.extract(Document([], line_starts=[])) == []

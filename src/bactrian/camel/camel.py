@@ -97,10 +97,10 @@ class Camel:
         if not isinstance(self.entropy, CountingNumbers) and self.entropy not in known:
             raise ValueError(f"entropy must be one of {', '.join(known)} or CountingNumbers, found {self.entropy!r}")
         if self.fold and self.entropy != "bethe":
-            raise ValueError("fold carves Bethe's entropy; use it with entropy='bethe'")
+            raise ValueError("fold=True needs entropy='bethe'")
         check_number("tighten", self.tighten, least=0, whole=True)
         if self.tighten and self.entropy != "bethe":
-            raise ValueError("tighten refines Bethe's polytope and entropy; use it with entropy='bethe'")
+            raise ValueError("tighten needs entropy='bethe'")
         if self.start not in ("zero", "piecewise", "empirical"):
             raise ValueError(f"start must be 'zero', 'piecewise' or 'empirical', found {self.start!r}")
         if self.solver not in ("profiled", "joint"):
@@ -108,7 +108,7 @@ class Camel:
         if not 0.0 <= self.share <= 1.0:
             raise ValueError(f"share must be between 0 and 1, found {self.share}")
         if not self.consistency and self.entropy != "clusters":
-            raise ValueError("without consistency the sepset entropies have no meaning; use entropy='clusters'")
+            raise ValueError("consistency=False needs entropy='clusters': without agreement, sepsets have no entropy")
 
     def __repr__(self) -> str:
         """Settings that are not the usual ones."""
@@ -163,8 +163,8 @@ class Camel:
         wanted = Camel(self.entropy, self.consistency, self.start, tight=self.tight, fold=self.fold)
         if self != wanted:
             raise ValueError(
-                "from a folder of packed data only the profiled solver learns, without share= and tighten=; "
-                "learn from data in memory, or leave these out"
+                "learning from a folder of packed data needs the profiled solver, without share= and tighten=; "
+                "leave these out, or learn from data in memory"
             )
 
     def _tightened(self, run: Run, bethe: InnerSolver, weights: Floats, status: Status) -> Solution:

@@ -50,11 +50,11 @@ class MappedFile:
         with path.open("rb") as file:
             head = int.from_bytes(file.read(8), "little")
             if not 0 < head <= size - 8:
-                raise ValueError(f"{path} is damaged or no file of packed data")
+                raise ValueError(f"{path} is damaged, or is not a file of packed data")
             try:
                 header = json.loads(file.read(head))
             except ValueError:
-                raise ValueError(f"{path} is damaged or no file of packed data") from None
+                raise ValueError(f"{path} is damaged, or is not a file of packed data") from None
             # A private map: arrays that can be written to, as those in memory can, and pages that are never written.
             self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
         self.metadata: dict[str, str] = header.pop("__metadata__", {})
@@ -271,7 +271,7 @@ class PackedFolder:
                 raise TypeError(f"part {k} must be GraphData, found {type(part).__name__}")
             own = _model_of(part)
             if model is not None and own != model:
-                raise ValueError(f"part {k} has a model of its own: {own}, expected {model}")
+                raise ValueError(f"part {k} has another model: {own}, expected {model}")
             model, data = own, pack(part)
             if data.holes is not None:
                 raise ValueError(f"part {k} has unknown labels (-1); learn from it in memory")

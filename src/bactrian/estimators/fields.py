@@ -304,8 +304,8 @@ class Field(DensityMixin, LearnedEstimator):  # type: ignore[misc]  # scikit-lea
         calls = sum(int(np.prod(shape[:depth])) for depth in range(len(shape)))
         if calls > _MOST_CALLS:
             raise ValueError(
-                f"names: {calls} runs of inference would be needed for a table of shape {tuple(shape)}, at most "
-                f"{_MOST_CALLS} are made; ask for fewer variables, or raise memory_budget"
+                f"names: a table of shape {tuple(shape)} needs {calls} runs of inference, and the limit is "
+                f"{_MOST_CALLS}; name fewer variables, or raise memory_budget"
             )
         joint: Floats = np.ones(())
         for depth, variable in enumerate(scope):
@@ -453,9 +453,9 @@ class Field(DensityMixin, LearnedEstimator):  # type: ignore[misc]  # scikit-lea
         expected = list(self._variables.seen.names)
         for name in names:
             if name not in expected:
-                raise ValueError(f"X has a column {name!r}, which was not there in fit; expected {', '.join(expected)}")
+                raise ValueError(f"X has a column {name!r}, which fit did not have; expected {', '.join(expected)}")
         for v, name in enumerate(expected):
             if name not in names:
-                raise ValueError(f"X has no column {name!r}, which was there in fit")
+                raise ValueError(f"X has no column {name!r}, which fit had")
             if names[v] != name:
-                raise ValueError(f"X: column {v} is {names[v]!r}, but {name!r} was there in fit")
+                raise ValueError(f"X: column {v} is {names[v]!r}, but was {name!r} in fit")

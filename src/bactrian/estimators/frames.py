@@ -101,7 +101,7 @@ class Column:
         try:
             cells = {plain_state(cell) for cell in set(self.cells) if not is_missing(cell)}
         except TypeError:
-            raise TypeError(f"X: column {self.name!r} holds what cannot be a state, such as lists") from None
+            raise TypeError(f"X: column {self.name!r} holds values that cannot be states, such as lists") from None
         seen = {cell for cell in cells if not is_unknown(cell)}
         kinds = {next(words for kind, words in _KINDS.items() if isinstance(state, kind)) for state in seen}
         if len(kinds) > 1:
@@ -110,7 +110,7 @@ class Column:
             )
         if not kinds:
             raise ValueError(
-                f"X: column {self.name!r} holds no state that was seen; leave it out, or give its states by "
+                f"X: column {self.name!r} has no observed state; leave it out, give its states with "
                 "cardinalities=, or make it a variable of hidden="
             )
         for state in seen:
@@ -125,9 +125,9 @@ class Column:
                 return tuple(sorted({*seen, -1}))
             states = [-1, *sorted(seen)]
             warn(
-                f"X: column {self.name!r} holds -1, which is taken for a missing cell; where it is a state, give "
-                f"cardinalities={{{self.name!r}: {states if len(states) <= _LISTED else '[-1, ...]'}}}; where it is "
-                "not, None says so without this warning",
+                f"X: column {self.name!r} holds -1, which counts as a missing cell; if it is a state, give "
+                f"cardinalities={{{self.name!r}: {states if len(states) <= _LISTED else '[-1, ...]'}}}; if it "
+                "is missing, use None to avoid this warning",
                 UserWarning,
             )
         return tuple(sorted(seen))
@@ -138,7 +138,7 @@ class Column:
         try:
             codes = np.array([known.get(cell, _UNSEEN) for cell in self.cells], dtype=np.int64)
         except TypeError:
-            raise TypeError(f"X: column {self.name!r} holds what cannot be a state, such as lists") from None
+            raise TypeError(f"X: column {self.name!r} holds values that cannot be states, such as lists") from None
         for row in np.flatnonzero(codes == _UNSEEN).tolist():
             cell = self.cells[row]
             codes[row] = -1 if is_unknown(cell) else known.get(plain_state(cell), _UNSEEN)
@@ -159,7 +159,7 @@ def columns_of(X: Any) -> list[Column]:
         cells = np.asarray(X, dtype=object)  # or NumPy makes strings of numbers among them
         return [Column(v, cells[:, v].tolist()) for v in range(rows.shape[1])]
     if hasattr(X, "collect"):
-        raise TypeError(f"X is a {type(X).__name__}, whose cells are not there yet; give X.collect()")
+        raise TypeError(f"X is a {type(X).__name__}, which is not computed yet; give X.collect()")
     if hasattr(X, "to_pandas") and not hasattr(X, "get_column"):  # Arrow's tables and their like
         raise TypeError(f"X is a {type(X).__module__} {type(X).__name__}; give X.to_pandas()")
     names, named = list(X.columns), column_names(X) is not None

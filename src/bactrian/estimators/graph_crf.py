@@ -172,7 +172,7 @@ class GraphCRF(GraphEstimator):
         if restart is None:
             return super()._learned(data, start, **options)
         if self.n_edge_features_ is not None or (data.weights != 1.0).any():
-            raise ArgumentError("neighbours", "must be 'auto' or 'edges' where edges have features, or labels weights")
+            raise ArgumentError("neighbours", "must be 'auto' or 'edges' if edges have features or labels have weights")
         self.mean_squares_ = self._diffused_squares(diffused_data(data, restart))
         lines = with_lines(options["callback"], self.tolerance, options["verbose"])
         variance = self.learning_options()["prior_variance"]
@@ -223,7 +223,7 @@ class GraphCRF(GraphEstimator):
         check_is_fitted(self, "weights_")
         if self.restart_ is not None:
             raise ValueError(
-                "diagnose needs a model that was learned by its moments, found one of diffused features: fit with "
+                "diagnose does not support models of diffused features, which do not match moments: fit with "
                 "neighbours='edges'"
             )
         return super().diagnose(X, y, predict, known, restarts=restarts)

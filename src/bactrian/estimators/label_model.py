@@ -108,7 +108,7 @@ class LabelModel(LearnedEstimator):
         """Refuse parameters that make no sense, before any data are looked at."""
         super().check_params()
         if isinstance(self.prior_variance, str):
-            raise ArgumentError("prior_variance", "= 'cv' scores labels that are held out, and none is known")
+            raise ArgumentError("prior_variance", "= 'cv' needs known labels to hold out; give a number")
         if isinstance(self.edges, str) and self.edges != "auto":
             raise ArgumentError("edges", f"must be pairs of labellers, 'auto' or None, found {self.edges!r}")
 
@@ -125,7 +125,7 @@ class LabelModel(LearnedEstimator):
         truth = np.full(len(said), unknown_label(said)) if y is None else label_array(y, "y", unknown_allowed=True)
         check_count("y", truth.shape, said.shape[:1], "label per row of L")
         if said.shape[1] < 3 and not known_labels(truth).any():
-            raise ValueError(f"L has {said.shape[1]} labellers; fewer than three do not tell how good each is")
+            raise ValueError(f"L has {said.shape[1]} labellers; estimating how good each is takes at least three")
         if not (known_labels(said).any() or known_labels(truth).any()):
             raise ValueError("L holds no known label; learning needs at least one")
         again = self.warm_start and hasattr(self, "classes_")

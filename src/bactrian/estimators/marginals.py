@@ -316,7 +316,7 @@ def _checked_impossible(
                 mass = float(margin.table[index].sum())
                 if margin.stddev is None and mass > 0.0:
                     cell = variables.called(tuple(states), list(states.values()))
-                    raise ArgumentError("margins", f" gives {mass:g} to {cell}, which {what} says cannot be", i)
+                    raise ArgumentError("margins", f" gives {mass:g} to {cell}, which {what} rules out", i)
         if not covered:
             scope = tuple(sorted(states))
             shape = tuple(variables.cardinalities[v] for v in scope)
@@ -341,7 +341,7 @@ def _check_base_has_mass(
             has_mass = projected(margin.table, scope, common) > 0.0
             if (has_mass & ~has_base).any():
                 cell = variables.called(tuple(common), first_cell(has_mass & ~has_base))
-                raise ArgumentError("margins", f" gives mass to {cell}, to which base gives none", i)
+                raise ArgumentError("margins", f" gives mass to {cell}, where base has none", i)
 
 
 def projected(table: Floats, scope: Scope, onto: Sequence[int]) -> Floats:

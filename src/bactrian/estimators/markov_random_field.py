@@ -247,9 +247,9 @@ class MarkovRandomField(MarginField):
         again = int((self.starts_ <= best.objective + _SAME_OPTIMUM).sum())
         if again == 1 < len(found):
             warn(
-                f"of {len(found)} starts one alone reached the least objective, {best.objective:.2f}; the others ended "
-                f"{np.sort(found)[1] - best.objective:.2g} to {max(found) - best.objective:.2g} above it (starts_), so "
-                "that a better optimum may exist: raise n_starts",
+                f"only one of {len(found)} starts reached the least objective, {best.objective:.2f}; the others ended "
+                f"{np.sort(found)[1] - best.objective:.2g} to {max(found) - best.objective:.2g} above it (starts_). "
+                "A better optimum may exist: raise n_starts",
                 ConvergenceWarning,
             )
         return best

@@ -78,7 +78,7 @@ class NodeLabeller(LearnedEstimator):
         )
         if right < alone - _TWO_POINTS:
             warn(
-                f"{self.solution_.method}: of the training labels inference gets {100 * right:.1f} % right, the scores "
+                f"{self.solution_.method}: inference gets {100 * right:.1f} % of the training labels right, the scores "
                 f"of the nodes alone {100 * alone:.1f} %: {self._advice}",
                 AttainmentWarning,
             )

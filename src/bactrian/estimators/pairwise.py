@@ -81,8 +81,7 @@ def seen_cardinalities(states: Ints) -> Ints:
     if (seen == 0).any():
         v = int(np.argmin(seen))
         raise ValueError(
-            f"X[:, {v}] holds no state that was seen; leave the column out, or say how many states it has "
-            "by cardinalities="
+            f"X[:, {v}] has no observed state; leave the column out, or give its number of states with cardinalities="
         )
     return seen
 

@@ -121,7 +121,7 @@ def _split(content: bytes) -> tuple[dict[str, Any], bytes]:
     """Header and body of a safetensors file."""
     length = int.from_bytes(content[:8], "little")
     if len(content) < 8 or not 2 <= length <= min(len(content) - 8, _LARGEST_HEADER):
-        raise ModelFileError("the file is truncated, or no safetensors file")
+        raise ModelFileError("the file is truncated, or is not a safetensors file")
     header = _json(content[8 : 8 + length], "the header")
     return header, content[8 + length :]
 
@@ -131,7 +131,7 @@ def _document(header: dict[str, Any]) -> dict[str, Any]:
     metadata = header.get("__metadata__")
     text = metadata.get("bactrian") if isinstance(metadata, dict) else None
     if not isinstance(text, str):
-        raise ModelFileError("a safetensors file, but not one that bactrian wrote")
+        raise ModelFileError("this safetensors file was not written by bactrian")
     document = _json(text.encode("utf-8", "replace"), "the metadata")
     if document.get("format") != _FORMAT:
         raise ModelFileError(f"the format is {document.get('format')!r}, expected {_FORMAT!r}")
@@ -150,9 +150,9 @@ def _json(text: bytes, name: str) -> dict[str, Any]:
     try:
         parsed = json.loads(text)
     except (ValueError, RecursionError):
-        raise ModelFileError(f"{name} is not valid JSON: the file is damaged or foreign") from None
+        raise ModelFileError(f"{name} is not valid JSON: the file is damaged, or not a model of bactrian") from None
     if not isinstance(parsed, dict):
-        raise ModelFileError(f"{name} is not a JSON object: the file is damaged or foreign")
+        raise ModelFileError(f"{name} is not a JSON object: the file is damaged, or not a model of bactrian")
     return parsed
 
 
@@ -164,7 +164,9 @@ def _checksum(document: Mapping[str, Any], header: Mapping[str, Any], body: byte
         # Escaped, so that lone surrogates, which JSON admits, have bytes too.
         digest.update(json.dumps([document, tensors], sort_keys=True, separators=(",", ":")).encode("ascii"))
     except RecursionError:
-        raise ModelFileError("the metadata is nested too deeply: the file is damaged or foreign") from None
+        raise ModelFileError(
+            "the metadata is nested too deeply: the file is damaged, or not a model of bactrian"
+        ) from None
     digest.update(b"\0")
     digest.update(body)
     return digest.hexdigest()
@@ -288,5 +290,5 @@ def _decoded(value: Any, arrays: Arrays) -> Any:
             try:
                 return _learners()[content](**{key: _decoded(entry, arrays) for key, entry in settings.items()})
             except (TypeError, ValueError) as error:
-                raise ModelFileError(f"the settings of {content} make no sense: {error}") from None
+                raise ModelFileError(f"the settings of {content} are not valid: {error}") from None
     raise ModelFileError(f"the metadata holds a value of unknown kind {kind!r}")

@@ -154,7 +154,7 @@ class SequenceCRF(NodeLabeller):
         pairs = sequence_edges(lengths, given.breaks, self._skips(X, lengths, given.skips))
         weights = nonnegative_weights(sample_weight, lengths.size, "sample_weight")
         if again and hasattr(self, "weights_") and self.tyings_ != self._tables():
-            raise ValueError("warm_start: the tables are tied in other ways than in the last fit")
+            raise ValueError("warm_start: tables are tied differently from the last fit")
         active = self._active(rows, pairs, labels, codes)
         data = self._graphs(
             rows, pairs, labels, labels=codes, class_weight=class_weight, weights=weights, active=active

@@ -148,10 +148,10 @@ class LinearChainCRF(SequenceCRF):
         again = hasattr(self, "weights_")
         if again and not hasattr(self, "precision_"):
             raise ValueError(
-                "the model was learned by fit, which does not keep how sure weights are: use partial_fit alone"
+                "the model was learned by fit, which does not keep the precision of weights; use partial_fit alone"
             )
         if again and self.tyings_ != self._tables():
-            raise ValueError("transition_tables: the table is tied in another way than in the first call")
+            raise ValueError("transition_tables: the table is tied differently from the first call")
         if again and classes is not None and Labels.of([], classes).classes.tolist() != self.classes_.tolist():
             raise ValueError(f"classes must be those of the first call, {self.classes_.tolist()}, found {classes}")
         new, rows = fit_vocabulary(X, self.min_frequency)
@@ -346,8 +346,8 @@ all_possible_transitions, warm_start, verbose
             and not self.warm_start
         ):
             warn(
-                f"skips={self.skips!r} joins nothing, so this is a chain: in no sequence does a word with a capital "
-                f"occur twice, and words are the feature {self.word!r}; name another with word=, or give a function"
+                f"skips={self.skips!r} adds no edges, so this is a chain: no capitalised word occurs twice in a "
+                f"sequence; words are the feature {self.word!r}: name another with word=, or give a function"
             )
         return data
 

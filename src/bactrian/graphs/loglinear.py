@@ -248,7 +248,7 @@ def _checked_allowed(allowed: Any, states: Ints, cardinalities: Ints, name: str)
         if not found.size:
             raise ValueError(f"{name}[{v}] is empty; variable {v} needs at least one allowed state")
         if states[v] >= 0 and states[v] not in found:
-            raise ValueError(f"{name}[{v}] leaves out state {states[v]}, in which variable {v} was seen")
+            raise ValueError(f"{name}[{v}] leaves out state {states[v]}, the observed state of variable {v}")
         if states[v] < 0:
             checked[v] = found
     return checked

@@ -99,8 +99,8 @@ class PackedData:
         """Refuse data of which only the moments are known, on behalf of a learner that looks at rows."""
         if self.observations is None:
             raise ValueError(
-                f"{learner} needs observed states, and of Moments only the sums of features are known; choose a "
-                "learner that needs no more: 'exact', 'cccp', 'convex', 'trw', 'camel0', 'piecewise' or 'lbp'"
+                f"{learner} needs observed states, but Moments have only sums of features; choose one of "
+                "'exact', 'cccp', 'convex', 'trw', 'camel0', 'piecewise' or 'lbp'"
             )
 
     @property

@@ -85,7 +85,7 @@ def _pack_samples(data: Samples) -> PackedData:
     seen[list(data.allowed)] = True
     seen &= data.sample_weight > 0.0
     if not seen.any():
-        raise ValueError("X holds no state that was seen; learning needs at least one")
+        raise ValueError("X has no observed state; learning needs at least one")
     whole, part = np.flatnonzero(seen & ~holes), np.flatnonzero(seen & holes)
     if whole.size:
         found = pack(Samples(data.model, data.X[whole], data.sample_weight[whole]))
@@ -125,7 +125,7 @@ def _forbidden(graph: Any, states: Ints, allowed: Mapping[int, Mapping[int, Ints
 def _with_holes(packed: PackedData, forbidden: Bools) -> PackedData:
     """Conditional data with these states of its hubs forbidden by what was seen."""
     if not packed.weights.any():
-        raise ValueError("no instance that counts has a state that was seen; learning needs at least one")
+        raise ValueError("no instance of positive weight has an observed state; learning needs at least one")
     return replace(packed, holes=Holes(forbidden, packed.weights[None, :], np.zeros(packed.n_weights)))
 
 

@@ -110,7 +110,7 @@ def checked_weights(weights: ArrayLike, n_weights: int) -> Floats:
     """Finite weights of the right length, or an error."""
     array = real_numbers(weights, "weights", n_weights)
     if not np.isfinite(array).all():
-        raise ValueError(f"weights[{int(np.argmin(np.isfinite(array)))}] is not finite but NaN or infinite")
+        raise ValueError(f"weights[{int(np.argmin(np.isfinite(array)))}] is NaN or infinite")
     return array
 
 

@@ -98,8 +98,8 @@ def look_at_pairs(data: GraphData, prior: Prior, label_names: list[str] | None, 
         found.add(
             "seldom",
             "warning",
-            f"{n_edges} edges teach {n_weights} weights of label pairs, {len(names)} of which are seen fewer than "
-            f"5 times ({_listed(names)})",
+            f"{n_weights} weights of label pairs are learned from {n_edges} edges, and {len(names)} pairs occur "
+            f"fewer than 5 times ({_listed(names)})",
             "tie the tables more (tables='pooled' or 'potts'), or give edges a smaller variance",
             {"edges": float(n_edges), "weights": float(n_weights), "pairs": float(len(names))},
         )
@@ -136,8 +136,8 @@ def look_at_neighbours(data: GraphData, prior: Prior, seed: int, n_threads: int 
         found.add(
             "edges-idle",
             "warning",
-            f"where the inputs of nodes leave their labels open, those of neighbours go together no more than by "
-            f"chance (p = {chance:.2f} over {n_edges} edges), so edges may cost more than they bring",
+            f"given the inputs of both, labels of neighbours are no more dependent than by chance "
+            f"(p = {chance:.2f} over {n_edges} edges), so edges may do more harm than good",
             "compare with a model without edges on held-out data, give edges a smaller variance, or let "
             "prior_variance='cv' choose it",
             {"chance": chance, "edges": float(n_edges)},
@@ -170,7 +170,7 @@ def look_at_prediction(
         found.add(
             "labels-shifted",
             "serious",
-            f"of the nodes to be predicted {100 * with_edges[label]:.0f} % get label {called}, "
+            f"{100 * with_edges[label]:.0f} % of the nodes to be predicted get label {called}, "
             f"{100 * without[label]:.0f} % by their own scores alone; {100 * seen[label]:.0f} % have it in the "
             "training data",
             "the edges overrule the nodes: tie their tables more (tables='pooled' or 'potts'), or give edges a "

@@ -56,18 +56,18 @@ class Hidden:
         learner = self.learner
         if isinstance(learner, Camel):
             if learner.start == "empirical":
-                raise ValueError(f"{learner.name} starts at observed marginals, and some states are unknown (-1)")
+                raise ValueError(f"{learner.name} starts at observed marginals, but some states are unknown (-1)")
             if not learner.consistency:
                 raise ValueError(
-                    f"{learner.name} takes each cluster by itself, so nothing says how clusters agree on an unknown "
-                    "state (-1); choose 'camel0', which makes them agree"
+                    f"{learner.name} learns each cluster on its own, so clusters need not agree on an unknown "
+                    "state (-1); choose 'camel0', in which they agree"
                 )
             if learner.tighten:
                 raise ValueError("tighten does not support unknown states (-1); use Camel without it")
         elif not isinstance(learner, Likelihood):
             name = getattr(learner, "name", type(learner).__name__)
             raise ValueError(
-                f"{name} looks at the state of every variable, and some are unknown (-1); choose 'exact', 'cccp', "
+                f"{name} needs the state of every variable, but some are unknown (-1); choose 'exact', 'cccp', "
                 "'camel0', 'convex', 'trw' or 'lbp'"
             )
 

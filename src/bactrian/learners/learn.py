@@ -233,7 +233,7 @@ def warn_unattained(solution: Solution, advice: str = "predict with an estimator
     """Say where inference at the learned weights finds other beliefs; what stopped short has a warning already."""
     if solution.converged and solution.attained is not None and solution.attained < 1.0 - UNATTAINED:
         warn(
-            f"{solution.method}: belief propagation at these weights finds other beliefs than those that were learned "
+            f"{solution.method}: belief propagation at these weights does not find the learned beliefs "
             f"(attained {solution.attained:.2f} of 1): {advice} learn with method='convex', or use a stronger prior",
             AttainmentWarning,
         )
@@ -323,9 +323,7 @@ def _own_part(data: Any, communicator: Communicator) -> PackedData | PackedFolde
     if refusal is not None:
         raise refusal
     if refusing:
-        raise ValueError(
-            f"rank {refusing - 1:.0f} cannot learn from its data, and says why; every rank needs at least one instance"
-        )
+        raise ValueError(f"rank {refusing - 1:.0f} cannot learn from its data; every rank needs at least one instance")
     return packed
 
 

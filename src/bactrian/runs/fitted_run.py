@@ -69,8 +69,8 @@ class FittedRun:
         if missing is not None:
             what, option = ("parts of speech", "--pos") if missing == "pos" else (f"the column {missing!r}", "it")
             raise ValueError(
-                f"{place}: the model needs {what}, and there is none; give a file of columns "
-                f"with one called {missing}, or train without {option} to tag raw text"
+                f"{place}: the model needs {what}; give a file with a column "
+                f"called {missing}, or train without {option} to tag raw text"
             )
         if self.extractor is not None and self.extractor.lines and document.line_starts is None and len(document):
             raise ValueError(f"{place}: the model was trained with features of lines, which files of columns lack")

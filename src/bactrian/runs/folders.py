@@ -135,9 +135,7 @@ class RunFolder:
     def check_learned(self) -> None:
         """Refuse a pack, which has settings and a model as runs have, but one with weights of 0."""
         if PackedFolder.is_one(self.path):
-            raise ValueError(
-                f"{self.path} is a pack, from which a run is still to be learned: bactrian train {self.path}"
-            )
+            raise ValueError(f"{self.path} is a pack, not a run; learn from it first: bactrian train {self.path}")
 
     def read_metrics(self) -> dict[str, Any]:
         """What ``metrics.json`` holds, which training writes at its end."""

@@ -193,7 +193,7 @@ def tag_reading(
     if unknown:
         if labels is not None:
             where = _line_of(min(unknown), paths, settings.input)
-            raise ValueError(f"{where}: the tag {min(unknown)!r} stands for an unknown one; scores need every tag")
+            raise ValueError(f"{where}: the tag {min(unknown)!r} stands for an unknown tag; scores need every tag")
         counts = Counter({tag: n for tag, n in counts.items() if tag not in unknown})
         if not counts:
             raise ValueError(f"{named}: every tag is unknown ({', '.join(sorted(unknown))}); learning needs some")
@@ -201,7 +201,7 @@ def tag_reading(
     if set(counts) == {"O"} and (labels is None or tagged):
         if tagged:
             fields = ", ".join(settings.input.fields)
-            raise ValueError(f"{named}: nothing is marked by the tags {fields}; name those of your texts with --fields")
+            raise ValueError(f"{named}: the tags {fields} mark nothing; name those of your texts with --fields")
         raise ValueError(f"{named}: every token has the label O, so there is nothing to learn")
     known = set(labels or ())
     if settings.scheme == "none" or (known and guess_scheme(known) is None):

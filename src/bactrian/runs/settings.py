@@ -115,7 +115,7 @@ class RunSettings:
             )
         graphs = self.input.format == "graphs"
         if graphs != (self.model == "graph"):
-            raise ArgumentError("model", f"{self.model!r} does not go with data in the format {self.input.format!r}")
+            raise ArgumentError("model", f"{self.model!r} does not support data in the format {self.input.format!r}")
         check_number("checkpoint_every", self.checkpoint_every, least=0, whole=True)
         check_flag("report", self.report)
         if not graphs:
@@ -199,7 +199,7 @@ def with_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
         filled["features"] = {**named, **_read_features(features, inputs.get("columns"))}
         filled["options"] = {"min_frequency": 2, **filled.get("options", {})}
     elif features:
-        raise ValueError("features are those of words: graphs bring their own")
+        raise ValueError("features are for texts; graphs bring their own")
     return filled
 
 

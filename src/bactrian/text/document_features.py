@@ -245,7 +245,7 @@ def add_message(tokens: Sequence[list[Any]], document: Document) -> None:
 def _lines(document: Document) -> list[_Line]:
     text, starts, stops = document.text, document.starts, document.stops
     if text is None or starts is None or stops is None:
-        raise ValueError(f"document {document.name!r} does not know its text, which message=True needs")
+        raise ValueError(f"document {document.name!r} has no text, which message=True needs")
     lines: list[_Line] = []
     field, gap = None, False
     for start, stop in line_borders(document, "message=True"):

@@ -185,7 +185,7 @@ def joined_text(document: Document) -> Document:
 def line_borders(document: Document, why: str) -> list[tuple[int, int]]:
     """First token of each line, and the token after its last; ``why`` says what needs to know."""
     if document.line_starts is None:
-        raise ValueError(f"document {document.name!r} does not know its lines, which {why} needs")
+        raise ValueError(f"document {document.name!r} has no line_starts, which {why} needs")
     return list(itertools.pairwise([*document.line_starts.tolist(), len(document)]))
 
 

@@ -280,7 +280,7 @@ def _tags(
             raise ValueError(f"entities[{number}] = {(kind, start, stop)} overlaps the entity that ends at {end}")
         touches = start == end and kind == kind_before and start not in sentence_starts
         if touches and strict and scheme == "IO":
-            raise ValueError(f"IO cannot keep the two {kind} entities apart that touch at position {start}")
+            raise ValueError(f"IO cannot separate the two {kind} entities that touch at position {start}")
         inside = [letters.get("I", "I")] * (stop - start)
         if scheme not in ("IO", "IOB1") or (scheme == "IOB1" and touches):
             inside[0] = "B"

@@ -40,9 +40,9 @@ def checked_device(device: Any) -> torch.device:
     if chosen.type not in ("cpu", "cuda"):
         raise ValueError(f"device must be 'cpu' or 'cuda', found {device!r}")
     if chosen.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"device={device!r} was asked for, but PyTorch finds no CUDA device; use device='cpu'")
+        raise ValueError(f"device={device!r} needs a CUDA device, and PyTorch finds none; use device='cpu'")
     if chosen.type == "cuda" and chosen.index is not None and chosen.index >= torch.cuda.device_count():
-        raise ValueError(f"device={device!r} was asked for, but there are {torch.cuda.device_count()} CUDA devices")
+        raise ValueError(f"device={device!r} does not exist: there are {torch.cuda.device_count()} CUDA devices")
     return chosen
 
 

@@ -122,9 +122,11 @@ def _checked_method(method: Any) -> Camel:
     if method.entropy not in ("clusters", "bethe", "convex"):
         raise ValueError(
             f"entropy must be 'clusters', 'bethe' or 'convex' on this engine, found {method.entropy!r}; "
-            "bactrian.learn takes all"
+            "bactrian.learn supports all"
         )
     for option in ("solver", "share", "tighten"):
         if getattr(method, option) != getattr(Camel(), option):
-            raise ValueError(f"this engine has no Camel({option}={getattr(method, option)!r}); bactrian.learn has")
+            raise ValueError(
+                f"this engine does not support Camel({option}={getattr(method, option)!r}); bactrian.learn does"
+            )
     return method

@@ -170,8 +170,8 @@ class CamelLoss(torch.nn.Module):
         if not (self.converged or self._warned):
             self._warned = True
             warn(
-                f"{self.method} did not settle its messages in max_sweeps={self.max_sweeps} sweeps: residual "
-                f"{self.residual:.1e} for tolerance={self.tolerance:.1e}; this loss warns once, see its residual",
+                f"{self.method}: messages did not converge in max_sweeps={self.max_sweeps} sweeps: residual "
+                f"{self.residual:.1e} for tolerance={self.tolerance:.1e}; this loss warns only once; see loss.residual",
                 ConvergenceWarning,
             )
         return loss
