@@ -1,7 +1,7 @@
 """Drop-in stand-ins for other libraries' classes.
 
-``from bactrian.compat import CRF`` in place of ``from sklearn_crfsuite import CRF``: the documented call goes on
-working, on several cores, and the estimator is a :class:`bactrian.LinearChainCRF` besides.
+Use ``from bactrian.compat import CRF`` in place of ``from sklearn_crfsuite import CRF``: documented calls keep working,
+on several cores, and the estimator is also a :class:`bactrian.LinearChainCRF`.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ _OTHERS = (
 class CRF(LinearChainCRF):
     """A linear-chain CRF with the parameters, attributes and files of ``sklearn_crfsuite.CRF``.
 
-    The objective is CRFsuite's, over the same features. What is None has CRFsuite's default.
+    The objective is CRFsuite's, over the same features. Parameters that are None have CRFsuite's defaults.
 
     Parameters
     ----------
     algorithm : {"lbfgs"}
-        The only one here; with ``c1`` it is OWL-QN, as in CRFsuite. ``fit`` refuses the others, and parameters that
-        belong to them (``calibration_eta`` to ``gamma``, and ``trainer_cls``).
+        The only one supported; with ``c1`` it is OWL-QN, as in CRFsuite. ``fit`` refuses the others and their
+        parameters (``calibration_eta`` to ``gamma``, and ``trainer_cls``).
     min_freq : float
         Features (of a token and its label, or of two successive labels) whose values sum to less in training have no
-        weight. By default 0, which drops those of a negative sum, and keeps those of value 0 or False.
+        weight. The default, 0, drops those with a negative sum, and keeps those of value 0 or False.
     all_possible_states, all_possible_transitions : bool
         Whether features get weights for labels with which they never occur in training.
     c1, c2 : float

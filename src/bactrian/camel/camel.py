@@ -41,7 +41,7 @@ class Camel:
 
     Parameters
     ----------
-    entropy : "bethe", "clusters", "trw", "convex", a name that register_entropy knows, or CountingNumbers
+    entropy : "bethe", "clusters", "trw", "convex", the name of a registered entropy, or CountingNumbers
         Bethe's entropy is relinearised; clusters-only drops the sepset entropies; tree-reweighted and convex entropies
         are concave and solved directly.
     fold : bool
@@ -53,19 +53,20 @@ class Camel:
         Start from g = 0, from the weights of piecewise training, or with g at the empirical distribution (in
         conditional training: marginals pooled over the data per kind of sepset, smoothed).
     solver : "profiled" or "joint"
-        Block updates of the multipliers inside an optimiser over the weights; or the paper's joint L-BFGS over weights
-        and multipliers, and block updates where clusters then still disagree by more than the tolerance.
+        ``"profiled"``: block updates of the multipliers inside an optimiser over the weights. ``"joint"``: the paper's
+        L-BFGS over weights and multipliers, followed by block updates if clusters still disagree by more than the
+        tolerance.
     share : float
-        Part of each linearised sepset entropy that the first cluster of an edge (the cluster, on a Bethe graph) takes;
-        the second (the hub) takes the rest. Changes nothing but the path.
+        Share of each linearised sepset entropy that the first cluster of an edge (the cluster, on a Bethe graph) takes;
+        the second (the hub) takes the rest. It only changes the path.
     tight : bool
         Solve every inner problem to tolerance and relinearise at its beliefs, as the paper does: then the primal
-        objective never falls between relinearisations. Otherwise inner problems are solved as far as is worth while
-        and the linearisation is extrapolated (:mod:`bactrian.solvers.anderson`); fixed points are the same.
+        objective never decreases. Otherwise inner problems are solved loosely at first and the linearisation is
+        extrapolated (:mod:`bactrian.solvers.anderson`); fixed points are the same.
     tighten : int
-        Once Bethe's solution is found, add at most so many triplets of variables per instance, on the cycles that
-        correct it most (:mod:`bactrian.graphs.triplets`), and go on with Kikuchi's entropy of
-        triplets, pairs and variables. Give at least the number of independent cycles (twice that for grids).
+        Maximum number of triplets of variables to add per instance once Bethe's solution is found, on the cycles that
+        correct it most (:mod:`bactrian.graphs.triplets`); learning continues with Kikuchi's entropy of triplets, pairs
+        and variables. Give at least the number of independent cycles (twice that for grids).
 
     Examples
     --------

@@ -70,7 +70,7 @@ class Carving:
 class CountingNumbers:
     """Counting numbers of your own: H = sum_i clusters[i] H(pi_i) - sum_e sepsets[e] H(mu_e).
 
-    Each is a number for all, or an array over the clusters (appended hubs last) or edges of the graph that all
+    Each is one number for all, or an array over the clusters (appended hubs last) or edges of a graph that all
     instances share. Numbers of clusters with a table must be positive and sepset numbers must not be negative.
     """
 
@@ -85,10 +85,10 @@ REGISTERED: dict[str, CountingRule] = {}
 
 
 def register_entropy(name: str) -> Callable[[CountingRule], CountingRule]:
-    """Make an entropy known by name, for ``Camel(entropy=name)``: learning, matched inference and files.
+    """Register an entropy by name, for ``Camel(entropy=name)``: learning, matched inference and files.
 
-    What is decorated takes packed data and returns :class:`CountingNumbers`, or a ``Carving`` with a number for every
-    cluster and hub of it. A file keeps the name alone: register the entropy before you load it.
+    The decorated function takes packed data and returns :class:`CountingNumbers`, or a ``Carving`` with a number for
+    every cluster and hub. Files contain only the name: register the entropy before you load them.
 
     Examples
     --------

@@ -28,9 +28,9 @@ _FIGURES = ("objective", "moment_gap", "violation", "seconds")
 class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """Base of estimators that keep ``weights_`` and ``solution_``.
 
-    The parameters here are options of :func:`bactrian.learn`, and subclasses add their own. Their ``encode`` gives what
-    ``fit`` learns from, and fixes classes and features on the way: anew, or with ``warm_start`` those of the last time.
-    ``_contents`` and ``_restore`` say what a file holds beside the weights.
+    The parameters here are options of :func:`bactrian.learn`, and subclasses add their own. Their ``encode`` returns
+    the data that ``fit`` learns from, and sets classes and features; with ``warm_start`` it keeps those of the last
+    fit. ``_contents`` and ``_restore`` define what a file holds besides the weights.
     """
 
     #: Names of the blocks of weights whose variances may differ.
@@ -103,7 +103,7 @@ class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         raise NotImplementedError
 
     def adopt(self, solution: Solution) -> Self:
-        """Take up weights that were learned, with ``learning_options``, from what ``encode`` gave.
+        """Keep weights that were learned, with ``learning_options``, from the data of ``encode``.
 
         Examples
         --------
@@ -191,7 +191,7 @@ class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         raise NotImplementedError
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the fitted model to one file (safetensors with JSON), replacing what is there in one step."""
+        """Write the fitted model to one file (safetensors with JSON), replacing an existing file atomically."""
         check_is_fitted(self, "weights_")
         solution = self.solution_
         attributes, arrays = self._contents()
@@ -216,12 +216,12 @@ class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Read a model that :meth:`save` wrote.
 
-        Beliefs and history of ``solution_`` are not kept in files.
+        Files do not contain the beliefs and history of ``solution_``.
 
         Raises
         ------
         ModelFileError
-            A ValueError, where the file is damaged, truncated, foreign or written by a newer release.
+            A ValueError: the file is damaged, truncated, not a model of bactrian, or written by a newer release.
         """
         saved = read_saved(path, cls.__name__)
         try:

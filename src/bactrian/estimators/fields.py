@@ -182,22 +182,22 @@ class Field(DensityMixin, LearnedEstimator):  # type: ignore[misc]  # scikit-lea
     ) -> Any:
         """Draws from the joint distribution, shape (n_samples, n_variables); the same ones for the same seed.
 
-        Independent and exact where a junction tree fits ``memory_budget``, otherwise by blocked Gibbs sampling: 16
-        chains, 500 sweeps before the first draw of each and 10 between draws. Weights that were not learned by
-        ``"exact"`` have other margins there than under the entropy that they were learned with; ``rounded`` mends that.
+        Draws are independent and exact if a junction tree fits ``memory_budget``; otherwise they come from blocked
+        Gibbs sampling: 16 chains, 500 sweeps before the first draw of each and 10 between draws. Unless weights were
+        learned by ``"exact"``, the margins of draws differ from the learned ones; ``rounded`` corrects that.
 
         Parameters
         ----------
         n_samples : int
         seed : int, optional
-            By default the field's own.
+            By default the seed of the field.
         rounded : bool
-            Change a few states until counts of the rows match the field's margins (those that it was fitted to, else
-            its tables) as closely as whole rows can (:mod:`bactrian.inference.draw`). Rows are then not
-            independent: they are a synthetic population, not a sample of one.
+            Change a few states until counts of the rows match the field's margins (the fitted margins, else its tables)
+            as closely as whole rows can (:mod:`bactrian.inference.draw`). Rows are then not independent: they form a
+            synthetic population.
         frame : bool, optional
-            Give a data frame, with labels of states where the field has them: by default where the field was fitted to
-            a frame. It is of that kind, else of pandas.
+            Return a data frame, with labels of states if the field has them; by default if the field was fitted to a
+            frame. It is of the same kind, or else of pandas.
         """
         check_is_fitted(self, "weights_")
         if isinstance(n_samples, bool) or not (isinstance(n_samples, int | np.integer) and n_samples >= 1):
@@ -244,18 +244,18 @@ class Field(DensityMixin, LearnedEstimator):  # type: ignore[misc]  # scikit-lea
     def marginal(self, names: str | int | Sequence[str | int], given: Mapping[Any, Any] | None = None) -> Any:
         """The joint marginal of some variables: probabilities, one axis per variable, in the order asked for.
 
-        Any set of variables will do. A set inside a margin that was fitted is read off it, as is one inside a table of
-        the model with ``inference="matched"``. Otherwise exact inference is tried with the variables in one table;
-        where that does not fit ``memory_budget``, or inference is matched to another learner, the states of all of them
-        but one are taken as evidence in turn. Where margins were fitted on a region graph, it is the table of most
-        entropy among those that have what the fitted margins say of its variables. A field that was fitted to a frame
-        gives a frame: a row per cell of the table, and the column ``probability``.
+        A set inside a fitted margin is read off it, as is one inside a table of the model with ``inference="matched"``.
+        Otherwise exact inference is tried with the variables in one table; if that does not fit ``memory_budget``, or
+        inference is matched to another learner, the states of all of them but one are taken as evidence in turn. If
+        margins were fitted on a region graph, the result is the table of maximum entropy that agrees with the fitted
+        margins of its variables. A field that was fitted to a frame returns a frame: a row per cell of the table, and
+        the column ``probability``.
 
         Parameters
         ----------
         names : name or number of a variable, or a sequence of them
         given : mapping, optional
-            States of variables that were seen, as in :meth:`conditional`.
+            States of observed variables, as in :meth:`conditional`.
         """
         check_is_fitted(self, "weights_")
         scope = self._scope_of(names)
@@ -329,8 +329,8 @@ class Field(DensityMixin, LearnedEstimator):  # type: ignore[misc]  # scikit-lea
     def marginals(self, evidence: Mapping[Any, Any] | None = None) -> Any:
         """Marginal of every variable, given the states of some of them, which are then one-hot.
 
-        Evidence is by name, with labels of states, or by number, with numbers of states. A list of arrays; a field that
-        was fitted to a frame gives one with columns ``variable``, ``state`` and ``probability``.
+        Evidence is by name, with labels of states, or by number, with numbers of states. Returns a list of arrays; a
+        field that was fitted to a frame returns one with columns ``variable``, ``state`` and ``probability``.
         """
         check_is_fitted(self, "weights_")
         (tables,) = self._conditionals([self._evidence(evidence, "evidence")])
@@ -339,7 +339,8 @@ class Field(DensityMixin, LearnedEstimator):  # type: ignore[misc]  # scikit-lea
     def conditional(self, evidence: Mapping[Any, Any]) -> Any:
         """Marginals of the variables that are not observed, given the states of those that are.
 
-        Arrays by number of the variable; a frame, as of :meth:`marginals`, from a field that was fitted to one.
+        Returns arrays by number of the variable, or a frame like that of :meth:`marginals` if the field was fitted to
+        one.
         """
         check_is_fitted(self, "weights_")
         seen = self._evidence(evidence, "evidence")
@@ -390,10 +391,10 @@ class Field(DensityMixin, LearnedEstimator):  # type: ignore[misc]  # scikit-lea
         return found
 
     def predict_marginals(self, X: Any) -> Any:
-        """Marginals given what each sample shows; -1 stands for a state that is missing.
+        """Marginals given the observed states of each sample; -1 stands for a missing state.
 
-        A list with an array of shape (n_samples, states) for every variable; observed states have probability 1. A
-        field that was fitted to a frame gives a dict with a frame for every variable, a column per state.
+        Returns a list with an array of shape (n_samples, states) for every variable; observed states have probability
+        1. A field that was fitted to a frame returns a dict with a frame for every variable, with a column per state.
         """
         states = self._checked_states(X, missing=True)
         found = [np.zeros((states.shape[0], int(k))) for k in self.cardinalities_]
@@ -415,8 +416,8 @@ class Field(DensityMixin, LearnedEstimator):  # type: ignore[misc]  # scikit-lea
     def predict(self, X: Any) -> Any:
         """Samples with the missing states (-1) filled in: the most probable completion of each.
 
-        Exact where that fits ``memory_budget``, otherwise by max-product. Observed states stay as they are. A frame
-        gives a frame like it.
+        Exact if that fits ``memory_budget``, otherwise by max-product. Observed states do not change. For a frame,
+        returns a frame like it.
         """
         states = self._checked_states(X, missing=True)
         method = "exact" if self._fits_exactly else "max-product"

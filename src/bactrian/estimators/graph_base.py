@@ -105,9 +105,9 @@ class GraphEstimator(NodeLabeller):
         X, y
             Graphs, and the labels of their nodes: integers, booleans or strings.
         sample_weight : (n_graphs,), or list of arrays shaped as those of y, optional
-            Weight of each graph's term of the log-likelihood, or of each node. A likelihood does not split over nodes:
+            Weight of each graph's term of the log-likelihood, or of each node. A likelihood is not a sum over nodes, so
             node weights mean the sum over thresholds t of (t - the threshold below) log p(labels of nodes of weight t
-            or more). Nodes of weight 0 thus count as unknown, and every different weight costs as much as a graph.
+            or more). Nodes of weight 0 thus count as unknown, and every distinct weight costs as much as a graph.
         callback : callable, optional
             Sees a :class:`Progress` after every iteration; returning True stops learning.
         """
@@ -325,17 +325,17 @@ class GraphEstimator(NodeLabeller):
         X
             Graphs.
         known : list of label arrays, optional
-            Labels that are known already, as in ``y``; -1 (for string labels an empty string) where they are not.
-            Where labels are booleans, 0 and 1 stand for them beside -1.
+            Known labels, as in ``y``, with -1 (for string labels an empty string) for the others. With boolean labels,
+            use 0, 1 and -1.
         edges : bool
-            Ask for the edges' marginals too.
+            Return the marginals of edges too.
 
         Returns
         -------
         list of arrays
-            For each graph the shape of its nodes, then (n_classes,), in the order of ``classes_``. With ``edges`` a
-            pair of lists, the second with arrays (n_edges, n_classes, n_classes) in the order of the edges. Lists are
-            empty where X is.
+            For each graph an array with the shape of its nodes, then (n_classes,), in the order of ``classes_``. With
+            ``edges`` a pair of lists, the second with arrays (n_edges, n_classes, n_classes) in the order of the edges.
+            Empty lists if X is empty.
         """
         if self._nothing(X, known):
             return ([], []) if edges else []
@@ -349,9 +349,9 @@ class GraphEstimator(NodeLabeller):
         return nodes, np.split(found.edges, stacked.edge_pointer[1:-1])
 
     def predict(self, X: Any, known: Any = None) -> list[NDArray[Any]]:
-        """The most probable label of every node, each by its own marginal; ``known`` as in predict_marginals.
+        """The most probable label of every node, by its own marginal; ``known`` as in predict_marginals.
 
-        A list with an array for each graph, in the shape of its nodes and with the dtype of ``classes_``.
+        Returns a list with an array for each graph, in the shape of its nodes and with the dtype of ``classes_``.
         """
         if self._nothing(X, known):
             return []
@@ -363,9 +363,9 @@ class GraphEstimator(NodeLabeller):
     def decode(self, X: Any, known: Any = None, *, method: str = "dual", return_result: bool = False) -> Any:
         """The most probable labels of each graph together (MAP), by :func:`bactrian.decode`.
 
-        ``predict`` gives every node the label that is most probable for it alone; this is the labelling with the
-        largest score as a whole, which is smoother. ``known`` is as in predict_marginals. With ``return_result`` a pair
-        of lists, the second of :class:`bactrian.Decoding` objects, with scores, bounds and certificates.
+        ``predict`` gives every node its own most probable label; ``decode`` returns the labelling with the largest
+        score as a whole, which is smoother. ``known`` is as in predict_marginals. With ``return_result``, returns a
+        pair of lists, the second of :class:`bactrian.Decoding` objects, with scores, bounds and certificates.
         """
         if self._nothing(X, known):
             return ([], []) if return_result else []
@@ -377,7 +377,7 @@ class GraphEstimator(NodeLabeller):
         return (labels, found) if return_result else labels
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Part of all nodes whose label is predicted right; ``sample_weight`` as in fit."""
+        """Accuracy over all nodes; ``sample_weight`` as in fit."""
         stacked, found = self._marginals(X, None)
         truth = checked_labels(y, stacked.shapes)
         check_kind(truth, self.classes_, "y")
@@ -391,7 +391,7 @@ class GraphEstimator(NodeLabeller):
         return float(np.average(right, weights=weights))
 
     def diagnose(self, X: Any, y: Any, predict: Any = None, known: Any = None, *, restarts: int = 4) -> Diagnosis:
-        """Look for signs that the fitted model, or inference at its weights, is not to be trusted.
+        """Look for signs that the fitted model, or inference at its weights, cannot be trusted.
 
         Give the training data, and in ``predict`` and ``known`` the graphs that are to be predicted; see
         :func:`bactrian.diagnose`.

@@ -42,60 +42,59 @@ class GraphCRF(GraphEstimator):
     tables : {"pooled", "symmetric", "full", "diagonal", "potts"}
         How the edges' table is tied. ``"potts"`` has a single weight for agreement, ``"diagonal"`` one per label,
         ``"symmetric"`` one per pair of labels. ``"pooled"`` is the sum of the first and the last: an attraction that
-        all labels share, and deviations from it, which have a tighter prior; with few edges to learn from it is as safe
-        as Potts, with many as rich as symmetric tables. ``"full"`` tables are asymmetric: rows belong to the first node
-        of an edge as given, so direction matters.
+        all labels share, and deviations from it, which have a tighter prior; with few edges it is as safe as Potts, and
+        with many as rich as symmetric tables. ``"full"`` tables are asymmetric: rows belong to the first node of an
+        edge as given, so direction matters.
     method : str or learner
         Any learner of :func:`bactrian.learn`. The default, ``Camel(entropy="convex")``, has a unique optimum and is
-        about as fast as CAMEL(0); with matched inference it was the most accurate of all on noisy grids, ahead of
-        CAMEL(0), CCCP and likelihood with belief propagation.
+        about as fast as CAMEL(0); :doc:`/choosing-a-learner` compares them.
     prior_variance : "auto", float, mapping, "cv" or None
         Variance of the Gaussian prior on weights. ``"auto"`` is 30 divided by the mean squared norm of the features of
         a node, and 10 divided by that of an edge, or 10 where edges have none: the unit of features does not matter.
         Where labels are unknown, both are multiplied by the square root of the share that is known. A mapping has one
         for each block: ``{"nodes": 10.0, "edges": 0.1}``, None for no prior, 10 for blocks left out; deviations of
-        pooled tables are the block ``"deviations"``, by default with a tenth of the variance of the edges. ``"cv"`` has
-        it chosen by cross-validation, over graphs, or over the nodes of a single graph, predicted with the labels of
-        the others known.
+        pooled tables are the block ``"deviations"``, by default with a tenth of the variance of the edges. ``"cv"``
+        chooses it by cross-validation over graphs, or over the nodes of a single graph, each predicted with the labels
+        of the others known.
     l1, tolerance, max_iterations, max_seconds, n_threads
-        See :func:`bactrian.learn`. Learning stops where the mean log-loss of a label, with the prior, is known to be
-        within 1,000 times the square of ``tolerance`` of its least, or the moment gap within ``tolerance``; with
-        ``"cccp"``, where beliefs stand still.
+        See :func:`bactrian.learn`. Learning stops when the mean log-loss of a label, with the prior, is known to be
+        within 1,000 times the square of ``tolerance`` of its minimum, or the moment gap is within ``tolerance``; with
+        ``"cccp"``, when beliefs have settled.
     node_factors : {"clusters", "edges"}
         Whether node scores are clusters of their own (the default), whose entropy counts, or are absorbed into the
         incident edges (a node without edges keeps its own). Piecewise training and CAMEL(0) depend on it, and with
         piecewise training absorbing is usually better; CCCP and the likelihoods do not.
     fit_intercept : bool
-        Append a feature that is 1 at every node; it is regularised as the others.
+        Append a feature that is 1 at every node; it is regularised like the others.
     edge_intercept : bool
-        Append a feature that is 1 at every edge, where edges have features: a table that all edges share.
+        If edges have features, append one that is 1 at every edge: a table that all edges share.
     neighbours : "auto", "edges" or float
         How neighbours count. ``"edges"``: by the tables of edges alone. A number between 0 and 1: features of nodes are
-        diffused over the edges before they are used, and the number is the share of a node's own at every step;
-        weights are learned in turn with smoothed labels, and equal labels of neighbours score 1 / mean degree
-        (``bactrian.learners.diffusion``; ``method`` does not matter then, and ``tolerance`` is the part of the
-        objective by which the last round of that changes it). ``"auto"`` is
-        ``"edges"``, unless labels of one graph without edge features are mostly unknown, and what concerns the model is
-        left at its default: there it compares ``"edges"``, 0.1 and 0.3 by known labels that are held out, in three
-        parts, and takes the likeliest. ``bactrian train`` always takes ``"edges"``.
+        diffused over the edges first, and the number is the share of a node's own features at every step; learning
+        alternates between weights and smoothed labels, and equal labels of neighbours score 1 / mean degree
+        (``bactrian.learners.diffusion``; ``method`` then has no effect, and learning stops when a round changes the
+        objective by less than the share ``tolerance``). ``"auto"`` is ``"edges"``, except for a single graph without
+        edge features whose labels are mostly unknown, if the parameters of the model have their defaults: there it
+        compares ``"edges"``, 0.1 and 0.3 on held-out labels, in three parts, and takes the likeliest. ``bactrian
+        train`` always uses ``"edges"``.
     labels : sequence, optional
-        All classes, where y may lack some of them.
+        All classes, if y may lack some of them.
     class_weight : "balanced", dict or sequence, optional
-        Weight of each class; a graph counts as the mean weight of its nodes' labels, beside ``sample_weight``.
+        Weight of each class; a graph is weighted by the mean weight of its nodes' labels, times ``sample_weight``.
     inference : str
-        ``"matched"``: the entropy that the learner used (:func:`bactrian.learners.learn.matched_inference`), since
-        weights fit the entropy under which they were learned; or any method of :func:`bactrian.infer`. Weights of
-        CAMEL(0), convex and tree-reweighted learners are too strong for belief propagation: on noisy grids matched
-        marginals had half its log-loss or less, at an accuracy from 0.02 below (CAMEL(0)) to 0.05 above (convex).
+        ``"matched"`` uses the learner's entropy (:func:`bactrian.learners.learn.matched_inference`), which suits the
+        learned weights; or any method of :func:`bactrian.infer`. Weights of CAMEL(0), convex and tree-reweighted
+        learners are too strong for belief propagation: on noisy grids matched marginals had half its log-loss or less,
+        at an accuracy from 0.02 below (CAMEL(0)) to 0.05 above (convex).
     inference_options : dict, optional
         Options of :func:`bactrian.infer`, such as ``tolerance`` (by default 1e-3 for marginals and 1e-2 for labels,
-        of which fewer than one in a thousand still changes then), ``max_iterations`` or ``damping``.
+        which leaves fewer than one label in a thousand to change), ``max_iterations`` or ``damping``.
     seed : int
         Seed of learners and inference methods that draw random numbers.
     warm_start : bool
-        Start from the weights of the last fit, or of the file the model was loaded from.
+        Start from the weights of the last fit, or of the loaded file.
     verbose : int
-        1 prints a line about learning now and then; see :class:`bactrian.ProgressLines`.
+        1 prints lines about the progress of learning; see :class:`bactrian.ProgressLines`.
 
     Attributes
     ----------
@@ -106,13 +105,13 @@ class GraphCRF(GraphEstimator):
     solution_ : Solution
         Status and history of learning.
     prior_variance_, prior_scores_
-        The prior that was learned with, and, where it was chosen, all that was tried: pairs of a variance and the mean
-        loss, - log p, of a held-out label.
+        The prior of learning and, if it was chosen, all candidates: pairs of a variance and the mean loss, - log p, of
+        a held-out label.
     restart_ : float or None
         The number by which features are diffused; None with ``"edges"``.
     neighbour_scores_ : list
-        Where ``neighbours="auto"`` compared: pairs of a restart, None for ``"edges"``, and the mean loss, - log p, of a
-        held-out label.
+        The candidates of ``neighbours="auto"``: pairs of a restart, None for ``"edges"``, and the mean loss, - log p,
+        of a held-out label.
     n_features_in_, n_edge_features_ : int
         Numbers of features of nodes and of edges (None for none), intercepts not counted.
     inference_method_ : tuple
@@ -219,7 +218,7 @@ class GraphCRF(GraphEstimator):
         return self if self.restart_ is not None else super().judged(data)
 
     def diagnose(self, X: Any, y: Any, predict: Any = None, known: Any = None, *, restarts: int = 4) -> Diagnosis:
-        """See :meth:`GraphEstimator.diagnose`, which looks at moments; diffused features are not learned by these."""
+        """See :meth:`GraphEstimator.diagnose`; models of diffused features, which do not match moments, are refused."""
         check_is_fitted(self, "weights_")
         if self.restart_ is not None:
             raise ValueError(

@@ -25,9 +25,9 @@ class GridCRF(GraphEstimator):
 
     log p(y | x) = sum_i w[y_i] . x_i + sum_(i,j) t_ij[y_i, y_j] - log Z(x) over the nodes i of a grid and its pairs of
     neighbours (i, j). X is a list of arrays (h, w, d), features of every node, or (h, w) for a single one; y is a list
-    of (h, w) arrays of labels: integers, booleans or strings. Volumes are (depth, h, w, d) or (depth, h, w). Grids
-    may differ in size. A pair ``(grid, edge_features)`` brings features of edges of one's own, (n_edges, e), in the
-    order of :func:`bactrian.vision.neighbours`.
+    of (h, w) arrays of labels: integers, booleans or strings. Volumes are (depth, h, w, d) or (depth, h, w). Grids may
+    differ in size. A pair ``(grid, edge_features)`` gives features of edges, (n_edges, e), in the order of
+    :func:`bactrian.vision.neighbours`.
 
     Parameters
     ----------
@@ -35,15 +35,15 @@ class GridCRF(GraphEstimator):
         Neighbours of a node. In a plane 4, along rows and columns, or 8, diagonally too; in a volume 6, along the
         axes, 18, across edges, or 26, across corners too.
     edge_features : {None, "contrast"}
-        None: an edge's table t is one for all, or a sum weighted by the edge features that X brings. ``"contrast"``:
-        t_ij = T_0 + z_ij T_1, where z_ij = exp(-r / 2) is near 1 between alike pixels and near 0 across an outline; r
-        is the mean over features of squared differences, in units of their mean in the training pictures.
+        None: all edges share one table t, or it is a sum weighted by the edge features in X. ``"contrast"``: t_ij = T_0
+        + z_ij T_1, where z_ij = exp(-r / 2) is near 1 between alike pixels and near 0 across an outline; r is the mean
+        over features of squared differences, in units of their mean in the training pictures.
     tables : {"pooled", "symmetric", "full", "diagonal", "potts"}
         How an edge's table is tied; see :class:`GraphCRF`. ``"full"`` tables are asymmetric: rows belong to the node
         further left, or further up.
     by_direction : bool
-        A table for every direction (along rows, along columns, diagonals) instead of one for all. With ``"full"``
-        tables that tells "sky above sea" from "sea above sky" and from either beside the other.
+        Learn a table for every direction (along rows, along columns, diagonals) instead of one for all. With ``"full"``
+        tables this distinguishes "sky above sea" from "sea above sky" and from either beside the other.
     method : str or learner
         Any learner of :func:`bactrian.learn`; see :class:`GraphCRF` for the default.
     prior_variance, l1, tolerance, max_iterations, max_seconds, n_threads, node_factors, fit_intercept, labels, \
@@ -55,7 +55,7 @@ class_weight, inference, inference_options, seed, warm_start, verbose
     weights_, classes_, solution_, n_features_in_, n_edge_features_, inference_method_
         See :class:`GraphCRF`.
     contrast_ : (n_features,) or None
-        Mean squared difference of each feature between neighbours, which contrast is measured in.
+        Mean squared difference of each feature between neighbours, the unit of contrast.
 
     Examples
     --------

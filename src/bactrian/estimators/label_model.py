@@ -45,24 +45,24 @@ _ROUNDING = 1e-12
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class LabelModel(LearnedEstimator):
-    """Probabilities of true labels from several noisy labellers, of whom none need be right or always there.
+    """Probabilities of true labels from several noisy labellers, who may be wrong or abstain.
 
     ``L`` has a row per item and a column per labeller: integers, strings or booleans, and -1, None, NaN or an empty
-    string where a labeller abstains; an array, lists or a data frame. Abstaining must not depend on the label that
-    would have been given. A few true labels, where they are known, help: ``fit(L, y)``, the others unknown.
+    string where a labeller abstains; an array, lists or a data frame. Whether a labeller abstains must not depend on
+    the label that it would have given. A few known true labels help: ``fit(L, y)``, with the others unknown.
 
     Parameters
     ----------
     edges : (n_edges, 2) labellers, "auto" or None
-        Labellers that depend on each other beside the truth, by number or by name; without an edge two copies of one
-        labeller count twice, and may be taken for the truth itself. ``"auto"`` finds them (:func:`dependent_pairs`),
-        which takes at least five labellers.
+        Pairs of labellers that depend on each other beyond the truth, by number or by name. Without an edge, two copies
+        of one labeller count twice, and may be taken for the truth. ``"auto"`` finds such pairs
+        (:func:`dependent_pairs`), which needs at least five labellers.
     labels : sequence, optional
         All labels; by default those seen.
     class_prior : (n_labels,) floats, optional
         Shares of the labels, in their order, where they are known; by default they are learned.
     method : str or learner
-        Any learner that takes unknown states (:doc:`/unknown-states`).
+        Any learner that supports unknown states (:doc:`/unknown-states`).
     prior_variance, l1, tolerance, max_iterations, max_seconds, n_threads, seed, warm_start, verbose
         See :class:`bactrian.MarkovRandomField`; there is one variance for all weights.
 
@@ -248,7 +248,7 @@ class LabelModel(LearnedEstimator):
         return self.classes_[self.predict_proba(L).argmax(axis=1)]
 
     def score(self, L: Any, y: Any) -> float:
-        """Part of the rows whose label is predicted right."""
+        """Accuracy of the predicted labels."""
         return float(np.mean(self.predict(L) == label_array(y, "y")))
 
     # --- files ---

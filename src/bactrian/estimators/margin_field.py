@@ -45,33 +45,33 @@ class MarginField(Field):
         entropy_weight: float | None = None,
         callback: Callback | None = None,
     ) -> Self:
-        """Learn from tables of counts where there are no rows: the distribution of maximum entropy.
+        """Learn the distribution of maximum entropy from tables of counts, without rows.
 
-        Exact margins that agree are met to a thousandth of ``tolerance``, as iterative proportional fitting would meet
-        them; where they contradict each other a :class:`ContradictionWarning` and ``residuals_`` say which, and the
-        nearest distribution, by least squares, is learned. Noisy margins count by their variances. The clusters of the
-        model are the margins; ``edges``, ``tables``, ``prior_variance`` and ``l1`` play no part, and
+        Exact margins that agree are met to a thousandth of ``tolerance``, as by iterative proportional fitting. If
+        margins contradict each other, a :class:`ContradictionWarning` and ``residuals_`` name them, and the nearest
+        distribution, by least squares, is learned. Noisy margins are weighted by their variances. The clusters of the
+        model are the margins; ``edges``, ``tables``, ``prior_variance`` and ``l1`` have no effect.
         :mod:`bactrian.learners.margins` has the formulas.
 
         Parameters
         ----------
         margins : list of Marginal
-            In any order, of any overlap.
+            In any order; they may overlap.
         cardinalities : mapping, optional
             Number of states, or list of their labels, of each variable by its name; by default as many as the margins
             have.
         total : float, optional
-            Number of rows; by default what exact margins add up to, or the best estimate from noisy ones.
+            Number of rows; by default the sum of exact margins, or the best estimate from noisy ones.
         base : Marginal, list of them, or array, optional
             The seed table of proportional fitting: the distribution is as close to it (to the product, of several) as
             the margins allow. Cells of 0 stay 0. An array has one axis per variable.
         impossible : list of mappings
-            Combinations of states that cannot be, such as ``{"age": "0-15", "married": "yes"}``.
+            Combinations of states that are ruled out, such as ``{"age": "0-15", "married": "yes"}``.
         entropy_weight : float, optional
-            Weight of the entropy against noise in a single fit: 1 is the likelihood's scale, which over-smooths, 0.01
-            is near least squares. By default the weight goes by the noise and sixteen fits (eight on a region graph)
-            follow each other, each with the last one for a base: counts above the noise are fitted, those below it are
-            left to the entropy. That is nearer to the truth, on the sets given and on others.
+            Weight of the entropy against noise in a single fit: 1 is the likelihood's scale, which over-smooths; 0.01
+            is close to least squares. By default the weight depends on the noise, and sixteen fits (eight on a region
+            graph) follow each other, each with the last one as its base: they fit counts above the noise and leave
+            those below it to the entropy. This is nearer to the truth, both on the given sets and on others.
         callback : callable, optional
             Sees a :class:`Progress` after every iteration; returning True stops learning.
 
@@ -102,10 +102,10 @@ class MarginField(Field):
         impossible: Sequence[Mapping[str, Any]] = (),
         entropy_weight: float | None = None,
     ) -> Zones:
-        """Fit a field to the margins of each of many zones, which are over the same variables in every zone.
+        """Fit a field to each of many zones, whose margins are over the same variables.
 
-        The junction tree is planned once, zones are fitted side by side, on ``n_threads`` threads. Each is fitted as by
-        :meth:`fit_marginals`, to its own total; the field itself is left as it is.
+        The junction tree is planned once, and zones are fitted in parallel on ``n_threads`` threads. Each is fitted as
+        by :meth:`fit_marginals`, to its own total; the field itself does not change.
 
         Parameters
         ----------
@@ -117,7 +117,7 @@ class MarginField(Field):
         Returns
         -------
         Zones
-            A sequence of fitted fields, made when asked for.
+            A sequence of fitted fields, built on access.
         """
         self.check_params()
         check_entropy_weight(entropy_weight)

@@ -36,9 +36,8 @@ class Marginal:
     names : str or tuple of str
         The variables, one per axis of the table.
     table : array
-        Counts, or probabilities: a table that adds up to 1 is taken for probabilities. Of pandas' series and frames the
-        index and the columns are states: they are put in the order of the field's, and name them where nothing else
-        does.
+        Counts, or probabilities: a table that adds up to 1 holds probabilities. The index and columns of pandas' series
+        and frames are states: they are put in the order of the field's states, and name them if nothing else does.
     stddev : float or array, optional
         Standard deviation of the noise in each entry, in its units; None for an exact table. Only noisy tables may have
         negative entries.

@@ -55,7 +55,7 @@ _STARTS, _SAME_OPTIMUM = 5, 0.01
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class MarkovRandomField(MarginField):
-    """A pairwise Markov random field, learned from complete samples; or one of any clusters, learned from margins.
+    """A pairwise Markov random field, learned from samples; or one with clusters of any size, learned from margins.
 
     log p(x) = sum_v s_v(x_v) + sum_(u,v) t_uv(x_u, x_v) - log Z, with tables s and t of weights. By default every
     variable's table is a cluster of its own (counting number 1 in clusters-only entropies); see ``node_factors``.
@@ -63,53 +63,51 @@ class MarkovRandomField(MarginField):
     Parameters
     ----------
     edges : "complete", "grid" or pairs
-        Which variables are joined, by number or, of a data frame, by name; a grid is 4-connected, variables in row
-        order.
+        Pairs of variables that are joined, by number or, for a data frame, by name; a grid is 4-connected, with
+        variables in row order.
     shape : (height, width), optional
-        Of the grid.
+        Shape of the grid.
     tables : {"full", "shared", "potts"}
         A table per variable and per edge; one table for all variables and one for all edges (which then need equally
         many states); or a table per variable and a single weight for agreement on any edge.
     method : str or learner
-        ``"auto"``, the default: ``"exact"`` where a junction tree fits ``memory_budget`` and has at most 1e8 entries,
-        once for each table of the model, else ``"pseudolikelihood"``, or ``"cccp"`` where states are missing or margins
-        are given; ``method_`` says which.
-        Or any learner of :func:`bactrian.learn`, but for two that are refused with the reason where they cannot work:
-        ``"pseudo-moments"`` is a closed form for tables that share no weights, without a prior: it needs
-        ``tables="full"``, ``node_factors="clusters"``, ``prior_variance=None`` and ``l1=0``. ``"ups"`` scales tables of
-        variables, those of the edges being fixed, so that it cannot learn a field with edges.
+        ``"auto"``, the default, is ``"exact"`` if a junction tree fits ``memory_budget`` and has at most 1e8 entries,
+        counted once for each table of the model, else ``"pseudolikelihood"``, or ``"cccp"`` if states are missing or
+        margins are given; ``method_`` is the choice. Or any learner of :func:`bactrian.learn`, with two exceptions:
+        ``"pseudo-moments"``, a closed form, needs ``tables="full"``, ``node_factors="clusters"``,
+        ``prior_variance=None`` and ``l1=0``; ``"ups"`` learns tables of variables only, so it refuses fields with edges.
     prior_variance : float, mapping, "cv" or None
         Variance of the Gaussian prior; a mapping has one for each block: ``{"variables": 10.0, "edges": 0.1}``.
-        ``"cv"`` has it chosen by cross-validation over samples, by the loss of every state given the others of its
-        sample; where some are missing, of states whose neighbours are known.
+        ``"cv"`` chooses it by cross-validation over samples, by the loss of every state given the others of its sample;
+        if some are missing, only states with known neighbours count.
     l1, tolerance, max_iterations, max_seconds, n_threads
         See :func:`bactrian.learn`.
     seed : int
         Seed of learners and inference methods that draw random numbers, and of :meth:`sample` by default.
     warm_start : bool
-        Start from the weights of the last fit, or of the file the model was loaded from.
+        Start from the weights of the last fit, or of the loaded file.
     verbose : int
-        1 prints a line about learning now and then; see :class:`bactrian.ProgressLines`.
+        1 prints lines about the progress of learning; see :class:`bactrian.ProgressLines`.
     cardinalities : int, (n_variables,) ints or mapping, optional
-        Number of states; by default one more than the largest state seen of each variable (of all variables, for
-        shared tables), for a data frame its categories or what was seen. A mapping has numbers or lists of states by
-        name of the column: ``{"smoker": ["no", "yes"]}``. Give them where later data may hold states that the training
-        data does not, as in cross-validation.
+        Number of states; by default one more than the largest state of each variable (of all variables, for shared
+        tables), and for a data frame its categories or the observed values. A mapping has numbers or lists of states by
+        name of the column: ``{"smoker": ["no", "yes"]}``. Give them if later data may hold other states than the
+        training data, as in cross-validation.
     inference : str
-        Method of :func:`bactrian.infer` where exact inference does not fit ``memory_budget``. Or ``"matched"``: always
-        the entropy that the learner used (:func:`bactrian.learners.learn.matched_inference`), since weights fit
-        the entropy under which they were learned; completions and draws do not depend on it.
+        Method of :func:`bactrian.infer` for fields on which exact inference does not fit ``memory_budget``.
+        ``"matched"`` always uses the learner's entropy (:func:`bactrian.learners.learn.matched_inference`), which suits
+        the learned weights. Completions and draws do not depend on it.
     memory_budget : int
-        Bytes that the tables of a junction tree may take. Without cycles inference is exact whatever it is.
+        Memory limit of the tables of a junction tree, in bytes. Without cycles inference is always exact.
     node_factors : {"clusters", "edges"}
         Whether the variables' tables are clusters of their own (the default), whose entropy counts, or are absorbed
         into the incident edges in equal parts (a variable without edges keeps its own). Piecewise training and CAMEL(0)
         depend on it; CCCP and the likelihoods do not.
     hidden : mapping, optional
-        Variables that no row shows, with the number of their states or a list of labels: ``{"topic": 5}``. Edges name
-        them, predictions have them as last columns, and which of their states is which is up to ``seed``.
+        Variables that are never observed, with the number of their states or a list of labels: ``{"topic": 5}``. Edges
+        may name them, and predictions have them as last columns. The order of their states depends on ``seed``.
     n_starts : int, optional
-        Where states were not seen, how often to start from other random weights; the least objective is kept. By
+        With unknown states, number of starts from random weights; the solution with the least objective is kept. By
         default 5 with hidden variables, else 1, from zero weights.
 
     Attributes
@@ -128,13 +126,13 @@ class MarkovRandomField(MarginField):
     total_ : float
         Weight of all samples, or total of the margins.
     starts_ : (n_starts,)
-        Objective that each start ended with, where there were several. A :class:`ConvergenceWarning` says where only
-        one reached the least.
+        Final objective of each start, if there were several. A :class:`ConvergenceWarning` tells if only one reached
+        the least.
     inference_method_ : str
-        How marginals and log Z are computed: ``"exact"`` where that fits the memory budget, else ``inference``; the
-        learner's own method where ``inference="matched"``.
+        How marginals and log Z are computed: ``"exact"`` if that fits the memory budget, else ``inference``; the
+        learner's own method if ``inference="matched"``.
     log_partition_ : float
-        log Z, exact or approximated according to ``inference_method_``; computed when first asked for.
+        log Z, exact or approximate according to ``inference_method_``; computed on first access.
 
     Examples
     --------
@@ -177,9 +175,9 @@ class MarkovRandomField(MarginField):
         Parameters
         ----------
         X : (n_samples, n_variables) ints, or data frame
-            States from 0; booleans are 0 and 1. -1, NaN and None are cells that were not seen. Columns of a pandas or
-            polars frame hold strings, booleans, whole numbers or categories, and the field then answers with
-            frames and in these words (:mod:`bactrian.estimators.frames`).
+            States from 0; booleans are 0 and 1. -1, NaN and None are missing cells. Columns of a pandas or polars frame
+            hold strings, booleans, whole numbers or categories; the field then returns frames with the same values
+            (:mod:`bactrian.estimators.frames`).
         y
             Ignored.
         sample_weight : (n_samples,), optional

@@ -108,11 +108,11 @@ class SequenceCRF(NodeLabeller):
             A sequence is a list of tokens, each a dict of features or a list of strings (bundles allowed), or a matrix
             with a row per token; see :mod:`bactrian.estimators.encoding`.
         y : list of label sequences
-            Strings, integers or booleans. None, NaN, -1 or an empty string stands for a label that is not known.
+            Strings, integers or booleans. None, NaN, -1 or an empty string stands for an unknown label.
         skips : list of (n_skips, 2) positions, optional
-            Of :class:`SkipChainCRF`: the skip edges of each sequence, in place of the rule.
+            For :class:`SkipChainCRF`: the skip edges of each sequence, in place of the rule.
         breaks : list of positions, optional
-            For each sequence, where a new sentence begins: no transition leads there.
+            For each sequence, positions at which a new sentence begins: no transition leads there.
         transition_features, skip_features : list, optional
             For each sequence, features of its transitions, or skip edges, given like tokens.
         sample_weight : (n_sequences,), optional
@@ -259,7 +259,7 @@ class SequenceCRF(NodeLabeller):
     ) -> list[list[Any]]:
         """The most probable labels of each sequence, given those in ``partial`` that are known, as in ``y``.
 
-        A chain has them by Viterbi, a skip chain by ``decoding``; other arguments are those of :meth:`fit`.
+        A chain uses Viterbi, a skip chain ``decoding``; other arguments are those of :meth:`fit`.
         """
         check_is_fitted(self, "weights_")
         check_sequences(X, "X")
@@ -317,9 +317,9 @@ class SequenceCRF(NodeLabeller):
         transition_features: Any = None,
         skip_features: Any = None,
     ) -> float:
-        """Micro-averaged F1 of entities where the labels are those of a scheme (``B-PER``), else accuracy of tokens.
+        """Micro-averaged F1 of entities if the labels are those of a scheme (``B-PER``), else accuracy of tokens.
 
-        No entity goes on across a break.
+        No entity extends across a break.
         """
         given = EdgesGiven(skips, breaks, transition_features, skip_features)
         predicted = SequenceCRF.predict(self, X, **vars(given))

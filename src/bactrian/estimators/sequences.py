@@ -38,7 +38,7 @@ _MANY_TOKENS = 50
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class LinearChainCRF(SequenceCRF):
-    """A chain: p(y | x) with a score per token and label, and one per pair of successive labels.
+    """A chain: p(y | x) with a score for every token and label, and one for every pair of successive labels.
 
     Node factors are absorbed into the transitions on either side (``node_factors="edges"``); ``"clusters"`` makes them
     clusters of their own. On a chain only piecewise training and CAMEL(0) depend on it.
@@ -49,7 +49,7 @@ class LinearChainCRF(SequenceCRF):
         Any learner of :func:`bactrian.learn`; on chains ``"exact"`` is maximum likelihood.
     prior_variance : float, mapping, "cv" or None
         Variance of the Gaussian prior; a mapping has one for each block: ``{"tokens": 10.0, "transitions": 1.0}``, None
-        for no prior. ``"cv"`` has it chosen by cross-validation over sequences, by the loss of their labels.
+        for no prior. ``"cv"`` chooses it by cross-validation over sequences, by the loss of their labels.
     l1, tolerance, max_iterations, max_seconds, n_threads, seed
         See :func:`bactrian.learn`.
     transition_tables : {"full", "symmetric", "diagonal", "potts", "pooled"}
@@ -59,15 +59,15 @@ class LinearChainCRF(SequenceCRF):
     labels : list, optional
         All labels; by default those seen in ``fit``, sorted.
     class_weight : "balanced" or dict, optional
-        Weight of each label; a sequence counts as the mean weight of its labels.
+        Weight of each label; a sequence is weighted by the mean weight of its labels.
     node_factors : {"edges", "clusters"}
         See above.
     all_possible_states, all_possible_transitions : bool
-        Whether features get weights for labels, and labels for successors, with which they never occur in ``fit``.
+        Whether pairs of a feature and a label, or of two successive labels, that never occur in ``fit`` get weights.
     warm_start : bool
-        Go on from the weights of the last fit, or of the file the model was loaded from, with its features and labels.
+        Start from the weights of the last fit, or of the loaded file, with its features and labels.
     verbose : int
-        1 prints a line about learning now and then; see :class:`bactrian.ProgressLines`.
+        1 prints lines about the progress of learning; see :class:`bactrian.ProgressLines`.
 
     Attributes
     ----------
@@ -78,7 +78,7 @@ class LinearChainCRF(SequenceCRF):
     solution_ : Solution
         Status and history of learning.
     precision_ : (n_weights,)
-        After :meth:`partial_fit`: how sure each weight is.
+        After :meth:`partial_fit`: precision (inverse variance) of each weight.
 
     Examples
     --------
@@ -120,7 +120,7 @@ class LinearChainCRF(SequenceCRF):
     def partial_fit(
         self, X: Any, y: Any, classes: Any = None, *, breaks: Any = None, sample_weight: Any = None
     ) -> Self:
-        """Learn from sequences that arrive later, in place of learning again from all.
+        """Learn from new sequences without learning again from all.
 
         What was seen before is kept as a Gaussian prior around its weights, as sure of each as the curvature of the
         likelihood there: 1 / sigma^2 plus the sum over tokens of x^2 p (1 - p), summed over calls (``precision_``).
@@ -130,9 +130,9 @@ class LinearChainCRF(SequenceCRF):
         Parameters
         ----------
         X, y, breaks, sample_weight
-            See :meth:`fit`; features that were not met before are added, where they occur ``min_frequency`` times.
+            See :meth:`fit`; new features are added if they occur ``min_frequency`` times.
         classes : list, optional
-            All labels that will ever come; by default ``labels``, or those of the first call.
+            All labels that may occur in any call; by default ``labels``, or those of the first call.
 
         Examples
         --------
@@ -245,22 +245,23 @@ class SkipChainCRF(SequenceCRF):
     Parameters
     ----------
     skips : {"nearest", "all", "names"}, callable or None
-        Rule for skip edges: identical words that begin with a capital letter, each joined to the next or all pairs;
-        runs of such words, joined to the next equal run (see :func:`bactrian.text.skip_edges`); a function from the
-        words of a sequence to pairs of positions; None where ``fit`` is given ``skips=``.
+        Rule for skip edges between identical words that begin with a capital letter: each to the next (``"nearest"``),
+        all pairs (``"all"``), or runs of such words to the next equal run (``"names"``); see
+        :func:`bactrian.text.skip_edges`. Or a function from the words of a sequence to pairs of positions; or None, if
+        ``fit`` gets ``skips=``.
     word : str
-        Where a rule finds the word of a token: ``token[word]`` of a dict, ``"word=..."`` in a list of strings.
+        Feature that holds the word of a token: ``token[word]`` of a dict, ``"word=..."`` in a list of strings.
     skip_tables : {"symmetric", "full", "diagonal", "potts", "pooled"}
         How the table of skip edges is tied; rows of a full one belong to the earlier token.
     inference : str
-        Method of :func:`bactrian.infer` for predictions, or ``"matched"``: the entropy that the learner used
+        Method of :func:`bactrian.infer` for predictions, or ``"matched"``, which uses the learner's entropy
         (:func:`bactrian.learners.learn.matched_inference`).
     inference_tolerance : float
         Its tolerance.
     decoding : {"max-marginals", "max-product", "dual", "exact"}
-        How ``predict`` chooses labels: the most probable one of each token by ``inference``, which makes the fewest
-        wrong tokens, or the most probable labels of a sequence together by that method of :func:`bactrian.decode`,
-        which keeps entities of several tokens whole.
+        How ``predict`` chooses labels: ``"max-marginals"`` takes the most probable label of each token, which makes the
+        fewest wrong tokens; the others take the jointly most probable labels of a sequence by that method of
+        :func:`bactrian.decode`, which keeps entities of several tokens whole.
     method : str or learner
         Any learner of :func:`bactrian.learn`.
     prior_variance : float, mapping, "cv" or None

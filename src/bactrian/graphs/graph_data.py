@@ -1,7 +1,7 @@
-"""Packed data: thousands of labelled graphs as a handful of arrays.
+"""Packed data: thousands of labelled graphs in a few arrays.
 
-Every node has one of ``n_labels`` labels and a row of input features; every edge has a type whose label table is
-tied in one way. Nothing per node or edge is ever a Python object.
+Every node has one of ``n_labels`` labels and a row of input features; every edge has a type whose label table is tied
+in one way. There are no Python objects per node or edge.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ class GraphData:
     n_labels : int
         Number of labels.
     labels : (n_nodes,) ints, optional
-        True labels, from 0; booleans are 0 and 1; -1 for a node whose label is not known. Needed to learn.
+        True labels, from 0; booleans are 0 and 1; -1 for an unknown label. Required for learning.
     tables : str or sequence of str
         How each edge type's table is tied: ``full``, ``symmetric``, ``diagonal``, ``potts`` or ``pooled``
         (an attraction that all labels share, and deviations from it).
     edge_types : (n_edges,) ints, optional
-        Type of each edge; all 0 where left out.
+        Type of each edge; all 0 by default.
     edge_inputs : array or scipy.sparse, (n_edges, n_edge_inputs), or dict of these by edge type, optional
         Input features of edges. An edge's table is then a sum of its type's tables weighted by its inputs. A dict gives
         inputs to the edges of some types, a row for each of the type's edges in their order; others share one table.
     node_counts : sequence of ints, optional
-        Nodes of each graph; one graph where left out.
+        Number of nodes of each graph; a single graph by default.
     node_factors : {"clusters", "edges", "first-edge"}
         Whether node scores are clusters of their own (counting number 1 in clusters-only entropies) or absorbed into
         the incident edges, in equal parts or wholly into the first of them (number 0; a node without edges keeps its
@@ -53,10 +53,10 @@ class GraphData:
     weights : (n_graphs,) floats, optional
         Weight of each graph's term of the log-likelihood.
     class_weight : "balanced" or (n_labels,) floats, optional
-        Weight of each label. A joint likelihood does not split over nodes, so a graph counts, beside ``weights``, as
-        the mean weight of its nodes' labels. "balanced" weights a label by n_nodes / (n_labels * its count).
+        Weight of each label. A joint likelihood is not a sum over nodes, so a graph is weighted by the mean weight of
+        its nodes' labels, times ``weights``. "balanced" weights a label by n_nodes / (n_labels * its count).
     active : (n_weights,) bools, optional
-        The weights that are learned; learning leaves the others at 0. All where left out.
+        The weights to learn, all by default; the others stay 0.
     """
 
     def __init__(

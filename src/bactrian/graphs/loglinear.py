@@ -107,10 +107,10 @@ class LogLinearModel:
 
 
 class Instance:
-    """One conditional training example: its own model and the true state of every variable, -1 where it is not known.
+    """One conditional training example: its own model and the true state of every variable, -1 if unknown.
 
-    ``weight`` multiplies its term of the log-likelihood. ``allowed`` says more of variables whose states are not known:
-    a mapping from such a variable to the states that it may have.
+    ``weight`` multiplies its term of the log-likelihood. ``allowed`` restricts unknown states: it maps a variable to
+    the states that it may have.
     """
 
     def __init__(
@@ -133,10 +133,10 @@ class Instance:
 
 
 class Samples:
-    """Generative training data: many draws ``X`` of shape (n_samples, n_variables) from one model, -1 for a hole.
+    """Generative training data: many draws ``X`` of shape (n_samples, n_variables) from one model, -1 if unknown.
 
-    ``sample_weight`` multiplies each draw's term of the log-likelihood. ``allowed`` says more of holes: for each draw a
-    mapping from such variables to the states that they may have, or None.
+    ``sample_weight`` multiplies each draw's term of the log-likelihood. ``allowed`` restricts unknown states: for each
+    draw it has a mapping from variables to the states that they may have, or None.
     """
 
     def __init__(
@@ -175,15 +175,15 @@ class Samples:
 class Moments:
     """Generative training data without rows: sums of the features over ``total`` samples, exact or noisy.
 
-    The dual needs no more, so every learner but those that look at rows (pseudo-likelihoods, ``"ups"``,
-    ``"pseudo-moments"`` and starts at the empirical distribution) takes moments in place of :class:`Samples`.
+    The dual needs no more, so learners accept moments in place of :class:`Samples`, except those that need rows
+    (pseudo-likelihoods, ``"ups"``, ``"pseudo-moments"`` and starts at the empirical distribution).
 
     Parameters
     ----------
     model : LogLinearModel
         One column of features for each moment.
     observed : (n_weights,)
-        Sum of each feature over the samples, as far as it is known.
+        Sum of each feature over the samples, exact or noisy.
     total : float
         Number of samples, which multiplies the entropy.
     variances : float or (n_weights,), optional

@@ -138,7 +138,7 @@ def decode(
     Parameters
     ----------
     model : LogLinearModel, list of LogLinearModel, or GraphData
-        What to decode; a list or packed graphs give a list, packed and threaded over.
+        A list, or a GraphData, gives a list of results; its models are divided among threads.
     weights : (n_weights,)
         Weights of the features.
     method : str
@@ -146,8 +146,8 @@ def decode(
           best assignments the lexicographically first.
         - ``"max-product"``: exact on forests (variables and clusters without cycles); elsewhere sequential damped
           max-product, rounded by conditioning and climbing. No guarantee, and no bound.
-        - ``"max-marginals"``: every variable's most probable state under ``infer(..., method=inference)``; the
-          assignment with the fewest wrong variables to be expected, which may even have probability zero.
+        - ``"max-marginals"``: every variable's most probable state under ``infer(..., method=inference)``; it minimises
+          the expected number of wrong variables, but may even have probability zero.
         - ``"dual"``: sequential reweighted messages (TRW-S and its kin for larger clusters): a bound that never rises,
           and a certificate of optimality where an assignment meets it.
     evidence : mapping of variable to state, or one per model
@@ -157,16 +157,16 @@ def decode(
     inference : str
         Method of ``infer`` for ``"max-marginals"``.
     tolerance : float, optional
-        Largest change of a message (1e-6 where left out) or least relative fall of the bound (1e-7) to go on for.
+        Decoding stops at this largest change of a message (by default 1e-6) or relative decrease of the bound (1e-7).
     max_iterations : int
-        Most sweeps.
+        Maximum number of sweeps.
     damping : float
         Share of the old message that max-product keeps, from 0 to below 1.
     memory_budget : int
-        Bytes that the clique tables of a junction tree may take, at 8 per entry; models without loops need none.
-        Variables in no cluster are refused where their states alone would exceed it.
+        Memory limit of the clique tables of a junction tree, in bytes, at 8 per entry; models without loops need none.
+        Variables in no cluster are refused if their states alone would exceed it.
     n_threads : int, optional
-        Threads over models; one per core by default. The result does not depend on it.
+        Number of threads, which share models; one per core by default. It does not change the result.
 
     Returns
     -------
@@ -178,8 +178,8 @@ def decode(
     Raises
     ------
     ValueError
-        Where no assignment that agrees with the evidence has positive probability, as far as the method can tell. An
-        approximate method that finds only forbidden assignments, and no proof that there is no other, warns and
+        If no assignment that agrees with the evidence has positive probability, as far as the method can tell. An
+        approximate method that finds only forbidden assignments, but cannot prove that there is no other, warns and
         returns one of them with score -inf.
     MemoryBudgetError
         A ValueError: the junction tree of ``"exact"`` would not fit in the budget.

@@ -74,28 +74,27 @@ def infer(
     Parameters
     ----------
     model : LogLinearModel, list of LogLinearModel, or GraphData
-        A list, or the graphs of a GraphData, gives a list of results; the models are packed together and shared out
-        over threads.
+        A list, or a GraphData, gives a list of results; its models are divided among threads.
     weights : (n_weights,), for ``"replay"`` (n_steps, n_weights)
         Weights of the features.
     method : str
-        ``"exact"``: junction tree, refused where its tables exceed ``memory_budget``;
-        ``"bp"``: loopy belief propagation; ``"rbp"``: residual belief propagation; ``"trw"``: tree-reweighted, whose
-        log-partition is an upper bound at convergence; ``"convex"``: a concave entropy, by default kappa = 1 for
-        clusters and ``max(1 - d, -sum 1/|cluster|)`` for variables; ``"double-loop"``: minimises the Bethe free energy
-        and always converges; ``"replay"``: the double loop along a path of weights, ``solution.path``, one
-        relinearisation per row but the last, which ends at the beliefs that belong to what was learned;
-        ``"mean-field"``: fully factorised, a lower bound; ``"gibbs"``: sampling.
+        ``"exact"``: junction tree, refused if its tables exceed ``memory_budget``; ``"bp"``: loopy belief propagation;
+        ``"rbp"``: residual belief propagation; ``"trw"``: tree-reweighted, whose log-partition is an upper bound at
+        convergence; ``"convex"``: a concave entropy, by default kappa = 1 for clusters and ``max(1 - d, -sum
+        1/|cluster|)`` for variables; ``"double-loop"``: minimises the Bethe free energy and always converges;
+        ``"replay"``: the double loop along a path of weights, ``solution.path``, one relinearisation per row but the
+        last, which on the training data ends at the learned beliefs; ``"mean-field"``: fully factorised, a lower bound;
+        ``"gibbs"``: sampling.
     evidence : dict, optional
         Observed states by variable; for several models a list of such dicts or None.
     tolerance : float
         Largest change of a marginal (for ``"rbp"`` of a message, in log space) at which message passing stops. A state
         whose belief still rises by more than a thousandth of itself counts too, however small it is.
     max_iterations, max_seconds
-        Limits, in sweeps over the model (relinearisations of the double loop) and in time. The result then says
-        ``converged`` = False, with a :class:`ConvergenceWarning`.
+        Limits, in sweeps over the model (relinearisations of the double loop) and in time. At a limit ``converged`` is
+        False, with a :class:`ConvergenceWarning`.
     damping : float, optional
-        Part of the old messages that an update keeps, in log space, from 0 to below 1. By default none; ``"trw"`` and
+        Share of the old message that an update keeps, in log space, from 0 to below 1. By default 0; ``"trw"`` and
         ``"convex"`` damp models on which their updates oscillate.
     schedule : {"sequential", "parallel"}
         Order of the updates of ``"bp"``.
@@ -103,20 +102,20 @@ def infer(
         Entropy of ``"convex"``; numbers that are not provably concave are refused. ``"clusters"`` is the clusters-only
         entropy of piecewise training and CAMEL(0): 1 for clusters that were given, 0 for hubs that were not.
     fallback : {None, "double-loop"}
-        What finishes models on which ``"rbp"`` or ``"bp"`` does not converge.
+        Method for models on which ``"rbp"`` or ``"bp"`` does not converge.
     tighten : int
-        For ``"bp"``, ``"rbp"`` and ``"double-loop"``: the most triplets of variables to add per model, on the
-        cycles that correct Bethe's solution most, and minimise the free energy with them by the double loop (Sontag
-        & Jaakkola, NIPS 2007). A triplet costs a table of its three variables. Give at least the number of independent
+        For ``"bp"``, ``"rbp"`` and ``"double-loop"``: maximum number of triplets of variables to add per model, on the
+        cycles that correct Bethe's solution most; the double loop then minimises the free energy with them (Sontag &
+        Jaakkola, NIPS 2007). A triplet costs a table of its three variables. Give at least the number of independent
         cycles (twice that for grids): with fewer the marginals can be worse than without. 0 for none.
     start : result or list of results, optional
         Earlier results on the same graphs, whose messages to start from.
     memory_budget : int
-        Bytes that the clique tables of one junction tree may take, at 8 per entry. The model's own tables do not count,
-        and models without loops are solved on these, whatever the budget. For every method, variables in no cluster
-        are refused where their states alone would exceed it.
+        Memory limit of the clique tables of one junction tree, in bytes, at 8 per entry. The model's own tables do not
+        count, and models without loops need no others. For every method, variables in no cluster are refused if their
+        states alone would exceed it.
     n_threads : int, optional
-        Threads, which share out models and large graphs; one per core by default. The result does not depend on it.
+        Number of threads, which share models and large graphs; one per core by default. It does not change the result.
     seed : int
         Seed of the random forests of ``"trw"`` and of ``"gibbs"``.
     callback : callable, optional
@@ -132,9 +131,9 @@ def infer(
     Raises
     ------
     ValueError
-        For bad arguments, and for evidence that no state with positive probability agrees with.
+        For bad arguments, and for evidence of probability zero.
     MemoryBudgetError
-        Where a junction tree would not fit.
+        If a junction tree would not fit.
 
     Examples
     --------

@@ -24,8 +24,8 @@ class InferenceResult:
     clusters : sequence
         ``clusters[i]``: belief of cluster i, appended hubs included, shaped by its scope.
     log_partition : float or None
-        log of the sum over the states that agree with the evidence, or the method's approximation of it or bound on
-        it; None where the method has none.
+        Log of the sum over the states that agree with the evidence, or the method's approximation or bound; None if the
+        method has none.
     converged : bool
         Whether the method's stopping rule was met.
     iterations : int
@@ -46,7 +46,7 @@ class InferenceResult:
     history : tuple of floats
         Free energies after each outer iteration of the double loop.
     seconds : float
-        Time taken, for all models of one call together.
+        Time of the call, for all of its models together.
     triplets : tuple of tuples of int
         Triplets of variables that ``tighten`` added.
     """

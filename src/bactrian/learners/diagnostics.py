@@ -1,4 +1,4 @@
-"""Signs that a learned model, or inference at its weights, is not to be trusted.
+"""Signs that a learned model, or inference at its weights, cannot be trusted.
 
 With Bethe's entropy four things go wrong, most of all on dense graphs with strong couplings: belief propagation does
 not converge at the learned weights, or has several fixed points, or leaves the one that was learned because that is
@@ -75,7 +75,7 @@ def diagnose(
 ) -> Diagnosis:
     """Run inference at the learned weights from several starts, and compare its moments with those of the data.
 
-    Labelled graphs are also labelled by the scores of their nodes alone, to see whether the edges do any good.
+    On labelled graphs, predictions are also compared with those from the scores of the nodes alone.
 
     Parameters
     ----------
@@ -89,14 +89,14 @@ def diagnose(
     prior_variance, l1
         The prior of learning.
     restarts : int
-        Further starts of belief propagation: messages that favour one state everywhere, and random ones.
+        Number of additional starts of belief propagation: messages that favour one state everywhere, and random ones.
     seed, n_threads
         See :func:`bactrian.infer`.
     label_names : list of str, optional
-        What messages call the labels of a GraphData.
+        Names of the labels of a GraphData in messages.
     predict : GraphData, optional
-        Graphs that are to be predicted; they need no labels. Where edges make labels there far more or less frequent
-        than in ``data``, and the nodes alone do not, it is said.
+        Graphs to be predicted; they need no labels. A finding reports if edges make labels far more or less frequent
+        there than in ``data``, while the nodes alone do not.
     evidence : list of dicts, optional
         Known labels of ``predict``, as in :func:`bactrian.infer`.
 

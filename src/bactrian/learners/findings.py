@@ -64,7 +64,7 @@ class Residual:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What :func:`bactrian.diagnose` found; empty where all is well."""
+    """The findings of :func:`bactrian.diagnose`; empty if there are none."""
 
     findings: tuple[Finding, ...]
     figures: dict[str, float]  #: everything that was measured

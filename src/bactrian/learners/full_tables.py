@@ -76,14 +76,13 @@ _LEAST_MIXTURE = 1e-12
 class PseudoMoments:
     """Pseudo-moment matching (Wainwright, Jaakkola and Willsky 2003), in closed form.
 
-    For generative data (Samples) without a prior, where every cluster but the hubs of a Bethe graph has a full table of
-    weights that it shares with no other cluster; anything else is refused with the reason. Base scores may be any
-    finite numbers. The solution is that of ``"cccp"``. There are no iterations, hence no use of limits, callback or
-    start.
+    For generative data (Samples) without a prior, if every cluster except the hubs of a Bethe graph has a full table of
+    weights that it shares with no other cluster; anything else raises an error. Base scores may be any finite numbers.
+    The solution is that of ``"cccp"``. There are no iterations, so limits, callback and start have no effect.
 
-    A cell that was never observed has no finite weight. Then the status is ``UNBOUNDED``, and the marginals that are
-    matched are the observed ones with a part ``tolerance`` of the uniform distribution mixed in: for finite weights
-    that depend less on the tolerance, use a learner with a prior.
+    A cell that never occurs has no finite weight. Then the status is ``UNBOUNDED``, and the observed marginals are
+    mixed with a share ``tolerance`` of the uniform distribution before they are matched: for finite weights that depend
+    less on the tolerance, use a learner with a prior.
     """
 
     @property
@@ -158,13 +157,13 @@ def _multipliers(dual: Dual, hub_marginal: Floats, hub_base: Floats) -> Floats:
 class UnifiedScaling:
     """Unified propagation and scaling (Teh and Welling 2001).
 
-    For generative data (Samples) without a prior on a Bethe graph, where the singleton clusters have full tables of
+    For generative data (Samples) without a prior on a Bethe graph, if the singleton clusters have full tables of
     weights of their own, or no features at all, and larger clusters have fixed scores only (``base_scores``, finite);
-    anything else is refused with the reason. The solution is a fixed point of ``"cccp"``, and the same where all
-    variables have tables. An iteration is a sweep over the variables; ``start`` makes no difference.
+    anything else raises an error. The solution is a fixed point of ``"cccp"``, and the same one if all variables have
+    tables. An iteration is a sweep over the variables; ``start`` has no effect.
 
-    A state of a variable that was never observed has no finite weight. Then the status is ``UNBOUNDED``, and the
-    marginals that are matched are the observed ones with a part ``tolerance`` of uniform ones mixed in.
+    A state that never occurs has no finite weight. Then the status is ``UNBOUNDED``, and the observed marginals are
+    mixed with a share ``tolerance`` of uniform ones before they are matched.
     """
 
     @property

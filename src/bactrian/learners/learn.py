@@ -66,12 +66,12 @@ _OWN = dict(METHODS)
 
 
 def register_learner(learner: Learner) -> Learner:
-    """Make a learner known by its name, for :func:`learn`, estimators, files and ``bactrian train``.
+    """Register a learner by its name, for :func:`learn`, estimators, files and ``bactrian train``.
 
     A learner has a ``name`` and ``learn(data, settings, workers)``, which returns a :class:`Solution`. It may have
-    ``matched_inference``, the method of :func:`bactrian.infer` and the options by which estimators predict with its
-    weights; without, they use residual belief propagation. Files keep its name, or, where the learner is a data class
-    and is given as an object, its settings: register it before you load them.
+    ``matched_inference``, the method of :func:`bactrian.infer` and its options with which estimators predict; without
+    it they use residual belief propagation. Files contain its name or, for a dataclass given as an object, its
+    settings: register the learner before you load them.
 
     Examples
     --------
@@ -127,15 +127,15 @@ def learn(
     Parameters
     ----------
     data : Samples, Moments, list of Instance, GraphData, or PackedFolder
-        Generative samples, or sums of their features alone, conditional instances, structured graphs, or these in
-        files, a chunk at a time (for settings of :class:`Camel`, and on chains and trees ``"exact"``).
+        Generative samples, or only sums of their features; conditional instances; graphs in arrays; or such graphs in
+        files, read a chunk at a time (with :class:`Camel`, and with ``"exact"`` on chains and trees).
     method : str or learner
         ``"piecewise"``, ``"camel0"``, ``"cccp"``, ``"cccp-empirical"``, ``"trw"``, ``"convex"`` (shorthand for settings
         of :class:`Camel`), ``"exact"``, ``"lbp"`` (for :class:`Likelihood`),
         ``"pseudolikelihood"``, ``"piecewise-pseudolikelihood"`` (:class:`PseudoLikelihood`),
         ``"ups"`` (:class:`UnifiedScaling`), ``"pseudo-moments"`` (:class:`PseudoMoments`), or a configured object.
     prior_variance : float, (n_weights,) array or None
-        Variance of the Gaussian prior, one for all weights or one each, infinity for a weight without; None for none.
+        Variance of the Gaussian prior, one for all weights or one for each (infinity for no prior); None for no prior.
     l1 : float
         Coefficient of an L1 penalty; with ``prior_variance`` an elastic net.
     tolerance : float
@@ -145,20 +145,21 @@ def learn(
         Largest ``moment_gap`` at which learning stops, in sums over instances; by default ``tolerance`` per instance,
         or less where a weak prior leaves weights free to move.
     max_iterations, max_relinearisations, max_seconds
-        Limits; the best result so far is returned with a status and a :class:`ConvergenceWarning`.
+        Limits. At a limit you get the best result so far, with its status and a :class:`ConvergenceWarning`.
     n_threads : int, optional
-        Threads, which share out instances and large graphs; one per core by default. The result does not depend on it.
+        Number of threads, which share instances and large graphs; one per core by default. It does not change the
+        result.
     seed : int
         Seed for learners that draw random numbers: the forests of ``"trw"``.
     callback : callable, optional
         Called with a :class:`Progress` after every iteration; return True to stop.
     start : array or Solution, optional
-        Weights to start from; a solution on the same data also hands on its messages and linearisation.
+        Weights to start from; a solution on the same data also passes on its messages and linearisation.
     communicator : Communicator, optional
-        Joins processes that each call this function with their own part of the instances and otherwise the same
-        arguments (:mod:`bactrian.parallel`). All get the weights for the whole, and the beliefs of their part.
+        Connects processes that each call this function with their own part of the instances and otherwise the same
+        arguments (:mod:`bactrian.parallel`). All get the weights for the whole data, and the beliefs of their own part.
     verbose : int
-        1 prints a line now and then, as :class:`bactrian.ProgressLines` does.
+        1 prints lines about the progress, as :class:`bactrian.ProgressLines` does.
 
     Returns
     -------
@@ -386,10 +387,9 @@ def starting_weights(start: ArrayLike | Solution | None, n_weights: int) -> Floa
 def matched_inference(method: str | Learner) -> tuple[str, dict[str, Any]]:
     """Method of :func:`bactrian.infer`, and its options, with the entropy of a learner.
 
-    Weights learned under an approximate entropy make up for its errors, and mean little under another: CAMEL(0) counts
+    Weights learned under an approximate entropy compensate its errors, and mean little under another. CAMEL(0) counts
     the entropy of every cluster in full, so its weights are too strong for belief propagation by about the number of
-    clusters around a node (Wainwright, JMLR 7, 2006, has the theory: with the same approximation on both sides errors
-    cancel).
+    clusters around a node. (Theory: Wainwright, JMLR 7, 2006; with the same approximation on both sides errors cancel.)
 
     Piecewise training and CAMEL(0) have the clusters-only entropy, tree-reweighted and convex learners their own;
     exact likelihood is matched by exact inference, learners that declare some by that, and all others (Bethe's entropy,

@@ -40,20 +40,20 @@ _ADVICE = "choose a learner of the CAMEL family, such as 'cccp' or 'camel0', or 
 
 @dataclass(frozen=True)
 class Likelihood:
-    """Maximum likelihood; ``inference`` says how the partition function and marginals are computed.
+    """Maximum likelihood; ``inference`` computes the partition function and marginals.
 
     Parameters
     ----------
     inference : {"exact", "lbp", "trw", "convex"}
-        Message passing on trees and junction trees elsewhere; residual belief propagation (``"rbp"``, its name in
-        :func:`bactrian.infer`, is taken for ``"lbp"``); tree-reweighted or convex message passing.
-        The last three run at every evaluation, warm-started, and where they do not converge at the solution the status
-        is ``UNRELIABLE``; the history counts such evaluations as ``failures``.
+        Exact inference, on trees or on junction trees; residual belief propagation (also called ``"rbp"``, as in
+        :func:`bactrian.infer`); tree-reweighted or convex message passing. The last three run at every evaluation,
+        warm-started. If they do not converge at the solution, the status is ``UNRELIABLE``; the history counts such
+        evaluations as ``failures``.
     message_tolerance : float
         Change of a message (residual schedule) or marginal at which message passing stops; smaller where the
         tolerance on the gradient demands it.
     max_sweeps : int
-        Sweeps of message passing in one evaluation at most.
+        Maximum number of sweeps of message passing in one evaluation.
     """
 
     inference: str = "exact"

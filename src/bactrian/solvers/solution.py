@@ -49,7 +49,7 @@ class ConvergenceWarning(UserWarning):
 
 
 class AttainmentWarning(ConvergenceWarning):
-    """Inference at the learned weights finds other beliefs than those that were learned, or worse labels than none."""
+    """Inference at the learned weights does not find the learned beliefs, or labels worse than nodes alone."""
 
 
 @dataclass(frozen=True)
