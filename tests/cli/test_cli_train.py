@@ -730,7 +730,7 @@ def test_a_skip_chain_counts_its_skips_and_warns_of_one_long_document(tmp_path, 
     assert "1,001 sentences, and skip edges cross all of it" in err
     code, out, err = run([*given, "--documents", "sentences", "-o", tmp_path / "many"], capsys)
     assert "skip edges  0 in 1,001 documents" in out
-    assert "joins nothing" in err
+    assert "adds no edges" in err
 
 
 def test_chinese_by_characters_from_train_to_predict(tmp_path, capsys):
