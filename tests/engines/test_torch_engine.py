@@ -390,7 +390,7 @@ def test_too_little_memory_names_the_size_and_the_remedy(monkeypatch):
     ("change", "kind", "message"),
     [
         ({"method": "lbp"}, ValueError, "method must be one of 'piecewise'.*'convex' on this engine, found 'lbp'"),
-        ({"method": bt.Camel(solver="joint")}, ValueError, "no Camel\\(solver='joint'\\)"),
+        ({"method": bt.Camel(solver="joint")}, ValueError, "does not support Camel\\(solver='joint'\\)"),
         ({"method": bt.Camel(entropy="trw")}, ValueError, "entropy must be 'clusters', 'bethe' or 'convex'"),
         ({"method": bt.Likelihood()}, TypeError, "a name or a Camel on this engine, found Likelihood"),
         ({"device": "tpu"}, ValueError, "device must be 'cpu' or 'cuda', found 'tpu'"),

@@ -75,7 +75,7 @@ class MarkovRandomField(MarginField):
         counted once for each table of the model, else ``"pseudolikelihood"``, or ``"cccp"`` if states are missing or
         margins are given; ``method_`` is the choice. Or any learner of :func:`bactrian.learn`, with two exceptions:
         ``"pseudo-moments"``, a closed form, needs ``tables="full"``, ``node_factors="clusters"``,
-        ``prior_variance=None`` and ``l1=0``; ``"ups"`` learns tables of variables only, so it refuses fields with edges.
+        ``prior_variance=None`` and ``l1=0``; ``"ups"`` learns tables of variables only and refuses fields with edges.
     prior_variance : float, mapping, "cv" or None
         Variance of the Gaussian prior; a mapping has one for each block: ``{"variables": 10.0, "edges": 0.1}``.
         ``"cv"`` chooses it by cross-validation over samples, by the loss of every state given the others of its sample;
