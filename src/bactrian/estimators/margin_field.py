@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Self
 
 import numpy as np
@@ -186,26 +187,33 @@ class MarginField(Field):
         """On regions what the margins say, as :meth:`marginal` does, unless there is too much evidence for a table."""
         if not self._on_regions:
             return super()._conditionals(evidence, wanted)
-        chosen = range(self.cardinalities_.size) if wanted is None else list(wanted)
-        found = []
-        for given in evidence:
-            seen = checked_evidence(given, self.cardinalities_, "evidence")
-            if self.model_.graph.size(tuple(seen)) * self.cardinalities_.max() <= _LARGEST_TABLE:
-                found.append({v: self._marginal((v,), seen, "evidence") for v in chosen})
-            else:
-                found += super()._conditionals([given], chosen)
-        return found
+        chosen, graph = range(self.cardinalities_.size) if wanted is None else list(wanted), self.model_.graph
+        given = [checked_evidence(one, self.cardinalities_, "evidence") for one in evidence]
+        fits = [graph.size(tuple(seen)) * self.cardinalities_.max() <= _LARGEST_TABLE for seen in given]
+        others = [seen for seen, small in zip(given, fits, strict=True) if not small]
+        rest = iter(super()._conditionals(others, chosen) if others else ())
+        joint = cache(self._joint)  # that of all evidence on the same variables
+        return [
+            {v: _given(joint(tuple(sorted({v, *seen}))), (v,), seen, "evidence") for v in chosen}
+            if small
+            else next(rest)
+            for seen, small in zip(given, fits, strict=True)
+        ]
 
-    def _marginal(self, scope: Scope, given: Mapping[int, int] | None, name: str = "given") -> Floats:
+    def _marginal(self, scope: Scope, given: Mapping[int, int] | None) -> Floats:
         """The marginal of ``scope`` given evidence: what fitted margins hold is read off them.
 
-        The rest is put together on regions, and elsewhere exact, or by conditioning. An error calls the evidence
-        ``name``.
+        The rest is put together on regions, and elsewhere exact, or by conditioning.
         """
         if self._margins is None or (given and not self._on_regions):
             return super()._marginal(scope, given)
-        evidence = checked_evidence(given, self.cardinalities_, name)
-        asked = (*scope, *(v for v in evidence if v not in scope))
+        evidence = checked_evidence(given, self.cardinalities_, "given")
+        asked, joint = self._joint((*scope, *(v for v in evidence if v not in scope)))
+        return super()._marginal(scope, given) if joint is None else _given((asked, joint), scope, evidence, "given")
+
+    def _joint(self, asked: Scope) -> _Joint:
+        """The table over ``asked`` that margins hold, or on regions that is put together of them; else None."""
+        assert self._margins is not None
         known: dict[Scope, Floats] = {}
         tables = zip(self._margins[0].scopes, self._margins[1], strict=True)
         for of, table in sorted(tables, key=lambda pair: -len(set(pair[0]) & set(asked))):
@@ -213,14 +221,20 @@ class MarginField(Field):
             if common and not any(set(common) <= set(larger) for larger in known):
                 known[common] = projected(table, of, common)
         if asked in known:
-            joint = known[asked]
-        elif self._on_regions:
-            joint = joint_of(self.cardinalities_, asked, known)
-        else:
-            return super()._marginal(scope, given)
-        seen = np.zeros_like(joint)
-        at = tuple(evidence.get(v, slice(None)) for v in asked)
-        seen[at] = joint[at]
-        if not seen.sum() > 0.0:
-            raise ArgumentError(name, "has probability 0")
-        return projected(seen / seen.sum(), asked, scope)
+            return asked, known[asked]
+        return asked, joint_of(self.cardinalities_, asked, known) if self._on_regions else None
+
+
+_Joint = tuple[Scope, Floats | None]
+
+
+def _given(joint: _Joint, scope: Scope, evidence: Mapping[int, int], name: str) -> Floats:
+    """The marginal of some variables of a table given the states of others, which an error calls ``name``."""
+    asked, table = joint
+    assert table is not None
+    seen = np.zeros_like(table)
+    at = tuple(evidence.get(v, slice(None)) for v in asked)
+    seen[at] = table[at]
+    if not seen.sum() > 0.0:
+        raise ArgumentError(name, "has probability 0")
+    return projected(seen / seen.sum(), asked, scope)
