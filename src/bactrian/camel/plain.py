@@ -1,7 +1,8 @@
 """CAMEL in plain NumPy: Eq. 5 to 12 of the paper, dense, to be read before anything else in this package.
 
 The engines compute the same numbers from packed arrays, in compiled loops, part by part. This module has them in the
-order of the paper and in its words, for problems of a few thousand table entries; tests compare every engine with it.
+order of the paper and in its words, and the default algorithm with them, for problems of a few thousand table entries;
+tests compare every engine with it.
 
 All tables of all instances are stacked, one row per (instance, cluster, state). So a vector over rows is a set of
 beliefs, and every sum of the paper is a product with a matrix:
@@ -14,22 +15,34 @@ beliefs, and every sum of the paper is a product with a matrix:
     M                                                     samples that a row stands for (1 in conditional learning)
 
 Signs: g is *subtracted* in Eq. 10, so the exponent of a belief holds ``- g`` (the formula below Eq. 11 prints ``+ g``).
+A hub whose number is 0 has no exponent of its own: it believes what the first cluster around it does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import minimize
 from scipy.special import xlogy
 
+from bactrian.camel.entropy import CountingNumbers
 from bactrian.graphs.graph import ClusterGraph
 from bactrian.graphs.loglinear import Instance, Samples
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+
+
+class Star(NamedTuple):
+    """Edges that lead to one sepset of a cluster: a hub and the clusters around it, or a single explicit edge."""
+
+    centre: Ints  #: (sepset states, n) rows of the second cluster of these edges
+    clusters: list[Ints]  #: (sepset states, n) rows of the first cluster of each
+    multipliers: list[Ints]  #: (sepset states,) multipliers of each
 
 
 @dataclass(frozen=True)
@@ -50,6 +63,7 @@ class PlainProblem:
     features: Floats
     disagreement: Floats
     to_sepsets: Floats
+    stars: list[Star]
     table: Ints  #: (rows,) which table a row belongs to
     base: Floats  #: (rows,) fixed scores
     numbers: Floats  #: (rows,) kappa
@@ -104,25 +118,84 @@ class PlainProblem:
 
     # --- the dual: local log-linear models with shared weights ---
 
+    def scores(self, weights: Floats, multipliers: Floats, g: Floats) -> Floats:
+        """w.f(c_i) + delta.h(c_i) - g_i(c_i), with fixed scores."""
+        return self.features @ weights + self.base + self.disagreement @ multipliers - g
+
     def beliefs(self, weights: Floats, multipliers: Floats, g: Floats) -> tuple[Floats, Floats]:
-        """pi_i = exp((w.f + delta.h - g_i) / kappa_i) / Z_i, and log Z_i of every table (below Eq. 11)."""
-        scores = (self.features @ weights + self.base + self.disagreement @ multipliers - g) / self.numbers
-        top = np.full(self.table[-1] + 1, -np.inf)
-        np.maximum.at(top, self.table, scores)
-        powers = np.exp(scores - top[self.table])
-        sums = np.bincount(self.table, weights=powers)
-        return powers / sums[self.table], top + np.log(sums)
+        """pi_i = exp((w.f + delta.h - g_i) / kappa_i) / Z_i, and kappa_i log Z_i of every table (below Eq. 11)."""
+        scores, first = self.scores(weights, multipliers, g), np.flatnonzero(np.diff(self.table, prepend=-1))
+        counted = self.numbers != 0.0
+        scaled = np.divide(scores, self.numbers, out=scores.copy(), where=counted)
+        top = np.maximum.reduceat(scaled, first)
+        powers = np.exp(scaled - top[self.table])
+        sums = np.add.reduceat(powers, first)
+        beliefs = np.where(counted, powers / sums[self.table], 0.0)
+        for star in self.stars:
+            if not counted[star.centre[0, 0]]:
+                beliefs[star.centre[:, 0]] = beliefs[star.clusters[0]].sum(axis=1)
+        return beliefs, np.where(counted[first], self.numbers[first] * (top + np.log(sums)), top)
 
     def dual(self, weights: Floats, multipliers: Floats, g: Floats) -> tuple[float, Floats]:
         """Minus Eq. 12, D = sum_i M kappa_i log Z_i - w.f_hat + |w|^2 / 2 sigma^2, and its gradient over (w, delta)."""
-        beliefs, log_z = self.beliefs(weights, multipliers, g)
-        first_rows = np.searchsorted(self.table, np.arange(log_z.size))
-        value = float((self.samples * self.numbers)[first_rows] @ log_z - weights @ self.observed) - self.observed_base
+        beliefs, values = self.beliefs(weights, multipliers, g)
+        first_rows = np.searchsorted(self.table, np.arange(values.size))
+        value = float(self.samples[first_rows] @ values - weights @ self.observed) - self.observed_base
         by_weights = self.moments(beliefs) - self.observed
         if self.prior_variance is not None:
             value += 0.5 * float(weights @ weights) / self.prior_variance
             by_weights = by_weights + weights / self.prior_variance
         return value, np.concatenate([by_weights, (self.samples * beliefs) @ self.disagreement])
+
+    # --- the default algorithm: multipliers by star updates, inside of an optimiser of the weights ---
+
+    def update_star(self, star: Star, scores: Floats, multipliers: Floats) -> float:
+        """Make a star agree, which minimises D over its multipliers; returns the largest change of a marginal.
+
+        With m_a the marginal of cluster a without the star's multipliers, and t that of the centre times kappa_v:
+        log b = (t + sum kappa_a log m_a) / (kappa_v + sum kappa_a), delta_a = kappa_a (log b - log m_a). Multipliers
+        and the scores that contain them are changed in place.
+        """
+        kappa_v = self.numbers[star.centre[0, 0]]
+        centre = scores[star.centre] + np.sum(multipliers[star.multipliers], axis=0)[:, None]
+        log_b, total = centre[:, 0] if kappa_v == 0.0 else kappa_v * _log_sum(centre / kappa_v), kappa_v
+        around = []
+        for rows, place in zip(star.clusters, star.multipliers, strict=True):
+            kappa = self.numbers[rows[0, 0]]
+            log_m = _log_sum((scores[rows] - multipliers[place, None]) / kappa)
+            log_b, total = log_b + kappa * log_m, total + kappa
+            around.append((rows, place, kappa, log_m))
+        log_b = log_b / total - _log_sum(log_b[None] / total)
+        change = 0.0
+        for rows, place, kappa, log_m in around:
+            before, step = log_m + multipliers[place] / kappa, kappa * (log_b - log_m) - multipliers[place]
+            change = max(change, float(np.abs(np.exp(log_b) - np.exp(before - _log_sum(before[None]))).max()))
+            multipliers[place] += step
+            scores[rows] += step[:, None]
+            scores[star.centre] -= step[:, None]
+        return change
+
+    def profiled(self, weights: Floats, multipliers: Floats, g: Floats, tolerance: float) -> tuple[float, Floats]:
+        """D minimised over the multipliers, in place, and its gradient in w, by the envelope theorem that of D."""
+        scores = self.scores(weights, multipliers, g)
+        for _ in range(10_000):
+            if max((self.update_star(star, scores, multipliers) for star in self.stars), default=0.0) <= tolerance:
+                break
+        value, gradient = self.dual(weights, multipliers, g)
+        return value, gradient[: weights.size]
+
+    def solve(self, g: Floats, point: Floats, tolerance: float = 1e-10) -> Floats:
+        """(w, delta) that minimise D at fixed g (Eq. 12); the gauge of delta is that of the star updates."""
+        multipliers, scale = point[self.observed.size :].copy(), max(1.0, self.samples.max())
+
+        def scaled(weights: Floats) -> tuple[float, Floats]:
+            value, gradient = self.profiled(weights, multipliers, g, tolerance)
+            return value / scale, gradient / scale
+
+        options = {"maxiter": 10_000, "maxfun": 100_000, "ftol": 0.0, "gtol": tolerance, "maxcor": 20}
+        found = minimize(scaled, point[: self.observed.size], jac=True, method="L-BFGS-B", options=options)
+        scaled(found.x)
+        return np.concatenate([found.x, multipliers])
 
     # --- the concave-convex procedure ---
 
@@ -134,28 +207,6 @@ class PlainProblem:
         weighted = np.multiply(self.sepset_numbers, slope, out=np.zeros_like(slope), where=used)
         on_rows = np.where(self.to_sepsets > 0.0, weighted[:, None], 0.0)
         return on_rows.sum(axis=0)
-
-    def solve(self, g: Floats, point: Floats, tolerance: float = 1e-10) -> Floats:
-        """(w, delta) that minimise D at fixed g (Eq. 12), by damped Newton steps; the gauge of delta stays as it is."""
-        n_weights = self.observed.size
-        columns = np.hstack([self.features, self.disagreement])
-        for _ in range(200):
-            value, gradient = self.dual(point[:n_weights], point[n_weights:], g)
-            if np.abs(gradient).max() <= tolerance * max(1.0, self.samples.max()):
-                break
-            beliefs, log_z = self.beliefs(point[:n_weights], point[n_weights:], g)
-            means = np.zeros((log_z.size, columns.shape[1]))
-            np.add.at(means, self.table, beliefs[:, None] * columns)
-            centred = columns - means[self.table]
-            curvature = (centred.T * (self.samples * beliefs / self.numbers)) @ centred
-            if self.prior_variance is not None:
-                curvature[np.arange(n_weights), np.arange(n_weights)] += 1.0 / self.prior_variance
-            step = -np.linalg.lstsq(curvature, gradient, rcond=1e-13)[0]
-            trial = point + step
-            while self.dual(trial[:n_weights], trial[n_weights:], g)[0] > value and np.abs(trial - point).max() > 1e-12:
-                trial = 0.5 * (point + trial)
-            point = trial
-        return point
 
     def learn(self, tolerance: float = 1e-8, most: int = 500) -> tuple[Floats, Floats, list[float]]:
         """Solve and relinearise from g = 0 until no belief changes by more; weights, beliefs, and Eq. 7 after each."""
@@ -179,100 +230,91 @@ class PlainProblem:
 def plain_problem(
     data: Samples | Sequence[Instance],
     *,
-    entropy: str = "bethe",
+    entropy: str | CountingNumbers = "bethe",
     consistency: bool = True,
     prior_variance: float | None = None,
 ) -> PlainProblem:
-    """Stack the tables of ``data``; piecewise training (Eq. 9) is ``entropy="clusters"`` without ``consistency``."""
+    """Stack the tables of ``data``; piecewise training (Eq. 9) is ``entropy="clusters"`` without ``consistency``.
+
+    Counting numbers are those of all clusters, hubs that the graph appended last, which may be negative, and of edges.
+    """
     instances = (
         [(data.model, data.X, data.sample_weight)]
         if isinstance(data, Samples)
         else [(instance.model, instance.y[None], np.array([instance.weight])) for instance in data]
     )
     n_weights = instances[0][0].n_weights
-    scopes: list[tuple[int, ...]] = []  # of all tables of all instances
-    edges: list[tuple[int, int, tuple[int, ...], float]] = []
-    shapes, features, base, samples = [], [], [], []
-    observed, observed_base = np.zeros(n_weights), 0.0
+    tables: list[tuple[Floats, Floats, float, float]] = []  # features, fixed scores, M and kappa of each
+    edges: list[tuple[Ints, Ints, float, float]] = []  # rows by sepset state of both ends, M and lambda of each
+    observed, observed_base, n_rows = np.zeros(n_weights), 0.0, 0
     for model, X, weight in instances:
-        graph = model.graph
+        graph, total = model.graph, float(weight.sum())
         assert isinstance(graph, ClusterGraph)
-        own_scopes, own_edges = _clusters_and_edges(graph, entropy, consistency)
-        offset, total = len(scopes), float(weight.sum())
-        edges += [(offset + i, offset + j, sepset, total) for i, j, sepset in own_edges]
-        for i, scope in enumerate(own_scopes):
-            given = i < len(graph.clusters)
-            shape, size = graph.shape(scope), graph.size(scope)
-            matrix = model.features[i] if given else None
+        numbers, sepset_numbers = _numbers(graph, entropy)
+        starts = n_rows + np.cumsum([0, *map(graph.size, graph.all_clusters)])
+        n_rows = int(starts[-1])
+        for i, scope in enumerate(graph.all_clusters):
+            given, size = i < len(graph.clusters), graph.size(scope)
+            matrix, fixed = (model.features[i], model.base_scores[i]) if given else (None, None)
             matrix = np.zeros((size, n_weights)) if matrix is None else matrix.toarray()
-            fixed = model.base_scores[i] if given else None
             fixed = np.zeros(size) if fixed is None else fixed
-            states = np.ravel_multi_index(tuple(X[:, list(scope)].T), shape)
+            states = np.ravel_multi_index(tuple(X[:, list(scope)].T), graph.shape(scope))
             observed += weight @ matrix[states]
             observed_base += float(weight @ fixed[states])
-            scopes.append(scope)
-            shapes.append(shape)
-            features.append(matrix)
-            base.append(fixed)
-            samples.append(np.full(size, total))
-    sizes = np.array([len(table) for table in base])
-    starts = np.concatenate([[0], np.cumsum(sizes)])
-    columns: list[Floats] = []
-    marginals: list[Floats] = []
-    edge_samples: list[Floats] = []
-    for i, j, sepset, total in edges:
-        first, second = (_marginal_matrix(scopes[end], shapes[end], sepset) for end in (i, j))
-        column = np.zeros((starts[-1], first.shape[0]))
-        column[starts[i] : starts[i + 1]] = first.T
-        marginals.append(column.T.copy())
-        column[starts[j] : starts[j + 1]] = -second.T
-        columns.append(column)
-        edge_samples.append(np.full(first.shape[0], total))
-    empty = np.zeros((starts[-1], 0))
-    to_sepsets = np.vstack([*marginals, empty.T])
+            tables.append((matrix, fixed, total, numbers[i]))
+        for (i, j, sepset), number in zip(graph.edges if consistency else (), sepset_numbers, strict=False):
+            ends = (starts[end] + _by_sepset(graph, graph.all_clusters[end], sepset) for end in (i, j))
+            edges.append((*ends, total, number))
+    sizes = [len(fixed) for _, fixed, _, _ in tables]
+    offsets = np.cumsum([0, *(len(first) for first, _, _, _ in edges)])
+    disagreement, to_sepsets = np.zeros((n_rows, offsets[-1])), np.zeros((offsets[-1], n_rows))
+    stars: dict[bytes, Star] = {}
+    for (first, second, _, _), start in zip(edges, offsets, strict=False):
+        multipliers = start + np.arange(len(first))
+        disagreement[first, multipliers[:, None]], disagreement[second, multipliers[:, None]] = 1.0, -1.0
+        to_sepsets[multipliers[:, None], first] = 1.0
+        star = stars.setdefault(second.tobytes(), Star(second, [], []))
+        star.clusters.append(first)
+        star.multipliers.append(multipliers)
+    edge_samples, edge_numbers = (np.repeat([e[k] for e in edges], np.diff(offsets)).astype(float) for k in (2, 3))
     return PlainProblem(
-        features=np.vstack(features),
-        disagreement=np.hstack([*columns, empty]),
+        features=np.vstack([matrix for matrix, _, _, _ in tables]),
+        disagreement=disagreement,
         to_sepsets=to_sepsets,
-        table=np.repeat(np.arange(sizes.size), sizes),
-        base=np.concatenate(base),
-        numbers=np.ones(starts[-1]),
-        sepset_numbers=np.full(to_sepsets.shape[0], 1.0 if entropy == "bethe" else 0.0),
-        samples=np.concatenate(samples),
-        sepset_samples=np.concatenate([*edge_samples, np.zeros(0)]),
+        stars=list(stars.values()),
+        table=np.repeat(np.arange(len(sizes)), sizes),
+        base=np.concatenate([fixed for _, fixed, _, _ in tables]),
+        numbers=np.repeat([number for _, _, _, number in tables], sizes),
+        sepset_numbers=edge_numbers,
+        samples=np.repeat([total for _, _, total, _ in tables], sizes),
+        sepset_samples=edge_samples,
         observed=observed,
         observed_base=observed_base,
         prior_variance=prior_variance,
     )
 
 
-def _clusters_and_edges(
-    graph: ClusterGraph, entropy: str, consistency: bool
-) -> tuple[list[tuple[int, ...]], list[tuple[int, int, tuple[int, ...]]]]:
-    """Scopes that have an entropy, and edges among them.
-
-    A hub that a Bethe graph appends counts 0 in the clusters-only entropy: there the clusters around it agree with the
-    first of them instead.
-    """
-    scopes = list(graph.all_clusters)
-    edges = list(graph.edges) if consistency else []
-    if entropy == "bethe":
-        return scopes, edges
-    n_given = len(graph.clusters)
+def _numbers(graph: ClusterGraph, entropy: str | CountingNumbers) -> tuple[Floats, Floats]:
+    """kappa of all clusters and lambda of all edges; hubs that were appended count 0 without sepset entropies."""
+    n, n_given = len(graph.all_clusters), len(graph.clusters)
+    if isinstance(entropy, CountingNumbers):
+        clusters, sepsets = (np.asarray(numbers, dtype=float) for numbers in (entropy.clusters, entropy.sepsets))
+        return np.broadcast_to(clusters, n), np.broadcast_to(sepsets, len(graph.edges))
     covered = {v for scope in graph.clusters for v in scope}
-    kept = [edge for edge in edges if edge[1] < n_given]
-    around: dict[int, list[int]] = {}
-    for i, hub, sepset in edges:
-        if hub >= n_given:
-            around.setdefault(sepset[0], []).append(i)
-    for variable, (first, *others) in around.items():
-        kept += [(first, other, (variable,)) for other in others]
-    return scopes[:n_given] + [scope for scope in scopes[n_given:] if scope[0] not in covered], kept
+    counted = [
+        i < n_given or entropy == "bethe" or scope[0] not in covered for i, scope in enumerate(graph.all_clusters)
+    ]
+    return np.array(counted, dtype=float), np.full(len(graph.edges), 1.0 if entropy == "bethe" else 0.0)
 
 
-def _marginal_matrix(scope: tuple[int, ...], shape: tuple[int, ...], sepset: tuple[int, ...]) -> Floats:
-    """(sepset states, states of the scope): 1 where a state agrees with a sepset state."""
+def _log_sum(scores: Floats) -> Floats:
+    """log sum_k exp(scores[:, k])."""
+    top = scores.max(axis=1)
+    return top + np.log(np.exp(scores - top[:, None]).sum(axis=1))
+
+
+def _by_sepset(graph: ClusterGraph, scope: tuple[int, ...], sepset: tuple[int, ...]) -> Ints:
+    """(sepset states, n) the states of a scope that agree with each state of a sepset."""
     axes = [scope.index(v) for v in sepset]
-    states = np.unravel_index(np.arange(int(np.prod(shape))), shape)
-    index = np.ravel_multi_index([states[a] for a in axes], [shape[a] for a in axes])
-    return (index == np.arange(int(np.prod([shape[a] for a in axes])))[:, None]).astype(np.float64)
+    states = np.arange(graph.size(scope)).reshape(graph.shape(scope))
+    return np.moveaxis(states, axes, range(len(axes))).reshape(graph.size(sepset), -1)
