@@ -30,9 +30,10 @@ import bactrian.torch
 from bactrian.camel.dual import Dual
 from bactrian.camel.entropy import carve
 from bactrian.camel.prior import Prior
-from bactrian.engines.numba.threads import Workers
 from bactrian.engines.torch.parts import DeviceGraphs
 from bactrian.graphs.packing import pack
+from bactrian.parallel.context import Context
+from bactrian.parallel.threads import Workers
 from problems import cpu_name, superpixel_like
 
 warnings.simplefilter("ignore", bt.ConvergenceWarning)
@@ -118,11 +119,11 @@ def evaluations(data: bt.GraphData, device: torch.device, found: dict[str, Any])
     weights = 0.1 * rng.normal(size=data.n_weights)
     nearby = weights + 0.002 * rng.normal(size=data.n_weights)
     packed = pack(data)
-    cpu = Dual(packed, carve(packed, "bethe"), Prior(10.0), Workers(2))
+    cpu = Dual(packed, carve(packed, "bethe"), Prior(10.0), Context(Workers(2)))
     engines: dict[str, Any] = {"cpu, 2 threads": (cpu, weights, nearby)}
     for dtype in (torch.float64, torch.float32):
         graphs = DeviceGraphs(data, device, dtype)
-        dual = Dual(graphs, lambda packed: carve(packed, "bethe"), Prior(10.0), Workers(2))
+        dual = Dual(graphs, lambda packed: carve(packed, "bethe"), Prior(10.0), Context(Workers(2)))
         both = (torch.from_numpy(w).to(device) for w in (weights, nearby))
         engines[f"{device.type}, {str(dtype).removeprefix('torch.')}"] = (dual, *both)
     for name, (dual, w, other) in engines.items():

@@ -22,8 +22,9 @@ from bactrian.camel.dual import Dual
 from bactrian.camel.entropy import carve
 from bactrian.camel.joint import JointObjective
 from bactrian.camel.prior import Prior
-from bactrian.engines.numba.threads import Workers, single_threaded_blas
 from bactrian.graphs.packing import pack
+from bactrian.parallel.context import Context
+from bactrian.parallel.threads import Workers, single_threaded_blas
 from numpy_dual import NumpyDual
 from problems import superpixel_like
 
@@ -42,7 +43,7 @@ def best_seconds(function: Callable[[], object], repeats: int = 25) -> float:
 
 def joint_of(data: bt.GraphData, n_threads: int) -> JointObjective:
     packed = pack(data)
-    return JointObjective(Dual(packed, carve(packed, "clusters"), Prior(10.0), Workers(n_threads)))
+    return JointObjective(Dual(packed, carve(packed, "clusters"), Prior(10.0), Context(Workers(n_threads))))
 
 
 def evaluation() -> None:
@@ -71,7 +72,7 @@ def evaluation() -> None:
 
 def sweeps_of(data: bt.GraphData, n_threads: int) -> Callable[[], object]:
     packed = pack(data)
-    dual = Dual(packed, carve(packed, "clusters"), Prior(10.0), Workers(n_threads))
+    dual = Dual(packed, carve(packed, "clusters"), Prior(10.0), Context(Workers(n_threads)))
     weights = 0.3 * np.random.default_rng(0).normal(size=data.n_weights)
     return lambda: dual.evaluate(weights, max_sweeps=5, tolerance=-1.0)
 

@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 
 import bactrian as bt
-from bactrian.engines.numba.threads import Workers
+from bactrian.parallel.threads import Workers
 from bench_graphs import peak_gib, picture
 from problems import cpu_name
 

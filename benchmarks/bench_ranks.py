@@ -33,9 +33,10 @@ import bactrian as bt
 from bactrian.camel.dual import Dual
 from bactrian.camel.entropy import carve
 from bactrian.camel.prior import Prior
-from bactrian.engines.numba.threads import Workers
 from bactrian.graphs.packing import pack
 from bactrian.parallel import Alone, Message, Signals, largest_anywhere
+from bactrian.parallel.context import Context
+from bactrian.parallel.threads import Workers
 from problems import cpu_name, superpixel_like
 
 NODES = 300
@@ -126,7 +127,7 @@ def evaluations(team: Team, n_graphs: int, turns: int) -> dict[str, Any]:
 
     def dual(data: bt.GraphData, communicator: Any) -> Dual:
         packed = pack(data)
-        return Dual(packed, carve(packed, "bethe"), Prior(10.0), Workers(1), communicator=communicator)
+        return Dual(packed, carve(packed, "bethe"), Prior(10.0), Context(Workers(1), communicator=communicator))
 
     whole = own_graphs(n_graphs, 0, 1) if team.is_first else None
     single = dual(whole, Alone()) if whole is not None else None

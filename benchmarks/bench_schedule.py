@@ -30,15 +30,7 @@ from bench_agreement import picture
 from problems import superpixel_like
 
 #: Constants of which a half or twice as much would be no choice, with the values to try instead.
-OTHERS = {
-    "most_damping": (0.5, 0.97),
-    "slowest": (0.98, 0.999),
-    "unit_power": (0.0, 0.5),
-    "sharpest": (1e-12, 1e-14),
-    "little_gain": (1e-10, 1e-14),
-    "deepest": (1e3, 1e6),
-    "large_multiplier": (1e3, 1e9),
-}
+OTHERS = {"unit_power": (0.0, 0.5)}
 #: Seconds that one problem may take.
 MAX_SECONDS = 60.0
 

@@ -20,12 +20,13 @@ import scipy.sparse as sp
 
 from bactrian.camel.dual import Dual
 from bactrian.camel.entropy import carve
-from bactrian.camel.memories import make_memory
 from bactrian.camel.prior import Prior
-from bactrian.engines.numba.threads import Workers, single_threaded_blas
+from bactrian.engines.long_memory import make_memory
 from bactrian.graphs.graph_data import GraphData
 from bactrian.graphs.packing import pack
 from bactrian.learners.learn import learn
+from bactrian.parallel.context import Context
+from bactrian.parallel.threads import Workers, single_threaded_blas
 from bactrian.solvers.solution import ConvergenceWarning
 from cost_model import (
     CostModel,
@@ -114,7 +115,7 @@ def best_seconds(function: Callable[[], object], repeats: int) -> float:
 def evaluation_times(data: GraphData, size: Size, repeats: int = 4) -> Iterator[tuple[Size, float]]:
     """Seconds of an evaluation, for several numbers of sweeps."""
     packed = pack(data)
-    dual = Dual(packed, carve(packed, "bethe"), Prior(10.0), Workers(1))
+    dual = Dual(packed, carve(packed, "bethe"), Prior(10.0), Context(Workers(1)))
     weights = 0.1 * np.random.default_rng(0).normal(size=data.n_weights)
     for sweeps in SWEEPS:
         with single_threaded_blas():

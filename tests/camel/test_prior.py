@@ -15,8 +15,9 @@ import bactrian as bt
 from bactrian.camel.dual import Dual
 from bactrian.camel.entropy import carve
 from bactrian.camel.prior import Prior
-from bactrian.engines.numba.threads import Workers
 from bactrian.graphs.packing import pack
+from bactrian.parallel.context import Context
+from bactrian.parallel.threads import Workers
 from bactrian.runs.checkpoints import learn_in_segments
 
 Floats = NDArray[np.float64]
@@ -78,7 +79,7 @@ def test_scaled_features_are_scaled_variances(learner: Any) -> None:
 @pytest.mark.parametrize("entropy", ["clusters", "bethe"])
 def test_gradient_by_finite_differences(entropy: str) -> None:
     packed = pack(instances(np.ones(5)))
-    dual = Dual(packed, carve(packed, entropy), Prior(np.array([0.1, 2.0, np.inf, 0.5, 7.0])), Workers(1))
+    dual = Dual(packed, carve(packed, entropy), Prior(np.array([0.1, 2.0, np.inf, 0.5, 7.0])), Context(Workers(1)))
     weights = np.random.default_rng(1).normal(size=5)
     gradient = dual.evaluate(weights).gradient
     for k in range(5):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import bactrian as bt
+from bactrian.camel.accuracy import Accuracy, Demands
 from bactrian.camel.dual import Dual
 from bactrian.camel.entropy import carve
 from bactrian.camel.linearisation import Linearisation
@@ -13,10 +14,11 @@ from bactrian.camel.prior import Prior
 from bactrian.camel.profiled import ProfiledObjective
 from bactrian.camel.schedule import SCHEDULE
 from bactrian.engines.numba.tables import Limits, summarise
-from bactrian.engines.numba.threads import Workers
 from bactrian.experiments.bench.learners import BenchSettings, make_problem
 from bactrian.experiments.bench.random_fields import FieldSize
 from bactrian.graphs.packing import pack
+from bactrian.parallel.context import Context
+from bactrian.parallel.threads import Workers
 from bactrian.solvers.lbfgs import minimise
 from bactrian.solvers.solution import Status
 
@@ -24,7 +26,9 @@ from bactrian.solvers.solution import Status
 def strong_field(leg: int = SCHEDULE.leg) -> Dual:
     """A complete graph of six variables whose couplings leave one mode that shrinks by 1e-4 a sweep."""
     packed = pack(make_problem(BenchSettings(), FieldSize.parse("K6"), "shared", 2.0, 0).data)
-    return Dual(packed, carve(packed, "clusters"), Prior(10.0), Workers(1), schedule=replace(SCHEDULE, leg=leg))
+    return Dual(
+        packed, carve(packed, "clusters"), Prior(10.0), Context(Workers(1)), schedule=replace(SCHEDULE, leg=leg)
+    )
 
 
 WEIGHTS = np.array([0.7095, 5.1313])
@@ -101,7 +105,7 @@ def test_a_vanishing_state_leaves_no_rounding_in_the_dual() -> None:
     graph = bt.ClusterGraph([2, 2, 2], [(0, 1), (1, 2), (0, 2)])
     model = bt.LogLinearModel(graph, [np.eye(4)[:, [0, 3]]] * 3)
     data = pack(bt.Samples(model, [[0, 0, 0], [0, 1, 0], [1, 1, 1]]))
-    dual = Dual(data, carve(data, "bethe"), Prior(1.0), Workers(1))
+    dual = Dual(data, carve(data, "bethe"), Prior(1.0), Context(Workers(1)))
     weights = np.array([0.3, -0.2])
     dual.evaluate(weights, tolerance=1e-10, max_sweeps=100)
     faint = dual.part.beliefs.hub_log.copy()
@@ -122,7 +126,7 @@ def strong_grid() -> tuple[Dual, np.ndarray]:
     data = bt.GraphData(rng.normal(size=(144, 5)), edges, n_labels=5, labels=rng.integers(0, 5, 144), tables="full")
     weights = np.concatenate([12.0 * np.eye(5).ravel(), 4.0 * rng.normal(size=25)])
     packed = pack(data)
-    return Dual(packed, carve(packed, "clusters"), Prior(10.0), Workers(1)), weights
+    return Dual(packed, carve(packed, "clusters"), Prior(10.0), Context(Workers(1))), weights
 
 
 def test_faint_states_near_their_limit_cost_no_sweeps():
@@ -137,7 +141,7 @@ def test_faint_states_near_their_limit_cost_no_sweeps():
 
 def test_a_point_that_the_solver_moves_to_is_where_the_next_search_starts():
     dual, weights = strong_grid()
-    objective = ProfiledObjective(dual, accuracy=1e-2, max_sweeps=1)
+    objective = ProfiledObjective(dual, Accuracy(Demands.of(1e-2, None, 0.0, 1.0)), max_sweeps=1)
     objective.value_and_gradient(0.5 * weights)
     best, _ = objective.value_and_gradient(0.5 * weights)
     value, _ = objective.value_and_gradient(weights)
@@ -197,7 +201,7 @@ def test_what_a_limit_stopped_is_reported_as_it_is(entropy: str, monkeypatch: py
     assert stopped.status is Status.ITERATION_LIMIT
     assert len(made) == stopped.evaluations
     packed = pack(data)
-    dual = Dual(packed, carve(packed, entropy), Prior(10.0), Workers(1))
+    dual = Dual(packed, carve(packed, entropy), Prior(10.0), Context(Workers(1)))
     assert dual.take_up(stopped.state)
     found = evaluate(dual, stopped.weights)
     assert stopped.objective == pytest.approx(found.value, rel=1e-9)

@@ -23,13 +23,13 @@ from sklearn.linear_model import LogisticRegression
 import bactrian as bt
 from bactrian.camel import entropy as entropies
 from bactrian.camel.run import Settings
-from bactrian.engines.numba.threads import Workers
 from bactrian.estimators.base import LearnedEstimator
 from bactrian.graphs.packed import PackedData
 from bactrian.inference import infer as inference
 from bactrian.inference.problem import Problem
 from bactrian.inference.result import InferenceResult
 from bactrian.learners import learn as learning
+from bactrian.parallel.context import Context
 from bactrian.text import Document
 
 
@@ -39,11 +39,11 @@ class ByScipy:
 
     name: str = "by-scipy"
 
-    def learn(self, data: PackedData, settings: Settings, workers: Workers) -> bt.Solution:
+    def learn(self, data: PackedData, settings: Settings, context: Context) -> bt.Solution:
         from bactrian.camel.dual import Dual
         from bactrian.camel.entropy import carve
 
-        dual = Dual(data, carve(data, "bethe").whole, settings.prior, workers)
+        dual = Dual(data, carve(data, "bethe").whole, settings.prior, context)
 
         def value_and_gradient(weights: Any) -> Any:
             found = dual.evaluate(weights, max_sweeps=100, tolerance=1e-13)

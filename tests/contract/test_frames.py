@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import bactrian as bt
-from bactrian.camel import messages
+from bactrian.engines import memory
 
 MOST = 12
 KERNELS = ["evaluate_given", "evaluate_instances", "evaluate_pairs", "evaluate_trees"]
@@ -28,7 +28,7 @@ def test_frames_between_learn_and_the_kernel(method: str, monkeypatch: pytest.Mo
         return call
 
     for name in KERNELS:
-        monkeypatch.setattr(messages, name, watched(getattr(messages, name)))
+        monkeypatch.setattr(memory, name, watched(getattr(memory, name)))
     rng = np.random.default_rng(0)
     edges = [(i, (i + 1) % 40) for i in range(40)]
     data = bt.GraphData(rng.normal(size=(40, 2)), edges, n_labels=2, labels=rng.integers(0, 2, 40))

@@ -15,9 +15,9 @@ import pytest
 import scipy.sparse as sp
 
 import bactrian as bt
-from bactrian.engines.numba.threads import Workers
 from bactrian.graphs.inputs import N_BLOCKS
 from bactrian.graphs.packing import pack
+from bactrian.parallel.threads import Workers
 
 N = 3 * N_BLOCKS + 5
 LEARNERS: list[Any] = [

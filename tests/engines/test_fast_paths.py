@@ -13,14 +13,15 @@ from numba import njit
 import bactrian as bt
 from bactrian.camel.dual import Dual
 from bactrian.camel.entropy import Carving, carve
-from bactrian.camel.memories import LongMemory
 from bactrian.camel.prior import Prior
 from bactrian.camel.schedule import SCHEDULE
+from bactrian.engines.long_memory import LongMemory
 from bactrian.engines.numba.arithmetic import log
-from bactrian.engines.numba.threads import Workers
 from bactrian.graphs import inputs
 from bactrian.graphs.inputs import BundledRows, Inputs
 from bactrian.graphs.packing import pack
+from bactrian.parallel.context import Context
+from bactrian.parallel.threads import Workers
 from bactrian.solvers.lbfgs import Memory
 
 Array = np.ndarray[Any, Any]
@@ -48,7 +49,7 @@ def evaluated(data: bt.GraphData, route: str, entropy: str, scale: float) -> Any
     packed = pack(data)
     carving: Carving = carve(packed, "bethe").whole if entropy == "total" else carve(packed, entropy.split()[0])
     agree = not entropy.endswith("apart")
-    dual = Dual(packed, carving, Prior(1.0, 0.0), Workers(1), consistency=agree, schedule=schedule)
+    dual = Dual(packed, carving, Prior(1.0, 0.0), Context(Workers(1)), consistency=agree, schedule=schedule)
     assert bool(dual.part.states) == fast
     dual.part.wants_marginals = True
     rng = np.random.default_rng(1)
@@ -193,7 +194,7 @@ def test_damped_sweeps_of_the_fast_path_reach_the_same_optimum(damping: float) -
     for fast in (True, False):
         packed = pack(data)
         schedule = replace(SCHEDULE, worth_compiling=1 if fast else 10**9)
-        dual = Dual(packed, carve(packed, "convex"), Prior(1.0, 0.0), Workers(1), schedule=schedule)
+        dual = Dual(packed, carve(packed, "convex"), Prior(1.0, 0.0), Context(Workers(1)), schedule=schedule)
         weights = np.random.default_rng(1).normal(size=packed.n_weights)
         found.append(dual.evaluate(weights, tolerance=1e-10, max_sweeps=2000, damping=damping))
         assert found[-1].residual <= 1e-10
@@ -222,11 +223,10 @@ def test_two_passes_over_trees_equal_sweeps_in_log_space(k: int, own_tables: boo
     weights = scale * np.random.default_rng(1).normal(size=packed.n_weights)
     schedule = replace(SCHEDULE, worth_compiling=1 if route == "compiled" else 10**9)
     slow, fast, brief = (
-        Dual(packed, carve(packed, "bethe").whole, Prior(1.0), Workers(1), schedule=schedule) for _ in range(3)
+        Dual(packed, carve(packed, "bethe").whole, Prior(1.0), Context(Workers(1)), schedule=schedule) for _ in range(3)
     )
-    brief.part.wants_logs = False
     found = [
-        dual.evaluate(weights, max_sweeps=9, tree_sweeps=2, damping=damping)
+        dual.evaluate(weights, max_sweeps=9, tree_sweeps=2, damping=damping, logs=dual is not brief)
         for dual, damping in ((slow, 1e-300), (fast, 0.0), (brief, 0.0))
     ]
     assert not slow.part.beliefs.done.any()

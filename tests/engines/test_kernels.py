@@ -22,6 +22,7 @@ from scipy.special import logsumexp as scipy_logsumexp
 from sklearn.linear_model import LogisticRegression
 
 import bactrian as bt
+from bactrian.camel.accuracy import Accuracy, Demands
 from bactrian.camel.dual import Dual
 from bactrian.camel.entropy import Carving, CountingNumbers, carve
 from bactrian.camel.joint import JointObjective
@@ -32,14 +33,22 @@ from bactrian.engines.numba.arithmetic import exp, logsumexp
 from bactrian.engines.numba.linear import Linear, believe
 from bactrian.engines.numba.orders import stable_order
 from bactrian.engines.numba.sparse import rows_times_weights
-from bactrian.engines.numba.threads import Workers, balanced_blocks, blocks_of_rows
 from bactrian.graphs.packing import pack, projection_map
 from bactrian.graphs.scores import Inputs, TiedTable
+from bactrian.parallel.context import Context
+from bactrian.parallel.threads import Workers, balanced_blocks, blocks_of_rows
 from bactrian.solvers.lbfgs import Memory, minimise
 from bactrian.solvers.solution import Status
 
 Array = np.ndarray
-ONE = Workers(1)
+ONE = Context(Workers(1))
+
+
+def exactly(accuracy: float) -> Accuracy:
+    """An accuracy of messages from the start."""
+    return Accuracy(Demands.of(accuracy, None, 0.0, 1.0), start=accuracy)
+
+
 #: Damping too small to change a number, but enough to keep the fast path for pairs out of it.
 LOG_SPACE = 1e-300
 
@@ -289,7 +298,7 @@ def test_gradient_of_the_joint_objective(name: str, entropy: str) -> None:
 @pytest.mark.parametrize("entropy", ENTROPIES)
 def test_gradient_of_the_profiled_objective(name: str, entropy: str) -> None:
     dual = dual_of(name, entropy)
-    objective = ProfiledObjective(dual, accuracy=1e-14, max_sweeps=20_000)
+    objective = ProfiledObjective(dual, exactly(1e-14), max_sweeps=20_000)
     weights = random_weights(dual)
     value, gradient = objective.value_and_gradient(weights)
     gradient = gradient.copy()
@@ -318,7 +327,7 @@ def test_profile_is_the_minimum_over_the_multipliers(name: str, entropy: str) ->
     start = joint.initial(weights)
     at_random, slope = joint.value_and_gradient(start)
     assert np.abs(slope[weights.size :]).max() > 1e-2  # before the next call overwrites it
-    profiled, _ = ProfiledObjective(dual, accuracy=1e-14, max_sweeps=20_000).value_and_gradient(weights)
+    profiled, _ = ProfiledObjective(dual, exactly(1e-14), max_sweeps=20_000).value_and_gradient(weights)
     assert profiled < at_random - 1e-3
     value, gradient = joint.value_and_gradient(joint.initial(weights))
     assert value == pytest.approx(profiled, abs=1e-9)
@@ -329,7 +338,7 @@ def dense_dual(dual: Dual, weights: Array) -> float:
     """D written out table by table, for hubs that all have a positive number."""
     data, layout = dual.data, dual.data.layout
     entries, hub_scores = np.empty(layout.n_entries), np.empty(layout.n_hub_states)
-    data.scores.scores(weights, entries, hub_scores, ONE)
+    data.scores.scores(weights, entries, hub_scores, ONE.workers)
     hub_scores -= dual.part.linearisation
     total = (
         -float(weights @ dual.empirical) - data.observed_base + 0.5 * dual.prior.precision * float(weights @ weights)

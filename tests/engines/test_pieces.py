@@ -13,9 +13,11 @@ from bactrian.camel.dual import Dual
 from bactrian.camel.entropy import carve
 from bactrian.camel.prior import Prior
 from bactrian.camel.schedule import SCHEDULE
+from bactrian.engines import memory
 from bactrian.engines.numba.pieces import cut
-from bactrian.engines.numba.threads import Workers
 from bactrian.graphs.packing import pack
+from bactrian.parallel.context import Context
+from bactrian.parallel.threads import Workers
 
 SIDE = 150
 WHOLE = 1 << 60
@@ -44,9 +46,10 @@ def evaluated(data: Any, entropy: str, threads: int = 1, *, scale: float = 0.3, 
     packed = data if hasattr(data, "layout") else pack(data)
     carving = carve(packed, "bethe").whole if entropy.startswith("total") else carve(packed, entropy.split()[0])
     agree = not entropy.endswith("apart")
-    steers = {name: how.pop(name) for name in ("worth_cutting", "worth_compiling") if name in how}
-    schedule = replace(SCHEDULE, **steers)
-    dual = Dual(packed, carving, Prior(1.0, 0.0), Workers(threads), consistency=agree, schedule=schedule)
+    schedule = replace(SCHEDULE, worth_compiling=how.pop("worth_compiling", SCHEDULE.worth_compiling))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(memory, "WORTH_CUTTING", how.pop("worth_cutting", memory.WORTH_CUTTING))
+        dual = Dual(packed, carving, Prior(1.0, 0.0), Context(Workers(threads)), consistency=agree, schedule=schedule)
     dual.part.wants_marginals = True
     rng = np.random.default_rng(1)
     if agree:

@@ -17,8 +17,9 @@ import bactrian.torch as btt  # noqa: E402
 from bactrian.camel.dual import Dual  # noqa: E402
 from bactrian.camel.entropy import carve  # noqa: E402
 from bactrian.camel.prior import Prior  # noqa: E402
-from bactrian.engines.numba.threads import Workers  # noqa: E402
 from bactrian.engines.torch.parts import DeviceGraphs  # noqa: E402
+from bactrian.parallel.context import Context  # noqa: E402
+from bactrian.parallel.threads import Workers  # noqa: E402
 from bactrian.torch import CamelLoss, GraphBatch  # noqa: E402
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"))]
@@ -213,7 +214,7 @@ def test_piecewise_passes_no_messages_and_has_none_to_settle():
 def test_nan_survives_the_maximum_over_parts_and_sweeps(device, chunk, dtype):
     data = loopy_data()
     graphs = DeviceGraphs(data, torch.device(device), getattr(torch, dtype), chunk)
-    dual = Dual(graphs, lambda packed: carve(packed, "bethe"), Prior(1.0), Workers(1))
+    dual = Dual(graphs, lambda packed: carve(packed, "bethe"), Prior(1.0), Context(Workers(1)))
     weights = torch.full((data.n_weights,), torch.nan, dtype=torch.float64, device=device)
     found = dual.evaluate(weights, tolerance=1e-8, max_sweeps=5)
     assert np.isnan([found.value, found.violation, found.residual]).all()
@@ -392,7 +393,7 @@ def full(*_arguments, **_options):
 ENGINE = "bactrian.engines.torch"
 PLACES = [
     f"{ENGINE}.parts.Stars", f"{ENGINE}.parts.DeviceRows.to", f"{ENGINE}.parts.DeviceScores.moments",
-    f"{ENGINE}.parts.DevicePart.hub_sums", f"{ENGINE}.parts.DevicePart.set_beliefs_before",
+    f"{ENGINE}.parts.DeviceHubs.sums", f"{ENGINE}.parts.DevicePart.room_for",
     f"{ENGINE}.structure.Structure.to", "torch.zeros",
 ]  # fmt: skip
 
@@ -404,7 +405,7 @@ def test_too_little_memory_is_explained_wherever_it_is_met_in_learning(place, mo
     monkeypatch.setattr(place, full)
     with pytest.raises(btt.DeviceMemoryError, match=r"3 graphs at once take about .* on cpu; give chunk= .* chunk=1"):
         btt.learn(data, "cccp", device="cpu")
-    if not any(word in place for word in ("moments", "hub_sums", "beliefs_before")):
+    if not any(word in place for word in ("moments", "DeviceHubs", "room_for")):
         with pytest.raises(btt.DeviceMemoryError, match="3 graphs at once"):
             btt.infer(data, weights, device="cpu")
 
@@ -491,7 +492,7 @@ def tensors_of(holder) -> list:
 def test_all_tensors_of_a_piece_move_to_another_device(sparse):
     """The device "meta", which PyTorch has everywhere, stands for a GPU; what is left behind stays as it was."""
     graphs = DeviceGraphs(loopy_data(sparse=sparse), torch.device("cpu"), torch.float64)
-    (part,) = graphs.parts(carve(graphs.packed, "bethe"))
+    (part,) = graphs.parts(carve(graphs.packed, "bethe"), Context())
     for holder in (part.piece.scores, part.piece.structure, part.stars):
         before = tensors_of(holder)
         moved = tensors_of(holder.to("meta"))

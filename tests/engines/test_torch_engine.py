@@ -16,7 +16,6 @@ from bactrian.camel.dual import Dual  # noqa: E402
 from bactrian.camel.entropy import carve, pairwise_numbers  # noqa: E402
 from bactrian.camel.prior import Prior  # noqa: E402
 from bactrian.engines.numba.orders import greedy_colours  # noqa: E402
-from bactrian.engines.numba.threads import Deadline, Workers  # noqa: E402
 from bactrian.engines.torch import stars  # noqa: E402
 from bactrian.engines.torch.device import explain_memory  # noqa: E402
 from bactrian.engines.torch.kernels import SparseProduct  # noqa: E402
@@ -24,6 +23,8 @@ from bactrian.engines.torch.parts import DeviceGraphs, compressed  # noqa: E402
 from bactrian.engines.torch.stars import Recording  # noqa: E402
 from bactrian.graphs.inputs import BundledRows  # noqa: E402
 from bactrian.graphs.packing import pack  # noqa: E402
+from bactrian.parallel.context import Context  # noqa: E402
+from bactrian.parallel.threads import Deadline, Workers  # noqa: E402
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"))]
 METHODS = ["piecewise", "camel0", "cccp", "cccp-empirical", "convex"]
@@ -62,9 +63,10 @@ def graph_data(seed: int = 0, *, n_graphs: int = 5, scale: float = 1.0, kind: st
     return bt.GraphData(rows, edges, n_labels=K, **options)
 
 
-def device_dual(data, entropy, variance, device, dtype="float64", chunk=None) -> Dual:
+def device_dual(data, entropy, variance, device, dtype="float64", chunk=None, **circumstances) -> Dual:
     graphs = DeviceGraphs(data, torch.device(device), getattr(torch, dtype), chunk)
-    return Dual(graphs, lambda packed: carve(packed, entropy), Prior(variance), Workers(1))
+    context = Context(Workers(1), **circumstances)
+    return Dual(graphs, lambda packed: carve(packed, entropy), Prior(variance), context)
 
 
 def edge_inputs(data: bt.GraphData, seed: int = 1) -> np.ndarray:
@@ -102,13 +104,13 @@ def test_value_gradient_and_violation_are_those_of_the_cpu(device, dtype, entrop
     weights = 0.5 * rng.normal(size=data.n_weights)
     weights[-15:] *= scale
     packed = pack(data)
-    cpu = Dual(packed, carve(packed, entropy), Prior(2.0), Workers(1))
+    cpu = Dual(packed, carve(packed, entropy), Prior(2.0), Context(Workers(1)))
     g = rng.normal(size=data.n_nodes * K)
     cpu.part.linearisation[:] = g
     expected = cpu.evaluate(weights, tolerance=1e-13, max_sweeps=3000)
     dual = device_dual(data, entropy, 2.0, device, dtype, 2 if scale > 1 else None)
     for part in dual.parts:
-        part.linearisation[:] = part.of_hubs(g[K * part.piece.nodes.start : K * part.piece.nodes.stop])
+        part.linearisation[:] = part.hubs.of(g[K * part.piece.nodes.start : K * part.piece.nodes.stop])
     found = dual.evaluate(torch.from_numpy(weights).to(device), tolerance=1e-13, max_sweeps=3000)
     exact = dtype == "float64"
     assert found.value == pytest.approx(expected.value, rel=1e-10 if exact else 1e-8)
@@ -350,8 +352,7 @@ def test_no_sweep_begins_after_the_time_limit(device, method):
         solution = btt.learn(data, method, device=device, max_seconds=0.0)
     assert solution.status is bt.Status.TIME_LIMIT
     assert sum(record.sweeps for record in solution.history) == 0
-    dual = device_dual(data, "bethe", 1.0, device)
-    dual.heed(Deadline(0.0))
+    dual = device_dual(data, "bethe", 1.0, device, deadline=Deadline(0.0))
     found = dual.evaluate(torch.ones(data.n_weights, dtype=torch.float64, device=device), max_sweeps=9)
     assert found.sweeps == 0
     assert found.residual == np.inf
@@ -471,7 +472,7 @@ def test_memory_grows_with_a_label_table_and_not_with_its_square(device, tying):
     finally:
         tracemalloc.stop()
     packed = pack(data)
-    expected = Dual(packed, carve(packed, "clusters"), Prior(2.0), Workers(1)).evaluate(
+    expected = Dual(packed, carve(packed, "clusters"), Prior(2.0), Context(Workers(1))).evaluate(
         weights, tolerance=1e-12, max_sweeps=500
     )
     assert found.value == pytest.approx(expected.value, rel=1e-10)

@@ -11,8 +11,9 @@ import bactrian as bt  # noqa: E402
 from bactrian.camel.dual import Dual  # noqa: E402
 from bactrian.camel.entropy import carve  # noqa: E402
 from bactrian.camel.prior import Prior  # noqa: E402
-from bactrian.engines.numba.threads import Workers  # noqa: E402
 from bactrian.graphs.packing import pack  # noqa: E402
+from bactrian.parallel.context import Context  # noqa: E402
+from bactrian.parallel.threads import Workers  # noqa: E402
 from bactrian.torch import CamelLoss, GraphBatch  # noqa: E402
 
 #: Two loops, a pendant node and a lonely one; then a triangle.
@@ -48,7 +49,7 @@ def cpu_dual(method: str, nodes, tables, labels, node_factors: str, g=None) -> f
     carving = (
         carve(packed, "convex") if method == "convex" else carve(packed, "bethe" if method == "cccp" else "clusters")
     )
-    dual = Dual(packed, carving, Prior(None), Workers(1), consistency=method != "piecewise")
+    dual = Dual(packed, carving, Prior(None), Context(Workers(1)), consistency=method != "piecewise")
     if g is not None:
         dual.part.linearisation[:] = g.ravel()
     weights = np.concatenate([nodes.numpy().ravel(), tables.expand(n_edges, K, K).numpy().ravel()])

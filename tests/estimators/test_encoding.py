@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bactrian.engines.numba.threads import Workers
 from bactrian.estimators.encoding import FeatureVocabulary, GrowingVocabulary, Names, features_of_dict, fit_vocabulary
 from bactrian.graphs.inputs import BundledRows
+from bactrian.parallel.threads import Workers
 
 names = st.sampled_from(["a", "b", "c", "é", "字", ""])
 bundles = st.lists(names, max_size=4).map(tuple)

@@ -286,7 +286,7 @@ def quick_table(quick_folder):
 def cores(number):
     """As on a machine with so many cores."""
     with pytest.MonkeyPatch.context() as patch, threadpool_limits(number):
-        patch.setattr("bactrian.engines.numba.threads.available_cores", lambda: number)
+        patch.setattr("bactrian.parallel.threads.available_cores", lambda: number)
         patch.setenv("LOKY_MAX_CPU_COUNT", str(number))
         yield
 

@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 
 import bactrian as bt
-from bactrian.camel import messages
 from bactrian.camel.dual import Dual
 from bactrian.camel.entropy import CountingNumbers, carve
 from bactrian.camel.prior import Prior
-from bactrian.engines.numba.threads import Workers
+from bactrian.engines import memory
 from bactrian.graphs.packed import tables_by_number
 from bactrian.graphs.packing import pack
+from bactrian.parallel.context import Context
+from bactrian.parallel.threads import Workers
 
 
 def graphs(n: int, n_labels: int, seed: int) -> bt.GraphData:
@@ -41,10 +42,10 @@ def test_copies_give_the_same_dual(entropy: str | CountingNumbers, monkeypatch: 
     for own in (True, False):
         with monkeypatch.context() as patch:
             if not own:
-                patch.setattr(messages, "tables_by_number", lambda given, _: given)
-            dual = Dual(data, carving, Prior(10.0), Workers(1))
+                patch.setattr(memory, "tables_by_number", lambda given, _: given)
+            dual = Dual(data, carving, Prior(10.0), Context(Workers(1)))
         found.append(dual.evaluate(weights, tolerance=1e-12, max_sweeps=500))
-        beliefs = messages.MessageTables(dual.part)
+        beliefs = memory.MemoryTables(dual.part)
         found.append([beliefs.cluster(c) for c in range(data.layout.n_clusters)])
     assert found[0].value == pytest.approx(found[2].value, rel=1e-11)
     np.testing.assert_allclose(found[0].gradient, found[2].gradient, atol=1e-9)

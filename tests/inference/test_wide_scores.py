@@ -24,8 +24,8 @@ from oracle import (
 from scipy.special import logsumexp
 
 import bactrian as bt
-from bactrian.camel import messages
 from bactrian.camel.schedule import SCHEDULE
+from bactrian.engines import memory
 from bactrian.inference.draw import draw_exactly
 
 KINDS = ("spread", "penalties", "rewards", "ties", "level")
@@ -164,7 +164,7 @@ METHODS: list[tuple[str, dict[str, Any]]] = [
 @pytest.mark.parametrize("part", range(6))
 def test_inference(part: int, tree: bool, route: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if route == "uniform":
-        monkeypatch.setattr(messages, "SCHEDULE", replace(SCHEDULE, worth_compiling=1))
+        monkeypatch.setattr(memory, "SCHEDULE", replace(SCHEDULE, worth_compiling=1))
     for seed in range(8 * part, 8 * part + 8):
         kinds = (*KINDS, "forbidden") if seed % 3 == 0 else KINDS
         dense = drawn_model(seed, tree=tree, states=2 if route == "uniform" else None, kinds=kinds)

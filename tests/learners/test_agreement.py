@@ -12,12 +12,13 @@ from sklearn.base import clone
 
 import bactrian as bt
 from bactrian.camel.entropy import carve
-from bactrian.camel.messages import Messages
-from bactrian.engines.numba.threads import Workers
+from bactrian.engines.memory import MemoryPart
 from bactrian.graphs.graph import grid_edges
 from bactrian.graphs.packing import pack
 from bactrian.inference.propagation import contracts
 from bactrian.learners.learn import followed
+from bactrian.parallel.context import Context
+from bactrian.parallel.threads import Workers
 
 
 def picture(seed: int = 0, side: int = 14, n_labels: int = 3, noise: float = 1.0) -> tuple[list, np.ndarray]:
@@ -164,7 +165,7 @@ def test_belief_propagation_contracts_up_to_the_bound(n, labels):
         + [np.eye(labels).reshape(-1, 1) * np.eye(2 * labels)[-1]] * (len(clusters) - n),
     )
     data = pack(bt.Samples(model, [[0] * n]))
-    messages = Messages(data, carve(data, "bethe").whole, Workers(1))
+    messages = MemoryPart(data, carve(data, "bethe").whole, Context(Workers(1)))
     limit = 2.0 * np.arctanh(1.0 / (n - 2))
     rng = np.random.default_rng(0)
     for factor, expected in ((0.99, True), (1.01, False)):

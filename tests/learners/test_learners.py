@@ -18,9 +18,10 @@ from sklearn.linear_model import LogisticRegression
 import bactrian as bt
 from bactrian.camel.prior import Prior
 from bactrian.camel.run import InnerResult, Run, Settings, Work
-from bactrian.camel.schedule import SCHEDULE
-from bactrian.engines.numba.threads import Deadline
 from bactrian.graphs.packing import pack
+from bactrian.learners.likelihood import MOST_UNCONVERGED
+from bactrian.parallel.context import Context
+from bactrian.parallel.threads import Deadline
 from bactrian.solvers.solution import Status
 
 ON_TREES: dict[str, Any] = {
@@ -265,7 +266,7 @@ class Stuck:
         time.sleep(self.seconds)
         return InnerResult(weights, 1.0, 1.0, 0.0, 0, Status.STALLED)
 
-    def refine(self, weights: Any, belief_change: float) -> None:
+    def follow_beliefs(self, change: float) -> None:
         pass
 
     def objective_changed(self) -> None:
@@ -275,8 +276,8 @@ class Stuck:
 @pytest.mark.parametrize(("belief_change", "seconds"), [(0.0, 0.0), (0.5, 0.02)])
 def test_relinearisations_without_a_step_end(belief_change: float, seconds: float) -> None:
     deadline = Deadline(0.1 if seconds else 60.0)
-    settings = Settings(Prior(1.0), 1e-6, 1000, 1000, 0, None, None, deadline=deadline)
-    run = Run(settings, pack(library_data(generative_problem(0, "tree"))), "stuck")
+    settings = Settings(Prior(1.0), 1e-6, 1000, 1000)
+    run = Run(settings, Context(deadline=deadline), pack(library_data(generative_problem(0, "tree"))), "stuck")
     linearisation = SimpleNamespace(update=lambda: 0.0)
     _, status = bt.Camel().relinearise(run, Stuck(belief_change, seconds), linearisation, np.zeros(2))  # type: ignore[arg-type]
     assert status is (Status.TIME_LIMIT if seconds else Status.STALLED)
@@ -300,4 +301,4 @@ def test_learning_by_propagation_that_never_converges_gives_up() -> None:
     with pytest.warns(bt.ConvergenceWarning, match="did not converge"):
         solution = bt.learn(case.model, "lbp", prior_variance=1.0, l1=0.5, tolerance=1e-4, max_iterations=1000)
     assert solution.status is Status.UNRELIABLE
-    assert solution.evaluations < 2 * SCHEDULE.most_unconverged
+    assert solution.evaluations < 2 * MOST_UNCONVERGED

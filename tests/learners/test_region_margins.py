@@ -9,11 +9,11 @@ from scipy.optimize import minimize
 from scipy.special import logsumexp
 
 import bactrian as bt
-from bactrian.engines.numba.threads import Workers
 from bactrian.estimators.margin_fits import margin_problem
 from bactrian.estimators.marginals import check_margins
 from bactrian.learners.margins import FitOptions, fit_exactly, fit_with_learner, tree_of
 from bactrian.learners.region_margins import RegionDual, fit_by_regions
+from bactrian.parallel.threads import Workers
 from bactrian.solvers.solution import Status
 
 SIZES = {"a": 3, "b": 2, "c": 4, "d": 3, "e": 2}

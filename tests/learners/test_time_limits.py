@@ -20,8 +20,9 @@ from bactrian.camel.dual import Dual
 from bactrian.camel.entropy import carve
 from bactrian.camel.prior import Prior
 from bactrian.engines.numba.orders import appearances
-from bactrian.engines.numba.threads import Deadline, Workers
 from bactrian.graphs.packing import pack
+from bactrian.parallel.context import Context
+from bactrian.parallel.threads import Deadline, Workers
 from bactrian.solvers.lbfgs import minimise
 from bactrian.solvers.solution import Status
 
@@ -115,15 +116,12 @@ def test_inference_keeps_its_limit_on_a_million_nodes(method: str) -> None:
 @pytest.mark.parametrize("n", [20, 100])
 def test_after_the_limit_there_is_one_sweep(n: int, entropy: str) -> None:
     data = pack(grid(n))
-    dual = Dual(data, carve(data, entropy), Prior(10.0), Workers(1))
     weights = np.random.default_rng(0).normal(size=data.n_weights)
     for damping in (0.0, 0.5):
-        dual.heed(Deadline(0.0))
-        assert dual.late
-        assert dual.evaluate(weights, tolerance=0.0, max_sweeps=60, damping=damping).sweeps == 1
-        dual.heed(Deadline())
-        assert not dual.late
-        assert dual.evaluate(weights, tolerance=0.0, max_sweeps=60, damping=damping).sweeps == 60
+        for deadline, sweeps in ((Deadline(0.0), 1), (Deadline(), 60)):
+            dual = Dual(data, carve(data, entropy), Prior(10.0), Context(Workers(1), deadline))
+            assert dual.late == (sweeps == 1)
+            assert dual.evaluate(weights, tolerance=0.0, max_sweeps=60, damping=damping).sweeps == sweeps
 
 
 def test_forests_that_time_cuts_short_do_not_count() -> None:

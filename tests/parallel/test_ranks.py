@@ -25,10 +25,11 @@ import bactrian as bt
 from bactrian.camel.dual import Dual
 from bactrian.camel.entropy import carve
 from bactrian.camel.prior import Prior
-from bactrian.engines.numba.threads import Workers
 from bactrian.graphs.packing import pack
 from bactrian.parallel import Alone, Message, Signals, anywhere, combine, largest_anywhere, total
+from bactrian.parallel.context import Context
 from bactrian.parallel.launched import launched
+from bactrian.parallel.threads import Workers
 from bactrian.runs.checkpoints import learn_in_segments
 
 #: Learners that take a thousand evaluations and more.
@@ -156,13 +157,13 @@ def test_an_evaluation_is_one_message_of_the_gradient_and_a_few_numbers() -> Non
 
     def work(rank: ThreadRank) -> Any:
         data = pack(ranks.packed(parts[rank.rank]))
-        dual = Dual(data, carve(data, "bethe"), Prior(1.0), Workers(1), communicator=rank)
+        dual = Dual(data, carve(data, "bethe"), Prior(1.0), Context(Workers(1), communicator=rank))
         rank.lengths.clear()
         found = dual.evaluate(weights, tolerance=1e-10, max_sweeps=100)
         return found, list(rank.lengths)
 
     whole = pack(ranks.packed(ranks.problem()))
-    judge = Dual(whole, carve(whole, "bethe"), Prior(1.0), Workers(1)).evaluate(
+    judge = Dual(whole, carve(whole, "bethe"), Prior(1.0), Context(Workers(1))).evaluate(
         weights, tolerance=1e-10, max_sweeps=100
     )
     for found, lengths in together(3, work):

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from bactrian.camel.memories import LongMemory
-from bactrian.engines.numba.threads import Workers
+from bactrian.engines.long_memory import LongMemory
+from bactrian.parallel.threads import Workers
 from bactrian.solvers.lbfgs import Memory, local_inner_products, minimise
 from bactrian.solvers.solution import Status
 

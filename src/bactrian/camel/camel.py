@@ -17,22 +17,33 @@ from bactrian.camel.dual import Dual
 from bactrian.camel.entropy import REGISTERED, Carving, CountingNumbers, carve
 from bactrian.camel.joint import Joint
 from bactrian.camel.linearisation import Linearisation
-from bactrian.camel.messages import MessageTables
 from bactrian.camel.parts import Vector
-from bactrian.camel.profiled import Profiled, ProfiledObjective
+from bactrian.camel.profiled import Profiled
 from bactrian.camel.run import InnerSolver, Run, Settings
-from bactrian.camel.schedule import SCHEDULE
-from bactrian.engines.numba.threads import Workers
 from bactrian.errors import check_number
 from bactrian.graphs.packed import PackedData
 from bactrian.graphs.packing import require_bethe
 from bactrian.graphs.triplets import find_triplets, tighten
 from bactrian.parallel import anywhere
+from bactrian.parallel.context import Context
 from bactrian.solvers.anderson import Anderson
 from bactrian.solvers.lbfgs import largest_magnitude
 from bactrian.solvers.solution import Solution, Status
 
 _ENTROPIES = ("bethe", "clusters", "trw", "convex")
+
+#: Quasi-Newton steps in each inner solve but the last ones; tighter solves early on are wasted on a linearisation
+#: that is about to change. On Corel images a prototype took 10.4 s with tight first solves, 6.6 s loose, 5.6 s so.
+_LOOSE_ITERATIONS = 10
+#: Part of the gap that a relinearisation opened at which its solve stops. Set by ``bactrian bench learners``.
+_LOOSE_REDUCTION = 0.003
+#: Gap per instance at which a first solve stops, and iterations that piecewise training gets as a mere start.
+_LOOSE_GAP, _START_ITERATIONS = 1e-2, 50
+#: Largest change of a weight between relinearisations, and estimated distance still to go, at which, with a prior,
+#: learning may stop.
+_WEIGHT_TOLERANCE = 1e-4
+#: Relinearisations in a row that moved nothing, and after which the solver found no step either, until it gives up.
+_MOST_IDLE = 10
 
 
 @dataclass(frozen=True, repr=False)
@@ -125,7 +136,7 @@ class Camel:
                 return f"{name}, tightened" if self.tighten else name
         return repr(self)
 
-    def learn(self, data: Any, settings: Settings, workers: Workers) -> Solution:
+    def learn(self, data: Any, settings: Settings, context: Context) -> Solution:
         """Fit the weights of packed data, of any kind that :func:`bactrian.camel.parts.store` takes."""
         carving = None
         if not data.in_memory:
@@ -135,18 +146,17 @@ class Camel:
                 data.require_rows(f"{self.name}, which starts at the empirical distribution,")
             if self.tighten:
                 require_bethe(data)
-            carving = self.carving(data, settings)  # what is wrong with its numbers is said before any work
-        run = Run(settings, data, self.name)
+            carving = self.carving(data, settings, context)  # what is wrong with its numbers is said before any work
+        run = Run(settings, context, data, self.name)
         weights: Vector = run.initial_weights()
         if self.start == "piecewise" and self.consistency and settings.start is None:
-            weights = self._piecewise_weights(run, workers, weights)
+            weights = self._piecewise_weights(run, weights)
         dual = Dual(
             data,
-            carving or (lambda part: self.carving(part, settings)),
+            carving or (lambda part: self.carving(part, settings, context)),
             settings.prior,
-            workers,
+            context,
             consistency=self.consistency,
-            communicator=settings.communicator,
         )
         weights = dual.vectors.of(weights)
         resumed = settings.state is not None and self.consistency and dual.take_up(settings.state)
@@ -171,19 +181,17 @@ class Camel:
     def _tightened(self, run: Run, bethe: InnerSolver, weights: Floats, status: Status) -> Solution:
         """Go on from Bethe's solution with triplets on its worst cycles."""
         bethe.evaluate(weights)
-        tables = MessageTables(bethe.dual.part)
-        triplets = find_triplets(run.data, tables, self.tighten, run.settings.deadline)
-        found, late = anywhere(run.settings.communicator, any(triplets), run.settings.deadline.has_passed)
+        tables, deadline = bethe.dual.tables(), run.context.deadline
+        triplets = find_triplets(run.data, tables, self.tighten, deadline)
+        found, late = anywhere(run.context.communicator, any(triplets), deadline.has_passed)
         if late or not found:
             return run.finish(bethe, weights, Status.TIME_LIMIT if late else status)
         data = tighten(run.data, triplets)
         kept = np.maximum(data.total, 0.0)
         carving = Carving(np.ones(data.packed.layout.n_clusters), kept, kept - data.total)
-        dual = Dual(
-            data.packed, carving, run.settings.prior, bethe.dual.workers, communicator=run.settings.communicator
-        )
+        dual = Dual(data.packed, carving, run.settings.prior, run.context)
         linearisation = self.linearisation(dual)
-        linearisation.start_at(data.start(bethe.dual.part.beliefs.hub_log, tables))
+        linearisation.start_at(data.start(bethe.dual.part.hub_log, tables))
         inner = _inner_solver(self.solver, dual, run)
         weights, status = self.relinearise(run, inner, linearisation, weights)
         return run.finish(inner, weights, status, data)
@@ -193,29 +201,19 @@ class Camel:
         extrapolate = None if self.tight else Anderson(dual.communicator.add_up).next
         return Linearisation(dual, self.share, extrapolate)
 
-    def objective(self, dual: Dual, run: Run) -> ProfiledObjective:
-        """A dual as a function of the weights alone; where it is solved once, the accuracy follows the gap down."""
-        return ProfiledObjective(dual, accuracy=run.accuracy if dual.relinearises else SCHEDULE.loosest)
-
-    def carving(self, data: PackedData, settings: Settings) -> Carving:
+    def carving(self, data: PackedData, settings: Settings, context: Context) -> Carving:
         """Counting numbers of packed data under this learner's entropy."""
-        return carve(data, "folded" if self.fold else self.entropy, settings.seed, settings.deadline)
+        return carve(data, "folded" if self.fold else self.entropy, settings.seed, context.deadline)
 
-    def _piecewise_weights(self, run: Run, workers: Workers, weights: Floats) -> Vector:
+    def _piecewise_weights(self, run: Run, weights: Floats) -> Vector:
         """Weights to start from, by a loose solve: the problem with consistency is convex, whatever it starts from."""
-        dual = Dual(
-            run.data,
-            lambda part: carve(part, "clusters"),
-            run.settings.prior,
-            workers,
-            consistency=False,
-            communicator=run.settings.communicator,
-        )
+        prior, apart = run.settings.prior, lambda part: carve(part, "clusters")
+        dual = Dual(run.data, apart, prior, run.context, consistency=False)
         inner = Profiled(dual, run)
         result = inner.solve(
             dual.vectors.of(weights),
-            tolerance=max(run.gap_tolerance, SCHEDULE.loose_gap * run.gap_scale),
-            max_iterations=min(SCHEDULE.start_iterations, run.iterations_left),
+            tolerance=max(run.demands.gap, _LOOSE_GAP * run.demands.scale),
+            max_iterations=min(_START_ITERATIONS, run.iterations_left),
         )
         run.record(result, inner)
         return result.weights
@@ -235,9 +233,9 @@ class Camel:
             first = loose and outer == 0
             result = inner.solve(
                 weights,
-                tolerance=max(run.gap_tolerance, SCHEDULE.loose_gap * run.gap_scale) if first else run.gap_tolerance,
-                relative=SCHEDULE.loose_reduction if loose and not first else 0.0,
-                max_iterations=min(SCHEDULE.loose_iterations, run.iterations_left) if capped else run.iterations_left,
+                tolerance=max(run.demands.gap, _LOOSE_GAP * run.demands.scale) if first else run.demands.gap,
+                relative=_LOOSE_REDUCTION if loose and not first else 0.0,
+                max_iterations=min(_LOOSE_ITERATIONS, run.iterations_left) if capped else run.iterations_left,
             )
             weight_change = largest_magnitude(result.weights - weights)
             weights, gap = result.weights, result.gap
@@ -248,11 +246,11 @@ class Camel:
                 run.record(result, inner, np.nan, weight_change)
                 return weights, result.status
             belief_change = dual.belief_change()
-            settled = belief_change <= run.settings.tolerance and gap <= run.gap_tolerance
+            settled = belief_change <= run.settings.tolerance and gap <= run.demands.gap
             settled = settled and result.status is not Status.TIME_LIMIT  # beliefs stand still without sweeps, too
             distance = max(weight_change, _remaining(weight_change, last_weight_change))
             last_weight_change = weight_change
-            if settled and (run.settings.prior.leaves_free or distance <= SCHEDULE.weight_tolerance):
+            if settled and (run.settings.prior.leaves_free or distance <= _WEIGHT_TOLERANCE):
                 run.record(result, inner, belief_change, weight_change)
                 reliable = result.status is not Status.UNRELIABLE
                 return weights, Status.CONVERGED if reliable else Status.UNRELIABLE
@@ -261,10 +259,10 @@ class Camel:
                 return weights, run.interrupted or Status.ITERATION_LIMIT
             stuck = result.status is Status.STALLED and result.iterations == 0
             idle = idle + 1 if stuck and belief_change <= run.settings.tolerance else 0
-            if idle == SCHEDULE.most_idle:
+            if idle == _MOST_IDLE:
                 run.record(result, inner, belief_change, weight_change)
                 return weights, Status.STALLED
-            inner.refine(weights, belief_change)
+            inner.follow_beliefs(belief_change)
             change = linearisation.update()
             inner.objective_changed()
             run.record(result, inner, belief_change, weight_change, change)

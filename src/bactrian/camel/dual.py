@@ -13,20 +13,19 @@ data in files, one or one per chunk for data on a device.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from bactrian.arrays import Floats
 from bactrian.camel.entropy import Carving
-from bactrian.camel.messages import Messages
-from bactrian.camel.parts import Carve, Part, Vector, store
+from bactrian.camel.parts import Carve, Part, State, Vector, store
 from bactrian.camel.prior import Prior
 from bactrian.camel.schedule import Schedule
-from bactrian.engines.numba.threads import Deadline, Workers
-from bactrian.graphs.packed import TableReader
-from bactrian.parallel import Alone, Communicator, Message, anywhere, combine, largest_anywhere
-from bactrian.solvers.lbfgs import on_host
+from bactrian.graphs.packed import PackedData, TableReader
+from bactrian.parallel import Message, anywhere, combine, largest_anywhere
+from bactrian.parallel.context import Context
+from bactrian.solvers.lbfgs import largest_magnitude, on_host
 from bactrian.solvers.solution import WarmState
 
 
@@ -35,7 +34,7 @@ class Evaluation(NamedTuple):
 
     value: float  #: D with the Gaussian prior, without the L1 term
     gradient: Vector  #: (n_weights,) of the same
-    violation: float  #: largest disagreement between a link's cluster and its hub
+    violation: float  #: largest disagreement over edges and sepset states (Eq. 5)
     sweeps: int  #: sweeps over instances, summed
     residual: float  #: largest change of a marginal in the last sweep
 
@@ -75,16 +74,15 @@ class Dual:
         data: Any,
         carving: Carving | Carve,
         prior: Prior,
-        workers: Workers,
+        context: Context,
         *,
         consistency: bool = True,
-        communicator: Communicator | None = None,
         schedule: Schedule | None = None,
     ) -> None:
-        self.prior, self.workers, self.consistency = prior, workers, consistency
-        self.communicator = communicator = communicator or Alone()
+        self.prior, self.context, self.consistency = prior, context, consistency
+        self.communicator = communicator = context.communicator
         self._carve: Carve = (lambda _: carving) if isinstance(carving, Carving) else carving
-        self._storage = storage = store(data, self._carve, workers, consistency=consistency, schedule=schedule)
+        self._storage = storage = store(data, self._carve, context, consistency=consistency, schedule=schedule)
         if storage.empirical is None:
             raise ValueError("the data has no labels; the dual needs observed moments")
         self.data, self.parts, self.vectors = storage.data, storage.parts, storage.vectors
@@ -99,12 +97,15 @@ class Dual:
         self.finest = max(part.finest for part in self.parts)
         self._add_terms = self.vectors.weight_terms(self.empirical, base, prior)
         self.message = Message(communicator, self.data.n_weights, 2, 2) if communicator.size > 1 else None
+        #: Of every part, multipliers to go back to, and beliefs from which the next change is counted.
+        self._remembered: list[Vector | None] = [None] * len(self.parts)
+        self._beliefs_before: list[Vector | None] = [None] * len(self.parts)
 
     @property
-    def part(self) -> Messages:
+    def part(self) -> Any:
         """The only part, of data in memory."""
         (part,) = self.parts
-        return cast(Messages, part)
+        return part
 
     def loaded(self) -> Iterator[Part]:
         """Each part in turn, in use until the next."""
@@ -112,16 +113,12 @@ class Dual:
             with part:
                 yield part
 
-    def heed(self, deadline: Deadline) -> None:
-        """Stop sweeping when a time limit has passed."""
-        for part in self.parts:
-            part.heed(deadline)
-
     @property
     def late(self) -> bool:
         """Whether the time limit has passed: on some rank, at the last evaluation, where there are several."""
-        own = any(part.late for part in self.parts)
-        return own if self.communicator.size == 1 else self.message is not None and self.message.is_late
+        if self.communicator.size == 1:
+            return self.context.deadline.has_passed
+        return self.message is not None and self.message.is_late
 
     def evaluate(
         self,
@@ -131,6 +128,7 @@ class Dual:
         max_sweeps: int = 0,
         tree_sweeps: int = 1 << 30,
         damping: float = 0.0,
+        logs: bool = True,
         residual: float = 0.0,
         sweeps: float = 0.0,
     ) -> Evaluation:
@@ -144,7 +142,9 @@ class Dual:
         value, violation = 0.0, 0.0
         for part in self.loaded():
             part.set_weights(weights)
-            part.pass_messages(tolerance=tolerance, max_sweeps=max_sweeps, tree_sweeps=tree_sweeps, damping=damping)
+            part.pass_messages(
+                tolerance=tolerance, max_sweeps=max_sweeps, tree_sweeps=tree_sweeps, damping=damping, logs=logs
+            )
             found = part.summary(place if expected is None else None)
             if expected is None:
                 expected = found.moments
@@ -161,32 +161,41 @@ class Dual:
 
     def remember(self) -> None:
         """Keep a copy of the multipliers."""
-        for part in self.loaded():
-            part.remember()
+        for k, part in enumerate(self.loaded()):
+            _keep(part, self._remembered, k, part.multipliers)
 
     def recall(self) -> None:
         """Take up the multipliers that were last remembered, if any were."""
-        for part in self.loaded():
-            part.recall()
+        for part, remembered in zip(self.loaded(), self._remembered, strict=True):
+            if remembered is not None:
+                part.multipliers[:] = remembered
 
-    def remove_levels(self) -> None:
-        """See :meth:`Messages.remove_levels`."""
-        for part in self.loaded():
-            part.remove_levels()
+    def since_remembered(self) -> Iterator[tuple[Part, Vector]]:
+        """Each part with the change of its multipliers since they were last remembered."""
+        for part, remembered in zip(self.loaded(), self._remembered, strict=True):
+            with np.errstate(invalid="ignore"):  # multipliers that forbid a state are -inf
+                yield part, part.multipliers - remembered
 
     def belief_change(self) -> float:
-        """Largest change of a hub's belief since this was last asked; NaN the first time."""
+        """Largest change of a hub's belief since this was last asked, or beliefs were set; NaN the first time."""
         change = 0.0
-        for part in self.loaded():
-            change = larger(change, part.belief_change())
+        for k, part in enumerate(self.loaded()):
+            before, beliefs = self._beliefs_before[k], part.hubs.xp.exp(part.hub_log)
+            change = larger(change, np.nan if before is None else largest_magnitude(beliefs - before))
+            _keep(part, self._beliefs_before, k, beliefs)
         return change if np.isnan(change) else largest_anywhere(self.communicator, change)[0]
 
-    def largest_violation(self) -> float:
-        """Largest disagreement over edges and sepset states at the last evaluation."""
-        found = 0.0
-        for part in self.loaded():
-            found = larger(found, part.largest_violation())
-        return largest_anywhere(self.communicator, found)[0]
+    def count_changes_from(self, beliefs: Vector) -> None:
+        """Set the beliefs of hubs from which the next change is counted, of a single part."""
+        _keep(self.part, self._beliefs_before, 0, beliefs)
+
+    def packed(self) -> Iterator[PackedData]:
+        """The data of each part in turn."""
+        whole = self._storage.data
+        if isinstance(whole, PackedData):
+            yield whole
+        else:
+            yield from (part.data for part in self.loaded())
 
     def tables(self) -> TableReader | None:
         """Belief tables at the last evaluation; None where they exceed the memory."""
@@ -208,39 +217,38 @@ class Dual:
         """Go on with the states that an earlier dual, or a checkpoint, has for these parts; whether it has all."""
         left = {part.name: [other for other in self.parts if other.name == part.name] for part in self.parts}
         for name, multipliers, linearisation in earlier.states():
-            if sum(part.n_link_states for part in left.get(name, ())) != multipliers.size:
+            sizes = [(_size(part.multipliers), _size(part.linearisation)) for part in left.get(name, ())]
+            if sum(links for links, _ in sizes) != multipliers.size:
                 continue
-            links = hub_states = 0
-            for part in left.pop(name, ()):
-                ends = links + part.n_link_states, hub_states + int(part.hubs.offset[-1])
+            given = State(multipliers, linearisation)
+            for part, (links, hub_states) in zip(left.pop(name, ()), sizes, strict=True):
                 with part:
-                    own = linearisation[hub_states : ends[1]] if self.relinearises else None
-                    part.take_up(multipliers[links : ends[0]], own)
-                links, hub_states = ends
+                    part.restore(given[0][:links], given[1][:hub_states] if self.relinearises else None)
+                given = State(given[0][links:], given[1][hub_states:])
         return not anywhere(self.communicator, bool(left))[0]
 
-    def in_memory_at(self, weights: Vector) -> Dual:
-        """The dual itself, or, where its arrays are not for others to read, one in memory with the same state."""
-        if self._storage.readable:
-            return self
-        host = Dual(self.data, self._carve, self.prior, self.workers, consistency=self.consistency)
+    def is_unbounded(self, weights: Vector, leg: Floats) -> bool:
+        """Whether no finite weights are optimal, by a certificate; ``leg`` is how far the path of weights came last."""
+        if self._storage.is_unbounded is not None:
+            return self._storage.is_unbounded(self, weights, leg)
+        host = Dual(self.data, self._carve, self.prior, self.context, consistency=self.consistency)
         if self.consistency:
             host.take_up(self.state())
-        host.evaluate(on_host(weights))
-        return host
+        weights = on_host(weights)
+        host.evaluate(weights)
+        return host.is_unbounded(weights, leg)
 
-    def parts_at(self, weights: Floats) -> Iterator[Messages]:
-        """The parts of the data, each with its scores at ``weights``, where others may read them."""
-        for part in self.loaded():
-            part.set_weights(weights)
-            yield cast(Messages, part)
 
-    def parts_since(self) -> Iterator[tuple[Messages, Floats]]:
-        """Each part with the change of its multipliers since they were last remembered."""
-        for part in cast(Iterator[Messages], self.loaded()):
-            assert part.remembered is not None
-            with np.errstate(invalid="ignore"):  # multipliers that forbid a state are -inf
-                yield part, part.multipliers - part.remembered
+def _keep(part: Part, places: list[Vector | None], k: int, values: Vector) -> None:
+    """Copy values to their place, where the part is kept."""
+    place = part.room_for(values) if places[k] is None else places[k]
+    assert place is not None
+    place[:] = values
+    places[k] = place
+
+
+def _size(vector: Vector) -> int:
+    return int(np.prod(vector.shape))
 
 
 def larger(a: float, b: float) -> float:

@@ -36,9 +36,9 @@ import scipy.sparse as sp
 
 from bactrian.arrays import Bools, Floats, Ints, real_numbers
 from bactrian.engines.numba.orders import appearances
-from bactrian.engines.numba.threads import Deadline
 from bactrian.errors import keeper
 from bactrian.graphs.packed import PackedData
+from bactrian.parallel.threads import Deadline
 
 ENTROPIES = ("bethe", "folded", "clusters", "trw", "convex")
 

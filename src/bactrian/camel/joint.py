@@ -6,11 +6,34 @@ import numpy as np
 
 from bactrian.arrays import Floats
 from bactrian.camel.dual import Dual, Evaluation
-from bactrian.camel.memories import SharedMemory
 from bactrian.camel.run import InnerResult, Run, Work
-from bactrian.camel.schedule import SCHEDULE
-from bactrian.solvers.lbfgs import Step, minimise, pseudo_gradient
+from bactrian.parallel import Communicator, largest_anywhere
+from bactrian.solvers.lbfgs import PAIRS, Memory, Step, largest_magnitude, minimise, pseudo_gradient
 from bactrian.solvers.solution import Status
+
+#: Sweeps at a time where clusters disagree, and how often in vain.
+_SWEEPS, _MOST_FAILURES = 1000, 3
+
+
+class SharedMemory(Memory):
+    """Pairs of vectors (w, d): weights that every rank has, then the multipliers of its own instances."""
+
+    def __init__(self, size: int, dimension: int, n_weights: int, communicator: Communicator) -> None:
+        super().__init__(size, dimension, self._inner_products)
+        self._n_weights, self._communicator = n_weights, communicator
+
+    def largest(self, x: Floats) -> float:
+        """See :class:`Memory`."""
+        return largest_anywhere(self._communicator, largest_magnitude(x))[0]
+
+    def _inner_products(self, left: Floats, right: Floats) -> Floats:
+        if self._communicator.size == 1:
+            return left @ right.T
+        n = self._n_weights
+        own: Floats = np.ascontiguousarray(left[:, n:] @ right[:, n:].T)
+        self._communicator.add_up(own.reshape(-1))
+        own += left[:, :n] @ right[:, :n].T
+        return own
 
 
 class JointObjective:
@@ -23,21 +46,12 @@ class JointObjective:
     def __init__(self, dual: Dual) -> None:
         if dual.has_saddle:
             raise ValueError("the joint solver needs counting numbers of hubs that are not negative; use 'profiled'")
-        self.dual, self.part = dual, dual.part
+        self.dual, self.part, self._links = dual, dual.part, dual.part.links()
         self.evaluations = 0
         self.last: Evaluation | None = None
-        data, layout = self.part.data, self.part.data.layout
-        first = np.zeros(layout.n_links, dtype=bool)
-        linked = data.degrees > 0
-        first[layout.hub_links[:-1][linked]] = self.part.carving.hub[linked] == 0.0
-        sizes = np.diff(layout.link_offset)
-        self._free = np.flatnonzero(~first.repeat(sizes))
-        self._tied = np.flatnonzero(first.repeat(sizes))
-        self._hub_state = data.hub_state_of_link_state
+        tied = self._links.is_first & (self._links.hub_number == 0.0)
+        self._free, self._tied = np.flatnonzero(~tied), np.flatnonzero(tied)
         self._impossible = np.zeros(self._free.size, dtype=bool)
-        self._gradient = np.empty(data.n_weights + self._free.size)
-        if not self._tied.size:
-            self.part.beliefs = self.part.beliefs._replace(disagreement=self._gradient[data.n_weights :])
 
     def initial(self, weights: Floats) -> Floats:
         """x from weights and the dual's current multipliers; those that forbid a state go on to do so, as 0 in x."""
@@ -49,34 +63,27 @@ class JointObjective:
 
     def split(self, x: Floats) -> tuple[Floats, Floats]:
         """Weights and free multipliers."""
-        return x[: self.part.data.n_weights], x[self.part.data.n_weights :]
+        return x[: self.dual.data.n_weights], x[self.dual.data.n_weights :]
 
     def value_and_gradient(self, x: Floats) -> tuple[float, Floats]:
         """D and its gradient over (w, free d)."""
-        dual, part = self.dual, self.part
+        dual, part, links = self.dual, self.part, self._links
         weights, free = self.split(x)
-        if self._impossible.any():
-            free = np.where(self._impossible, -np.inf, free)
-        if not self._tied.size:
-            part.multipliers = free
-        else:
-            part.multipliers[self._free] = free
+        part.multipliers[self._free] = np.where(self._impossible, -np.inf, free)
+        if self._tied.size:
             part.set_weights(weights)
-            states = self._hub_state[self._tied]
+            states = links.hub_state[self._tied]
             possible = part.multipliers[self._tied] != -np.inf
             part.multipliers[self._tied] = 0.0
-            sums = np.bincount(self._hub_state, weights=part.multipliers, minlength=part.linearisation.size)[states]
+            sums = np.bincount(links.hub_state, weights=part.multipliers)[states]
             # A state that other clusters of the hub forbid stays forbidden to the first as well.
             left = np.full(states.size, -np.inf)
-            np.subtract(part.tables.hub_scores[states], sums, out=left, where=possible & np.isfinite(sums))
+            np.subtract(links.hub_scores[states], sums, out=left, where=possible & np.isfinite(sums))
             part.multipliers[self._tied] = left
         self.last = dual.evaluate(weights)
         self.evaluations += 1
-        self._gradient[: weights.size] = self.last.gradient
-        if self._tied.size:
-            self._gradient[weights.size :] = part.beliefs.disagreement[self._free]
-        self._gradient[weights.size :][self._impossible] = 0.0
-        return self.last.value, self._gradient.copy()
+        slope = np.where(self._impossible, 0.0, links.disagreement[self._free])
+        return self.last.value, np.concatenate([self.last.gradient, slope])
 
 
 class Joint:
@@ -92,7 +99,7 @@ class Joint:
         self.objective = JointObjective(dual)
         n_weights = dual.data.n_weights
         size = self.objective.initial(np.zeros(n_weights)).size
-        self.memory = SharedMemory(SCHEDULE.memory, size, n_weights, dual.communicator)
+        self.memory = SharedMemory(PAIRS, size, n_weights, dual.communicator)
         self.sweeps = 0
 
     @property
@@ -128,12 +135,14 @@ class Joint:
             assert objective.last is not None
             weights, tolerance, relative = objective.split(minimum.x)[0].copy(), minimum.tolerance, 0.0
             iterations += minimum.iterations
-            after, agreed = self._agree(weights, objective.last, max(run.accuracy, tolerance / run.gap_scale))
+            after, agreed = self._agree(
+                weights, objective.last, max(run.demands.messages, tolerance / run.demands.scale)
+            )
             gap = float(np.abs(pseudo_gradient(weights, after.gradient, l1[: weights.size])).max(initial=0.0))
             status = run.status_of(minimum.status)
             if status is Status.CONVERGED and not (agreed and gap <= tolerance):
                 failed += not agreed
-                if not run.is_over() and failed < SCHEDULE.most_failures:
+                if not run.is_over() and failed < _MOST_FAILURES:
                     continue
                 status = run.interrupted or Status.UNRELIABLE
             value = after.value + run.settings.prior.l1 * float(np.abs(weights).sum())
@@ -143,11 +152,11 @@ class Joint:
         """Star updates where clusters disagree by more than allowed; the evaluation, and whether they agree now."""
         if evaluation.violation <= allowed or self.run.is_over():
             return evaluation, evaluation.violation <= allowed
-        after = self.dual.evaluate(weights, tolerance=allowed, max_sweeps=SCHEDULE.joint_sweeps)
+        after = self.dual.evaluate(weights, tolerance=allowed, max_sweeps=_SWEEPS)
         self.sweeps += after.sweeps
         return after, after.residual <= allowed
 
-    def refine(self, weights: Floats, belief_change: float) -> None:
+    def follow_beliefs(self, change: float) -> None:
         """See :class:`InnerSolver`; a solve is as tight as it is."""
 
     def evaluate(self, weights: Floats) -> Evaluation:

@@ -12,20 +12,21 @@ moves the point from which the next solve starts.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
 from bactrian.arrays import Floats, Ints
 from bactrian.camel.dual import Dual, larger
-from bactrian.camel.messages import Messages
 from bactrian.camel.parts import Hubs, Part, Vector
-from bactrian.camel.schedule import SCHEDULE
 from bactrian.graphs.ragged import ranges
 from bactrian.parallel import largest_anywhere
 from bactrian.solvers.lbfgs import largest_magnitude
 
 Extrapolate = Callable[[Vector, Vector, Vector], Vector | None]
+
+#: A linearisation takes log beliefs below minus this for it: a state that vanishes gets fainter with every
+#: relinearisation, and g of 1e9 would leave rounding of 1e-7 in the dual, in which no line search finds its way.
+_DEEPEST = 1e4
 
 
 class Linearisation:
@@ -39,99 +40,79 @@ class Linearisation:
     def __init__(self, dual: Dual, share: float = 0.0, extrapolate: Extrapolate | None = None) -> None:
         self.dual = dual
         (first, *others) = dual.parts
-        self._whole = _OfPart(first, share, extrapolate) if first.stays and not others else None
+        # Of parts that come and go nothing is kept between updates.
+        self._extrapolate = extrapolate if first.stays and not others else None
+        is_explicit = dual.data.in_memory and bool(dual.data.hub_virtual.any())
+        self._on_links = _OnLinks(first, share) if share > 0.0 or is_explicit else None
 
     def update(self) -> float:
         """Relinearise at the beliefs of the last evaluation; returns the largest change of g."""
         change = 0.0
         for part in self.dual.loaded():
-            change = larger(change, self._of(part).update())
-        return change if self._whole is not None else largest_anywhere(self.dual.communicator, change)[0]
+            change = larger(change, self._update(part))
+        return largest_anywhere(self.dual.communicator, change)[0]
 
     def start_at(self, log_beliefs: Floats) -> None:
         """Linearise at given beliefs of hubs, of data in memory."""
-        self._of(self.dual.part).update(log_beliefs)
+        self._update(self.dual.part, log_beliefs)
 
     def start_at_observed(self) -> None:
         """Linearise at the observed distribution of states, pooled over all hubs of a kind."""
         counts = pooled_counts(self.dual)
         for part in self.dual.loaded():
-            self._of(part).update(part.of_hubs(_smoothed_log(part.hubs, counts)))
+            self._update(part, part.hubs.of(_smoothed_log(part.hubs, counts)))
 
-    def _of(self, part: Part) -> _OfPart:
-        return self._whole or _OfPart(part)
-
-
-class _OfPart:
-    """g of one part."""
-
-    def __init__(self, part: Part, share: float = 0.0, extrapolate: Extrapolate | None = None) -> None:
-        self.part = part
-        self._extrapolate = extrapolate
-        self._number = part.linearised
-        self._links = _OnLinks(part, share) if share > 0.0 or part.hubs.virtual else None
-
-    def update(self, log_beliefs: Vector | None = None) -> float:
+    def _update(self, part: Part, log_beliefs: Vector | None = None) -> float:
         """Relinearise at ``log_beliefs`` of hubs, by default those of the last pass; returns the change of g."""
-        part, number, xp = self.part, self._number, self.part.xp
-        hub_log = part.hub_log if log_beliefs is None else log_beliefs
-        faint = (hub_log < -SCHEDULE.deepest) & xp.isfinite(hub_log)
-        hub_log = xp.where(faint, -SCHEDULE.deepest, hub_log)
+        hubs, xp = part.hubs, part.hubs.xp
+        number, hub_log = hubs.number, part.hub_log if log_beliefs is None else log_beliefs
+        hub_log = xp.where((hub_log < -_DEEPEST) & xp.isfinite(hub_log), -_DEEPEST, hub_log)
         used = number > 0.0
         g = xp.where(used, -number * xp.where(used, hub_log, 0.0), 0.0)
-        if self._links is not None:
-            g = self._links.spread(g, number, hub_log, at_beliefs=log_beliefs is None)
+        if self._on_links is not None:
+            g = self._on_links.spread(g, number, hub_log, at_beliefs=log_beliefs is None)
         old = part.linearisation
         usable = xp.isfinite(old) & xp.isfinite(g)
         # Without a constant per hub, for a constant changes nothing; 0 where a state is forbidden.
         difference = xp.where(usable, g, 0.0) - xp.where(usable, old, 0.0)
-        moved = xp.where(usable, difference - part.hub_sums(xp.exp(part.hub_log) * difference), 0.0)
-        change = largest_magnitude(moved)
+        moved = xp.where(usable, difference - hubs.sums(xp.exp(part.hub_log) * difference), 0.0)
         further = None
         if self._extrapolate is not None and log_beliefs is None:
             image = xp.where(xp.isfinite(old), old, 0.0) + moved
             further = self._extrapolate(image, moved, xp.exp(hub_log))
-        if further is None:
-            part.linearisation[:] = g
-            return change
-        # Beliefs that have this linearisation take the place of the last ones, and make it one of normalised beliefs.
-        free = used & xp.isfinite(g)
-        logs = part.normalised(xp.where(free, -further / xp.where(used, number, 1.0), hub_log))
-        part.linearisation[:] = xp.where(free, -number * xp.where(free, logs, 0.0), g)
-        part.set_beliefs_before(xp.exp(logs))
-        return change
+        if further is not None:
+            # Beliefs that have this linearisation take the place of the last ones, and make it one of normalised
+            # beliefs.
+            free = used & xp.isfinite(g)
+            logs = hubs.normalised(xp.where(free, -further / xp.where(used, number, 1.0), hub_log))
+            g = xp.where(free, -number * xp.where(free, logs, 0.0), g)
+            self.dual.count_changes_from(xp.exp(logs))
+        part.linearisation[:] = g
+        return largest_magnitude(moved)
 
 
 class _OnLinks:
     """Shares of g that sit on the clusters around a hub."""
 
-    def __init__(self, part: Any, share: float) -> None:
-        self.part: Messages = part
-        part.wants_marginals = True
-        data, layout = part.data, part.data.layout
-        self._hub_state = data.hub_state_of_link_state
-        self._on_links = np.zeros(layout.n_link_states)
-        link_share = share / np.maximum(data.degrees, 1)[layout.link_hub]
-        virtual = data.hub_virtual[layout.link_hub]
-        first = np.zeros(layout.n_links, dtype=bool)
-        first[layout.hub_links[:-1][data.degrees > 0]] = True
-        link_share = np.where(virtual, np.where(first, share, 1.0 - share), link_share)
-        self._share = np.repeat(link_share, np.diff(layout.link_offset))
+    def __init__(self, part: Part, share: float) -> None:
+        self._part, links = part, part.links()
+        self._on_links = np.zeros(links.hub_state.size)
+        of_edge = np.where(links.is_first, share, 1.0 - share)
+        self._share = np.where(links.is_virtual, of_edge, share / np.maximum(links.degree, 1))
 
     def spread(self, slope: Floats, number: Floats, hub_log: Floats, *, at_beliefs: bool) -> Floats:
         """Move the clusters' shares into the multipliers; returns g of the hubs, all shares together."""
-        part = self.part
-        link_log = hub_log[self._hub_state]
+        part, links = self._part, self._part.links()
+        link_log = hub_log[links.hub_state]
         if at_beliefs:
-            marginal = part.beliefs.link_marginal
-            trusted = marginal > 1e-200
-            link_log = np.where(trusted, np.log(np.where(trusted, marginal, 1.0)), link_log)
-        coefficient = -self._share * number[self._hub_state]
+            trusted = links.marginal > 1e-200
+            link_log = np.where(trusted, np.log(np.where(trusted, links.marginal, 1.0)), link_log)
+        coefficient = -self._share * number[links.hub_state]
         link_slope = np.multiply(coefficient, link_log, out=np.zeros_like(link_log), where=coefficient != 0.0)
-        on_hub = 1.0 - np.bincount(self._hub_state, weights=self._share, minlength=number.size)
+        on_hub = 1.0 - np.bincount(links.hub_state, weights=self._share, minlength=number.size)
         total: Floats = np.multiply(on_hub, slope, out=np.zeros_like(slope), where=on_hub > 1e-12)
-        total += np.bincount(self._hub_state, weights=link_slope, minlength=number.size)
-        part.multipliers += np.where(np.isfinite(link_slope), self._on_links - link_slope, 0.0)
+        total += np.bincount(links.hub_state, weights=link_slope, minlength=number.size)
+        part.multipliers[:] += np.where(np.isfinite(link_slope), self._on_links - link_slope, 0.0)
         self._on_links = np.where(np.isfinite(link_slope), link_slope, 0.0)
         return total
 

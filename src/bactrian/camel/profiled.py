@@ -7,20 +7,23 @@ through the messages. Hazan and Urtasun (2010) are the nearest kin.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
 from bactrian.arrays import Floats
+from bactrian.camel.accuracy import Accuracy
 from bactrian.camel.dual import Dual, Evaluation
-from bactrian.camel.memories import Learned, feature_units
-from bactrian.camel.messages import Messages
 from bactrian.camel.parts import Vector
 from bactrian.camel.run import InnerResult, Run, Work
-from bactrian.camel.schedule import SCHEDULE
-from bactrian.graphs.packed import PackedData
+from bactrian.camel.units import Learned, feature_units
 from bactrian.solvers.lbfgs import InUnits, Memory, Minimum, Step, largest_slope, minimise
 from bactrian.solvers.solution import Status
+
+#: Star updates that oscillate even with this part of the old multipliers kept are given up.
+_MOST_DAMPING = 0.9
+#: Change of a marginal after a round of sweeps above which they oscillate, and rounds before an evaluation fails.
+_OSCILLATES, _MOST_ROUNDS = 0.1, 8
 
 
 class ProfiledObjective:
@@ -36,9 +39,8 @@ class ProfiledObjective:
 
     hopeless = False  #: whether further steps are not worth their time: not here, where D is a bound or is damped
 
-    def __init__(self, dual: Dual, *, accuracy: float, max_sweeps: int = 1000, tree_sweeps: int = 1 << 30) -> None:
-        self.dual: Dual = dual
-        self.accuracy = accuracy
+    def __init__(self, dual: Dual, accuracy: Accuracy, *, max_sweeps: int = 1000, tree_sweeps: int = 1 << 30) -> None:
+        self.dual, self.accuracy = dual, accuracy
         self.max_sweeps = max_sweeps if dual.consistency else 0
         self.tree_sweeps = tree_sweeps
         self.damping = 0.0
@@ -50,16 +52,7 @@ class ProfiledObjective:
         self._is_exact = tree_sweeps < max_sweeps and dual.is_forest
         self._keeps = dual.consistency and not self._is_exact
         self._best_value = np.inf
-
-    @property
-    def accuracy(self) -> float:
-        """Largest change of a marginal that a sweep may still make; 0 asks for all that rounding allows."""
-        return self._accuracy
-
-    @accuracy.setter
-    def accuracy(self, wanted: float) -> None:
-        # What lies below the messages' precision is as good as nothing: a solver that asks for it has had all.
-        self._accuracy = wanted if wanted >= self.dual.finest else 0.0
+        self.wants_logs = True  #: whether exact passes over trees leave multipliers and log beliefs behind
 
     def accept(self) -> None:
         """Take the last point for the best, since the solver has moved there."""
@@ -70,30 +63,29 @@ class ProfiledObjective:
     def forget(self) -> None:
         """Forget the best point, since the objective has changed."""
         self._best_value = np.inf
-        if not self._is_exact:
-            self.dual.remove_levels()
 
     def value_and_gradient(self, weights: Vector) -> tuple[float, Vector]:
         """Profiled D and its gradient (by the envelope theorem, that of D at the optimal multipliers)."""
-        dual = self.dual
+        dual, accuracy = self.dual, self.accuracy.now
         if self.last is not None and (self.last.value > self._best_value or dual.late):
             dual.recall()
-        before = SCHEDULE.oscillates
-        for left in range(SCHEDULE.most_rounds, -1, -1):
+        before = _OSCILLATES
+        for left in range(_MOST_ROUNDS, -1, -1):
             self.evaluations += 1
             self.last = dual.evaluate(
                 weights,
-                tolerance=0.0 if self._is_exact else self.accuracy,  # all of the few sweeps that a tree needs
+                tolerance=0.0 if self._is_exact else accuracy,  # all of the few sweeps that a tree needs
                 max_sweeps=self.max_sweeps,
                 tree_sweeps=self.tree_sweeps,
                 damping=self.damping,
+                logs=self.wants_logs,
             )
-            self.converged = self.last.residual <= max(self.accuracy, dual.finest)
+            self.converged = self.last.residual <= max(accuracy, dual.finest)
             if not self._is_saddle or self.converged or dual.late or left == 0:
                 break
             # What still shrinks needs further sweeps; what goes back and forth needs damping.
             if self.last.residual > 0.5 * before:
-                if self.damping >= SCHEDULE.most_damping:
+                if self.damping >= _MOST_DAMPING:
                     break
                 self.damping = 0.5 + 0.5 * self.damping
             before = self.last.residual
@@ -109,7 +101,7 @@ class ProfiledObjective:
 class Profiled:
     """L-BFGS over the weights; every evaluation first minimises over the multipliers.
 
-    Messages are iterated only as far as the moment gap deserves: ``accuracy`` follows the gap down.
+    Messages are iterated only as far as the moment gap deserves (:mod:`bactrian.camel.accuracy`).
     """
 
     measure: Callable[[Vector], float] | None = None  #: of the gap; its largest component where there is none
@@ -117,24 +109,21 @@ class Profiled:
     def __init__(self, dual: Dual, run: Run, objective: Any = None, learned: Learned | None = None) -> None:
         self.dual, self.run, self.learned = dual, run, learned
         run.listen_to(dual)
-        # At a saddle the value is no bound, so there inexact messages mislead the line search sooner.
-        saddle = dual.has_saddle and objective is None
-        self._finest = run.gradient_accuracy if saddle else run.accuracy
-        loosest = max(self._finest, SCHEDULE.loosest_at_saddle) if saddle else SCHEDULE.loosest
-        self.objective: ProfiledObjective = objective or ProfiledObjective(dual, accuracy=loosest)
+        if objective is None:
+            accuracy = Accuracy(run.demands, is_saddle=dual.has_saddle, least=dual.finest)
+            objective = ProfiledObjective(dual, accuracy)
+        self.objective: ProfiledObjective = objective
+        self.accuracy: Accuracy = objective.accuracy
         self.memory = self._memory() if learned is None else learned.memory
         self._evaluations_before = 0
         self._value_before = np.inf
         self._was_stopped = False  # the last solve, before it converged
-        if learned is not None:
-            dual.part.wants_logs = False  # before the end
+        self.objective.wants_logs = learned is None  # before the end
 
     def units(self) -> Floats | None:
         """Those in which the solver counts weights, as the features have them; None where they are 1."""
-        given = (self.run.data, self.dual.data)  # a dual may be of other tables, a device has its own data
-        whole = [data for data in given if isinstance(data, PackedData)][:1]
-        parts = whole or (cast(Messages, part).data for part in self.dual.loaded())
-        return feature_units(parts, self.run.settings.prior, self.run.settings.communicator)
+        data, dual = self.run.data, self.dual  # a dual may be of other tables than the features have
+        return feature_units([data] if data.in_memory else dual.packed(), dual.prior, dual.communicator)
 
     def _memory(self) -> Memory:
         vectors, units = self.dual.vectors, self.units()
@@ -176,30 +165,28 @@ class Profiled:
             weights, tolerance, relative = minimum.x, minimum.tolerance, 0.0
             total += minimum.iterations
             left -= minimum.iterations
-            # The gap is measured with inexact multipliers: before it is believed, or where it no longer falls because
-            # of them, sharpen them and go on.
-            floor = {Status.CONVERGED: self._finest, Status.STALLED: SCHEDULE.sharpest}.get(minimum.status, np.inf)
-            if self.dual.consistency and objective.accuracy > floor and left > 0:
-                arrived = minimum.status is Status.CONVERGED and minimum.iterations == 0
-                objective.accuracy = floor if arrived else max(floor, 0.01 * objective.accuracy)
-                if minimum.status is Status.STALLED:
-                    self.memory.clear()
+            if left > 0 and self.dual.consistency and self._goes_on(minimum):
                 continue
-            # What messages leave in the gap grows with the features: the last gap is measured once more.
-            if minimum.status is Status.CONVERGED and left > 0 and not self.dual.relinearises and self.dual.consistency:
-                _, gradient = objective.value_and_gradient(weights)
-                largest = largest_slope(weights, gradient, run.settings.prior.l1)
-                gap = largest if self.measure is None else self.measure(gradient)
-                if gap > tolerance and objective.accuracy > SCHEDULE.sharpest:
-                    objective.accuracy = max(SCHEDULE.sharpest, 0.01 * objective.accuracy)
-                    continue
             return self._result(minimum, total)
 
-    def refine(self, weights: Vector, belief_change: float) -> None:
+    def _goes_on(self, minimum: Minimum) -> bool:
+        """Whether a solve is to go on with sharper messages."""
+        status = minimum.status
+        if self.accuracy.sharpen(status, at_once=minimum.iterations == 0):
+            if status is Status.STALLED:
+                self.memory.clear()
+            return True
+        if status is not Status.CONVERGED or self.dual.relinearises:
+            return False
+        # What messages leave in the gap grows with the features: the last gap is measured once more.
+        _, gradient = self.objective.value_and_gradient(minimum.x)
+        largest = largest_slope(minimum.x, gradient, self.run.settings.prior.l1)
+        gap = largest if self.measure is None else self.measure(gradient)
+        return gap > minimum.tolerance and self.accuracy.sharpen_beyond()
+
+    def follow_beliefs(self, change: float) -> None:
         """See :class:`InnerSolver`."""
-        wanted = max(self._finest, 0.1 * belief_change) if np.isfinite(belief_change) else SCHEDULE.loosest
-        if wanted < self.objective.accuracy:
-            self.objective.accuracy = wanted
+        self.accuracy.follow_beliefs(change)
 
     def objective_changed(self) -> None:
         """See :class:`InnerSolver`."""
@@ -214,9 +201,8 @@ class Profiled:
         objective, stopped = self.objective, self._was_stopped and self.learned is None
         if not (weights is objective.weights and (stopped or self.run.is_late())):
             if not stopped:
-                objective.accuracy = min(objective.accuracy, self._finest)
-            if self.learned is not None:
-                self.dual.part.wants_logs = True
+                self.accuracy.demand_all()
+            objective.wants_logs = True
             objective.value_and_gradient(weights)
         assert objective.last is not None
         return objective.last
@@ -226,16 +212,10 @@ class Profiled:
         assert objective.last is not None
         if step.x is objective.weights:
             objective.accept()
-        wanted = 0.1 * step.gradient_norm / run.gap_scale
-        if wanted < objective.accuracy:
-            objective.accuracy = max(self._finest, wanted)
-        # A search that took many trials, or gained next to nothing, was led astray by inexact messages.
-        trials = objective.evaluations - self._evaluations_before
-        gain = self._value_before - step.value
-        if self.dual.consistency and (trials > SCHEDULE.many_trials or gain < SCHEDULE.little_gain * abs(step.value)):
-            objective.accuracy = max(
-                SCHEDULE.sharpest, min(objective.accuracy, 0.01 * self._finest), 0.1 * objective.accuracy
-            )
+        self.accuracy.follow_gap(step.gradient_norm)
+        if self.dual.consistency:
+            trials, gain = objective.evaluations - self._evaluations_before, self._value_before - step.value
+            self.accuracy.heed_search(trials, gain, step.value)
         self._evaluations_before, self._value_before = objective.evaluations, step.value
         weights = step.x if self.learned is None else self.learned.weights(step.x)
         stop = run.after_step(weights, step.value, step.gradient_norm, objective.last.violation)

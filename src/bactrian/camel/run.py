@@ -4,29 +4,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, NoReturn, Protocol
 from weakref import ref
 
 import numpy as np
 
-from bactrian.arrays import Bools, Floats
+from bactrian.arrays import Floats
+from bactrian.camel.accuracy import Demands
 from bactrian.camel.dual import Evaluation
 from bactrian.camel.parts import Vector
 from bactrian.camel.prior import Prior
-from bactrian.camel.recession import certifies, collect_states, has_direction, is_inside
-from bactrian.camel.schedule import SCHEDULE
-from bactrian.engines.numba.threads import Deadline
 from bactrian.graphs.junction import JunctionData
 from bactrian.graphs.packed import BeliefTables
 from bactrian.graphs.triplets import TightenedData
-from bactrian.parallel import Alone, Communicator, Message, Signals, total
+from bactrian.parallel import Message, Signals, total
+from bactrian.parallel.context import Context
 from bactrian.solvers.lbfgs import largest_slope, on_host
-from bactrian.solvers.solution import Callback, Progress, Record, Solution, Status
-
-#: Directions that the path suggests are tried as they are, and rounded to such parts of their largest weight; how far
-#: a direction is followed to see where multipliers go, and sweeps there.
-_PARTS, _FURTHER, _SWEEPS = (1, 2, 4, 8), 100.0, 100
+from bactrian.solvers.solution import Progress, Record, Solution, Status
 
 
 @dataclass(frozen=True)
@@ -37,13 +32,10 @@ class Settings:
     tolerance: float
     max_iterations: int
     max_relinearisations: int
-    seed: int
-    callback: Callback | None
-    start: Floats | None
+    seed: int = 0
+    start: Floats | None = None
     state: Any = None
     gap_tolerance: float | None = None
-    communicator: Communicator = field(default_factory=Alone)
-    deadline: Deadline = field(default_factory=Deadline)
 
 
 @dataclass(frozen=True)
@@ -78,7 +70,7 @@ class InnerSolver(Protocol):
     def solve(self, weights: Vector, *, tolerance: float, relative: float = 0.0, max_iterations: int) -> InnerResult:
         """Run until the moment gap is at most ``tolerance``, or ``relative`` of what it was at the start."""
 
-    def refine(self, weights: Vector, belief_change: float) -> None:
+    def follow_beliefs(self, change: float) -> None:
         """Before a relinearisation: make beliefs consistent enough for a change of that size to mean something."""
 
     def objective_changed(self) -> None:
@@ -91,28 +83,14 @@ class InnerSolver(Protocol):
 class Run:
     """Counts work against the limits, reports progress and keeps the history."""
 
-    def __init__(self, settings: Settings, data: Any, name: str) -> None:
-        self.settings, self.name = settings, name
-        self.data = data
-        self.gap_scale = max(1.0, total(settings.communicator, data.total_weight))
-        self.gap_tolerance = settings.tolerance * self.gap_scale
-        if settings.gap_tolerance is not None:
-            self.gap_tolerance = settings.gap_tolerance
-            # Messages follow the gap down, to reach their own tolerance when it does.
-            self.gap_scale = max(self.gap_scale, self.gap_tolerance / max(settings.tolerance, SCHEDULE.sharpest))
-        elif settings.prior.curvature > 0.0:
-            # The prior's curvature bounds the distance to the optimum by gap / curvature.
-            weight_tolerance = SCHEDULE.weights_per_belief * settings.tolerance
-            self.gap_tolerance = min(
-                self.gap_tolerance, max(settings.tolerance, weight_tolerance * settings.prior.curvature)
-            )
-        self.accuracy = settings.tolerance
-        #: Accuracy of messages at which the gradient is right to the gap tolerance, where it is no partial derivative.
-        self.gradient_accuracy = max(1e-13, min(self.accuracy, 0.01 * self.gap_tolerance / self.gap_scale))
+    def __init__(self, settings: Settings, context: Context, data: Any, name: str) -> None:
+        self.settings, self.context, self.data, self.name = settings, context, data, name
+        total_weight = total(context.communicator, data.total_weight)
+        self.demands = Demands.of(settings.tolerance, settings.gap_tolerance, settings.prior.curvature, total_weight)
         self.interrupted: Status | None = None
         self.records: list[Record] = []
         self._begun = time.perf_counter()
-        self.signals = Signals(settings.deadline.at)
+        self.signals = Signals(context.deadline.at)
         self._iterations = 0
         #: Whose work was counted before; weakly, for it knows this run, and the data would outlive both.
         self._inner: ref[InnerSolver] | None = None
@@ -140,12 +118,11 @@ class Run:
         self._iterations += 1
         if self._iterations & (self._iterations - 1) == 0:
             self._path = [*self._path[-1:], on_host(weights)]
-        settings = self.settings
-        if settings.callback is not None:
+        if self.context.callback is not None:
             progress = Progress(
                 len(self.records), self._iterations, objective, gap, violation, self.seconds, on_host(weights)
             )
-            answer = settings.callback(progress)
+            answer = self.context.callback(progress)
             if isinstance(answer, bool | np.bool_) and answer:
                 self.signals.stop = True
         self.is_late()
@@ -161,7 +138,7 @@ class Run:
     def is_late(self) -> bool:
         """Note what stops the run; whether its time is up, so that message passing may have been cut short."""
         # Clocks and callbacks differ from rank to rank: what stops one stops all, once all have heard of it.
-        stopped, late = self.signals.own() if self.settings.communicator.size == 1 else self.signals.seen
+        stopped, late = self.signals.own() if self.context.communicator.size == 1 else self.signals.seen
         if stopped:
             self.interrupted = Status.STOPPED
         elif late and self.interrupted is None:
@@ -169,8 +146,7 @@ class Run:
         return late
 
     def listen_to(self, dual: Any) -> None:
-        """Let a dual heed the time limit, and learn from its messages what other ranks want."""
-        dual.heed(self.settings.deadline)
+        """Learn from a dual's messages what other ranks want."""
         message: Message | None = dual.message
         if message is not None:
             message.signals = self.signals
@@ -210,7 +186,7 @@ class Run:
 
     def solve(self, inner: InnerSolver, junction: JunctionData | None = None) -> Solution:
         """The solution of a learner that solves one problem, from its initial weights."""
-        result = inner.solve(self.initial_weights(), tolerance=self.gap_tolerance, max_iterations=self.iterations_left)
+        result = inner.solve(self.initial_weights(), tolerance=self.demands.gap, max_iterations=self.iterations_left)
         self.record(result, inner)
         return self.finish(inner, result.weights, result.status, junction)
 
@@ -231,24 +207,23 @@ class Run:
             tables = BeliefTables(junction.original, junction.reader(reader))
         else:
             tables = BeliefTables(dual.data, reader)
-        solution = self.solution(dual, evaluation, weights, status, tables, dual.state())
+        solution = self.solution(evaluation, weights, status, tables, dual.state())
         ended = status in (Status.CONVERGED, Status.STALLED, Status.UNRELIABLE)
         if ended and self.settings.prior.leaves_free:
-            weights = solution.weights
-            status = Status.UNBOUNDED if self._is_unbounded(dual.in_memory_at(weights), weights) else status
+            leg = solution.weights - self._path[0] if self._path else solution.weights
+            status = Status.UNBOUNDED if dual.is_unbounded(weights, leg) else status
             solution = replace(solution, status=status, seconds=self.seconds)  # the certificate took its time
         return solution
 
     def solution(
         self,
-        dual: Any,
         evaluation: Evaluation,
         weights: Vector,
         status: Status,
         tables: Sequence[Sequence[Floats]],
         state: Any = None,
     ) -> Solution:
-        """What the last evaluation of a dual, at ``weights``, and the history add up to."""
+        """What the last evaluation, at ``weights``, and the history add up to."""
         l1, on_device, weights = self.settings.prior.l1, weights, on_host(weights)
         return Solution(
             weights=weights,
@@ -256,43 +231,13 @@ class Run:
             history=tuple(self.records),
             objective=evaluation.value + l1 * float(np.abs(weights).sum()),
             moment_gap=largest_slope(on_device, evaluation.gradient, l1),
-            violation=dual.largest_violation(),
+            violation=evaluation.violation,
             beliefs=tables,
             method=self.name,
             seconds=self.seconds,
             evaluations=sum(record.evaluations for record in self.records),
             state=state,
         )
-
-    def _is_unbounded(self, dual: Any, weights: Floats) -> bool:
-        """Whether no finite weights are optimal, by a certificate (:mod:`bactrian.camel.recession`)."""
-        communicator = self.settings.communicator
-        free = np.broadcast_to(np.equal(self.settings.prior.precision, 0.0), weights.shape)
-        empirical = dual.empirical[free]
-        states = collect_states(dual.parts_at(weights), free, communicator)
-        if states is not None and is_inside(states, empirical, communicator):
-            return False
-        if self._path_recedes(dual, weights, free):
-            return True
-        seconds = max(1.0, self.signals.deadline - time.perf_counter())
-        return states is not None and has_direction(states, empirical, communicator, seconds)
-
-    def _path_recedes(self, dual: Any, weights: Floats, free: Bools) -> bool:
-        """Whether the last leg of the path, or what rounding makes of it, is a direction of recession."""
-        leg = np.where(free, weights - self._path[0] if self._path else weights, 0.0)
-        length = float(np.abs(leg).max(initial=0.0))
-        dual.remember()
-        if not length > 0.0:
-            return False
-        leg = leg / length
-        for direction in (leg, *(np.rint(parts * leg) / parts for parts in _PARTS)):
-            dual.evaluate(
-                weights + _FURTHER * direction, tolerance=self.accuracy, max_sweeps=_SWEEPS if dual.consistency else 0
-            )
-            if certifies(dual.parts_since(), direction, dual.empirical, self.settings.communicator):
-                return True
-            dual.recall()
-        return False
 
 
 class NoBeliefs(Sequence[Sequence[Floats]]):

@@ -67,10 +67,10 @@ def demo_command(
     downloaded. The first time takes a minute or two, most of it compilation; later it takes half a minute.
     """
     with bad_input(ValueError, ImportError):
-        from bactrian.engines.numba.threads import available_cores
         from bactrian.experiments.announcements import task as text
         from bactrian.experiments.digits.task import LEARNERS, DigitsSettings, run_digits
         from bactrian.experiments.picture import task as picture
+        from bactrian.parallel.threads import available_cores
         from bactrian.report import report_of, write_report
 
         common: dict[str, Any] = {"seed": seed, "max_seconds": max_seconds, "n_threads": threads}

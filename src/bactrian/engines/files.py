@@ -21,7 +21,7 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,13 +29,18 @@ from safetensors.numpy import save
 
 from bactrian.arrays import Arrays, Bools, Floats
 from bactrian.atomic_files import atomic_file
+from bactrian.camel.entropy import Carving
+from bactrian.camel.parts import Carve, Storage, store
+from bactrian.engines.memory import Array, HostVectors, MemoryPart, Space
 from bactrian.engines.numba.layout import Layout
+from bactrian.engines.recession import is_unbounded
 from bactrian.graphs.graph_data import GraphData
 from bactrian.graphs.inputs import Inputs
 from bactrian.graphs.packed import PackedData
 from bactrian.graphs.packing import pack
 from bactrian.graphs.scores import EdgeType, StructuredScores, TiedTable
 from bactrian.graphs.structure import no_structure
+from bactrian.parallel.context import Context
 
 _DTYPES = {"F64": np.float64, "I64": np.int64, "I32": np.int32, "BOOL": np.bool_}
 _LAYOUT = tuple(name for name in Layout._fields if name != "table_shared")
@@ -132,24 +137,7 @@ def _under(arrays: Arrays, prefix: str) -> Arrays:
 
 # --- where the arrays of a pass live ---
 
-Array = TypeVar("Array", bound=NDArray[Any])
 _ALIGNMENT = 64
-
-
-class Space:
-    """Arrays in memory."""
-
-    def zeros(self, size: int) -> Floats:
-        """An array that keeps what is written to it."""
-        return np.zeros(size)
-
-    def keep(self, array: Array) -> Array:
-        """An array that will not change."""
-        return array
-
-    def scratch(self, size: int) -> Floats:
-        """An array whose contents matter within one pass alone."""
-        return np.zeros(size)
 
 
 class Buffers:
@@ -399,3 +387,60 @@ def _document_checksum(document: dict[str, Any]) -> str:
 def _checksum(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+# --- parts in files ---
+
+
+class FilePart(MemoryPart):
+    """One chunk of a folder, mapped into memory while it is at work.
+
+    Its multipliers, linearisation and beliefs live in a file of their own and outlast a pass, its scores and counts in
+    buffers that such parts share. A pass then holds one part in memory, and the vectors over the weights.
+    """
+
+    stays = False
+
+    def __init__(
+        self,
+        name: str,
+        file: MappedFile,
+        data: PackedData,
+        carving: Carving,
+        context: Context,
+        *,
+        consistency: bool,
+        buffers: Buffers,
+    ) -> None:
+        self._file = file
+        self._mapped = space = FileSpace(None, _capacity(data.layout), buffers)
+        kept = Carving(space.keep(carving.cluster), space.keep(carving.hub), space.keep(carving.linearised))
+        super().__init__(data, kept, context, consistency=consistency, name=name, space=space)
+        self._release()
+
+    def __exit__(self, *error: object) -> None:
+        """Give the memory of this part back."""
+        self._release()
+
+    def _release(self) -> None:
+        self._file.release()
+        self._mapped.release()
+
+
+@store.register
+def _(data: PackedFolder, carve: Carve, context: Context, *, consistency: bool, **_options: Any) -> Storage:
+    """A part for every chunk of a folder; chunks have no fixed scores."""
+    buffers = Buffers(max(chunk.widest for chunk in data.chunks))
+    parts = [
+        FilePart(chunk.file, file, part, carve(part), context, consistency=consistency, buffers=buffers)
+        for chunk, file, part in data.opened()
+    ]
+    vectors = HostVectors(context.workers)
+    return Storage(data, parts, vectors, data.observed()[0], of_all_ranks=True, is_unbounded=is_unbounded)
+
+
+def _capacity(layout: Layout) -> int:
+    """Bytes that suffice for all that is kept of a part; what is not used takes no room on the disk."""
+    states = 3 * layout.n_link_states + 4 * layout.n_hub_states
+    places = 4 * layout.n_links + 2 * layout.n_clusters + 4 * layout.n_hubs + 2 * layout.n_tables
+    return 8 * (states + places) + (1 << 16)

@@ -13,11 +13,11 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from bactrian.arrays import Arrays, Floats
-from bactrian.engines.numba.threads import Deadline
 from bactrian.errors import check_flag
 from bactrian.estimators.priors import VARIANCE, Block, Fold, cross_validated, is_by_block, variances
 from bactrian.estimators.saving import ModelFileError, SavedModel, read_saved, write_saved
 from bactrian.learners.learn import check_options, followed, learn
+from bactrian.parallel.threads import Deadline
 from bactrian.solvers.solution import Callback, Solution, Status
 
 #: Numbers of a solution that files hold, in this order.

@@ -38,9 +38,9 @@ from numpy.typing import NDArray
 from bactrian.arrays import Bools, Floats, Ints
 from bactrian.engines.numba.names import fill_slots, find_names
 from bactrian.engines.numba.sparse import entries_times_weights
-from bactrian.engines.numba.threads import Workers, blocks_of_rows
 from bactrian.graphs.inputs import N_BLOCKS, BundledRows, Inputs, checked_rows
 from bactrian.graphs.ragged import pointer
+from bactrian.parallel.threads import Workers, blocks_of_rows
 from bactrian.text.features import Remembered
 
 # --- columns of names ---

@@ -8,7 +8,6 @@ from typing import Any, ClassVar, Self
 from sklearn.utils.validation import check_is_fitted
 
 from bactrian.arrays import Arrays, Floats
-from bactrian.engines.numba.threads import Deadline
 from bactrian.errors import ArgumentError, check_choice, check_flag, check_number
 from bactrian.estimators.graph_arrays import StackedGraphs, stack_graphs
 from bactrian.estimators.graph_base import GraphEstimator, auto_prior
@@ -18,6 +17,7 @@ from bactrian.graphs.graph_data import GraphData
 from bactrian.learners.diffusion import diffused, learn_diffused
 from bactrian.learners.findings import Diagnosis
 from bactrian.learners.learn import with_lines
+from bactrian.parallel.threads import Deadline
 from bactrian.solvers.solution import Solution
 
 #: What is as by default where ``neighbours="auto"`` looks beyond edges.

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from bactrian.arrays import Bools, Floats
-from bactrian.engines.numba.threads import Workers, single_threaded_blas
 from bactrian.errors import ArgumentError, ArgumentTypeError
 from bactrian.estimators.marginals import AGREEMENT, CheckedMargins, check_margins, first_cell
 from bactrian.graphs.graph import ClusterGraph
@@ -30,6 +29,7 @@ from bactrian.learners.margins import (
     tree_of,
 )
 from bactrian.learners.region_margins import fit_by_regions
+from bactrian.parallel.threads import Workers, single_threaded_blas
 from bactrian.solvers.solution import ConvergenceWarning, Solution, Status
 
 #: Exact margins are met to this part of the tolerance.

@@ -13,7 +13,6 @@ from scipy.special import logsumexp
 from sklearn.utils.validation import check_is_fitted
 
 from bactrian.arrays import Arrays, Bools, Floats, Ints
-from bactrian.engines.numba.threads import Deadline
 from bactrian.errors import ArgumentError, check_choice, check_number, warn
 from bactrian.estimators.frames import (
     FRAMES,
@@ -43,6 +42,7 @@ from bactrian.estimators.priors import N_FOLDS, Block, Fold
 from bactrian.graphs.graph import Domain
 from bactrian.graphs.loglinear import Samples
 from bactrian.learners.hidden import random_weights
+from bactrian.parallel.threads import Deadline
 from bactrian.solvers.solution import AttainmentWarning, Callback, ConvergenceWarning, Solution
 
 #: Nats per variable that a field may lose to independent variables before it is worth a word.

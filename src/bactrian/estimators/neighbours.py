@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from bactrian.arrays import Floats
-from bactrian.engines.numba.threads import Deadline
 from bactrian.estimators.priors import ROUGHLY, graph_folds
 from bactrian.graphs.graph_data import GraphData
 from bactrian.inference.infer import graph_marginals
 from bactrian.learners.diffusion import diffused, learn_diffused
 from bactrian.learners.learn import learn
+from bactrian.parallel.threads import Deadline
 from bactrian.solvers.solution import ConvergenceWarning
 
 #: What is tried: shares of a node's own features.

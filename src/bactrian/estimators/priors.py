@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from bactrian.arrays import Bools, Floats, Ints
-from bactrian.engines.numba.threads import Deadline
 from bactrian.errors import ArgumentError
 from bactrian.graphs.graph_data import GraphData
 from bactrian.learners.learn import learn
+from bactrian.parallel.threads import Deadline
 from bactrian.solvers.solution import ConvergenceWarning
 
 #: Variance of blocks that a mapping does not name.

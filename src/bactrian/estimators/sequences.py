@@ -10,7 +10,6 @@ from sklearn.base import clone
 
 from bactrian.arrays import Arrays, Floats, Ints, number_pairs
 from bactrian.engines.numba.forest_optimum import best_labels
-from bactrian.engines.numba.threads import Workers, blocks_of_rows
 from bactrian.errors import ArgumentError, ArgumentTypeError, check_choice, check_number, warn
 from bactrian.estimators.encoding import FeatureRows, fit_vocabulary
 from bactrian.estimators.labels import Labels, listed_labels
@@ -26,6 +25,7 @@ from bactrian.inference.infer import OF_WEIGHTS as INFERENCE
 from bactrian.inference.infer import StackedMarginals, check_inference, graph_marginals
 from bactrian.inference.maximum import TIE
 from bactrian.learners.learn import learn, matched_inference
+from bactrian.parallel.threads import Workers, blocks_of_rows
 from bactrian.solvers.solution import Solution
 from bactrian.text.documents import RULES, skip_edges
 

@@ -17,12 +17,12 @@ import scipy.sparse as sp
 from scipy.sparse.csgraph import connected_components
 
 from bactrian.arrays import Bools, Floats, Ints
-from bactrian.engines.numba.threads import Workers
 from bactrian.graphs.packed import Holes, PackedData
 from bactrian.graphs.packing import TablePlan, build_layout, pack_layout
 from bactrian.graphs.ragged import Ragged, first_of, numbered, pointer, ranges
 from bactrian.graphs.scores import RememberedScores, SpreadScores
 from bactrian.graphs.structure import structure_of_scopes
+from bactrian.parallel.threads import Workers
 
 
 @dataclass(frozen=True)

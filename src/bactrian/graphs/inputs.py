@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from bactrian.arrays import Bools, Floats, Ints, real_numbers
 from bactrian.engines.numba.sparse import Compressed, rows_times_states, rows_times_weights
-from bactrian.engines.numba.threads import Workers, balanced_blocks, blocks_of_rows
+from bactrian.parallel.threads import Workers, balanced_blocks, blocks_of_rows
 
 #: Blocks for threads: fixed, so that results do not depend on the number of threads.
 N_BLOCKS = 32

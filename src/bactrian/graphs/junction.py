@@ -22,13 +22,13 @@ from numpy.typing import NDArray
 
 from bactrian.arrays import Floats
 from bactrian.engines.numba.layout import Layout
-from bactrian.engines.numba.threads import Workers
 from bactrian.graphs.elimination import JunctionTree, junction_tree
 from bactrian.graphs.graph import ClusterGraph, Scope
 from bactrian.graphs.packed import PackedData, TableReader, instance_of
 from bactrian.graphs.packing import TablePlan, build_layout, pack_layout
 from bactrian.graphs.scores import ScoreMap, SpreadScores
 from bactrian.graphs.structure import structure_of
+from bactrian.parallel.threads import Workers
 
 #: Entries of cliques, once for each of their factors, up to which the map from factors to cliques is written out, and
 #: entries of the cliques of factors on average.

@@ -10,11 +10,11 @@ import numpy as np
 
 from bactrian.arrays import Bools, Floats, Ints
 from bactrian.engines.numba.layout import Layout
-from bactrian.engines.numba.threads import Workers, balanced_blocks
 from bactrian.graphs.inputs import N_BLOCKS
 from bactrian.graphs.ragged import pointer, ranges
 from bactrian.graphs.scores import ScoreMap, SpreadScores
 from bactrian.graphs.structure import GraphStructure
+from bactrian.parallel.threads import Workers, balanced_blocks
 
 #: States of links below which a block of instances is not worth handing to a thread, for work that takes many sweeps.
 _LEAST_WORK = 200.0

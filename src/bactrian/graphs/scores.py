@@ -17,9 +17,9 @@ import scipy.sparse as sp
 
 from bactrian.arrays import Bools, Floats, Ints
 from bactrian.engines.numba.layout import Layout
-from bactrian.engines.numba.threads import Workers
 from bactrian.graphs.inputs import Inputs
 from bactrian.graphs.ragged import pointer
+from bactrian.parallel.threads import Workers
 
 #: How a label table may be tied.
 TYINGS = ("full", "symmetric", "diagonal", "potts", "pooled")

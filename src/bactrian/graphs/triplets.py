@@ -38,13 +38,13 @@ import numpy as np
 
 from bactrian.arrays import Floats, Ints
 from bactrian.engines.numba.layout import Layout
-from bactrian.engines.numba.threads import Deadline
 from bactrian.graphs.graph import Scope
 from bactrian.graphs.packed import PackedData, TableReader
 from bactrian.graphs.packing import TablePlan, build_layout, pack_layout, projection_map
 from bactrian.graphs.ragged import Ragged, pointer, ranges, shifted
 from bactrian.graphs.scores import SpreadScores
 from bactrian.graphs.structure import GraphStructure
+from bactrian.parallel.threads import Deadline
 
 Pair = tuple[int, int]
 Triplet = tuple[int, int, int]

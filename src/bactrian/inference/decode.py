@@ -11,7 +11,6 @@ from numpy.typing import ArrayLike
 
 from bactrian.arrays import Ints
 from bactrian.engines.numba.decoding import Assignments
-from bactrian.engines.numba.threads import Workers
 from bactrian.errors import Number, check_choice, check_flag, check_numbers, warn
 from bactrian.graphs.graph_data import GraphData
 from bactrian.graphs.loglinear import LogLinearModel
@@ -21,6 +20,7 @@ from bactrian.inference.infer import infer
 from bactrian.inference.maximum import certified, decode_dual, decode_exactly, decode_max_product, score_assignments
 from bactrian.inference.problem import check_free_states, checked_weights, contradiction, packed
 from bactrian.inference.result import InferenceResult
+from bactrian.parallel.threads import Workers
 from bactrian.solvers.solution import ConvergenceWarning
 
 Models = Sequence[LogLinearModel] | GraphData

@@ -30,7 +30,7 @@ import numpy as np
 
 from bactrian.arrays import Bools, Floats, Ints
 from bactrian.camel.entropy import Carving, carve
-from bactrian.camel.messages import Messages
+from bactrian.engines.memory import MemoryPart
 from bactrian.engines.numba.schedules import CONVERGED, RUNNING, SweepProgress
 from bactrian.graphs.packed import PackedData, TableReader, instance_of
 from bactrian.graphs.packing import require_bethe
@@ -49,7 +49,7 @@ TIGHTENED = ("bp", "rbp", "double-loop")
 class Descent:
     """Where the double loop ended."""
 
-    messages: Messages
+    messages: MemoryPart
     progress: SweepProgress
     status: str
     log_partition: Floats  #: (M,) minus the free energy
@@ -166,7 +166,7 @@ def _power_of_ten(x: Floats) -> Floats:
     return 10.0 ** np.floor(np.log10(x, out=np.full_like(x, -np.inf), where=x > 0.0))
 
 
-def _solve_inner(problem: Problem, messages: Messages, inner: SweepProgress, tolerance: float) -> None:
+def _solve_inner(problem: Problem, messages: MemoryPart, inner: SweepProgress, tolerance: float) -> None:
     """Star updates to ``tolerance`` on every instance that is running."""
     advance = sequential(problem, messages, inner, tolerance)
     swept = 0

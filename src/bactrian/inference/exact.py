@@ -14,7 +14,7 @@ import numpy as np
 
 from bactrian.arrays import Floats
 from bactrian.camel.entropy import carve
-from bactrian.camel.messages import Messages
+from bactrian.engines.memory import MemoryPart
 from bactrian.engines.numba.junction import TreePlan, calibrate
 from bactrian.engines.numba.layout import Layout
 from bactrian.engines.numba.schedules import CONVERGED
@@ -114,7 +114,7 @@ def _eliminations(problem: Problem, instances: list[int]) -> dict[int, _Eliminat
 class _ExactReader(BeliefReader):
     """Marginals of clusters and hubs: of trees from their messages, of other instances from their junction trees."""
 
-    def __init__(self, messages: Messages, eliminations: dict[int, _Elimination], beliefs: dict[int, Floats]) -> None:
+    def __init__(self, messages: MemoryPart, eliminations: dict[int, _Elimination], beliefs: dict[int, Floats]) -> None:
         super().__init__(messages)
         self._eliminations, self._beliefs, layout = eliminations, beliefs, self._layout
         for m, found in beliefs.items():

@@ -15,13 +15,13 @@ import numpy as np
 from bactrian.arrays import Bools, Floats, Ints
 from bactrian.engines.numba.assignments import ScoreArrays
 from bactrian.engines.numba.layout import Layout
-from bactrian.engines.numba.threads import Workers
 from bactrian.graphs.packed import PackedData, TableReader, instance_of
 from bactrian.graphs.packing import TablePlan, build_layout, pack_layout
 from bactrian.graphs.ragged import Ragged, pointer
 from bactrian.graphs.scores import SpreadScores
 from bactrian.graphs.structure import structure_of_scopes
 from bactrian.inference.problem import Evidence, check_scores, hub_bias
+from bactrian.parallel.threads import Workers
 
 
 def as_factor_graph(data: PackedData) -> PackedData:

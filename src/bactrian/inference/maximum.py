@@ -20,7 +20,6 @@ from bactrian.engines.numba.decoding import Assignments, Search, dual_instances,
 from bactrian.engines.numba.forest_optimum import Forest, decode_pairs, decode_trees
 from bactrian.engines.numba.layout import Layout
 from bactrian.engines.numba.tables import Limits
-from bactrian.engines.numba.threads import Workers
 from bactrian.graphs.elimination import MemoryBudgetError
 from bactrian.graphs.graph import strides
 from bactrian.graphs.junction import FactorTree, TreePlanner, clique_layout
@@ -28,6 +27,7 @@ from bactrian.graphs.packed import instance_blocks
 from bactrian.graphs.ragged import pointer
 from bactrian.inference.factors import FactorScores
 from bactrian.inference.problem import contradiction
+from bactrian.parallel.threads import Workers
 
 #: Decodes the active instances of a block: (found, active, first, last).
 DecodeBlock = Callable[[Assignments, Bools, int, int], None]

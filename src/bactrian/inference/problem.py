@@ -17,10 +17,9 @@ from numpy.typing import ArrayLike
 
 from bactrian.arrays import Floats, Ints, real_numbers
 from bactrian.camel.entropy import Carving, CountingNumbers, carve
-from bactrian.camel.messages import Messages
+from bactrian.engines.memory import MemoryPart
 from bactrian.engines.numba.arithmetic import RISING
 from bactrian.engines.numba.schedules import CONTRADICTION, CONVERGED, RUNNING, SweepProgress
-from bactrian.engines.numba.threads import Deadline, Workers
 from bactrian.errors import ArgumentError, check_count, warn
 from bactrian.graphs.graph import ClusterGraph
 from bactrian.graphs.graph_data import GraphData
@@ -35,6 +34,8 @@ from bactrian.inference.result import (
     VariableMarginals,
     WarmStart,
 )
+from bactrian.parallel.context import Context
+from bactrian.parallel.threads import Deadline, Workers
 from bactrian.solvers.solution import ConvergenceWarning
 
 Evidence = Mapping[int, int]
@@ -255,11 +256,20 @@ class Problem:
     evidence: Sequence[Evidence]
     bias: Floats  #: (n_hub_states,) -inf for states of hubs that evidence rules out, else 0
     many: bool  #: whether the caller gave several models, for the wording of errors
-    workers: Workers
+    context: Context
     options: Options
     began: float = field(default_factory=time.perf_counter)  #: at the start of the call
-    deadline: Deadline = field(default_factory=Deadline)
     path: Floats | None = None  #: (n_steps, n_weights) the weights of each relinearisation, for a replay
+
+    @property
+    def workers(self) -> Workers:
+        """Threads."""
+        return self.context.workers
+
+    @property
+    def deadline(self) -> Deadline:
+        """The time limit."""
+        return self.context.deadline
 
     @property
     def seconds(self) -> float:
@@ -278,11 +288,10 @@ class Problem:
             **fields,
         )
 
-    def messages(self, carving: Carving) -> Messages:
+    def messages(self, carving: Carving) -> MemoryPart:
         """Messages under given counting numbers, warm-started where the caller asked for it."""
         data = self.data
-        messages = Messages(data, carving, self.workers)
-        messages.heed(self.deadline)
+        messages = MemoryPart(data, carving, self.context)
         messages.linearisation[:] = -self.bias
         messages.set_weights(self.weights)
         check_scores(messages.tables.log_entries, messages.tables.hub_scores)
@@ -292,7 +301,7 @@ class Problem:
         messages.multipliers[forbidden] = -np.inf
         return messages
 
-    def _warm_start(self, messages: Messages, start: Sequence[InferenceResult]) -> None:
+    def _warm_start(self, messages: MemoryPart, start: Sequence[InferenceResult]) -> None:
         layout = self.data.layout
         for m, result in enumerate(start):
             links = layout.hub_links[layout.instance_hubs[m : m + 2]]
@@ -326,10 +335,9 @@ def new_problem(
         evidence=seen,
         bias=hub_bias(data, seen),
         many=many,
-        workers=Workers(n_threads),
+        context=Context(Workers(n_threads), deadline),
         options=replace(options, start=starting_results(options.start, many, data.layout.n_instances)),
         began=began,
-        deadline=deadline,
         path=path,
     )
 
@@ -408,7 +416,7 @@ def report(problem: Problem, progress: SweepProgress, method: str, done: int) ->
     return None
 
 
-def warm_start_of(messages: Messages, instance: int) -> WarmStart:
+def warm_start_of(messages: MemoryPart, instance: int) -> WarmStart:
     """Multipliers of one instance, for a later call."""
     layout = messages.data.layout
     hubs = layout.instance_hubs[instance : instance + 2]

@@ -16,7 +16,7 @@ import numpy as np
 
 from bactrian.arrays import Bools, Floats
 from bactrian.camel.entropy import Carving, carve, reported_numbers
-from bactrian.camel.messages import Messages, MessageTables
+from bactrian.engines.memory import MemoryPart, MemoryTables
 from bactrian.engines.numba.schedules import (
     CONTRADICTION,
     CONVERGED,
@@ -30,7 +30,6 @@ from bactrian.engines.numba.schedules import (
     run_sequential,
 )
 from bactrian.engines.numba.tables import Limits
-from bactrian.engines.numba.threads import Deadline
 from bactrian.inference.problem import Advance, Options, Problem, contradiction, new_progress, run_rounds, warm_start_of
 from bactrian.inference.result import InferenceResult
 
@@ -40,10 +39,10 @@ _LARGEST_MEASURED = 4096
 _POWERS = 8
 
 
-class BeliefReader(MessageTables):
+class BeliefReader(MemoryTables):
     """Belief tables at the last pass; marginals that are zero but for rounding are zero."""
 
-    def __init__(self, messages: Messages) -> None:
+    def __init__(self, messages: MemoryPart) -> None:
         super().__init__(messages)
         self._hub_beliefs[self._hub_beliefs < 1e-290] = 0.0
 
@@ -60,7 +59,7 @@ class BeliefReader(MessageTables):
         return beliefs
 
 
-def _new_parallel(messages: Messages) -> ParallelMessages:
+def _new_parallel(messages: MemoryPart) -> ParallelMessages:
     layout = messages.data.layout
     return ParallelMessages(
         outgoing=np.zeros(layout.n_link_states),
@@ -72,7 +71,7 @@ def _new_parallel(messages: Messages) -> ParallelMessages:
     )
 
 
-def sequential(problem: Problem, messages: Messages, progress: SweepProgress, tolerance: float) -> Advance:
+def sequential(problem: Problem, messages: MemoryPart, progress: SweepProgress, tolerance: float) -> Advance:
     """The sequential schedule, threaded over instances."""
     tree_sweeps = 2 if progress.exact_sweeps.any() else 1 << 30
 
@@ -92,7 +91,7 @@ def sequential(problem: Problem, messages: Messages, progress: SweepProgress, to
 
 
 def _record(
-    messages: Messages, progress: SweepProgress, ran: Bools, tolerance: float, *, parallel: bool = False
+    messages: MemoryPart, progress: SweepProgress, ran: Bools, tolerance: float, *, parallel: bool = False
 ) -> None:
     """Note the outcome of the sweeps that instances made; those that are exact on trees leave no residual."""
     layout, sweeps, residual = messages.data.layout, messages.beliefs.sweeps[ran], messages.beliefs.residual[ran]
@@ -106,7 +105,7 @@ def _record(
     )
 
 
-def parallel(problem: Problem, messages: Messages, progress: SweepProgress, tolerance: float) -> Advance:
+def parallel(problem: Problem, messages: MemoryPart, progress: SweepProgress, tolerance: float) -> Advance:
     """The parallel schedule, threaded over instances."""
     kept = _new_parallel(messages)
 
@@ -121,7 +120,7 @@ def parallel(problem: Problem, messages: Messages, progress: SweepProgress, tole
     return advance
 
 
-def contractions_of(messages: Messages) -> Floats:
+def contractions_of(messages: MemoryPart) -> Floats:
     """(n_tables,) how much of a difference between messages a table passes on at most, from 0 to 1."""
     layout, entries, numbers = messages.data.layout, messages.tables.log_entries, messages.numbers.table
     found = np.ones(layout.n_tables)
@@ -130,7 +129,7 @@ def contractions_of(messages: Messages) -> Floats:
     return found
 
 
-def contracts(messages: Messages) -> bool:
+def contracts(messages: MemoryPart) -> bool:
     """Whether belief propagation has one fixed point for sure, which it finds from every start.
 
     With A the matrix that has tanh(R / 4), R the dynamic range of a table, from every message to those that it enters,
@@ -150,7 +149,7 @@ def contracts(messages: Messages) -> bool:
     return False
 
 
-def residual(problem: Problem, messages: Messages, progress: SweepProgress, tolerance: float) -> Advance:
+def residual(problem: Problem, messages: MemoryPart, progress: SweepProgress, tolerance: float) -> Advance:
     """The residual schedule, threaded over instances; trees are swept twice instead, which is exact."""
     layout, kept = messages.data.layout, _new_parallel(messages)
     queue = Queue(
@@ -186,14 +185,13 @@ SCHEDULES = {"sequential": sequential, "parallel": parallel, "residual": residua
 
 
 def settle(
-    messages: Messages,
+    messages: MemoryPart,
     weights: Floats,
     schedule: str,
     *,
     tolerance: float,
     max_sweeps: int,
     tame: bool,
-    deadline: Deadline | None = None,
     skipped: Bools | None = None,
 ) -> SweepProgress:
     """Pass the messages of a learner's data at ``weights`` until they settle, or for ``max_sweeps`` sweeps.
@@ -207,9 +205,8 @@ def settle(
         evidence=[{}] * messages.data.layout.n_instances,
         bias=-messages.linearisation,
         many=True,
-        workers=messages.workers,
+        context=messages.context,
         options=Options(tolerance=tolerance, max_iterations=max_sweeps),
-        deadline=deadline or Deadline(),
     )
     progress = new_progress(problem, messages.carving)
     if skipped is not None:
@@ -235,7 +232,7 @@ def propagate(
 
 def collect(
     problem: Problem,
-    messages: Messages,
+    messages: MemoryPart,
     progress: SweepProgress,
     method: str,
     status: str,
@@ -276,7 +273,7 @@ def collect(
     return results
 
 
-def mend_hubs(messages: Messages) -> None:
+def mend_hubs(messages: MemoryPart) -> None:
     """Replace undefined beliefs of hubs by the mean marginal of their links."""
     data, beliefs = messages.data, messages.beliefs
     layout, hub = data.layout, data.hub_of_state
@@ -289,7 +286,7 @@ def mend_hubs(messages: Messages) -> None:
     beliefs.hub_log[undefined] = np.log(mean[undefined])
 
 
-def free_energy(messages: Messages, reader: MessageTables, instance: int) -> float:
+def free_energy(messages: MemoryPart, reader: MemoryTables, instance: int) -> float:
     """-<theta, b> - sum_a kappa_a H_a - sum_v kappa_v H_v at the beliefs of ``reader``."""
     layout, tables, numbers = messages.data.layout, messages.tables, messages.numbers
     energy = 0.0

@@ -24,15 +24,15 @@ from bactrian.arrays import Bools, Floats, Ints
 from bactrian.camel.camel import SHORTHAND, Camel
 from bactrian.camel.dual import Dual
 from bactrian.camel.entropy import Carving, carve
-from bactrian.camel.messages import Messages
 from bactrian.camel.prior import Prior
 from bactrian.camel.run import Settings
-from bactrian.engines.numba.threads import Workers
+from bactrian.engines.memory import MemoryPart
 from bactrian.graphs.graph_data import GraphData
 from bactrian.graphs.packed import PackedData
 from bactrian.graphs.ragged import pointer, ranges
 from bactrian.inference.infer import StackedMarginals, graph_marginals
 from bactrian.inference.propagation import contracts, settle
+from bactrian.parallel.context import Context
 from bactrian.solvers.solution import Solution, Status, WarmState
 
 #: Relinearisations after which a path that is to be replayed stops. On 27 noisy pictures of 24 x 24 pixels with 2, 3
@@ -53,7 +53,7 @@ _FAVOUR, _STARTS = 5.0, 8
 _ROUGHLY = 10.0
 
 
-def attained(data: PackedData, learner: Any, solution: Solution, settings: Settings, workers: Workers) -> float | None:
+def attained(data: PackedData, learner: Any, solution: Solution, settings: Settings, context: Context) -> float | None:
     """Agreement of cold inference at the learned weights with the learned beliefs, from 0 to 1.
 
     1 on trees, and where the entropy is concave. None where it is not known: learners without beliefs of their own,
@@ -61,26 +61,26 @@ def attained(data: PackedData, learner: Any, solution: Solution, settings: Setti
     """
     if data.hub_numbers is not None:
         return None
-    carving = _carving(data, learner, settings)
+    carving = _carving(data, learner, settings, context)
     if carving is None:
         return None
     if not carving.relinearises and not _is_likelihood(learner):
         return 1.0
-    probe = _ColdProbe(data, carving.whole, solution.weights, workers, settings)
+    probe = _ColdProbe(data, carving.whole, solution.weights, context)
     if probe.nothing_looped or (solution.converged and probe.is_contraction()):
         return 1.0
-    learned = _learned_beliefs(data, carving, solution, workers)
+    learned = _learned_beliefs(data, carving, solution, context)
     return None if learned is None else 1.0 - probe.distance(probe.run(), learned)
 
 
-def moments_attained(data: PackedData, weights: Floats, workers: Workers) -> float:
+def moments_attained(data: PackedData, weights: Floats, context: Context) -> float:
     """1 minus the largest gap between moments under cold belief propagation and those of the data, in parts of them.
 
     For learners that have no beliefs of their own, such as pseudo-likelihood; their moments need not match exactly.
     """
     if data.layout.instance_is_tree.all():
         return 1.0
-    dual = Dual(data, carve(data, "bethe").whole, Prior.of(None, 0.0), workers)
+    dual = Dual(data, carve(data, "bethe").whole, Prior.of(None, 0.0), context)
     settle(dual.part, weights, "residual", tolerance=_TOLERANCE, max_sweeps=_SWEEPS, tame=False)
     dual.part.pass_messages()
     expected = dual.part.summary().moments
@@ -123,20 +123,20 @@ def can_follow(learner: Any) -> bool:
     return isinstance(learner, Camel) and learner.entropy == "bethe" and not learner.tighten
 
 
-def follow(data: PackedData, learner: Any, solution: Solution, settings: Settings, workers: Workers) -> Solution:
+def follow(data: PackedData, learner: Any, solution: Solution, settings: Settings, context: Context) -> Solution:
     """``solution`` where belief propagation finds it, from whatever start; else one whose path can be replayed.
 
     The converged solution is kept where messages that favour one state everywhere, whichever it is, all lead to the
     learned beliefs. For two labels that attract each other these bracket all fixed points, and what cold messages find.
     """
-    if not can_follow(learner) or solution.status is Status.STOPPED or settings.deadline.has_passed:
+    if not can_follow(learner) or solution.status is Status.STOPPED or context.deadline.has_passed:
         return solution
     bethe = carve(data, "bethe")
-    probe = _ColdProbe(data, bethe.whole, solution.weights, workers, settings)
+    probe = _ColdProbe(data, bethe.whole, solution.weights, context)
     if probe.nothing_looped or not bethe.relinearises or (solution.converged and probe.is_contraction()):
         return replace(solution, attained=1.0)
-    carving = _carving(data, learner, settings)
-    learned = None if carving is None else _learned_beliefs(data, carving, solution, workers)
+    carving = _carving(data, learner, settings, context)
+    learned = None if carving is None else _learned_beliefs(data, carving, solution, context)
     if learned is not None and (solution.attained is None or solution.attained >= 1.0 - APART):
         starts: list[int | None] = [*probe.favoured_states()] or [None]
         first = probe.run(starts[0])
@@ -144,10 +144,10 @@ def follow(data: PackedData, learner: Any, solution: Solution, settings: Setting
         others = (probe.run(state) for state in starts[1:])
         if reached >= 1.0 - APART and all(probe.distance(first, other) <= SAME for other in others):
             return replace(solution, attained=reached)
-    return _followed(data, solution, settings, workers)
+    return _followed(data, solution, settings, context)
 
 
-def _followed(data: PackedData, solution: Solution, settings: Settings, workers: Workers) -> Solution:
+def _followed(data: PackedData, solution: Solution, settings: Settings, context: Context) -> Solution:
     """The first steps of the paper's path, every inner problem solved to tolerance."""
     learner = Camel(tight=True, start="piecewise")  # only a start: the first problem is convex
     path: list[Floats] = []
@@ -160,7 +160,7 @@ def _followed(data: PackedData, solution: Solution, settings: Settings, workers:
         given = replace(settings, start=start, state=state, max_relinearisations=min(step, 1))
         if step < RELINEARISATIONS:
             given = replace(given, tolerance=_ROUGHLY * settings.tolerance)
-        found = learner.learn(data, given, workers)
+        found = learner.learn(data, given, context)
         history += found.history
         path.append(found.weights)
         start, state = found.weights, found.state
@@ -182,10 +182,10 @@ def _followed(data: PackedData, solution: Solution, settings: Settings, workers:
     )
 
 
-def _carving(data: PackedData, learner: Any, settings: Settings) -> Carving | None:
+def _carving(data: PackedData, learner: Any, settings: Settings, context: Context) -> Carving | None:
     """The entropy under which a learner's beliefs are, or None where it has none."""
     if isinstance(learner, Camel) and not learner.tighten and learner.consistency:
-        return learner.carving(data, settings)
+        return learner.carving(data, settings, context)
     return carve(data, "bethe").whole if _is_likelihood(learner) else None
 
 
@@ -193,12 +193,12 @@ def _is_likelihood(learner: Any) -> bool:
     return getattr(learner, "inference", None) == "lbp"
 
 
-def _learned_beliefs(data: PackedData, carving: Carving, solution: Solution, workers: Workers) -> Floats | None:
+def _learned_beliefs(data: PackedData, carving: Carving, solution: Solution, context: Context) -> Floats | None:
     """(n_hub_states,) beliefs at the multipliers and the linearisation of a solution."""
     state = solution.state
     if not isinstance(state, WarmState) or state.multipliers.size != data.layout.n_link_states:
         return None
-    messages = Messages(data, carving, workers)
+    messages = MemoryPart(data, carving, context)
     messages.multipliers[:] = state.multipliers
     messages.linearisation[:] = state.linearisation
     messages.set_weights(solution.weights)
@@ -209,12 +209,9 @@ def _learned_beliefs(data: PackedData, carving: Carving, solution: Solution, wor
 class _ColdProbe:
     """Cold message passing at fixed weights, on the first instances with loops."""
 
-    def __init__(
-        self, data: PackedData, carving: Carving, weights: Floats, workers: Workers, settings: Settings
-    ) -> None:
+    def __init__(self, data: PackedData, carving: Carving, weights: Floats, context: Context) -> None:
         layout = data.layout
-        self.data, self.weights, self.messages = data, weights, Messages(data, carving, workers)
-        self.deadline = settings.deadline
+        self.data, self.weights, self.messages = data, weights, MemoryPart(data, carving, context)
         bounds = layout.hub_offset[layout.instance_hubs]
         looped = ~layout.instance_is_tree
         sizes = np.where(looped, np.diff(bounds), 0)
@@ -230,7 +227,7 @@ class _ColdProbe:
         # Fixed points are the same under every schedule, and sweeps find one in a quarter of the time of residuals.
         settle(
             messages, self.weights, "sequential", tolerance=_TOLERANCE, max_sweeps=_SWEEPS, tame=not self.is_bethe,
-            deadline=self.deadline, skipped=~self.seen,
+            skipped=~self.seen,
         )  # fmt: skip
         if not messages.beliefs.done[self.seen].all():  # sweeps in linear space leave beliefs behind
             messages.pass_messages()

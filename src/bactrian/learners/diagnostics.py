@@ -22,7 +22,6 @@ from bactrian.camel.entropy import Carving, CountingNumbers, carve, concave_numb
 from bactrian.camel.linearisation import Linearisation
 from bactrian.camel.prior import Prior
 from bactrian.engines.numba.schedules import CONVERGED
-from bactrian.engines.numba.threads import Workers
 from bactrian.graphs.graph_data import GraphData
 from bactrian.graphs.packed import PackedData
 from bactrian.graphs.packing import pack
@@ -40,6 +39,8 @@ from bactrian.learners.findings import (
     look_without_edges,
     weight_name,
 )
+from bactrian.parallel.context import Context
+from bactrian.parallel.threads import Workers
 from bactrian.solvers.lbfgs import pseudo_gradient
 from bactrian.solvers.solution import Solution
 
@@ -176,8 +177,8 @@ class _Probe:
         n_threads: int | None,
         path: Floats | None,
     ) -> None:
-        self.workers = Workers(n_threads)
-        self.dual = Dual(data, carving, prior, self.workers)
+        self.context = Context(Workers(n_threads))
+        self.dual = Dual(data, carving, prior, self.context)
         self.weights, self.data, self.prior = weights, data, prior
         self.path = weights[None] if path is None else path
         self.linearisation = Linearisation(self.dual)

@@ -25,8 +25,8 @@ import scipy.sparse as sp
 from scipy.special import log_softmax, softmax
 
 from bactrian.arrays import Floats, Ints
-from bactrian.engines.numba.threads import Deadline
 from bactrian.graphs.graph_data import GraphData
+from bactrian.parallel.threads import Deadline
 from bactrian.solvers.lbfgs import Minimum, Step, largest_magnitude, minimise
 from bactrian.solvers.solution import Callback, Progress, Solution, Status, warn_stopped
 

@@ -15,10 +15,10 @@ from scipy.special import chdtrc, ndtr, softmax
 
 from bactrian.arrays import Floats, Ints
 from bactrian.camel.prior import Prior
-from bactrian.engines.numba.threads import Workers
 from bactrian.graphs.graph_data import GraphData
 from bactrian.graphs.packed import PackedData
 from bactrian.learners.learn import learn
+from bactrian.parallel.threads import Workers
 from bactrian.solvers.solution import ConvergenceWarning
 
 #: Folds of nodes whose labels are predicted without edges.

@@ -51,13 +51,13 @@ import scipy.sparse as sp
 from bactrian.arrays import Bools, Floats, Ints
 from bactrian.camel.dual import Dual, Evaluation
 from bactrian.camel.entropy import carve
-from bactrian.camel.messages import MessageTables
 from bactrian.camel.run import Run, Settings
+from bactrian.engines.memory import MemoryPart, MemoryTables, in_memory
 from bactrian.engines.numba.stars import scale_hubs
-from bactrian.engines.numba.threads import Workers
 from bactrian.graphs.packed import BeliefTables, PackedData, link_cells
 from bactrian.graphs.ragged import pointer
 from bactrian.graphs.scores import SparseScores
+from bactrian.parallel.context import Context
 from bactrian.solvers.solution import Record, Solution, Status
 
 #: Moment gap, per sample, that rounding may leave in the closed form.
@@ -90,10 +90,10 @@ class PseudoMoments:
         """The shorthand of this learner."""
         return "pseudo-moments"
 
-    def learn(self, data: PackedData, settings: Settings, workers: Workers) -> Solution:
+    def learn(self, data: PackedData, settings: Settings, context: Context) -> Solution:
         """Fit the weights of packed data."""
         data.require_rows(self.name)
-        run = Run(settings, data, self.name)
+        run = Run(settings, context, data, self.name)
         tables = FullTables(data, settings, self.name)
         layout = data.layout
         owners = np.flatnonzero(data.hub_given & (data.degrees == 0))  # singletons that no other cluster touches
@@ -109,11 +109,12 @@ class PseudoMoments:
         on_boundary = any((marginal <= 0.0).any() for marginal in targets)
         part = mixture(on_boundary, settings.tolerance)
 
-        dual = Dual(data, carve(data, "bethe").whole, settings.prior, workers)
+        dual = Dual(data, carve(data, "bethe").whole, settings.prior, context)
         sizes = np.diff(layout.hub_offset)[data.hub_of_state]
-        dual.part.multipliers[:] = _multipliers(dual, mixed(hub_marginal, part, sizes), tables.base[layout.n_entries :])
+        own = in_memory(dual)
+        own.multipliers[:] = _multipliers(own, mixed(hub_marginal, part, sizes), tables.base[layout.n_entries :])
         cell, state = link_cells(layout)
-        told = np.bincount(cell, weights=dual.part.multipliers[state], minlength=sum(target.size for target in targets))
+        told = np.bincount(cell, weights=own.multipliers[state], minlength=sum(target.size for target in targets))
         weights = np.zeros(data.n_weights)
         each = zip(inverses, targets, rows, np.split(told, pointer([len(t) for t in targets])[1:-1]), strict=True)
         for (columns, inverse), marginal, (first, last), multipliers in each:
@@ -122,7 +123,7 @@ class PseudoMoments:
         evaluation = dual.evaluate(weights)
         status = Status.UNBOUNDED if on_boundary else Status.CONVERGED
         gap = float(np.abs(evaluation.gradient).max(initial=0.0))
-        if not on_boundary and gap > max(run.gap_tolerance, _ROUNDING * run.gap_scale):
+        if not on_boundary and gap > max(run.demands.gap, _ROUNDING * run.demands.scale):
             status = Status.STALLED  # features so close to singular that rounding spoils the weights
         return finish(run, dual, evaluation, weights, status)
 
@@ -143,13 +144,13 @@ def _observed_counts(data: PackedData) -> list[Floats]:
     return counts
 
 
-def _multipliers(dual: Dual, hub_marginal: Floats, hub_base: Floats) -> Floats:
+def _multipliers(part: MemoryPart, hub_marginal: Floats, hub_base: Floats) -> Floats:
     """Multipliers under which hubs believe ``hub_marginal``, in equal parts for the links around a hub."""
-    data = dual.part.data
+    data = part.data
     hub = data.hub_of_state
     linked = data.degrees[hub] > 0
     log_marginal = np.log(hub_marginal, out=np.zeros_like(hub_marginal), where=linked & (hub_marginal > 0.0))
-    total = hub_base - dual.part.carving.hub[hub] * log_marginal
+    total = hub_base - part.carving.hub[hub] * log_marginal
     return (total / np.maximum(data.degrees[hub], 1))[data.hub_state_of_link_state]
 
 
@@ -171,27 +172,27 @@ class UnifiedScaling:
         """The shorthand of this learner."""
         return "ups"
 
-    def learn(self, data: PackedData, settings: Settings, workers: Workers) -> Solution:
+    def learn(self, data: PackedData, settings: Settings, context: Context) -> Solution:
         """Fit the weights of packed data."""
         data.require_rows(self.name)
-        run = Run(settings, data, self.name)
+        run = Run(settings, context, data, self.name)
         tables = FullTables(data, settings, self.name)
         prescribed, inverse = self._singletons(tables)
         target, on_boundary = _targets(data, prescribed, settings.tolerance)
-        dual = Dual(data, carve(data, "bethe").whole, settings.prior, workers)
-        hub_base = tables.base[data.layout.n_entries :]
+        dual = Dual(data, carve(data, "bethe").whole, settings.prior, context)
+        own, hub_base = in_memory(dual), tables.base[data.layout.n_entries :]
         weights = np.zeros(data.n_weights)
         evaluation = dual.evaluate(weights)
         headway = _Headway(can_damp=not prescribed.all())
         status = None if run.iterations_left > 0 else run.interrupted or Status.ITERATION_LIMIT
         sweeps = 0
         while status is None:
-            change = scale_hubs(dual.part.arrays, prescribed, target, sweeps % 2 == 0, headway.damping)
+            change = scale_hubs(own.arrays, prescribed, target, sweeps % 2 == 0, headway.damping)
             sweeps += 1
-            weights = inverse @ (dual.part.tables.hub_scores - hub_base)
+            weights = inverse @ (own.tables.hub_scores - hub_base)
             evaluation = dual.evaluate(weights)
-            status = _status(run, dual, evaluation, weights, change, headway)
-        gap = float(np.abs(evaluation.gradient).max(initial=0.0)) / run.gap_scale
+            status = _status(run, evaluation, weights, change, headway)
+        gap = float(np.abs(evaluation.gradient).max(initial=0.0)) / run.demands.scale
         matched = status is Status.STALLED and gap <= 10.0 * max(
             settings.tolerance, _ROUNDING
         )  # rounding is in its way
@@ -272,14 +273,11 @@ class _Headway:
         return Status.UNRELIABLE if self._can_damp else Status.STALLED
 
 
-def _status(
-    run: Run, dual: Dual, evaluation: Evaluation, weights: Floats, change: float, headway: _Headway
-) -> Status | None:
+def _status(run: Run, evaluation: Evaluation, weights: Floats, change: float, headway: _Headway) -> Status | None:
     """How the run ends after this sweep; None where it continues."""
-    gap = float(np.abs(evaluation.gradient).max(initial=0.0))
-    violation = dual.largest_violation()
+    gap, violation = float(np.abs(evaluation.gradient).max(initial=0.0)), evaluation.violation
     stop = run.after_step(weights, evaluation.value, gap, violation)
-    residual = max(change, violation, gap / run.gap_scale)
+    residual = max(change, violation, gap / run.demands.scale)
     if residual <= run.settings.tolerance:
         return Status.CONVERGED
     if stop:
@@ -391,6 +389,6 @@ def finish(run: Run, dual: Dual, evaluation: Evaluation, weights: Floats, status
     """The solution at the dual's last evaluation, with its multipliers as they are."""
     gap, evaluations = float(np.abs(evaluation.gradient).max(initial=0.0)), max(sweeps, 1)
     made = sweeps, evaluations, sweeps, run.seconds
-    run.records.append(Record(0, evaluation.value, gap, dual.largest_violation(), *made))
-    tables = BeliefTables(run.data, MessageTables(dual.part))
-    return run.solution(dual, evaluation, weights, status, tables)
+    run.records.append(Record(0, evaluation.value, gap, evaluation.violation, *made))
+    tables = BeliefTables(run.data, MemoryTables(in_memory(dual)))
+    return run.solution(evaluation, weights, status, tables)

@@ -25,21 +25,22 @@ from typing import Any
 import numpy as np
 
 from bactrian.arrays import Floats
+from bactrian.camel.accuracy import Accuracy
 from bactrian.camel.camel import Camel
 from bactrian.camel.dual import Dual, Evaluation, larger
 from bactrian.camel.entropy import Carving
-from bactrian.camel.memories import curvature_units
 from bactrian.camel.prior import Prior
 from bactrian.camel.profiled import Profiled, ProfiledObjective
 from bactrian.camel.run import Run, Settings
 from bactrian.camel.schedule import SCHEDULE
-from bactrian.engines.numba.threads import Workers
+from bactrian.camel.units import curvature_units
 from bactrian.graphs.conditioning import Conditioned, conditioned
 from bactrian.graphs.junction import JunctionData, on_junction_trees
 from bactrian.graphs.packed import PackedData
 from bactrian.graphs.scores import RememberedScores
 from bactrian.learners.likelihood import Likelihood
 from bactrian.learners.shared_rows import SharedRows
+from bactrian.parallel.context import Context
 from bactrian.solvers.solution import Solution
 
 #: Size of the random weights that tell the states of variables apart which were never seen.
@@ -87,30 +88,33 @@ class Hidden:
         bethe = isinstance(learner, Camel) and learner.entropy == "bethe"
         return replace(learner, fold=True) if bethe else learner
 
-    def learn(self, data: PackedData, settings: Settings, workers: Workers) -> Solution:
+    def learn(self, data: PackedData, settings: Settings, context: Context) -> Solution:
         """Fit the weights of packed data."""
         learner = self.folded
-        if settings.communicator.size > 1:
+        if context.communicator.size > 1:
             raise ValueError("learning with unknown states (-1) runs on one rank")
-        run = Run(replace(settings, start=_start(data, settings)), data, self.name)
+        run = Run(replace(settings, start=_start(data, settings)), context, data, self.name)
         if isinstance(learner, Likelihood):
-            return _likelihood(learner, data, run, workers)
+            return _likelihood(learner, data, run)
         models = conditioned(data)
-        carving = learner.carving(models.free, settings)
-        dual = Dual(models.free, carving, settings.prior, workers)
+        carving = learner.carving(models.free, settings, context)
+        dual = Dual(models.free, carving, settings.prior, context)
         if settings.state is not None:
             dual.take_up(settings.state)
-        seen = _clamped_dual(dual, models.clamped, _numbers(models, carving), run)
-        sides = learner.objective(dual, run), learner.objective(seen, run)
+        seen = _clamped_dual(dual, models.clamped, _numbers(models, carving))
+        # Where the free dual is solved once, the accuracy follows the gap down.
+        accuracy = Accuracy(run.demands, start=run.demands.messages if dual.relinearises else None)
+        sides = ProfiledObjective(dual, accuracy), ProfiledObjective(seen, accuracy)
         difference = _Difference(*sides, settings.prior, bounded=not dual.relinearises and _is_centred(data))
         inner = _ProfiledDifference(dual, run, difference)
         weights, status = learner.relinearise(run, inner, learner.linearisation(dual), run.initial_weights())
         return run.finish(inner, weights, status)
 
 
-def _likelihood(learner: Likelihood, data: PackedData, run: Run, workers: Workers) -> Solution:
+def _likelihood(learner: Likelihood, data: PackedData, run: Run) -> Solution:
     """Fit the weights by a likelihood."""
-    exact, settings, holes = learner.inference == "exact", run.settings, data.holes
+    exact, settings, context, holes = learner.inference == "exact", run.settings, run.context, data.holes
+    accuracy = learner.accuracy(run)
     seen: Any = None
     trees: JunctionData | None = None
     if exact and data.generative and holes is not None:
@@ -118,20 +122,22 @@ def _likelihood(learner: Likelihood, data: PackedData, run: Run, workers: Worker
         trees = on_junction_trees(free)
         cliques = trees.packed  # of both sides, unless the free one is a forest
         trees = replace(trees, packed=replace(cliques, scores=RememberedScores(cliques.scores, cliques.layout)))
-        seen = SharedRows(trees, holes, workers)
+        seen = SharedRows(trees, holes, context.workers)
     if seen is None or not seen.fits:
         seen, models, trees = None, conditioned(data), None
         free = models.free
     junction = learner.junction(free, trees)
-    packed, carve = free if junction is None else junction.packed, partial(learner.carving, settings=settings)
-    dual = Dual(packed, carve, settings.prior, workers)
+    packed = free if junction is None else junction.packed
+    carve = partial(learner.carving, settings=settings, context=context)
+    own = carve(packed)
+    dual = Dual(packed, own, settings.prior, context)
     if seen is None:
         trees = learner.junction(models.clamped)
         clamped = models.clamped if trees is None else trees.packed
-        numbers = carve(clamped) if exact else _numbers(models, dual.part.carving)
-        seen = learner.objective(_clamped_dual(dual, clamped, numbers, run), run)
+        numbers = carve(clamped) if exact else _numbers(models, own)
+        seen = learner.objective(_clamped_dual(dual, clamped, numbers), accuracy)
     bounded = learner.inference != "lbp" and _is_centred(data)
-    difference = _Difference(learner.objective(dual, run), seen, settings.prior, bounded=bounded)
+    difference = _Difference(learner.objective(dual, accuracy), seen, settings.prior, bounded=bounded)
     return run.solve(_ProfiledDifference(dual, run, difference), junction)
 
 
@@ -146,13 +152,11 @@ def _numbers(models: Conditioned, carving: Carving) -> Carving:
     return Carving(cluster, hub, np.zeros_like(hub))
 
 
-def _clamped_dual(free: Dual, data: PackedData, carving: Carving, run: Run) -> Dual:
+def _clamped_dual(free: Dual, data: PackedData, carving: Carving) -> Dual:
     """The dual of the clamped model, small or not on the routes that the free one is large enough to be worth."""
     large = free.data.layout.n_link_states >= SCHEDULE.worth_compiling
     schedule = replace(SCHEDULE, worth_compiling=0) if large else SCHEDULE
-    dual = Dual(data, carving, Prior(None), free.workers, schedule=schedule)
-    dual.heed(run.settings.deadline)
-    return dual
+    return Dual(data, carving, Prior(None), free.context, schedule=schedule)
 
 
 class _Difference:
@@ -171,19 +175,10 @@ class _Difference:
         self._precision = prior.precision
         self._is_bounded = bounded and not prior.l1
         self._first = np.inf  # value
-        self.accuracy = free.accuracy  # of both
+        self.accuracy: Accuracy = free.accuracy  # of both
         self.last: Evaluation | None = None
         self.weights: Any = None  # of the last evaluation
         self.sweeps = 0
-
-    @property
-    def accuracy(self) -> float:
-        """Of messages of both."""
-        return self._free.accuracy
-
-    @accuracy.setter
-    def accuracy(self, accuracy: float) -> None:
-        self._free.accuracy = self._clamped.accuracy = accuracy
 
     @property
     def evaluations(self) -> int:
@@ -257,7 +252,7 @@ class _ProfiledDifference(Profiled):
 
     def units(self) -> Floats | None:
         """Those of curvature, as of an exact likelihood."""
-        return curvature_units(self.run.data, self.run.settings.prior, self.dual.workers)
+        return curvature_units(self.run.data, self.run.settings.prior, self.run.context.workers)
 
     @property
     def reliable(self) -> bool:

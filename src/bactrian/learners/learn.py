@@ -17,7 +17,6 @@ from bactrian.camel.entropy import REGISTERED
 from bactrian.camel.prior import Prior
 from bactrian.camel.run import Settings
 from bactrian.engines.files import PackedFolder
-from bactrian.engines.numba.threads import Deadline, Workers, single_threaded_blas
 from bactrian.errors import ArgumentTypeError, Number, check_callback, check_choice, check_flag, check_numbers, warn
 from bactrian.graphs.graph_data import GraphData
 from bactrian.graphs.loglinear import Instance, Moments, Samples
@@ -29,6 +28,8 @@ from bactrian.learners.hidden import Hidden
 from bactrian.learners.likelihood import Likelihood
 from bactrian.learners.pseudolikelihood import PseudoLikelihood
 from bactrian.parallel import Alone, Communicator, largest_anywhere
+from bactrian.parallel.context import Context
+from bactrian.parallel.threads import Deadline, Workers, single_threaded_blas
 from bactrian.solvers.solution import (
     AttainmentWarning,
     Callback,
@@ -52,7 +53,7 @@ class Learner(Protocol):
     def name(self) -> str:
         """How the learner calls itself in results and warnings."""
 
-    def learn(self, data: Any, settings: Settings, workers: Workers) -> Solution:
+    def learn(self, data: Any, settings: Settings, context: Context) -> Solution:
         """Fit the weights of packed data."""
 
 
@@ -68,7 +69,7 @@ _OWN = dict(METHODS)
 def register_learner(learner: Learner) -> Learner:
     """Register a learner by its name, for :func:`learn`, estimators, files and ``bactrian train``.
 
-    A learner has a ``name`` and ``learn(data, settings, workers)``, which returns a :class:`Solution`. It may have
+    A learner has a ``name`` and ``learn(data, settings, context)``, which returns a :class:`Solution`. It may have
     ``matched_inference``, the method of :func:`bactrian.infer` and its options with which estimators predict; without
     it they use residual belief propagation. Files contain its name or, for a dataclass given as an object, its
     settings: register the learner before you load them.
@@ -80,8 +81,8 @@ def register_learner(learner: Learner) -> Learner:
     ...     name = "patient"
     ...     matched_inference = ("convex", {})
     ...
-    ...     def learn(self, data, settings, workers):
-    ...         return bt.Camel(entropy="convex", tight=True).learn(data, settings, workers)
+    ...     def learn(self, data, settings, context):
+    ...         return bt.Camel(entropy="convex", tight=True).learn(data, settings, context)
     >>> learner = bt.register_learner(Patient())
     >>> bt.GraphCRF(method="patient").fit([([[1.0], [0.0]], [(0, 1)])], [[1, 0]]).inference_method_[0]
     'convex'
@@ -173,16 +174,16 @@ def learn(
     >>> bt.learn(bt.Samples(model, [[0, 0], [1, 1], [0, 1]]), prior_variance=None).weights.round(3)
     array([0.693])
     """
-    packed, learner, settings, workers = _prepared(**locals())  # every argument
-    settings = replace(settings, callback=with_lines(callback, tolerance, verbose))
-    with single_threaded_blas(), settings.deadline:
-        solution = _with_attained(packed, learner, learner.learn(packed, settings, workers), settings, workers)
+    packed, learner, settings, context = _prepared(**locals())  # every argument
+    context = replace(context, callback=with_lines(callback, tolerance, verbose))
+    with single_threaded_blas(), context.deadline:
+        solution = _with_attained(packed, learner, learner.learn(packed, settings, context), settings, context)
     warn_stopped(solution)
     warn_unattained(solution)
     return solution
 
 
-def _prepared(data: Any, method: str | Learner, **given: Any) -> tuple[Any, Learner, Settings, Workers]:
+def _prepared(data: Any, method: str | Learner, **given: Any) -> tuple[Any, Learner, Settings, Context]:
     """Packed data and a learner with its settings, everything checked; the clock of ``max_seconds`` starts here.
 
     ``given`` are options of :func:`learn`, which says what the others are.
@@ -209,25 +210,22 @@ def _prepared(data: Any, method: str | Learner, **given: Any) -> tuple[Any, Lear
         max_iterations=int(options["max_iterations"]),
         max_relinearisations=int(options["max_relinearisations"]),
         seed=options["seed"],
-        callback=options["callback"],
         start=starting_weights(start, packed.n_weights),
         state=start.state if isinstance(start, Solution) else None,
-        communicator=communicator,
-        deadline=deadline,
     )
     if isinstance(packed, PackedData) and packed.holes is not None:
         learner = Hidden(learner)
     _check_ranks(packed, learner.name, communicator)
-    return packed, learner, settings, Workers(options["n_threads"])
+    return packed, learner, settings, Context(Workers(options["n_threads"]), deadline, communicator)
 
 
-def _with_attained(data: Any, learner: Learner, solution: Solution, settings: Settings, workers: Workers) -> Solution:
+def _with_attained(data: Any, learner: Learner, solution: Solution, settings: Settings, context: Context) -> Solution:
     """``solution`` with what cold inference finds of it, for data in memory on one rank, and in time."""
-    done = solution.status is not Status.STOPPED and not settings.deadline.has_passed
-    if not done or settings.communicator.size > 1 or not isinstance(data, PackedData):
+    done = solution.status is not Status.STOPPED and not context.deadline.has_passed
+    if not done or context.communicator.size > 1 or not isinstance(data, PackedData):
         return solution
     entropy = learner.folded if isinstance(learner, Hidden) else learner
-    return replace(solution, attained=attained(data, entropy, solution, settings, workers))
+    return replace(solution, attained=attained(data, entropy, solution, settings, context))
 
 
 def warn_unattained(solution: Solution, advice: str = "predict with an estimator's inference='matched',") -> None:
@@ -271,21 +269,21 @@ def followed(
     True
     """
     given = {"max_seconds": max_seconds, "callback": callback, "verbose": verbose}
-    packed, learner, settings, workers = _prepared(data, method, **given, **options)
+    packed, learner, settings, context = _prepared(data, method, **given, **options)
     is_new = solution is None
-    with single_threaded_blas(), settings.deadline:
+    with single_threaded_blas(), context.deadline:
         if solution is None:
             share = Deadline(None if max_seconds is None else _SHARE * max_seconds)
             lines = with_lines(callback, settings.tolerance, verbose)
-            with share if can_follow(learner) else nullcontext(settings.deadline) as deadline:
-                solution = learner.learn(packed, replace(settings, callback=lines, deadline=deadline), workers)
+            with share if can_follow(learner) else nullcontext(context.deadline) as deadline:
+                solution = learner.learn(packed, settings, replace(context, callback=lines, deadline=deadline))
         if isinstance(learner, PseudoLikelihood):
-            found = replace(solution, attained=moments_attained(packed, solution.weights, workers))
+            found = replace(solution, attained=moments_attained(packed, solution.weights, context))
         elif can_follow(learner):
             lines = with_lines(callback, settings.tolerance, verbose)
-            found = follow(packed, learner, solution, replace(settings, callback=lines), workers)
+            found = follow(packed, learner, solution, settings, replace(context, callback=lines))
         else:
-            found = _with_attained(packed, learner, solution, settings, workers)
+            found = _with_attained(packed, learner, solution, settings, context)
     if isinstance(learner, Hidden):
         warn_unattained(found, "no path is replayed where labels are unknown:")
     if is_new or found.path is not None:

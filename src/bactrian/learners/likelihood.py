@@ -19,21 +19,25 @@ from typing import Any
 import numpy as np
 
 from bactrian.arrays import Floats
+from bactrian.camel.accuracy import Accuracy
 from bactrian.camel.dual import Dual
 from bactrian.camel.entropy import Carving, carve
-from bactrian.camel.memories import Learned
 from bactrian.camel.profiled import Profiled, ProfiledObjective
 from bactrian.camel.run import Run, Settings
-from bactrian.camel.schedule import SCHEDULE
+from bactrian.camel.units import Learned
+from bactrian.engines.memory import in_memory
 from bactrian.engines.numba.schedules import CONVERGED
-from bactrian.engines.numba.threads import Deadline, Workers
 from bactrian.errors import check_choice, check_number
 from bactrian.graphs.junction import JunctionData, on_junction_trees
 from bactrian.graphs.packed import PackedData
 from bactrian.graphs.scores import StructuredScores
 from bactrian.inference.propagation import settle
+from bactrian.parallel.context import Context
 from bactrian.solvers.solution import Solution
 
+#: Evaluations in a row at which belief propagation did not converge, after which learning gives up: it would take a
+#: thousand steps along gradients that mean little. Set by tests/attack.
+MOST_UNCONVERGED = 300
 #: What to choose for data in files instead.
 _ADVICE = "choose a learner of the CAMEL family, such as 'cccp' or 'camel0', or 'convex' or 'trw'"
 
@@ -72,22 +76,21 @@ class Likelihood:
         """The shorthand of this learner; "trw" and "convex" alone are short for CAMEL with these entropies."""
         return self.inference if self.inference in ("exact", "lbp") else f"{self.inference} likelihood"
 
-    def learn(self, data: Any, settings: Settings, workers: Workers) -> Solution:
+    def learn(self, data: Any, settings: Settings, context: Context) -> Solution:
         """Fit the weights of packed data."""
         if not (data.in_memory or self.inference == "exact"):
             raise ValueError(f"{self.name} does not learn from a folder of packed data; {_ADVICE}")
-        run, communicator = Run(settings, data, self.name), settings.communicator
+        run = Run(settings, context, data, self.name)
         junction = self.junction(data) if data.in_memory else None
         data = data if junction is None else junction.packed
-        carving = partial(self.carving, settings=settings)
-        dual = Dual(data, carving, settings.prior, workers, communicator=communicator)
+        dual = Dual(data, partial(self.carving, settings=settings, context=context), settings.prior, context)
         if not (data.in_memory or dual.is_forest):
             raise ValueError(f"exact does not learn graphs with loops from a folder of packed data; {_ADVICE}")
         learned = None
-        alone = self.inference == "exact" and data.in_memory and communicator.size == 1
+        alone = self.inference == "exact" and data.in_memory and context.communicator.size == 1
         if alone and isinstance(data.scores, StructuredScores) and not settings.prior.l1:
-            learned = Learned(data, settings.prior, run.initial_weights(), workers)
-        return run.solve(Profiled(dual, run, self.objective(dual, run), learned), junction)
+            learned = Learned(data, settings.prior, run.initial_weights(), context.workers, dual.vectors)
+        return run.solve(Profiled(dual, run, self.objective(dual, self.accuracy(run)), learned), junction)
 
     def junction(self, data: PackedData, trees: JunctionData | None = None) -> JunctionData | None:
         """The junction trees on which messages are passed, ``trees`` where they are known.
@@ -96,24 +99,24 @@ class Likelihood:
         """
         return None if self.inference != "exact" or _is_forest(data) else trees or on_junction_trees(data)
 
-    def carving(self, data: PackedData, settings: Settings) -> Carving:
+    def carving(self, data: PackedData, settings: Settings, context: Context) -> Carving:
         """The counting numbers under which messages are passed."""
         entropy = "bethe" if self.inference in ("exact", "lbp") else self.inference
-        return carve(data, entropy, settings.seed, settings.deadline).whole
+        return carve(data, entropy, settings.seed, context.deadline).whole
 
-    def objective(self, dual: Dual, run: Run) -> ProfiledObjective:
+    def accuracy(self, run: Run) -> Accuracy:
+        """How exact messages must be."""
+        demands = run.demands
+        start = demands.messages if self.inference == "exact" else min(self.message_tolerance, demands.gradient)
+        return Accuracy(demands, start=start)
+
+    def objective(self, dual: Dual, accuracy: Accuracy) -> ProfiledObjective:
         """A dual as a function of the weights alone, its messages passed as this learner does."""
         if self.inference == "exact":
-            return ProfiledObjective(dual, accuracy=run.accuracy, tree_sweeps=2)
+            return ProfiledObjective(dual, accuracy, tree_sweeps=2)
         bethe = self.inference == "lbp"
-        return PropagatedObjective(
-            dual,
-            schedule="residual" if bethe else "sequential",
-            accuracy=min(self.message_tolerance, run.gradient_accuracy),
-            max_sweeps=self.max_sweeps,
-            tame=not bethe,
-            deadline=run.settings.deadline,
-        )
+        schedule = "residual" if bethe else "sequential"
+        return PropagatedObjective(dual, accuracy, schedule=schedule, max_sweeps=self.max_sweeps, tame=not bethe)
 
 
 def _is_forest(data: PackedData) -> bool:
@@ -128,11 +131,9 @@ class PropagatedObjective(ProfiledObjective):
     ``hopeless`` says that messages have not converged for so long that further steps are not worth their time.
     """
 
-    def __init__(
-        self, dual: Dual, *, schedule: str, accuracy: float, max_sweeps: int, tame: bool, deadline: Deadline
-    ) -> None:
-        super().__init__(dual, accuracy=accuracy, max_sweeps=max_sweeps)
-        self.schedule, self.tame, self.deadline = schedule, tame, deadline
+    def __init__(self, dual: Dual, accuracy: Accuracy, *, schedule: str, max_sweeps: int, tame: bool) -> None:
+        super().__init__(dual, accuracy, max_sweeps=max_sweeps)
+        self.schedule, self.tame = schedule, tame
         self._in_a_row = 0
         dual.remember()
 
@@ -147,13 +148,12 @@ class PropagatedObjective(ProfiledObjective):
         if self.last is not None and not (self.converged and self.last.value <= self._best_value):
             dual.recall()
         progress = settle(
-            dual.part,
+            in_memory(dual),
             weights,
             self.schedule,
-            tolerance=self.accuracy,
+            tolerance=self.accuracy.now,
             max_sweeps=self.max_sweeps,
             tame=self.tame,
-            deadline=self.deadline,
         )
         residual = 0.0 if (progress.status == CONVERGED).all() else np.inf
         self.last = dual.evaluate(weights, residual=residual, sweeps=int(progress.iterations.sum()))
@@ -162,7 +162,7 @@ class PropagatedObjective(ProfiledObjective):
         self.weights, self.sweeps = weights, self.sweeps + self.last.sweeps
         self.failures += not self.converged
         self._in_a_row = 0 if self.converged else self._in_a_row + 1
-        self.hopeless = self._in_a_row >= SCHEDULE.most_unconverged
+        self.hopeless = self._in_a_row >= MOST_UNCONVERGED
         if self.converged and self.last.value <= self._best_value:
             self._best_value = self.last.value
             dual.remember()

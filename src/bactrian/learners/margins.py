@@ -44,9 +44,8 @@ import numpy as np
 import scipy.sparse as sp
 
 from bactrian.arrays import Bools, Floats, Ints
-from bactrian.camel.memories import make_memory
+from bactrian.engines.long_memory import make_memory
 from bactrian.engines.numba.junction import calibrate_rows
-from bactrian.engines.numba.threads import Deadline, Workers
 from bactrian.graphs.elimination import MemoryBudgetError, junction_tree
 from bactrian.graphs.graph import ClusterGraph, Scope
 from bactrian.graphs.junction import FactorTree
@@ -56,6 +55,7 @@ from bactrian.graphs.ragged import pointer
 from bactrian.graphs.regions import RegionGraph, region_graph
 from bactrian.inference.exact import tree_plan
 from bactrian.learners.learn import learn
+from bactrian.parallel.threads import Deadline, Workers
 from bactrian.solvers.lbfgs import Minimum, minimise
 from bactrian.solvers.side_by_side import dot, minimise_side_by_side
 from bactrian.solvers.solution import Callback, Progress, Record, Solution, Status

@@ -43,13 +43,14 @@ from bactrian.camel.entropy import carve
 from bactrian.camel.profiled import Profiled
 from bactrian.camel.run import NoBeliefs, Run, Settings
 from bactrian.engines.numba.sparse import Segments, add_table_rows, collect_table_rows
-from bactrian.engines.numba.threads import Workers, balanced_blocks
 from bactrian.graphs.inputs import N_BLOCKS
 from bactrian.graphs.packed import Observations, PackedData
 from bactrian.graphs.packing import TablePlan, build_layout, pack_layout
 from bactrian.graphs.ragged import Ragged, pointer
 from bactrian.graphs.scores import ScoreMap, SpreadScores
 from bactrian.graphs.structure import Incidence, no_structure, structure_of_scopes
+from bactrian.parallel.context import Context
+from bactrian.parallel.threads import Workers, balanced_blocks
 from bactrian.solvers.solution import Solution
 
 #: Terms looked at together when equal conditionals are sought; bounds the memory.
@@ -94,21 +95,14 @@ class PseudoLikelihood:
         """The shorthand of this learner."""
         return "piecewise-pseudolikelihood" if self.piecewise else "pseudolikelihood"
 
-    def learn(self, data: PackedData, settings: Settings, workers: Workers) -> Solution:
+    def learn(self, data: PackedData, settings: Settings, context: Context) -> Solution:
         """Fit the weights of packed data."""
         data.require_rows(self.name)
-        run = Run(settings, data, self.name)
+        run = Run(settings, context, data, self.name)
         conditionals = pack_conditionals(data, piecewise=self.piecewise)
-        dual = Dual(
-            conditionals,
-            carve(conditionals, "clusters"),
-            settings.prior,
-            workers,
-            consistency=False,
-            communicator=settings.communicator,
-        )
+        dual = Dual(conditionals, carve(conditionals, "clusters"), settings.prior, context, consistency=False)
         inner = Profiled(dual, run)
-        result = inner.solve(run.initial_weights(), tolerance=run.gap_tolerance, max_iterations=run.iterations_left)
+        result = inner.solve(run.initial_weights(), tolerance=run.demands.gap, max_iterations=run.iterations_left)
         run.record(replace(result, violation=np.nan), inner)
         solution = run.finish(inner, result.weights, result.status)
         return replace(solution, violation=np.nan, beliefs=NoBeliefs(self.name))

@@ -22,7 +22,7 @@ import time
 import numpy as np
 
 from bactrian.arrays import Bools, Floats, Ints
-from bactrian.camel.memories import make_memory
+from bactrian.engines.long_memory import make_memory
 from bactrian.engines.numba.layout import Layout
 from bactrian.engines.numba.noisy_tables import (
     EXACT,
@@ -34,13 +34,13 @@ from bactrian.engines.numba.noisy_tables import (
     evaluate_tables,
     fill_multipliers,
 )
-from bactrian.engines.numba.threads import Deadline, Workers, balanced_blocks
 from bactrian.graphs.graph import ClusterGraph
 from bactrian.graphs.packed import link_cells
 from bactrian.graphs.packing import TablePlan, build_layout
 from bactrian.graphs.ragged import ranges
 from bactrian.graphs.structure import structure_of
 from bactrian.learners.margins import FitOptions, MarginProblem, NoStateError
+from bactrian.parallel.threads import Deadline, Workers, balanced_blocks
 from bactrian.solvers.anderson import Anderson
 from bactrian.solvers.lbfgs import Step, minimise
 from bactrian.solvers.solution import Progress, Record, Solution, Status

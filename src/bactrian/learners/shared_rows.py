@@ -17,14 +17,16 @@ from numpy.typing import NDArray
 
 from bactrian.arrays import Floats, Ints
 from bactrian.camel.dual import Evaluation
-from bactrian.camel.schedule import SCHEDULE
 from bactrian.engines.numba.arithmetic import in_range
 from bactrian.engines.numba.junction import Circuit, differentiate, log_sum_products, share_out, sum_products
-from bactrian.engines.numba.threads import Workers
 from bactrian.graphs.junction import JunctionData
 from bactrian.graphs.packed import Holes
 from bactrian.graphs.packing import projection_map
 from bactrian.graphs.ragged import first_of, kinds_of_flags, numbered, pointer
+from bactrian.parallel.threads import Workers
+
+#: Entries that rows allow in a step, and factors of all sums of products, up to which rows share them: 64 MB.
+MOST_SHARED = 2**24
 
 
 class _Left(NamedTuple):
@@ -44,7 +46,7 @@ class _Left(NamedTuple):
 class SharedRows:
     """The clamped dual of rows as a function of the weights, in place of a :class:`ProfiledObjective`."""
 
-    converged, failures, accuracy = True, 0, 0.0  #: nothing is approximate
+    converged, failures = True, 0  #: nothing is approximate
     fits = True  #: whether the list is short enough
     last: Evaluation
 
@@ -91,7 +93,7 @@ class SharedRows:
         for each in incoming:
             kind = numbered(kind * (each.kind.max() + 1) + each.kind)
         n_allowed = np.prod([np.ones(kind.size), *(self._n_allowed[v] for v in left)], axis=0)
-        if np.sum(n_allowed) > SCHEDULE.most_shared:
+        if np.sum(n_allowed) > MOST_SHARED:
             return None
         every_row, every_state = np.arange(kind.size), np.zeros_like(kind)  # entries that rows allow
         for v in left:
@@ -113,7 +115,7 @@ class SharedRows:
         self._n_numbers += int(is_sum.sum())
         self._n_terms.append(n_terms[is_sum])
         self._terms.append(terms[is_sum[owner]].astype(np.int32))
-        if sum(each.size for each in self._terms) > SCHEDULE.most_shared:
+        if sum(each.size for each in self._terms) > MOST_SHARED:
             return None
         seen = (n_allowed == 1.0)[every_row]  # all that is left of the row
         self._put_by.append(np.stack([number[every[seen]], every_row[seen]]))

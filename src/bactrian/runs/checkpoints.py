@@ -19,10 +19,10 @@ import numpy as np
 
 from bactrian.arrays import Floats
 from bactrian.camel.camel import Camel
-from bactrian.engines.numba.threads import Deadline
 from bactrian.estimators.saving import ModelFileError, SavedModel, read_saved, write_saved
 from bactrian.learners.learn import METHODS, learn, packed_once
 from bactrian.parallel import Alone, Communicator, anywhere, total
+from bactrian.parallel.threads import Deadline
 from bactrian.solvers.solution import (
     Callback,
     ConvergenceWarning,

@@ -25,6 +25,9 @@ from bactrian.arrays import Floats, Ints
 from bactrian.compiling import njit
 from bactrian.solvers.solution import Status
 
+#: Pairs that a memory holds unless said otherwise.
+PAIRS = 10
+
 #: Inner products of the rows of one matrix with the rows of another.
 InnerProducts = Callable[[Floats, Floats], Floats]
 #: Value and gradient.
@@ -285,7 +288,7 @@ def minimise(
     """
     l1_vector = np.broadcast_to(np.asarray(l1, dtype=np.float64), x.shape)
     sparse = bool(l1_vector.any())
-    memory = memory if memory is not None else Memory(10, x.size)
+    memory = memory if memory is not None else Memory(PAIRS, x.size)
     x = _copied(x)
     value, gradient = value_and_gradient(x)
     value += float(l1_vector @ np.abs(x)) if sparse else 0.0

@@ -34,8 +34,8 @@ from bactrian.engines.numba.pair_evaluation import (
     new_tally,
 )
 from bactrian.engines.numba.tables import Limits, Passing
-from bactrian.engines.numba.threads import Workers, balanced_blocks
 from bactrian.engines.numba.vectors import States, place
+from bactrian.parallel.threads import Workers, balanced_blocks
 
 #: Hubs of four pieces, and the most pieces of an instance; there are two in a half at least.
 _FOUR_PIECES = 20_000

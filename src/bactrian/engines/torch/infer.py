@@ -18,6 +18,7 @@ from bactrian.engines.torch.stars import FINEST, settle, sum_by_graph
 from bactrian.errors import check_number, warn
 from bactrian.graphs.graph_data import GraphData
 from bactrian.graphs.packed import BeliefTables
+from bactrian.parallel.context import Context
 from bactrian.solvers.solution import ConvergenceWarning
 
 #: Entropies of the methods, of which nothing is linearised.
@@ -98,7 +99,7 @@ def infer(
     place, precision = checked_device(device), checked_dtype(dtype)
     graphs = DeviceGraphs(data, place, precision, checked_chunk(chunk), need_labels=False)
     with torch.no_grad(), explain_memory(place, graphs.needed):
-        parts = graphs.parts(carve(graphs.packed, METHODS[method]).whole)
+        parts = graphs.parts(carve(graphs.packed, METHODS[method]).whole, Context())
         on_device = torch.from_numpy(array).to(place)
         log_partition, sweeps, residual, violation = np.zeros(data.n_graphs), 0, 0.0, 0.0
         for part in parts:

@@ -13,13 +13,14 @@ from numpy.typing import ArrayLike
 
 from bactrian.camel.camel import SHORTHAND, Camel
 from bactrian.camel.run import Settings
-from bactrian.camel.schedule import SCHEDULE
-from bactrian.engines.numba.threads import Deadline, Workers
 from bactrian.engines.torch.device import checked_chunk, checked_data, checked_device, checked_dtype, explain_memory
 from bactrian.engines.torch.parts import DeviceGraphs
 from bactrian.errors import check_callback
 from bactrian.graphs.graph_data import GraphData
 from bactrian.learners.learn import check_options, starting_weights
+from bactrian.parallel.context import Context
+from bactrian.parallel.threads import Deadline
+from bactrian.solvers.lbfgs import PAIRS
 from bactrian.solvers.solution import Callback, Solution, warn_stopped
 
 METHODS: dict[str, Camel] = {name: camel for name, camel in SHORTHAND.items() if camel.entropy != "trw"}
@@ -100,14 +101,12 @@ def learn(
         max_iterations=int(max_iterations),
         max_relinearisations=int(max_relinearisations),
         seed=0,
-        callback=callback,
         start=starting_weights(start, data.n_weights),
         state=start.state if isinstance(start, Solution) else None,
-        deadline=Deadline(max_seconds),
     )
     graphs = DeviceGraphs(data, place, precision, chunk)
-    with torch.no_grad(), explain_memory(place, lambda: graphs.needed(n_vectors=2 * SCHEDULE.memory + 8)):
-        solution = camel.learn(graphs, settings, Workers())
+    with torch.no_grad(), explain_memory(place, lambda: graphs.needed(n_vectors=2 * PAIRS + 8)):
+        solution = camel.learn(graphs, settings, Context(deadline=Deadline(max_seconds), callback=callback))
     warn_stopped(solution)
     return solution
 

@@ -11,7 +11,7 @@ host would take for millions of weights. What comes to the host in an evaluation
 from __future__ import annotations
 
 import warnings
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, NoReturn, Self, cast
 
 import numpy as np
 import scipy.sparse as sp
@@ -20,11 +20,9 @@ from torch import Tensor
 
 from bactrian.arrays import Floats, Ints
 from bactrian.camel.entropy import Carving
-from bactrian.camel.parts import AddTerms, Carve, Hubs, Part, Storage, Summary, Vectors, store
+from bactrian.camel.parts import AddTerms, Carve, Hubs, State, Storage, Summary, Vectors, store
 from bactrian.camel.prior import Prior
-from bactrian.camel.schedule import SCHEDULE
 from bactrian.engines.numba.orders import stable_order
-from bactrian.engines.numba.threads import Deadline, Workers
 from bactrian.engines.torch.device import Movable, Needed, state_bytes
 from bactrian.engines.torch.kernels import SparseProduct, block_outer_product
 from bactrian.engines.torch.stars import FINEST, NodeNumbers, Recording, Stars, StarValues, joint_beliefs
@@ -34,7 +32,8 @@ from bactrian.graphs.inputs import Inputs
 from bactrian.graphs.packed import TableReader
 from bactrian.graphs.packing import pack
 from bactrian.graphs.scores import StructuredScores, TiedTable
-from bactrian.solvers.lbfgs import Memory
+from bactrian.parallel.context import Context
+from bactrian.solvers.lbfgs import PAIRS, Memory
 
 
 class DeviceRows(Movable):
@@ -261,25 +260,25 @@ class DeviceGraphs:
         )
         return Needed(n_bytes + 8 * n_vectors * self.n_weights, n_graphs, remedy)
 
-    def parts(self, carving: Carving, *, consistency: bool = True) -> list[DevicePart]:
+    def parts(self, carving: Carving, context: Context, *, consistency: bool = True) -> list[DevicePart]:
         """A part for every piece, under counting numbers of the packed data; edges count 1."""
         if len(self.pieces) == 1:
             (piece,) = self.pieces
             piece.structure, piece.scores = piece.structure.to(self.device), piece.scores.to(self.device)
-        return [DevicePart(self, piece, carving, consistency) for piece in self.pieces]
+        return [DevicePart(self, piece, carving, context, consistency) for piece in self.pieces]
 
 
-class DevicePart(Part):
+class DevicePart:
     """A piece of the data under one entropy; see :class:`bactrian.camel.parts.Part`.
 
     On a GPU that holds all of the data, the launches of scores and moments are recorded as those of sweeps are.
     """
 
+    name = ""
     is_forest = False  # not looked at: trees are swept like all else
-    xp: Any = torch
 
-    def __init__(self, data: DeviceGraphs, piece: Piece, carving: Carving, consistency: bool) -> None:
-        self.data, self.piece = data, piece
+    def __init__(self, data: DeviceGraphs, piece: Piece, carving: Carving, context: Context, consistency: bool) -> None:
+        self.data, self.piece, self._deadline = data, piece, context.deadline
         self.stays = len(data.pieces) == 1
         hub, linearised = (numbers[piece.nodes][piece.node_order] for numbers in (carving.hub, carving.linearised))
         self.relinearises, self.has_saddle = bool(linearised.any()), bool((hub < 0.0).any())
@@ -293,15 +292,16 @@ class DevicePart(Part):
             consistency=consistency,
             first_edge=data.first_edge,
         )
-        self.linearisation = self.stars.linearisation.view(-1)
         self.sweeps, self.value, self.violation, self.residual = 0, 0.0, 0.0, 0.0  #: of the last pass
         self.values: StarValues | None = None  #: of the last pass, until the part is left
-        self._deadline = Deadline()
         self._working: tuple[Stars, DeviceScores] | None = None
         self._records = self.stars.records and self.stays and consistency
         self._weights: Tensor | None = None  # that launches were recorded with
         self._loading: Recording[Tensor] | None = None
         self._moments: dict[tuple[int, int], Recording[Tensor]] = {}
+
+    def __enter__(self) -> Self:
+        return self
 
     def __exit__(self, *error: object) -> None:
         """Give back the device's memory: what has changed there is kept."""
@@ -316,15 +316,6 @@ class DevicePart(Part):
             device, scores = self.data.device, self.piece.scores
             self._working = (self.stars, scores) if self.stays else (self.stars.to(device), scores.to(device))
         return self._working
-
-    def heed(self, deadline: Deadline) -> None:
-        """See :class:`Part`; it is asked between sweeps."""
-        self._deadline = deadline
-
-    @property
-    def late(self) -> bool:
-        """See :class:`Part`."""
-        return self._deadline.has_passed
 
     def set_weights(self, weights: Tensor) -> None:
         """See :class:`Part`."""
@@ -346,9 +337,15 @@ class DevicePart(Part):
         return self.stars.load(nodes - self.stars.linearisation, tables)
 
     def pass_messages(
-        self, *, tolerance: float = 0.0, max_sweeps: int = 0, tree_sweeps: int = 1 << 30, damping: float = 0.0
+        self,
+        *,
+        tolerance: float = 0.0,
+        max_sweeps: int = 0,
+        tree_sweeps: int = 1 << 30,
+        damping: float = 0.0,
+        logs: bool = True,
     ) -> None:
-        """See :class:`Part`; trees are swept like all else."""
+        """See :class:`Part`; trees are swept like all else, and the deadline is asked between sweeps."""
         self.values, self.sweeps, self.residual = self.working[0].solve(
             tolerance=tolerance, max_sweeps=max_sweeps, damping=damping, deadline=self._deadline.at
         )
@@ -371,40 +368,36 @@ class DevicePart(Part):
             self._moments[key] = Recording(lambda: scores.moments(*counts))
         return self._moments[key]().clone()  # the next evaluation overwrites it
 
-    def largest_violation(self) -> float:
-        """See :class:`Part`."""
-        return self.violation
-
     @property
-    def own_multipliers(self) -> Tensor:
+    def multipliers(self) -> Tensor:
         """See :class:`Part`."""
         return self.stars.multipliers
+
+    @property
+    def linearisation(self) -> Tensor:
+        """See :class:`Part`."""
+        return self.stars.linearisation.view(-1)
 
     def room_for(self, values: Tensor) -> Tensor:
         """See :class:`Part`."""
         return torch.empty_like(values)
 
-    def remove_levels(self) -> None:
-        """Nothing to do: messages on the device are normalised as they are read."""
-
-    @property
-    def n_link_states(self) -> int:
+    def links(self) -> NoReturn:
         """See :class:`Part`."""
-        return int(self.stars.multipliers.numel())
+        raise NotImplementedError("multipliers on a device are not worked on one by one")
 
-    def state(self) -> tuple[Floats, Floats]:
+    def state(self) -> State:
         """See :class:`Part`."""
-        return self.multipliers.ravel(), self.by_node(self.stars.linearisation).ravel()
+        return State(self.by_link().ravel(), self.by_node(self.stars.linearisation).ravel())
 
-    def take_up(self, multipliers: Floats, linearisation: Floats | None) -> None:
+    def restore(self, multipliers: Floats, linearisation: Floats | None) -> None:
         """See :class:`Part`."""
         taken = torch.from_numpy(multipliers.reshape(-1, self.data.n_labels))
         self.stars.multipliers[self.piece.links] = taken.to(self.stars.multipliers)
         if linearisation is not None:
-            self.linearisation[:] = self.of_hubs(linearisation)
+            self.linearisation[:] = self.hubs.of(linearisation)
 
-    @property
-    def multipliers(self) -> Floats:
+    def by_link(self) -> Floats:
         """(2E, K) multipliers on the host, in the order of the packed data."""
         return self.stars.multipliers.cpu()[self.piece.links].to(torch.float64).numpy()
 
@@ -415,34 +408,41 @@ class DevicePart(Part):
         return out
 
     @property
-    def hubs(self) -> Hubs:
-        """See :class:`Part`."""
-        nodes, k, packed = self.piece.nodes, self.data.n_labels, self.data.packed
-        truth = None if packed.hub_truth is None else packed.hub_truth[k * nodes.start : k * nodes.stop]
-        return Hubs(k * np.arange(nodes.stop - nodes.start + 1), packed.hub_kind[nodes], truth, virtual=False)
-
-    @property
-    def linearised(self) -> Tensor:
-        """See :class:`Part`."""
-        return self.stars.numbers.linearised.repeat_interleave(self.data.n_labels)
-
-    @property
     def hub_log(self) -> Tensor:
         """See :class:`Part`."""
         return self.stars.node_log.view(-1)
 
-    def of_hubs(self, values: Floats) -> Tensor:
+    @property
+    def hubs(self) -> DeviceHubs:
         """See :class:`Part`."""
-        inside = values.reshape(-1, self.data.n_labels)[self.piece.node_order]
-        return torch.from_numpy(inside).to(self.stars.node_log.device).view(-1)
+        return DeviceHubs(self)
 
-    def hub_sums(self, values: Tensor) -> Tensor:
-        """See :class:`Part`."""
-        return values.view(-1, self.data.n_labels).sum(1).repeat_interleave(self.data.n_labels)
+
+class DeviceHubs(Hubs):
+    """Nodes of a piece; see :class:`bactrian.camel.parts.Hubs`."""
+
+    xp: Any = torch
+
+    def __init__(self, part: DevicePart) -> None:
+        piece, k, packed = part.piece, part.data.n_labels, part.data.packed
+        nodes, truth = piece.nodes, packed.hub_truth
+        self.offset, self.kind = k * np.arange(nodes.stop - nodes.start + 1), packed.hub_kind[nodes]
+        self.truth = None if truth is None else truth[k * nodes.start : k * nodes.stop]
+        self.number = part.stars.numbers.linearised.repeat_interleave(k)
+        self._order, self._states = piece.node_order, k
+
+    def of(self, values: Floats) -> Tensor:
+        """See :class:`Hubs`."""
+        inside = values.reshape(-1, self._states)[self._order]
+        return torch.from_numpy(inside).to(self.number.device).view(-1)
+
+    def sums(self, values: Tensor) -> Tensor:
+        """See :class:`Hubs`."""
+        return values.view(-1, self._states).sum(1).repeat_interleave(self._states)
 
     def normalised(self, logs: Tensor) -> Tensor:
-        """See :class:`Part`."""
-        return logs.view(-1, self.data.n_labels).log_softmax(1).view(-1)
+        """See :class:`Hubs`."""
+        return logs.view(-1, self._states).log_softmax(1).view(-1)
 
 
 class DeviceTables(TableReader):
@@ -451,7 +451,7 @@ class DeviceTables(TableReader):
     def __init__(self, data: DeviceGraphs, parts: list[DevicePart]) -> None:
         self._ends = data.packed.layout.cluster_link.reshape(-1, 2)
         self.nodes = np.concatenate([np.exp(part.by_node(part.stars.node_log)) for part in parts])  #: (N, K)
-        self._multipliers = np.concatenate([part.multipliers for part in parts])
+        self._multipliers = np.concatenate([part.by_link() for part in parts])
         self._tables = np.concatenate([part.stars.tables.cpu().numpy() for part in parts])
         self._table = np.empty(self._ends.shape[0], dtype=np.int64)
         filled = 0
@@ -485,9 +485,9 @@ class DeviceVectors(Vectors):
         """See :class:`Vectors`."""
         return torch.as_tensor(values, dtype=torch.float64, device=self._device)
 
-    def memory(self, dimension: int) -> Memory:
+    def memory(self, dimension: int, *, exact: bool = False) -> Memory:
         """See :class:`Vectors`."""
-        return DeviceMemory(SCHEDULE.memory, dimension, self._device)
+        return DeviceMemory(PAIRS, dimension, self._device)
 
     def weight_terms(self, empirical: Tensor, base: float, prior: Prior) -> AddTerms:
         """See :class:`Vectors`."""
@@ -526,9 +526,9 @@ class DeviceMemory(Memory):
 
 
 @store.register
-def _(data: DeviceGraphs, carve: Carve, workers: Workers, *, consistency: bool, **_options: Any) -> Storage:
+def _(data: DeviceGraphs, carve: Carve, context: Context, *, consistency: bool, **_options: Any) -> Storage:
     """Graphs on a device, in one piece or several."""
-    parts, vectors = data.parts(carve(data.packed), consistency=consistency), DeviceVectors(data.device)
+    parts, vectors = data.parts(carve(data.packed), context, consistency=consistency), DeviceVectors(data.device)
     observed = data.packed.empirical
     return Storage(
         data.packed,
@@ -537,5 +537,4 @@ def _(data: DeviceGraphs, carve: Carve, workers: Workers, *, consistency: bool, 
         None if observed is None else vectors.of(observed),
         of_all_ranks=True,
         tables=lambda: DeviceTables(data, parts),
-        readable=False,
     )

@@ -17,11 +17,11 @@ import numpy as np
 from scipy.linalg.lapack import dpstrf
 
 from bactrian.arrays import Floats, Ints
-from bactrian.engines.numba.threads import single_threaded_blas
 from bactrian.experiments.bench.learners import FollowBench, quiet_learn
 from bactrian.experiments.bench.random_fields import FieldSize, random_field
 from bactrian.graphs.graph import ClusterGraph, grid_edges
 from bactrian.graphs.loglinear import Instance, LogLinearModel, Samples
+from bactrian.parallel.threads import single_threaded_blas
 
 _GENERATIVE, _CONDITIONAL = "tables tied in groups", "inputs of a CRF"
 

@@ -14,12 +14,13 @@ from scipy.optimize import minimize
 from scipy.special import logsumexp
 
 import bactrian as bt
-from bactrian.camel.memories import Learned, curvature_units, feature_units
 from bactrian.camel.prior import Prior
 from bactrian.camel.schedule import SCHEDULE
-from bactrian.engines.numba.threads import Workers
+from bactrian.camel.units import Learned, curvature_units, feature_units
+from bactrian.engines.memory import HostVectors
 from bactrian.graphs.inputs import BundledRows, Inputs
 from bactrian.graphs.packing import pack
+from bactrian.parallel.threads import Workers
 from bactrian.solvers.lbfgs import InUnits, Memory, minimise
 
 
@@ -100,7 +101,8 @@ def test_weights_that_are_learned_are_seen_and_no_others() -> None:
     data = chains(20, active=rng.random(129) < 0.5)
     packed, start = pack(data), np.zeros(129)
     start[:3] = 1.0
-    learned = Learned(packed, Prior(4.0), start, Workers(1))
+    one = Workers(1)
+    learned = Learned(packed, Prior(4.0), start, one, HostVectors(one))
     chosen = data.scores.active | (start != 0.0)
     x = learned.of(start)
     np.testing.assert_array_equal(learned.weights(x), start)

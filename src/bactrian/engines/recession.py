@@ -17,6 +17,7 @@ give every state a positive probability: those at the solution, moved a little.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -26,12 +27,12 @@ import scipy.sparse as sp
 from scipy.sparse.linalg import lsmr
 
 from bactrian.arrays import Bools, Floats, Ints
-from bactrian.camel.messages import Messages
+from bactrian.camel.dual import Dual
 from bactrian.engines.numba.tables import recession
-from bactrian.engines.numba.threads import Workers
 from bactrian.graphs.packed import PackedData, link_cells
 from bactrian.graphs.ragged import pointer, ranges
 from bactrian.parallel import Communicator, anywhere, gather, largest_anywhere, total
+from bactrian.parallel.threads import Workers
 
 #: States of clusters and hubs up to which the linear program is solved, entries of the dense features, and its seconds.
 _MOST_STATES, _MOST_FEATURES, _MOST_SECONDS = 20_000, 20_000_000, 20.0
@@ -39,6 +40,49 @@ _MOST_STATES, _MOST_FEATURES, _MOST_SECONDS = 20_000, 20_000_000, 20.0
 _ROUNDING = 1e-7
 #: What is left of the moments' gap, relative to the least probability, where beliefs count as matching exactly.
 _EXACT = 1e-3
+#: Directions that the path suggests are tried as they are, and rounded to such parts of their largest weight; how far
+#: a direction is followed to see where multipliers go, and change of a marginal and sweeps at which they are there.
+_PARTS, _FURTHER, _SETTLED, _SWEEPS = (1, 2, 4, 8), 100.0, 1e-6, 100
+
+
+def is_unbounded(dual: Dual, weights: Floats, leg: Floats) -> bool:
+    """Whether no finite weights are optimal; the last evaluation was at ``weights``, to which the path came by ``leg``.
+
+    The dual must be of parts in memory or in files.
+    """
+    communicator = dual.communicator
+    free = np.broadcast_to(np.equal(dual.prior.precision, 0.0), weights.shape)
+    empirical = dual.empirical[free]
+    states = collect_states(_at(dual, weights), free, communicator)
+    if states is not None and is_inside(states, empirical, communicator):
+        return False
+    if _path_recedes(dual, weights, np.where(free, leg, 0.0)):
+        return True
+    seconds = max(1.0, dual.context.deadline.at - time.perf_counter())
+    return states is not None and has_direction(states, empirical, communicator, seconds)
+
+
+def _at(dual: Dual, weights: Floats) -> Iterable[Any]:
+    """Each part with its scores at ``weights``."""
+    for part in dual.loaded():
+        part.set_weights(weights)
+        yield part
+
+
+def _path_recedes(dual: Dual, weights: Floats, leg: Floats) -> bool:
+    """Whether the last leg of the path, or what rounding makes of it, is a direction of recession."""
+    length = float(np.abs(leg).max(initial=0.0))
+    dual.remember()
+    if not length > 0.0:
+        return False
+    leg = leg / length
+    for direction in (leg, *(np.rint(parts * leg) / parts for parts in _PARTS)):
+        further = weights + _FURTHER * direction
+        dual.evaluate(further, tolerance=_SETTLED, max_sweeps=_SWEEPS if dual.consistency else 0)
+        if certifies(dual.since_remembered(), direction, dual.empirical, dual.communicator):
+            return True
+        dual.recall()
+    return False
 
 
 @dataclass(frozen=True)
@@ -59,7 +103,7 @@ class PossibleStates:
         return sp.csr_array((np.ones(n), (np.arange(n), self.owner)), shape=(n, self.weight.size))
 
 
-def collect_states(parts: Iterable[Messages], free: Bools, communicator: Communicator) -> PossibleStates | None:
+def collect_states(parts: Iterable[Any], free: Bools, communicator: Communicator) -> PossibleStates | None:
     """The states of all parts, of all ranks, with beliefs at the last evaluation; None where there are too many.
 
     ``free`` are the weights without a prior: others have no part in a direction of recession.
@@ -82,7 +126,7 @@ def _is_moderate(n_rows: float, n_weights: int) -> bool:
     return n_rows <= _MOST_STATES and n_rows * n_weights <= _MOST_FEATURES
 
 
-def states_of(messages: Messages, free: Bools) -> PossibleStates:
+def states_of(messages: Any, free: Bools) -> PossibleStates:
     """The states of instances that have weight, with features of free weights and beliefs at the last evaluation."""
     data, layout = messages.data, messages.data.layout
     table_size = np.diff(layout.table_offset)
@@ -296,7 +340,7 @@ def _holds(states: PossibleStates, empirical: Floats, weights: Floats, multiplie
 
 
 def certifies(
-    parts: Iterable[tuple[Messages, Floats]], direction: Floats, empirical: Floats, communicator: Communicator
+    parts: Iterable[tuple[Any, Floats]], direction: Floats, empirical: Floats, communicator: Communicator
 ) -> bool:
     """Whether r <= 0 along weights ``direction`` with the multipliers that come with each part, or with none.
 

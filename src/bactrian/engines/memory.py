@@ -1,24 +1,25 @@
-"""Messages on packed data: scores, multipliers and beliefs, and the sweeps that relate them (Eq. 11).
+"""Data in memory: scores, multipliers and beliefs, and the sweeps that relate them (Eq. 11), by compiled routines.
 
-Learning and inference both work on this object. To the dual it is the part that stays in memory
-(:mod:`bactrian.camel.parts`). :class:`FilePart` is one that is mapped into memory while it is at work: its multipliers,
-linearisation and beliefs live in a file of their own and outlast a pass, its scores and counts in buffers that such
-parts share. A pass then holds one part in memory, and the vectors over the weights.
+Learning and inference both work on :class:`MemoryPart`. To the dual it is a part of the data
+(:mod:`bactrian.camel.parts`), here the only one.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bactrian.arrays import Bools, Floats, Ints
+from bactrian.camel.dual import Dual
 from bactrian.camel.entropy import Carving
-from bactrian.camel.parts import Carve, Hubs, Part, Storage, Summary, Vectors, store
+from bactrian.camel.parts import AddTerms, Carve, Hubs, Links, State, Storage, Summary, Vectors, store
+from bactrian.camel.prior import Prior
 from bactrian.camel.schedule import SCHEDULE, Schedule
-from bactrian.engines.files import Buffers, FileSpace, MappedFile, PackedFolder, Space
+from bactrian.engines.long_memory import make_memory
 from bactrian.engines.numba.layout import Layout
 from bactrian.engines.numba.linear import make_plan
 from bactrian.engines.numba.pair_evaluation import evaluate_given, evaluate_pairs, evaluate_trees
@@ -35,10 +36,15 @@ from bactrian.engines.numba.tables import (
     prepare_tables,
     summarise,
 )
-from bactrian.engines.numba.threads import Deadline, Workers, balanced_blocks
+from bactrian.engines.recession import is_unbounded
 from bactrian.graphs.inputs import N_BLOCKS
 from bactrian.graphs.packed import HubTables, PackedData, instance_blocks, tables_by_number
 from bactrian.graphs.ragged import pointer
+from bactrian.parallel.context import Context
+from bactrian.parallel.threads import Workers, balanced_blocks
+from bactrian.solvers.lbfgs import Memory
+
+Array = TypeVar("Array", bound=NDArray[Any])
 
 #: Blocks of an evaluation: states of links that take as long as ten calls of a compiled routine, or fewer where there
 #: would be less than so many blocks, but no fewer than take one.
@@ -47,9 +53,35 @@ _MANY_STATES, _FEW_STATES, _FEW_BLOCKS = 20_000.0, 2_000.0, 8
 _LEAST_ENTRIES = 2_000.0
 #: States from which a table's transpose pays for itself where loops are not unrolled.
 _LEAST_TRANSPOSED = 8
+#: Hubs from which an instance that has a sixteenth of all is cut into pieces, and swept by all threads.
+WORTH_CUTTING = 20_000
+#: States up to which loops are unrolled.
+_MOST_UNROLLED = 20
+#: The slowest decrease in a leg of sweeps that is believed when slow modes are extrapolated.
+_SLOWEST = 0.995
+#: Multipliers above which their level is removed: it takes digits from what they say.
+_LARGE_MULTIPLIER = 1e6
+#: Weights that passes over them take at a time, few enough to stay in the cache.
+_WEIGHTS_AT_ONCE = 1 << 15
 
 
-class Messages(Part):
+class Space:
+    """Where the arrays of a part live: here in memory."""
+
+    def zeros(self, size: int) -> Floats:
+        """An array that keeps what is written to it."""
+        return np.zeros(size)
+
+    def keep(self, array: Array) -> Array:
+        """An array that will not change."""
+        return array
+
+    def scratch(self, size: int) -> Floats:
+        """An array whose contents matter within one pass alone."""
+        return np.zeros(size)
+
+
+class MemoryPart:
     """Scores, multipliers and beliefs of a data set under given counting numbers.
 
     Parameters
@@ -66,21 +98,21 @@ class Messages(Part):
         g, subtracted from the scores of hubs (Eq. 10); inf forbids a state.
     wants_marginals : bool
         Whether sweeps leave the links' marginals in ``beliefs``, as passes without sweeps do.
-    wants_logs : bool
-        Whether exact passes over trees leave multipliers and log beliefs behind, as all others do.
     shares : (n_links,)
         Part of its hub's scores that each link's cluster takes; 0 with consistency.
     tables, beliefs
         Scores at the last weights, and beliefs at the last pass; see :mod:`bactrian.engines.numba.stars`.
-    name, remembered, stays, relinearises, has_saddle, is_forest, finest, xp
+    name, stays, relinearises, has_saddle, is_forest, finest
         See :class:`bactrian.camel.parts.Part`.
     """
+
+    stays, finest = True, 0.0
 
     def __init__(
         self,
         data: PackedData,
         carving: Carving,
-        workers: Workers,
+        context: Context,
         *,
         consistency: bool = True,
         name: str = "",
@@ -102,17 +134,17 @@ class Messages(Part):
             data = self._cut(data)
             layout = data.layout
         self._space = space = space or Space()
-        self.data, self.carving, self.workers = data, carving, workers
+        self.data, self.carving, self.workers, self.context = data, carving, context.workers, context
         self.consistency = consistency
         self.multipliers = space.zeros(layout.n_link_states)
         self.linearisation = space.zeros(layout.n_hub_states)
-        self._hub_of_state: Ints | None = None
+        self._hubs: MemoryHubs | None = None
         self.relinearises = carving.relinearises
         states = _equal_states(layout)
         self.states = (0,) * states if _worth_unrolling(states, layout, carving, schedule) else ()
         transposes = bool(self.states) or states >= _LEAST_TRANSPOSED
         self.has_saddle = bool((carving.hub < 0.0).any())
-        self.wants_marginals, self.wants_logs = bool(data.hub_virtual.any()), True
+        self.wants_marginals = bool(data.hub_virtual.any())
         self.is_forest = bool(layout.instance_is_tree.all())
         self.tables = Tables(
             space.scratch(layout.n_entries),
@@ -138,7 +170,7 @@ class Messages(Part):
             np.zeros(layout.n_instances),
             np.zeros(layout.n_instances, dtype=np.int64),
             np.zeros(layout.n_instances, dtype=np.bool_),
-            np.zeros(1, dtype=np.bool_),
+            context.deadline.late,
         )
         degree = np.diff(layout.hub_links)
         others = pointer(~self._plan.hub_multiplies | (carving.hub != 1.0 - degree))
@@ -155,7 +187,7 @@ class Messages(Part):
         """Cut large instances into pieces where they can be; returns the data with their hubs in that order."""
         layout, order = data.layout, data.layout.hub_order.copy()
         sizes = np.diff(layout.instance_hubs)
-        large = (sizes >= max(self.schedule.worth_cutting, layout.n_hubs / N_BLOCKS)) & ~layout.instance_is_tree
+        large = (sizes >= max(WORTH_CUTTING, layout.n_hubs / N_BLOCKS)) & ~layout.instance_is_tree
         for instance in np.flatnonzero(large & self.pairwise).tolist():
             found = cut(layout, instance)
             if found is not None:
@@ -163,14 +195,11 @@ class Messages(Part):
                 self._pieces.append(Pieces(layout, instance, found[1]))
         return replace(data, layout=layout._replace(hub_order=order)) if self._pieces else data
 
-    def heed(self, deadline: Deadline) -> None:
-        """Stop sweeping when a time limit has passed."""
-        self.beliefs = self.beliefs._replace(late=deadline.late)
+    def __enter__(self) -> Self:
+        return self
 
-    @property
-    def late(self) -> bool:
-        """Whether the time limit has passed, so that sweeps were or will be cut short."""
-        return bool(self.beliefs.late[0])
+    def __exit__(self, *error: object) -> None:
+        """See :class:`Part`; it stays."""
 
     def set_weights(self, weights: Floats) -> None:
         """Compute all scores at ``weights``."""
@@ -192,22 +221,27 @@ class Messages(Part):
         # A hub that keeps its scores to itself may have forbidden states: no share of -inf is 0, not NaN.
         self.multipliers[:] = np.multiply(shares, scores, out=np.zeros_like(scores), where=shares > 0.0)
 
-    def remove_levels(self) -> None:
+    def _remove_levels(self) -> None:
         """Where multipliers are large, take from those of each link their largest.
 
         A constant on a link changes neither beliefs nor D, and so sweeps carry it along for ever: one from weights
         that the solver left long ago would leave rounding of its own size in the scores.
         """
         layout, multipliers = self.data.layout, self.multipliers
-        largest = max(multipliers.max(initial=0.0), -multipliers.min(initial=0.0))
-        if not self.consistency or largest <= self.schedule.large_multiplier:
+        if max(multipliers.max(initial=0.0), -multipliers.min(initial=0.0)) <= _LARGE_MULTIPLIER:
             return
         top = np.maximum.reduceat(multipliers, layout.link_offset[:-1])
         level = np.where(np.isfinite(top), top, 0.0)
         multipliers -= np.repeat(level, np.diff(layout.link_offset))
 
     def pass_messages(
-        self, *, tolerance: float = 0.0, max_sweeps: int = 0, tree_sweeps: int = 1 << 30, damping: float = 0.0
+        self,
+        *,
+        tolerance: float = 0.0,
+        max_sweeps: int = 0,
+        tree_sweeps: int = 1 << 30,
+        damping: float = 0.0,
+        logs: bool = True,
     ) -> None:
         """Sweep the multipliers of every instance to ``tolerance``, then compute beliefs, counts and values.
 
@@ -221,12 +255,14 @@ class Messages(Part):
         beliefs = self.beliefs
         if self.consistency and self.is_forest and 0 < tree_sweeps < max_sweeps:
             self.multipliers[:] = 0.0  # two sweeps need no start, and levels of an earlier one would cost digits
+        elif self.consistency and max_sweeps > 0:
+            self._remove_levels()
         leaps = self.consistency and self.has_saddle == (damping > 0.0) and tree_sweeps >= max_sweeps
         leg = self.schedule.leg if leaps else max_sweeps
         done: int | Ints = 0
         before: tuple[Floats, Floats] | None = None
         while True:
-            sweeps, wanted = min(leg, max_sweeps), (self.wants_marginals, self.consistency, self.wants_logs)
+            sweeps, wanted = min(leg, max_sweeps), (self.wants_marginals, self.consistency, logs)
             limits = Limits(tolerance, sweeps, tree_sweeps, damping, *wanted)
             self._block_counts[:] = 0.0
             self.sweep_linearly(self.pairwise, limits, self._block_counts)
@@ -247,7 +283,7 @@ class Messages(Part):
         layout, beliefs = self.data.layout, self.beliefs
         slow = (beliefs.residual > tolerance) & (residual > 0.0)
         ratio = np.divide(beliefs.residual, residual, out=np.zeros_like(residual), where=slow)
-        ratio = np.where(ratio < 1.0, np.minimum(ratio, self.schedule.slowest), 0.0)
+        ratio = np.where(ratio < 1.0, np.minimum(ratio, _SLOWEST), 0.0)
         states = np.diff(layout.link_offset[layout.hub_links[layout.instance_hubs]])
         factor = np.repeat(ratio / (1.0 - ratio), states)
         free = np.isfinite(self.multipliers) & np.isfinite(multipliers)
@@ -325,85 +361,90 @@ class Messages(Part):
         return np.exp(self.beliefs.hub_log)
 
     @property
-    def hubs(self) -> Hubs:
+    def hubs(self) -> MemoryHubs:
+        """See :class:`Part`; kept by a part that stays."""
+        hubs = self._hubs or MemoryHubs(self.data, self.carving)
+        self._hubs = hubs if self.stays else None
+        return hubs
+
+    def links(self) -> Links:
         """See :class:`Part`."""
-        data = self.data
-        return Hubs(data.layout.hub_offset, data.hub_kind, data.hub_truth, bool(data.hub_virtual.any()))
-
-    @property
-    def _hub(self) -> Ints:
-        """(n_hub_states,) hub of each state; kept by a part that stays."""
-        hub = self.data.hub_of_state if self._hub_of_state is None else self._hub_of_state
-        if self.stays:
-            self._hub_of_state = hub
-        return hub
-
-    @property
-    def linearised(self) -> Floats:
-        """(n_hub_states,) how many times the hub's entropy is linearised."""
-        return self.carving.linearised[self._hub]
-
-    def of_hubs(self, values: Floats) -> Floats:
-        """See :class:`Part`."""
-        return values
-
-    def hub_sums(self, values: Floats) -> Floats:
-        """See :class:`Part`."""
-        hub = self._hub
-        sums = np.bincount(hub, weights=values, minlength=self.data.layout.n_hubs).astype(np.float64)
-        return sums[hub]
-
-    def normalised(self, logs: Floats) -> Floats:
-        """See :class:`Part`."""
-        top = np.maximum.reduceat(logs, self.data.layout.hub_offset[:-1])
-        logs = logs - top[self._hub]
-        return logs - np.log(self.hub_sums(np.exp(logs)))
+        data, layout, self.wants_marginals = self.data, self.data.layout, True
+        is_first = np.zeros(layout.n_links, dtype=np.bool_)
+        is_first[layout.hub_links[:-1][data.degrees > 0]] = True
+        sizes, hub = np.diff(layout.link_offset), layout.link_hub
+        return Links(
+            data.hub_state_of_link_state,
+            is_first.repeat(sizes),
+            data.hub_virtual[hub].repeat(sizes),
+            data.degrees[hub].repeat(sizes),
+            self.carving.hub[hub].repeat(sizes),
+            self.beliefs.link_marginal,
+            self.beliefs.disagreement,
+            self.tables.hub_scores,
+        )
 
     def summary(self, place: Floats | None = None) -> Summary:
         """What the last pass adds to the dual; moments are written to ``place`` where one is given."""
         beliefs = self.beliefs
+        value, sweeps, violation, residual = summarise(self.data.weights, beliefs)
+        if self.data.hub_virtual.any():
+            violation = self._violation_on_edges()
         moments = self.data.scores.moments(beliefs.counts, beliefs.hub_count, self.workers, place)
-        return Summary(*summarise(self.data.weights, beliefs), moments)
+        return Summary(value, sweeps, violation, residual, moments)
 
-    @property
-    def own_multipliers(self) -> Floats:
-        """See :class:`Part`."""
-        return self.multipliers
+    def _violation_on_edges(self) -> float:
+        """Largest disagreement where some hubs are only sepsets: there clusters are compared with each other."""
+        links, reference = self.links(), self.hub_beliefs()
+        first = links.is_first & links.is_virtual
+        reference[links.hub_state[first]] = links.marginal[first]
+        return float(np.abs(links.marginal - reference[links.hub_state]).max(initial=0.0))
 
     def room_for(self, values: Floats) -> Floats:
         """See :class:`Part`."""
         return self._space.zeros(values.size)
 
-    @property
-    def n_link_states(self) -> int:
-        """Number of multipliers."""
-        return self.data.layout.n_link_states
-
-    def state(self) -> tuple[Floats, Floats]:
+    def state(self) -> State:
         """Multipliers and linearisation; they may be written to."""
-        return self.multipliers, self.linearisation
+        return State(self.multipliers, self.linearisation)
 
-    def take_up(self, multipliers: Floats, linearisation: Floats | None) -> None:
+    def restore(self, multipliers: Floats, linearisation: Floats | None) -> None:
         """See :class:`Part`."""
         self.multipliers[:] = multipliers
         if linearisation is not None:
             self.linearisation[:] = linearisation
 
-    def largest_violation(self) -> float:
-        """Largest disagreement over edges and sepset states at the last pass (Eq. 5).
 
-        Clusters are compared with the hub's own belief, or with each other where the hub is only a sepset.
-        """
-        data, layout = self.data, self.data.layout
-        if not data.hub_virtual.any():
-            return float(self.beliefs.violation.max(initial=0.0))
-        marginal, reference = self.beliefs.link_marginal, self.hub_beliefs()
-        is_first = np.zeros(layout.n_links, dtype=bool)
-        is_first[layout.hub_links[:-1][data.hub_virtual]] = True
-        first_states = np.flatnonzero(is_first.repeat(np.diff(layout.link_offset)))
-        hub_state = data.hub_state_of_link_state
-        reference[hub_state[first_states]] = marginal[first_states]
-        return float(np.abs(marginal - reference[hub_state]).max(initial=0.0))
+def in_memory(dual: Dual) -> MemoryPart:
+    """The part of a dual whose data is in memory, for learners that read its arrays."""
+    part = dual.part
+    assert isinstance(part, MemoryPart)
+    return part
+
+
+class MemoryHubs(Hubs):
+    """Hubs in the order of the data; see :class:`bactrian.camel.parts.Hubs`."""
+
+    xp: Any = np
+
+    def __init__(self, data: PackedData, carving: Carving) -> None:
+        self.offset, self.kind, self.truth = data.layout.hub_offset, data.hub_kind, data.hub_truth
+        self._hub = data.hub_of_state
+        self.number = carving.linearised[self._hub]
+
+    def of(self, values: Floats) -> Floats:
+        """See :class:`Hubs`."""
+        return values
+
+    def sums(self, values: Floats) -> Floats:
+        """See :class:`Hubs`."""
+        sums = np.bincount(self._hub, weights=values, minlength=self.kind.size).astype(np.float64)
+        return sums[self._hub]
+
+    def normalised(self, logs: Floats) -> Floats:
+        """See :class:`Hubs`."""
+        logs = logs - np.maximum.reduceat(logs, self.offset[:-1])[self._hub]
+        return logs - np.log(self.sums(np.exp(logs)))
 
 
 def _equal_states(layout: Layout) -> int:
@@ -415,15 +456,15 @@ def _equal_states(layout: Layout) -> int:
 
 def _worth_unrolling(states: int, layout: Layout, carving: Carving, schedule: Schedule) -> bool:
     """Whether loops over so many states can be unrolled, and that pays for its compilation."""
-    if layout.n_link_states < schedule.worth_compiling or not 2 <= states <= schedule.most_unrolled:
+    if layout.n_link_states < schedule.worth_compiling or not 2 <= states <= _MOST_UNROLLED:
         return False
     return bool((carving.cluster == 1.0).all()) and bool((carving.hub + np.diff(layout.hub_links) > 0.0).all())
 
 
-class MessageTables(HubTables):
+class MemoryTables(HubTables):
     """Belief tables of clusters and hubs at the last pass; copies what it needs."""
 
-    def __init__(self, messages: Messages) -> None:
+    def __init__(self, messages: MemoryPart) -> None:
         super().__init__(messages.data.layout, messages.hub_beliefs())
         tables = messages.tables
         if not messages.consistency:
@@ -464,69 +505,55 @@ class MessageTables(HubTables):
         return scores
 
 
+class HostVectors(Vectors):
+    """Vectors over the weights in memory; see :class:`bactrian.camel.parts.Vectors`."""
+
+    def __init__(self, workers: Workers) -> None:
+        self._workers = workers
+
+    def of(self, values: Any) -> Floats:
+        """See :class:`Vectors`."""
+        return np.asarray(values, dtype=np.float64)
+
+    def memory(self, dimension: int, *, exact: bool = False) -> Memory:
+        """See :class:`Vectors`."""
+        return make_memory(dimension, self._workers, exact=exact)
+
+    def weight_terms(self, empirical: Floats, base: float, prior: Prior) -> AddTerms:
+        """See :class:`Vectors`."""
+        blocks = np.append(np.arange(0, empirical.size, _WEIGHTS_AT_ONCE), empirical.size)
+        precision = np.broadcast_to(prior.precision, empirical.shape)
+
+        def add(value: float, gradient: Floats, weights: Floats) -> float:
+            products = np.zeros((blocks.size - 1, 2))
+
+            def block(b: int, first: int, last: int) -> None:
+                own, observed, slope = weights[first:last], empirical[first:last], gradient[first:last]
+                pull = precision[first:last] * own
+                slope += pull
+                slope -= observed
+                products[b] = own @ observed, pull @ own
+
+            self._workers.run(block, blocks)
+            linear, square = products.sum(axis=0).tolist()
+            # In this order: with huge scores the first three cancel, and what is left must not drown in their rounding.
+            return float(value - linear - base + 0.5 * square)
+
+        return add
+
+
 @store.register
 def _(
-    data: PackedData, carve: Carve, workers: Workers, *, consistency: bool, schedule: Schedule | None = None
+    data: PackedData, carve: Carve, context: Context, *, consistency: bool, schedule: Schedule | None = None
 ) -> Storage:
     """Data in memory: one part."""
-    part = Messages(data, carve(data), workers, consistency=consistency, schedule=schedule)
+    part = MemoryPart(data, carve(data), context, consistency=consistency, schedule=schedule)
     return Storage(
         data,
         [part],
-        Vectors(workers),
+        HostVectors(context.workers),
         data.empirical,
         data.observed_base,
-        tables=lambda: MessageTables(part),
+        tables=lambda: MemoryTables(part),
+        is_unbounded=is_unbounded,
     )
-
-
-# --- parts in files ---
-
-
-class FilePart(Messages):
-    """One chunk of a folder, with the state that outlives a pass."""
-
-    stays = False
-
-    def __init__(
-        self,
-        name: str,
-        file: MappedFile,
-        data: PackedData,
-        carving: Carving,
-        workers: Workers,
-        *,
-        consistency: bool,
-        buffers: Buffers,
-    ) -> None:
-        self._file = file
-        self._mapped = space = FileSpace(None, _capacity(data.layout), buffers)
-        kept = Carving(space.keep(carving.cluster), space.keep(carving.hub), space.keep(carving.linearised))
-        super().__init__(data, kept, workers, consistency=consistency, name=name, space=space)
-        self._release()
-
-    def __exit__(self, *error: object) -> None:
-        """Give the memory of this part back."""
-        self._release()
-
-    def _release(self) -> None:
-        self._file.release()
-        self._mapped.release()
-
-
-@store.register
-def _(data: PackedFolder, carve: Carve, workers: Workers, *, consistency: bool, **_options: Any) -> Storage:
-    """A part for every chunk of a folder; chunks have no fixed scores."""
-    buffers = Buffers(max(chunk.widest for chunk in data.chunks))
-    parts = [
-        FilePart(chunk.file, file, part, carve(part), workers, consistency=consistency, buffers=buffers)
-        for chunk, file, part in data.opened()
-    ]
-    return Storage(data, parts, Vectors(workers), data.observed()[0], of_all_ranks=True)
-
-
-def _capacity(layout: Layout) -> int:
-    """Bytes that suffice for all that is kept of a part; what is not used takes no room on the disk."""
-    states = 3 * layout.n_link_states + 4 * layout.n_hub_states
-    places = 4 * layout.n_links + 2 * layout.n_clusters + 4 * layout.n_hubs + 2 * layout.n_tables
-    return 8 * (states + places) + (1 << 16)
