@@ -3,7 +3,8 @@
 A frame is what has ``columns`` and gives each by its name: pandas', polars', or a :class:`Table` of plain lists. A
 column holds strings, booleans, whole numbers (as floats where cells are missing), or categories of anything, each
 called by its words. None, NaN and NA are missing cells; where they are no states, so are -1 and the empty string.
--1 is a state where it is declared, or where other states are negative; where it is taken for a hole, a warning says so.
+-1 is a state where it is declared, or where other states are negative; beside a single other state it is refused, and
+beside several it is a missing cell, with a warning.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import numpy as np
 
 from bactrian.arrays import Ints, rectangular
 from bactrian.errors import ArgumentError, ArgumentTypeError, check_count, warn
-from bactrian.estimators.labels import is_missing, is_unknown
+from bactrian.estimators.labels import check_minus_one, is_missing, is_unknown
 from bactrian.graphs.graph import Scope
 
 #: Kinds of states, in words. In Python booleans are integers, so they come first.
@@ -123,6 +124,7 @@ class Column:
         if -1 in cells and kinds == {"whole numbers"}:
             if min(seen) < 0:
                 return tuple(sorted({*seen, -1}))
+            check_minus_one([[-1]], seen, f"X: column {self.name!r}", "cardinalities=")
             states = [-1, *sorted(seen)]
             warn(
                 f"X: column {self.name!r} holds -1, which counts as a missing cell; if it is a state, give "

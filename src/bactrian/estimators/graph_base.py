@@ -16,6 +16,7 @@ from bactrian.errors import ArgumentError, check_choice, check_count, check_flag
 from bactrian.estimators.graph_arrays import StackedGraphs, node_weights, weight_layers
 from bactrian.estimators.labels import (
     check_kind,
+    check_minus_one,
     checked_labels,
     class_weights,
     codes_of,
@@ -127,6 +128,8 @@ class GraphEstimator(NodeLabeller):
         if labels.size and not known.any():
             raise ValueError("y holds no known label; learning needs at least one")
         classes = self._checked_classes(labels[known], again)
+        if not again and self.labels is None:
+            check_minus_one(y, classes.tolist(), "y")
         codes = codes_of(labels, classes, "y")
         tyings = self._tyings()
         by_node = node_weights(sample_weight, stacked.shapes)

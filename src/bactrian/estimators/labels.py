@@ -27,7 +27,7 @@ _KINDS: dict[Any, tuple[str, Any]] = {
 
 
 def _plain(labels: Any, name: str, unknown_allowed: bool) -> list[Any]:
-    """Labels as Python objects, None for unknown ones; beside missing ones floats may stand for integers."""
+    """Labels as Python objects, None or -1 for unknown ones; beside missing ones floats may stand for integers."""
     given: list[Any] = labels.ravel().tolist() if isinstance(labels, np.ndarray) else list(labels)
     plain, as_floats = given.copy(), None
     for t, label in enumerate(given):
@@ -37,7 +37,7 @@ def _plain(labels: Any, name: str, unknown_allowed: bool) -> list[Any]:
             if not unknown_allowed:
                 place = _place(name, t, labels)
                 raise ValueError(f"{place} is {label!r}, which stands for an unknown label; every label is needed here")
-            plain[t] = None
+            plain[t] = None if is_missing(label) or label == "" else -1
         elif isinstance(label, np.integer | np.bool_):
             plain[t] = label.item()
         elif not isinstance(label, int):
@@ -83,6 +83,25 @@ def _is_nan(label: Any) -> bool:
     return isinstance(label, float | np.floating | np.datetime64 | np.timedelta64) and label != label
 
 
+def check_minus_one(given: Iterable[Any], classes: Iterable[Any], name: str, option: str = "labels=") -> None:
+    """Refuse -1, which stands for an unknown label, where the data say that it is a class.
+
+    They do where the known ``classes`` are integers, and either one alone or some of them negative. ``given`` are the
+    labels as they were written, in arrays or lists; ``option`` names the classes, and there is no doubt where it does.
+    """
+    known = list(classes)
+    if not known or isinstance(known[0], str) or (len(known) > 1 and min(known) >= 0):
+        return
+    cells = (cell for part in given for cell in np.asarray(part, dtype=object).ravel().tolist())
+    if any(not is_missing(cell) and cell == -1 for cell in cells):
+        beside = f"other negative numbers, such as {min(known)}" if min(known) < 0 else f"no class but {known[0]}"
+        raise ArgumentError(
+            name,
+            f"holds -1, which stands for an unknown label, and {beside}. If -1 is a class, number the classes from 0; "
+            f"if it is unknown, write None or NaN, or name the classes with {option}",
+        )
+
+
 # --- of sequences ---
 
 
@@ -102,15 +121,18 @@ class Labels:
             if len(set(names)) != len(names):
                 raise ValueError("labels names a label twice")
         else:
-            names = list(set[Any]().union(*listed) - {None})
+            seen = set[Any]().union(*listed)
+            names = list(seen - {None, -1})
             if not names:
                 raise ValueError("y holds no known label; learning needs at least one")
         dtype = _dtype_of(names, "labels")
+        if given is None:
+            check_minus_one([[*seen & {-1}]], names, "y")
         return Labels(np.array(sorted(names), dtype=object if dtype is np.str_ else dtype))
 
     def codes(self, listed: Iterable[Sequence[Any]], name: str = "y") -> Ints:
         """Codes of the labels of all sequences, stacked; -1 for unknown ones."""
-        code = {label: k for k, label in enumerate(self.classes.tolist())} | {None: -1}
+        code = {label: k for k, label in enumerate(self.classes.tolist())} | {None: -1, -1: -1}
         codes: list[int] = []
         for m, plain in enumerate(listed):
             try:
@@ -174,7 +196,7 @@ def check_class_weight(class_weight: Any) -> None:
 
 
 def listed_labels(y: Any, lengths: Sequence[int], name: str = "y", *, unknown_allowed: bool = False) -> list[list[Any]]:
-    """Labels of every sequence as Python objects, one for each of its tokens; None for unknown ones."""
+    """Labels of every sequence as Python objects, one for each of its tokens; None or -1 for unknown ones."""
     sequences = _sequences(y, name)
     check_count(name, len(sequences), len(lengths), "label sequence per sequence of X")
     listed = []
@@ -259,11 +281,11 @@ def label_array(labels: Any, name: str, *, unknown_allowed: bool = False) -> NDA
             _plain(array, name, unknown_allowed)  # says where
         return array.astype(np.int64) if array.dtype.kind in "iu" else array
     plain = _plain(np.asarray(labels, dtype=object), name, unknown_allowed)  # NumPy may have made strings of numbers
-    known = [label for label in plain if label is not None]
+    known = [label for label in plain if label not in (None, -1)]
     dtype = _dtype_of(known, name)
     dtype = np.int64 if dtype is np.bool_ and len(known) < len(plain) else dtype
     unknown = unknown_label(np.empty(0, dtype))
-    return np.array([unknown if label is None else label for label in plain], dtype).reshape(array.shape)
+    return np.array([unknown if label in (None, -1) else label for label in plain], dtype).reshape(array.shape)
 
 
 def unknown_label(labels: NDArray[Any]) -> Any:

@@ -29,6 +29,7 @@ from bactrian.estimators.margin_field import MARGINS, MarginField
 from bactrian.estimators.pairwise import (
     FIELD_NODE_FACTORS,
     TABLES,
+    check_known_states,
     check_seen_states,
     check_tables_fit,
     checked_cardinalities,
@@ -284,6 +285,8 @@ class MarkovRandomField(MarginField):
         if not is_frame(X):
             states, names = checked_table(X), column_names(X)
             _check_not_empty(states.shape)
+            if self.cardinalities is None and not again:
+                check_known_states(X, states, together=self.tables == "shared")
             return Variables.numbered(self._numbers_of_states(states, again, names), names), states
         columns = columns_of(X)
         _check_not_empty((len(columns[0].cells) if columns else 0, len(columns)))
