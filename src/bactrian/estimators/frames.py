@@ -124,7 +124,7 @@ class Column:
         if -1 in cells and kinds == {"whole numbers"}:
             if min(seen) < 0:
                 return tuple(sorted({*seen, -1}))
-            check_minus_one([[-1]], seen, f"X: column {self.name!r}", "cardinalities=")
+            check_minus_one([[-1]], seen, f"X: column {self.name!r}", "None or NaN, or name the states: cardinalities=")
             states = [-1, *sorted(seen)]
             warn(
                 f"X: column {self.name!r} holds -1, which counts as a missing cell; if it is a state, give "

@@ -83,11 +83,13 @@ def _is_nan(label: Any) -> bool:
     return isinstance(label, float | np.floating | np.datetime64 | np.timedelta64) and label != label
 
 
-def check_minus_one(given: Iterable[Any], classes: Iterable[Any], name: str, option: str = "labels=") -> None:
+def check_minus_one(
+    given: Iterable[Any], classes: Iterable[Any], name: str, unknown: str = "None or NaN, or name the classes: labels="
+) -> None:
     """Refuse -1, which stands for an unknown label, where the data say that it is a class.
 
     They do where the known ``classes`` are integers, and either one alone or some of them negative. ``given`` are the
-    labels as they were written, in arrays or lists; ``option`` names the classes, and there is no doubt where it does.
+    labels as they were written, in arrays or lists; ``unknown`` is what to write for those that are unknown.
     """
     known = list(classes)
     if not known or isinstance(known[0], str) or (len(known) > 1 and min(known) >= 0):
@@ -98,7 +100,7 @@ def check_minus_one(given: Iterable[Any], classes: Iterable[Any], name: str, opt
         raise ArgumentError(
             name,
             f"holds -1, which stands for an unknown label, and {beside}. If -1 is a class, number the classes from 0; "
-            f"if it is unknown, write None or NaN, or name the classes with {option}",
+            f"if it is unknown, write {unknown}",
         )
 
 

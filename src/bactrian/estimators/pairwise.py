@@ -79,7 +79,9 @@ def check_known_states(X: Any, states: Ints, together: bool) -> None:
     columns = {"X": ...} if together else {f"X[:, {v}]": (slice(None), v) for v in range(states.shape[1])}
     for name, place in columns.items():
         known = states[place][states[place] != -1]
-        check_minus_one([rectangular(X, "X")[place]], np.unique(known).tolist(), name, "cardinalities=")
+        check_minus_one(
+            [rectangular(X, "X")[place]], np.unique(known).tolist(), name, "None or NaN, or give cardinalities="
+        )
 
 
 def seen_cardinalities(states: Ints) -> Ints:
