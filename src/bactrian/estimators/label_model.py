@@ -251,6 +251,8 @@ class LabelModel(LearnedEstimator):
 
     def score(self, L: Any, y: Any) -> float:
         """Accuracy of the predicted labels."""
+        if not len(L):
+            raise ValueError("L is empty; a score needs at least one row")
         return float(np.mean(self.predict(L) == label_array(y, "y")))
 
     # --- files ---

@@ -82,11 +82,11 @@ def read_data(paths: Sequence[str], settings: RunSettings, labels: Iterable[Any]
         graphs = list(labelled_graphs(paths))
         if labels is not None:
             _check_labels(graphs, set(labels))
-        places, y = tuple(graph.place for graph in graphs), [np.asarray(graph.labels) for graph in graphs]
+        places, parts = tuple(graph.place for graph in graphs), [np.asarray(graph.labels) for graph in graphs]
         if labels is None:
-            seen = set[Any]().union(*(part[known_labels(part)].tolist() for part in y))
-            check_minus_one(y, seen, ", ".join(paths), "strings for the classes, and an empty one for it")
-        return RunData([graph.inputs for graph in graphs], y, {}, [], places=places)
+            seen = set[Any]().union(*(part[known_labels(part)].tolist() for part in parts))
+            check_minus_one(parts, seen, ", ".join(paths), "strings for the classes, and an empty one for it")
+        return RunData([graph.inputs for graph in graphs], parts, {}, [], places=places)
     documents = list(labelled_documents(paths, settings))
     reading = tag_reading(documents, paths, settings, labels)
     if labels is None:
