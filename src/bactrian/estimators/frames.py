@@ -95,14 +95,21 @@ class Column:
 
     def labels(self, given: Any = None) -> tuple[Any, ...]:
         """Its states: those given, those declared, or those seen, sorted."""
-        if given is not None:
-            return tuple(range(given)) if isinstance(given, int | np.integer) else tuple(map(plain_state, given))
-        if self.categories is not None:
+        if self.categories is not None and given is None:
             return self.categories
         try:
-            cells = {plain_state(cell) for cell in set(self.cells) if not is_missing(cell)}
+            found = {cell for cell in set(self.cells) if not is_missing(cell)}
         except TypeError:
             raise TypeError(f"X: column {self.name!r} holds values that cannot be states, such as lists") from None
+        for cell in found:
+            if not isinstance(cell.item() if isinstance(cell, np.generic) else cell, _PLAIN):
+                raise TypeError(
+                    f"X: column {self.name!r} holds {cell!r}, which is no string, boolean or whole number; make "
+                    "strings or categories of such values"
+                )
+        if given is not None:
+            return tuple(range(given)) if isinstance(given, int | np.integer) else tuple(map(plain_state, given))
+        cells = set(map(plain_state, found))
         seen = {cell for cell in cells if not is_unknown(cell)}
         kinds = {next(words for kind, words in _KINDS.items() if isinstance(state, kind)) for state in seen}
         if len(kinds) > 1:
