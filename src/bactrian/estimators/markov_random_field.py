@@ -272,10 +272,13 @@ class MarkovRandomField(MarginField):
             seen = counts[counts > 0.0] / weights.sum()
             apart += float(seen @ np.log(seen))
         if joint < apart - _WORTH_A_WORD * rows.shape[1]:
+            others = " or ".join(repr(name) for name in ("pseudolikelihood", "trw") if name != self.method_)
+            converged = self._partition is None or self._partition[3]
+            by = "" if converged else f" (log Z is that of {self.inference_method_}, which did not converge)"
             warn(
-                f"{self.solution_.method}: the field gives the training samples a mean log-likelihood of {joint:.2f}, "
-                f"independent variables {apart:.2f}: use method='exact' where a junction tree fits, "
-                "'pseudolikelihood' or 'trw', or another prior",
+                f"{self.solution_.method}: the field gives the training samples a mean log-likelihood of {joint:.2f}"
+                f"{by}, independent variables {apart:.2f}: use method='exact' where a junction tree fits, {others}, or "
+                "another prior",
                 AttainmentWarning,
             )
         return self
