@@ -194,3 +194,17 @@ def test_marginals_given_what_was_seen():
     field.inference = "double-loop"
     np.testing.assert_allclose(field.marginal((0, 2), given={1: 2}), expected, atol=0.01)
     assert Question.of("P(a=1|b=2)") == Question((), {"a": "1"}, {"b": "2"})
+
+
+def test_minus_one_in_a_file_is_a_state(tmp_path, capsys):
+    """What is missing in a file is an empty cell, ?, NA or NaN, and nothing else."""
+    path = tmp_path / "votes.csv"
+    path.write_text("vote,sex,spin\n-1,f,-1\n0,m,1\n1,f,1\n-1,m,-1\n?,f,1\n")
+    assert call("fit", path, "-o", tmp_path / "run") == 0
+    printed = capsys.readouterr()
+    assert printed.out == "exact: converged\n5 rows of 3 columns, 1 cells missing\n"
+    assert not printed.err
+    given = answer(tmp_path / "run", "P(vote)", capsys)
+    assert [row["vote"] for row in given] == ["-1", "0", "1"]
+    rows = bt.MarkovRandomField(cardinalities=[3, 2, 2]).fit([[0, 0, 0], [1, 1, 1], [2, 0, 1], [0, 1, 0], [-1, 0, 1]])
+    assert [float(row["probability"]) for row in given] == pytest.approx(rows.marginals()[0], abs=1e-6)

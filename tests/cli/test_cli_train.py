@@ -1012,3 +1012,17 @@ def test_hidden_files_say_nothing_of_the_form_of_a_folder(data, tmp_path, capsys
     (tmp_path / "folder" / "train.conll").write_bytes((data / "train.conll").read_bytes())
     (tmp_path / "folder" / ".DS_Store").write_bytes(b"\0\1 hidden")
     assert run(["train", tmp_path / "folder", *QUICK, "-o", tmp_path / "run"], capsys)[0] == 0
+
+
+def test_graphs_whose_labels_are_minus_one_and_one(tmp_path, capsys):
+    """The advice is one that a file can follow."""
+    graphs = [(features, edges, 2 * labels - 1) for features, edges, labels in random_graphs(4)]
+    write_graph_lines(tmp_path / "graphs.jsonl", graphs)
+    code, _, printed = run(["train", tmp_path / "graphs.jsonl", "-o", tmp_path / "run"], capsys)
+    said = " ".join(printed.split())
+    assert code == 2
+    assert "graphs.jsonl holds -1, which stands for an unknown label, and no class but 1" in said
+    assert "number the classes from 0" in said
+    assert "labels=" not in said
+    assert "None" not in said
+    assert not (tmp_path / "run").exists()

@@ -363,3 +363,11 @@ def test_arrow_tables_are_refused():
     arrow = pytest.importorskip("pyarrow")
     with pytest.raises(TypeError, match=r"X is a pyarrow.lib Table; give X.to_pandas\(\)"):
         bt.MarkovRandomField().fit(arrow.table({"x": ["a", "b"]}))
+
+
+@pytest.mark.parametrize("method", ["pseudolikelihood", "camel0", "cccp", "trw"])
+def test_frames_of_words_and_learners_that_are_not_exact(method):
+    """What is learned is judged by numbers of states, not by their labels."""
+    words, numbers = Table(a=[*"xyxyxxy"], b=[*"uuvvuvu"]), [[0, 0], [1, 0], [0, 1], [1, 1], [0, 0], [0, 1], [1, 0]]
+    field = bt.MarkovRandomField(method=method).fit(words)
+    np.testing.assert_array_equal(field.weights_, bt.MarkovRandomField(method=method).fit(numbers).weights_)

@@ -432,3 +432,24 @@ def test_the_default_prior_goes_by_the_scale_of_features_and_the_share_of_known_
     assert holey.prior_variance_ == pytest.approx({"nodes": 15.0 / square, "edges": 5.0})
     bare = bt.GraphCRF().fit([(np.zeros((40, 0)), edges)], [labels])  # nothing but the intercept
     assert bare.prior_variance_ == {"nodes": 30.0, "edges": 10.0}
+
+
+def test_graphs_without_nodes_alone():
+    graphs = [(np.array([[0.0], [1.0], [0.2]]), [(0, 1), (1, 2)])] * 4
+    crf = bt.GraphCRF().fit(graphs, [[0, 1, 0]] * 4)
+    empty = (np.zeros((0, 1)), np.zeros((0, 2), dtype=int))
+    for alone in ([empty], [empty, (np.zeros((0, 0)), [])]):
+        beside = [*alone, graphs[0]]
+        for call in (crf.predict, crf.predict_marginals, crf.decode, lambda X: crf.predict_marginals(X, edges=True)[1]):
+            for one, other in zip(call(alone), call(beside), strict=False):
+                assert one.shape == other.shape
+                assert one.dtype == other.dtype
+        assert len(crf.predict(alone, known=[[]] * len(alone))) == len(alone)
+        assert len(crf.decode(alone, return_result=True)[1]) == len(alone)
+    with pytest.raises(ValueError, match="node_features has 3 features, expected 1"):
+        crf.predict([(np.zeros((0, 3)), [])])
+    for X in ([], [empty]):
+        with pytest.raises(ValueError, match=r"X (is empty|has no nodes)"):
+            crf.score(X, [[]] * len(X))
+    with pytest.raises(ValueError, match="X has no nodes at all"):
+        bt.GraphCRF().fit([empty], [[]])

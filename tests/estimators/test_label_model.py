@@ -158,3 +158,10 @@ def test_bad_input_is_one_error() -> None:
     ):
         with pytest.raises(ValueError, match=words):
             call()
+
+
+def test_a_score_needs_a_row():
+    model = bt.LabelModel().fit([[1, 1, 0], [0, 0, 0], [1, 1, 1]])
+    assert len(model.predict([])) == 0
+    with pytest.raises(ValueError, match="L is empty; a score needs at least one row"):
+        model.score([], [])

@@ -684,3 +684,25 @@ def test_auto_leaves_exact_learning_where_an_evaluation_takes_long(n: int, metho
     with pytest.warns(bt.ConvergenceWarning):
         assert field.fit(X).method_ == method
     assert field.inference_method_ == "exact"
+
+
+def test_scores_by_a_log_partition_that_did_not_converge_say_so():
+    X = np.random.default_rng(0).integers(0, 2, (60, 24))
+    field = bt.MarkovRandomField(method="pseudolikelihood", memory_budget=1000)
+    with pytest.warns(bt.AttainmentWarning) as warned:
+        field.fit(X)
+    said = str(warned[0].message)
+    assert "rbp, which did not converge" in said
+    assert "'pseudolikelihood'" not in said
+    assert "'exact'" in said
+    for call in (field.score, field.score, field.score_samples):  # each time, whatever is remembered
+        with pytest.warns(
+            bt.ConvergenceWarning, match=r"log Z is that of rbp, which did not converge.*memory_budget"
+        ) as once:
+            call(X)
+        assert len(once) == 1
+    settled = bt.MarkovRandomField(method="pseudolikelihood", memory_budget=1000, inference="convex")
+    with pytest.warns(bt.AttainmentWarning) as warned:
+        settled.fit(X)
+    assert "did not converge" not in str(warned[0].message)
+    assert np.isfinite(settled.score(X))

@@ -762,3 +762,11 @@ def test_a_word_where_edges_make_training_labels_worse(method):
         warnings.simplefilter("error", bt.AttainmentWarning)
         bt.SkipChainCRF(method=method, skips=None).fit(X, y, skips=skips)
         bt.LinearChainCRF(method=method).fit(X, y)
+
+
+def test_a_score_needs_a_token():
+    crf = bt.LinearChainCRF().fit([[["a"], ["b"]]], [[0, 1]])
+    for X in ([], [[]], [[], []]):
+        with pytest.raises(ValueError, match="X has no tokens; a score needs at least one"):
+            crf.score(X, X)
+    assert crf.score([[], [["a"]]], [[], [0]]) == 1.0

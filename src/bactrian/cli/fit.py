@@ -52,12 +52,20 @@ def fit_command(
         from bactrian.estimators.markov_random_field import MarkovRandomField
         from bactrian.report import field_report, write_report
         from bactrian.runs.folders import check_free
-        from bactrian.runs.margin_files import MODEL, REPORT, read_hidden, read_pairs, read_table
+        from bactrian.runs.margin_files import (
+            MODEL,
+            REPORT,
+            read_hidden,
+            read_pairs,
+            read_table,
+            states_with_minus_one,
+        )
 
         check_free(output)
         rows = read_table(table)
         field = MarkovRandomField(
             read_pairs(edge) if edge else "complete",
+            cardinalities=states_with_minus_one(rows),
             hidden=read_hidden(hidden) if hidden else None,
             n_starts=starts,
             method=method,

@@ -38,7 +38,7 @@ from numpy.typing import NDArray
 from bactrian.arrays import Bools, Floats, Ints
 from bactrian.engines.numba.names import fill_slots, find_names
 from bactrian.engines.numba.sparse import entries_times_weights
-from bactrian.graphs.inputs import N_BLOCKS, BundledRows, Inputs, checked_rows
+from bactrian.graphs.inputs import LARGEST, N_BLOCKS, BundledRows, Inputs, checked_rows
 from bactrian.graphs.ragged import pointer
 from bactrian.parallel.threads import Workers, blocks_of_rows
 from bactrian.text.features import Remembered
@@ -378,11 +378,10 @@ def features_of_dict(token: Mapping[Any, Any]) -> tuple[list[str], list[float]]:
             names.append(f"{key}:{value if isinstance(value, str) else value.decode()}")
             values.append(1.0)
         elif isinstance(value, bool | int | float | np.bool_ | np.integer | np.floating):
-            number = float(value)
-            if not np.isfinite(number):
-                raise TypeError(f"feature {key!r} must be a finite number, found {value!r}")
+            if not -LARGEST <= value <= LARGEST:
+                raise TypeError(f"feature {key!r} must be a finite number of at most {LARGEST:g}, found {value!r}")
             names.append(key)
-            values.append(number)
+            values.append(float(value))
         elif isinstance(value, Mapping):
             inner_names, inner_values = features_of_dict(value)
             names.extend(f"{key}:{name}" for name in inner_names)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
@@ -13,7 +14,7 @@ from sklearn.base import DensityMixin
 from sklearn.utils.validation import check_is_fitted
 
 from bactrian.arrays import Bools, Floats, Ints
-from bactrian.errors import ArgumentTypeError, check_choice, check_number
+from bactrian.errors import ArgumentTypeError, check_choice, check_number, warn
 from bactrian.estimators.base import LearnedEstimator
 from bactrian.estimators.frames import (
     Variables,
@@ -35,10 +36,13 @@ from bactrian.inference.infer import OF_WEIGHTS, infer
 from bactrian.inference.problem import checked_evidence
 from bactrian.learners.learn import matched_inference
 from bactrian.learners.margins import MarginProblem
+from bactrian.solvers.solution import ConvergenceWarning
 
 #: Calls of inference, one for each state of the variables taken as evidence, that one marginal may cost; and how many
 #: are made at once.
 _MOST_CALLS, _AT_ONCE = 100_000, 256
+#: What to try where this did not converge; elsewhere the double loop.
+_OTHER = {"double-loop": "convex"}
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -59,7 +63,8 @@ class Field(DensityMixin, LearnedEstimator):  # type: ignore[misc]  # scikit-lea
     #: What it was fitted to where that was margins, and their probabilities, one axis per variable.
     _margins: tuple[MarginProblem, list[Floats]] | None = field(init=False, default=None)
     _work: tuple[int, float] | None = field(init=False)
-    _partition: tuple[object, Floats, float] | None = field(init=False)  #: log Z, and at which settings and weights
+    #: Settings and weights of log Z, its value, and whether it converged.
+    _partition: tuple[object, Floats, float, bool] | None = field(init=False)
 
     def check_params(self) -> None:
         """Refuse parameters that make no sense, before any data are looked at."""
@@ -141,21 +146,30 @@ class Field(DensityMixin, LearnedEstimator):  # type: ignore[misc]  # scikit-lea
 
     @property
     def log_partition_(self) -> float:
-        """log Z, or its approximation."""
+        """log Z, or its approximation; a :class:`ConvergenceWarning` tells where that did not converge."""
         key, known = (self.inference, self.inference_method_, self.memory_budget, self.seed), self._partition
         if known is None or known[0] != key or not np.array_equal(known[1], self.weights_):
-            value = self._infer([None])[0].log_partition
-            if value is None:
+            with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
+                result = self._infer([None])[0]
+            if result.log_partition is None:
                 raise ValueError(
                     f"inference={self.inference!r} has no log-partition, and exact inference does not fit memory_budget"
                 )
-            known = self._partition = key, self.weights_.copy(), value
+            known = self._partition = key, self.weights_.copy(), result.log_partition, result.converged
+        if not known[3]:
+            method = self.inference_method_
+            warn(
+                f"log Z is that of {method}, which did not converge, so that scores are no log-probabilities: raise "
+                f"memory_budget until exact inference fits, use inference={_OTHER.get(method, 'double-loop')!r}, or a "
+                "stronger prior",
+                ConvergenceWarning,
+            )
         return known[2]
 
     def score_samples(self, X: Any) -> Floats:
         """Log-probability of each sample, summed over hidden variables.
 
-        Where ``inference_method_`` is not exact, log Z is its approximation.
+        Where ``inference_method_`` is not exact, log Z is its approximation; a warning tells where it did not converge.
         """
         return self._scores(self._checked_states(X))
 

@@ -3,7 +3,8 @@
 A frame is what has ``columns`` and gives each by its name: pandas', polars', or a :class:`Table` of plain lists. A
 column holds strings, booleans, whole numbers (as floats where cells are missing), or categories of anything, each
 called by its words. None, NaN and NA are missing cells; where they are no states, so are -1 and the empty string.
--1 is a state where it is declared, or where other states are negative; where it is taken for a hole, a warning says so.
+-1 is a state where it is declared, or where other states are negative; beside a single other state it is refused, and
+beside several it is a missing cell, with a warning.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import numpy as np
 
 from bactrian.arrays import Ints, rectangular
 from bactrian.errors import ArgumentError, ArgumentTypeError, check_count, warn
-from bactrian.estimators.labels import is_missing, is_unknown
+from bactrian.estimators.labels import check_minus_one, is_missing, is_unknown
 from bactrian.graphs.graph import Scope
 
 #: Kinds of states, in words. In Python booleans are integers, so they come first.
@@ -94,14 +95,21 @@ class Column:
 
     def labels(self, given: Any = None) -> tuple[Any, ...]:
         """Its states: those given, those declared, or those seen, sorted."""
-        if given is not None:
-            return tuple(range(given)) if isinstance(given, int | np.integer) else tuple(map(plain_state, given))
-        if self.categories is not None:
+        if self.categories is not None and given is None:
             return self.categories
         try:
-            cells = {plain_state(cell) for cell in set(self.cells) if not is_missing(cell)}
+            found = {cell for cell in set(self.cells) if not is_missing(cell)}
         except TypeError:
             raise TypeError(f"X: column {self.name!r} holds values that cannot be states, such as lists") from None
+        for cell in found:
+            if not isinstance(cell.item() if isinstance(cell, np.generic) else cell, _PLAIN):
+                raise TypeError(
+                    f"X: column {self.name!r} holds {cell!r}, which is no string, boolean or whole number; make "
+                    "strings or categories of such values"
+                )
+        if given is not None:
+            return tuple(range(given)) if isinstance(given, int | np.integer) else tuple(map(plain_state, given))
+        cells = set(map(plain_state, found))
         seen = {cell for cell in cells if not is_unknown(cell)}
         kinds = {next(words for kind, words in _KINDS.items() if isinstance(state, kind)) for state in seen}
         if len(kinds) > 1:
@@ -123,6 +131,7 @@ class Column:
         if -1 in cells and kinds == {"whole numbers"}:
             if min(seen) < 0:
                 return tuple(sorted({*seen, -1}))
+            check_minus_one([[-1]], seen, f"X: column {self.name!r}", "None or NaN, or name the states: cardinalities=")
             states = [-1, *sorted(seen)]
             warn(
                 f"X: column {self.name!r} holds -1, which counts as a missing cell; if it is a state, give "

@@ -157,7 +157,7 @@ def stack_graphs(
             edges.append(pairs)
             edge_rows.append(given)
     counts = np.array([rows.shape[0] for rows in nodes], dtype=np.int64)
-    if not counts.any():
+    if not (fitted or counts.any()):
         raise ValueError("X has no nodes at all; expected at least one")
     assert n_features is not None
     nodes = [rows if rows.shape[0] else np.zeros((0, n_features)) for rows in nodes]
@@ -177,6 +177,12 @@ def stack_graphs(
             "intercepts_": (intercept, edge_intercept),
         },
     )
+
+
+def is_empty(graph: Any) -> bool:
+    """Whether a graph is (node_features, ...) without any node."""
+    rows: Any = graph[0] if isinstance(graph, tuple | list) and len(graph) in (2, 3) else None
+    return bool((rows.shape if sp.issparse(rows) else np.shape(rows))[:1] == (0,))
 
 
 def _parts_of(graph: Any) -> tuple[Any, Any, Any]:

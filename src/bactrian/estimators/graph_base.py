@@ -13,9 +13,10 @@ from sklearn.utils.validation import check_is_fitted
 from bactrian.arrays import Arrays, Floats, Ints, real_numbers
 from bactrian.camel.camel import Camel
 from bactrian.errors import ArgumentError, check_choice, check_count, check_flag, check_number
-from bactrian.estimators.graph_arrays import StackedGraphs, node_weights, weight_layers
+from bactrian.estimators.graph_arrays import StackedGraphs, is_empty, node_weights, weight_layers
 from bactrian.estimators.labels import (
     check_kind,
+    check_minus_one,
     checked_labels,
     class_weights,
     codes_of,
@@ -28,7 +29,7 @@ from bactrian.estimators.node_labeller import NodeLabeller
 from bactrian.estimators.priors import VARIANCE, Block, Fold, graph_blocks, graph_folds, variances
 from bactrian.graphs.graph_data import GraphData, nonnegative_weights
 from bactrian.graphs.scores import TYINGS
-from bactrian.inference.decode import decode
+from bactrian.inference.decode import Decoding, decode
 from bactrian.inference.infer import OF_WEIGHTS, StackedMarginals, check_inference
 from bactrian.learners.agreement import can_follow
 from bactrian.learners.diagnostics import diagnose
@@ -127,6 +128,8 @@ class GraphEstimator(NodeLabeller):
         if labels.size and not known.any():
             raise ValueError("y holds no known label; learning needs at least one")
         classes = self._checked_classes(labels[known], again)
+        if not again and self.labels is None:
+            check_minus_one(y, classes.tolist(), "y")
         codes = codes_of(labels, classes, "y")
         tyings = self._tyings()
         by_node = node_weights(sample_weight, stacked.shapes)
@@ -307,15 +310,18 @@ class GraphEstimator(NodeLabeller):
             raise ValueError(f"known: {missing!r} stands for an unknown label, but is one of the classes")
         return evidence_of(codes_of(labels, self.classes_, "known"), stacked.node_pointer)
 
-    def _nothing(self, X: Any, known: Any) -> bool:
-        """Whether there are no graphs to predict; such lists come from filters and batches, and are no mistake."""
+    def _nothing(self, X: Any, known: Any) -> list[tuple[int, ...]] | None:
+        """Shapes of the graphs to predict where none has a node, as filters and batches make them; None elsewhere."""
         check_is_fitted(self, "weights_")
-        if not isinstance(X, list | tuple | np.ndarray) or len(X) > 0:
-            return False
+        if not isinstance(X, list | tuple | np.ndarray) or not all(map(is_empty, X)):
+            return None
         self.check_params()
         if known is not None:
-            check_count("known", len(known), 0, "array per graph")
-        return True
+            check_count("known", len(known), len(X), "array per graph")
+        stacked = self._seen(X) if len(X) else None
+        if stacked is not None and known is not None:
+            self._evidence(known, stacked)
+        return [] if stacked is None else stacked.shapes
 
     def predict_marginals(self, X: Any, known: Any = None, *, edges: bool = False) -> Any:
         """Probability of every label at every node, by ``inference``.
@@ -337,11 +343,13 @@ class GraphEstimator(NodeLabeller):
             ``edges`` a pair of lists, the second with arrays (n_edges, n_classes, n_classes) in the order of the edges.
             Empty lists if X is empty.
         """
-        if self._nothing(X, known):
-            return ([], []) if edges else []
+        nothing, k = self._nothing(X, known), self.classes_.size
+        if nothing is not None:
+            empty = [np.zeros((*shape, k)) for shape in nothing]
+            return (empty, [np.zeros((0, k, k)) for _ in nothing]) if edges else empty
         stacked, found = self._marginals(X, known, edges, TOLERANCE)
         nodes = [
-            part.reshape(*shape, -1) if part.size else np.zeros((*shape, self.classes_.size))
+            part.reshape(*shape, k)
             for part, shape in zip(np.split(found.nodes, stacked.node_pointer[1:-1]), stacked.shapes, strict=True)
         ]
         if found.edges is None:
@@ -353,8 +361,9 @@ class GraphEstimator(NodeLabeller):
 
         Returns a list with an array for each graph, in the shape of its nodes and with the dtype of ``classes_``.
         """
-        if self._nothing(X, known):
-            return []
+        nothing = self._nothing(X, known)
+        if nothing is not None:
+            return [np.zeros(shape, dtype=self.classes_.dtype) for shape in nothing]
         stacked, found = self._marginals(X, known)
         labels = self.classes_[found.nodes.argmax(axis=1)]
         parts = np.split(labels, stacked.node_pointer[1:-1])
@@ -367,8 +376,11 @@ class GraphEstimator(NodeLabeller):
         score as a whole, which is smoother. ``known`` is as in predict_marginals. With ``return_result``, returns a
         pair of lists, the second of :class:`bactrian.Decoding` objects, with scores, bounds and certificates.
         """
-        if self._nothing(X, known):
-            return ([], []) if return_result else []
+        nothing = self._nothing(X, known)
+        if nothing is not None:
+            empty = [np.zeros(shape, dtype=self.classes_.dtype) for shape in nothing]
+            none = np.zeros(0, dtype=np.int64)
+            return (empty, [Decoding(none, 0.0, 0.0, True, True, 0, method) for _ in empty]) if return_result else empty
         stacked, data, evidence = self._encoded(X, known)
         found = decode(data, self.weights_, method, evidence, return_result=True, n_threads=self.n_threads)
         labels = [
@@ -378,6 +390,8 @@ class GraphEstimator(NodeLabeller):
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Accuracy over all nodes; ``sample_weight`` as in fit."""
+        if self._nothing(X, None):
+            raise ValueError("X has no nodes at all; a score needs at least one")
         stacked, found = self._marginals(X, None)
         truth = checked_labels(y, stacked.shapes)
         check_kind(truth, self.classes_, "y")

@@ -27,7 +27,7 @@ from bactrian.arrays import Arrays, Floats, Ints, number_pairs, real_numbers
 from bactrian.errors import ArgumentError, check_count
 from bactrian.estimators.base import LearnedEstimator
 from bactrian.estimators.frames import column_names
-from bactrian.estimators.labels import codes_of, known_labels, label_array, unknown_label
+from bactrian.estimators.labels import check_minus_one, codes_of, known_labels, label_array, unknown_label
 from bactrian.estimators.pairwise import incomplete_rows
 from bactrian.graphs.graph import ClusterGraph
 from bactrian.graphs.loglinear import LogLinearModel, Samples
@@ -130,6 +130,8 @@ class LabelModel(LearnedEstimator):
             raise ValueError("L holds no known label; learning needs at least one")
         again = self.warm_start and hasattr(self, "classes_")
         classes = self.classes_ if again else self._checked_classes(said, truth)
+        if not again and self.labels is None:
+            check_minus_one([L, [] if y is None else y], classes.tolist(), "L")
         rows = np.column_stack([codes_of(said, classes, "L"), codes_of(truth, classes, "y")])
         counts = np.ones(len(rows))
         if self.class_prior is not None:
@@ -249,6 +251,8 @@ class LabelModel(LearnedEstimator):
 
     def score(self, L: Any, y: Any) -> float:
         """Accuracy of the predicted labels."""
+        if not len(L):
+            raise ValueError("L is empty; a score needs at least one row")
         return float(np.mean(self.predict(L) == label_array(y, "y")))
 
     # --- files ---

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -26,8 +27,11 @@ _KINDS: dict[Any, tuple[str, Any]] = {
 # --- one by one ---
 
 
-def _plain(labels: Any, name: str, unknown_allowed: bool) -> list[Any]:
-    """Labels as Python objects, None for unknown ones; beside missing ones floats may stand for integers."""
+def _plain(labels: Any, name: str, unknown_allowed: bool, any_missing: Callable[[], bool] | None = None) -> list[Any]:
+    """Labels as Python objects, None or -1 for unknown ones.
+
+    Beside missing ones, among these labels or as ``any_missing`` says of all, floats may stand for integers.
+    """
     given: list[Any] = labels.ravel().tolist() if isinstance(labels, np.ndarray) else list(labels)
     plain, as_floats = given.copy(), None
     for t, label in enumerate(given):
@@ -37,16 +41,24 @@ def _plain(labels: Any, name: str, unknown_allowed: bool) -> list[Any]:
             if not unknown_allowed:
                 place = _place(name, t, labels)
                 raise ValueError(f"{place} is {label!r}, which stands for an unknown label; every label is needed here")
-            plain[t] = None
+            plain[t] = None if is_missing(label) or label == "" else -1
         elif isinstance(label, np.integer | np.bool_):
             plain[t] = label.item()
         elif not isinstance(label, int):
-            as_floats = any(map(is_missing, given)) if as_floats is None else as_floats
+            if as_floats is None:
+                as_floats = any_missing() if any_missing is not None else any(map(is_missing, given))
             if not (as_floats and isinstance(label, float) and label.is_integer()):
                 place = _place(name, t, labels)
                 raise TypeError(f"{place} must be a string, an integer or a boolean, found {label!r}")
             plain[t] = int(label)
+        if not (plain[t] is None or np.iinfo(np.int64).min <= plain[t] <= np.iinfo(np.int64).max):
+            raise ValueError(f"{_place(name, t, labels)} is {plain[t]}, which is beyond 64-bit integers")
     return plain
+
+
+def _missing_anywhere(parts: Iterable[Any]) -> Callable[[], bool]:
+    """Whether a label of any part is missing; found out when it is first asked."""
+    return cache(lambda: any(is_missing(label) for part in parts for label in np.array(part, dtype=object).ravel()))
 
 
 def _place(name: str, t: int, labels: Any) -> str:
@@ -83,6 +95,27 @@ def _is_nan(label: Any) -> bool:
     return isinstance(label, float | np.floating | np.datetime64 | np.timedelta64) and label != label
 
 
+def check_minus_one(
+    given: Iterable[Any], classes: Iterable[Any], name: str, unknown: str = "None or NaN, or name the classes: labels="
+) -> None:
+    """Refuse -1, which stands for an unknown label, where the data say that it is a class.
+
+    They do where the known ``classes`` are integers, and either one alone or some of them negative. ``given`` are the
+    labels as they were written, in arrays or lists; ``unknown`` is what to write for those that are unknown.
+    """
+    known = list(classes)
+    if not known or isinstance(known[0], str) or (len(known) > 1 and min(known) >= 0):
+        return
+    cells = (cell for part in given for cell in np.asarray(part, dtype=object).ravel().tolist())
+    if any(not is_missing(cell) and cell == -1 for cell in cells):
+        beside = f"other negative numbers, such as {min(known)}" if min(known) < 0 else f"no class but {known[0]}"
+        raise ArgumentError(
+            name,
+            f"holds -1, which stands for an unknown label, and {beside}. If -1 is a class, number the classes from 0; "
+            f"if it is unknown, write {unknown}",
+        )
+
+
 # --- of sequences ---
 
 
@@ -101,16 +134,24 @@ class Labels:
                 raise ValueError("labels is empty; a model needs at least one label")
             if len(set(names)) != len(names):
                 raise ValueError("labels names a label twice")
+            dtype = _dtype_of(names, "labels")
+            _plain(names, "labels", unknown_allowed=True)
         else:
-            names = list(set[Any]().union(*listed) - {None})
+            parts = list(listed)
+            seen = set[Any]().union(*parts)
+            names = list(seen - {None, -1})
             if not names:
                 raise ValueError("y holds no known label; learning needs at least one")
-        dtype = _dtype_of(names, "labels")
+            mixed = {bool, int} <= set[Any]().union(*(map(type, part) for part in parts))  # True is 1 in a set
+            told = [label for part in parts for label in part if label not in (None, -1)] if mixed else names
+            dtype = _dtype_of(told, "labels")
+        if given is None:
+            check_minus_one([[*seen & {-1}]], names, "y")
         return Labels(np.array(sorted(names), dtype=object if dtype is np.str_ else dtype))
 
     def codes(self, listed: Iterable[Sequence[Any]], name: str = "y") -> Ints:
         """Codes of the labels of all sequences, stacked; -1 for unknown ones."""
-        code = {label: k for k, label in enumerate(self.classes.tolist())} | {None: -1}
+        code = {label: k for k, label in enumerate(self.classes.tolist())} | {None: -1, -1: -1}
         codes: list[int] = []
         for m, plain in enumerate(listed):
             try:
@@ -174,14 +215,14 @@ def check_class_weight(class_weight: Any) -> None:
 
 
 def listed_labels(y: Any, lengths: Sequence[int], name: str = "y", *, unknown_allowed: bool = False) -> list[list[Any]]:
-    """Labels of every sequence as Python objects, one for each of its tokens; None for unknown ones."""
+    """Labels of every sequence as Python objects, one for each of its tokens; None or -1 for unknown ones."""
     sequences = _sequences(y, name)
     check_count(name, len(sequences), len(lengths), "label sequence per sequence of X")
-    listed = []
+    listed, any_missing = [], _missing_anywhere(sequences)
     for m, (given, n) in enumerate(zip(sequences, lengths, strict=True)):
         if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
             raise TypeError(f"{name}[{m}] must be a list of labels, found {given!r}")
-        labels = _plain(given, f"{name}[{m}]", unknown_allowed)
+        labels = _plain(given, f"{name}[{m}]", unknown_allowed, any_missing)
         check_count(name, len(labels), n, "label per token", m)
         listed.append(labels)
     return listed
@@ -230,10 +271,10 @@ def checked_labels(
     """
     given = checked_list(y, name, "label arrays")
     check_count(name, len(given), len(shapes), "array per graph")
-    parts = []
+    parts, any_missing = [], _missing_anywhere(given)
     for i, (labels, shape) in enumerate(zip(given, shapes, strict=True)):
         with about(name, i):
-            array = label_array(labels, "", unknown_allowed=unknown_allowed)
+            array = label_array(labels, "", unknown_allowed=unknown_allowed, any_missing=any_missing)
             if array.size == 0 and math.prod(shape) == 0:
                 continue
             check_count("", array.shape, shape, "label per node")
@@ -246,24 +287,32 @@ def checked_labels(
     return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
 
 
-def label_array(labels: Any, name: str, *, unknown_allowed: bool = False) -> NDArray[Any]:
+def label_array(
+    labels: Any, name: str, *, unknown_allowed: bool = False, any_missing: Callable[[], bool] | None = None
+) -> NDArray[Any]:
     """Labels in any shape as int64, booleans or strings, or an error that calls them ``name``.
 
-    Beside unknown ones, which are -1 or an empty string, booleans are 0 and 1.
+    Beside unknown ones, which are -1 or an empty string, booleans are 0 and 1; ``any_missing`` as in :func:`_plain`.
     """
     array = rectangular(labels, name)
-    if array.dtype.kind in "iub" or (array.dtype.kind == "U" and isinstance(labels, np.ndarray)):
-        if array.dtype.kind == "u" and array.size and int(array.max()) > np.iinfo(np.int64).max:
-            raise ValueError(f"{name} holds label {array.max()}, which is beyond 64-bit integers")
+    large = array.dtype.kind == "u" and array.size > 0 and int(array.max()) > np.iinfo(np.int64).max
+    told = isinstance(labels, np.ndarray)  # or else NumPy may have made numbers of booleans, and strings of numbers
+    if array.dtype.kind in "iu" and not told:
+        told = bool not in set(map(type, np.asarray(labels, dtype=object).ravel().tolist()))
+    if array.dtype.kind == "b" or (told and array.dtype.kind in "iuU" and not large):
         if not unknown_allowed and not known_labels(array).all():
             _plain(array, name, unknown_allowed)  # says where
         return array.astype(np.int64) if array.dtype.kind in "iu" else array
-    plain = _plain(np.asarray(labels, dtype=object), name, unknown_allowed)  # NumPy may have made strings of numbers
-    known = [label for label in plain if label is not None]
+    plain = _plain(np.asarray(labels, dtype=object), name, unknown_allowed, any_missing)
+    for t, label in enumerate(plain):
+        if isinstance(label, str) and label.endswith("\0"):
+            place = _place(name, t, array)
+            raise ValueError(f"{place} is {label!r}, and arrays of strings drop the NUL at its end; give another label")
+    known = [label for label in plain if label not in (None, -1)]
     dtype = _dtype_of(known, name)
     dtype = np.int64 if dtype is np.bool_ and len(known) < len(plain) else dtype
     unknown = unknown_label(np.empty(0, dtype))
-    return np.array([unknown if label is None else label for label in plain], dtype).reshape(array.shape)
+    return np.array([unknown if label in (None, -1) else label for label in plain], dtype).reshape(array.shape)
 
 
 def unknown_label(labels: NDArray[Any]) -> Any:

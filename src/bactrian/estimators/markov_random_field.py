@@ -28,6 +28,7 @@ from bactrian.estimators.margin_field import MARGINS, MarginField
 from bactrian.estimators.pairwise import (
     FIELD_NODE_FACTORS,
     TABLES,
+    check_known_states,
     check_seen_states,
     check_tables_fit,
     checked_cardinalities,
@@ -264,17 +265,20 @@ class MarkovRandomField(MarginField):
         if self.method_ == "exact" or self._unknown or self.inference == "gibbs" or not weights.any():
             return self
         with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
-            joint = float(np.average(self.score_samples(rows), weights=weights))
+            joint = float(np.average(self._scores(rows), weights=weights))
         apart = 0.0
         for column in rows.T:
             counts = np.bincount(column, weights=weights)
             seen = counts[counts > 0.0] / weights.sum()
             apart += float(seen @ np.log(seen))
         if joint < apart - _WORTH_A_WORD * rows.shape[1]:
+            others = " or ".join(repr(name) for name in ("pseudolikelihood", "trw") if name != self.method_)
+            converged = self._partition is None or self._partition[3]
+            by = "" if converged else f" (log Z is that of {self.inference_method_}, which did not converge)"
             warn(
-                f"{self.solution_.method}: the field gives the training samples a mean log-likelihood of {joint:.2f}, "
-                f"independent variables {apart:.2f}: use method='exact' where a junction tree fits, "
-                "'pseudolikelihood' or 'trw', or another prior",
+                f"{self.solution_.method}: the field gives the training samples a mean log-likelihood of {joint:.2f}"
+                f"{by}, independent variables {apart:.2f}: use method='exact' where a junction tree fits, {others}, or "
+                "another prior",
                 AttainmentWarning,
             )
         return self
@@ -284,6 +288,8 @@ class MarkovRandomField(MarginField):
         if not is_frame(X):
             states, names = checked_table(X), column_names(X)
             _check_not_empty(states.shape)
+            if self.cardinalities is None and not again:
+                check_known_states(X, states, together=self.tables == "shared")
             return Variables.numbered(self._numbers_of_states(states, again, names), names), states
         columns = columns_of(X)
         _check_not_empty((len(columns[0].cells) if columns else 0, len(columns)))

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from bactrian.arrays import Floats, Ints, number_pairs, rectangular
 from bactrian.errors import ArgumentError, check_choice, check_count
-from bactrian.estimators.labels import is_missing
+from bactrian.estimators.labels import check_minus_one, is_missing
 from bactrian.graphs.graph import ClusterGraph, Domain, grid_edges
 from bactrian.graphs.loglinear import LogLinearModel
 from bactrian.graphs.ragged import pointer
@@ -72,6 +72,16 @@ def checked_cardinalities(given: Any, n: int) -> Ints:
     checked = Domain(numbers, []).cardinalities
     check_count("cardinalities", checked.size, n, "entry per variable")
     return checked
+
+
+def check_known_states(X: Any, states: Ints, together: bool) -> None:
+    """Refuse -1 where the states of a column, or of all ``together``, say that it is no missing one."""
+    columns = {"X": ...} if together else {f"X[:, {v}]": (slice(None), v) for v in range(states.shape[1])}
+    for name, place in columns.items():
+        known = states[place][states[place] != -1]
+        check_minus_one(
+            [rectangular(X, "X")[place]], np.unique(known).tolist(), name, "None or NaN, or give cardinalities="
+        )
 
 
 def seen_cardinalities(states: Ints) -> Ints:

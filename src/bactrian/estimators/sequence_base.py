@@ -325,6 +325,8 @@ class SequenceCRF(NodeLabeller):
         predicted = SequenceCRF.predict(self, X, **vars(given))
         true = listed_labels(y, [len(labels) for labels in predicted])
         self._labels.check_kind(true)
+        if not any(true):
+            raise ValueError("X has no tokens; a score needs at least one")
         tags = {label for labels in true for label in labels} | set(self._labels.classes.tolist())
         scheme = guess_scheme(tags)
         if scheme is None:

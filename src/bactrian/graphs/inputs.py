@@ -17,6 +17,8 @@ from bactrian.arrays import Bools, Floats, Ints, real_numbers
 from bactrian.engines.numba.sparse import Compressed, rows_times_states, rows_times_weights
 from bactrian.parallel.threads import Workers, balanced_blocks, blocks_of_rows
 
+#: Magnitude of features up to which sums of their squares do not overflow.
+LARGEST = 1e100
 #: Blocks for threads: fixed, so that results do not depend on the number of threads.
 N_BLOCKS = 32
 #: Entries below which a block is not worth a call of its own.
@@ -77,14 +79,15 @@ def checked_rows(matrix: Any, name: str) -> Any:
         if not rows.has_canonical_format:
             rows = rows.copy()  # the arrays are the caller's, and may be read-only
             rows.sum_duplicates()
-        finite = np.isfinite(rows.data).all()
     else:
         rows = real_numbers(matrix, name)
         if rows.ndim != 2:
             raise ValueError(f"{name} must be a matrix, found shape {rows.shape}")
-        finite = np.isfinite(rows).all()
-    if not finite:
+    largest = float(np.abs(rows.data if sp.issparse(rows) else rows).max(initial=0.0))
+    if not np.isfinite(largest):
         raise ValueError(f"{name} holds NaN or infinite values; features must be finite")
+    if largest > LARGEST:
+        raise ValueError(f"{name} holds {largest:g} in magnitude, whose square overflows; scale features to about 1")
     return rows
 
 

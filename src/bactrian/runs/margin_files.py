@@ -226,6 +226,12 @@ def read_table(path: Path) -> Table:
     )
 
 
+def states_with_minus_one(rows: Table) -> dict[str, list[Any]] | None:
+    """States of the columns of whole numbers that hold -1, which in a file is never a missing cell; None without."""
+    seen = {name: sorted(set(cells) - {None}) for name, cells in rows.items() if -1 in cells}
+    return {name: states for name, states in seen.items() if all(float(state).is_integer() for state in states)} or None
+
+
 def _numbers(cells: list[str | None]) -> list[Any]:
     """Cells as numbers where all are."""
     whole = r"(0|[1-9]\d{0,17})"

@@ -44,7 +44,7 @@ from numpy.typing import NDArray
 
 from bactrian.arrays import Floats, Ints, number_pairs
 from bactrian.errors import ArgumentError, check_count, warn
-from bactrian.estimators.labels import known_labels
+from bactrian.estimators.labels import check_minus_one, known_labels
 from bactrian.graphs.inputs import checked_rows
 from bactrian.graphs.ragged import pointer
 from bactrian.runs.settings import GRAPH_SUFFIXES, InputSettings, RunSettings, files_of
@@ -82,8 +82,11 @@ def read_data(paths: Sequence[str], settings: RunSettings, labels: Iterable[Any]
         graphs = list(labelled_graphs(paths))
         if labels is not None:
             _check_labels(graphs, set(labels))
-        places = tuple(graph.place for graph in graphs)
-        return RunData([graph.inputs for graph in graphs], [graph.labels for graph in graphs], {}, [], places=places)
+        places, parts = tuple(graph.place for graph in graphs), [np.asarray(graph.labels) for graph in graphs]
+        if labels is None:
+            seen = set[Any]().union(*(part[known_labels(part)].tolist() for part in parts))
+            check_minus_one(parts, seen, ", ".join(paths), "strings for the classes, and an empty one for it")
+        return RunData([graph.inputs for graph in graphs], parts, {}, [], places=places)
     documents = list(labelled_documents(paths, settings))
     reading = tag_reading(documents, paths, settings, labels)
     if labels is None:
