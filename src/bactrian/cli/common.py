@@ -50,7 +50,7 @@ def _words(problem: Exception) -> str:
         return f"{problem.filename}: {problem.strerror}"
     if isinstance(problem, ModuleNotFoundError):
         name = (problem.name or "").partition(".")[0]
-        return f"{problem}; pip install {'scikit-image' if name == 'skimage' else 'matplotlib jinja2'}"
+        return f"{problem}; pip install {'scikit-image' if name == 'skimage' else name}"
     return str(problem)
 
 

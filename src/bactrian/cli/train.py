@@ -92,8 +92,6 @@ def _trained(path: Path, values: dict[str, Any] | None, given: GivenOptions, ran
                 go_on = f", or go on with it: --resume {path}" if RunFolder(path).settings.is_file() else ""
                 check_free(path, f"choose another name{go_on}")
             settings = RunSettings.of(with_defaults(values))
-        if settings.report:
-            _check_report()
         with _interruptible(show, {**settings.options, **given.limits}, ranks.rank == 0) as follow:
             try:
                 if values is None:
@@ -114,7 +112,7 @@ def _finish(trained: TrainedRun) -> None:
     folder, metrics = trained.folder, trained.metrics
     run = FittedRun.load(folder)
     if run.settings.report:
-        with bad_input(OSError, ImportError):
+        with bad_input(OSError):
             from bactrian.report import report_of, write_report
 
             write_report(report_of(compare_runs([run], known=trained.evaluations)), folder.report)
@@ -137,15 +135,6 @@ def _finish(trained: TrainedRun) -> None:
 
 
 # --- settings ---
-
-
-def _check_report() -> None:
-    """Make sure that a report can be written, before any work."""
-    try:
-        import bactrian.report  # noqa: F401
-    except ImportError as problem:
-        words = f"{problem}, which the report needs: pip install matplotlib jinja2, or give --no-report"
-        raise ImportError(words) from problem
 
 
 def _check_resume(given: GivenOptions, more: dict[str, Any]) -> None:
