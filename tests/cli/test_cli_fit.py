@@ -84,6 +84,14 @@ def test_rows_and_a_page(run, capsys):
         assert word in page
 
 
+@pytest.mark.parametrize("method", ["cccp", "convex", "pseudolikelihood"])
+def test_words_are_fitted_by_other_learners_too(method, table, tmp_path, capsys):
+    whole = [line for line in ROWS.splitlines() if line and not set(line.split(",")) & {"", "?", "NA"}]
+    table.write_text("\n".join([*whole, *whole[1:]]) + "\n")
+    assert call("fit", table, "-o", tmp_path / "run", "--method", method) == 0, capsys.readouterr().err
+    assert capsys.readouterr().out.startswith(f"{method}: converged\n10 rows of 4 columns")
+
+
 def test_edges_and_hidden_variables(table, tmp_path, capsys):
     options = ("--hidden", "kind=2", "--starts", "2", "--edge", "kind,age", "--edge", "lung , kind")
     assert call("fit", table, "-o", tmp_path / "run", *options) == 0

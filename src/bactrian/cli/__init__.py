@@ -26,6 +26,7 @@ from rich.markup import escape
 from bactrian import __version__
 from bactrian.cli import apply, fit, infer_uai, showcase, train, warm_up
 from bactrian.cli.common import BadInputError, in_paragraphs
+from bactrian.cli.interrupts import interrupts
 
 app = typer.Typer(
     name="bactrian",
@@ -67,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     _prepare_streams()
     errors = Console(stderr=True, highlight=False, soft_wrap=True)
     try:
-        with warnings.catch_warnings():
+        with interrupts(), warnings.catch_warnings():
             warnings.simplefilter("default", UserWarning)
             warnings.showwarning = lambda message, *_: errors.print(f"bactrian: {escape(str(message))}")
             code = app(args=None if arguments is None else list(arguments), prog_name="bactrian", standalone_mode=False)

@@ -225,7 +225,7 @@ def report_command(
 
     Each run is scored on its test (or dev) file, unless the file has changed since training.
     """
-    with bad_input(ValueError, OSError, ImportError):
+    with bad_input(ValueError, OSError):
         from bactrian.report import report_of, write_report
         from bactrian.runs.compare_runs import compare_runs
         from bactrian.runs.fitted_run import FittedRun

@@ -17,6 +17,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Column, Table
 
+from bactrian.atomic_files import destination, is_stream
 from bactrian.errors import ArgumentError
 
 
@@ -50,7 +51,7 @@ def _words(problem: Exception) -> str:
         return f"{problem.filename}: {problem.strerror}"
     if isinstance(problem, ModuleNotFoundError):
         name = (problem.name or "").partition(".")[0]
-        return f"{problem}; pip install {'scikit-image' if name == 'skimage' else 'matplotlib jinja2'}"
+        return f"{problem}; pip install {'scikit-image' if name == 'skimage' else name}"
     return str(problem)
 
 
@@ -119,13 +120,15 @@ def check_output(output: Path | None, inputs: Iterable[Path | None]) -> None:
     """Refuse an output that cannot be written, or that would replace an input, before any work."""
     if output is None:
         return
-    if not output.parent.is_dir():
-        raise BadInputError(f"--output: cannot write {output}: there is no folder {output.parent}")
-    if output.is_dir() or not os.access(output.parent, os.W_OK):
-        raise BadInputError(f"--output: cannot write {output}")
-    for path in inputs:
-        if path is not None and path.exists() and output.exists() and output.samefile(path):
-            raise BadInputError(f"--output: {output} is an input, which would be lost")
+    with bad_input(OSError, ValueError, prefix="--output: "):
+        target = output if is_stream(output) else destination(output)
+        if not target.parent.is_dir():
+            raise BadInputError(f"--output: cannot write {output}: there is no folder {target.parent}")
+        if target.is_dir() or not os.access(target if is_stream(target) else target.parent, os.W_OK):
+            raise BadInputError(f"--output: cannot write {output}")
+        for path in inputs:
+            if path is not None and path.exists() and target.exists() and target.samefile(path):
+                raise BadInputError(f"--output: {output} is an input, which would be lost")
 
 
 def make_folder(path: Path) -> None:

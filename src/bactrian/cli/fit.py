@@ -48,7 +48,7 @@ def fit_command(
     A cell holds a word or a whole number; empty cells, ?, NA and NaN are missing. The folder gets the fitted field and
     a page with its tables. Query the field with bactrian query; draw rows from it with bactrian sample.
     """
-    with bad_input(ValueError, TypeError, OSError, ModuleNotFoundError):
+    with bad_input(ValueError, TypeError, OSError):
         from bactrian.estimators.markov_random_field import MarkovRandomField
         from bactrian.report import field_report, write_report
         from bactrian.runs.folders import check_free
@@ -134,7 +134,7 @@ def rake_command(
     in form one margin. A warning names margins that contradict each other, and the nearest distribution is fitted. The
     folder gets the fitted field and a page that compares fitted with given tables.
     """
-    with bad_input(ValueError, TypeError, OSError, ModuleNotFoundError):
+    with bad_input(ValueError, TypeError, OSError):
         from bactrian.estimators.markov_random_field import MarkovRandomField
         from bactrian.report import margins_report, write_report
         from bactrian.runs.folders import check_free

@@ -10,13 +10,13 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
 from bactrian.cli.common import BadInputError, Show, bad_input, print_scores, progress_bar, say_facts
+from bactrian.cli.interrupts import interrupts
 from bactrian.cli.run_options import DATA_OPTIONS, LEARNING_OPTIONS, Config, GivenOptions, merged_settings, takes
 from bactrian.solvers.solution import ProgressLines, in_time, in_words
 
@@ -92,18 +92,16 @@ def _trained(path: Path, values: dict[str, Any] | None, given: GivenOptions, ran
                 go_on = f", or go on with it: --resume {path}" if RunFolder(path).settings.is_file() else ""
                 check_free(path, f"choose another name{go_on}")
             settings = RunSettings.of(with_defaults(values))
-        if settings.report:
-            _check_report()
-        with _interruptible(show, {**settings.options, **given.limits}, ranks.rank == 0) as follow:
-            try:
+        try:
+            with _interruptible(show, {**settings.options, **given.limits}, ranks.rank == 0) as follow:
                 if values is None:
                     return resume_run(path, follow, ranks, **given.limits)
                 return start_run(path, settings, follow, ranks)
-            except KeyboardInterrupt:
-                if not (path / "settings.json").is_file():
-                    raise
-                typer.echo(f"bactrian: interrupted; continue with: bactrian train --resume {path}", err=True)
-                raise typer.Exit(1) from None
+        except KeyboardInterrupt:
+            if not (path / "settings.json").is_file():
+                raise
+            typer.echo(f"bactrian: interrupted; continue with: bactrian train --resume {path}", err=True)
+            raise typer.Exit(1) from None
 
 
 def _finish(trained: TrainedRun) -> None:
@@ -114,7 +112,7 @@ def _finish(trained: TrainedRun) -> None:
     folder, metrics = trained.folder, trained.metrics
     run = FittedRun.load(folder)
     if run.settings.report:
-        with bad_input(OSError, ImportError):
+        with bad_input(OSError):
             from bactrian.report import report_of, write_report
 
             write_report(report_of(compare_runs([run], known=trained.evaluations)), folder.report)
@@ -139,15 +137,6 @@ def _finish(trained: TrainedRun) -> None:
 # --- settings ---
 
 
-def _check_report() -> None:
-    """Make sure that a report can be written, before any work."""
-    try:
-        import bactrian.report  # noqa: F401
-    except ImportError as problem:
-        words = f"{problem}, which the report needs: pip install matplotlib jinja2, or give --no-report"
-        raise ImportError(words) from problem
-
-
 def _check_resume(given: GivenOptions, more: dict[str, Any]) -> None:
     flags = [f"--{name}" if name != "train" else "files" for name, value in more.items() if value]
     flags += [option.flag for option in given.values if not option.limit]
@@ -169,11 +158,10 @@ def _interruptible(show: Show | None, limits: Mapping[str, Any], told: bool) -> 
     learning = wanted = False
     clock = _Clock(limits)
 
-    def on_signal(number: int, _frame: FrameType | None) -> None:
+    def after_the_iteration() -> bool:
         nonlocal wanted
-        if wanted or not learning:
-            raise KeyboardInterrupt
-        wanted = True
+        second, wanted = wanted, learning
+        return wanted and not second
 
     def follow(progress: Progress) -> bool:
         nonlocal learning
@@ -184,17 +172,8 @@ def _interruptible(show: Show | None, limits: Mapping[str, Any], told: bool) -> 
             clock.lines(progress)
         return wanted
 
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before = []
-    try:
-        try:
-            before = [signal.signal(number, on_signal) for number in numbers]
-        except ValueError:  # not in the main thread, where signals cannot be handled
-            before = []
+    with interrupts(after_the_iteration, (signal.SIGINT, signal.SIGTERM)):
         yield follow
-    finally:
-        for number, handler in zip(numbers, before, strict=False):
-            signal.signal(number, handler)
 
 
 class _Clock:

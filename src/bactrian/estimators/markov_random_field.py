@@ -265,7 +265,7 @@ class MarkovRandomField(MarginField):
         if self.method_ == "exact" or self._unknown or self.inference == "gibbs" or not weights.any():
             return self
         with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
-            joint = float(np.average(self._scores(rows), weights=weights))
+            joint = float(np.average(self._scores(rows), weights=weights))  # numbers of states, as in data
         apart = 0.0
         for column in rows.T:
             counts = np.bincount(column, weights=weights)

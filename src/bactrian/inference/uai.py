@@ -375,8 +375,8 @@ def _join(values: Ints | Floats) -> str:
 
 
 def _replace(path: StrPath, lines: Sequence[str]) -> None:
-    """Write the lines to the file, or to what it is a link to, in one step."""
-    with atomic_file(os.path.realpath(path)) as stream:
+    """Write the lines to the file in one step."""
+    with atomic_file(path) as stream:
         stream.write(("\n".join(lines) + "\n").encode("ascii"))
 
 

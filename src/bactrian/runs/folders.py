@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 import bactrian
-from bactrian.atomic_files import atomic_file, atomic_folder
+from bactrian.atomic_files import atomic_file, atomic_folder, destination
 from bactrian.engines.files import PackedFolder
 from bactrian.learners.agreement import UNATTAINED
 from bactrian.runs.settings import RunSettings
@@ -81,7 +81,7 @@ class RunFolder:
         """Take back a run that never began."""
         for path in (self.settings, self.history, self.checkpoint):
             path.unlink(missing_ok=True)
-        self.path.rmdir()
+        destination(self.path).rmdir()
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -175,12 +175,13 @@ class RunFolder:
 
 
 def check_free(path: Path, advice: str = "choose another name") -> None:
-    """Refuse a folder that holds something already, or that cannot be made."""
-    if path.is_dir() and not any(path.iterdir()):
-        return
-    if path.exists():
+    """Refuse a folder that holds something already, or that cannot be made, or made anew where it is empty."""
+    target = destination(path)
+    if target.exists() and not (target.is_dir() and not any(target.iterdir())):
         raise ValueError(f"{path} exists already; {advice}")
-    there = next(parent for parent in path.absolute().parents if parent.exists())
+    if target.exists() and (target.samefile(os.curdir) or os.path.ismount(target)):
+        raise ValueError(f"{path} cannot be made anew: it is in use; name a folder inside it")
+    there = next(parent for parent in target.parents if parent.exists())
     if not there.is_dir() or not os.access(there, os.W_OK):
         raise ValueError(f"{path} cannot be made in {there}")
 
