@@ -44,6 +44,7 @@ class Settings:
     gap_tolerance: float | None = None
     communicator: Communicator = field(default_factory=Alone)
     deadline: Deadline = field(default_factory=Deadline)
+    begun: float = field(default_factory=time.perf_counter)  #: zero of the clock of all runs with these settings
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,6 @@ class Run:
         self.gradient_accuracy = max(1e-13, min(self.accuracy, 0.01 * self.gap_tolerance / self.gap_scale))
         self.interrupted: Status | None = None
         self.records: list[Record] = []
-        self._begun = time.perf_counter()
         self.signals = Signals(settings.deadline.at)
         self._iterations = 0
         #: Whose work was counted before; weakly, for it knows this run, and the data would outlive both.
@@ -121,8 +121,8 @@ class Run:
 
     @property
     def seconds(self) -> float:
-        """Since the run began."""
-        return time.perf_counter() - self._begun
+        """Since learning began."""
+        return time.perf_counter() - self.settings.begun
 
     @property
     def iterations_left(self) -> int:

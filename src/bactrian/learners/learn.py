@@ -273,6 +273,8 @@ def followed(
     given = {"max_seconds": max_seconds, "callback": callback, "verbose": verbose}
     packed, learner, settings, workers = _prepared(data, method, **given, **options)
     is_new = solution is None
+    if solution is not None:
+        settings = replace(settings, begun=settings.begun - solution.seconds)
     with single_threaded_blas(), settings.deadline:
         if solution is None:
             share = Deadline(None if max_seconds is None else _SHARE * max_seconds)
