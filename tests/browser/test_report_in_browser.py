@@ -120,6 +120,12 @@ def test_curves_against_time_or_relinearisations(page):
     assert curves.locator("figure:visible").count() == 3
 
 
+def test_one_row_of_pictures_is_160_pixels_wide(page):
+    pictures = page.locator("section.gallery .flow img:visible").all()
+    assert len(pictures) == 2
+    assert all(picture.bounding_box()["width"] == pytest.approx(160, abs=2) for picture in pictures)
+
+
 def test_sheets_of_a_gallery_take_turns(page):
     gallery = page.locator("section.gallery").first
     first = gallery.locator("img:visible").nth(3).get_attribute("src")

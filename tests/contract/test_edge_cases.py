@@ -656,6 +656,22 @@ def test_packed_empty_graphs_and_double_edges() -> None:
     np.testing.assert_allclose(solution.weights, expected, atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("method", "inference"),
+    [("exact", "exact"), ("cccp", "bp"), ("piecewise", "trw"), ("lbp", "double-loop"), ("exact", "gibbs")],
+)
+def test_beliefs_of_graphs_without_nodes(method: str, inference: str) -> None:
+    """They are arrays of no rows, so that those of all graphs can be put together."""
+    labels, counts = [0, 1, 1, 0], [0, 3, 0, 1, 0]
+    data = bt.GraphData(np.eye(4), [(0, 1), (1, 2)], n_labels=2, labels=labels, tables="full", node_counts=counts)
+    solution = bt.learn(data, method, n_threads=1)
+    learned = [beliefs.hubs() for beliefs in solution.beliefs]
+    found = [result.variables.stacked() for result in bt.infer(data, solution.weights, inference)]
+    for beliefs in (learned, found):
+        assert [tables.shape for tables in beliefs] == [(n, 2) for n in counts]
+        assert (np.concatenate(beliefs).argmax(axis=1) == labels).all()
+
+
 @pytest.mark.parametrize("tying", ["full", "symmetric", "potts"])
 @pytest.mark.parametrize("edge_inputs", [None, 2])
 def test_split_weights(tying: str, edge_inputs: int | None) -> None:

@@ -359,6 +359,17 @@ def test_no_sweep_begins_after_the_time_limit(device, method):
     assert np.isfinite(found.value)
 
 
+def test_graphs_without_nodes_have_beliefs_without_rows():
+    counts = [0, 4, 0]
+    data = bt.GraphData(
+        np.eye(4), [(0, 1), (1, 2), (2, 0)], n_labels=2, labels=[0, 1, 1, 0], tables="full", node_counts=counts
+    )
+    beliefs = [tables.hubs() for tables in btt.learn(data, "camel0", device="cpu").beliefs]
+    assert [tables.shape for tables in beliefs] == [(n, 2) for n in counts]
+    on_cpu = [tables.hubs() for tables in bt.learn(data, "camel0", n_threads=1).beliefs]
+    np.testing.assert_allclose(np.concatenate(beliefs), np.concatenate(on_cpu), atol=1e-3)
+
+
 @pytest.mark.parametrize("device", DEVICES)
 def test_data_without_edges_is_logistic_regression(device):
     rng = np.random.default_rng(0)

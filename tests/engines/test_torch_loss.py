@@ -113,6 +113,19 @@ def test_gradients_of_cccp_with_a_linearisation_agree_with_finite_differences():
     assert torch.autograd.gradcheck(lambda a, b: loss(a, b, batch, labels, [0, 1]), inputs, eps=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("method", ["piecewise", "camel0", "convex", "cccp"])
+@pytest.mark.parametrize("by", [0, 1])
+def test_a_gradient_is_not_differentiated_again(method, by):
+    *inputs, labels = scores()
+    inputs[by].requires_grad_()
+    loss = CamelLoss(method)(*inputs, GraphBatch(EDGES, COUNTS), labels)
+    (gradient,) = torch.autograd.grad(loss, inputs[by], create_graph=True)
+    (plain,) = torch.autograd.grad(CamelLoss(method)(*inputs, GraphBatch(EDGES, COUNTS), labels), inputs[by])
+    assert torch.equal(gradient.detach(), plain)
+    with pytest.raises(NotImplementedError, match="CamelLoss has first derivatives only"):
+        (loss + gradient.square().sum()).backward()
+
+
 def test_mini_batches_add_up_to_the_whole():
     nodes, tables, labels = scores(3)
     whole = CamelLoss("camel0", reduction="sum", tolerance=1e-12)(nodes, tables, GraphBatch(EDGES, COUNTS), labels)

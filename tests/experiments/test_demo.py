@@ -34,6 +34,14 @@ def test_neighbours_restore_a_picture_that_pixels_do_not():
     assert len(found.galleries[0].sheets[0].rows[0]) == 6
 
 
+def test_curves_of_a_learner_that_is_followed_go_on_in_time():
+    training = {entry.name: entry.training for entry in picture.run_picture(("cccp",)).entries}["cccp"]
+    for curve in (training.iterations, training.history):
+        assert set(curve.phase.tolist()) == {0, 1, 2, 3}
+        for course in (curve.seconds, curve.outer, curve.phase):
+            assert (np.diff(course) >= 0).all()
+
+
 def test_every_learner_has_a_row_and_converges(comparison):
     assert [entry.name for entry in comparison.entries] == ["noisy input", NODE_ONLY, *LEARNERS]
     assert comparison.converged

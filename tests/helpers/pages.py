@@ -62,7 +62,9 @@ class Page(HTMLParser):
 
 
 def curve(n, rng):
-    return Curve(np.arange(n), np.sort(rng.random(n)), rng.normal(size=n), rng.random(n), rng.random(n))
+    return Curve(
+        np.arange(n), np.sort(rng.random(n)), rng.normal(size=n), rng.random(n), rng.random(n), np.arange(n) // 2
+    )
 
 
 def tagged_text(title="Text", wrong=(), nasty=False):

@@ -212,3 +212,37 @@ def test_a_fit_that_stops_short_says_so_once(learned):
     with pytest.warns(bt.ConvergenceWarning, match="iteration limit") as caught:
         bt.GridCRF(method="cccp", max_iterations=3).fit([noisy], [truth])
     assert sum("iteration limit" in str(warning.message) for warning in caught) == 1
+
+
+def test_one_clock_and_one_count_for_all_phases_of_a_fit():
+    (noisy, _), truth = picture()
+    seen: list[bt.Progress] = []
+    crf = bt.GridCRF(method="cccp").fit([noisy], [truth], callback=seen.append)
+    solution = crf.solution_
+    assert solution.path is not None  # it was followed
+    assert [record.outer for record in solution.history] == list(range(len(solution.history)))
+    assert [at.iteration for at in seen] == list(range(1, len(seen) + 1))
+    for points in (solution.history, seen):
+        assert (np.diff([at.seconds for at in points]) >= 0.0).all()
+        assert (np.diff([at.outer for at in points]) >= 0).all()
+        phases = np.array([at.phase for at in points])
+        assert (np.diff(phases) >= 0).all()
+        assert np.unique(phases).tolist() == [0, 1, 2, 3]
+        assert points[-1].seconds <= solution.seconds
+    assert [at.outer for at in seen][-1] <= len(solution.history)
+
+
+def test_a_solution_that_is_followed_later_keeps_its_seconds():
+    (noisy, _), truth = picture()
+    crf = bt.GridCRF(method="cccp")
+    data = crf.encode([noisy], [truth])
+    options = crf.learning_options()
+    with pytest.warns(bt.AttainmentWarning):
+        solution = bt.learn(data, **options)
+    later = replace(solution, seconds=1e4, history=tuple(replace(r, seconds=1e4) for r in solution.history))
+    seen: list[bt.Progress] = []
+    found = followed(data, later, **{**options, "callback": seen.append})
+    assert found.path is not None
+    assert min(at.seconds for at in seen) >= 1e4
+    assert (np.diff([record.seconds for record in found.history]) >= 0.0).all()
+    assert found.seconds >= found.history[-1].seconds

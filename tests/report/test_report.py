@@ -138,7 +138,7 @@ def test_names_of_features_have_a_key():
 
 def test_charts_and_pictures_are_there():
     page = Page(render_report(made_up()))
-    assert page.tags.count("figure") == 2 * 3 + 1 + 1
+    assert page.tags.count("figure") == 2 * 3 + 1 + 1 + 2 * 2  # charts, and a gallery of one row
     assert page.tags.count("img") == 2 * 2
     assert page.tags.count("polyline") > 6
     assert page.tags.count("path") == 2 * 2 * 3  # two skip edges in two texts, as truth and two learners see them
@@ -148,8 +148,8 @@ def test_a_learner_has_one_number_throughout():
     """One switch hides its row, its lines, its heat maps and its column of pictures."""
     page = Page(render_report(made_up()))
     assert [name for name in page.ids if name.startswith("show-")] == ["show-0", "show-1", "show-2"]
-    # row, 6 + 1 charts, 2 keys, bars, ECE, panel of tables, of confusions, of weights, 2 sheets: heading and picture
-    assert page.classes.count("learner-1") == 1 + 7 + 2 + 1 + 1 + 3 + 2 * 2
+    # row, 6 + 1 charts, 2 keys, bars, ECE, panel of tables, of confusions, of weights, 2 sheets: a picture
+    assert page.classes.count("learner-1") == 1 + 7 + 2 + 1 + 1 + 3 + 2
     assert page.classes.count("learner-0") == 1
 
 
@@ -310,6 +310,35 @@ def test_wide_pictures_are_large_and_keep_their_size():
         Gallery("G", ("a", "b"), ("r",), (Sheet("s", "", ((picture,),)),))
     with pytest.raises(ValueError, match="one row per row label: expected 2, found 1"):
         Gallery("G", ("a",), ("r", "q"), (Sheet("s", "", ((picture,),)),))
+
+
+@pytest.mark.parametrize(("rows", "side", "classes"), [
+    (1, 48, "pictures large flow"), (1, 65, "pictures large flow smooth"), (2, 48, "pictures"),
+    (2, 65, "pictures large smooth"),
+])  # fmt: skip
+def test_one_row_of_pictures_is_large(rows, side, classes):
+    row = (Picture(np.zeros((side, side), dtype=np.uint8), "square"),)
+    gallery = Gallery("G", ("a",), ("r",) * rows, (Sheet("s", "", (row,) * rows),))
+    text = render_report(Report("x", (GallerySection(gallery),)))
+    assert f'class="{classes}"' in text
+
+
+def test_a_ring_marks_where_a_phase_begins():
+    """Drawn last, so that nothing hides it; the point keeps its words."""
+    series = Series("s", 0, np.arange(7.0), np.arange(7.0), phase=np.array([0, 0, 0, 1, 1, 2, 2]))
+    chart = line_chart([series], title="t", x_label="x", y_label="y")
+    markers = chart["lines"][0][2]
+    assert [note for _, note, begins in markers if begins] == ["s: 3 at 3, phase 2 begins", "s: 5 at 5, phase 3 begins"]
+    assert [begins for _, _, begins in markers] == [False] * 5 + [True] * 2
+    assert CHART(chart).count('class="phase"') == 2
+
+
+def test_phases_are_explained_where_there_are_any():
+    assert "A ring marks" in render_report(made_up())
+    good = made_up().entries[1]
+    history = replace(good.training.history, phase=0 * good.training.history.phase)
+    one = replace(made_up(), entries=(replace(good, training=replace(good.training, history=history)),))
+    assert "A ring marks" not in render_report(one)
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(0, 60))

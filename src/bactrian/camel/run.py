@@ -89,7 +89,6 @@ class Run:
         self.demands = Demands.of(settings.tolerance, settings.gap_tolerance, settings.prior.curvature, total_weight)
         self.interrupted: Status | None = None
         self.records: list[Record] = []
-        self._begun = time.perf_counter()
         self.signals = Signals(context.deadline.at)
         self._iterations = 0
         #: Whose work was counted before; weakly, for it knows this run, and the data would outlive both.
@@ -99,8 +98,8 @@ class Run:
 
     @property
     def seconds(self) -> float:
-        """Since the run began."""
-        return time.perf_counter() - self._begun
+        """Since learning began."""
+        return time.perf_counter() - self.context.begun
 
     @property
     def iterations_left(self) -> int:

@@ -188,7 +188,10 @@ class InstanceBeliefs(Sequence[Floats]):
 
     def hubs(self) -> Floats:
         """(n_hubs, states) beliefs of all hubs, where these have equally many states; of graphs, the nodes."""
-        first, last = self._data.layout.instance_hubs[self._instance : self._instance + 2].tolist()
+        layout = self._data.layout
+        first, last = layout.instance_hubs[self._instance : self._instance + 2].tolist()
+        if first == last:  # as many states as hubs of other instances have
+            return np.empty((0, int(layout.hub_offset[:2][-1])))
         return self._tables.hubs(first, last)
 
 
@@ -204,11 +207,11 @@ class TableReader:
         raise NotImplementedError
 
     def hubs(self, first: int, last: int) -> Floats:
-        """Beliefs of hubs ``first`` to ``last``, which have equally many states: (last - first, states)."""
+        """Beliefs of hubs ``first`` to ``last``, one or more of equally many states: (last - first, states)."""
         return np.stack([self.hub(index) for index in range(first, last)])
 
     def pairs(self, first: int, last: int) -> Floats:
-        """Belief tables of pairs ``first`` to ``last`` of equally many states: (last - first, states * states)."""
+        """Belief tables of pairs ``first`` to ``last``, one or more of equally many states: (last - first, entries)."""
         return np.stack([self.cluster(index) for index in range(first, last)])
 
 

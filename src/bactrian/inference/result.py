@@ -10,7 +10,7 @@ import numpy as np
 
 from bactrian.arrays import Floats
 from bactrian.camel.entropy import CountingNumbers
-from bactrian.graphs.packed import PackedData, TableReader
+from bactrian.graphs.packed import InstanceBeliefs, PackedData, TableReader
 
 
 @dataclass(frozen=True)
@@ -124,8 +124,8 @@ class VariableMarginals(Sequence[Floats]):
 
     def stacked(self) -> Floats:
         """All marginals, shape (n_variables, cardinality); the variables must have equally many states."""
-        if self._places is None and self._length:
-            return self.tables.hubs(self._first_hub, self._first_hub + self._length)
+        if self._places is None:
+            return InstanceBeliefs(self._data, self.tables, self._instance).hubs()
         return np.stack(list(self))
 
     def _find_places(self) -> list[tuple[int, tuple[int, ...], int]]:

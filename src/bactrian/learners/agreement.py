@@ -15,6 +15,7 @@ of learning that gives the learned beliefs exactly, and elsewhere each step has 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -33,7 +34,7 @@ from bactrian.graphs.ragged import pointer, ranges
 from bactrian.inference.infer import StackedMarginals, graph_marginals
 from bactrian.inference.propagation import contracts, settle
 from bactrian.parallel.context import Context
-from bactrian.solvers.solution import Solution, Status, WarmState
+from bactrian.solvers.solution import Callback, Progress, Record, Solution, Status, WarmState
 
 #: Relinearisations after which a path that is to be replayed stops. On 27 noisy pictures of 24 x 24 pixels with 2, 3
 #: or 5 labels the mean log loss of a test picture was 0.263 after none, then 0.234, 0.224, 0.222 and 0.224, and 0.272
@@ -152,16 +153,21 @@ def _followed(data: PackedData, solution: Solution, settings: Settings, context:
     learner = Camel(tight=True, start="piecewise")  # only a start: the first problem is convex
     path: list[Floats] = []
     history = list(solution.history)
+    callback = context.callback
     start: Floats | None = None
     state: WarmState | None = None
     found = solution
     for step in range(RELINEARISATIONS + 1):
         # A replay goes through the weights of all steps, whatever is left of their gaps: only the last counts.
         given = replace(settings, start=start, state=state, max_relinearisations=min(step, 1))
+        circumstances = context
+        if callback is not None:
+            circumstances = replace(context, callback=_continued(callback, history, step + 1))
         if step < RELINEARISATIONS:
             given = replace(given, tolerance=_ROUGHLY * settings.tolerance)
-        found = learner.learn(data, given, context)
-        history += found.history
+        found = learner.learn(data, given, circumstances)
+        first = len(history)
+        history += [replace(record, outer=first + record.outer, phase=step + 1) for record in found.history]
         path.append(found.weights)
         start, state = found.weights, found.state
         within = sum(record.iterations for record in found.history) < settings.max_iterations
@@ -175,11 +181,20 @@ def _followed(data: PackedData, solution: Solution, settings: Settings, context:
         found,
         history=tuple(history),
         method=solution.method,
-        seconds=solution.seconds + found.seconds,
         evaluations=sum(record.evaluations for record in history),
         path=np.stack(path),
         attained=1.0,
     )
+
+
+def _continued(callback: Callback, history: Sequence[Record], phase: int) -> Callback:
+    """A callback whose iterations are counted on from a history."""
+    outer, iterations = len(history), sum(record.iterations for record in history)
+
+    def follow(at: Progress) -> Any:
+        return callback(replace(at, outer=at.outer + outer, iteration=at.iteration + iterations, phase=phase))
+
+    return follow
 
 
 def _carving(data: PackedData, learner: Any, settings: Settings, context: Context) -> Carving | None:

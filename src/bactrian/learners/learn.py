@@ -271,6 +271,8 @@ def followed(
     given = {"max_seconds": max_seconds, "callback": callback, "verbose": verbose}
     packed, learner, settings, context = _prepared(data, method, **given, **options)
     is_new = solution is None
+    if solution is not None:
+        context = replace(context, begun=context.begun - solution.seconds)
     with single_threaded_blas(), context.deadline:
         if solution is None:
             share = Deadline(None if max_seconds is None else _SHARE * max_seconds)

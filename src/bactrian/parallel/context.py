@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from time import perf_counter
 from typing import Any
 
 from bactrian.parallel import Alone, Communicator
@@ -17,4 +18,5 @@ class Context:
     workers: Workers = field(default_factory=Workers)
     deadline: Deadline = field(default_factory=Deadline)
     communicator: Communicator = field(default_factory=Alone)
+    begun: float = field(default_factory=perf_counter)  #: zero of the clock of all runs in this context
     callback: Callable[[Any], Any] | None = None  #: called with the progress; True asks to stop

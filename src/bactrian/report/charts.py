@@ -106,13 +106,17 @@ Chart = dict[str, Any]
 
 @dataclass(frozen=True, eq=False)
 class Series:
-    """A line through points (n,); ``number`` chooses its colour and dash, ``notes`` are shown on hovering a point."""
+    """A line through points (n,); ``number`` chooses its colour and dash, ``notes`` are shown on hovering a point.
+
+    Where ``phase`` changes, a ring marks the first point of the new phase.
+    """
 
     name: str
     number: int
     x: Floats
     y: Floats
     notes: Sequence[str] = ()
+    phase: Ints | None = None
 
 
 def line_chart(
@@ -172,8 +176,8 @@ def _bars(series: Series, place: int, across: Axis, counts: Sequence[Ints]) -> t
     return series.number, bars
 
 
-def _line(series: Series, across: Axis, up: Axis) -> tuple[int, list[str], list[tuple[list[str], str]]]:
-    """Number, points and some of them with what is said of each."""
+def _line(series: Series, across: Axis, up: Axis) -> tuple[int, list[str], list[tuple[list[str], str, bool]]]:
+    """Number, points and some of them with what is said of each, and whether a phase begins there."""
     drawn = np.flatnonzero(across.holds(series.x) & up.holds(series.y))
     if drawn.size > _MOST_POINTS:  # more would make the page large, not the line finer
         drawn = drawn[np.linspace(0, drawn.size - 1, _MOST_POINTS).round().astype(np.int64)]
@@ -181,8 +185,15 @@ def _line(series: Series, across: Axis, up: Axis) -> tuple[int, list[str], list[
     points = [f"{a:.1f},{b:.1f}" for a, b in places]
     notes = series.notes or [f"{b:.3g} at {a:.3g}" for a, b in zip(series.x, series.y, strict=True)]
     stride = max(1, -(-drawn.size // _MOST_MARKERS))
-    marked = [k for k in range(drawn.size) if k % stride == 0 or k == drawn.size - 1]
-    return series.number, points, [(points[k].split(","), f"{series.name}: {notes[drawn[k]]}") for k in marked]
+    phase = np.zeros_like(drawn) if series.phase is None else series.phase[drawn]
+    begins = np.diff(phase, prepend=phase[:1]) != 0
+    marked = [k for k in range(drawn.size) if k % stride == 0 or k == drawn.size - 1 or begins[k]]
+    marked.sort(key=lambda k: bool(begins[k]))  # rings on top
+    words = [
+        f"{series.name}: {notes[drawn[k]]}" + (f", phase {phase[k] + 1} begins" if begins[k] else "") for k in marked
+    ]
+    places_of = [points[k].split(",") for k in marked]
+    return series.number, points, list(zip(places_of, words, begins[marked].tolist(), strict=True))
 
 
 def _at(axis: Axis, value: float) -> float:
@@ -214,7 +225,10 @@ def convergence_charts(trainings: Mapping[str, Training], numbers: Mapping[str, 
             continue
         charts[view] = [
             line_chart(
-                [Series(name, numbers[name], x_of(curve), y_of(curve)) for name, curve in curves.items()],
+                [
+                    Series(name, numbers[name], x_of(curve), y_of(curve), phase=curve.phase)
+                    for name, curve in curves.items()
+                ],
                 title=f"{title} against {x_label}",
                 x_label=x_label,
                 y_label=y_label,

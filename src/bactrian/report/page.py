@@ -142,7 +142,8 @@ def _(section: content.ByLearnerSection, numbers: Numbering) -> dict[str, Any]:
     if kind == "types":
         return {}
     if kind == "curves":
-        return {"charts": convergence_charts(shown, numbers)}
+        phases = any(training.history.phase.any() for training in shown.values())
+        return {"charts": convergence_charts(shown, numbers), "phases": phases}
     if kind == "calibration":
         return {"chart": reliability_diagram(shown, numbers)}
     if kind == "edge_tables":
@@ -156,7 +157,7 @@ def _(section: content.ByLearnerSection, numbers: Numbering) -> dict[str, Any]:
 @_prepared.register
 def _(section: content.GallerySection, numbers: Numbering) -> dict[str, Any]:
     pictures = [p for sheet in section.gallery.sheets for row in sheet.rows for p in row]
-    return {"large": max((p.size[0] for p in pictures), default=0) > 64}
+    return {"wide": max((p.size[0] for p in pictures), default=0) > 64}
 
 
 @_prepared.register

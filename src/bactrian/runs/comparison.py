@@ -221,13 +221,14 @@ class Curve:
     objective: Floats
     moment_gap: Floats
     violation: Floats
+    phase: Ints
 
     @staticmethod
     def of(points: Iterable[Progress | Record]) -> Curve:
         """The curve through the points that a callback saw, or through a history."""
-        rows = [(p.outer, p.seconds, p.objective, p.moment_gap, p.violation) for p in points]
-        columns = np.array(rows, dtype=np.float64).reshape(-1, 5).T
-        return Curve(columns[0].astype(np.int64), *columns[1:])
+        rows = [(p.outer, p.seconds, p.objective, p.moment_gap, p.violation, p.phase) for p in points]
+        outer, seconds, objective, gap, violation, phase = np.array(rows, dtype=np.float64).reshape(-1, 6).T
+        return Curve(outer.astype(np.int64), seconds, objective, gap, violation, phase.astype(np.int64))
 
 
 @dataclass(frozen=True)

@@ -68,6 +68,7 @@ class Record:
     weight_change: float = np.nan
     failures: int = 0  #: evaluations at which message passing did not converge
     linearisation_change: float = np.nan  #: largest change of g, a constant per sepset removed
+    phase: int = 0  #: 0, or the step, from 1, of the path that inference replays
 
 
 @dataclass(frozen=True)
@@ -79,8 +80,9 @@ class Progress:
     objective: float
     moment_gap: float
     violation: float
-    seconds: float
+    seconds: float  #: since the start of learning
     weights: Floats
+    phase: int = 0  #: 0, or the step, from 1, of the path that inference replays
 
 
 Callback = Callable[[Progress], Any]

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -89,7 +89,8 @@ class CamelLoss(torch.nn.Module):
     same as ``"camel0"`` but for a constant.
 
     All sums are in float64, whatever the type of the scores. The loss is at least float32, and gradients have the type
-    of the scores.
+    of the scores. There are no second derivatives: differentiating a gradient (``create_graph=True``) raises
+    ``NotImplementedError``.
     """
 
     def __init__(
@@ -322,14 +323,30 @@ class _ProfiledDual(torch.autograd.Function):
             by_entry = values.table_counts - entries
         # Sums over a batch exceed half precision: scaled first, and narrowed last.
         wide = torch.promote_types(torch.promote_types(node_scores.dtype, tables.dtype), torch.float32)
-        ctx.save_for_backward(by_node.mul_(scale).to(wide), by_entry.mul_(scale).to(wide))
-        ctx.dtypes, ctx.graphs = (node_scores.dtype, tables.dtype), graphs
+        ctx.save_for_backward(by_node.mul_(scale).to(wide), by_entry.mul_(scale).to(wide), node_scores, tables)
+        ctx.graphs = graphs
         return (scale * (values.value - observed)).to(wide)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
-        by_node, by_entry = ctx.saved_tensors
+        by_node, by_entry, node_scores, tables = ctx.saved_tensors
         with _memory_of(ctx.graphs, by_node, by_entry):
-            scores, tables = (upstream * by_node).to(ctx.dtypes[0]), (upstream * by_entry).to(ctx.dtypes[1])
-        return scores, tables, None, None, None, None, None, None
+            found: tuple[Tensor, Tensor] = _Gradient.apply(upstream, node_scores, tables, by_node, by_entry)
+        return *found, None, None, None, None, None, None
+
+
+class _Gradient(torch.autograd.Function):
+    """The gradient by node scores and tables, which depends on both but must not be differentiated by them again."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, upstream: Tensor, node_scores: Tensor, tables: Tensor, by_node: Tensor, by_entry: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        return (upstream * by_node).to(node_scores.dtype), (upstream * by_entry).to(tables.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, *_upstream: Tensor) -> NoReturn:
+        raise NotImplementedError(
+            "CamelLoss has first derivatives only: a function of its gradient (a penalty on it, a Hessian) cannot be "
+            "differentiated; take finite differences of the gradient, or detach() it"
+        )
