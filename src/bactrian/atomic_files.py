@@ -82,6 +82,8 @@ def atomic_folder(path: Path) -> Iterator[Path]:
 
 def destination(path: str | os.PathLike[str]) -> Path:
     """The path itself, or where it leads if it is a link; links in a circle are an OSError."""
+    if not os.path.islink(path):
+        return Path(path)
     target = Path(os.path.realpath(path))
     if target.is_symlink():
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
