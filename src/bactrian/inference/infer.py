@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, overload
 
 import numpy as np
@@ -89,7 +89,7 @@ def infer(
         Observed states by variable; for several models a list of such dicts or None.
     tolerance : float
         Largest change of a marginal (for ``"rbp"`` of a message, in log space) at which message passing stops. A state
-        whose belief still rises by more than a thousandth of itself counts too, however small it is.
+        whose belief still rises by more than a hundredth of itself counts too, however small it is.
     max_iterations, max_seconds
         Limits, in sweeps over the model (relinearisations of the double loop) and in time. At a limit ``converged`` is
         False, with a :class:`ConvergenceWarning`.
@@ -143,14 +143,15 @@ def infer(
     >>> bt.infer(model, [0.0], evidence={0: 1}).variables[1].tolist()
     [0.5, 0.5]
     """
-    arguments = dict(locals())
-    options: dict[str, Any] = {entry.name: arguments[entry.name] for entry in fields(Options)}
-    given = {name: value for name, value in options.items() if name not in ("start", "callback")}
+    given: dict[str, Any] = {
+        "tolerance": tolerance, "max_iterations": max_iterations, "max_seconds": max_seconds, "damping": damping,
+        "schedule": schedule, "counting_numbers": counting_numbers, "fallback": fallback,
+        "memory_budget": memory_budget, "seed": seed,
+    }  # fmt: skip
     check_inference(method, {**given, "tighten": tighten, "n_threads": n_threads, **more})
     check_callback(callback)
-    options["tolerance"] = float(tolerance)
-    has_path = method == "replay"
-    problem = new_problem(model, weights, evidence, Options(**options), n_threads, has_path=has_path)
+    options = Options(**{**given, "tolerance": float(tolerance)}, start=start, callback=callback)
+    problem = new_problem(model, weights, evidence, options, n_threads, has_path=method == "replay")
     with problem.deadline:
         results = tightened(problem, METHODS[method], tighten) if tighten else METHODS[method](problem, **more)
     warn_unconverged(method, results)
