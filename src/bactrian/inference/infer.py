@@ -19,6 +19,7 @@ from bactrian.errors import (
     check_choice,
     check_flag,
     check_numbers,
+    warn,
 )
 from bactrian.graphs.graph_data import GraphData
 from bactrian.graphs.loglinear import LogLinearModel
@@ -27,9 +28,10 @@ from bactrian.inference.double_loop import TIGHTENED, double_loop, replay, tight
 from bactrian.inference.exact import exact
 from bactrian.inference.gibbs import gibbs
 from bactrian.inference.mean_field import mean_field
-from bactrian.inference.problem import Options, Problem, new_problem, warn_unconverged
+from bactrian.inference.problem import Options, Problem, new_problem
 from bactrian.inference.propagation import propagate
 from bactrian.inference.result import InferenceCallback, InferenceResult, VariableMarginals
+from bactrian.solvers.solution import ConvergenceWarning
 
 
 @overload
@@ -154,8 +156,22 @@ def infer(
     problem = new_problem(model, weights, evidence, options, n_threads, has_path=method == "replay")
     with problem.deadline:
         results = tightened(problem, METHODS[method], tighten) if tighten else METHODS[method](problem, **more)
-    warn_unconverged(method, results)
+    _warn_unconverged(method, results)
     return results if problem.many else results[0]
+
+
+def _warn_unconverged(method: str, results: Sequence[InferenceResult]) -> None:
+    """Warn once about all results that did not converge."""
+    short = [m for m, result in enumerate(results) if not result.converged]
+    if not short:
+        return
+    worst = max(short, key=lambda m: results[m].residual)
+    which = "" if len(results) == 1 else f"{len(short)} of {len(results)} models, worst model {worst}, "
+    warn(
+        f"{method} did not converge: {results[worst].status}; raise the limit or the tolerance, or choose 'convex'",
+        ConvergenceWarning,
+        f" ({which}residual {results[worst].residual:.1e})",
+    )
 
 
 #: Options that are numbers, of all methods and of some alone.
