@@ -15,6 +15,7 @@ collect_ignore_glob = [] if find_spec("torch") else ["src/bactrian/torch.py", "s
 def registries() -> Iterator[None]:
     """Put back what a test registers."""
     from bactrian.camel import entropy
+    from bactrian.experiments.table2 import message_features  # noqa: F401 - has registered its own by now
     from bactrian.learners import learn
     from bactrian.text import features, tokenizer
 

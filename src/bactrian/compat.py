@@ -124,9 +124,16 @@ class CRF(LinearChainCRF):
         trainer_cls: Any = None,
         n_threads: int | None = None,
     ) -> None:
-        given = locals()
-        for name in self._get_param_names():
-            setattr(self, name, given[name])
+        self.__dict__.update(
+            algorithm=algorithm, min_freq=min_freq, all_possible_states=all_possible_states,
+            all_possible_transitions=all_possible_transitions, c1=c1, c2=c2, max_iterations=max_iterations,
+            num_memories=num_memories, epsilon=epsilon, period=period, delta=delta, linesearch=linesearch,
+            max_linesearch=max_linesearch, calibration_eta=calibration_eta, calibration_rate=calibration_rate,
+            calibration_samples=calibration_samples, calibration_candidates=calibration_candidates,
+            calibration_max_trials=calibration_max_trials, pa_type=pa_type, c=c, error_sensitive=error_sensitive,
+            averaging=averaging, variance=variance, gamma=gamma, verbose=verbose, model_filename=model_filename,
+            keep_tempfiles=keep_tempfiles, trainer_cls=trainer_cls, n_threads=n_threads,
+        )  # fmt: skip
         self.training_log_: Any = None
 
     def _lines(self) -> int:

@@ -9,12 +9,13 @@ import pytest
 
 import bactrian as bt
 from bactrian.cli import main
-from bactrian.cli.run_options import LEARNING_OPTIONS
+from bactrian.cli.run_options import DATA_OPTIONS, LEARNING_OPTIONS
 from bactrian.experiments.announcements.generator import make_announcements
 from bactrian.experiments.paper_table import PaperTable
 from bactrian.graphs.graph import grid_edges
 from bactrian.learners.learn import METHODS
-from bactrian.text import SEMINAR_FIELDS, parse_seminar, read_columns, read_tagged, write_columns
+from bactrian.runs.settings import RunSettings, with_defaults
+from bactrian.text import CONLL, SEMINAR_FIELDS, SEMINARS, parse_seminar, read_columns, read_tagged, write_columns
 
 QUICK = ["--tolerance", "1e-2", "--no-report"]
 
@@ -481,18 +482,53 @@ def test_help_shows_an_example(name, capsys):
     assert "Example" in out
 
 
-def test_help_says_the_defaults_of_the_estimators():
-    """A default that changes must change in the help."""
-    words = {option.setting: option.help for option in LEARNING_OPTIONS}
+def test_help_says_the_defaults_of_the_code():
+    """The code is not imported for the help, half a second; but a default that changes must change there too."""
+    words = {o.setting: o.help.partition("(default: ")[2].partition(")")[0] for o in (*DATA_OPTIONS, *LEARNING_OPTIONS)}
+    of_text = with_defaults({"train": ["a.conll"], "input": {"format": "columns"}})
+    tagged = with_defaults({"train": ["a.txt"], "input": {"format": "tagged"}})
+    graphs = with_defaults({"train": ["a.npz"]})
+    run = RunSettings.of(of_text)
     chain, skip, graph = bt.LinearChainCRF(), bt.SkipChainCRF(), bt.GraphCRF()
+    assert run.features["ngrams"] == CONLL.ngrams != tagged["features"]["ngrams"] == SEMINARS.ngrams
+    assert (graph.method.entropy, graph.prior_variance) == ("convex", "auto")
     assert (chain.tolerance, graph.tolerance, skip.tolerance) == (1e-3, 1e-3, 1e-4)
-    assert "(default: 1e-3; 1e-4 for skip chains)" in words["options.tolerance"]
-    assert (chain.prior_variance, skip.prior_variance, graph.prior_variance) == (10.0, 10.0, "auto")
-    assert "(default: 10; for graphs auto," in words["options.prior_variance"]
-    assert (chain.method, skip.method) == ("exact", "cccp")
-    assert "(default: exact for chains, cccp for skip chains" in words["options.method"]
-    assert {chain.max_iterations, skip.max_iterations, graph.max_iterations} == {10_000}
-    assert "(default: 10000)" in words["options.max_iterations"]
+    assert {chain.seed, skip.seed, graph.seed} == {0}
+    assert (
+        {one.max_seconds for one in (chain, skip, graph)} == {one.n_threads for one in (chain, skip, graph)} == {None}
+    )
+    assert words == {
+        "input.format": "guessed from the files",
+        "input.columns": "by their number",
+        "input.documents": run.input.documents,
+        "input.fields": ",".join(run.input.fields),
+        "input.tokenizer": f"{run.input.tokenizer}; {tagged['input']['tokenizer']} for tagged texts",
+        "input.encoding": run.input.encoding,
+        "features.preset": "conll; seminars for tagged texts",
+        "features.pos": "--pos" if run.features["pos"] else "--no-pos",
+        "features.columns": ",".join(run.features["columns"]) or "none",
+        "features.template": "",
+        "features.gazetteers": "the name of the file",
+        "features.own": ",".join(run.features["own"]) or "none",
+        "scheme": run.scheme,
+        "model": f"{run.model}; {graphs['model']} for graphs",
+        "options.min_frequency": str(run.options["min_frequency"]),
+        "dev": "",
+        "test": "",
+        "options.method": f"{chain.method} for chains, {skip.method} for skip chains, "
+        "CAMEL with a convex entropy for graphs",
+        "options.prior_variance": f"{chain.prior_variance:g}; for graphs auto, by the scale of the features",
+        "options.l1": f"{chain.l1:g}",
+        "options.tolerance": "1e-3; 1e-4 for skip chains",
+        "options.max_iterations": f"{chain.max_iterations}",
+        "options.max_seconds": "no limit",
+        "options.n_threads": "one per core",
+        "options.seed": "0",
+        "checkpoint_every": str(run.checkpoint_every),
+        "report": "--report" if run.report else "--no-report",
+    }
+    assert (chain.prior_variance, chain.l1, chain.max_iterations) == (skip.prior_variance, skip.l1, skip.max_iterations)
+    assert (chain.l1, chain.max_iterations) == (graph.l1, graph.max_iterations)
 
 
 def test_help_names_every_learner(capsys, monkeypatch):

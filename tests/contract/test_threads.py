@@ -191,9 +191,11 @@ def test_workers_raise_the_errors_of_their_tasks(n_threads: int, error: type[Exc
 
 def test_threads_take_over_from_one_that_is_slow_and_end_with_their_workers() -> None:
     done: list[tuple[int, int]] = []
-    others = threading.Event()
+    both, others = threading.Barrier(2, timeout=30.0), threading.Event()
 
     def task(block: int, _first: int, _last: int) -> None:
+        if block in (0, 4):  # with which the two begin
+            both.wait()
         if block == 0:
             assert others.wait(30.0)
         done.append((threading.get_ident(), block))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import shutil
 import signal
@@ -88,6 +89,13 @@ def test_sparse_inputs_and_edge_inputs(options: dict[str, bool], tmp_path: Path)
     streamed = bt.learn(packed(tmp_path, **options), "camel0", prior_variance=1.0, tolerance=1e-8)
     whole = bt.learn(graphs(0, 11, **options), "camel0", prior_variance=1.0, tolerance=1e-8)
     np.testing.assert_allclose(streamed.weights, whole.weights, atol=1e-6)
+
+
+def test_a_system_that_takes_no_advice_on_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = bt.learn(packed(tmp_path / "advised"), "camel0", prior_variance=1.0)
+    monkeypatch.delattr(mmap, "MADV_DONTNEED")
+    found = bt.learn(packed(tmp_path / "alone"), "camel0", prior_variance=1.0)
+    np.testing.assert_array_equal(found.weights, expected.weights)
 
 
 def test_exact_learning_of_chains(tmp_path: Path) -> None:

@@ -161,8 +161,6 @@ def test_what_a_document_lacks_is_named():
         CONLL.extract(Document(["a"], name="x"))
     with pytest.raises(ValueError, match="document 'x' has no line_starts"):
         EntityFeatures(pos=False, lines=True).extract(Document(["a"], name="x"))
-    with pytest.raises(ValueError, match="document 'x' has no text, which message=True needs"):
-        EntityFeatures(pos=False, message=True).extract(Document(["a"], name="x", line_starts=[0]))
     for setting in ({"ngrams": -1}, {"window": None}, {"reach": 1.5}, {"window": True}):
         with pytest.raises(ValueError, match=f"{next(iter(setting))} must be (at least 0|an integer), found"):
             EntityFeatures(**setting)

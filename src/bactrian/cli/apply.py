@@ -73,7 +73,7 @@ def predict_command(
     with bad_input(ValueError, TypeError, OSError, options=named("input.encoding", "--encoding")):
         from bactrian.runs.fitted_run import FittedRun
         from bactrian.runs.folders import RunFolder
-        from bactrian.runs.run_data import TEXT_FORMATS
+        from bactrian.runs.text_files import TEXT_FORMATS
 
         fitted = FittedRun.load(RunFolder(folder), encoding)
         if encoding is not None and not fitted.settings.is_text:
@@ -97,8 +97,8 @@ def predict_command(
 def _text_lines(
     run: FittedRun, files: list[Path], form: str | None, to: str | None, probabilities: bool, known: bool
 ) -> Iterator[str]:
-    from bactrian.runs.run_data import read_documents
     from bactrian.runs.settings import files_of
+    from bactrian.runs.text_files import read_documents
     from bactrian.text import find_entities, guess_scheme, json_line, prediction_lines, tagged_text
 
     entities = guess_scheme(run.classes) is not None
@@ -147,7 +147,7 @@ def _with_known_words(documents: Iterable[Document], path: Path, run: FittedRun)
 
 def _form(path: Path, run: FittedRun) -> str:
     """How a file is read, said aloud where its name does not tell."""
-    from bactrian.runs.run_data import guess_form
+    from bactrian.runs.text_files import guess_form
 
     if path.suffix.lower() in _COLUMN_SUFFIXES:
         return "columns"
@@ -158,7 +158,7 @@ def _form(path: Path, run: FittedRun) -> str:
 
 
 def _graph_lines(run: FittedRun, files: list[Path], probabilities: bool, known: bool) -> Iterator[str]:
-    from bactrian.runs.run_data import read_graphs
+    from bactrian.runs.graph_files import read_graphs
 
     for path in files:
         for graph, (labels, chances) in run.label_graphs(read_graphs(path), probabilities=probabilities, known=known):

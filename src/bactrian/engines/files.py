@@ -74,7 +74,13 @@ class MappedFile:
 
     def release(self) -> None:
         """Let the system have the memory of all pages."""
-        self._map.madvise(mmap.MADV_DONTNEED)
+        _let_go(self._map)
+
+
+def _let_go(mapped: mmap.mmap) -> None:
+    """Let the system have the memory of all pages, where it takes such advice: Windows does not."""
+    if hasattr(mmap, "MADV_DONTNEED"):
+        mapped.madvise(mmap.MADV_DONTNEED)
 
 
 def write_packed(path: Path, data: PackedData) -> None:
@@ -192,7 +198,7 @@ class FileSpace(Space):
 
     def release(self) -> None:
         """Let the system have the memory of all pages; what was written stays in the file."""
-        self._map.madvise(mmap.MADV_DONTNEED)
+        _let_go(self._map)
 
 
 # --- folders ---

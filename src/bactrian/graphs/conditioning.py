@@ -48,46 +48,25 @@ def conditioned(data: PackedData) -> Conditioned:
     assert holes is not None
     copies = _Copies(data, holes)
     hubs, component, weights = copies.components(holes)
-    number = np.full(copies.free.size, -1)  # of each copy of a hub among those that are kept
-    number[hubs] = np.arange(hubs.size)
-    hub = hubs % layout.n_hubs
+    row, hub = np.divmod(hubs, layout.n_hubs)
     sizes = copies.sizes[hub]
-
-    # Clusters with several unknown variables, each with its places in the order of its axes.
-    row, place = np.nonzero(copies.free_place & (copies.n_free > 1)[:, copies.place_cluster])
-    end = number[row * layout.n_hubs + copies.place_hub[place]]
-    row, place, end = row[end >= 0], place[end >= 0], end[end >= 0]
-    copy = row * layout.n_clusters + copies.place_cluster[place]
-    bounds = np.flatnonzero(np.diff(copy, prepend=-1, append=copies.n_free.size))
-    order = np.argsort(component[end[bounds[:-1]]], kind="stable")
-    scopes = Ragged(bounds, end).take(order)
-    strides = Ragged(bounds, copies.stride[place]).take(order)
-    entry = copies.entry.ravel()[copy[bounds[:-1]]][order]
-    structure = structure_of_scopes(component, weights.size, sizes, scopes)
-    shapes = Ragged(strides.bounds, strides.values * (sizes.max(initial=0) + 1) + sizes[scopes.values]).kinds()
-    plan, owner = TablePlan.sharing(numbered(entry * (shapes.max(initial=0) + 1) + shapes), structure)
+    tables = _Tables.of(copies, hubs, component)
+    structure = structure_of_scopes(component, weights.size, sizes, tables.scopes)
+    plan, owner = TablePlan.sharing(tables.kinds(sizes), structure)
     build = build_layout(structure, plan)
 
-    # Where the scores of its tables and hubs come from.
-    row, place = np.nonzero(copies.free_place & (copies.n_free == 1)[:, copies.place_cluster])
-    into = number[row * layout.n_hubs + copies.place_hub[place]]
-    row, place, into = row[into >= 0], place[into >= 0], into[into >= 0]
-    folded = into, copies.place_cluster[place]
-    source = _entries(scopes.take(owner), strides.take(owner), entry[owner], sizes)
+    # Scores of the new tables and hubs are sums of old ones: those of hubs gain from clusters with no other unknown.
     state = ranges(layout.hub_offset[hub], sizes)
-    more = sizes[into]
-    steps = ranges(np.zeros_like(more), more) * np.repeat(copies.stride[place], more)
-    columns = [source, layout.n_entries + state, np.repeat(copies.entry[row, folded[1]], more) + steps]
-    rows = [np.arange(build.n_entries + state.size), build.n_entries + ranges(build.hub_offset[into], more)]
+    into, cluster, entries = copies.folded(hubs)
+    gaining = ranges(build.hub_offset[into], sizes[into])
+    new = np.concatenate([np.arange(build.n_entries + state.size), build.n_entries + gaining])
+    old = np.concatenate([tables.entries(owner, sizes), layout.n_entries + state, entries])
     shape = build.n_entries + state.size, layout.n_entries + layout.n_hub_states
-    both = np.concatenate(rows), np.concatenate(columns)
-    ones = sp.csr_array((np.ones(both[0].size), both), shape=shape)
-    barred = holes.forbidden[np.repeat(hubs // layout.n_hubs, sizes), state]
     scores = RememberedScores(data.scores, layout)
+    barred = holes.forbidden[np.repeat(row, sizes), state]
     fixed = np.concatenate([np.zeros(build.n_entries), np.where(barred, -np.inf, 0.0)]) if barred.any() else None
-    spread = SpreadScores(scores, layout.n_entries, ones, fixed)
+    spread = SpreadScores(scores, layout.n_entries, sp.csr_array((np.ones(new.size), (new, old)), shape=shape), fixed)
     clamped = pack_layout(build, structure, spread, weights, np.zeros_like(hub))
-    clamped = replace(clamped, empirical=np.zeros(data.n_weights))
     seen = copies.seen(data, holes)
     free = replace(
         data,
@@ -96,7 +75,50 @@ def conditioned(data: PackedData) -> Conditioned:
         empirical=holes.complete + data.scores.moments(*seen, Workers(1)),
         observed_base=data.observed_base + data.scores.base_score(*seen),
     )
-    return Conditioned(free, clamped, hub, copy[bounds[:-1]][order] % max(layout.n_clusters, 1), folded)
+    clamped = replace(clamped, empirical=np.zeros(data.n_weights))
+    return Conditioned(free, clamped, hub, tables.cluster, (into, cluster))
+
+
+@dataclass(frozen=True)
+class _Tables:
+    """What is left of clusters with several unknown variables, by component."""
+
+    scopes: Ragged  #: hubs of the new data, in the order of axes
+    strides: Ragged  #: of the old table along each
+    first: Ints  #: entry of the old table at state 0 of all of them
+    cluster: Ints  #: of the old data
+
+    @staticmethod
+    def of(copies: _Copies, hubs: Ints, component: Ints) -> _Tables:
+        """Those of the copies of ``hubs`` that are kept, whose components are given."""
+        row, place, hub = copies.places(copies.n_free > 1, hubs)
+        n_clusters = copies.n_free.shape[1]
+        copy = row * n_clusters + copies.place_cluster[place]
+        bounds = np.flatnonzero(np.diff(copy, prepend=-1, append=copies.n_free.size))
+        order = np.argsort(component[hub[bounds[:-1]]], kind="stable")
+        copy = copy[bounds[:-1]][order]
+        scopes, strides = (Ragged(bounds, values).take(order) for values in (hub, copies.stride[place]))
+        return _Tables(scopes, strides, copies.entry.ravel()[copy], copy % max(n_clusters, 1))
+
+    def kinds(self, sizes: Ints) -> Ints:
+        """A number for each table: the same where they have the same old entries."""
+        values = self.strides.values * (sizes.max(initial=0) + 1) + sizes[self.scopes.values]
+        shapes = Ragged(self.strides.bounds, values).kinds()
+        return numbered(self.first * (shapes.max(initial=0) + 1) + shapes)
+
+    def entries(self, chosen: Ints, sizes: Ints) -> Ints:
+        """Old entries of the chosen tables, each in C order."""
+        scopes, strides, first = self.scopes.take(chosen), self.strides.take(chosen), self.first[chosen]
+        own, lengths = scopes.strides(sizes), scopes.lengths
+        n_entries = scopes.products(sizes) if lengths.size else lengths
+        within = ranges(np.zeros_like(first), n_entries)
+        found = np.repeat(first, n_entries)
+        for axis in range(int(lengths.max(initial=0))):
+            at = scopes.bounds[:-1] + np.minimum(axis, lengths - 1)
+            step = np.where(axis < lengths, strides.values[at], 0)
+            state = within // np.repeat(own[at], n_entries) % np.repeat(sizes[scopes.values[at]], n_entries)
+            found += np.repeat(step, n_entries) * state
+        return found
 
 
 class _Copies:
@@ -130,6 +152,21 @@ class _Copies:
         if bounds.size == 1:
             return np.zeros((len(values), 0), dtype=np.int64)
         return np.add.reduceat(values, bounds[:-1], axis=1, dtype=np.int64)
+
+    def places(self, clusters: Bools, hubs: Ints) -> tuple[Ints, Ints, Ints]:
+        """Row, place and number among ``hubs`` of those that stand in ``clusters`` (rows, clusters)."""
+        number = np.full(self.free.shape, -1)
+        number.ravel()[hubs] = np.arange(hubs.size)
+        row, place = np.nonzero(self.free_place & clusters[:, self.place_cluster])
+        found = number[row, self.place_hub[place]]
+        return row[found >= 0], place[found >= 0], found[found >= 0]
+
+    def folded(self, hubs: Ints) -> tuple[Ints, Ints, Ints]:
+        """Clusters with one unknown variable: its number among ``hubs``, the cluster, and entries for its states."""
+        row, place, into = self.places(self.n_free == 1, hubs)
+        cluster, size = self.place_cluster[place], self.sizes[self.place_hub[place]]
+        steps = ranges(np.zeros_like(size), size) * np.repeat(self.stride[place], size)
+        return into, cluster, np.repeat(self.entry[row, cluster], size) + steps
 
     def seen(self, data: PackedData, holes: Holes) -> tuple[Floats, Floats]:
         """Weighted counts of table entries and hub states that are known."""
@@ -187,17 +224,3 @@ class _Copies:
         n_codes = int(member.max(initial=0)) + 1
         pairs = np.unique(owner * n_codes + member)
         return Ragged(pointer(np.bincount(pairs // n_codes)), pairs % n_codes).kinds()
-
-
-def _entries(scopes: Ragged, strides: Ragged, first: Ints, sizes: Ints) -> Ints:
-    """Old entries of tables that begin at ``first`` and go on by ``strides``, in C order."""
-    own, lengths = scopes.strides(sizes), scopes.lengths
-    n_entries = scopes.products(sizes) if lengths.size else lengths
-    within = ranges(np.zeros_like(first), n_entries)
-    found = np.repeat(first, n_entries)
-    for axis in range(int(lengths.max(initial=0))):
-        at = scopes.bounds[:-1] + np.minimum(axis, lengths - 1)
-        step = np.where(axis < lengths, strides.values[at], 0)
-        state = within // np.repeat(own[at], n_entries) % np.repeat(sizes[scopes.values[at]], n_entries)
-        found += np.repeat(step, n_entries) * state
-    return found

@@ -401,24 +401,45 @@ def projection_map(shape: tuple[int, ...], axes: tuple[int, ...]) -> NDArray[np.
 
 def pack_graph_data(data: GraphData, labels: Ints | None) -> PackedData:
     """Pack graphs: nodes are hubs, edges clusters of pairs."""
+    layout, n_nodes, sizes = _layout_of_graphs(data), data.n_nodes, np.diff(data.node_pointer)
+    n_edges = np.diff(layout.instance_clusters)
+    first_node, first_edge = np.repeat(data.node_pointer[:-1], sizes), np.repeat(layout.instance_clusters[:-1], n_edges)
+    packed = PackedData(
+        layout=layout,
+        scores=data.scores,
+        weights=data.weights,
+        blocks=instance_blocks(layout),
+        hub_given=np.full(n_nodes, data.node_factors == "clusters"),
+        hub_virtual=np.zeros(n_nodes, dtype=bool),
+        hub_kind=np.zeros(n_nodes, dtype=np.int64),
+        link_share=_node_shares(data.node_factors, layout.hub_links, layout.link_hub),
+        cluster_index=np.repeat(sizes, n_edges) + np.arange(first_edge.size) - first_edge,
+        hub_index=np.arange(n_nodes) - first_node,
+        link_edge=np.arange(layout.n_links) - 2 * first_edge[layout.link_cluster],
+        make_structure=cache(lambda: _structure_of_graphs(data)),
+        empirical=None,
+        hub_truth=None,
+    )
+    return packed if labels is None else _with_labels(packed, data, labels)
+
+
+def _layout_of_graphs(data: GraphData) -> Layout:
+    """The ends of edges, two for each, are links in the order of their nodes."""
     n_labels, n_nodes, n_edges = data.n_labels, data.n_nodes, data.edges.shape[0]
     ends = data.edges.ravel()
-    by_hub = stable_order(ends, n_nodes)
-    link_of_end = np.empty_like(by_hub)
-    link_of_end[by_hub] = np.arange(by_hub.size)
+    end_of_link = stable_order(ends, n_nodes)
+    link_of_end = np.empty_like(end_of_link)
+    link_of_end[end_of_link] = np.arange(end_of_link.size)
+    link_hub, link_cluster, link_axis = ends[end_of_link], end_of_link // 2, end_of_link % 2
     hub_links = pointer(np.bincount(ends, minlength=n_nodes))
-    link_hub = ends[by_hub]
-    link_cluster = by_hub // 2
     cluster_links = np.arange(0, 2 * n_edges + 1, 2, dtype=np.int64)
-    edge_graph = np.searchsorted(data.node_pointer, data.edges[:, 0], side="right") - 1
-    instance_clusters = pointer(np.bincount(edge_graph, minlength=data.n_graphs))
     order, is_tree = sweep_order(data.node_pointer, hub_links, link_cluster, link_hub, cluster_links, link_of_end)
-    entries = n_labels * n_labels
-    is_own = data.table_of_edge >= data.n_shared_tables
-    instance_tables = data.n_shared_tables + pointer(is_own.astype(np.int64))[instance_clusters]
-    n_tables = int(instance_tables[-1])
+    graph_of_edge = np.searchsorted(data.node_pointer, data.edges[:, 0], side="right") - 1
+    instance_clusters = pointer(np.bincount(graph_of_edge, minlength=data.n_graphs))
+    own_tables = pointer((data.table_of_edge >= data.n_shared_tables).astype(np.int64))
+    instance_tables = data.n_shared_tables + own_tables[instance_clusters]
     square = (n_labels, n_labels)
-    layout = Layout(
+    return Layout(
         instance_hubs=data.node_pointer,
         instance_clusters=instance_clusters,
         hub_order=order,
@@ -428,53 +449,36 @@ def pack_graph_data(data: GraphData, labels: Ints | None) -> PackedData:
         link_hub=link_hub,
         link_cluster=link_cluster,
         link_offset=n_labels * np.arange(2 * n_edges + 1, dtype=np.int64),
-        link_projection=entries * (by_hub % 2),
-        link_partner=link_of_end[by_hub ^ 1],
-        link_axis=by_hub % 2,
+        link_projection=n_labels**2 * link_axis,
+        link_partner=link_of_end[end_of_link ^ 1],
+        link_axis=link_axis,
         cluster_links=cluster_links,
         cluster_link=link_of_end,
         cluster_table=data.table_of_edge,
         cluster_rows=np.full(n_edges, n_labels, dtype=np.int64),
-        table_offset=entries * np.arange(n_tables + 1, dtype=np.int64),
+        table_offset=n_labels**2 * np.arange(int(instance_tables[-1]) + 1, dtype=np.int64),
         table_shared=data.n_shared_tables,
         instance_tables=instance_tables,
         projection=np.concatenate([projection_map(square, (0,)), projection_map(square, (1,))]),
     )
-    within = np.arange(n_nodes) - np.repeat(data.node_pointer[:-1], np.diff(data.node_pointer))
-    edge_within = np.arange(n_edges) - instance_clusters[edge_graph]
-    nodes_of_edge = np.diff(data.node_pointer)[edge_graph]
-    packed = PackedData(
-        layout=layout,
-        scores=data.scores,
-        weights=data.weights,
-        blocks=instance_blocks(layout),
-        hub_given=np.full(n_nodes, data.node_factors == "clusters"),
-        hub_virtual=np.zeros(n_nodes, dtype=bool),
-        hub_kind=np.zeros(n_nodes, dtype=np.int64),
-        link_share=_node_shares(data.node_factors, hub_links, link_hub),
-        cluster_index=nodes_of_edge + edge_within,
-        hub_index=within,
-        link_edge=np.arange(2 * n_edges, dtype=np.int64) - 2 * instance_clusters[edge_graph][link_cluster],
-        make_structure=cache(lambda: _structure_of_graphs(data)),
-        empirical=None,
-        hub_truth=None,
-    )
-    if labels is None:
-        return packed
-    sizes = np.diff(data.node_pointer)
+
+
+def _with_labels(packed: PackedData, data: GraphData, labels: Ints) -> PackedData:
+    """Packed graphs with their labels observed, -1 for unknown ones; a graph without a label has no weight."""
+    layout, sizes, n_labels = packed.layout, np.diff(data.node_pointer), data.n_labels
     if (labels < 0).any():
         n_seen = np.diff(pointer((labels >= 0).astype(np.int64))[data.node_pointer])
         packed = replace(packed, weights=np.where((n_seen > 0) | (sizes == 0), data.weights, 0.0))
         if ((n_seen > 0) & (n_seen < sizes)).any() or not n_seen.any():
-            seen, state = np.repeat(labels, n_labels), np.tile(np.arange(n_labels), n_nodes)
+            seen, state = np.repeat(labels, n_labels), np.tile(np.arange(n_labels), data.n_nodes)
             return _with_holes(packed, ((seen >= 0) & (seen != state))[None, :])
-        labels = np.maximum(labels, 0)  # whatever they are: graphs in which nothing was seen have no weight
+        labels = np.maximum(labels, 0)  # whatever they are, they do not count
     hub_states = np.zeros(layout.n_hub_states)
     hub_states[layout.hub_offset[:-1] + labels] = np.repeat(packed.weights, sizes)
-    state = labels[data.edges[:, 0]] * n_labels + labels[data.edges[:, 1]]
+    first, second = labels[data.edges].T
     counts: Floats = np.bincount(
-        layout.table_offset[layout.cluster_table] + state,
-        weights=packed.weights[edge_graph],
+        layout.table_offset[layout.cluster_table] + first * n_labels + second,
+        weights=np.repeat(packed.weights, np.diff(layout.instance_clusters)),
         minlength=layout.n_entries,
     ).astype(np.float64)
     return packed.observed(counts, hub_states, Observations(labels[None, :], packed.weights[None, :]))

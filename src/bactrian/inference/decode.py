@@ -14,11 +14,12 @@ from bactrian.engines.numba.decoding import Assignments
 from bactrian.errors import Number, check_choice, check_flag, check_numbers, warn
 from bactrian.graphs.graph_data import GraphData
 from bactrian.graphs.loglinear import LogLinearModel
+from bactrian.inference.evidence import contradiction
 from bactrian.inference.factors import FactorScores, factor_scores
 from bactrian.inference.infer import METHODS as INFERENCE
 from bactrian.inference.infer import infer
 from bactrian.inference.maximum import certified, decode_dual, decode_exactly, decode_max_product, score_assignments
-from bactrian.inference.problem import check_free_states, checked_weights, contradiction, packed
+from bactrian.inference.problem import check_free_states, checked_weights, packed
 from bactrian.inference.result import InferenceResult
 from bactrian.parallel.threads import Workers
 from bactrian.solvers.solution import ConvergenceWarning

@@ -35,9 +35,11 @@ from bactrian.engines.numba.schedules import CONVERGED, RUNNING, SweepProgress
 from bactrian.graphs.packed import PackedData, TableReader, instance_of
 from bactrian.graphs.packing import require_bethe
 from bactrian.graphs.triplets import find_triplets, tighten
-from bactrian.inference.problem import Problem, check_contradictions, contradiction, new_progress, report
+from bactrian.inference.evidence import contradiction
+from bactrian.inference.problem import Problem
 from bactrian.inference.propagation import BeliefReader, collect, sequential
 from bactrian.inference.result import InferenceResult
+from bactrian.inference.rounds import check_contradictions, new_progress, report
 
 #: Inner solves stop at this part of the last outer change, or after this many sweeps.
 _INNER_PART, _INNER_SWEEPS = 0.05, 400

@@ -23,9 +23,11 @@ from bactrian.graphs.graph import strides
 from bactrian.graphs.junction import FactorTree, TreePlanner
 from bactrian.graphs.packed import TableReader, instance_of
 from bactrian.graphs.ragged import pointer
-from bactrian.inference.problem import Evidence, Problem, check_contradictions, contradiction, new_progress
+from bactrian.inference.evidence import Evidence, contradiction
+from bactrian.inference.problem import Problem
 from bactrian.inference.propagation import BeliefReader, sequential
 from bactrian.inference.result import InferenceResult
+from bactrian.inference.rounds import check_contradictions, new_progress
 
 #: Most entries of a pool: this number, or this fraction of its clique's, unless a single factor has more.
 _SMALL_POOL, _POOL_PART = 256, 32

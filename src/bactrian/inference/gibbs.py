@@ -14,7 +14,7 @@ import numpy as np
 
 from bactrian.arrays import Floats, Ints
 from bactrian.engines.numba.blocks import Blocks, build_blocks
-from bactrian.engines.numba.gibbs import Chain, Draws, Words, new_states, run_chain, start_chain
+from bactrian.engines.numba.gibbs import Chain, Draws, Sweeps, run_chain, start_chain
 from bactrian.engines.numba.layout import Layout
 from bactrian.graphs.packed import HubTables, InstanceBeliefs
 from bactrian.graphs.ragged import pointer
@@ -151,7 +151,8 @@ class Chains:
         sizes = np.diff(layout.table_offset)[layout.cluster_table]
         self.cluster_start = pointer(sizes)
         self.states = np.zeros((n_chains, layout.n_hubs), dtype=np.int64)
-        self.random: Words = new_states(seed, n_chains * layout.n_instances)
+        seeds = np.random.SeedSequence(seed).spawn(n_chains * (scores.data.blocks.size - 1))
+        self._random = [np.random.default_rng(each) for each in seeds]
         self.started = np.zeros((n_chains, layout.n_instances), dtype=np.bool_)
         n = layout.n_hub_states
         self.draws = [
@@ -169,10 +170,10 @@ class Chains:
         """An allowed state for every chain, or an error."""
         layout = self._scores.layout
 
-        def one(chain: int, m: int) -> None:
-            self.started[chain, m] = start_chain(self._chain(chain, m), _SEARCH)
+        def task(chain: int, first: int, last: int, random: np.random.Generator) -> None:
+            start_chain(self._chain(chain), first, last, _SEARCH, random, self.started[chain])
 
-        self._each(problem, one)
+        self._each(problem, task)
         if self.started.all():
             return
         found = find_allowed(self._scores, problem.workers, problem.many, problem.evidence)
@@ -187,30 +188,27 @@ class Chains:
 
     def run(self, problem: Problem, burn_in: int, thinning: int, n_samples: int) -> None:
         """All sweeps of all chains."""
-        batch = batch_length(n_samples)
+        sweeps = Sweeps(burn_in, thinning, n_samples, batch_length(n_samples))
 
-        def one(chain: int, m: int) -> None:
-            parts = self._chain(chain, m), self.cluster_start, self.draws[chain]
-            run_chain(*parts, burn_in, thinning, n_samples, batch)
+        def task(chain: int, first: int, last: int, random: np.random.Generator) -> None:
+            run_chain(self._chain(chain), first, last, self.cluster_start, self.draws[chain], sweeps, random)
 
-        self._each(problem, one)
+        self._each(problem, task)
 
-    def _chain(self, chain: int, m: int) -> Chain:
-        layout = self._scores.layout
-        random = self.random[chain * layout.n_instances + m]
+    def _chain(self, chain: int) -> Chain:
         work = (*self._work[chain], np.empty(self._largest))
-        return Chain(layout, self._kernel_scores, self._blocks, m, self.states[chain], *work, random)
+        return Chain(self._scores.layout, self._kernel_scores, self._blocks, self.states[chain], *work)
 
-    def _each(self, problem: Problem, one: Callable[[int, int], None]) -> None:
+    def _each(self, problem: Problem, task: Callable[[int, int, int, np.random.Generator], None]) -> None:
+        """``task(chain, first, last, random)`` for every chain on every block of instances."""
         blocks = self._scores.data.blocks
         n_blocks = blocks.size - 1
 
-        def task(number: int, _first: int, _last: int) -> None:
+        def one(number: int, _first: int, _last: int) -> None:
             chain, block = divmod(number, n_blocks)
-            for m in range(int(blocks[block]), int(blocks[block + 1])):
-                one(chain, m)
+            task(chain, int(blocks[block]), int(blocks[block + 1]), self._random[number])
 
-        problem.workers.run(task, np.arange(self._n_chains * n_blocks + 1))
+        problem.workers.run(one, np.arange(self._n_chains * n_blocks + 1))
 
 
 def batch_length(n_samples: int) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, overload
 
 import numpy as np
@@ -19,6 +19,7 @@ from bactrian.errors import (
     check_choice,
     check_flag,
     check_numbers,
+    warn,
 )
 from bactrian.graphs.graph_data import GraphData
 from bactrian.graphs.loglinear import LogLinearModel
@@ -27,9 +28,10 @@ from bactrian.inference.double_loop import TIGHTENED, double_loop, replay, tight
 from bactrian.inference.exact import exact
 from bactrian.inference.gibbs import gibbs
 from bactrian.inference.mean_field import mean_field
-from bactrian.inference.problem import Options, Problem, new_problem, warn_unconverged
+from bactrian.inference.problem import Options, Problem, new_problem
 from bactrian.inference.propagation import propagate
 from bactrian.inference.result import InferenceCallback, InferenceResult, VariableMarginals
+from bactrian.solvers.solution import ConvergenceWarning
 
 
 @overload
@@ -89,7 +91,7 @@ def infer(
         Observed states by variable; for several models a list of such dicts or None.
     tolerance : float
         Largest change of a marginal (for ``"rbp"`` of a message, in log space) at which message passing stops. A state
-        whose belief still rises by more than a thousandth of itself counts too, however small it is.
+        whose belief still rises by more than a hundredth of itself counts too, however small it is.
     max_iterations, max_seconds
         Limits, in sweeps over the model (relinearisations of the double loop) and in time. At a limit ``converged`` is
         False, with a :class:`ConvergenceWarning`.
@@ -143,18 +145,33 @@ def infer(
     >>> bt.infer(model, [0.0], evidence={0: 1}).variables[1].tolist()
     [0.5, 0.5]
     """
-    arguments = dict(locals())
-    options: dict[str, Any] = {entry.name: arguments[entry.name] for entry in fields(Options)}
-    given = {name: value for name, value in options.items() if name not in ("start", "callback")}
+    given: dict[str, Any] = {
+        "tolerance": tolerance, "max_iterations": max_iterations, "max_seconds": max_seconds, "damping": damping,
+        "schedule": schedule, "counting_numbers": counting_numbers, "fallback": fallback,
+        "memory_budget": memory_budget, "seed": seed,
+    }  # fmt: skip
     check_inference(method, {**given, "tighten": tighten, "n_threads": n_threads, **more})
     check_callback(callback)
-    options["tolerance"] = float(tolerance)
-    has_path = method == "replay"
-    problem = new_problem(model, weights, evidence, Options(**options), n_threads, has_path=has_path)
+    options = Options(**{**given, "tolerance": float(tolerance)}, start=start, callback=callback)
+    problem = new_problem(model, weights, evidence, options, n_threads, has_path=method == "replay")
     with problem.deadline:
         results = tightened(problem, METHODS[method], tighten) if tighten else METHODS[method](problem, **more)
-    warn_unconverged(method, results)
+    _warn_unconverged(method, results)
     return results if problem.many else results[0]
+
+
+def _warn_unconverged(method: str, results: Sequence[InferenceResult]) -> None:
+    """Warn once about all results that did not converge."""
+    short = [m for m, result in enumerate(results) if not result.converged]
+    if not short:
+        return
+    worst = max(short, key=lambda m: results[m].residual)
+    which = "" if len(results) == 1 else f"{len(short)} of {len(results)} models, worst model {worst}, "
+    warn(
+        f"{method} did not converge: {results[worst].status}; raise the limit or the tolerance, or choose 'convex'",
+        ConvergenceWarning,
+        f" ({which}residual {results[worst].residual:.1e})",
+    )
 
 
 #: Options that are numbers, of all methods and of some alone.

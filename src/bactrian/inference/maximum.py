@@ -25,8 +25,8 @@ from bactrian.graphs.graph import strides
 from bactrian.graphs.junction import FactorTree, TreePlanner, clique_layout
 from bactrian.graphs.packed import instance_blocks
 from bactrian.graphs.ragged import pointer
+from bactrian.inference.evidence import contradiction
 from bactrian.inference.factors import FactorScores
-from bactrian.inference.problem import contradiction
 from bactrian.parallel.threads import Workers
 
 #: Decodes the active instances of a block: (found, active, first, last).

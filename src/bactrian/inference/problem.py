@@ -1,14 +1,9 @@
-"""The common frame of all methods: what callers give, checked before work, options, and the loop of message passing.
-
-Evidence becomes forbidden states. On a Bethe graph an observed variable forbids states of its hub. On an explicit
-cluster graph a variable has no hub, and messages would not carry the observation to clusters that share no sepset with
-it, so the forbidden states go into the tables of every cluster that contains the variable.
-"""
+"""What a method of inference works on, from what callers give: models, weights, evidence and a start, all checked."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,29 +11,21 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from bactrian.arrays import Floats, Ints, real_numbers
-from bactrian.camel.entropy import Carving, CountingNumbers, carve
+from bactrian.camel.entropy import Carving, CountingNumbers
 from bactrian.engines.memory import MemoryPart
-from bactrian.engines.numba.arithmetic import RISING
-from bactrian.engines.numba.schedules import CONTRADICTION, CONVERGED, RUNNING, SweepProgress
-from bactrian.errors import ArgumentError, check_count, warn
-from bactrian.graphs.graph import ClusterGraph
+from bactrian.errors import ArgumentError, check_count
 from bactrian.graphs.graph_data import GraphData
 from bactrian.graphs.loglinear import LogLinearModel
 from bactrian.graphs.packed import InstanceBeliefs, PackedData, TableReader
 from bactrian.graphs.packing import pack, pack_models
-from bactrian.graphs.ragged import pointer
+from bactrian.inference.evidence import Evidence, condition_tables, hub_bias
 from bactrian.inference.result import (
     InferenceCallback,
-    InferenceProgress,
     InferenceResult,
     VariableMarginals,
-    WarmStart,
 )
 from bactrian.parallel.context import Context
 from bactrian.parallel.threads import Deadline, Workers
-from bactrian.solvers.solution import ConvergenceWarning
-
-Evidence = Mapping[int, int]
 
 #: What inference takes for each state of a variable.
 _BYTES_PER_STATE = 80
@@ -139,16 +126,6 @@ def starting_results(start: Any, many: bool, n_models: int) -> Sequence[Inferenc
     return results
 
 
-def contradiction(instance: int, many: bool, evidence: Sequence[Evidence]) -> ValueError:
-    """The error for evidence, or potentials of zero, that leave no state with positive probability."""
-    which = f"model {instance}: " if many else ""
-    if evidence[instance]:
-        why = "the evidence contradicts the model: no joint state that agrees with it has positive probability"
-    else:
-        why = "no joint state has positive probability: forbidden states (potentials of zero) rule all of them out"
-    return ValueError(which + why)
-
-
 def checked_evidence(evidence: Any, cardinalities: Any, name: str) -> dict[int, int]:
     """``evidence`` as a dict of ints, or an error that names the entry; ``cardinalities[v]`` states of variable v."""
     if evidence is None:
@@ -171,63 +148,10 @@ def _checked_index(value: Any, size: int, name: str, kind: str) -> int:
     return int(value)
 
 
-def condition_tables(model: LogLinearModel, evidence: Evidence) -> LogLinearModel:
-    """A model on an explicit cluster graph with the states that ``evidence`` rules out forbidden in its tables."""
-    graph = model.graph
-    if not evidence or not isinstance(graph, ClusterGraph) or graph.is_bethe:
-        return model
-    base = list(model.base_scores)
-    for i, scope in enumerate(graph.clusters):
-        seen = [(axis, evidence[v]) for axis, v in enumerate(scope) if v in evidence]
-        if not seen:
-            continue
-        shape = graph.shape(scope)
-        forbidden = np.full(shape, -np.inf)
-        index: list[int | slice] = [slice(None)] * len(scope)
-        for axis, state in seen:
-            index[axis] = state
-        forbidden[tuple(index)] = 0.0
-        given = base[i]
-        base[i] = forbidden.ravel() if given is None else given + forbidden.ravel()
-    return model.with_base_scores(base)
-
-
-def hub_bias(data: PackedData, evidence: Sequence[Evidence]) -> Floats:
-    """(n_hub_states,) 0, or -inf for a state of a hub that evidence rules out."""
-    layout = data.layout
-    bias = np.zeros(layout.n_hub_states)
-    for m, seen in enumerate(evidence):
-        if not seen:
-            continue
-        first = int(layout.instance_hubs[m])
-        if data.is_bethe(m):
-            for v, state in seen.items():
-                start, stop = layout.hub_offset[first + v : first + v + 2].tolist()
-                bias[start : start + state] = bias[start + state + 1 : stop] = -np.inf
-            continue
-        cardinalities, _, hub_scopes = data.structure.scopes(m)
-        for h, scope in enumerate(hub_scopes):
-            if any(v in seen for v in scope):
-                states = np.indices([int(cardinalities[v]) for v in scope]).reshape(len(scope), -1)
-                agrees = np.all([states[a] == seen[v] for a, v in enumerate(scope) if v in seen], axis=0)
-                start = int(layout.hub_offset[first + h])
-                bias[start : start + agrees.size][~agrees] = -np.inf
-    return bias
-
-
 def check_scores(*scores: Floats) -> None:
     """Refuse weights at which scores overflow."""
     if any(np.isnan(array).any() or (array == np.inf).any() for array in scores):
         raise ArgumentError("weights", "give scores that are not numbers: features @ weights overflows")
-
-
-#: Runs at most the given number of sweeps of every instance that is still running.
-Advance = Callable[[int], None]
-
-#: Sweeps between looks at the clock: few at first, so that callbacks see something, then more.
-_FIRST_ROUND, _LARGEST_ROUND = 2, 16
-#: A round that leaves more than this part of the residual makes an adaptive method damp.
-_SLOW, _MOST_DAMPING = 0.999, 0.9
 
 
 @dataclass(frozen=True)
@@ -339,101 +263,4 @@ def new_problem(
         options=replace(options, start=starting_results(options.start, many, data.layout.n_instances)),
         began=began,
         path=path,
-    )
-
-
-def new_progress(problem: Problem, carving: Carving, *, damping: float = 0.0) -> SweepProgress:
-    """All instances at the start; two sweeps are marked exact where Bethe's numbers meet a tree."""
-    layout = problem.data.layout
-    n = layout.n_instances
-    bethe = carve(problem.data, "bethe").whole
-    off_hub = pointer(np.abs(carving.hub - bethe.hub) > 1e-12)[layout.instance_hubs]
-    off_cluster = pointer(np.abs(carving.cluster - 1.0) > 1e-12)[layout.instance_clusters]
-    exact = layout.instance_is_tree & (np.diff(off_hub) == 0) & (np.diff(off_cluster) == 0) & (damping == 0.0)
-    return SweepProgress(
-        status=np.zeros(n, dtype=np.int8),
-        iterations=np.zeros(n, dtype=np.int64),
-        updates=np.zeros(n, dtype=np.int64),
-        residual=np.full(n, np.inf),
-        damping=np.full(n, damping),
-        exact_sweeps=np.where(exact, 2, 0),
-        late=problem.deadline.late,
-    )
-
-
-def run_rounds(
-    problem: Problem, progress: SweepProgress, advance: Advance, method: str, *, tame: bool = False
-) -> str | None:
-    """Advance all instances until none is running or a limit is met; says which limit.
-
-    With ``tame`` an instance whose residual does not fall is damped, more with every round that it does not.
-    """
-    limit = problem.options.max_iterations
-    sweeps, done = _FIRST_ROUND, 0
-    before = np.full(progress.residual.size, np.inf)
-    status: str | None = None
-    while status is None and (progress.status == RUNNING).any():
-        sweeps = min(sweeps, limit - done)
-        advance(sweeps)
-        done += sweeps
-        check_contradictions(problem, progress)
-        if tame and sweeps >= 8:
-            # A residual of RISING is of a state on its way up, which damping would only delay.
-            slow = (progress.status == RUNNING) & (progress.residual > _SLOW * before) & (progress.residual != RISING)
-            progress.damping[slow] = np.minimum(0.5 + 0.5 * progress.damping[slow], _MOST_DAMPING)
-            before = np.minimum(before, progress.residual)
-        sweeps = min(2 * sweeps, _LARGEST_ROUND)
-        status = report(problem, progress, method, done)
-    return status
-
-
-def check_contradictions(problem: Problem, progress: SweepProgress) -> None:
-    """Raise the error for the first instance on which a hub has no possible state."""
-    for m in np.flatnonzero(progress.status == CONTRADICTION):
-        raise contradiction(int(m), problem.many, problem.evidence)
-
-
-def report(problem: Problem, progress: SweepProgress, method: str, done: int) -> str | None:
-    """Tell the callback, and say which limit was met where some instance is still running after ``done`` iterations."""
-    options = problem.options
-    snapshot = InferenceProgress(
-        method=method,
-        iteration=int(progress.iterations.max(initial=0)),
-        residual=float(progress.residual.max(initial=0.0)),
-        n_converged=int((progress.status == CONVERGED).sum()),
-        n_models=progress.status.size,
-        seconds=problem.seconds,
-    )
-    stop = options.callback is not None and options.callback(snapshot)
-    if not (progress.status == RUNNING).any():
-        return None
-    if stop:
-        return "stopped by the callback"
-    if problem.deadline.has_passed:
-        return f"stopped at the time limit of {options.max_seconds} s"
-    if done >= options.max_iterations:
-        return f"stopped at the limit of {options.max_iterations} iterations"
-    return None
-
-
-def warm_start_of(messages: MemoryPart, instance: int) -> WarmStart:
-    """Multipliers of one instance, for a later call."""
-    layout = messages.data.layout
-    hubs = layout.instance_hubs[instance : instance + 2]
-    first, last = layout.link_offset[layout.hub_links[hubs]]
-    start, stop = layout.hub_offset[hubs]
-    return WarmStart(messages.multipliers[first:last].copy(), messages.beliefs.hub_log[start:stop].copy())
-
-
-def warn_unconverged(method: str, results: Sequence[InferenceResult]) -> None:
-    """Warn once about all results that did not converge."""
-    short = [m for m, result in enumerate(results) if not result.converged]
-    if not short:
-        return
-    worst = max(short, key=lambda m: results[m].residual)
-    which = "" if len(results) == 1 else f"{len(short)} of {len(results)} models, worst model {worst}, "
-    warn(
-        f"{method} did not converge: {results[worst].status}; raise the limit or the tolerance, or choose 'convex'",
-        ConvergenceWarning,
-        f" ({which}residual {results[worst].residual:.1e})",
     )

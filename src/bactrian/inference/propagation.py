@@ -30,8 +30,10 @@ from bactrian.engines.numba.schedules import (
     run_sequential,
 )
 from bactrian.engines.numba.tables import Limits
-from bactrian.inference.problem import Advance, Options, Problem, contradiction, new_progress, run_rounds, warm_start_of
+from bactrian.inference.evidence import contradiction
+from bactrian.inference.problem import Options, Problem
 from bactrian.inference.result import InferenceResult
+from bactrian.inference.rounds import Advance, new_progress, run_rounds, warm_start_of
 
 #: Tables with more entries than this are not measured for their strength.
 _LARGEST_MEASURED = 4096

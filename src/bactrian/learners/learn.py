@@ -174,7 +174,13 @@ def learn(
     >>> bt.learn(bt.Samples(model, [[0, 0], [1, 1], [0, 1]]), prior_variance=None).weights.round(3)
     array([0.693])
     """
-    packed, learner, settings, context = _prepared(**locals())  # every argument
+    options = {
+        "prior_variance": prior_variance, "l1": l1, "tolerance": tolerance, "gap_tolerance": gap_tolerance,
+        "max_iterations": max_iterations, "max_relinearisations": max_relinearisations, "max_seconds": max_seconds,
+        "n_threads": n_threads, "seed": seed, "callback": callback, "start": start, "communicator": communicator,
+        "verbose": verbose,
+    }  # fmt: skip
+    packed, learner, settings, context = _prepared(data, method, **options)
     context = replace(context, callback=with_lines(callback, tolerance, verbose))
     with single_threaded_blas(), context.deadline:
         solution = _with_attained(packed, learner, learner.learn(packed, settings, context), settings, context)

@@ -10,13 +10,12 @@ import math
 import os
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager
-from functools import cache, partial
-from queue import SimpleQueue
-from threading import TIMEOUT_MAX, Thread, Timer
+from functools import cache
+from threading import TIMEOUT_MAX, Timer
 from time import perf_counter
 from types import TracebackType
-from weakref import finalize
 
 import numpy as np
 from threadpoolctl import ThreadpoolController
@@ -78,16 +77,13 @@ class Workers:
         if n_threads < 1:
             raise ArgumentError("n_threads", f"must be at least 1, found {n_threads}")
         self.n_threads = int(n_threads)
-        self._helpers: list[SimpleQueue[Callable[[], None] | None]] = []
+        self._pool = ThreadPoolExecutor(max(self.n_threads - 1, 1))  # starts threads when they are needed
 
     def run(self, task: Callable[[int, int, int], object], bounds: Ints) -> None:
         """``task(block, bounds[block], bounds[block + 1])`` for every block; an error in any of them is raised.
 
-        A thread begins with the same blocks each time, whose data may still be near it, and then helps others.
+        A thread begins with a share of its own, whose data may still be near it, and then helps others.
         """
-        if bounds.size == 2:
-            task(0, int(bounds[0]), int(bounds[1]))
-            return
         ends = bounds.tolist()
         todo = list(zip(range(len(ends) - 1), ends[:-1], ends[1:], strict=True))
         n = min(self.n_threads, len(todo))
@@ -106,40 +102,13 @@ class Workers:
                         break
                     task(*block)
 
-        self._start(n - 1)
-        ended: SimpleQueue[BaseException | None] = SimpleQueue()
-
-        def help_out(thread: int) -> None:
-            try:
-                drain(thread)
-            except BaseException as error:  # noqa: BLE001 - the caller raises it
-                ended.put(error)
-            else:
-                ended.put(None)
-
-        for thread, helper in enumerate(self._helpers[: n - 1], 1):
-            helper.put(partial(help_out, thread))
+        helpers = [self._pool.submit(drain, thread) for thread in range(1, n)]
         try:
             drain(0)
         finally:
-            errors = [ended.get() for _ in range(n - 1)]
-        for error in errors:
-            if error is not None:
-                raise error
-
-    def _start(self, n: int) -> None:
-        """Threads that wait for work until this object is gone."""
-        while len(self._helpers) < n:
-            helper: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-            Thread(target=_work, args=(helper,), daemon=True).start()
-            finalize(self, helper.put, None)
-            self._helpers.append(helper)
-
-
-def _work(jobs: SimpleQueue[Callable[[], None] | None]) -> None:
-    for job in iter(jobs.get, None):
-        job()
-        del job  # holds the data of its caller
+            wait(helpers)
+        for helper in helpers:
+            helper.result()
 
 
 @cache

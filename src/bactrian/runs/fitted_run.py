@@ -13,7 +13,8 @@ from bactrian.arrays import Floats
 from bactrian.estimators.base import LearnedEstimator
 from bactrian.estimators.labels import accuracy
 from bactrian.runs.folders import RunFolder
-from bactrian.runs.run_data import LabelledGraph, RunData, batches, breaks_of, places_of, read_data
+from bactrian.runs.graph_files import LabelledGraph, places_of
+from bactrian.runs.run_data import RunData, batches, breaks_of, read_data
 from bactrian.runs.settings import MODELS, RunSettings
 from bactrian.text.columns import UNKNOWN_TAGS
 from bactrian.text.documents import Document

@@ -22,8 +22,8 @@ from bactrian.parallel import Alone, Communicator, total
 from bactrian.runs.checkpoints import Checkpoint, learn_in_segments
 from bactrian.runs.fitted_run import FittedRun, RunEvaluation, evaluate_run
 from bactrian.runs.folders import RunFolder, check_free, end_in_words, write_json
+from bactrian.runs.graph_files import LabelledGraph, places_of
 from bactrian.runs.run_data import (
-    LabelledGraph,
     RunData,
     batches,
     breaks_of,
@@ -31,12 +31,10 @@ from bactrian.runs.run_data import (
     checksum,
     labelled_documents,
     labelled_graphs,
-    places_of,
     read_data,
-    say_reading,
-    tag_reading,
 )
 from bactrian.runs.settings import MODELS, RunSettings
+from bactrian.runs.tag_reading import say_reading, tag_reading
 from bactrian.solvers.solution import Callback, ConvergenceWarning, Progress, Solution, Status
 from bactrian.text.documents import Document
 

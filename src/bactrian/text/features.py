@@ -23,8 +23,7 @@ gazetteers            ``city``, ``city=B``          ``gazetteers``: lists of nam
 ====================  ============================  =====================================================
 
 None of these looks beyond the sentence: positions outside it give no words, and ``^`` as shape or part of speech.
-What the document tells of a word in other places (``elsewhere``), what the layout of a message tells (``message``) and
-the classes of the words of a line (``classes``) are listed in :mod:`bactrian.text.document_features`.
+What the document tells of a word in other places (``elsewhere``) is listed in :mod:`bactrian.text.elsewhere`.
 """
 
 from __future__ import annotations
@@ -38,8 +37,8 @@ from sys import intern
 from typing import Any, NamedTuple
 
 from bactrian.errors import ArgumentError, check_choice, check_count, check_flag, check_number, keeper
-from bactrian.text.document_features import add_classes, add_elsewhere, add_message, classes_around
 from bactrian.text.documents import Document, line_borders
+from bactrian.text.elsewhere import add_elsewhere
 
 # --- templates, gazetteers and functions of one's own ---
 #
@@ -56,7 +55,10 @@ from bactrian.text.documents import Document, line_borders
 
 _MACRO = re.compile(r"%x\[\s*([+-]?\d+)\s*,\s*([^\],]+?)\s*\]")
 
-Strings = Callable[[Document], Sequence[Iterable[str]]]
+#: A token's features: strings, and bundles of them.
+Token = list[str | tuple[str, ...]]
+
+Strings = Callable[[Document], Sequence[Iterable[str | tuple[str, ...]]]]
 
 #: Functions from a document to the strings of each of its tokens, by name.
 REGISTERED: dict[str, Strings] = {}
@@ -65,8 +67,8 @@ REGISTERED: dict[str, Strings] = {}
 def register_features(name: str) -> Callable[[Strings], Strings]:
     """Make a function known by name, so that ``EntityFeatures(own=[name])`` and ``bactrian train`` use it.
 
-    The function takes a :class:`Document` and returns the strings of each token. A run keeps the name alone: whoever
-    loads it registers the function first, on the command line with ``bactrian --plugin FILE``.
+    The function takes a :class:`Document` and returns the strings, or bundles of them, of each token. A run keeps the
+    name alone: whoever loads it registers the function first, on the command line with ``bactrian --plugin FILE``.
 
     Examples
     --------
@@ -79,9 +81,9 @@ def register_features(name: str) -> Callable[[Strings], Strings]:
     return keeper(REGISTERED, name)
 
 
-def own_strings(document: Document, names: Iterable[str]) -> list[list[str]]:
+def own_strings(document: Document, names: Iterable[str]) -> list[Token]:
     """What registered functions give for each token, all names one after the other."""
-    rows: list[list[str]] = [[] for _ in document.words]
+    rows: list[Token] = [[] for _ in document.words]
     for name in names:
         found = list(REGISTERED[name](document))
         check_count(f"features {name!r}", len(found), len(rows), "list per token")
@@ -197,9 +199,6 @@ def check_strings(name: str, value: Any) -> None:
 
 # --- the extractor ---
 
-#: A token's features: strings, and bundles of them.
-Token = list[str | tuple[str, ...]]
-
 #: N-grams of words longer than the first have at most the second number of characters: their number is quadratic.
 _LONG_WORD, _LONG_WORD_NGRAMS = 40, 6
 
@@ -275,12 +274,6 @@ class EntityFeatures:
     elsewhere
         Add what the document tells of a capitalised word in other places: words, shapes and parts of speech around
         its other occurrences, the longest name that it is part of, its case. Not in the paper.
-    message
-        Add the named field of the message that a line belongs to, and of words that recur the fields and the words
-        around them elsewhere. Needs a document with its text and lines. Not in the paper.
-    classes
-        Add the classes of the words around a token in its line (title, day, time, capitalised...), and which classes
-        its line and the lines above and below have. Needs a document that knows its lines. Not in the paper.
     columns
         Names of further columns of the document, each used as parts of speech are.
     template
@@ -309,8 +302,6 @@ class EntityFeatures:
     lowercase: bool = False
     lines: bool = False
     elsewhere: bool = False
-    message: bool = False
-    classes: bool = False
     columns: Sequence[str] = ()
     template: Sequence[str] = ()
     gazetteers: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -319,7 +310,6 @@ class EntityFeatures:
     _gazetteers: Gazetteers | None = field(default=None, init=False, repr=False, compare=False)
     _words: Mapping[str, _Word] = field(init=False, repr=False, compare=False)
     _contexts: Mapping[Any, tuple[str, ...]] = field(init=False, repr=False, compare=False)
-    _classes: Mapping[Any, tuple[str, ...]] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for name in ("ngrams", "window", "reach"):
@@ -335,7 +325,7 @@ class EntityFeatures:
             raise ArgumentError("gazetteers", f"must be lists of names by name, found {self.gazetteers!r:.80}")
         for name, entries in self.gazetteers.items():
             check_strings(f"gazetteers.{name}", entries)
-        for name, make in (("_words", self._made), ("_contexts", _context), ("_classes", classes_around)):
+        for name, make in (("_words", self._made), ("_contexts", _context)):
             object.__setattr__(self, name, Remembered(make))
         self._lines.extend(parse_template(self.template))
         if self.gazetteers:
@@ -383,16 +373,12 @@ class EntityFeatures:
             if self._gazetteers is not None:
                 for row, strings in zip(rows, self._gazetteers.strings(document.words[start:stop]), strict=True):
                     row += strings
-        for row, strings in zip(tokens, own_strings(document, self.own), strict=True):
-            row += strings
         if self.lines:
             self._add_lines(tokens, document)
         if self.elsewhere:
             add_elsewhere(tokens, document, lambda word: self._words[word].shape, pos=self.pos)
-        if self.message:
-            add_message(tokens, document)
-        if self.classes:
-            add_classes(tokens, document, self._classes)
+        for row, own in zip(tokens, own_strings(document, self.own), strict=True):
+            row += own
         return tokens
 
     def extract_many(self, documents: Iterable[Document]) -> Iterator[list[Token]]:
@@ -575,8 +561,6 @@ def features_in_words(features: EntityFeatures) -> str:
         "lower case": features.lowercase,
         "places in lines": features.lines,
         "other occurrences": features.elsewhere,
-        "fields of the message": features.message,
-        "classes of words": features.classes,
         **{f"column {name}": True for name in features.columns},
         "a template": features.template,
         **{f"list {name}": True for name in features.gazetteers},

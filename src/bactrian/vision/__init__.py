@@ -1,12 +1,22 @@
-"""Images as graphs: superpixels, their adjacency and their appearance, neighbours in grids, and pictures of labels.
+"""Images as graphs: superpixels, their adjacency, neighbours in grids, and pictures of labels.
 
 Superpixels need the extra ``vision`` (scikit-image), pictures the extra ``report`` (matplotlib).
+``TextonVocabulary`` and ``superpixel_features`` come from the paper's Table 3 (:mod:`bactrian.experiments.table3`).
 """
 
+from typing import Any
+
 from bactrian.graphs.graph import neighbours
-from bactrian.vision.appearance import SegmentedImage, TextonVocabulary, segment_image, superpixel_features
 from bactrian.vision.plotting import plot_labels
-from bactrian.vision.superpixels import RegionAdjacency, majority_labels, region_adjacency, superpixels, to_pixels
+from bactrian.vision.superpixels import (
+    RegionAdjacency,
+    SegmentedImage,
+    majority_labels,
+    region_adjacency,
+    segment_image,
+    superpixels,
+    to_pixels,
+)
 
 __all__ = [
     "RegionAdjacency",
@@ -21,3 +31,12 @@ __all__ = [
     "superpixels",
     "to_pixels",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the two names of Table 3 where they are asked for (PEP 562)."""
+    if name not in ("TextonVocabulary", "superpixel_features"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module("bactrian.experiments.table3.appearance"), name)

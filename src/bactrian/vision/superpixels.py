@@ -186,3 +186,40 @@ def to_pixels(segments: Any, values: Any) -> NDArray[Any]:
     n_regions = int(regions.max()) + 1
     check_count("values", array.shape[:1], (n_regions,), "entry per region")
     return array[regions]
+
+
+# --- an image as a graph ---
+
+
+@dataclass(frozen=True, eq=False)
+class SegmentedImage:
+    """An image as a graph of superpixels."""
+
+    image: NDArray[np.uint8]  #: (h, w, 3)
+    segments: Ints  #: (h, w) superpixel of each pixel
+    adjacency: RegionAdjacency
+    labels: Ints | None  #: (n,) majority label of each superpixel
+    pixel_labels: Ints | None  #: (h, w)
+
+    @property
+    def n_superpixels(self) -> int:
+        """Number of superpixels."""
+        return int(self.segments.max()) + 1
+
+
+def segment_image(
+    image: Any, pixel_labels: Any = None, *, n_labels: int = 0, segments: Any = None, **options: Any
+) -> SegmentedImage:
+    """Superpixels of ``image``, their adjacency and, where ``pixel_labels`` (h, w) are given, their majority labels.
+
+    ``segments`` (h, w) are superpixels made before; else ``options`` go to :func:`superpixels`.
+    """
+    segments = superpixels(image, **options) if segments is None else checked_segments(segments)
+    labels = None if pixel_labels is None else majority_labels(segments, pixel_labels, n_labels)
+    return SegmentedImage(
+        image=np.asarray(image),
+        segments=segments,
+        adjacency=region_adjacency(segments, image),
+        labels=labels,
+        pixel_labels=None if pixel_labels is None else np.asarray(pixel_labels).astype(np.int64),
+    )

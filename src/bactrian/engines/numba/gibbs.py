@@ -3,9 +3,8 @@
 A block (:mod:`.blocks`) is sampled jointly: messages are collected towards the roots of its forest
 (forward filtering), and states drawn from the roots outward (backward sampling).
 
-Random numbers inside kernels: xoshiro256++ (Blackman & Vigna, ACM Trans. Math. Softw. 47(4), 2021).
-
-Every chain owns a state of four words, so that what it draws depends neither on threads nor on other chains.
+A chain has a generator for each block of instances, so that what it draws depends neither on threads nor on other
+chains.
 """
 
 from __future__ import annotations
@@ -13,51 +12,23 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.random import Generator
 
-from bactrian.arrays import Floats, Ints
+from bactrian.arrays import Bools, Floats, Ints
 from bactrian.compiling import njit
 from bactrian.engines.numba.arithmetic import exp, logsumexp
 from bactrian.engines.numba.assignments import ScoreArrays, joint_score
 from bactrian.engines.numba.blocks import Blocks, conditional_start
 from bactrian.engines.numba.layout import Layout
 
-Words = NDArray[np.uint64]
-
-
-def new_states(seed: int | np.random.SeedSequence, n: int) -> Words:
-    """(n, 4) independent states."""
-    sequence = seed if isinstance(seed, np.random.SeedSequence) else np.random.SeedSequence(seed)
-    words: Words = sequence.generate_state(4 * n, np.uint64).astype(np.uint64)
-    return words.reshape(n, 4)
-
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _rotate(word: np.uint64, by: int) -> np.uint64:
-    return (word << np.uint64(by)) | (word >> np.uint64(64 - by))
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def uniform(state: Words) -> float:
-    """A number from [0, 1); advances ``state`` (4,)."""
-    result = _rotate(state[0] + state[3], 23) + state[0]
-    shifted = state[1] << np.uint64(17)
-    state[2] ^= state[0]
-    state[3] ^= state[1]
-    state[1] ^= state[2]
-    state[0] ^= state[3]
-    state[2] ^= shifted
-    state[3] = _rotate(state[3], 45)
-    return float(result >> np.uint64(11)) * 2.0**-53
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def draw(probabilities: Floats, start: int, size: int, state: Words) -> int:
+def draw(probabilities: Floats, start: int, size: int, random: Generator) -> int:
     """A state drawn from ``probabilities[start : start + size]``, which add up to about 1."""
     total = 0.0
     for k in range(size):
         total += probabilities[start + k]
-    left = uniform(state) * total
+    left = random.random() * total
     chosen = 0
     for k in range(size):
         if probabilities[start + k] > 0.0:
@@ -69,18 +40,16 @@ def draw(probabilities: Floats, start: int, size: int, state: Words) -> int:
 
 
 class Chain(NamedTuple):
-    """One chain on one instance."""
+    """One chain."""
 
     layout: Layout
     scores: ScoreArrays
     blocks: Blocks
-    instance: int
     states: Ints  #: (H,) states of all variables
     local: Floats  #: (n_hub_states,) scores of variables with what hangs below them in their block
     messages: Floats  #: (n_link_states,) scores of pairs of a block on the parent's side
     marginals: Floats  #: (n_hub_states,) of variables given the other blocks, where they are kept
     small: Floats  #: scratch over the states of a variable
-    random: Words  #: (4,)
 
 
 class Draws(NamedTuple):
@@ -94,6 +63,15 @@ class Draws(NamedTuple):
     clusters: Ints  #: (total size of the clusters,) counts of sampled states of clusters
 
 
+class Sweeps(NamedTuple):
+    """How many sweeps of a chain there are."""
+
+    burn_in: int
+    thinning: int  #: sweeps for each one that is kept
+    n_samples: int  #: sweeps that are kept
+    batch: int  #: kept sweeps per batch
+
+
 @njit(cache=True, nogil=True, error_model="numpy")
 def _entry(scores: ScoreArrays, index: int, floor: float) -> float:
     return max(scores.entries[index], floor)
@@ -102,7 +80,7 @@ def _entry(scores: ScoreArrays, index: int, floor: float) -> float:
 @njit(cache=True, nogil=True, error_model="numpy")
 def _filter_block(chain: Chain, number: int, floor: float) -> None:
     """Collect towards the roots of a block."""
-    layout, scores, blocks, _, states, local, messages, _, small, _ = chain
+    layout, scores, blocks, states, local, messages, _, small = chain
     first, last = blocks.bounds[number], blocks.bounds[number + 1]
     for i in range(first, last):
         hub = blocks.order[i]
@@ -134,9 +112,9 @@ def _filter_block(chain: Chain, number: int, floor: float) -> None:
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _sample_block(chain: Chain, number: int, floor: float, keep: bool) -> None:
+def _sample_block(chain: Chain, number: int, floor: float, keep: bool, random: Generator) -> None:
     """Draw a block from the roots outward, after :func:`_filter_block`; ``keep`` the marginals of its variables."""
-    layout, scores, blocks, _, states, local, messages, marginals, small, random = chain
+    layout, scores, blocks, states, local, messages, marginals, small = chain
     for i in range(blocks.bounds[number], blocks.bounds[number + 1]):
         hub = blocks.order[i]
         up, down = blocks.up_link[hub], blocks.down_link[hub]
@@ -170,64 +148,75 @@ def _sample_block(chain: Chain, number: int, floor: float, keep: bool) -> None:
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _sweep(chain: Chain, floor: float, keep: bool) -> None:
-    m = chain.instance
+def _sweep(chain: Chain, m: int, floor: float, keep: bool, random: Generator) -> None:
     for number in range(chain.blocks.instance_blocks[m], chain.blocks.instance_blocks[m + 1]):
         _filter_block(chain, number, floor)
-        _sample_block(chain, number, floor, keep)
+        _sample_block(chain, number, floor, keep, random)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def start_chain(chain: Chain, max_sweeps: int) -> bool:
-    """Random states, then sweeps with forbidden entries as growing finite penalties, until the states are allowed."""
-    layout, scores, states, m, random = chain.layout, chain.scores, chain.states, chain.instance, chain.random
-    for hub in range(layout.instance_hubs[m], layout.instance_hubs[m + 1]):
-        start = layout.hub_offset[hub]
-        allowed = 0
-        for k in range(start, layout.hub_offset[hub + 1]):
-            allowed += scores.hubs[k] != -np.inf
-        left = int(uniform(random) * allowed)
-        for k in range(start, layout.hub_offset[hub + 1]):
-            if scores.hubs[k] != -np.inf:
-                if left == 0:
-                    states[hub] = k - start
-                left -= 1
-    for sweep in range(max_sweeps):
-        if joint_score(layout, scores, states, m) > -np.inf:
-            return True
-        _sweep(chain, -5.0 * (sweep + 1), False)
-    return bool(joint_score(layout, scores, states, m) > -np.inf)
+def start_chain(chain: Chain, first: int, last: int, max_sweeps: int, random: Generator, started: Bools) -> None:
+    """Start a chain on each instance from ``first`` to ``last``; ``started`` says whether its states are allowed.
+
+    Random states, then sweeps with forbidden entries as growing finite penalties, until the states are allowed.
+    """
+    layout, scores, states = chain.layout, chain.scores, chain.states
+    for m in range(first, last):
+        for hub in range(layout.instance_hubs[m], layout.instance_hubs[m + 1]):
+            start = layout.hub_offset[hub]
+            allowed = 0
+            for k in range(start, layout.hub_offset[hub + 1]):
+                allowed += scores.hubs[k] != -np.inf
+            left = int(random.random() * allowed)
+            for k in range(start, layout.hub_offset[hub + 1]):
+                if scores.hubs[k] != -np.inf:
+                    if left == 0:
+                        states[hub] = k - start
+                    left -= 1
+        started[m] = joint_score(layout, scores, states, m) > -np.inf
+        for sweep in range(max_sweeps):
+            if started[m]:
+                break
+            _sweep(chain, m, -5.0 * (sweep + 1), False, random)
+            started[m] = joint_score(layout, scores, states, m) > -np.inf
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def run_chain(
-    chain: Chain, cluster_start: Ints, draws: Draws, burn_in: int, thinning: int, n_samples: int, batch: int
+    chain: Chain, first: int, last: int, cluster_start: Ints, draws: Draws, sweeps: Sweeps, random: Generator
 ) -> None:
-    """``burn_in`` sweeps, then ``n_samples`` kept, one in ``thinning``; batches of ``batch`` kept sweeps."""
-    layout, scores, states, m, marginals = chain.layout, chain.scores, chain.states, chain.instance, chain.marginals
+    """All sweeps on the instances from ``first`` to ``last``."""
+    for m in range(first, last):
+        for _ in range(sweeps.burn_in):
+            _sweep(chain, m, -np.inf, False, random)
+        for sample in range(sweeps.n_samples):
+            for skipped in range(sweeps.thinning):
+                _sweep(chain, m, -np.inf, skipped == sweeps.thinning - 1, random)
+            _keep(chain, m, sample, cluster_start, draws, sweeps)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _keep(chain: Chain, m: int, sample: int, cluster_start: Ints, draws: Draws, sweeps: Sweeps) -> None:
+    """Add the last sweep on an instance to the sums."""
+    layout, states, marginals = chain.layout, chain.states, chain.marginals
     first, last = layout.hub_offset[layout.instance_hubs[m]], layout.hub_offset[layout.instance_hubs[m + 1]]
-    for _ in range(burn_in):
-        _sweep(chain, -np.inf, False)
-    half = n_samples // 2
-    for sample in range(n_samples):
-        for skipped in range(thinning):
-            _sweep(chain, -np.inf, skipped == thinning - 1)
+    for k in range(first, last):
+        draws.mean[k] += marginals[k]
+        draws.batch[k] += marginals[k]
+    if (sample + 1) % sweeps.batch == 0:
         for k in range(first, last):
-            draws.mean[k] += marginals[k]
-            draws.batch[k] += marginals[k]
-        if (sample + 1) % batch == 0:
-            for k in range(first, last):
-                value = draws.batch[k] / batch
-                draws.batch_sum[k] += value
-                draws.batch_square[k] += value * value
-                draws.batch[k] = 0.0
-        part = 0 if sample < half else 1
-        if part == 0 or sample >= n_samples - half:
-            for hub in range(layout.instance_hubs[m], layout.instance_hubs[m + 1]):
-                draws.halves[part, layout.hub_offset[hub] + states[hub]] += 1
-        for cluster in range(layout.instance_clusters[m], layout.instance_clusters[m + 1]):
-            index = cluster_start[cluster]
-            for position in range(layout.cluster_links[cluster], layout.cluster_links[cluster + 1]):
-                link = layout.cluster_link[position]
-                index += scores.strides[link] * states[layout.link_hub[link]]
-            draws.clusters[index] += 1
+            value = draws.batch[k] / sweeps.batch
+            draws.batch_sum[k] += value
+            draws.batch_square[k] += value * value
+            draws.batch[k] = 0.0
+    half = sweeps.n_samples // 2
+    part = 0 if sample < half else 1
+    if part == 0 or sample >= sweeps.n_samples - half:
+        for hub in range(layout.instance_hubs[m], layout.instance_hubs[m + 1]):
+            draws.halves[part, layout.hub_offset[hub] + states[hub]] += 1
+    for cluster in range(layout.instance_clusters[m], layout.instance_clusters[m + 1]):
+        index = cluster_start[cluster]
+        for position in range(layout.cluster_links[cluster], layout.cluster_links[cluster + 1]):
+            link = layout.cluster_link[position]
+            index += chain.scores.strides[link] * states[layout.link_hub[link]]
+        draws.clusters[index] += 1

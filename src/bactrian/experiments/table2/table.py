@@ -18,6 +18,7 @@ from bactrian.experiments.paper_table import (
     percent,
     rows_named,
 )
+from bactrian.experiments.table2.message_features import CLASSES, MESSAGE
 from bactrian.experiments.tagging import Corpus, Row, TaggerSettings, Trained, train_and_score
 from bactrian.text.documents import Document
 from bactrian.text.features import SEMINARS
@@ -34,7 +35,7 @@ ROWS = (
 )
 
 SETTINGS = TaggerSettings(
-    features=replace(SEMINARS, lines=True, reach=3, elsewhere=True, message=True, classes=True),
+    features=replace(SEMINARS, lines=True, reach=3, elsewhere=True, own=(MESSAGE, CLASSES)),
     skip_tables="diagonal",
     notes=(
         "lines, reach=3 and the diagonal skip table were chosen by training on folds 3 and 4 and scoring on fold 2, "

@@ -20,21 +20,19 @@ from threadpoolctl import threadpool_limits
 
 from bactrian.arrays import Arrays, Bools, Floats, Ints
 from bactrian.experiments.paper_table import Follow
-from bactrian.experiments.table3.cache import ArrayCache, arrays_checksum
-from bactrian.experiments.table3.classifiers import KINDS, BoostingSettings
-from bactrian.experiments.table3.node_scores import NodeScores, node_scores, with_opinions
-from bactrian.graphs.graph_data import GraphData
-from bactrian.vision.appearance import (
-    SegmentedImage,
+from bactrian.experiments.table3.appearance import (
     TextonVocabulary,
     adjacency_means,
     appearance,
     context_windows,
     look_alikes,
-    segment_image,
     superpixel_features,
 )
-from bactrian.vision.superpixels import superpixels
+from bactrian.experiments.table3.cache import ArrayCache, arrays_checksum
+from bactrian.experiments.table3.classifiers import KINDS, BoostingSettings
+from bactrian.experiments.table3.node_scores import NodeScores, node_scores, with_opinions
+from bactrian.graphs.graph_data import GraphData
+from bactrian.vision.superpixels import SegmentedImage, segment_image, superpixels
 
 CLASSES = ("rhino or hippo", "polar bear", "water", "snow", "vegetation", "ground", "sky")
 

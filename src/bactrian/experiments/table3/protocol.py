@@ -24,8 +24,7 @@ from bactrian.experiments.table3.corel import (
     score_split,
 )
 from bactrian.experiments.table3.learners import ROW, ROWS, Budget, Fitted, TableRow, fit, marginals
-from bactrian.vision.appearance import SegmentedImage
-from bactrian.vision.superpixels import to_pixels
+from bactrian.vision.superpixels import SegmentedImage, to_pixels
 
 NODE_ROW = "node scores alone"
 INFERENCES = ("rbp", "matched")

@@ -18,8 +18,7 @@ from bactrian.experiments.table3.learners import ROWS, Budget
 from bactrian.experiments.table3.pictures import class_colours, label_picture, uncertainty
 from bactrian.experiments.table3.protocol import INFERENCES, NODE_ROW, Cell, Table3, Table3Settings, run_table3
 from bactrian.runs.comparison import Gallery, Picture, Sheet
-from bactrian.vision.appearance import SegmentedImage
-from bactrian.vision.superpixels import to_pixels
+from bactrian.vision.superpixels import SegmentedImage, to_pixels
 
 HEADINGS = (
     "method",

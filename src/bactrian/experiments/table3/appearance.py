@@ -20,15 +20,7 @@ from scipy import ndimage
 
 from bactrian.arrays import Floats, Ints
 from bactrian.errors import check_number
-from bactrian.vision.superpixels import (
-    RegionAdjacency,
-    checked_image,
-    checked_segments,
-    majority_labels,
-    region_adjacency,
-    region_means,
-    superpixels,
-)
+from bactrian.vision.superpixels import SegmentedImage, checked_image, checked_segments, region_means
 
 # --- structure ---
 
@@ -387,48 +379,13 @@ def _rows_to_one(matrix: Floats) -> Floats:
     return matrix / matrix.sum(axis=1, keepdims=True)
 
 
-# --- images and their features ---
+# --- features ---
 
 #: Columns of an appearance's colour (mean and deviation of Lab) and texture (Laplacians) of which windows take means.
 _LAYOUT_COLOUR = slice(0, 6)
 _LAYOUT_TEXTURE = slice(9, 13)
 #: Columns of an appearance's colour that look-alikes share: mean of Lab and deviation of L.
 _LIKENESS = slice(0, 4)
-
-
-@dataclass(frozen=True, eq=False)
-class SegmentedImage:
-    """An image as a graph of superpixels."""
-
-    image: NDArray[np.uint8]  #: (h, w, 3)
-    segments: Ints  #: (h, w) superpixel of each pixel
-    adjacency: RegionAdjacency
-    labels: Ints | None  #: (n,) majority label of each superpixel
-    pixel_labels: Ints | None  #: (h, w)
-
-    @property
-    def n_superpixels(self) -> int:
-        """Number of superpixels."""
-        return int(self.segments.max()) + 1
-
-
-def segment_image(
-    image: Any, pixel_labels: Any = None, *, n_labels: int = 0, segments: Any = None, **options: Any
-) -> SegmentedImage:
-    """Superpixels of ``image``, their adjacency and, where ``pixel_labels`` (h, w) are given, their majority labels.
-
-    ``segments`` (h, w) are superpixels made before; else ``options`` go to
-    :func:`bactrian.vision.superpixels.superpixels`.
-    """
-    segments = superpixels(image, **options) if segments is None else checked_segments(segments)
-    labels = None if pixel_labels is None else majority_labels(segments, pixel_labels, n_labels)
-    return SegmentedImage(
-        image=np.asarray(image),
-        segments=segments,
-        adjacency=region_adjacency(segments, image),
-        labels=labels,
-        pixel_labels=None if pixel_labels is None else np.asarray(pixel_labels).astype(np.int64),
-    )
 
 
 def superpixel_features(
