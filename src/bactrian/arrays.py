@@ -76,3 +76,17 @@ def number_pairs(values: object, n: int, name: str, what: str = "node") -> Ints:
         e = int(np.argmax(wrong))
         raise ArgumentError(name, f"[{e}] = {tuple(array[e].tolist())} must join two different {what}s of 0 to {n - 1}")
     return array.astype(np.int64)
+
+
+def is_unknown(label: Any) -> bool:
+    """Whether a label stands for one that is not known: one that is missing, an empty string, or -1."""
+    return is_missing(label) or (isinstance(label, str | int | float | np.number) and label in ("", -1))
+
+
+def is_missing(label: Any) -> bool:
+    """Whether a label is None, NaN, NaT or pandas' NA, which stand for one that is not known."""
+    return label is None or type(label).__name__ in ("NAType", "NaTType") or _is_nan(label)
+
+
+def _is_nan(label: Any) -> bool:
+    return isinstance(label, float | np.floating | np.datetime64 | np.timedelta64) and label != label

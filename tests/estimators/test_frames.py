@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import bactrian as bt
-from bactrian.estimators.frames import Table, columns_of
+from bactrian.frames import Table, columns_of
 
 N = 120
 AGES = ["young", "middle", "old"]

@@ -15,7 +15,8 @@ from sklearn.utils.validation import check_is_fitted
 from bactrian.arrays import Bools, Floats, Ints
 from bactrian.errors import ArgumentTypeError, check_choice, check_number
 from bactrian.estimators.base import LearnedEstimator
-from bactrian.estimators.frames import (
+from bactrian.estimators.pairwise import checked_table, incomplete_rows, is_forest
+from bactrian.frames import (
     Variables,
     column_names,
     columns_of,
@@ -24,17 +25,17 @@ from bactrian.estimators.frames import (
     make_frame,
     word,
 )
-from bactrian.estimators.marginals import projected
-from bactrian.estimators.pairwise import checked_table, incomplete_rows, is_forest
 from bactrian.graphs.elimination import MemoryBudgetError, junction_tree
 from bactrian.graphs.graph import ClusterGraph, Scope
 from bactrian.graphs.loglinear import LogLinearModel, Samples
 from bactrian.inference.decode import decode
-from bactrian.inference.draw import draw_by_gibbs, draw_exactly, round_rows
+from bactrian.inference.draw import draw_by_gibbs, draw_exactly
 from bactrian.inference.infer import OF_WEIGHTS, infer
 from bactrian.inference.problem import checked_evidence
 from bactrian.learners.learn import matched_inference
-from bactrian.learners.margins import MarginProblem
+from bactrian.margins.given import projected
+from bactrian.margins.problem import MarginProblem
+from bactrian.margins.rounding import round_rows
 
 #: Calls of inference, one for each state of the variables taken as evidence, that one marginal may cost; and how many
 #: are made at once.
@@ -193,7 +194,7 @@ class Field(DensityMixin, LearnedEstimator):  # type: ignore[misc]  # scikit-lea
             By default the seed of the field.
         rounded : bool
             Change a few states until counts of the rows match the field's margins (the fitted margins, else its tables)
-            as closely as whole rows can (:mod:`bactrian.inference.draw`). Rows are then not independent: they form a
+            as closely as whole rows can (:mod:`bactrian.margins.rounding`). Rows are then not independent: they form a
             synthetic population.
         frame : bool, optional
             Return a data frame, with labels of states if the field has them; by default if the field was fitted to a

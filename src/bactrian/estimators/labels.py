@@ -11,7 +11,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from bactrian.arrays import Bools, Floats, Ints, real_numbers, rectangular
+from bactrian.arrays import Bools, Floats, Ints, is_missing, is_unknown, real_numbers, rectangular
 from bactrian.errors import ArgumentError, about, check_count
 from bactrian.graphs.ragged import pointer
 
@@ -67,20 +67,6 @@ def _dtype_of(labels: Iterable[Any], name: str) -> Any:
         found = " and ".join(words for kind, (words, _) in _KINDS.items() if kind in kinds)
         raise TypeError(f"{name} must be all strings, all integers or all booleans, found {found}")
     return _KINDS[kinds.pop()][1] if kinds else np.int64
-
-
-def is_unknown(label: Any) -> bool:
-    """Whether a label stands for one that is not known: one that is missing, an empty string, or -1."""
-    return is_missing(label) or (isinstance(label, str | int | float | np.number) and label in ("", -1))
-
-
-def is_missing(label: Any) -> bool:
-    """Whether a label is None, NaN, NaT or pandas' NA, which stand for one that is not known."""
-    return label is None or type(label).__name__ in ("NAType", "NaTType") or _is_nan(label)
-
-
-def _is_nan(label: Any) -> bool:
-    return isinstance(label, float | np.floating | np.datetime64 | np.timedelta64) and label != label
 
 
 # --- of sequences ---

@@ -13,13 +13,15 @@ from sklearn.base import clone
 from bactrian.arrays import Arrays, Floats, Ints
 from bactrian.errors import ArgumentError
 from bactrian.estimators.fields import Field
-from bactrian.estimators.frames import Variables, restored_variables
-from bactrian.estimators.margin_fits import MarginFit, Residuals, Zones, check_zones, fit_all_zones, fit_margins
-from bactrian.estimators.marginals import Marginal, check_entropy_weight, check_margins, projected
+from bactrian.frames import Variables, restored_variables
 from bactrian.graphs.graph import Domain, Scope
 from bactrian.graphs.loglinear import LogLinearModel
 from bactrian.inference.problem import checked_evidence
-from bactrian.learners.margins import FitOptions, MarginProblem, joint_of
+from bactrian.margins.fit import MarginFit, Residuals, fit_margins
+from bactrian.margins.given import Marginal, check_entropy_weight, check_margins, projected
+from bactrian.margins.problem import FitOptions, MarginProblem
+from bactrian.margins.tree import joint_of
+from bactrian.margins.zones import Zones, check_zones, fit_all_zones
 from bactrian.solvers.solution import Callback
 
 #: What ``tables_`` of a field says that was learned from margins.
@@ -52,7 +54,7 @@ class MarginField(Field):
         margins contradict each other, a :class:`ContradictionWarning` and ``residuals_`` name them, and the nearest
         distribution, by least squares, is learned. Noisy margins are weighted by their variances. The clusters of the
         model are the margins; ``edges``, ``tables``, ``prior_variance`` and ``l1`` have no effect.
-        :mod:`bactrian.learners.margins` has the formulas.
+        :mod:`bactrian.margins.problem` has the formulas.
 
         Parameters
         ----------

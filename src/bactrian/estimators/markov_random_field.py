@@ -15,16 +15,6 @@ from sklearn.utils.validation import check_is_fitted
 from bactrian.arrays import Arrays, Bools, Floats, Ints
 from bactrian.engines.numba.threads import Deadline
 from bactrian.errors import ArgumentError, check_choice, check_number, warn
-from bactrian.estimators.frames import (
-    FRAMES,
-    Variables,
-    column_names,
-    columns_of,
-    has_names,
-    is_frame,
-    kind_of_frame,
-    restored_variables,
-)
 from bactrian.estimators.margin_field import MARGINS, MarginField
 from bactrian.estimators.pairwise import (
     FIELD_NODE_FACTORS,
@@ -40,6 +30,16 @@ from bactrian.estimators.pairwise import (
     split_tables,
 )
 from bactrian.estimators.priors import N_FOLDS, Block, Fold
+from bactrian.frames import (
+    FRAMES,
+    Variables,
+    column_names,
+    columns_of,
+    has_names,
+    is_frame,
+    kind_of_frame,
+    restored_variables,
+)
 from bactrian.graphs.graph import Domain
 from bactrian.graphs.loglinear import Samples
 from bactrian.learners.hidden import random_weights
@@ -177,7 +177,7 @@ class MarkovRandomField(MarginField):
         X : (n_samples, n_variables) ints, or data frame
             States from 0; booleans are 0 and 1. -1, NaN and None are missing cells. Columns of a pandas or polars frame
             hold strings, booleans, whole numbers or categories; the field then returns frames with the same values
-            (:mod:`bactrian.estimators.frames`).
+            (:mod:`bactrian.frames`).
         y
             Ignored.
         sample_weight : (n_samples,), optional

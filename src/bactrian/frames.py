@@ -15,9 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from bactrian.arrays import Ints, rectangular
+from bactrian.arrays import Ints, is_missing, is_unknown, rectangular
 from bactrian.errors import ArgumentError, ArgumentTypeError, check_count, warn
-from bactrian.estimators.labels import is_missing, is_unknown
 from bactrian.graphs.graph import Scope
 
 #: Kinds of states, in words. In Python booleans are integers, so they come first.

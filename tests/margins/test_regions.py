@@ -10,10 +10,11 @@ from scipy.special import logsumexp
 
 import bactrian as bt
 from bactrian.engines.numba.threads import Workers
-from bactrian.estimators.margin_fits import margin_problem
-from bactrian.estimators.marginals import check_margins
-from bactrian.learners.margins import FitOptions, fit_exactly, fit_with_learner, tree_of
-from bactrian.learners.region_margins import RegionDual, fit_by_regions
+from bactrian.margins.fit import fit_with_learner
+from bactrian.margins.given import check_margins
+from bactrian.margins.problem import FitOptions, margin_problem
+from bactrian.margins.regions import RegionDual, fit_by_regions
+from bactrian.margins.tree import fit_exactly, tree_of
 from bactrian.solvers.solution import Status
 
 SIZES = {"a": 3, "b": 2, "c": 4, "d": 3, "e": 2}

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from bactrian.arrays import Bools, Floats, real_numbers
 from bactrian.errors import ArgumentError, ArgumentTypeError, check_number
-from bactrian.estimators.frames import Variables, states_of_axes, word
+from bactrian.frames import Variables, states_of_axes, word
 from bactrian.graphs.graph import Scope
 from bactrian.graphs.regions import intersections
 
