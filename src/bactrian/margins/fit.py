@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from bactrian.arrays import Floats
-from bactrian.graphs.graph import ClusterGraph
+from bactrian.arrays import Arrays, Floats, Ints
+from bactrian.graphs.graph import ClusterGraph, Domain, Scope
 from bactrian.graphs.loglinear import LogLinearModel, Moments
 from bactrian.learners.learn import learn
-from bactrian.margins.given import AGREEMENT, CheckedMargins, first_cell
+from bactrian.margins.given import AGREEMENT, CheckedMargins, first_cell, projected
 from bactrian.margins.problem import FitOptions, MarginProblem, NoStateError, margin_problem
 from bactrian.margins.regions import fit_by_regions
-from bactrian.margins.tree import MarginTree, fit_exactly, tree_of
+from bactrian.margins.tree import MarginTree, fit_exactly, joint_of, tree_of
 from bactrian.solvers.solution import ConvergenceWarning, Solution, Status
 
 #: Exact margins are met to this part of the tolerance.
@@ -101,6 +101,58 @@ class MarginFit:
     def model(self) -> LogLinearModel:
         """The model that the weights are of."""
         return self.problem.model(self.graph)
+
+
+@dataclass(frozen=True, eq=False)
+class FittedMargins:
+    """What a field was fitted to, and its probabilities of the margins, one axis per variable."""
+
+    problem: MarginProblem
+    tables: Sequence[Floats]
+
+    def joint(self, asked: Scope, *, put_together: bool) -> Floats | None:
+        """The table over ``asked`` that a margin holds, or that may be put together of several; else None."""
+        known: dict[Scope, Floats] = {}
+        tables = zip(self.problem.scopes, self.tables, strict=True)
+        for of, table in sorted(tables, key=lambda pair: -len(set(pair[0]) & set(asked))):
+            common = tuple(v for v in asked if v in of)
+            if common and not any(set(common) <= set(larger) for larger in known):
+                known[common] = projected(table, of, common)
+        if asked in known:
+            return known[asked]
+        return joint_of(self.problem.cardinalities, asked, known) if put_together else None
+
+    def contents(self) -> tuple[dict[str, Any], Arrays]:
+        """What a file holds of them."""
+        problem = self.problem
+        kept = {
+            "scopes": [list(scope) for scope in problem.scopes],
+            "base": [list(scope) for scope, _ in problem.base],
+            "total": problem.total,
+        }
+        arrays: Arrays = {
+            "forbidden": problem.forbidden.astype(np.int64),
+            "fitted": np.concatenate([table.ravel() for table in self.tables]),
+            **{f"base.{i}": table for i, (_, table) in enumerate(problem.base)},
+        }
+        return {"margins": kept}, arrays
+
+    @staticmethod
+    def restored(cardinalities: Ints, n_cells: int, kept: Mapping[str, Any], arrays: Arrays) -> FittedMargins:
+        """The same from a file, checked."""
+        base_scopes = Domain(cardinalities, kept["base"]).clusters
+        problem = MarginProblem(
+            cardinalities=cardinalities,
+            scopes=Domain(cardinalities, kept["scopes"]).clusters,
+            observed=np.zeros(n_cells),
+            precision=np.zeros(n_cells),
+            forbidden=arrays["forbidden"].astype(np.bool_),
+            total=float(kept["total"]),
+            base=tuple((scope, arrays[f"base.{i}"]) for i, scope in enumerate(base_scopes)),
+        )
+        if not problem.bounds[-1] == n_cells == problem.forbidden.size == arrays["fitted"].size:
+            raise ValueError(f"it has {n_cells} weights, which do not fit its margins")
+        return FittedMargins(problem, problem.split(arrays["fitted"]))
 
 
 def fit_margins(

@@ -350,6 +350,16 @@ def projected(table: Floats, scope: Scope, onto: Sequence[int]) -> Floats:
     return summed.transpose([left.index(v) for v in onto])
 
 
+def given_states(joint: Floats, asked: Scope, scope: Scope, evidence: Mapping[int, int], name: str) -> Floats:
+    """The marginal of some variables of a table over ``asked``, given states of others; errors say ``name``."""
+    seen = np.zeros_like(joint)
+    at = tuple(evidence.get(v, slice(None)) for v in asked)
+    seen[at] = joint[at]
+    if not seen.sum() > 0.0:
+        raise ArgumentError(name, "has probability 0")
+    return projected(seen / seen.sum(), asked, scope)
+
+
 def _contradictions(
     margins: Sequence[Marginal], scopes: Sequence[Scope], total: float, variables: Variables
 ) -> tuple[list[str], bool]:

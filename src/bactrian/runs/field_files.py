@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from bactrian.estimators.fields import Field
+from bactrian.estimators.markov_random_field import MarkovRandomField
 from bactrian.frames import Table, columns_of, word
 from bactrian.margins.files import rows_of
 
@@ -94,7 +94,7 @@ class Question:
             raise ValueError(f"{_EXPECTED}: {more[0]!r} behind the bar needs a state, in {text!r}")
         return Question(free, event, seen)
 
-    def answer(self, field: Field) -> float | Table:
+    def answer(self, field: MarkovRandomField) -> float | Table:
         """A probability, or a table of them for the states of the free variables."""
         event, given = _labelled(self.event, field), _labelled(self.given, field)
         mass = field.probability(event, given) if event else 1.0
@@ -124,7 +124,7 @@ def _terms(text: str, question: str) -> tuple[tuple[str, ...], dict[str, str]]:
     return tuple(free), fixed
 
 
-def _labelled(states: dict[str, str], field: Field) -> dict[str, Any]:
+def _labelled(states: dict[str, str], field: MarkovRandomField) -> dict[str, Any]:
     """States as the field calls them, from how they are written."""
     return {
         name: next((label for label in field.states.get(name, ()) if word(label) == state), state)
