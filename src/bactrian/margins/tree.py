@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -21,8 +20,7 @@ from bactrian.graphs.ragged import pointer
 from bactrian.graphs.regions import region_graph
 from bactrian.inference.exact import tree_plan
 from bactrian.margins.problem import FitOptions, MarginProblem, NoStateError
-from bactrian.solvers.lbfgs import Minimum, minimise
-from bactrian.solvers.side_by_side import dot
+from bactrian.solvers.lbfgs import Step, minimise
 from bactrian.solvers.solution import Progress, Record, Solution, Status
 
 #: Tempered variance of tables that need not be those of one distribution, rounds, and the tolerance and iterations with
@@ -30,8 +28,6 @@ from bactrian.solvers.solution import Progress, Record, Solution, Status
 _SOFT, _NEARER, _NEAR, _MOST_STEPS = 1e-5, 8, 1e-6, 2_000
 #: Bytes that a table put together of others may take.
 _MOST_MEMORY = 2**30
-#: All rows.
-EVERY = slice(None)
 
 
 class MarginTree:
@@ -45,14 +41,10 @@ class MarginTree:
         self.table_entries = tree.table_entries
         self._plan = plan._replace(factor_source=starts[pooled])
 
-    def calibrated(self, scores: Floats, workers: Workers) -> tuple[Floats, Floats]:
+    def calibrated(self, scores: Floats) -> tuple[Floats, Floats]:
         """log Z (-inf where no state is possible) and marginals of sets of scores, one per row."""
         beliefs, log_z = np.zeros(scores.shape), np.zeros(scores.shape[0])
-        if workers.n_threads == 1:
-            calibrate_rows(self._plan, scores, beliefs, log_z, 0, log_z.size)
-            return log_z, beliefs
-        blocks = np.unique(np.linspace(0, log_z.size, 8 * workers.n_threads + 1).astype(np.int64))
-        workers.run(lambda _, first, last: calibrate_rows(self._plan, scores, beliefs, log_z, first, last), blocks)
+        calibrate_rows(self._plan, scores, beliefs, log_z, 0, log_z.size)
         return log_z, beliefs
 
 
@@ -72,7 +64,7 @@ def joint_of(cardinalities: Ints, scope: Scope, known: Mapping[Scope, Floats]) -
     tree = MarginTree(cardinalities, [*known, scope], _MOST_MEMORY)
     solution, _ = fit_exactly(problem, tree, FitOptions(tolerance=_NEAR, max_iterations=_MOST_STEPS))
     scores = np.concatenate([solution.weights, problem.base[0][1].ravel()])
-    return tree.calibrated(scores[None], Workers(1))[1][0, observed.size :].reshape(cardinalities[list(scope)])
+    return tree.calibrated(scores[None])[1][0, observed.size :].reshape(cardinalities[list(scope)])
 
 
 def tree_of(problem: MarginProblem, memory_budget: int, *, refuse: bool = False) -> MarginTree | None:
@@ -88,83 +80,89 @@ def tree_of(problem: MarginProblem, memory_budget: int, *, refuse: bool = False)
 
 def fit_exactly(problem: MarginProblem, tree: MarginTree, options: FitOptions) -> tuple[Solution, Floats]:
     """The minimum of D on a junction tree, and the probabilities of all cells there."""
-    objective = TreeDuals([problem], tree, Workers(1))
+    return fit_together([problem], tree, options)[0]
+
+
+def fit_together(
+    problems: Sequence[MarginProblem], tree: MarginTree, options: FitOptions
+) -> list[tuple[Solution, Floats]]:
+    """The same for problems with the same scopes, base, rounds and noisy margins: L-BFGS minimises the sum of their D.
+
+    In scaled weights the curvatures of all are much alike, so that this takes few iterations more than each alone, and
+    every operation serves them all. Where one stands in the way of the others, the rest need not have converged.
+    """
+    duals, shape = TreeDuals(problems, tree), (len(problems), -1)
     began, deadline = time.perf_counter(), Deadline(options.max_seconds)
-    tolerance = options.tolerance * problem.total
-    least = problem.least
-    iterations, evaluations, wanted, proved = 0, 0, tolerance, False
-    value, gap = np.inf, np.inf  # at the last evaluation
+    least = np.array([problem.least for problem in problems])
+    iterations, evaluations, proved = 0, 0, False
+    total, values, gaps = np.inf, least, np.full(len(problems), np.inf)  # at the last evaluation
 
     def value_and_gradient(x: Floats) -> tuple[float, Floats]:
-        nonlocal evaluations, value, gap
+        nonlocal evaluations, total, values, gaps
         evaluations += 1
-        values, slopes, gaps = objective.value_and_gradient(EVERY, x[None])
-        value, gap = float(values[0]), float(gaps[0])
-        return value, slopes[0]
+        values, slopes, gaps = duals.value_and_gradient(x.reshape(shape))
+        total = float(values.sum())
+        return total, slopes.ravel()
 
-    def after_step(step: Any) -> bool:
+    def after_step(step: Step) -> bool:
         nonlocal proved
-        proved = step.value < least
-        if step.value == value and gap <= wanted:
+        is_last = step.value == total
+        proved = step.value < least.sum() or bool(is_last and (values < least).any())
+        if is_last and (gaps <= wanted).all():
             return True
         if options.callback is not None:
             seconds = time.perf_counter() - began
-            weights = objective.weights(EVERY, step.x[None])[0]
-            told = Progress(0, iterations + step.iteration, step.value, gap, 0.0, seconds, weights)
+            weights = duals.weights(step.x.reshape(shape))[0]
+            told = Progress(0, iterations + step.iteration, step.value, float(gaps.max()), 0.0, seconds, weights)
             if options.callback(told) is True:
                 return True
         return proved or deadline.has_passed
 
-    if objective.calibrated(EVERY, np.zeros((1, problem.observed.size)))[0][0] == -np.inf:
+    if (duals.calibrated(np.zeros((len(problems), problems[0].observed.size)))[0] == -np.inf).any():
         raise NoStateError("no joint state is possible: zeros of exact margins, base and impossible rule out all")
-    x, last = np.zeros((2, objective.size))
+    x, last = np.zeros((2, len(problems) * duals.size))
     memory = make_memory(x.size, Workers(1))  # a round changes no curvature
-    for left in range(problem.rounds - 1, -1, -1):
-        wanted = problem.wanted(options.tolerance, left)
-        minimum: Minimum = minimise(
+    for left in range(problems[0].rounds - 1, -1, -1):
+        wanted = np.array([problem.wanted(options.tolerance, left) for problem in problems])
+        minimum = minimise(
             value_and_gradient,
             x,
-            tolerance=wanted * objective.least_scale,
+            tolerance=float(wanted.min()) * duals.least_scale,
             max_iterations=options.max_iterations - iterations,
             memory=memory,
             callback=after_step,
         )
         found, iterations = minimum.x, iterations + minimum.iterations
         value_and_gradient(found)
-        if gap > wanted:
+        if (gaps > wanted).any():
             break
         if left:
-            objective.centre(found[None])
+            duals.centre(found.reshape(shape))
             x, last = 2.0 * found - last, found  # rounds are much alike
-    status = minimum.status
+    status = Status.UNBOUNDED if proved else minimum.status
     if status is Status.STOPPED and deadline.has_passed:
         status = Status.TIME_LIMIT
-    if not left and gap <= tolerance:
-        status = Status.CONVERGED
-    elif proved:
-        status = Status.UNBOUNDED
-    weights = objective.weights(EVERY, found[None])
-    beliefs = objective.calibrated(EVERY, weights)[1][0]
-    record = Record(0, value, gap, 0.0, iterations, evaluations, 0, time.perf_counter() - began)
-    return exact_solution(problem, weights[0], beliefs, status, record), beliefs
-
-
-def exact_solution(
-    problem: MarginProblem, weights: Floats, beliefs: Floats, status: Status, record: Record
-) -> Solution:
-    """What a fit on a junction tree found."""
-    return Solution(
-        weights=weights,
-        status=status,
-        history=(record,),
-        objective=record.objective,
-        moment_gap=record.moment_gap,
-        violation=0.0,
-        beliefs=[problem.split(beliefs)],
-        method="exact",
-        seconds=record.seconds,
-        evaluations=record.evaluations,
-    )
+    weights = duals.weights(found.reshape(shape))
+    beliefs = duals.calibrated(weights)[1]
+    seconds = (time.perf_counter() - began) / len(problems)
+    solutions = []
+    for z, problem in enumerate(problems):
+        converged = not left and gaps[z] <= wanted[z]
+        record = Record(0, float(values[z]), float(gaps[z]), 0.0, iterations, evaluations, 0, seconds)
+        solution = Solution(
+            weights=weights[z],
+            status=Status.CONVERGED if converged else status,
+            history=(record,),
+            objective=record.objective,
+            moment_gap=record.moment_gap,
+            violation=0.0,
+            beliefs=[problem.split(beliefs[z])],
+            method="exact",
+            seconds=seconds,
+            evaluations=evaluations,
+        )
+        solutions.append((solution, beliefs[z]))
+    return solutions
 
 
 class Gauge:
@@ -224,8 +222,8 @@ class Gauge:
 class TreeDuals:
     """D of problems with the same scopes and base, a row each, in weights scaled by a guess at their curvature."""
 
-    def __init__(self, problems: Sequence[MarginProblem], tree: MarginTree, workers: Workers) -> None:
-        self._problems, self._tree, self._workers = problems, tree, workers
+    def __init__(self, problems: Sequence[MarginProblem], tree: MarginTree) -> None:
+        self._problems, self._tree = problems, tree
         self._free = np.stack([~problem.forbidden for problem in problems])
         self._fixed = np.where(self._free, 0.0, -np.inf)
         self._base = np.concatenate([np.zeros(0), *(table.ravel() for _, table in problems[0].base)])
@@ -240,33 +238,38 @@ class TreeDuals:
             self._scale = np.hstack([self._scale, self._gauge.scale(self._precision.T).T])
         self.size = self._scale.shape[1]
 
-    def weights(self, rows: Ints | slice, x: Floats) -> Floats:
+    def weights(self, x: Floats) -> Floats:
         """Weights of all cells at scaled ones."""
-        n, scaled = self._counts.shape[1], self._scale[rows] * x
+        n, scaled = self._counts.shape[1], self._scale * x
         weights = scaled[:, :n]
         if self._gauge is not None:
             weights = weights + self._gauge.weights(scaled[:, n:].T).T
-        return np.where(self._free[rows], weights, 0.0)
+        return np.where(self._free, weights, 0.0)
 
-    def calibrated(self, rows: Ints | slice, weights: Floats) -> tuple[Floats, Floats]:
+    def calibrated(self, weights: Floats) -> tuple[Floats, Floats]:
         """log Z, and probabilities of all cells."""
         n = weights.shape[1]
         scores = np.empty((len(weights), n + self._base.size))
-        scores[:, :n], scores[:, n:] = self._fixed[rows] + weights, self._base
-        log_z, beliefs = self._tree.calibrated(scores, self._workers)
+        scores[:, :n], scores[:, n:] = self._fixed + weights, self._base
+        log_z, beliefs = self._tree.calibrated(scores)
         return log_z, beliefs[:, :n]
 
-    def value_and_gradient(self, rows: Ints | slice, x: Floats) -> tuple[Floats, Floats, Floats]:
+    def value_and_gradient(self, x: Floats) -> tuple[Floats, Floats, Floats]:
         """Values, gradients and largest gaps."""
-        weights = self.weights(rows, x)
-        log_z, beliefs = self.calibrated(rows, weights)
-        observed, penalty, total = self._counts[rows], self._precision[rows] * weights, self._total[rows]
-        gap = np.where(self._free[rows], total[:, None] * beliefs - observed + penalty, 0.0)
-        value = total * log_z - dot(weights, observed) + 0.5 * dot(weights, penalty)
+        weights = self.weights(x)
+        log_z, beliefs = self.calibrated(weights)
+        observed, penalty, total = self._counts, self._precision * weights, self._total
+        gap = np.where(self._free, total[:, None] * beliefs - observed + penalty, 0.0)
+        value = total * log_z - _dot(weights, observed) + 0.5 * _dot(weights, penalty)
         slope = gap if self._gauge is None else np.concatenate([gap, self._gauge.gradient(gap.T).T], axis=1)
-        return value, self._scale[rows] * slope, np.abs(gap).max(axis=1, initial=0.0)
+        return value, self._scale * slope, np.abs(gap).max(axis=1, initial=0.0)
 
     def centre(self, x: Floats) -> None:
         """Begin a round: centre the priors of all problems at ``x``."""
-        weights = self.weights(EVERY, x)
+        weights = self.weights(x)
         self._counts = np.stack([p.observed + p.precision * w for p, w in zip(self._problems, weights, strict=True)])
+
+
+def _dot(a: Floats, b: Floats) -> Floats:
+    """The inner products of rows."""
+    return np.einsum("zn,zn->z", a, b)

@@ -1,26 +1,25 @@
-"""Many zones with margins of the same variables, fitted side by side on the junction tree that all share."""
+"""Many zones with margins of the same variables, fitted on the junction tree that all share."""
 
 from __future__ import annotations
 
-import time
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from bactrian.arrays import Bools, Floats
+from bactrian.arrays import Bools, Floats, Ints
 from bactrian.engines.numba.threads import Deadline, Workers, single_threaded_blas
 from bactrian.errors import ArgumentError, ArgumentTypeError
 from bactrian.margins.fit import ContradictionWarning, MarginFit, fit_with, residuals_of, tolerance_of
 from bactrian.margins.given import CheckedMargins, check_margins
-from bactrian.margins.problem import FitOptions, MarginProblem, margin_problem
-from bactrian.margins.tree import EVERY, MarginTree, TreeDuals, exact_solution, tree_of
-from bactrian.solvers.side_by_side import minimise_side_by_side
-from bactrian.solvers.solution import ConvergenceWarning, Record, Solution, Status
+from bactrian.margins.problem import FitOptions, MarginProblem, NoStateError, margin_problem
+from bactrian.margins.tree import fit_together, tree_of
+from bactrian.solvers.solution import ConvergenceWarning
 
-#: Bytes that the vectors of problems fitted at once may take, about, and vectors per problem.
-_AT_ONCE, _VECTORS = 2**28, 30
+#: Zones fitted together, bytes that their vectors may take, about, and vectors of each.
+_TOGETHER, _BYTES, _VECTORS = 64, 2**28, 30
 
 
 class Zones(Sequence[Any]):
@@ -96,23 +95,46 @@ def fit_all_zones(
     options: FitOptions,
     n_threads: int | None,
 ) -> list[MarginFit]:
-    """Fit every zone on the junction tree that all share; zones that contradict themselves by themselves."""
+    """Fit every zone on the junction tree that all share: some together, then alone those that are left unfinished."""
     problems = [margin_problem(zone, entropy_weight, nearest=not zone.is_consistent) for zone in checked]
     tree = tree_of(problems[0], memory_budget, refuse=True)
     assert tree is not None
-    tolerances = np.array([tolerance_of(problem, options) for problem in problems])
-    graph = problems[0].graph(regions=False)
+    graph, deadline = problems[0].graph(regions=False), Deadline(options.max_seconds)
+    found: list[Any] = [None] * len(problems)
+
+    def fit(zones: Ints) -> None:
+        limits = replace(options, tolerance=tolerance_of(problems[zones[0]], options), max_seconds=deadline.left)
+        try:
+            solved = fit_together([problems[z] for z in zones], tree, limits)
+        except NoStateError:
+            solved = []
+        for z, (solution, cells) in zip(zones, solved, strict=False):
+            if solution.converged:
+                residuals = residuals_of(checked[z], problems[z].split(cells), checked[z].contradictions)
+                found[z] = MarginFit(problems[z], graph, solution, "exact", cells, residuals)
+        for z in zones:
+            if found[z] is None:
+                alone = replace(options, max_seconds=deadline.left)
+                found[z] = fit_with(checked[z], tree, "exact", entropy_weight, alone)
+
+    batches = _batches(problems)
     with single_threaded_blas():
-        solved = fit_side_by_side(problems, tree, tolerances, options, Workers(n_threads))
-    found = []
-    for zone, problem, done in zip(checked, problems, solved, strict=True):
-        if done is None:
-            found.append(fit_with(zone, tree, "exact", entropy_weight, options))
-        else:
-            residuals = residuals_of(zone, problem.split(done[1]), zone.contradictions)
-            found.append(MarginFit(problem, graph, done[0], "exact", done[1], residuals))
+        Workers(n_threads).run(lambda b, *_: fit(batches[b]), np.arange(len(batches) + 1))
     _warn_of_zones(found)
     return found
+
+
+def _batches(problems: Sequence[MarginProblem]) -> list[Ints]:
+    """Zones that are fitted together: those in which the same margins are noisy, of similar totals."""
+    most = max(1, min(_TOGETHER, _BYTES // (8 * _VECTORS * max(problems[0].observed.size, 1))))
+    noisy = np.stack([[problem.rounds, *(problem.precision[problem.bounds[:-1]] > 0.0)] for problem in problems])
+    totals = np.array([problem.total for problem in problems])
+    batches = []
+    for kind in np.unique(noisy, axis=0):
+        alike = np.flatnonzero((noisy == kind).all(axis=1))
+        alike = alike[np.argsort(totals[alike], kind="stable")]
+        batches += [alike[first : first + most] for first in range(0, alike.size, most)]
+    return batches
 
 
 def _warn_of_zones(found: Sequence[MarginFit]) -> None:
@@ -125,70 +147,3 @@ def _warn_of_zones(found: Sequence[MarginFit]) -> None:
         first = f"zones[{apart[0]}]: {found[apart[0]].residuals.contradictions[0]}"
         said = f"margins of {len(apart)} of {len(found)} zones contradict each other; {first}"
         warnings.warn(said, ContradictionWarning, stacklevel=4)
-
-
-def fit_side_by_side(
-    problems: Sequence[MarginProblem], tree: MarginTree, tolerances: Floats, options: FitOptions, workers: Workers
-) -> list[tuple[Solution, Floats] | None]:
-    """Solutions of problems with the same scopes and base, and the probabilities of their cells.
-
-    One call calibrates the trees of all, shared among threads, and :mod:`bactrian.solvers.side_by_side` takes their
-    steps. None stands for problems that want a closer look: no state is possible, or steps did not get to the end.
-    """
-    n = problems[0].observed.size
-    at_once = max(1, _AT_ONCE // (8 * _VECTORS * max(n, 1)))
-    deadline = Deadline(options.max_seconds)
-    # Directions among overlapping noisy margins are the same for all problems in which the same margins are noisy.
-    noisy = np.stack([[problem.rounds, *(problem.precision[problem.bounds[:-1]] > 0.0)] for problem in problems])
-    found: list[tuple[Solution, Floats] | None] = [None] * len(problems)
-    for kind in np.unique(noisy, axis=0):
-        alike = np.flatnonzero((noisy == kind).all(axis=1))
-        for first in range(0, alike.size, at_once):
-            some = alike[first : first + at_once]
-            solved = _solve_together([problems[z] for z in some], tree, tolerances[some], options, deadline, workers)
-            for z, solution in zip(some, solved, strict=True):
-                found[z] = solution
-    return found
-
-
-def _solve_together(
-    problems: Sequence[MarginProblem],
-    tree: MarginTree,
-    tolerances: Floats,
-    options: FitOptions,
-    deadline: Deadline,
-    workers: Workers,
-) -> list[tuple[Solution, Floats] | None]:
-    duals = TreeDuals(problems, tree, workers)
-    began = time.perf_counter()
-    x, last = np.zeros((2, len(problems), duals.size))
-    iterations, evaluations = np.zeros((2, len(problems)), dtype=np.int64)
-    for left in range(problems[0].rounds - 1, -1, -1):
-        wanted = np.array([p.wanted(t, left) for p, t in zip(problems, tolerances, strict=True)])
-        minima = minimise_side_by_side(
-            duals.value_and_gradient,
-            x,
-            tolerance=wanted,
-            least=np.array([problem.least for problem in problems]),
-            max_iterations=options.max_iterations - int(iterations.max()),
-            interrupt=lambda: deadline.has_passed,
-        )
-        iterations, evaluations = iterations + minima.iterations, evaluations + minima.evaluations
-        if left:
-            duals.centre(minima.x)
-            x, last = 2.0 * minima.x - last, minima.x
-    weights = duals.weights(EVERY, minima.x)
-    _, beliefs = duals.calibrated(EVERY, weights)
-    seconds = (time.perf_counter() - began) / len(problems)
-    found: list[tuple[Solution, Floats] | None] = []
-    for z, problem in enumerate(problems):
-        status = Status.TIME_LIMIT if deadline.has_passed else Status.ITERATION_LIMIT
-        if minima.gap[z] <= wanted[z]:
-            status = Status.CONVERGED
-        elif minima.stalled[z] or not minima.value[z] >= problem.least:
-            found.append(None)
-            continue
-        value, gap, counts = float(minima.value[z]), float(minima.gap[z]), (int(iterations[z]), int(evaluations[z]))
-        record = Record(0, value, gap, 0.0, *counts, 0, seconds)
-        found.append((exact_solution(problem, weights[z], beliefs[z], status, record), beliefs[z]))
-    return found
