@@ -38,7 +38,6 @@ class MarginTree:
         factors = FactorTree(cardinalities.tolist(), list(scopes), len(scopes), tree)
         plan, pooled = tree_plan(factors)
         starts = pointer([int(np.prod(cardinalities[list(scope)])) for scope in scopes])[:-1]
-        self.table_entries = tree.table_entries
         self._plan = plan._replace(factor_source=starts[pooled])
 
     def calibrated(self, scores: Floats) -> tuple[Floats, Floats]:
