@@ -38,7 +38,8 @@ from scipy.sparse.csgraph import minimum_spanning_tree
 
 import bactrian as bt
 from bactrian.graphs.elimination import MemoryBudgetError, junction_tree
-from bactrian.inference.draw import distances, draw_exactly
+from bactrian.inference.draw import draw_exactly
+from bactrian.margins.rounding import distances
 
 Timed = tuple[Any, float, float]
 

@@ -60,8 +60,6 @@ if TYPE_CHECKING:
     from bactrian.estimators.graph_crf import GraphCRF
     from bactrian.estimators.grid_crf import GridCRF
     from bactrian.estimators.label_model import LabelModel
-    from bactrian.estimators.margin_fits import ContradictionWarning
-    from bactrian.estimators.marginals import Marginal
     from bactrian.estimators.markov_random_field import MarkovRandomField
     from bactrian.estimators.sequences import LinearChainCRF, SkipChainCRF
     from bactrian.graphs.graph import ClusterGraph, chain_graph, grid_graph, junction_tree_graph, skip_chain_graph
@@ -77,6 +75,8 @@ if TYPE_CHECKING:
     from bactrian.learners.learn import learn, register_learner
     from bactrian.learners.likelihood import Likelihood
     from bactrian.learners.pseudolikelihood import PseudoLikelihood
+    from bactrian.margins.fit import ContradictionWarning
+    from bactrian.margins.given import Marginal
     from bactrian.solvers.solution import (
         AttainmentWarning,
         ConvergenceWarning,
@@ -94,8 +94,6 @@ else:
         "estimators.graph_crf": "GraphCRF",
         "estimators.grid_crf": "GridCRF",
         "estimators.label_model": "LabelModel",
-        "estimators.margin_fits": "ContradictionWarning",
-        "estimators.marginals": "Marginal",
         "estimators.markov_random_field": "MarkovRandomField",
         "estimators.sequences": "LinearChainCRF SkipChainCRF",
         "graphs.graph": "ClusterGraph chain_graph grid_graph junction_tree_graph skip_chain_graph",
@@ -111,6 +109,8 @@ else:
         "learners.learn": "learn register_learner",
         "learners.likelihood": "Likelihood",
         "learners.pseudolikelihood": "PseudoLikelihood",
+        "margins.fit": "ContradictionWarning",
+        "margins.given": "Marginal",
         "solvers.solution": "AttainmentWarning ConvergenceWarning Progress ProgressLines Solution Status",
     }
     _MODULES = {name: f"bactrian.{module}" for module, names in _NAMES.items() for name in names.split()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -76,3 +77,38 @@ def number_pairs(values: object, n: int, name: str, what: str = "node") -> Ints:
         e = int(np.argmax(wrong))
         raise ArgumentError(name, f"[{e}] = {tuple(array[e].tolist())} must join two different {what}s of 0 to {n - 1}")
     return array.astype(np.int64)
+
+
+def is_unknown(label: Any) -> bool:
+    """Whether a label stands for one that is not known: one that is missing, an empty string, or -1."""
+    return is_missing(label) or (isinstance(label, str | int | float | np.number) and label in ("", -1))
+
+
+def is_missing(label: Any) -> bool:
+    """Whether a label is None, NaN, NaT or pandas' NA, which stand for one that is not known."""
+    return label is None or type(label).__name__ in ("NAType", "NaTType") or _is_nan(label)
+
+
+def _is_nan(label: Any) -> bool:
+    return isinstance(label, float | np.floating | np.datetime64 | np.timedelta64) and label != label
+
+
+def check_minus_one(
+    given: Iterable[Any], classes: Iterable[Any], name: str, unknown: str = "None or NaN, or name the classes: labels="
+) -> None:
+    """Refuse -1, which stands for an unknown label, where the data say that it is a class.
+
+    They do where the known ``classes`` are integers, and either one alone or some of them negative. ``given`` are the
+    labels as they were written, in arrays or lists; ``unknown`` is what to write for those that are unknown.
+    """
+    known = list(classes)
+    if not known or isinstance(known[0], str) or (len(known) > 1 and min(known) >= 0):
+        return
+    cells = (cell for part in given for cell in np.asarray(part, dtype=object).ravel().tolist())
+    if any(not is_missing(cell) and cell == -1 for cell in cells):
+        beside = f"other negative numbers, such as {min(known)}" if min(known) < 0 else f"no class but {known[0]}"
+        raise ArgumentError(
+            name,
+            f"holds -1, which stands for an unknown label, and {beside}. If -1 is a class, number the classes from 0; "
+            f"if it is unknown, write {unknown}",
+        )

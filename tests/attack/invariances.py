@@ -18,7 +18,7 @@ import scipy.sparse as sp
 from sklearn.base import clone
 
 import bactrian as bt
-from bactrian.estimators.frames import Table
+from bactrian.frames import Table
 from bactrian.graphs.graph import grid_edges
 
 #: Probabilities learned twice agree to this; bits of the same numbers agree.

@@ -12,8 +12,8 @@ import pytest
 
 import bactrian as bt
 from bactrian.cli import main
-from bactrian.estimators.frames import Table
-from bactrian.runs.margin_files import Question, read_table
+from bactrian.frames import Table
+from bactrian.runs.field_files import Question, read_table
 
 ROWS = """age,smoker,lung,kids
 young,yes,ill,0

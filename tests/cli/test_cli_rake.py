@@ -8,7 +8,7 @@ import pytest
 
 import bactrian as bt
 from bactrian.cli import main
-from bactrian.runs.margin_files import read_margins
+from bactrian.margins.files import read_margins
 
 MARGINS = """sex,age,vote,count
 f,,,52

@@ -11,7 +11,7 @@ import scipy.sparse as sp
 
 import bactrian as bt
 from bactrian.engines.files import PackedFolder
-from bactrian.estimators.frames import Table
+from bactrian.frames import Table
 
 NAN = float("nan")
 GRAPHS = [([[1.0], [0.0], [0.5]], [(0, 1), (1, 2)]), ([[0.2], [0.3]], [(0, 1)])]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import bactrian as bt
-from bactrian.estimators.frames import Table, columns_of
+from bactrian.frames import Table, columns_of
 
 N = 120
 AGES = ["young", "middle", "old"]
@@ -89,6 +89,14 @@ def test_a_frame_is_learned_as_its_codes(field, frame, by_number):
     assert field.feature_names_in_.tolist() == NAMES
     np.testing.assert_array_equal(field.weights_, by_number.weights_)
     np.testing.assert_array_equal(field.edges_, by_number.edges_)
+
+
+def test_words_are_learned_by_learners_that_are_not_exact():
+    """Whose likelihood is compared with that of independent variables."""
+    frame = Table(a=[*"xyxyxxyx"], b=[*"uvuvuuvv"], c=[*"ppqpqqpp"])
+    states = np.array([["xup".find(cell) < 0 for cell in column] for column in frame.values()]).T.astype(int)
+    words, numbers = (bt.MarkovRandomField(method="pseudolikelihood").fit(X) for X in (frame, states))
+    np.testing.assert_array_equal(words.weights_, numbers.weights_)
 
 
 def test_questions_are_answered_by_name(field, frame, by_number):

@@ -10,7 +10,7 @@ import pytest
 from scipy.special import logsumexp
 
 import bactrian as bt
-from bactrian.estimators.frames import Table
+from bactrian.frames import Table
 from bactrian.learners.hidden import random_weights
 
 CLASSES, ITEMS, N = 3, 6, 500

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import bactrian as bt
-from bactrian.estimators.frames import Table
+from bactrian.frames import Table
 
 RNG = np.random.default_rng(0)
 GRAPHS = [(RNG.normal(size=(6, 2)), [(0, 1), (1, 2), (3, 4)]) for _ in range(3)]

@@ -51,8 +51,7 @@ def fit_command(
     with bad_input(ValueError, TypeError, OSError):
         from bactrian.estimators.markov_random_field import MarkovRandomField
         from bactrian.report import field_report, write_report
-        from bactrian.runs.folders import check_free
-        from bactrian.runs.margin_files import (
+        from bactrian.runs.field_files import (
             MODEL,
             REPORT,
             read_hidden,
@@ -60,6 +59,7 @@ def fit_command(
             read_table,
             states_with_minus_one,
         )
+        from bactrian.runs.folders import check_free
 
         check_free(output)
         rows = read_table(table)
@@ -94,7 +94,7 @@ def query_command(
     """
     with bad_input(ValueError, TypeError, OSError):
         from bactrian.estimators.markov_random_field import MarkovRandomField
-        from bactrian.runs.margin_files import MODEL, Question, as_csv
+        from bactrian.runs.field_files import MODEL, Question, as_csv
 
         if not (folder / MODEL).is_file():
             raise ValueError(f"{folder} is not a folder of bactrian fit or bactrian rake: it has no {MODEL}")
@@ -136,9 +136,10 @@ def rake_command(
     """
     with bad_input(ValueError, TypeError, OSError):
         from bactrian.estimators.markov_random_field import MarkovRandomField
+        from bactrian.margins.files import read_margins
         from bactrian.report import margins_report, write_report
+        from bactrian.runs.field_files import MODEL, REPORT
         from bactrian.runs.folders import check_free
-        from bactrian.runs.margin_files import MODEL, REPORT, read_margins
 
         check_free(output)
         given = read_margins(margins, base) | ({} if total is None else {"total": total})
@@ -172,7 +173,7 @@ def sample_command(
     """Draw rows from a fitted field; their margins match it as closely as whole rows can."""
     with bad_input(ValueError, TypeError, OSError):
         from bactrian.estimators.markov_random_field import MarkovRandomField
-        from bactrian.runs.margin_files import MODEL, rows_as_csv
+        from bactrian.runs.field_files import MODEL, rows_as_csv
 
         check_output(output, [folder / MODEL])
         field = MarkovRandomField.load(folder / MODEL)

@@ -10,13 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
-from bactrian.arrays import Arrays, Floats, Ints, real_numbers
+from bactrian.arrays import Arrays, Floats, Ints, check_minus_one, real_numbers
 from bactrian.camel.camel import Camel
 from bactrian.errors import ArgumentError, check_choice, check_count, check_flag, check_number
 from bactrian.estimators.graph_arrays import StackedGraphs, is_empty, node_weights, weight_layers
 from bactrian.estimators.labels import (
     check_kind,
-    check_minus_one,
     checked_labels,
     class_weights,
     codes_of,

@@ -23,12 +23,12 @@ from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 from sklearn.utils.validation import check_is_fitted
 
-from bactrian.arrays import Arrays, Floats, Ints, number_pairs, real_numbers
+from bactrian.arrays import Arrays, Floats, Ints, check_minus_one, number_pairs, real_numbers
 from bactrian.errors import ArgumentError, check_count
 from bactrian.estimators.base import LearnedEstimator
-from bactrian.estimators.frames import column_names
-from bactrian.estimators.labels import check_minus_one, codes_of, known_labels, label_array, unknown_label
+from bactrian.estimators.labels import codes_of, known_labels, label_array, unknown_label
 from bactrian.estimators.pairwise import incomplete_rows
+from bactrian.frames import column_names
 from bactrian.graphs.graph import ClusterGraph
 from bactrian.graphs.loglinear import LogLinearModel, Samples
 from bactrian.inference.infer import infer

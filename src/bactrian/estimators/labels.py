@@ -12,7 +12,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from bactrian.arrays import Bools, Floats, Ints, real_numbers, rectangular
+from bactrian.arrays import Bools, Floats, Ints, check_minus_one, is_missing, is_unknown, real_numbers, rectangular
 from bactrian.errors import ArgumentError, about, check_count
 from bactrian.graphs.ragged import pointer
 
@@ -79,41 +79,6 @@ def _dtype_of(labels: Iterable[Any], name: str) -> Any:
         found = " and ".join(words for kind, (words, _) in _KINDS.items() if kind in kinds)
         raise TypeError(f"{name} must be all strings, all integers or all booleans, found {found}")
     return _KINDS[kinds.pop()][1] if kinds else np.int64
-
-
-def is_unknown(label: Any) -> bool:
-    """Whether a label stands for one that is not known: one that is missing, an empty string, or -1."""
-    return is_missing(label) or (isinstance(label, str | int | float | np.number) and label in ("", -1))
-
-
-def is_missing(label: Any) -> bool:
-    """Whether a label is None, NaN, NaT or pandas' NA, which stand for one that is not known."""
-    return label is None or type(label).__name__ in ("NAType", "NaTType") or _is_nan(label)
-
-
-def _is_nan(label: Any) -> bool:
-    return isinstance(label, float | np.floating | np.datetime64 | np.timedelta64) and label != label
-
-
-def check_minus_one(
-    given: Iterable[Any], classes: Iterable[Any], name: str, unknown: str = "None or NaN, or name the classes: labels="
-) -> None:
-    """Refuse -1, which stands for an unknown label, where the data say that it is a class.
-
-    They do where the known ``classes`` are integers, and either one alone or some of them negative. ``given`` are the
-    labels as they were written, in arrays or lists; ``unknown`` is what to write for those that are unknown.
-    """
-    known = list(classes)
-    if not known or isinstance(known[0], str) or (len(known) > 1 and min(known) >= 0):
-        return
-    cells = (cell for part in given for cell in np.asarray(part, dtype=object).ravel().tolist())
-    if any(not is_missing(cell) and cell == -1 for cell in cells):
-        beside = f"other negative numbers, such as {min(known)}" if min(known) < 0 else f"no class but {known[0]}"
-        raise ArgumentError(
-            name,
-            f"holds -1, which stands for an unknown label, and {beside}. If -1 is a class, number the classes from 0; "
-            f"if it is unknown, write {unknown}",
-        )
 
 
 # --- of sequences ---

@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import logsumexp
+from sklearn.base import DensityMixin, clone
 from sklearn.utils.validation import check_is_fitted
 
 from bactrian.arrays import Arrays, Bools, Floats, Ints
 from bactrian.errors import ArgumentError, check_choice, check_number, warn
-from bactrian.estimators.frames import (
-    FRAMES,
-    Variables,
-    column_names,
-    columns_of,
-    has_names,
-    is_frame,
-    kind_of_frame,
-    restored_variables,
-)
-from bactrian.estimators.margin_field import MARGINS, MarginField
+from bactrian.estimators.base import LearnedEstimator
+from bactrian.estimators.fitted_field import AnswerOptions, FieldModel, FittedField
 from bactrian.estimators.pairwise import (
     FIELD_NODE_FACTORS,
     TABLES,
@@ -40,12 +32,29 @@ from bactrian.estimators.pairwise import (
     split_tables,
 )
 from bactrian.estimators.priors import N_FOLDS, Block, Fold
+from bactrian.frames import (
+    FRAMES,
+    Variables,
+    column_names,
+    columns_of,
+    has_names,
+    is_frame,
+    kind_of_frame,
+    restored_variables,
+)
 from bactrian.graphs.graph import Domain
-from bactrian.graphs.loglinear import Samples
+from bactrian.graphs.loglinear import LogLinearModel, Samples
+from bactrian.inference.infer import OF_WEIGHTS
 from bactrian.learners.hidden import random_weights
+from bactrian.margins.fit import FittedMargins, MarginFit, Residuals, fit_margins
+from bactrian.margins.given import Marginal, check_entropy_weight, check_margins
+from bactrian.margins.problem import FitOptions
+from bactrian.margins.zones import Zones, check_zones, fit_all_zones
 from bactrian.parallel.threads import Deadline
 from bactrian.solvers.solution import AttainmentWarning, Callback, ConvergenceWarning, Solution
 
+#: What ``tables_`` of a field says that was learned from margins.
+MARGINS = "margins"
 #: Nats per variable that a field may lose to independent variables before it is worth a word.
 _WORTH_A_WORD = 0.01
 #: Work of exact learning that ``"auto"`` takes on: an evaluation takes a third of a second.
@@ -55,7 +64,7 @@ _STARTS, _SAME_OPTIMUM = 5, 0.01
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class MarkovRandomField(MarginField):
+class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """A pairwise Markov random field, learned from samples; or one with clusters of any size, learned from margins.
 
     log p(x) = sum_v s_v(x_v) + sum_(u,v) t_uv(x_u, x_v) - log Z, with tables s and t of weights. By default every
@@ -158,7 +167,21 @@ class MarkovRandomField(MarginField):
     cardinalities: Any = None
     hidden: Any = None
     n_starts: int | None = None
+    node_factors: str = "clusters"
+    inference: str = "rbp"
+    memory_budget: int = 2**28
+    tables_: str = field(init=False)
+    node_factors_: str = field(init=False)
+    model_: LogLinearModel = field(init=False)
+    edges_: Ints = field(init=False)
+    cardinalities_: Ints = field(init=False)
+    n_features_in_: int = field(init=False)
+    residuals_: Residuals = field(init=False)
+    total_: float = field(init=False)
     starts_: Floats = field(init=False)
+    _kept: FieldModel = field(init=False)  #: what is fixed before there are weights
+    _margins: FittedMargins | None = field(init=False, default=None)
+    _held: FittedField | None = field(init=False, default=None)  #: what answers questions; see :meth:`_field`
     _unknown: bool = field(init=False, default=False)  #: whether states of the last samples were missing
 
     # --- learning ---
@@ -178,7 +201,7 @@ class MarkovRandomField(MarginField):
         X : (n_samples, n_variables) ints, or data frame
             States from 0; booleans are 0 and 1. -1, NaN and None are missing cells. Columns of a pandas or polars frame
             hold strings, booleans, whole numbers or categories; the field then returns frames with the same values
-            (:mod:`bactrian.estimators.frames`).
+            (:mod:`bactrian.frames`).
         y
             Ignored.
         sample_weight : (n_samples,), optional
@@ -215,16 +238,139 @@ class MarkovRandomField(MarginField):
                 "warm_start: edges, tables, node_factors or the numbers of states differ from those of the last fit; "
                 "give cardinalities= where later data may hold further states"
             )
-        self._keep(self.tables, model, edges, variables, kind_of_frame(X) if is_frame(X) else None)
-        self._margins = None
+        self._keep(self.tables, edges, FieldModel(model, variables, edges, kind_of_frame(X) if is_frame(X) else None))
         self._unknown, self.total_ = bool((states < 0).any()), float(samples.sample_weight.sum())
         return samples
+
+    def fit_marginals(
+        self,
+        margins: Sequence[Marginal],
+        cardinalities: Mapping[str, Any] | None = None,
+        *,
+        total: float | None = None,
+        base: Any = None,
+        impossible: Sequence[Mapping[str, Any]] = (),
+        entropy_weight: float | None = None,
+        callback: Callback | None = None,
+    ) -> Self:
+        """Learn the distribution of maximum entropy from tables of counts, without rows.
+
+        Exact margins that agree are met to a thousandth of ``tolerance``, as by iterative proportional fitting. If
+        margins contradict each other, a :class:`ContradictionWarning` and ``residuals_`` name them, and the nearest
+        distribution, by least squares, is learned. Noisy margins are weighted by their variances. The clusters of the
+        model are the margins; ``edges``, ``tables``, ``prior_variance`` and ``l1`` have no effect.
+        :mod:`bactrian.margins.problem` has the formulas.
+
+        Parameters
+        ----------
+        margins : list of Marginal
+            In any order; they may overlap.
+        cardinalities : mapping, optional
+            Number of states, or list of their labels, of each variable by its name; by default as many as the margins
+            have.
+        total : float, optional
+            Number of rows; by default the sum of exact margins, or the best estimate from noisy ones.
+        base : Marginal, list of them, or array, optional
+            The seed table of proportional fitting: the distribution is as close to it (to the product, of several) as
+            the margins allow. Cells of 0 stay 0. An array has one axis per variable.
+        impossible : list of mappings
+            Combinations of states that are ruled out, such as ``{"age": "0-15", "married": "yes"}``.
+        entropy_weight : float, optional
+            Weight of the entropy against noise in a single fit: 1 is the likelihood's scale, which over-smooths; 0.01
+            is close to least squares. By default the weight depends on the noise, and sixteen fits (eight on a region
+            graph) follow each other, each with the last one as its base: they fit counts above the noise and leave
+            those below it to the entropy. This is nearer to the truth, both on the given sets and on others.
+        callback : callable, optional
+            Sees a :class:`Progress` after every iteration; returning True stops learning.
+
+        Examples
+        --------
+        >>> import bactrian as bt
+        >>> margins = [bt.Marginal("sex", [40, 60]), bt.Marginal(("sex", "smoker"), [[30, 10], [30, 30]])]
+        >>> field = bt.MarkovRandomField(method="auto").fit_marginals(margins, {"sex": ["f", "m"], "smoker": 2})
+        >>> field.marginal(("smoker", "sex")).round(3)
+        array([[0.3, 0.3],
+               [0.1, 0.3]])
+        """
+        self.check_params()
+        check_entropy_weight(entropy_weight)
+        checked = check_margins(margins, cardinalities, total, base, impossible)
+        options = FitOptions(
+            self.tolerance, self.max_iterations, self.max_seconds, self.n_threads, self.seed, callback=callback
+        )
+        found = fit_margins(checked, self.method, entropy_weight, self.memory_budget, options)
+        return self._adopt_margins(checked.variables, found)
+
+    def fit_zones(
+        self,
+        zones: Sequence[Sequence[Marginal]],
+        cardinalities: Mapping[str, Any] | None = None,
+        *,
+        base: Any = None,
+        impossible: Sequence[Mapping[str, Any]] = (),
+        entropy_weight: float | None = None,
+    ) -> Zones:
+        """Fit a field to each of many zones, whose margins are over the same variables.
+
+        The junction tree is planned once, and zones are fitted in parallel on ``n_threads`` threads. Each is fitted as
+        by :meth:`fit_marginals`, to its own total; the field itself does not change.
+
+        Parameters
+        ----------
+        zones : list of lists of Marginal
+            One list per zone, over the same names in the same order.
+        cardinalities, base, impossible, entropy_weight
+            See :meth:`fit_marginals`; they are the same for all zones.
+
+        Returns
+        -------
+        Zones
+            A sequence of fitted fields, built on access.
+        """
+        self.check_params()
+        check_entropy_weight(entropy_weight)
+        if self.method not in ("auto", "exact"):
+            raise ArgumentError("method", f"must be 'auto' or 'exact' for zones, found {self.method!r}")
+        checked = check_zones(zones, cardinalities, base, impossible)
+        options = FitOptions(self.tolerance, self.max_iterations, self.max_seconds, 1, self.seed)
+        found = fit_all_zones(checked, entropy_weight, self.memory_budget, options, self.n_threads)
+        template = self.__class__(**{**self.get_params(deep=False), "method": "exact"})
+        return Zones(checked, found, lambda z: clone(template)._adopt_margins(checked[z].variables, found[z]))
+
+    def _adopt_margins(self, variables: Variables, found: MarginFit) -> Self:
+        """Take up what was learned from margins."""
+        self._keep_margins(variables, FittedMargins(found.problem, found.problem.split(found.cells)), found.model)
+        self.residuals_ = found.residuals
+        self.solution_, self.weights_, self.method_ = found.solution, found.solution.weights.copy(), found.method
+        self.prior_variance_ = None
+        self.__dict__.pop("prior_scores_", None)
+        return self
+
+    def _keep_margins(self, variables: Variables, margins: FittedMargins, model: LogLinearModel) -> None:
+        self._keep(MARGINS, np.zeros((0, 2), dtype=np.int64), FieldModel(model, variables, None))
+        self._margins, self.total_ = margins, margins.problem.total
+
+    def _keep(self, tables: str, edges: Ints, kept: FieldModel) -> None:
+        """Take up a model; its weights come apart from it."""
+        self.tables_, self.node_factors_ = tables, self.node_factors
+        self._kept, self._margins, self._held = kept, None, None
+        self.model_, self.edges_ = kept.model, edges
+        self.cardinalities_ = kept.model.graph.cardinalities.copy()
+        seen = kept.variables.seen
+        self.n_features_in_ = len(seen.names)
+        for name in ("feature_names_in_", "residuals_", "starts_"):  # of an earlier fit
+            self.__dict__.pop(name, None)
+        if seen.are_named:
+            self.feature_names_in_ = np.array(seen.names, dtype=object)
+
+    def _n_weights(self) -> int:
+        return self.model_.n_weights
 
     def _options(self) -> dict[str, Any]:
         """See :class:`LearnedEstimator`; what ``"auto"`` stands for is known as soon as the model is."""
         options = super()._options()
         if options["method"] == "auto":
-            fits = getattr(self, "model_", None) is not None and self._exact_work <= _MOST_WORK
+            fits = hasattr(self, "_kept") and self._kept.exact_work(self.memory_budget) <= _MOST_WORK
             options["method"] = "exact" if fits else "cccp" if self._unknown else "pseudolikelihood"
         return options
 
@@ -265,7 +411,7 @@ class MarkovRandomField(MarginField):
         if self.method_ == "exact" or self._unknown or self.inference == "gibbs" or not weights.any():
             return self
         with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
-            joint = float(np.average(self._scores(rows), weights=weights))  # numbers of states, as in data
+            joint = float(np.average(self._field.log_probabilities(rows), weights=weights))
         apart = 0.0
         for column in rows.T:
             counts = np.bincount(column, weights=weights)
@@ -294,8 +440,8 @@ class MarkovRandomField(MarginField):
         columns = columns_of(X)
         _check_not_empty((len(columns[0].cells) if columns else 0, len(columns)))
         variables = Variables.of_columns(columns, self.cardinalities, alike=self.tables != "full")
-        if again and self._frames is not None and variables.names == self._variables.seen.names:
-            variables = self._variables.seen
+        if again and self._kept.frames is not None and variables.names == self._kept.variables.seen.names:
+            variables = self._kept.variables.seen
         return variables, variables.codes(columns)
 
     def _numbers_of_states(self, states: Ints, again: bool, names: Any) -> Ints:
@@ -363,6 +509,8 @@ class MarkovRandomField(MarginField):
         super().check_params()
         check_choice("tables", self.tables, TABLES)
         check_choice("node_factors", self.node_factors, FIELD_NODE_FACTORS)
+        check_choice("inference", self.inference, ("matched", *OF_WEIGHTS))
+        check_number("memory_budget", self.memory_budget, least=0, whole=True)
         if isinstance(self.cardinalities, Mapping):
             Variables.of(self.cardinalities)
         elif self.cardinalities is not None:
@@ -386,10 +534,145 @@ class MarkovRandomField(MarginField):
             raise ValueError("a field learned from margins has no tables of edges; see model_ and weights_")
         return split_tables(self.tables_, self.cardinalities_, self.edges_, self.weights_)
 
+    # --- what a fitted field answers ---
+
+    @property
+    def _field(self) -> FittedField:
+        """What answers questions, with the weights and parameters as they are now."""
+        check_is_fitted(self, "weights_")
+        self.check_params()
+        options = AnswerOptions(self.inference, self.memory_budget, self.n_threads, self.seed)
+        held = self._held
+        if held is None or held.options != options or not np.array_equal(held.weights, self.weights_):
+            held = self._held = FittedField(self._kept, self.weights_.copy(), self.method_, self._margins, options)
+        return held
+
+    @property
+    def inference_method_(self) -> str:
+        """How marginals and log Z are computed."""
+        return self._field.inference_method
+
+    @property
+    def log_partition_(self) -> float:
+        """log Z, or its approximation."""
+        return self._field.log_partition
+
+    @property
+    def variable_names(self) -> tuple[Any, ...]:
+        """Names of the variables, hidden ones last; numbers where columns had no names."""
+        return self._kept.variables.names
+
+    @property
+    def state_labels(self) -> tuple[tuple[Any, ...] | None, ...]:
+        """Labels of the states of each variable; None where there are none."""
+        return self._kept.variables.labels
+
+    @property
+    def states(self) -> dict[Any, Sequence[Any]]:
+        """What the states of each variable are called, by its name: labels, or numbers where there are none."""
+        return dict(zip(self.variable_names, self._kept.variables.states, strict=True))
+
+    def score_samples(self, X: Any) -> Floats:
+        """Log-probability of each sample, summed over hidden variables.
+
+        Where ``inference_method_`` is not exact, log Z is its approximation.
+        """
+        return self._field.score_samples(X)
+
+    def score(self, X: Any, y: object = None, sample_weight: ArrayLike | None = None) -> float:
+        """Mean log-probability of the samples, weighted where ``sample_weight`` is given; ``y`` is ignored."""
+        return self._field.score(X, sample_weight)
+
+    def sample(
+        self, n_samples: int = 1, seed: int | None = None, *, rounded: bool = False, frame: bool | None = None
+    ) -> Any:
+        """Draws from the joint distribution, shape (n_samples, n_variables); the same ones for the same seed.
+
+        Draws are independent and exact if a junction tree fits ``memory_budget``; otherwise they come from blocked
+        Gibbs sampling: 16 chains, 500 sweeps before the first draw of each and 10 between draws. Unless weights were
+        learned by ``"exact"``, the margins of draws differ from the learned ones; ``rounded`` corrects that.
+
+        Parameters
+        ----------
+        n_samples : int
+        seed : int, optional
+            By default the seed of the field.
+        rounded : bool
+            Change a few states until counts of the rows match the field's margins (the fitted margins, else its tables)
+            as closely as whole rows can (:mod:`bactrian.margins.rounding`). Rows are then not independent: they form a
+            synthetic population.
+        frame : bool, optional
+            Return a data frame, with labels of states if the field has them; by default if the field was fitted to a
+            frame. It is of the same kind, or else of pandas.
+        """
+        return self._field.sample(n_samples, seed, rounded=rounded, frame=frame)
+
+    def marginal(self, names: str | int | Sequence[str | int], given: Mapping[Any, Any] | None = None) -> Any:
+        """The joint marginal of some variables: probabilities, one axis per variable, in the order asked for.
+
+        A set inside a fitted margin is read off it, as is one inside a table of the model with ``inference="matched"``.
+        Otherwise exact inference is tried with the variables in one table; if that does not fit ``memory_budget``, or
+        inference is matched to another learner, the states of all of them but one are taken as evidence in turn. If
+        margins were fitted on a region graph, the result is the table of maximum entropy that agrees with the fitted
+        margins of its variables. A field that was fitted to a frame returns a frame: a row per cell of the table, and
+        the column ``probability``.
+
+        Parameters
+        ----------
+        names : name or number of a variable, or a sequence of them
+        given : mapping, optional
+            States of observed variables, as in :meth:`conditional`.
+        """
+        return self._field.marginal(names, given)
+
+    def marginals(self, evidence: Mapping[Any, Any] | None = None) -> Any:
+        """Marginal of every variable, given the states of some of them, which are then one-hot.
+
+        Evidence is by name, with labels of states, or by number, with numbers of states. Returns a list of arrays; a
+        field that was fitted to a frame returns one with columns ``variable``, ``state`` and ``probability``.
+        """
+        return self._field.marginals(evidence)
+
+    def conditional(self, evidence: Mapping[Any, Any]) -> Any:
+        """Marginals of the variables that are not observed, given the states of those that are.
+
+        Returns arrays by number of the variable, or a frame like that of :meth:`marginals` if the field was fitted to
+        one.
+        """
+        return self._field.conditional(evidence)
+
+    def probability(self, event: Mapping[Any, Any], given: Mapping[Any, Any] | None = None) -> float:
+        """P(event | given), each the states of some variables: by name with labels, or by number with numbers.
+
+        Examples
+        --------
+        >>> import bactrian as bt
+        >>> field = bt.MarkovRandomField(prior_variance=None).fit([[0, 0], [0, 1], [1, 1], [0, 0], [1, 0]])
+        >>> round(field.probability({1: 0}, given={0: 0}), 3)
+        0.667
+        """
+        return self._field.probability(event, given)
+
+    def predict_marginals(self, X: Any) -> Any:
+        """Marginals given the observed states of each sample; -1 stands for a missing state.
+
+        Returns a list with an array of shape (n_samples, states) for every variable; observed states have probability
+        1. A field that was fitted to a frame returns a dict with a frame for every variable, with a column per state.
+        """
+        return self._field.predict_marginals(X)
+
+    def predict(self, X: Any) -> Any:
+        """Samples with the missing states (-1) filled in: the most probable completion of each.
+
+        Exact if that fits ``memory_budget``, otherwise by max-product. Observed states do not change. For a frame,
+        returns a frame like it.
+        """
+        return self._field.predict(X)
+
     # --- files ---
 
     def _contents(self) -> tuple[dict[str, Any], Arrays]:
-        named = self._variables
+        named = self._kept.variables
         arrays: Arrays = {"edges": self.edges_, "cardinalities": self.cardinalities_}
         attributes = {
             "tables": self.tables_,  # parameters may have changed since
@@ -400,26 +683,29 @@ class MarkovRandomField(MarginField):
             "starts": list(getattr(self, "starts_", ())),
             "labels": [None if labels is None else list(labels) for labels in named.labels],
             "ordered": list(named.ordered),
-            "frames": self._frames,
+            "frames": self._kept.frames,
         }
-        of_margins, their_arrays = self._margin_contents()
+        of_margins, their_arrays = self._margins.contents() if self._margins is not None else ({}, {})
         return attributes | of_margins, arrays | their_arrays
 
     def _restore(self, attributes: dict[str, Any], arrays: Arrays) -> None:
         cardinalities = Domain(arrays["cardinalities"], []).cardinalities
         if cardinalities.size == 0:
             raise ValueError("it has no variables")
-        tables, frames = attributes["tables"], attributes.get("frames")
+        tables, frames, n_weights = attributes["tables"], attributes.get("frames"), self.weights_.size
         if frames not in (None, *FRAMES):
             raise ValueError(f"it has frames of {frames!r}")
+        variables = restored_variables(cardinalities, attributes)
         if tables == MARGINS:
-            self._restore_margins(cardinalities, attributes, arrays)
+            margins = FittedMargins.restored(cardinalities, n_weights, attributes["margins"], arrays)
+            graph = margins.problem.graph(regions=self.method_ != "exact")
+            self._keep_margins(variables, margins, margins.problem.model(graph))
         else:
             edges = checked_edges(arrays["edges"], None, cardinalities.size)
-            if n_weights_of(tables, cardinalities, edges) != self.weights_.size:  # before any table is made
-                raise ValueError(f"it has {self.weights_.size} weights, which do not fit its tables")
+            if n_weights_of(tables, cardinalities, edges) != n_weights:  # before any table is made
+                raise ValueError(f"it has {n_weights} weights, which do not fit its tables")
             model = pairwise_model(tables, cardinalities, edges, attributes["node_factors"])
-            self._keep(tables, model, edges, restored_variables(cardinalities, attributes), frames)
+            self._keep(tables, edges, FieldModel(model, variables, edges, frames))
         self.node_factors_ = attributes["node_factors"]
         if attributes.get("total") is not None:
             self.total_ = float(attributes["total"])

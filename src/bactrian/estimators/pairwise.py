@@ -13,9 +13,8 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from bactrian.arrays import Floats, Ints, number_pairs, rectangular
+from bactrian.arrays import Floats, Ints, check_minus_one, is_missing, number_pairs, rectangular
 from bactrian.errors import ArgumentError, check_choice, check_count
-from bactrian.estimators.labels import check_minus_one, is_missing
 from bactrian.graphs.graph import ClusterGraph, Domain, grid_edges
 from bactrian.graphs.loglinear import LogLinearModel
 from bactrian.graphs.ragged import pointer

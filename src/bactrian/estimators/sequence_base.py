@@ -15,11 +15,11 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
-from bactrian.arrays import Arrays, Floats, Ints, integers
+from bactrian.arrays import Arrays, Floats, Ints, integers, is_unknown
 from bactrian.errors import check_choice, check_count, check_flag, check_number
 from bactrian.estimators.base import largest_weights
 from bactrian.estimators.encoding import FeatureRows, FeatureVocabulary, check_sequences, fit_vocabulary
-from bactrian.estimators.labels import Labels, accuracy, class_weights, is_unknown, listed_labels
+from bactrian.estimators.labels import Labels, accuracy, class_weights, listed_labels
 from bactrian.estimators.node_labeller import NodeLabeller
 from bactrian.estimators.priors import Block, Fold, graph_blocks, graph_folds
 from bactrian.graphs.graph_data import GraphData, nonnegative_weights

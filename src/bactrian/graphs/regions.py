@@ -25,7 +25,7 @@ from bactrian.arrays import Floats
 from bactrian.graphs.graph import ClusterGraph, Domain, Edge, Scope, SepsetHubs
 
 #: How often at most a raised number subtracts an intersection, as part of the clusters around it: half makes pairwise
-#: entropies concave. Chosen with the rounds of :mod:`bactrian.estimators.margin_fits`: with 2/3 and more these may not
+#: entropies concave. Chosen with the rounds of :mod:`bactrian.margins.problem`: with 2/3 and more these may not
 #: converge, with 1/3 sets that were not measured are further from the truth.
 _MOST_SUBTRACTED = 0.5
 

@@ -1,27 +1,18 @@
-"""Draws from the joint distribution of a model, and rows rounded to match margins.
+"""Draws from the joint distribution of a model.
 
 Draws are exact where a junction tree fits: the root clique is drawn from its marginal, then every other clique given
 its sepset with the parent (Dawid, Statistics and Computing 2, 1992). Elsewhere blocked Gibbs sampling.
-
-n draws miss a probability p by about sqrt(p / n). :func:`round_rows` starts from such draws, which have the joint
-distribution's dependences. Single states are changed, and exchanged between rows, as long as that lowers the sum over
-all margins of squared differences between the rows' counts and n times the margin. After each pass a margin's squares
-count by the square of its distance to what it should be, so that the worst margins gain most and the search leaves
-local minima (the breakout method: Morris, AAAI 1993). Few rows change, and none enters a cell of probability 0.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 from numpy.typing import ArrayLike
 
-from bactrian.arrays import Bools, Floats, Ints
+from bactrian.arrays import Floats, Ints
 from bactrian.engines.numba.blocks import build_blocks
-from bactrian.engines.numba.rounding import RowsInTables, TablesAround, change_states, exchange_states
 from bactrian.graphs.elimination import junction_tree
-from bactrian.graphs.graph import ClusterGraph, Scope, strides
+from bactrian.graphs.graph import ClusterGraph, Scope
 from bactrian.graphs.loglinear import LogLinearModel
 from bactrian.graphs.ragged import pointer
 from bactrian.inference.factors import factor_scores
@@ -31,8 +22,6 @@ from bactrian.inference.problem import Options, new_problem
 
 #: Chains of Gibbs sampling, sweeps of each before its first draw, and sweeps for each draw.
 _CHAINS, _BURN_IN, _THINNING = 16, 500, 10
-#: Passes at most; a pass that betters less than this part of the rows is the last. Exchanges with a random row a pass.
-_MOST_PASSES, _FEW, _EXCHANGES = 60, 2e-4, 2
 
 
 def draw_exactly(
@@ -124,68 +113,3 @@ def draw_by_gibbs(
         chains.run(problem, _BURN_IN if r == 0 else 0, _THINNING, 1)
         states[r] = chains.states
     return states.reshape(-1, model.graph.n_variables)[:n_samples].copy()
-
-
-def round_rows(
-    states: Ints,
-    cardinalities: Ints,
-    scopes: Sequence[Scope],
-    margins: Sequence[Floats],
-    possible: Sequence[tuple[Scope, Bools]] = (),
-    *,
-    seed: int = 0,
-) -> Ints:
-    """Rows near ``states`` with counts near n times the ``margins``, tables of probabilities over ``scopes``.
-
-    No row enters a cell that is not ``possible``, in tables over further scopes.
-    """
-    states = np.ascontiguousarray(states, dtype=np.int64).copy()
-    n, n_variables = states.shape
-    # Tables of what is possible are margins of weight 0; with a target of n rows no cell of theirs has too many.
-    scopes = [*scopes, *(scope for scope, _ in possible)]
-    tables = [*margins, *(table.astype(np.float64) for _, table in possible)]
-    cells, excess = cells_of(states, cardinalities, scopes, tables)
-    rows = RowsInTables(states, cells, excess, np.concatenate([table.ravel() for table in tables]) > 0.0)
-    entries = sorted(
-        (v, t, stride) for t, scope in enumerate(scopes) for v, stride in strides(scope, cardinalities).items()
-    )
-    variable, table, stride = np.array(entries, dtype=np.int64).reshape(-1, 3).T.copy()
-    bounds = pointer(np.bincount(variable, minlength=n_variables))
-    random = np.random.default_rng(seed)
-    counted = slice(0, len(margins))
-    weight = np.zeros(len(scopes))
-    weight[counted] = 1.0
-    for _ in range(_MOST_PASSES):
-        around = TablesAround(bounds, table, stride, weight[table])
-        bettered = change_states(rows, around, cardinalities, random.permutation(n))
-        for _ in range(_EXCHANGES):
-            partners = np.asarray(random.integers(0, n, n))
-            bettered += exchange_states(rows, around, random.permutation(n), partners)
-        if bettered <= _FEW * n:
-            break
-        distance = _distances(excess, tables, n)[counted]
-        weight[counted] = 0.5 * (weight[counted] + (distance / max(distance.mean(), 1e-300)) ** 2)
-    return states
-
-
-def cells_of(
-    states: Ints, cardinalities: Ints, scopes: Sequence[Scope], margins: Sequence[Floats]
-) -> tuple[Ints, Floats]:
-    """(n, n_margins) cell of every row in every margin, numbered through, and each cell's count less its target."""
-    offset = pointer([table.size for table in margins])
-    cells = np.empty((states.shape[0], len(scopes)), dtype=np.int64)
-    for t, scope in enumerate(scopes):
-        steps = strides(scope, cardinalities)
-        cells[:, t] = offset[t] + sum(stride * states[:, v] for v, stride in steps.items())
-    counts = np.bincount(cells.ravel(), minlength=int(offset[-1]))
-    excess: Floats = counts - states.shape[0] * np.concatenate([table.ravel() for table in margins])
-    return cells, excess
-
-
-def distances(states: Ints, cardinalities: Ints, scopes: Sequence[Scope], margins: Sequence[Floats]) -> Floats:
-    """(n_margins,) total variation between the margins of rows and given ones."""
-    return _distances(cells_of(states, cardinalities, scopes, margins)[1], margins, states.shape[0])
-
-
-def _distances(excess: Floats, margins: Sequence[Floats], n: int) -> Floats:
-    return np.add.reduceat(np.abs(excess), pointer([table.size for table in margins])[:-1]) / (2.0 * n)

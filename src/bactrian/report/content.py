@@ -16,10 +16,10 @@ import numpy as np
 
 from bactrian.arrays import Floats
 from bactrian.errors import check_count
-from bactrian.estimators.frames import word
-from bactrian.estimators.margin_fits import MarginResidual
 from bactrian.estimators.markov_random_field import MarkovRandomField
+from bactrian.frames import word
 from bactrian.inference.infer import infer
+from bactrian.margins.fit import MarginResidual
 from bactrian.runs.comparison import Comparison, Entry, Gallery, Metric, TaggedText
 
 

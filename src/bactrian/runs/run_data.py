@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from bactrian.estimators.labels import check_minus_one, known_labels
+from bactrian.arrays import check_minus_one
+from bactrian.estimators.labels import known_labels
 from bactrian.runs.graph_files import LabelledGraph, read_graphs
 from bactrian.runs.settings import RunSettings, files_of
 from bactrian.runs.tag_reading import check_written, say_reading, tag_reading

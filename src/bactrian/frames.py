@@ -1,10 +1,10 @@
 """Variables and their states as people call them: data frames of words outside, codes inside.
 
-A frame is what has ``columns`` and gives each by its name: pandas', polars', or a :class:`Table` of plain lists. A
-column holds strings, booleans, whole numbers (as floats where cells are missing), or categories of anything, each
-called by its words. None, NaN and NA are missing cells; where they are no states, so are -1 and the empty string.
--1 is a state where it is declared, or where other states are negative; beside a single other state it is refused, and
-beside several it is a missing cell, with a warning.
+A frame is one of pandas or polars, read through narwhals, or a :class:`Table` of plain lists. A column holds strings,
+booleans, whole numbers (as floats where cells are missing), or categories of anything, each called by its words. None,
+NaN and NA are missing cells; where they are no states, so are -1 and the empty string. -1 is a state where it is
+declared, or where other states are negative; beside a single other state it is refused, and beside several it is a
+missing cell, with a warning.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import narwhals.stable.v2 as nw
 import numpy as np
+from narwhals.stable.v2 import dependencies as libraries
 
-from bactrian.arrays import Ints, rectangular
+from bactrian.arrays import Ints, check_minus_one, is_missing, is_unknown, rectangular
 from bactrian.errors import ArgumentError, ArgumentTypeError, check_count, warn
-from bactrian.estimators.labels import check_minus_one, is_missing, is_unknown
 from bactrian.graphs.graph import Scope
 
 #: Kinds of states, in words. In Python booleans are integers, so they come first.
@@ -53,7 +54,7 @@ class Table(dict[Any, list[Any]]):
 
 def is_frame(X: Any) -> bool:
     """Whether X has named columns."""
-    return hasattr(type(X), "columns") and hasattr(X, "__getitem__")
+    return isinstance(X, Table) or libraries.is_into_dataframe(X) or libraries.is_polars_lazyframe(X)
 
 
 def column_names(X: Any) -> list[str] | None:
@@ -66,7 +67,7 @@ def kind_of_frame(X: Any) -> str:
     """The library that makes frames like X; ``"table"`` for a :class:`Table`."""
     if isinstance(X, Table):
         return "table"
-    return "polars" if type(X).__module__.startswith("polars") else "pandas"
+    return "polars" if libraries.is_polars_dataframe(X) else "pandas"
 
 
 def make_frame(kind: str, columns: Mapping[Any, Any], like: Any = None) -> Any:
@@ -167,9 +168,9 @@ def columns_of(X: Any) -> list[Column]:
             raise ValueError(f"X must have shape (n_samples, n_variables), found {rows.shape}")
         cells = np.asarray(X, dtype=object)  # or NumPy makes strings of numbers among them
         return [Column(v, cells[:, v].tolist()) for v in range(rows.shape[1])]
-    if hasattr(X, "collect"):
+    if libraries.is_polars_lazyframe(X):
         raise TypeError(f"X is a {type(X).__name__}, which is not computed yet; give X.collect()")
-    if hasattr(X, "to_pandas") and not hasattr(X, "get_column"):  # Arrow's tables and their like
+    if not (isinstance(X, Table) or libraries.is_pandas_like_dataframe(X) or libraries.is_polars_dataframe(X)):
         raise TypeError(f"X is a {type(X).__module__} {type(X).__name__}; give X.to_pandas()")
     names, named = list(X.columns), column_names(X) is not None
     if len(set(names)) < len(names):
@@ -179,19 +180,22 @@ def columns_of(X: Any) -> list[Column]:
             f"X must have columns whose names are strings, or 0 to {len(names) - 1} in this order, found "
             f"{', '.join(map(repr, names[:_LISTED]))}; X.columns = list(map(str, X.columns)) makes strings of them"
         )
-    return [_column(name if named else v, X[name]) for v, name in enumerate(names)]
+    if isinstance(X, Table):
+        return [Column(name if named else v, cells) for v, (name, cells) in enumerate(X.items())]
+    columns = nw.from_native(X, eager_only=True).iter_columns()
+    return [_column(name if named else v, column) for v, (name, column) in enumerate(zip(names, columns, strict=True))]
 
 
-def _column(name: Any, given: Any) -> Column:
-    cells = given if isinstance(given, list) else given.to_list()
-    dtype = getattr(given, "dtype", None)
-    listed: Any = getattr(dtype, "categories", None)  # of pandas' categories and polars' Enum
-    if not hasattr(listed, "to_list"):
-        return Column(name, cells)
-    categories = tuple(map(plain_state, listed.to_list()))
-    if hasattr(given, "cat") and hasattr(given.cat, "codes"):  # pandas lists intervals in other words beside NaN
-        cells = [None if code < 0 else categories[code] for code in given.cat.codes.to_list()]
-    return Column(name, cells, categories, bool(getattr(dtype, "ordered", True)))
+def _column(name: Any, given: nw.Series[Any]) -> Column:
+    if given.dtype not in (nw.Categorical, nw.Enum):
+        return Column(name, given.to_list())
+    if not given.implementation.is_pandas_like():  # polars' Categorical lists whatever other columns have, too
+        declared = tuple(given.dtype.categories) if isinstance(given.dtype, nw.Enum) else None
+        return Column(name, given.to_list(), declared, None if declared is None else True)
+    own = given.to_native().cat  # narwhals makes strings of numbers, and pandas lists intervals otherwise beside NaN
+    categories = tuple(map(plain_state, own.categories.to_list()))
+    cells = [None if code < 0 else categories[code] for code in own.codes.to_list()]
+    return Column(name, cells, categories, bool(own.ordered))
 
 
 def states_of_axes(table: Any) -> tuple[tuple[Any, tuple[Any, ...]], ...]:

@@ -492,7 +492,7 @@ def test_bad_margins_are_refused_before_any_work(margins, options, message, monk
     def work(*_args, **_options):
         raise AssertionError("work was begun")
 
-    monkeypatch.setattr("bactrian.estimators.margin_field.fit_margins", work)
+    monkeypatch.setattr("bactrian.estimators.markov_random_field.fit_margins", work)
     field = bt.MarkovRandomField(method="auto")
     with pytest.raises((ValueError, TypeError), match=message):
         field.fit_marginals(margins, options.pop("cardinalities", None), **options)

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from bactrian.arrays import Bools, Floats, real_numbers
 from bactrian.errors import ArgumentError, ArgumentTypeError, check_number
-from bactrian.estimators.frames import Variables, states_of_axes, word
+from bactrian.frames import Variables, states_of_axes, word
 from bactrian.graphs.graph import Scope
 from bactrian.graphs.regions import intersections
 
@@ -348,6 +348,16 @@ def projected(table: Floats, scope: Scope, onto: Sequence[int]) -> Floats:
     summed = table.sum(axis=tuple(a for a, v in enumerate(scope) if v not in onto))
     left = [v for v in scope if v in onto]
     return summed.transpose([left.index(v) for v in onto])
+
+
+def given_states(joint: Floats, asked: Scope, scope: Scope, evidence: Mapping[int, int], name: str) -> Floats:
+    """The marginal of some variables of a table over ``asked``, given states of others; errors say ``name``."""
+    seen = np.zeros_like(joint)
+    at = tuple(evidence.get(v, slice(None)) for v in asked)
+    seen[at] = joint[at]
+    if not seen.sum() > 0.0:
+        raise ArgumentError(name, "has probability 0")
+    return projected(seen / seen.sum(), asked, scope)
 
 
 def _contradictions(

@@ -24,13 +24,13 @@ def zones_of(n, seed=0):
 @pytest.mark.parametrize("n_threads", [1, 3])
 def test_zones_are_fitted_as_alone(n_threads):
     zones, base = zones_of(7)
-    fitted = bt.MarkovRandomField(method="auto", n_threads=n_threads).fit_zones(zones, base=base)
+    fitted = bt.MarkovRandomField(method="auto", tolerance=1e-9, n_threads=n_threads).fit_zones(zones, base=base)
     assert len(fitted) == 7
     assert fitted.converged.all()
     assert fitted.contradictions == {}
     joint = fitted.marginal(NAMES)
     for z, margins in enumerate(zones):
-        alone = bt.MarkovRandomField(method="auto").fit_marginals(margins, base=base)
+        alone = bt.MarkovRandomField(method="auto", tolerance=1e-9).fit_marginals(margins, base=base)
         assert fitted.totals[z] == alone.total_
         np.testing.assert_allclose(joint[z], alone.marginal(NAMES), rtol=1e-9)
     rows = fitted[2].sample(int(fitted.totals[2]), rounded=True)
@@ -38,7 +38,7 @@ def test_zones_are_fitted_as_alone(n_threads):
     assert [field.total_ for field in fitted[:2]] == fitted.totals[:2].tolist()
 
 
-def test_noisy_and_exact_zones_side_by_side_are_fitted_as_alone():
+def test_noisy_and_exact_zones_together_are_fitted_as_alone():
     zones, base = zones_of(6)
     rng = np.random.default_rng(1)
     for margins in zones[::2]:
@@ -52,6 +52,28 @@ def test_noisy_and_exact_zones_side_by_side_are_fitted_as_alone():
         np.testing.assert_allclose(one[z].marginal(NAMES), alone.marginal(NAMES), atol=1e-7)
         np.testing.assert_array_equal(one[z].weights_, three[z].weights_)
         assert one[z].solution_.moment_gap <= 1e-9 * one.totals[z]
+
+
+def test_zones_of_all_sizes_are_fitted_to_their_own_totals():
+    zones, _ = zones_of(70)
+    factors = 10.0 ** np.random.default_rng(2).uniform(-6.0, 6.0, len(zones))
+    zones = [[bt.Marginal(m.names, f * m.table) for m in margins] for f, margins in zip(factors, zones, strict=True)]
+    fitted = bt.MarkovRandomField(method="auto", tolerance=1e-8).fit_zones(zones)
+    assert fitted.converged.all()
+    for zone, total, margins in zip(fitted, fitted.totals, zones, strict=True):
+        for margin in margins:
+            np.testing.assert_allclose(total * zone.marginal(margin.names), margin.table, atol=1e-10 * total)
+
+
+def test_a_zone_that_no_distribution_has_leaves_the_others_alone():
+    never = [[0.0, 50.0], [50.0, 0.0]]
+    ring = [bt.Marginal(names, never) for names in (("a", "b"), ("b", "c"), ("c", "a"))]
+    possible = [bt.Marginal(margin.names, [[20.0, 30.0], [30.0, 20.0]]) for margin in ring]
+    with pytest.warns(
+        bt.ContradictionWarning, match=r"1 of 3 zones contradict each other; zones\[1\]: no distribution"
+    ):
+        among = bt.MarkovRandomField(method="auto").fit_zones([possible, ring, possible])
+    np.testing.assert_allclose(among[2].marginal(("a", "b")), possible[0].table / 100.0, atol=1e-8)
 
 
 def test_limits_of_zones():

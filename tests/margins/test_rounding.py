@@ -8,8 +8,15 @@ import numpy as np
 import pytest
 
 import bactrian as bt
-from bactrian.engines.numba.rounding import RowsInTables, TablesAround, change_states, exchange_states
-from bactrian.inference.draw import cells_of, distances, round_rows
+from bactrian.margins.rounding import (
+    RowsInTables,
+    TablesAround,
+    cells_of,
+    change_states,
+    distances,
+    exchange_states,
+    round_rows,
+)
 
 SHAPE = np.array([3, 4, 2, 5])
 SCOPES = ((0, 1), (2, 1), (3, 0), (3,))

@@ -9,10 +9,11 @@ from scipy.optimize import minimize
 from scipy.special import logsumexp
 
 import bactrian as bt
-from bactrian.estimators.margin_fits import margin_problem
-from bactrian.estimators.marginals import check_margins
-from bactrian.learners.margins import FitOptions, fit_exactly, fit_with_learner, tree_of
-from bactrian.learners.region_margins import RegionDual, fit_by_regions
+from bactrian.margins.fit import fit_with_learner
+from bactrian.margins.given import check_margins
+from bactrian.margins.problem import FitOptions, margin_problem
+from bactrian.margins.regions import RegionDual, fit_by_regions
+from bactrian.margins.tree import fit_exactly, tree_of
 from bactrian.parallel.threads import Workers
 from bactrian.solvers.solution import Status
 

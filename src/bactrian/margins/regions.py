@@ -4,7 +4,7 @@ Kikuchi's entropy, with raised numbers (:mod:`bactrian.graphs.regions`), has a t
 numbers c_R for the intersections R on which they agree. Positive numbers are kept, negative ones linearised at the
 last beliefs (the concave-convex procedure, as in :mod:`bactrian.camel.camel`). Where every margin has a weight per
 cell, as here, the dual over weights and multipliers need not be minimised over the weights by an optimiser: at given
-multipliers those of a margin follow from its own cells alone (:mod:`bactrian.engines.numba.noisy_tables`). What is left
+multipliers those of a margin follow from its own cells alone (:mod:`bactrian.margins.noisy_tables`). What is left
 is
 
     D(delta) = sum over margins psi_a(m_a) + N sum over R  kept_R log sum exp((theta_R - sum_a delta_aR) / kept_R)
@@ -12,7 +12,7 @@ is
 with m_a the sum of the multipliers of a, theta_R = (kept_R - c_R) log b_R the linearisation and, where nothing of R is
 kept, the multipliers of R adding up to theta_R. L-BFGS minimises it, in multipliers scaled by their curvature: a
 margin's own term has, in a cell, N b p / (p + N b). Exact margins are met by construction. Rounds after the first
-centre the prior at the last weights, as on junction trees (:mod:`bactrian.learners.margins`).
+centre the prior at the last weights, as on junction trees (:mod:`bactrian.margins.problem`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,12 @@ import numpy as np
 from bactrian.arrays import Bools, Floats, Ints
 from bactrian.engines.long_memory import make_memory
 from bactrian.engines.numba.layout import Layout
-from bactrian.engines.numba.noisy_tables import (
+from bactrian.graphs.graph import ClusterGraph
+from bactrian.graphs.packed import link_cells
+from bactrian.graphs.packing import TablePlan, build_layout
+from bactrian.graphs.ragged import ranges
+from bactrian.graphs.structure import structure_of
+from bactrian.margins.noisy_tables import (
     EXACT,
     FIXED,
     NOISY,
@@ -34,12 +39,7 @@ from bactrian.engines.numba.noisy_tables import (
     evaluate_tables,
     fill_multipliers,
 )
-from bactrian.graphs.graph import ClusterGraph
-from bactrian.graphs.packed import link_cells
-from bactrian.graphs.packing import TablePlan, build_layout
-from bactrian.graphs.ragged import ranges
-from bactrian.graphs.structure import structure_of
-from bactrian.learners.margins import FitOptions, MarginProblem, NoStateError
+from bactrian.margins.problem import FitOptions, MarginProblem, NoStateError
 from bactrian.parallel.threads import Deadline, Workers, balanced_blocks
 from bactrian.solvers.anderson import Anderson
 from bactrian.solvers.lbfgs import Step, minimise

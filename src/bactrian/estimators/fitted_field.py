@@ -1,0 +1,409 @@
+"""A fitted field of discrete variables: what can be asked of any, however it was learned."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from itertools import product
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from bactrian.arrays import Bools, Floats, Ints
+from bactrian.errors import ArgumentTypeError, check_number, warn
+from bactrian.estimators.pairwise import checked_table, incomplete_rows, is_forest
+from bactrian.frames import Variables, column_names, columns_of, is_frame, kind_of_frame, make_frame, word
+from bactrian.graphs.elimination import MemoryBudgetError, junction_tree
+from bactrian.graphs.graph import ClusterGraph, Scope
+from bactrian.graphs.loglinear import LogLinearModel, Samples
+from bactrian.inference.decode import decode
+from bactrian.inference.draw import draw_by_gibbs, draw_exactly
+from bactrian.inference.infer import infer
+from bactrian.inference.problem import checked_evidence
+from bactrian.learners.learn import matched_inference
+from bactrian.margins.fit import FittedMargins
+from bactrian.margins.given import given_states, projected
+from bactrian.margins.rounding import round_rows
+from bactrian.solvers.solution import ConvergenceWarning
+
+#: Calls of inference, one for each state of the variables taken as evidence, that one marginal may cost; and how many
+#: are made at once.
+_MOST_CALLS, _AT_ONCE = 100_000, 256
+#: What to try where this did not converge; elsewhere the double loop.
+_OTHER = {"double-loop": "convex"}
+#: Entries of a table of evidence and another variable, up to which it is put together of margins: 15 ms.
+_LARGEST_TABLE = 10_000
+
+
+@dataclass(frozen=True, eq=False)
+class FieldModel:
+    """A model and what its variables are called, before there are weights."""
+
+    model: LogLinearModel
+    variables: Variables
+    edges: Ints | None  #: of pairwise models; None where there are margins
+    frames: str | None = None  #: kind of frame that it was fitted to and answers with
+    _work: dict[int, float] = field(default_factory=dict)
+
+    def exact_work(self, memory_budget: int) -> float:
+        """Entries of junction-tree tables, once for each table of the model: 0 on forests, inf beyond the budget."""
+        graph = self.model.graph
+        if memory_budget not in self._work:
+            work = 0.0
+            if self.edges is None or not is_forest(graph.n_variables, self.edges):
+                try:
+                    tree = junction_tree(graph.cardinalities, graph.clusters, memory_budget=memory_budget)
+                    work = float(sum(graph.size(tree.cliques[q]) for q in tree.assignment))
+                except MemoryBudgetError:
+                    work = np.inf
+            self._work[memory_budget] = work
+        return self._work[memory_budget]
+
+
+@dataclass(frozen=True)
+class AnswerOptions:
+    """How questions are answered: parameters of :class:`bactrian.MarkovRandomField`."""
+
+    inference: str
+    memory_budget: int
+    n_threads: int | None
+    seed: int
+
+
+@dataclass(frozen=True, eq=False)
+class FittedField:
+    """A model with its weights, which answers in the words of its variables.
+
+    The methods are those of :class:`bactrian.MarkovRandomField`, which describes them.
+    """
+
+    of: FieldModel
+    weights: Floats
+    method: Any  #: that it was learned with
+    margins: FittedMargins | None  #: where it was fitted to margins
+    options: AnswerOptions
+
+    # --- inference ---
+
+    @property
+    def _model(self) -> LogLinearModel:
+        return self.of.model
+
+    @property
+    def inference_method(self) -> str:
+        """How marginals and log Z are computed."""
+        return self._method_and_options[0]
+
+    @cached_property
+    def _method_and_options(self) -> tuple[str, dict[str, Any]]:
+        if not self._on_regions and self.options.inference != "matched":
+            return ("exact" if self._fits_exactly else self.options.inference), {}
+        method, options = matched_inference(self.method)
+        if self._on_regions:
+            return ("double-loop" if method == "rbp" else method), options  # Kikuchi's numbers may not suit propagation
+        return ("rbp", {}) if method == "exact" and not self._fits_exactly else (method, options)
+
+    @property
+    def _on_regions(self) -> bool:
+        """Whether the model is a region graph, so that its weights belong to that graph's entropy."""
+        return self.margins is not None and self.method != "exact"
+
+    @property
+    def _fits_exactly(self) -> bool:
+        """Whether exact inference fits the memory budget."""
+        return self.of.exact_work(self.options.memory_budget) < np.inf
+
+    @property
+    def _is_matched(self) -> bool:
+        """Whether answers are under the entropy of a learner that is not exact."""
+        return self.options.inference == "matched" and matched_inference(self.method)[0] != "exact"
+
+    @property
+    def _limits(self) -> dict[str, Any]:
+        # Trees are exact without a junction tree, which decoding asks for all the same.
+        return {"memory_budget": max(1, self.options.memory_budget), "n_threads": self.options.n_threads}
+
+    def _infer(self, evidence: Sequence[Mapping[int, int] | None]) -> list[Any]:
+        method, options = self._method_and_options
+        models = [self._model] * len(evidence)
+        return infer(models, self.weights, method, list(evidence), **self._limits, seed=self.options.seed, **options)
+
+    @property
+    def log_partition(self) -> float:
+        """log Z, or its approximation; a :class:`ConvergenceWarning` tells where that did not converge."""
+        value, converged = self._partition
+        if not converged:
+            method = self.inference_method
+            warn(
+                f"log Z is that of {method}, which did not converge, so that scores are no log-probabilities: raise "
+                f"memory_budget until exact inference fits, use inference={_OTHER.get(method, 'double-loop')!r}, or a "
+                "stronger prior",
+                ConvergenceWarning,
+            )
+        return value
+
+    @cached_property
+    def _partition(self) -> tuple[float, bool]:
+        """log Z, and whether it converged."""
+        with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
+            result = self._infer([None])[0]
+        if result.log_partition is None:
+            asked = f"inference={self.options.inference!r}"
+            raise ValueError(f"{asked} has no log-partition, and exact inference does not fit memory_budget")
+        return float(result.log_partition), result.converged
+
+    # --- samples ---
+
+    def score_samples(self, X: Any) -> Floats:
+        """Log-probability of each sample, summed over hidden variables."""
+        return self.log_probabilities(self._states_of(X))
+
+    def log_probabilities(self, states: Ints) -> Floats:
+        """The same of rows of numbers of states; -1 for hidden variables."""
+        scores, model = np.full(states.shape[0], -self.log_partition), self._model
+        if not self.of.variables.n_hidden:
+            for scope, features, base in zip(model.graph.clusters, model.features, model.base_scores, strict=True):
+                index = np.ravel_multi_index(tuple(states[:, scope].T), model.graph.shape(scope))
+                scores += 0.0 if features is None else (features @ self.weights)[index]
+                scores += 0.0 if base is None else base[index]
+            return scores
+        for rows, evidence, which in incomplete_rows(states, len(model.graph.clusters)):
+            scores[rows] += np.array([result.log_partition for result in self._infer(evidence)])[which]
+        return scores
+
+    def score(self, X: Any, sample_weight: ArrayLike | None) -> float:
+        """Mean log-probability of the samples."""
+        states = self._states_of(X)
+        weights = Samples(self._model, states, sample_weight).sample_weight
+        return float(np.average(self.log_probabilities(states), weights=weights))
+
+    def sample(self, n_samples: int, seed: int | None, *, rounded: bool, frame: bool | None) -> Any:
+        """Draws from the joint distribution."""
+        if isinstance(n_samples, bool) or not (isinstance(n_samples, int | np.integer) and n_samples >= 1):
+            raise ValueError(f"n_samples must be an integer of at least 1, found {n_samples!r}")
+        seed = self.options.seed if seed is None else seed
+        check_number("seed", seed, least=0, whole=True)
+        given, limits = (self._model, self.weights, int(n_samples)), self.options
+        try:
+            states = draw_exactly(
+                *given, seed=seed, memory_budget=limits.memory_budget, n_threads=limits.n_threads, even=rounded
+            )
+        except MemoryBudgetError:
+            states = draw_by_gibbs(*given, seed=seed, n_threads=limits.n_threads)
+        if rounded:
+            states = round_rows(states, self._model.graph.cardinalities, *self._tables_to_match(), seed=seed)
+        if not (self.of.frames is not None if frame is None else frame):
+            return states
+        return self.of.variables.frame(range(states.shape[1]), states, self.of.frames or "pandas")
+
+    def _tables_to_match(self) -> tuple[Sequence[Scope], Sequence[Floats], list[tuple[Scope, Bools]]]:
+        """Scopes and probabilities of the margins that rounded rows should have, and what else restricts them."""
+        if self.margins is not None:
+            base = self.margins.problem.base
+            possible = [(scope, np.isfinite(table)) for scope, table in base if not np.isfinite(table).all()]
+            return self.margins.problem.scopes, self.margins.tables, possible
+        clusters, result = self._model.graph.clusters, self._infer([None])[0]
+        return clusters, [np.array(result.clusters[i]) for i in range(len(clusters))], []
+
+    def predict_marginals(self, X: Any) -> Any:
+        """Marginals given the observed states of each sample."""
+        states, named = self._states_of(X, missing=True), self.of.variables
+        found = [np.zeros((states.shape[0], int(k))) for k in named.cardinalities]
+        for rows, evidence, which in incomplete_rows(states, len(self._model.graph.clusters)):
+            given = self._conditionals(evidence)
+            for v, table in enumerate(found):
+                table[rows] = np.stack([tables[v] for tables in given])[which]
+        complete = np.flatnonzero((states >= 0).all(axis=1))
+        for v, table in enumerate(found):
+            table[complete, states[complete, v]] = 1.0
+        if self.of.frames is None:
+            return found
+        kind = kind_of_frame(X) if is_frame(X) else self.of.frames
+        return {
+            name: make_frame(kind, dict(zip(map(word, named.words([v])), found[v].T, strict=True)), X)
+            for v, name in enumerate(named.names)
+        }
+
+    def predict(self, X: Any) -> Any:
+        """The most probable completion of each sample."""
+        states = self._states_of(X, missing=True)
+        method = "exact" if self._fits_exactly else "max-product"
+        for rows, evidence, which in incomplete_rows(states.copy(), len(self._model.graph.clusters)):
+            found = decode([self._model] * len(evidence), self.weights, method, evidence, **self._limits)
+            states[rows] = np.stack(found)[which]
+        if self.of.frames is None:
+            return states
+        if is_frame(X):
+            return self.of.variables.frame(range(states.shape[1]), states, kind_of_frame(X), X)
+        cells = [self.of.variables.cells(v, column, "table") for v, column in enumerate(states.T)]
+        return np.array(cells, dtype=object).T
+
+    def _states_of(self, X: Any, missing: bool = False) -> Ints:
+        """Rows of numbers of states, checked; -1 for hidden variables and, where they may be, missing cells."""
+        seen, n_hidden = self.of.variables.seen, self.of.variables.n_hidden
+        framed = self.of.frames is not None or (is_frame(X) and any(self.of.variables.labels))
+        given = columns_of(X) if framed else checked_table(X)
+        names = column_names(X)
+        if names is not None and seen.are_named:
+            _check_names(names, list(seen.names))
+        n, expected = len(given) if isinstance(given, list) else given.shape[1], len(seen.names)
+        if n != expected:
+            raise ValueError(f"X has {n} features, but MarkovRandomField is expecting {expected} features as input")
+        states = seen.codes(given) if isinstance(given, list) else given
+        hidden = np.full((len(states), n_hidden), -1)
+        known = np.where(states == -1, 0, states) if missing else states
+        self._model.graph.checked_states(np.hstack([known, 0 * hidden]), "X")
+        return np.hstack([states, hidden])
+
+    # --- questions ---
+
+    def marginal(self, names: Any, given: Mapping[Any, Any] | None) -> Any:
+        """The joint marginal of some variables."""
+        listed: list[Any] = [names] if isinstance(names, str | int | np.integer) else list(names)
+        named = self.of.variables
+        numbers = [named.index(name, "names") if isinstance(name, str) else name for name in listed]
+        scope = self._model.graph.checked_scope(numbers, "names")
+        table = self._marginal(scope, self._evidence(given, "given"))
+        if self.of.frames is None:
+            return table
+        cells = np.indices(table.shape).reshape(table.ndim, -1).T
+        return named.frame(scope, cells, self.of.frames, probability=table.ravel())
+
+    def marginals(self, evidence: Mapping[Any, Any] | None) -> Any:
+        """Marginal of every variable."""
+        (tables,) = self._conditionals([self._evidence(evidence, "evidence")])
+        return list(tables.values()) if self.of.frames is None else self._listed(tables)
+
+    def conditional(self, evidence: Mapping[Any, Any]) -> Any:
+        """Marginals of the variables that are not observed."""
+        seen = self._evidence(evidence, "evidence")
+        left = {v: table for v, table in self._conditionals([seen])[0].items() if v not in seen}
+        return left if self.of.frames is None else self._listed(left)
+
+    def probability(self, event: Mapping[Any, Any], given: Mapping[Any, Any] | None) -> float:
+        """P(event | given)."""
+        if not isinstance(event, Mapping) or not event:
+            raise ArgumentTypeError("event", f"must map variables to states, found {event!r}")
+        asked, seen, found = self._evidence(event, "event"), self._evidence(given, "given"), 1.0
+        belief = None if self._on_regions else self._belief(tuple(asked), seen)
+        if belief is not None:
+            return float(belief[tuple(asked.values())])
+        for v, state in asked.items():
+            found *= float(self._conditionals([seen], [v])[0][v][state])
+            if found == 0.0:
+                break
+            seen = {**seen, v: state}
+        return found
+
+    def _evidence(self, given: Any, name: str) -> dict[int, int]:
+        """Numbers of states by number of the variable, checked."""
+        return checked_evidence(self.of.variables.evidence(given, name), self.of.variables.cardinalities, name)
+
+    def _listed(self, tables: Mapping[int, Floats]) -> Any:
+        """Marginals of single variables as a frame."""
+        assert self.of.frames is not None
+        columns = {
+            "variable": [self.of.variables.names[v] for v, table in tables.items() for _ in table],
+            "state": self.of.variables.words(tables),
+            "probability": np.concatenate([np.zeros(0), *tables.values()]),
+        }
+        return make_frame(self.of.frames, columns)
+
+    def _conditionals(
+        self, evidence: Sequence[dict[int, int]], wanted: Sequence[int] | None = None
+    ) -> list[dict[int, Floats]]:
+        """Marginals of the variables that are ``wanted``, or of all, by number, given each of ``evidence``.
+
+        On regions what the margins say, as :meth:`marginal` does, unless there is too much evidence for a table.
+        """
+        graph, chosen = self._model.graph, range(self._model.graph.n_variables) if wanted is None else wanted
+        most = _LARGEST_TABLE / graph.cardinalities.max()
+        read = [self._on_regions and graph.size(tuple(seen)) <= most for seen in evidence]
+        others = [seen for seen, is_read in zip(evidence, read, strict=True) if not is_read]
+        inferred = iter(self._infer(others) if others else ())
+        joint = cache(self._joint)  # that of all evidence on the same variables
+
+        def tables_given(seen: dict[int, int], is_read: bool) -> dict[int, Floats]:
+            if not is_read:
+                variables = next(inferred).variables
+                return {v: np.array(variables[v]) for v in chosen}
+            scopes = {v: tuple(sorted({v, *seen})) for v in chosen}
+            return {v: given_states(joint(of), of, (v,), seen, "evidence") for v, of in scopes.items()}
+
+        return [tables_given(seen, is_read) for seen, is_read in zip(evidence, read, strict=True)]
+
+    def _joint(self, asked: Scope) -> Floats:
+        """The table over variables that margins on regions hold, or that is put together of them."""
+        assert self.margins is not None
+        table = self.margins.joint(asked, put_together=True)
+        assert table is not None
+        return table
+
+    def _marginal(self, scope: Scope, given: Mapping[int, int]) -> Floats:
+        """The marginal of ``scope`` given evidence: what fitted margins hold is read off them.
+
+        The rest is put together on regions. Elsewhere it is exact, with a table over ``scope`` in the junction tree, if
+        that fits, or what inference says that is matched to another learner.
+        """
+        if self.margins is not None and (self._on_regions or not given):
+            asked = (*scope, *(v for v in given if v not in scope))
+            joint = self.margins.joint(asked, put_together=self._on_regions)
+            if joint is not None:
+                return given_states(joint, asked, scope, given, "given")
+        model, graph = self._model, self._model.graph
+        if self._is_matched:
+            belief = self._belief(scope, given)
+            return self._by_conditioning(graph.shape(scope), scope, given) if belief is None else belief
+        with_table = LogLinearModel(
+            ClusterGraph(graph.cardinalities, [*graph.clusters, scope]),
+            [*model.features, None],
+            [*model.base_scores, None],
+        )
+        try:
+            result = infer(with_table, self.weights, "exact", dict(given), **self._limits)
+        except MemoryBudgetError:
+            return self._by_conditioning(graph.shape(scope), scope, given)
+        return np.array(result.clusters[len(graph.clusters)])
+
+    def _belief(self, scope: Scope, given: Mapping[int, int]) -> Floats | None:
+        """The marginal of several variables that a table of the model has, under the learner's entropy; or None."""
+        clusters = self._model.graph.clusters
+        holder = next((i for i, cluster in enumerate(clusters) if set(scope) <= set(cluster)), None)
+        if not self._is_matched or len(scope) == 1 or holder is None:
+            return None
+        return projected(np.array(self._infer([given])[0].clusters[holder]), clusters[holder], scope)
+
+    def _by_conditioning(self, shape: Sequence[int], scope: Scope, given: Mapping[int, int]) -> Floats:
+        """p(a, b, c) = p(a) p(b | a) p(c | a, b), each factor a marginal of a single variable."""
+        calls = sum(int(np.prod(shape[:depth])) for depth in range(len(shape)))
+        if calls > _MOST_CALLS:
+            raise ValueError(
+                f"names: a table of shape {tuple(shape)} needs {calls} runs of inference, and the limit is "
+                f"{_MOST_CALLS}; name fewer variables, or raise memory_budget"
+            )
+        joint: Floats = np.ones(())
+        for depth, variable in enumerate(scope):
+            possible = [states for states in product(*map(range, shape[:depth])) if joint[states] > 0.0]
+            grown = np.zeros((*shape[: depth + 1],))
+            for first in range(0, len(possible), _AT_ONCE):
+                batch = possible[first : first + _AT_ONCE]
+                results = self._infer([{**given, **dict(zip(scope, states, strict=False))} for states in batch])
+                for states, result in zip(batch, results, strict=True):
+                    grown[states] = joint[states] * result.variables[variable]
+            joint = grown
+        return joint
+
+
+def _check_names(names: Sequence[str], expected: Sequence[str]) -> None:
+    """Refuse columns other than those of fit."""
+    for name in names:
+        if name not in expected:
+            raise ValueError(f"X has a column {name!r}, which fit did not have; expected {', '.join(expected)}")
+    for v, name in enumerate(expected):
+        if name not in names:
+            raise ValueError(f"X has no column {name!r}, which fit had")
+        if names[v] != name:
+            raise ValueError(f"X: column {v} is {names[v]!r}, but was {name!r} in fit")
