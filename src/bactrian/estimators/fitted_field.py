@@ -145,6 +145,11 @@ class FittedField:
             )
         return value
 
+    @property
+    def partition_converged(self) -> bool:
+        """Whether inference converged where log Z is its approximation."""
+        return self._partition[1]
+
     @cached_property
     def _partition(self) -> tuple[float, bool]:
         """log Z, and whether it converged."""

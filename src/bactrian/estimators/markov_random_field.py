@@ -419,7 +419,7 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
             apart += float(seen @ np.log(seen))
         if joint < apart - _WORTH_A_WORD * rows.shape[1]:
             others = " or ".join(repr(name) for name in ("pseudolikelihood", "trw") if name != self.method_)
-            converged = self._partition is None or self._partition[3]
+            converged = self._field.partition_converged
             by = "" if converged else f" (log Z is that of {self.inference_method_}, which did not converge)"
             warn(
                 f"{self.solution_.method}: the field gives the training samples a mean log-likelihood of {joint:.2f}"
