@@ -6,6 +6,7 @@ import dataclasses
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -73,7 +74,7 @@ class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
     def learning_options(self) -> dict[str, Any]:
         """The method and the options of :func:`bactrian.learn` that ``fit`` learns with, after ``encode``.
 
-        Where ``prior_variance="cv"``, :meth:`choose_prior` comes first.
+        Where ``prior_variance="cv"``, :func:`choose_prior` comes first.
         """
         return {**self._options(), "prior_variance": variances(self._prior(), self._blocks())}
 
@@ -84,15 +85,6 @@ class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         if not hasattr(self, "prior_variance_"):
             raise ValueError("prior_variance='cv' is not chosen yet: call choose_prior with what encode gave")
         return self.prior_variance_
-
-    def choose_prior(self, data: Any) -> Self:
-        """Choose ``prior_variance_`` by cross-validation on what ``encode`` gave, where ``prior_variance="cv"``."""
-        for name in ("prior_variance_", "prior_scores_"):
-            self.__dict__.pop(name, None)
-        if isinstance(self.prior_variance, str) and self.prior_variance == "cv":
-            self.prior_variance_, self.prior_scores_ = cross_validated(self, self._folds(data))
-            self._forget()
-        return self
 
     def _blocks(self) -> list[Block]:
         """Blocks of weights whose variances may differ; without any there is one variance for all."""
@@ -132,26 +124,35 @@ class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
     def _fit(self, encode: Callable[[], Any], callback: Callback | None) -> Self:
         """Encode, learn and adopt; where anything fails the estimator stays as it was."""
         before = self.__dict__.copy()
-        start = self.weights_ if self.warm_start and hasattr(self, "weights_") else None
+        start = {"start": self.weights_} if self.warm_start and hasattr(self, "weights_") else {}
         try:
             data, deadline = encode(), Deadline(self.max_seconds)
-            options = {**self.choose_prior(data).learning_options(), "max_seconds": deadline.left}
-            own = options.pop("start", None)
-            start = own if start is None else start
-            solution = self._learned(data, start, **options, callback=callback, verbose=self._lines())
-            return self.adopt(solution).judged(data)
+            choose_prior(self, data)
+            options = {**self.learning_options(), "max_seconds": deadline.left, **start}
+            self.adopt(self._learner(data, **options, callback=callback, verbose=self._lines()))
+            judge(self, data)
         except BaseException:
             self.__dict__.clear()
             self.__dict__.update(before)
             raise
-
-    def _learned(self, data: Any, start: Floats | None, **options: Any) -> Solution:
-        """What :func:`bactrian.learn` makes of the data; where predictions match the learner, one they can follow."""
-        return followed(data, None, **options, start=start) if self._follows else learn(data, **options, start=start)
+        return self
 
     def _lines(self) -> int:
         """Whether :func:`bactrian.learn` prints lines."""
         return self.verbose
+
+    @property
+    def _learner(self) -> Callable[..., Solution]:
+        """What ``fit`` learns with: :func:`bactrian.learn`, or its like whose solution predictions can replay."""
+        return partial(followed, solution=None) if self._replays else learn
+
+    @property
+    def _replays(self) -> bool:
+        """Whether predictions may replay the path of learning."""
+        return False
+
+    def _judge(self, data: Any) -> None:
+        """Warn where predictions on the data of learning are worse than those of a trivial model."""
 
     def __getstate__(self) -> dict[str, Any]:
         """What a pickle holds: ``solution_`` with its figures and history, without the beliefs of the training data."""
@@ -159,28 +160,6 @@ class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         if "solution_" in state:
             state["solution_"] = dataclasses.replace(state["solution_"], beliefs=(), state=None)
         return state
-
-    @property
-    def _follows(self) -> bool:
-        """Whether predictions may replay the path of learning."""
-        return False
-
-    def settled(self, data: Any, solution: Solution) -> Solution:
-        """What to adopt of a ``solution`` that was learned from what ``encode`` gave: one that inference can follow.
-
-        That is the solution itself, unless belief propagation does not find its beliefs and predictions are to match
-        the learner; see :func:`bactrian.learners.learn.followed`.
-        """
-        if not self._follows:
-            return solution
-        options = self.learning_options()
-        if options["max_seconds"] is not None:
-            options["max_seconds"] = max(0.0, options["max_seconds"] - solution.seconds)
-        return followed(data, solution, **options)
-
-    def judged(self, data: Any) -> Self:
-        """Warn where predictions on the data of learning are worse than those of a trivial model."""
-        return self
 
     def _contents(self) -> tuple[dict[str, Any], Arrays]:
         """Attributes (JSON) and arrays that a file holds beside the weights."""
@@ -264,6 +243,38 @@ class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         if estimator._n_weights() != weights.size:
             raise ValueError(f"it has {weights.size} weights, which do not fit its features, labels and tables")
         return estimator
+
+
+# --- the steps of fit, for those who learn in another way ---
+
+
+def choose_prior(estimator: Any, data: Any) -> None:
+    """Choose ``prior_variance_`` by cross-validation on what ``encode`` gave, where ``prior_variance="cv"``."""
+    for name in ("prior_variance_", "prior_scores_"):
+        vars(estimator).pop(name, None)
+    if isinstance(estimator.prior_variance, str) and estimator.prior_variance == "cv":
+        found = cross_validated(estimator, estimator._blocks(), estimator._folds(data))
+        estimator.prior_variance_, estimator.prior_scores_ = found
+        estimator._forget()
+
+
+def to_adopt(estimator: Any, data: Any, solution: Solution) -> Solution:
+    """What to adopt of a ``solution`` that was learned from what ``encode`` gave: one that predictions can replay.
+
+    That is the solution itself, unless belief propagation does not find its beliefs and predictions are to match the
+    learner; see :func:`bactrian.learners.learn.followed`.
+    """
+    if not estimator._replays:
+        return solution
+    options = estimator.learning_options()
+    if options["max_seconds"] is not None:
+        options["max_seconds"] = max(0.0, options["max_seconds"] - solution.seconds)
+    return followed(data, solution, **options)
+
+
+def judge(estimator: Any, data: Any) -> None:
+    """Warn where predictions on the data of learning are worse than those of a trivial model."""
+    estimator._judge(data)
 
 
 def largest_weights(

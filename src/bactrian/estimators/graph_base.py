@@ -236,7 +236,7 @@ class GraphEstimator(NodeLabeller):
         )
 
     @property
-    def _follows(self) -> bool:
+    def _replays(self) -> bool:
         return self.inference == "matched"
 
     @property

@@ -164,12 +164,16 @@ class GraphCRF(GraphEstimator):
 
     # --- neighbours ---
 
-    def _learned(self, data: GraphData, start: Floats | None, **options: Any) -> Solution:
+    @property
+    def _learner(self) -> Any:
+        return self._learned_by_neighbours
+
+    def _learned_by_neighbours(self, data: GraphData, start: Floats | None = None, **options: Any) -> Solution:
         deadline = Deadline(options["max_seconds"])
         restart = self.restart_ = self._chosen_restart(data, start, options)
         options["max_seconds"] = deadline.left
         if restart is None:
-            return super()._learned(data, start, **options)
+            return super()._learner(data, start=start, **options)
         if self.n_edge_features_ is not None or (data.weights != 1.0).any():
             raise ArgumentError("neighbours", "must be 'auto' or 'edges' if edges have features or labels have weights")
         self.mean_squares_ = self._diffused_squares(diffused_data(data, restart))
@@ -213,9 +217,9 @@ class GraphCRF(GraphEstimator):
             raise ArgumentError("neighbours", f"must be 'auto' or 'edges' outside fit, found {self.neighbours}")
         return super().adopt(solution)
 
-    def judged(self, data: GraphData) -> Self:
-        """See :meth:`GraphEstimator.judged`; an agreement that was not learned is not judged."""
-        return self if self.restart_ is not None else super().judged(data)
+    def _judge(self, data: GraphData) -> None:
+        if self.restart_ is None:  # an agreement that was not learned is not judged
+            super()._judge(data)
 
     def diagnose(self, X: Any, y: Any, predict: Any = None, known: Any = None, *, restarts: int = 4) -> Diagnosis:
         """See :meth:`GraphEstimator.diagnose`; models of diffused features, which do not match moments, are refused."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -56,9 +56,9 @@ class NodeLabeller(LearnedEstimator):
     @property
     def _finds_learned(self) -> bool:
         """Whether predictions are what inference with the entropy of the learner says."""
-        return self._follows
+        return self._replays
 
-    def judged(self, data: GraphData) -> Self:
+    def _judge(self, data: GraphData) -> None:
         """Warn where edges make the predicted labels worse by two points, in a sample of the graphs of learning."""
         from bactrian.learners.findings import labels_of_nodes  # takes a while to import
 
@@ -67,7 +67,7 @@ class NodeLabeller(LearnedEstimator):
         part = data if nodes.all() else data.subset(nodes)
         known = data.labels[nodes] >= 0
         if part.edges.size == 0 or not known.any():
-            return self
+            return
         found = self._learned_labels(data, part)
         if found is None:
             with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
@@ -82,7 +82,6 @@ class NodeLabeller(LearnedEstimator):
                 f"of the nodes alone {100 * alone:.1f} %: {self._advice}",
                 AttainmentWarning,
             )
-        return self
 
     def _learned_labels(self, data: GraphData, part: GraphData) -> Ints | None:
         """Labels of the first graphs by the beliefs of learning, where it is known that prediction finds the same."""

@@ -216,9 +216,9 @@ class LinearChainCRF(SequenceCRF):
             ):
                 raise ValueError("its precision is not a positive number per weight")
 
-    def judged(self, data: GraphData) -> Self:
-        """See :meth:`SequenceCRF.judged`; exact likelihood has learned what is predicted."""
-        return self if matched_inference(self.method_)[0] == "exact" else super().judged(data)
+    def _judge(self, data: GraphData) -> None:
+        if matched_inference(self.method_)[0] != "exact":  # exact likelihood has learned what is predicted
+            super()._judge(data)
 
     def _labels_of(self, data: GraphData, evidence: Any) -> list[Ints]:
         return decode(data, self.weights_, "exact", evidence, n_threads=self.n_threads)

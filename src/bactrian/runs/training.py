@@ -14,7 +14,7 @@ import numpy as np
 from bactrian.atomic_files import atomic_folder
 from bactrian.engines.files import PackedFolder
 from bactrian.errors import warn
-from bactrian.estimators.base import LearnedEstimator
+from bactrian.estimators.base import LearnedEstimator, choose_prior, judge, to_adopt
 from bactrian.estimators.encoding import GrowingVocabulary
 from bactrian.estimators.labels import known_labels
 from bactrian.graphs.graph_data import GraphData
@@ -167,7 +167,7 @@ def _train(
         with places_of(data.places):
             encoded = estimator.encode(data.X, data.y, **data.given)
         _warn_of_long_documents(settings, data)
-        estimator.choose_prior(encoded)
+        choose_prior(estimator, encoded)
     else:
         estimator, encoded = estimator_of_pack(data, settings), PackedFolder.open(data)
     with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):  # the status says it
@@ -181,7 +181,7 @@ def _train(
             callback=observe,
         )
         if isinstance(encoded, GraphData) and communicator.size == 1:
-            solution = estimator.settled(encoded, solution)
+            solution = to_adopt(estimator, encoded, solution)
     estimator.adopt(solution)
     metrics = _training_metrics(solution, trace)
     if isinstance(data, RunData) and hasattr(estimator, "n_skips_"):
@@ -197,7 +197,7 @@ def _train(
     if solution.converged:
         Checkpoint.remove(folder.checkpoint)
     if isinstance(encoded, GraphData) and communicator.size == 1 and solution.status is not Status.STOPPED:
-        estimator.judged(encoded)
+        judge(estimator, encoded)
     return TrainedRun(folder, metrics, solution.converged, evaluations)
 
 
