@@ -38,6 +38,8 @@ class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
     _block_names: ClassVar[tuple[str, ...]]
     #: Parameters that files of earlier releases do not have.
     _newer_params: ClassVar[tuple[str, ...]] = ()
+    #: Whether ``prior_variance`` may be "auto".
+    _has_auto: ClassVar[bool] = False
 
     method: Any = "cccp"
     prior_variance: Any = VARIANCE
@@ -63,7 +65,7 @@ class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
 
     def _check_prior(self, options: dict[str, Any], prior_variance: Any) -> None:
         """Refuse options with such a prior that :func:`bactrian.learn` would not take."""
-        by_block = is_by_block(prior_variance, self._block_names)
+        by_block = is_by_block(prior_variance, self._block_names, auto=self._has_auto)
         check_options(**{**options, "prior_variance": VARIANCE if by_block else prior_variance})
 
     def _options(self) -> dict[str, Any]:
@@ -82,9 +84,15 @@ class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         """The prior to learn with, as a number, a mapping or None."""
         if not isinstance(self.prior_variance, str):
             return self.prior_variance
+        if self.prior_variance == "auto":
+            return self._auto_prior()
         if not hasattr(self, "prior_variance_"):
             raise ValueError("prior_variance='cv' is not chosen yet: call choose_prior with what encode gave")
         return self.prior_variance_
+
+    def _auto_prior(self) -> Any:
+        """What ``prior_variance="auto"`` stands for, after ``encode``."""
+        raise NotImplementedError
 
     def _blocks(self) -> list[Block]:
         """Blocks of weights whose variances may differ; without any there is one variance for all."""

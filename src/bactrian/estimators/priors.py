@@ -62,10 +62,10 @@ def graph_blocks(data: GraphData, names: Sequence[str]) -> list[Block]:
     return blocks
 
 
-def is_by_block(prior_variance: Any, names: Sequence[str]) -> bool:
-    """Whether variances are given for blocks of these names, or ``"cv"`` chooses them; mistakes are refused."""
-    if isinstance(prior_variance, str) and prior_variance != "cv":
-        expected = "must be a number, None, a mapping by block or 'cv'"
+def is_by_block(prior_variance: Any, names: Sequence[str], *, auto: bool = False) -> bool:
+    """Whether variances are given for blocks of these names, or a word stands for them; mistakes are refused."""
+    if isinstance(prior_variance, str) and prior_variance not in (("auto", "cv") if auto else ("cv",)):
+        expected = "must be " + "'auto', " * auto + "a number, None, a mapping by block or 'cv'"
         raise ArgumentError("prior_variance", f"{expected}, found {prior_variance!r}")
     if not isinstance(prior_variance, Mapping):
         return isinstance(prior_variance, str)

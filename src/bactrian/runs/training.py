@@ -324,9 +324,10 @@ def _graph_parts(settings: RunSettings, estimator: Any, chunk: int) -> Iterator[
         with places_of([graph.place for graph in batch]):
             part = estimator.encode([graph.inputs for graph in batch], [graph.labels for graph in batch])
         estimator.set_params(warm_start=True)
-        known += estimator.n_known_
+        known += estimator.codec_.n_known
         size = np.array([part.n_nodes, len(part.edges)])
-        sizes, squares = sizes + size, squares + size * list(estimator.mean_squares_.values())
+        sizes, squares = sizes + size, squares + size * list(estimator.codec_.mean_squares.values())
         yield part
     means = np.where(sizes > 0, squares / np.maximum(sizes, 1), 1.0)
-    estimator.n_known_, estimator.mean_squares_ = known, {"nodes": float(means[0]), "edges": float(means[1])}
+    scale = {"nodes": float(means[0]), "edges": float(means[1])}
+    estimator.codec_ = replace(estimator.codec_, n_known=known, mean_squares=scale)
