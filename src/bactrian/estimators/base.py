@@ -17,7 +17,7 @@ from bactrian.arrays import Arrays, Floats
 from bactrian.engines.numba.threads import Deadline
 from bactrian.errors import check_flag
 from bactrian.estimators.priors import VARIANCE, Block, Fold, cross_validated, is_by_block, variances
-from bactrian.estimators.saving import ModelFileError, SavedModel, read_saved, write_saved
+from bactrian.estimators.saving import SavedModel, read_model, write_saved
 from bactrian.learners.learn import check_options, followed, learn
 from bactrian.solvers.solution import Callback, Solution, Status
 
@@ -51,6 +51,7 @@ class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
     seed: int = 0
     warm_start: bool = False
     verbose: int = 0
+    codec_: Any = field(init=False, default=None)  #: what ``encode`` fixed, in estimators that have a codec
     weights_: Floats = field(init=False)
     solution_: Solution = field(init=False)
     method_: Any = field(init=False)  #: the method that was learned with
@@ -92,11 +93,11 @@ class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
 
     def _auto_prior(self) -> Any:
         """What ``prior_variance="auto"`` stands for, after ``encode``."""
-        raise NotImplementedError
+        return self.codec_.auto_prior
 
     def _blocks(self) -> list[Block]:
         """Blocks of weights whose variances may differ; without any there is one variance for all."""
-        return []
+        return [] if self.codec_ is None else self.codec_.blocks
 
     def _folds(self, data: Any) -> list[Fold]:
         """How cross-validation divides what ``encode`` gave."""
@@ -122,7 +123,16 @@ class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
 
     def _n_weights(self) -> int:
         """Number of weights of the model that ``encode`` fixed."""
-        raise NotImplementedError
+        return int(self.codec_.layout.n_weights)
+
+    def _encoded(self, codec: Any) -> None:
+        """Take up what ``encode`` fixed; the weights of another model go."""
+        if not (self.warm_start and self.codec_ is not None):
+            self._forget()
+        self._hold(codec)
+
+    def _hold(self, codec: Any) -> None:
+        self.codec_, self.classes_, self.n_features_in_ = codec, codec.classes, codec.n_features
 
     def _forget(self) -> None:
         """Drop the weights of an earlier fit: the model that they are of is about to change."""
@@ -137,17 +147,13 @@ class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             data, deadline = encode(), Deadline(self.max_seconds)
             choose_prior(self, data)
             options = {**self.learning_options(), "max_seconds": deadline.left, **start}
-            self.adopt(self._learner(data, **options, callback=callback, verbose=self._lines()))
+            self.adopt(self._learner(data, **options, callback=callback, verbose=self.verbose))
             judge(self, data)
         except BaseException:
             self.__dict__.clear()
             self.__dict__.update(before)
             raise
         return self
-
-    def _lines(self) -> int:
-        """Whether :func:`bactrian.learn` prints lines."""
-        return self.verbose
 
     @property
     def _learner(self) -> Callable[..., Solution]:
@@ -171,7 +177,8 @@ class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
 
     def _contents(self) -> tuple[dict[str, Any], Arrays]:
         """Attributes (JSON) and arrays that a file holds beside the weights."""
-        raise NotImplementedError
+        attributes, arrays = self.codec_.contents()
+        return attributes, arrays
 
     def _restore(self, attributes: dict[str, Any], arrays: Arrays) -> None:
         """Take up what ``_contents`` gave, everything checked; ``weights_`` is set already."""
@@ -179,25 +186,7 @@ class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fitted model to one file (safetensors with JSON), replacing an existing file atomically."""
-        check_is_fitted(self, "weights_")
-        solution = self.solution_
-        attributes, arrays = self._contents()
-        figures = np.array([getattr(solution, name) for name in _FIGURES])
-        arrays = {"weights": self.weights_, "solution": figures, **arrays}
-        if solution.path is not None:
-            arrays["path"] = solution.path
-        attributes = {
-            "status": solution.status.name,
-            "method": solution.method,
-            "evaluations": int(solution.evaluations),
-            "attained": solution.attained,
-            "fitted_method": self.method_,
-            "fitted_prior": self.prior_variance_,
-            "prior_scores": getattr(self, "prior_scores_", None),
-            **attributes,
-        }
-        params = {name: value for name, value in self.get_params(deep=False).items() if name != "verbose"}
-        write_saved(path, SavedModel(type(self).__name__, params, attributes, arrays))
+        write_saved(path, saved_model(self))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
@@ -210,47 +199,70 @@ class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         ModelFileError
             A ValueError: the file is damaged, truncated, not a model of bactrian, or written by a newer release.
         """
-        saved = read_saved(path, cls.__name__)
-        try:
-            return cls._restored(saved)
-        except (AttributeError, IndexError, KeyError, TypeError, ValueError, OverflowError) as error:
-            raise ModelFileError(f"{os.fspath(path)}: the file does not describe a valid model: {error}") from None
+        return read_model(path, cls.__name__, partial(restored_model, cls))
 
-    @classmethod
-    def _restored(cls, saved: SavedModel) -> Self:
-        if {*saved.params, *cls._newer_params} != {*cls._get_param_names()} - {"verbose"}:
-            raise ValueError(f"its parameters are {', '.join(sorted(saved.params))}")
-        attributes, arrays = saved.attributes, {name: array.copy() for name, array in saved.arrays.items()}
-        weights = arrays["weights"]
-        if weights.dtype != np.float64 or weights.ndim != 1 or not np.isfinite(weights).all():
-            raise ValueError("its weights are not a flat array of finite numbers")
-        path = arrays.get("path")
-        if path is not None and (path.dtype != np.float64 or path.shape[1:] != weights.shape or not len(path)):
-            raise ValueError("its path is not an array with a row of weights per relinearisation")
-        if path is not None and not np.isfinite(path).all():
-            raise ValueError("its path holds NaN or infinite weights")
-        attained = attributes.get("attained")  # older files have none
-        estimator = cls(**saved.params)
-        estimator.check_params()
-        estimator.weights_ = weights
-        estimator.solution_ = Solution(
-            weights=weights,
-            status=Status[attributes["status"]],
-            method=str(attributes["method"]),
-            evaluations=int(attributes["evaluations"]),
-            attained=None if attained is None else float(attained),
-            path=path,
-            **dict(zip(_FIGURES, arrays["solution"].tolist(), strict=True)),
-        )
-        estimator.method_ = attributes.get("fitted_method", estimator.method)  # older files of sequences have none
-        estimator.prior_variance_ = attributes.get("fitted_prior", estimator.prior_variance)
-        estimator._check_prior({**estimator._options(), "method": estimator.method_}, estimator.prior_variance_)
-        if attributes.get("prior_scores") is not None:
-            estimator.prior_scores_ = [(variance, float(loss)) for variance, loss in attributes["prior_scores"]]
-        estimator._restore(attributes, arrays)
-        if estimator._n_weights() != weights.size:
-            raise ValueError(f"it has {weights.size} weights, which do not fit its features, labels and tables")
-        return estimator
+
+# --- files ---
+
+
+def saved_model(estimator: Any) -> SavedModel:
+    """What the file of a fitted estimator holds."""
+    check_is_fitted(estimator, "weights_")
+    solution = estimator.solution_
+    attributes, arrays = estimator._contents()
+    figures = np.array([getattr(solution, name) for name in _FIGURES])
+    arrays = {"weights": estimator.weights_, "solution": figures, **arrays}
+    if solution.path is not None:
+        arrays["path"] = solution.path
+    attributes = {
+        "status": solution.status.name,
+        "method": solution.method,
+        "evaluations": int(solution.evaluations),
+        "attained": solution.attained,
+        "fitted_method": estimator.method_,
+        "fitted_prior": estimator.prior_variance_,
+        "prior_scores": getattr(estimator, "prior_scores_", None),
+        **attributes,
+    }
+    params = {name: value for name, value in estimator.get_params(deep=False).items() if name != "verbose"}
+    return SavedModel(type(estimator).__name__, params, attributes, arrays)
+
+
+def restored_model(cls: Any, saved: SavedModel) -> Any:
+    """The estimator of which :func:`saved_model` made this, everything checked."""
+    if {*saved.params, *cls._newer_params} != {*cls._get_param_names()} - {"verbose"}:
+        raise ValueError(f"its parameters are {', '.join(sorted(saved.params))}")
+    attributes, arrays = saved.attributes, {name: array.copy() for name, array in saved.arrays.items()}
+    weights = arrays["weights"]
+    if weights.dtype != np.float64 or weights.ndim != 1 or not np.isfinite(weights).all():
+        raise ValueError("its weights are not a flat array of finite numbers")
+    path = arrays.get("path")
+    if path is not None and (path.dtype != np.float64 or path.shape[1:] != weights.shape or not len(path)):
+        raise ValueError("its path is not an array with a row of weights per relinearisation")
+    if path is not None and not np.isfinite(path).all():
+        raise ValueError("its path holds NaN or infinite weights")
+    attained = attributes.get("attained")  # older files have none
+    estimator = cls(**saved.params)
+    estimator.check_params()
+    estimator.weights_ = weights
+    estimator.solution_ = Solution(
+        weights=weights,
+        status=Status[attributes["status"]],
+        method=str(attributes["method"]),
+        evaluations=int(attributes["evaluations"]),
+        attained=None if attained is None else float(attained),
+        path=path,
+        **dict(zip(_FIGURES, arrays["solution"].tolist(), strict=True)),
+    )
+    estimator.method_ = attributes.get("fitted_method", estimator.method)  # older files of sequences have none
+    estimator.prior_variance_ = attributes.get("fitted_prior", estimator.prior_variance)
+    estimator._check_prior({**estimator._options(), "method": estimator.method_}, estimator.prior_variance_)
+    if attributes.get("prior_scores") is not None:
+        estimator.prior_scores_ = [(variance, float(loss)) for variance, loss in attributes["prior_scores"]]
+    estimator._restore(attributes, arrays)
+    if estimator._n_weights() != weights.size:
+        raise ValueError(f"it has {weights.size} weights, which do not fit its features, labels and tables")
+    return estimator
 
 
 # --- the steps of fit, for those who learn in another way ---

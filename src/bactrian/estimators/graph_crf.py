@@ -6,14 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
+import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
-from bactrian.arrays import Arrays, Floats
+from bactrian.arrays import Arrays, Floats, real_numbers
 from bactrian.engines.numba.threads import Deadline
 from bactrian.errors import ArgumentError, check_choice, check_flag, check_number
 from bactrian.estimators.base import LearnedEstimator
-from bactrian.estimators.graph_arrays import GraphReader
+from bactrian.estimators.graph_arrays import GraphReader, node_weights
 from bactrian.estimators.labelled_graphs import (
     BLOCKS,
     CONVEX,
@@ -21,10 +22,14 @@ from bactrian.estimators.labelled_graphs import (
     GraphCodec,
     check_graph_params,
     encode_graphs,
+    no_graphs,
 )
+from bactrian.estimators.labels import check_kind, checked_labels, codes_of
 from bactrian.estimators.neighbours import compared, diffused_data, has_few_labels, varying_part
-from bactrian.estimators.priors import Block, Fold, graph_folds, variances
+from bactrian.estimators.priors import Fold, graph_folds, variances
 from bactrian.graphs.graph_data import GraphData
+from bactrian.inference.decode import decode
+from bactrian.learners.diagnostics import diagnose
 from bactrian.learners.diffusion import learn_diffused
 from bactrian.learners.findings import Diagnosis
 from bactrian.learners.learn import with_lines
@@ -156,9 +161,6 @@ class GraphCRF(LearnedEstimator):
     neighbours: Any = "auto"
     inference: str = "matched"
     inference_options: Mapping[str, Any] | None = None
-    codec_: GraphCodec = field(init=False)
-    classes_: NDArray[Any] = field(init=False)
-    n_features_in_: int = field(init=False)
     n_edge_features_: int | None = field(init=False)
     restart_: float | None = field(init=False)
     neighbour_scores_: list[tuple[float | None, float]] = field(init=False)
@@ -190,14 +192,12 @@ class GraphCRF(LearnedEstimator):
         self.check_params()
         reader = GraphReader((bool(self.fit_intercept), bool(self.edge_intercept)))
         codec, data = encode_graphs(self, reader, (self.tables,), X, y, sample_weight)
-        if not (self.warm_start and hasattr(self, "codec_")):
-            self._forget()
-        self._keep(codec)
+        self._encoded(codec)
         return data
 
-    def _keep(self, codec: GraphCodec) -> None:
-        self.codec_, self.classes_, reader = codec, codec.classes, codec.reader
-        self.n_features_in_, self.n_edge_features_ = reader.n_features or 0, reader.n_edge_features
+    def _hold(self, codec: GraphCodec) -> None:
+        super()._hold(codec)
+        self.n_edge_features_ = codec.reader.n_edge_features
 
     def _forget(self) -> None:
         super()._forget()
@@ -227,28 +227,20 @@ class GraphCRF(LearnedEstimator):
             raise ArgumentError("neighbours", f"must be 'auto' or 'edges' outside fit, found {self.neighbours}")
         return super().adopt(solution)
 
-    def _auto_prior(self) -> Any:
-        return self.codec_.auto_prior
-
-    def _blocks(self) -> list[Block]:
-        return self.codec_.blocks
-
     def _folds(self, data: GraphData) -> list[Fold]:
         return graph_folds(data, self._marginals, self.seed, "graph")
 
     def _marginals(self, data: GraphData, known: Any) -> Floats:
         return self._fitted().marginals(data, known).nodes
 
-    def _n_weights(self) -> int:
-        return self.codec_.layout.n_weights
-
     @property
     def _replays(self) -> bool:
         return self.inference == "matched"
 
     def _judge(self, data: GraphData) -> None:
-        if self.restart_ is None:  # an agreement that was not learned is not judged
-            self._fitted().judge(data)
+        fitted = self._fitted()
+        if fitted.restart is None:  # an agreement that was not learned is not judged
+            fitted.judge(data)
 
     # --- neighbours ---
 
@@ -271,7 +263,7 @@ class GraphCRF(LearnedEstimator):
             data, restart, variance, tolerance=self.tolerance, callback=lines, max_seconds=options["max_seconds"]
         )
 
-    def _scaled_to(self, data: GraphData) -> GraphCodec:
+    def _scaled_to(self, data: GraphData) -> Any:
         """Scaled to diffused features, and of these to distances from their mean, which is most of a diffused row."""
         return self.codec_.scaled_to(data, varying_part(data, self.n_features_in_))
 
@@ -323,14 +315,24 @@ class GraphCRF(LearnedEstimator):
             ``edges`` a pair of lists, the second with arrays (n_edges, n_classes, n_classes) in the order of the edges.
             Empty lists if X is empty.
         """
-        return self._fitted().predict_marginals(X, known, edges)
+        fitted = self._fitted()
+        if no_graphs(X, known):
+            return ([], []) if edges else []
+        stacked, data, evidence = fitted.encoded(X, known)
+        found = fitted.marginals(data, evidence, edges=edges)
+        nodes = stacked.per_graph(found.nodes)
+        return nodes if found.edges is None else (nodes, np.split(found.edges, stacked.edge_pointer[1:-1]))
 
     def predict(self, X: Any, known: Any = None) -> list[NDArray[Any]]:
         """The most probable label of every node, by its own marginal; ``known`` as in predict_marginals.
 
         Returns a list with an array for each graph, in the shape of its nodes and with the dtype of ``classes_``.
         """
-        return self._fitted().predict(X, known)
+        fitted = self._fitted()
+        if no_graphs(X, known):
+            return []
+        stacked, data, evidence = fitted.encoded(X, known)
+        return stacked.per_graph(self.classes_[fitted.codes(data, evidence)])
 
     def decode(self, X: Any, known: Any = None, *, method: str = "dual", return_result: bool = False) -> Any:
         """The most probable labels of each graph together (MAP), by :func:`bactrian.decode`.
@@ -339,11 +341,27 @@ class GraphCRF(LearnedEstimator):
         score as a whole, which is smoother. ``known`` is as in predict_marginals. With ``return_result``, returns a
         pair of lists, the second of :class:`bactrian.Decoding` objects, with scores, bounds and certificates.
         """
-        return self._fitted().decode(X, known, method, return_result)
+        fitted = self._fitted()
+        if no_graphs(X, known):
+            return ([], []) if return_result else []
+        stacked, data, evidence = fitted.encoded(X, known)
+        found = decode(data, self.weights_, method, evidence, return_result=True, n_threads=self.n_threads)
+        parts = zip(found, stacked.shapes, strict=True)
+        labels = [self.classes_[result.assignment].reshape(shape) for result, shape in parts]
+        return (labels, found) if return_result else labels
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Accuracy over all nodes; ``sample_weight`` as in fit."""
-        return self._fitted().score(X, y, sample_weight)
+        fitted = self._fitted()
+        stacked, data, _ = fitted.encoded(X)
+        predicted = self.classes_[fitted.codes(data)]
+        truth = checked_labels(y, stacked.shapes)
+        check_kind(truth, self.classes_, "y")
+        weights = None if sample_weight is None else node_weights(sample_weight, stacked.shapes)
+        if sample_weight is not None and weights is None:
+            by_graph = real_numbers(sample_weight, "sample_weight", len(stacked.shapes))
+            weights = np.repeat(by_graph, stacked.node_counts)
+        return float(np.average(predicted == truth, weights=weights))
 
     def diagnose(self, X: Any, y: Any, predict: Any = None, known: Any = None, *, restarts: int = 4) -> Diagnosis:
         """Look for signs that the fitted model, or inference at its weights, cannot be trusted.
@@ -357,7 +375,27 @@ class GraphCRF(LearnedEstimator):
                 "diagnose does not support models of diffused features, which do not match moments: fit with "
                 "neighbours='edges'"
             )
-        return fitted.diagnose(self, X, y, predict, known, restarts)
+        stacked, data, _ = fitted.encoded(X)
+        data = data.with_labels(codes_of(checked_labels(y, stacked.shapes), self.classes_, "y"))
+        method, options = fitted.method, fitted.options
+        if method not in ("bp", "rbp", "trw", "convex", "replay"):
+            method, options = fitted.matched
+            method = "rbp" if method == "exact" else method
+        _, others, evidence = (None, None, None) if predict is None else fitted.encoded(predict, known)
+        return diagnose(
+            data,
+            self.solution_,
+            inference=method,
+            counting_numbers=options.get("counting_numbers"),
+            prior_variance=variances(self.prior_variance_, self._blocks()),
+            l1=self.l1,
+            restarts=restarts,
+            seed=self.seed,
+            n_threads=self.n_threads,
+            label_names=[str(label) for label in self.classes_.tolist()],
+            predict=others,
+            evidence=evidence,
+        )
 
     def weight_tables(self) -> tuple[Floats, list[Floats]]:
         """Weights as tables: of nodes (n_inputs, n_classes), the intercept last, and of each edge type.
@@ -375,7 +413,7 @@ class GraphCRF(LearnedEstimator):
         return {**attributes, "restart": self.restart_, "neighbour_scores": scores}, arrays
 
     def _restore(self, attributes: dict[str, Any], arrays: Arrays) -> None:
-        self._keep(GraphCodec.restored(attributes, arrays, self.weights_.size, GraphReader))
+        self._hold(GraphCodec.restored(attributes, arrays, self.weights_.size, GraphReader))
         self.restart_ = attributes.get("restart")  # older files have none
         if self.restart_ is not None:
             check_number("its restart", self.restart_, positive=True, below=1)

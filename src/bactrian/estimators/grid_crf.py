@@ -8,26 +8,22 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.utils.validation import check_is_fitted
 
 from bactrian.arrays import Arrays, Floats, Ints, rectangular
 from bactrian.errors import about, check_choice, check_flag
 from bactrian.estimators.base import LearnedEstimator
 from bactrian.estimators.graph_arrays import GraphReader, StackedGraphs, stack_rows
+from bactrian.estimators.graph_crf import GraphCRF
 from bactrian.estimators.labelled_graphs import (
     BLOCKS,
     CONVEX,
-    FittedGraphs,
     GraphCodec,
     check_graph_params,
     encode_graphs,
 )
 from bactrian.estimators.labels import checked_list
-from bactrian.estimators.priors import Block, Fold, graph_folds
 from bactrian.graphs.graph import neighbours
 from bactrian.graphs.graph_data import GraphData
-from bactrian.learners.findings import Diagnosis
-from bactrian.solvers.solution import Callback
 
 _CONNECTIVITIES = (4, 8, 6, 18, 26)
 
@@ -97,17 +93,12 @@ class_weight, inference, inference_options, seed, warm_start, verbose
     connectivity: int = 4
     by_direction: bool = False
     edge_features: str | None = None
-    codec_: GraphCodec = field(init=False)
-    classes_: NDArray[Any] = field(init=False)
-    n_features_in_: int = field(init=False)
     n_edge_features_: int | None = field(init=False)
     contrast_: Floats | None = field(init=False)
 
     # --- learning ---
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None, *, callback: Callback | None = None) -> Self:
-        """Learn from grids and their labels; see :meth:`GraphCRF.fit`."""
-        return self._fit(lambda: self.encode(X, y, sample_weight), callback)
+    fit = GraphCRF.fit
 
     def encode(self, X: Any, y: Any, sample_weight: Any = None) -> GraphData:
         """The data that :meth:`fit` learns from; see :meth:`GraphCRF.encode`."""
@@ -116,15 +107,13 @@ class_weight, inference, inference_options, seed, warm_start, verbose
         reader = GridReader(connectivity, bool(self.by_direction), self.edge_features is not None, rows)
         tyings = (self.tables,) * (connectivity // 2 if self.by_direction else 1)
         codec, data = encode_graphs(self, reader, tyings, X, y, sample_weight)
-        if not (self.warm_start and hasattr(self, "codec_")):
-            self._forget()
-        self._keep(codec)
+        self._encoded(codec)
         return data
 
-    def _keep(self, codec: GraphCodec) -> None:
-        self.codec_, self.classes_, reader = codec, codec.classes, codec.reader
-        self.n_features_in_, self.n_edge_features_ = reader.n_features or 0, reader.n_edge_features
-        self.contrast_ = getattr(reader, "scales", None)
+    def _hold(self, codec: GraphCodec) -> None:
+        super()._hold(codec)
+        reader: Any = codec.reader
+        self.n_edge_features_, self.contrast_ = reader.n_edge_features, reader.scales
 
     def check_params(self) -> None:
         """Refuse parameters that make no sense, before any data are looked at."""
@@ -139,59 +128,17 @@ class_weight, inference, inference_options, seed, warm_start, verbose
         """See :meth:`GraphCRF.learning_options`."""
         return self.codec_.with_gap(super().learning_options())
 
-    def _auto_prior(self) -> Any:
-        return self.codec_.auto_prior
+    # --- prediction, as on graphs ---
 
-    def _blocks(self) -> list[Block]:
-        return self.codec_.blocks
-
-    def _folds(self, data: GraphData) -> list[Fold]:
-        return graph_folds(
-            data, lambda part, known: FittedGraphs.of(self).marginals(part, known).nodes, self.seed, "graph"
-        )
-
-    def _n_weights(self) -> int:
-        return self.codec_.layout.n_weights
-
-    @property
-    def _replays(self) -> bool:
-        return self.inference == "matched"
-
-    def _judge(self, data: GraphData) -> None:
-        FittedGraphs.of(self).judge(data)
-
-    # --- prediction ---
-
-    @property
-    def inference_method_(self) -> tuple[str, dict[str, Any]]:
-        """Method of :func:`bactrian.infer` that prediction uses, and its options."""
-        fitted = FittedGraphs.of(self)
-        return fitted.method, dict(fitted.options)
-
-    def predict_marginals(self, X: Any, known: Any = None, *, edges: bool = False) -> Any:
-        """Probability of every label at every node; see :meth:`GraphCRF.predict_marginals`."""
-        return FittedGraphs.of(self).predict_marginals(X, known, edges)
-
-    def predict(self, X: Any, known: Any = None) -> list[NDArray[Any]]:
-        """The most probable label of every node; see :meth:`GraphCRF.predict`."""
-        return FittedGraphs.of(self).predict(X, known)
-
-    def decode(self, X: Any, known: Any = None, *, method: str = "dual", return_result: bool = False) -> Any:
-        """The most probable labels of each grid together; see :meth:`GraphCRF.decode`."""
-        return FittedGraphs.of(self).decode(X, known, method, return_result)
-
-    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Accuracy over all nodes; ``sample_weight`` as in fit."""
-        return FittedGraphs.of(self).score(X, y, sample_weight)
-
-    def diagnose(self, X: Any, y: Any, predict: Any = None, known: Any = None, *, restarts: int = 4) -> Diagnosis:
-        """Look for signs that the fitted model cannot be trusted; see :meth:`GraphCRF.diagnose`."""
-        return FittedGraphs.of(self).diagnose(self, X, y, predict, known, restarts)
-
-    def weight_tables(self) -> tuple[Floats, list[Floats]]:
-        """Weights as tables; see :meth:`GraphCRF.weight_tables`."""
-        check_is_fitted(self, "weights_")
-        return self.codec_.layout.split_weights(self.weights_)
+    inference_method_ = GraphCRF.inference_method_
+    predict_marginals = GraphCRF.predict_marginals
+    predict = GraphCRF.predict
+    decode = GraphCRF.decode
+    score = GraphCRF.score
+    diagnose = GraphCRF.diagnose
+    weight_tables = GraphCRF.weight_tables
+    _fitted, _marginals, _folds = GraphCRF._fitted, GraphCRF._marginals, GraphCRF._folds
+    _judge, _replays = GraphCRF._judge, GraphCRF._replays
 
     # --- files ---
 
@@ -199,8 +146,7 @@ class_weight, inference, inference_options, seed, warm_start, verbose
         attributes, arrays = self.codec_.contents()
         if self.contrast_ is not None:
             arrays["contrast"] = self.contrast_
-        reader: Any = self.codec_.reader
-        return {**attributes, "connectivity": reader.connectivity}, arrays
+        return {**attributes, "connectivity": self.codec_.reader.connectivity}, arrays
 
     def _restore(self, attributes: dict[str, Any], arrays: Arrays) -> None:
         connectivity = _checked_connectivity(attributes["connectivity"])
@@ -216,7 +162,7 @@ class_weight, inference, inference_options, seed, warm_start, verbose
             rows = GraphReader(intercepts, n_features, None if scales is not None else n_edge_features)
             return GridReader(connectivity, n_tables > 1, scales is not None, rows, scales)
 
-        self._keep(GraphCodec.restored(attributes, arrays, self.weights_.size, reader))
+        self._hold(GraphCodec.restored(attributes, arrays, self.weights_.size, reader))
 
 
 @dataclass(frozen=True)

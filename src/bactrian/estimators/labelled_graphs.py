@@ -10,13 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
-from bactrian.arrays import Arrays, Floats, Ints, real_numbers
+from bactrian.arrays import Arrays, Floats, Ints
 from bactrian.camel.camel import Camel
 from bactrian.errors import check_choice, check_count, check_flag, check_number
 from bactrian.estimators.graph_arrays import StackedGraphs, node_weights, weight_layers
 from bactrian.estimators.labelled_nodes import check_labelling, judge_labels, node_marginals
 from bactrian.estimators.labels import (
-    check_kind,
     checked_labels,
     class_weights,
     codes_of,
@@ -25,15 +24,12 @@ from bactrian.estimators.labels import (
     label_array,
     unknown_label,
 )
-from bactrian.estimators.priors import Block, graph_blocks, variances
+from bactrian.estimators.priors import Block, graph_blocks
 from bactrian.graphs.graph_data import GraphData, nonnegative_weights
 from bactrian.graphs.scores import TYINGS
-from bactrian.inference.decode import decode
 from bactrian.inference.infer import OF_WEIGHTS, StackedMarginals, check_inference
 from bactrian.learners.agreement import can_follow
-from bactrian.learners.diagnostics import diagnose
 from bactrian.learners.diffusion import diffused
-from bactrian.learners.findings import Diagnosis
 from bactrian.learners.learn import matched_inference
 from bactrian.solvers.solution import Solution
 
@@ -117,10 +113,15 @@ class GraphCodec:
         )
 
     @property
+    def n_features(self) -> int:
+        """Features of a node."""
+        return self.reader.n_features or 0
+
+    @property
     def layout(self) -> GraphData:
         """Data of a single node with these shapes, which knows how weights are ordered."""
         (node, edge), n_edge_features = self.reader.intercepts, self.reader.n_edge_features
-        inputs = np.zeros((1, (self.reader.n_features or 0) + node))
+        inputs = np.zeros((1, self.n_features + node))
         edge_inputs = None if n_edge_features is None else np.zeros((0, n_edge_features + edge))
         edges = np.zeros((0, 2), dtype=np.int64)
         return self.data(StackedGraphs(inputs, edges, None, edge_inputs, [(1,)], np.zeros(1, dtype=np.int64)))
@@ -143,7 +144,7 @@ class GraphCodec:
         counts = np.repeat(data.weights, np.diff(data.node_pointer))
         n_known = float(counts @ (data.labels >= 0))
         share = n_known / counts.sum() if n_known > 0.0 else 1.0
-        nodes, edges = data.mean_squares(self.reader.n_features or 0)
+        nodes, edges = data.mean_squares(self.n_features)
         squares = {"nodes": nodes / share**0.5 * varying, "edges": edges / share**0.5}
         return replace(self, n_known=n_known, mean_squares=squares)
 
@@ -217,7 +218,7 @@ def encode_graphs(
     crf: Any, reader: Reader, tyings: tuple[str, ...], X: Any, y: Any, sample_weight: Any
 ) -> tuple[GraphCodec, GraphData]:
     """The data that ``fit`` learns from, and what they fix; with ``warm_start`` that is as it was the last time."""
-    last = crf.codec_ if crf.warm_start and hasattr(crf, "codec_") else None
+    last = crf.codec_ if crf.warm_start else None
     reader, stacked = (reader if last is None else last.reader).read(X)
     labels = checked_labels(y, stacked.shapes, unknown_allowed=True)
     known = known_labels(labels)
@@ -311,70 +312,8 @@ class FittedGraphs:
         advice = f"use {tried}{'or ' if tried else ''}a stronger prior on the edges; diagnose() looks closer"
         judge_labels(data, self.solution, self.weights, self.codes, same=self.is_matched, advice=advice)
 
-    def predict_marginals(self, X: Any, known: Any, edges: bool) -> Any:
-        """See :meth:`bactrian.GraphCRF.predict_marginals`."""
-        if _nothing(X, known):
-            return ([], []) if edges else []
-        stacked, data, evidence = self.encoded(X, known)
-        found = self.marginals(data, evidence, edges=edges)
-        nodes = stacked.per_graph(found.nodes)
-        return nodes if found.edges is None else (nodes, np.split(found.edges, stacked.edge_pointer[1:-1]))
 
-    def predict(self, X: Any, known: Any = None) -> list[NDArray[Any]]:
-        """See :meth:`bactrian.GraphCRF.predict`."""
-        if _nothing(X, known):
-            return []
-        stacked, data, evidence = self.encoded(X, known)
-        return stacked.per_graph(self.codec.classes[self.codes(data, evidence)])
-
-    def decode(self, X: Any, known: Any, method: str, return_result: bool) -> Any:
-        """See :meth:`bactrian.GraphCRF.decode`."""
-        if _nothing(X, known):
-            return ([], []) if return_result else []
-        stacked, data, evidence = self.encoded(X, known)
-        found = decode(data, self.weights, method, evidence, return_result=True, n_threads=self.n_threads)
-        parts = zip(found, stacked.shapes, strict=True)
-        labels = [self.codec.classes[result.assignment].reshape(shape) for result, shape in parts]
-        return (labels, found) if return_result else labels
-
-    def score(self, X: Any, y: Any, sample_weight: Any) -> float:
-        """See :meth:`bactrian.GraphCRF.score`."""
-        stacked, data, _ = self.encoded(X)
-        predicted = self.codec.classes[self.codes(data)]
-        truth = checked_labels(y, stacked.shapes)
-        check_kind(truth, self.codec.classes, "y")
-        weights = None if sample_weight is None else node_weights(sample_weight, stacked.shapes)
-        if sample_weight is not None and weights is None:
-            by_graph = real_numbers(sample_weight, "sample_weight", len(stacked.shapes))
-            weights = np.repeat(by_graph, stacked.node_counts)
-        return float(np.average(predicted == truth, weights=weights))
-
-    def diagnose(self, crf: Any, X: Any, y: Any, predict: Any, known: Any, restarts: int) -> Diagnosis:
-        """See :meth:`bactrian.GraphCRF.diagnose`; ``crf`` has the prior and the seed."""
-        stacked, data, _ = self.encoded(X)
-        data = data.with_labels(codes_of(checked_labels(y, stacked.shapes), self.codec.classes, "y"))
-        method, options = self.method, self.options
-        if method not in ("bp", "rbp", "trw", "convex", "replay"):
-            method, options = self.matched
-            method = "rbp" if method == "exact" else method
-        _, others, evidence = (None, None, None) if predict is None else self.encoded(predict, known)
-        return diagnose(
-            data,
-            self.solution,
-            inference=method,
-            counting_numbers=options.get("counting_numbers"),
-            prior_variance=variances(crf.prior_variance_, self.codec.blocks),
-            l1=crf.l1,
-            restarts=restarts,
-            seed=crf.seed,
-            n_threads=self.n_threads,
-            label_names=[str(label) for label in self.codec.classes.tolist()],
-            predict=others,
-            evidence=evidence,
-        )
-
-
-def _nothing(X: Any, known: Any) -> bool:
+def no_graphs(X: Any, known: Any) -> bool:
     """Whether there are no graphs to predict; such lists come from filters and batches, and are no mistake."""
     if not isinstance(X, list | tuple | np.ndarray) or len(X) > 0:
         return False

@@ -16,7 +16,8 @@ from bactrian.engines.files import PackedFolder
 from bactrian.errors import warn
 from bactrian.estimators.base import LearnedEstimator, choose_prior, judge, to_adopt
 from bactrian.estimators.encoding import GrowingVocabulary
-from bactrian.estimators.labels import known_labels
+from bactrian.estimators.labelled_sequences import SequenceCodec
+from bactrian.estimators.labels import Labels, known_labels
 from bactrian.graphs.graph_data import GraphData
 from bactrian.parallel import Alone, Communicator, total
 from bactrian.runs.checkpoints import Checkpoint, learn_in_segments
@@ -293,7 +294,8 @@ def _text_parts(settings: RunSettings, estimator: Any, chunk: int) -> Iterator[G
     for batch in batches(documents(), len, chunk):
         growing.add(list(extractor.extract_many(batch)))
         classes.update(tag for document in batch for tag in reading.tags(document))
-    estimator.begin(sorted(classes), growing.vocabulary(estimator.min_frequency))
+    vocabulary = growing.vocabulary(estimator.min_frequency)
+    estimator.codec_ = SequenceCodec(Labels.of([], sorted(classes)), {"X": vocabulary})
     estimator.set_params(warm_start=True)
     del growing
     for batch in batches(documents(), len, chunk):
