@@ -112,8 +112,7 @@ class_weight, inference, inference_options, seed, warm_start, verbose
 
     def _hold(self, codec: GraphCodec) -> None:
         super()._hold(codec)
-        reader: Any = codec.reader
-        self.n_edge_features_, self.contrast_ = reader.n_edge_features, reader.scales
+        self.n_edge_features_, self.contrast_ = codec.reader.n_edge_features, codec.reader.scales
 
     def check_params(self) -> None:
         """Refuse parameters that make no sense, before any data are looked at."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,30 +67,11 @@ def check_graph_params(crf: Any) -> None:
 # --- encoding ---
 
 
-class Reader(Protocol):
-    """Stacks what an estimator calls graphs."""
-
-    @property
-    def intercepts(self) -> tuple[bool, bool]:
-        """Whether nodes, and edges that have features, get one that is 1."""
-
-    @property
-    def n_features(self) -> int | None:
-        """Features of a node; None before any were read."""
-
-    @property
-    def n_edge_features(self) -> int | None:
-        """Features of an edge, None where edges have none."""
-
-    def read(self, X: Any) -> tuple[Any, StackedGraphs]:
-        """The graphs, and a reader of others like them."""
-
-
 @dataclass(frozen=True)
 class GraphCodec:
     """What ``encode`` fixes: how graphs are read, their labels and tables, and how much was known."""
 
-    reader: Reader
+    reader: Any  #: a GraphReader, or a GridReader
     classes: NDArray[Any]
     tyings: tuple[str, ...]  #: of the table of each edge type
     node_factors: str
@@ -191,7 +172,7 @@ class GraphCodec:
 
     @classmethod
     def restored(
-        cls, attributes: dict[str, Any], arrays: Arrays, n_weights: int, reader: Callable[..., Reader]
+        cls, attributes: dict[str, Any], arrays: Arrays, n_weights: int, reader: Callable[..., Any]
     ) -> GraphCodec:
         """What :meth:`contents` gave, checked; ``reader`` makes one from intercepts and numbers of features."""
         names = attributes["classes"]
@@ -215,7 +196,7 @@ class GraphCodec:
 
 
 def encode_graphs(
-    crf: Any, reader: Reader, tyings: tuple[str, ...], X: Any, y: Any, sample_weight: Any
+    crf: Any, reader: Any, tyings: tuple[str, ...], X: Any, y: Any, sample_weight: Any
 ) -> tuple[GraphCodec, GraphData]:
     """The data that ``fit`` learns from, and what they fix; with ``warm_start`` that is as it was the last time."""
     last = crf.codec_ if crf.warm_start else None
