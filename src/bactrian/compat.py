@@ -1,38 +1,51 @@
 """Drop-in stand-ins for other libraries' classes.
 
 Use ``from bactrian.compat import CRF`` in place of ``from sklearn_crfsuite import CRF``: documented calls keep working,
-on several cores, and the estimator is also a :class:`bactrian.LinearChainCRF`.
+on several cores, and ``chain_`` of a fitted one is a :class:`bactrian.LinearChainCRF`.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import sys
 import tempfile
 import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any, Self
 
 import numpy as np
 import scipy.sparse as sp
+from sklearn.base import BaseEstimator
 from sklearn.metrics import precision_recall_fscore_support
+from sklearn.utils.validation import check_is_fitted
 
-from bactrian.arrays import Ints
+from bactrian.arrays import Bools, Floats
 from bactrian.errors import check_count, check_flag, check_number, warn
-from bactrian.estimators.encoding import FeatureRows
-from bactrian.estimators.labels import Labels, accuracy, listed_labels
-from bactrian.estimators.sequence_base import Edges, EdgesGiven
+from bactrian.estimators.base import restored_model, saved_model
+from bactrian.estimators.labelled_sequences import (
+    EdgesGiven,
+    SequenceCodec,
+    of_all_labels,
+    sequence_edges,
+    sums_over_labels,
+)
+from bactrian.estimators.labels import accuracy, listed_labels
+from bactrian.estimators.saving import SavedModel, read_model, write_saved
 from bactrian.estimators.sequences import LinearChainCRF
+from bactrian.graphs.graph_data import GraphData
 from bactrian.graphs.inputs import BundledRows
-from bactrian.graphs.packing import pack
 from bactrian.inference.decode import decode
-from bactrian.solvers.solution import ConvergenceWarning, Progress, Status
+from bactrian.learners.learn import learn
+from bactrian.solvers.solution import ConvergenceWarning, Progress, Solution, Status
 
 __all__ = ["CRF"]
 
 #: What CRFsuite does where nothing is said.
-_DEFAULTS = {"c1": 0.0, "c2": 1.0, "epsilon": 1e-5, "period": 10, "delta": 1e-5, "min_freq": 0.0}
+_DEFAULTS = {
+    "c1": 0.0, "c2": 1.0, "epsilon": 1e-5, "period": 10, "delta": 1e-5, "min_freq": 0.0, "max_iterations": 10_000,
+}  # fmt: skip
 _OPTIMISER = {"num_memories": 6, "linesearch": "MoreThuente", "max_linesearch": 20}
 _OTHERS = (
     "calibration_eta", "calibration_rate", "calibration_samples", "calibration_candidates", "calibration_max_trials",
@@ -40,7 +53,8 @@ _OTHERS = (
 )  # fmt: skip
 
 
-class CRF(LinearChainCRF):
+@dataclass(eq=False, repr=False)  # scikit-learn has its own
+class CRF(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """A linear-chain CRF with the parameters, attributes and files of ``sklearn_crfsuite.CRF``.
 
     The objective is CRFsuite's, over the same features. Parameters that are None have CRFsuite's defaults.
@@ -77,6 +91,8 @@ class CRF(LinearChainCRF):
 
     Attributes
     ----------
+    chain_ : LinearChainCRF
+        What was fitted.
     training_log_
         ``iterations``, a list of dicts with ``num``, ``loss``, ``active_features``, ``feature_norm`` and ``time``, and
         where ``fit`` was given ``X_dev`` the scores on them; ``last_iteration`` is the last.
@@ -92,90 +108,68 @@ class CRF(LinearChainCRF):
     ['A', 'B']
     """
 
-    def __init__(
-        self,
-        algorithm: str | None = None,
-        min_freq: float | None = None,
-        all_possible_states: bool | None = None,
-        all_possible_transitions: bool | None = None,
-        c1: float | None = None,
-        c2: float | None = None,
-        max_iterations: int | None = None,
-        num_memories: int | None = None,
-        epsilon: float | None = None,
-        period: int | None = None,
-        delta: float | None = None,
-        linesearch: str | None = None,
-        max_linesearch: int | None = None,
-        calibration_eta: float | None = None,
-        calibration_rate: float | None = None,
-        calibration_samples: int | None = None,
-        calibration_candidates: int | None = None,
-        calibration_max_trials: int | None = None,
-        pa_type: int | None = None,
-        c: float | None = None,
-        error_sensitive: bool | None = None,
-        averaging: bool | None = None,
-        variance: float | None = None,
-        gamma: float | None = None,
-        verbose: bool = False,
-        model_filename: str | None = None,
-        keep_tempfiles: bool | None = False,
-        trainer_cls: Any = None,
-        n_threads: int | None = None,
-    ) -> None:
-        self.__dict__.update(
-            algorithm=algorithm, min_freq=min_freq, all_possible_states=all_possible_states,
-            all_possible_transitions=all_possible_transitions, c1=c1, c2=c2, max_iterations=max_iterations,
-            num_memories=num_memories, epsilon=epsilon, period=period, delta=delta, linesearch=linesearch,
-            max_linesearch=max_linesearch, calibration_eta=calibration_eta, calibration_rate=calibration_rate,
-            calibration_samples=calibration_samples, calibration_candidates=calibration_candidates,
-            calibration_max_trials=calibration_max_trials, pa_type=pa_type, c=c, error_sensitive=error_sensitive,
-            averaging=averaging, variance=variance, gamma=gamma, verbose=verbose, model_filename=model_filename,
-            keep_tempfiles=keep_tempfiles, trainer_cls=trainer_cls, n_threads=n_threads,
-        )  # fmt: skip
-        self.training_log_: Any = None
+    algorithm: str | None = None
+    min_freq: float | None = None
+    all_possible_states: bool | None = None
+    all_possible_transitions: bool | None = None
+    c1: float | None = None
+    c2: float | None = None
+    max_iterations: int | None = None
+    num_memories: int | None = None
+    epsilon: float | None = None
+    period: int | None = None
+    delta: float | None = None
+    linesearch: str | None = None
+    max_linesearch: int | None = None
+    calibration_eta: float | None = None
+    calibration_rate: float | None = None
+    calibration_samples: int | None = None
+    calibration_candidates: int | None = None
+    calibration_max_trials: int | None = None
+    pa_type: int | None = None
+    c: float | None = None
+    error_sensitive: bool | None = None
+    averaging: bool | None = None
+    variance: float | None = None
+    gamma: float | None = None
+    verbose: bool = False
+    model_filename: str | None = None
+    keep_tempfiles: bool | None = False
+    trainer_cls: Any = None
+    n_threads: int | None = None
+    chain_: LinearChainCRF = field(init=False)
+    training_log_: Any = field(init=False, default=None)
 
-    def _lines(self) -> int:
-        return 0  # one per iteration instead, as CRFsuite prints
+    def _given(self) -> dict[str, Any]:
+        """All parameters, with CRFsuite's values in place of None."""
+        given = self.get_params(deep=False)
+        return given | {name: value for name, value in _DEFAULTS.items() if given[name] is None}
 
-    def _of(self, name: str) -> Any:
-        value = getattr(self, name)
-        return _DEFAULTS[name] if value is None else value
-
-    # Parameters of LinearChainCRF that follow from these; the others have their defaults.
-
-    @property
-    def prior_variance(self) -> float | None:
-        """Of the Gaussian prior."""
-        return None if self._of("c2") == 0.0 else 0.5 / self._of("c2")
-
-    @property
-    def l1(self) -> float:  # type: ignore[override]
-        """Coefficient of the L1 penalty."""
-        return self._of("c1")
-
-    @property
-    def tolerance(self) -> float:  # type: ignore[override]
-        """At which learning stops."""
-        return self._of("epsilon")
-
-    def check_params(self) -> None:
-        """Refuse parameters that make no sense, before any data are looked at."""
+    def _chain(self) -> LinearChainCRF:
+        """The chain of these parameters, everything checked."""
         if self.algorithm not in (None, "lbfgs"):
             raise ValueError(
                 f"algorithm must be 'lbfgs', found {self.algorithm!r}; the others are not implemented here"
             )
+        given = self._given()
         for name in ("c1", "c2", "min_freq", "delta"):
-            check_number(name, self._of(name), least=0, below=np.inf)
-        check_number("period", self._of("period"), least=1, whole=True)
-        other = next((name for name in _OTHERS if getattr(self, name) is not None), None)
+            check_number(name, given[name], least=0, below=np.inf)
+        check_number("period", given["period"], least=1, whole=True)
+        other = next((name for name in _OTHERS if given[name] is not None), None)
         if other is not None:
             raise ValueError(f"{other} is not a parameter of 'lbfgs'; the other algorithms are not implemented here")
         for name in ("all_possible_states", "all_possible_transitions"):
-            if getattr(self, name) is not None:
-                check_flag(name, getattr(self, name))
-        self._check_prior(self._options(), self.prior_variance)
+            if given[name] is not None:
+                check_flag(name, given[name])
+        chain = LinearChainCRF(
+            prior_variance=None if given["c2"] == 0.0 else 0.5 / given["c2"],
+            l1=given["c1"],
+            tolerance=given["epsilon"],
+            max_iterations=given["max_iterations"],
+            n_threads=self.n_threads,
+        )
+        chain.check_params()
+        return chain
 
     def fit(self, X: Any, y: Any, X_dev: Any = None, y_dev: Any = None, *, callback: Any = None, **more: Any) -> Self:
         """Train on sequences of dicts (or lists of strings) and their labels.
@@ -184,66 +178,53 @@ class CRF(LinearChainCRF):
         """
         if (X_dev is None) != (y_dev is None):
             raise ValueError("X_dev and y_dev must be given together")
-        self.check_params()
+        chain, given = self._chain(), self._given()
         for name, usual in _OPTIMISER.items():
-            if getattr(self, name) not in (None, usual):
-                warn(f"{name}={getattr(self, name)!r} has no effect: it is an option of CRFsuite's optimiser")
-        log = _TrainingLog(self, X_dev, y_dev)
+            if given[name] not in (None, usual):
+                warn(f"{name}={given[name]!r} has no effect: it is an option of CRFsuite's optimiser")
+        data = chain.encode(X, y, **more)
+        data.scores.active = _crfsuite_weights(data, given)
+        log = _TrainingLog(chain, given, X_dev, y_dev)
 
-        def follow(at: Progress) -> bool:
-            return bool(callback is not None and callback(at)) or log.settled(at)
+        def watch(at: Progress) -> bool:
+            return bool(callback is not None and callback(at)) or log.seen(at)
 
         with warnings.catch_warnings():
-            # A loss that has settled is the end that was asked for.
+            # A loss that falls no more is the end that was asked for.
             warnings.filterwarnings("ignore", f".*{Status.STOPPED}", ConvergenceWarning)
-            super().fit(X, y, callback=follow, **more)
-        if log.is_settled and self.solution_.status is Status.STOPPED:
-            self.solution_ = dataclasses.replace(self.solution_, status=Status.CONVERGED)
+            solution = learn(data, **chain.learning_options(), callback=watch)
+        if log.is_flat and solution.status is Status.STOPPED:
+            solution = replace(solution, status=Status.CONVERGED)
+        self.chain_ = chain.adopt(solution)
         self.training_log_ = SimpleNamespace(iterations=log.iterations, last_iteration=(log.iterations or [{}])[-1])
         if self.model_filename is not None:
             self.save(self.model_filename)
         return self
 
-    def _active(self, rows: dict[str, FeatureRows], edges: Edges, labels: Labels, codes: Ints) -> Any:
-        """Weights that CRFsuite would have: it counts values, signs and all, and features of value 0 are there."""
-        data = self._graphs(rows, edges, labels, labels=codes)
-        totals = pack(data).empirical
-        ones = {name: FeatureRows(_ones(part.inputs), part.lengths) for name, part in rows.items()}
-        counts = pack(self._graphs(ones, edges, labels, labels=codes)).empirical
-        assert totals is not None
-        assert counts is not None
-        node = np.arange(counts.size) < int(data.scores.bounds[1])
-        possible = np.where(node, bool(self.all_possible_states), bool(self.all_possible_transitions))
-        return ((counts > 0) | possible) & (totals >= self._of("min_freq"))
-
-    def _options(self) -> dict[str, Any]:
-        """Those of :class:`LinearChainCRF`; a missing limit on iterations is its default."""
-        options = super()._options()
-        return options if self.max_iterations is not None else {**options, "max_iterations": 10_000}
-
     # --- predictions ---
 
     @property
-    def _is_fitted(self) -> bool:
-        self._read_named_file()
-        return hasattr(self, "weights_")
+    def _fitted(self) -> LinearChainCRF | None:
+        """The chain, from ``model_filename`` where none was fitted; None where there is none."""
+        if not hasattr(self, "chain_") and self.model_filename is not None and os.path.exists(self.model_filename):
+            self.chain_ = type(self).load(self.model_filename).chain_
+        return getattr(self, "chain_", None)
 
-    def _read_named_file(self) -> None:
-        """Take up the model of ``model_filename``, where there is none yet."""
-        if not hasattr(self, "weights_") and self.model_filename is not None and os.path.exists(self.model_filename):
-            loaded = vars(type(self).load(self.model_filename))
-            params = self.get_params(deep=False)
-            self.__dict__.update({name: value for name, value in loaded.items() if name not in params})
+    def _known(self) -> LinearChainCRF:
+        """The chain, or an error that there is none."""
+        found = self._fitted
+        check_is_fitted(self, "chain_")
+        assert found is not None
+        return found.set_params(n_threads=self.n_threads)
 
     def predict(self, X: Any, **more: Any) -> list[list[Any]]:
         """Labels of each sequence."""
-        self._read_named_file()
-        return super().predict(X, **more)
+        return self._known().predict(X, **more)
 
     def predict_marginals(self, X: Any, **more: Any) -> Any:
         """A list of dicts from labels to probabilities for each sequence; ``edges=True`` adds those of pairs."""
-        labels = self.classes_ or []
-        found = super().predict_marginals(X, **more)
+        chain = self._known()
+        labels, found = chain.classes_.tolist(), chain.predict_marginals(X, **more)
         nodes, edges = found if isinstance(found, tuple) else (found, None)
         dicts = [[dict(zip(labels, row, strict=True)) for row in table.tolist()] for table in nodes]
         return dicts if edges is None else (dicts, edges)
@@ -261,22 +242,53 @@ class CRF(LinearChainCRF):
         predicted = self.predict(X, **more)
         return accuracy(listed_labels(y, [len(labels) for labels in predicted]), predicted)
 
+    # --- files ---
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the fitted model to one file (safetensors with JSON), replacing an existing file atomically."""
+        params = {name: value for name, value in self.get_params(deep=False).items() if name != "verbose"}
+        write_saved(path, replace(saved_model(self._known()), class_name=type(self).__name__, params=params))
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Read a model that :meth:`save` wrote."""
+        return read_model(path, cls.__name__, cls._restored)
+
+    @classmethod
+    def _restored(cls, saved: SavedModel) -> Self:
+        if {*saved.params} != {*cls._get_param_names()} - {"verbose"}:
+            raise ValueError(f"its parameters are {', '.join(sorted(saved.params))}")
+        crf = cls(**saved.params)
+        params = {name: value for name, value in crf._chain().get_params(deep=False).items() if name != "verbose"}
+        crf.chain_ = restored_model(LinearChainCRF, replace(saved, params=params))
+        return crf
+
     # --- what was learned; None before ---
 
     @property
     def tagger_(self) -> _Tagger | None:
         """Has ``labels``, ``tag``, ``set``, ``marginal``, ``probability`` and ``info`` of ``pycrfsuite.Tagger``."""
-        return _Tagger(self) if self._is_fitted else None
+        return None if self._fitted is None else _Tagger(self)
 
     @property
-    def classes_(self) -> list[Any] | None:  # type: ignore[override]
+    def solution_(self) -> Solution:
+        """Status and history of learning."""
+        return self._known().solution_
+
+    @property
+    def weights_(self) -> Floats:
+        """The weights; see :class:`bactrian.LinearChainCRF`."""
+        return self._known().weights_
+
+    @property
+    def classes_(self) -> list[Any] | None:
         """Labels, as a list."""
-        return self._labels.classes.tolist() if self._is_fitted else None
+        return None if self._fitted is None else self._fitted.classes_.tolist()
 
     @property
     def size_(self) -> int | None:
         """Bytes of the model as :meth:`save` writes it."""
-        if not self._is_fitted:
+        if self._fitted is None:
             return None
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "model")
@@ -286,9 +298,11 @@ class CRF(LinearChainCRF):
     @property
     def attributes_(self) -> list[str] | None:
         """Names of the features with a weight that is not 0."""
-        if not self._is_fitted:
+        chain = self._fitted
+        if chain is None:
             return None
-        return [self.feature_names_[i] for i in np.flatnonzero((self.state_weights_ != 0.0).any(axis=1)).tolist()]
+        names, used = chain.feature_names_, (chain.state_weights_ != 0.0).any(axis=1)
+        return [names[i] for i in np.flatnonzero(used).tolist()]
 
     @property
     def num_attributes_(self) -> int | None:
@@ -298,17 +312,30 @@ class CRF(LinearChainCRF):
     @property
     def state_features_(self) -> dict[tuple[str, Any], float] | None:
         """Weights that are not 0 of (feature, label)."""
-        if not self._is_fitted:
+        chain = self._fitted
+        if chain is None:
             return None
-        weights, names, labels = self.state_weights_, self.feature_names_, self._labels.classes.tolist()
+        weights, names, labels = chain.state_weights_, chain.feature_names_, chain.classes_.tolist()
         return {(names[i], labels[k]): float(weights[i, k]) for i, k in np.argwhere(weights != 0.0).tolist()}
 
     @property
-    def transition_features_(self) -> dict[tuple[Any, Any], float] | None:  # type: ignore[override]
+    def transition_features_(self) -> dict[tuple[Any, Any], float] | None:
         """Weights that are not 0 of (label, next label)."""
-        if not self._is_fitted:
+        if self._fitted is None:
             return None
-        return {pair: weight for pair, weight in super().transition_features_.items() if weight != 0.0}
+        return {pair: weight for pair, weight in self._fitted.transition_features_.items() if weight != 0.0}
+
+
+def _crfsuite_weights(data: GraphData, given: Mapping[str, Any]) -> Bools:
+    """Weights that CRFsuite would have: it sums values, signs and all, and features of value 0 are there."""
+    possible = of_all_labels(data, given["all_possible_states"], given["all_possible_transitions"])
+    seen = sums_over_labels(data, _ones) > 0.0
+    return (seen | possible) & (sums_over_labels(data, lambda inputs: inputs) >= given["min_freq"])
+
+
+def _to_predict(codec: SequenceCodec, X: Any) -> GraphData:
+    rows = codec.rows(X, EdgesGiven())
+    return codec.data(rows, sequence_edges(rows["X"].lengths, None, None))
 
 
 class _Tagger:
@@ -323,7 +350,7 @@ class _Tagger:
 
     def set(self, xseq: Any) -> None:
         self._xseq = xseq
-        nodes, edges = LinearChainCRF.predict_marginals(self._crf, [xseq], edges=True)
+        nodes, edges = self._crf.chain_.predict_marginals([xseq], edges=True)
         self._nodes, self._edges = nodes[0], edges[0]
 
     def tag(self, xseq: Any = None) -> list[Any]:
@@ -339,8 +366,8 @@ class _Tagger:
         if codes.size < 2:
             return float(np.prod(self._nodes[np.arange(codes.size), codes]))
         joint = self._edges[1][np.arange(codes.size - 1), codes[:-1], codes[1:]]
-        inner = self._nodes[np.arange(codes.size), codes][1:-1]
-        return float(np.exp(np.log(joint).sum() - np.log(inner).sum())) if joint.all() and inner.all() else 0.0
+        shared = self._nodes[np.arange(codes.size), codes][1:-1]
+        return float(np.exp(np.log(joint).sum() - np.log(shared).sum())) if joint.all() and shared.all() else 0.0
 
     def info(self) -> SimpleNamespace:
         crf = self._crf
@@ -355,15 +382,15 @@ class _Tagger:
 
 
 class _TrainingLog:
-    """Follows training as CRFsuite does: says when the loss has settled, and keeps and prints iterations."""
+    """Watches training as CRFsuite does: says when the loss falls no more, and keeps and prints iterations."""
 
-    def __init__(self, crf: CRF, X_dev: Any, y_dev: Any) -> None:
-        self.crf, self.X_dev, self.y_dev = crf, X_dev, y_dev
+    def __init__(self, chain: LinearChainCRF, params: Mapping[str, Any], X_dev: Any, y_dev: Any) -> None:
+        self.params, self.X_dev, self.y_dev = params, X_dev, y_dev
         self.iterations: list[dict[str, Any]] = []
-        self.is_settled = False
-        self._dev: Any = None
+        self.is_flat = False
+        self._chain, self._dev = chain, None if X_dev is None else _to_predict(chain.codec_, X_dev)
 
-    def settled(self, at: Progress) -> bool:
+    def seen(self, at: Progress) -> bool:
         entry = {
             "num": at.iteration,
             "loss": at.objective,
@@ -373,28 +400,25 @@ class _TrainingLog:
             **self._scores(at),
         }
         self.iterations.append(entry)
-        if self.crf.verbose:
+        if self.params["verbose"]:
             words = f"Iter {at.iteration:<3} time={at.seconds:<5.2f} loss={at.objective:<8.2f} "
             words += f"active={entry['active_features']:<5} feature_norm={entry['feature_norm']:<8.2f}"
             if self.X_dev is not None:
                 words += f" F1={entry['avg_f1']:.3f} accuracy={entry['item_accuracy_float']:.3f}"
             sys.stdout.write(f"{words.rstrip()}\n")
-        period = self.crf._of("period")
+        period = self.params["period"]
         if len(self.iterations) > period:
             before = self.iterations[-1 - period]["loss"]
-            self.is_settled = before - at.objective < self.crf._of("delta") * at.objective
-        return self.is_settled
+            self.is_flat = before - at.objective < self.params["delta"] * at.objective
+        return self.is_flat
 
     def _scores(self, at: Progress) -> dict[str, Any]:
         """Scores on the further data, over labels that occur in them or are predicted."""
-        if self.X_dev is None:
-            return {}
-        crf = self.crf
         if self._dev is None:
-            given = EdgesGiven()
-            self._dev = crf._encoded(self.X_dev, given, crf._rows(self.X_dev, given))
-        codes = decode(self._dev, at.weights, "exact", n_threads=crf.n_threads)
-        guess = [crf._labels.decode(part) for part in codes]
+            return {}
+        codec = self._chain.codec_
+        codes = decode(self._dev, at.weights, "exact", n_threads=self._chain.n_threads)
+        guess = [codec.labels.decode(part) for part in codes]
         true = listed_labels(self.y_dev, [len(labels) for labels in guess])
         flat = [label for labels in true for label in labels], [label for labels in guess for label in labels]
         labels = sorted({*flat[0], *flat[1]})

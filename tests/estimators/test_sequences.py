@@ -16,7 +16,7 @@ from sklearn.linear_model import LogisticRegression
 
 import bactrian as bt
 from bactrian.compat import CRF
-from bactrian.estimators import sequences
+from bactrian.estimators import labelled_sequences as answers
 from bactrian.estimators.base import largest_weights
 from bactrian.estimators.saving import ModelFileError
 
@@ -732,7 +732,7 @@ def test_boolean_labels_come_back_as_booleans(tmp_path: Any) -> None:
 def test_viterbi_beside_decoding_of_the_graph(tables: str, breaks: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """The short way of chains gives the labels of exact decoding; where labellings tie it is not taken."""
     calls: list[int] = []
-    monkeypatch.setattr(sequences, "decode", lambda *args, **options: calls.append(1) or bt.decode(*args, **options))
+    monkeypatch.setattr(answers, "decode", lambda *args, **options: calls.append(1) or bt.decode(*args, **options))
     rng = np.random.default_rng(len(tables))
     X = [rng.normal(size=(int(n), 3)) for n in (4, 0, 1, 7)]
     y = [rng.choice(list("abc"), len(part)).tolist() for part in X]

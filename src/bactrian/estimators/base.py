@@ -6,6 +6,7 @@ import dataclasses
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -15,7 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 from bactrian.arrays import Arrays, Floats
 from bactrian.errors import check_flag
 from bactrian.estimators.priors import VARIANCE, Block, Fold, cross_validated, is_by_block, variances
-from bactrian.estimators.saving import ModelFileError, SavedModel, read_saved, write_saved
+from bactrian.estimators.saving import SavedModel, read_model, write_saved
 from bactrian.learners.learn import check_options, followed, learn
 from bactrian.parallel.threads import Deadline
 from bactrian.solvers.solution import Callback, Solution, Status
@@ -37,6 +38,8 @@ class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
     _block_names: ClassVar[tuple[str, ...]]
     #: Parameters that files of earlier releases do not have.
     _newer_params: ClassVar[tuple[str, ...]] = ()
+    #: Whether ``prior_variance`` may be "auto".
+    _has_auto: ClassVar[bool] = False
 
     method: Any = "cccp"
     prior_variance: Any = VARIANCE
@@ -48,6 +51,7 @@ class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
     seed: int = 0
     warm_start: bool = False
     verbose: int = 0
+    codec_: Any = field(init=False, default=None)  #: what ``encode`` fixed, in estimators that have a codec
     weights_: Floats = field(init=False)
     solution_: Solution = field(init=False)
     method_: Any = field(init=False)  #: the method that was learned with
@@ -62,7 +66,7 @@ class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
 
     def _check_prior(self, options: dict[str, Any], prior_variance: Any) -> None:
         """Refuse options with such a prior that :func:`bactrian.learn` would not take."""
-        by_block = is_by_block(prior_variance, self._block_names)
+        by_block = is_by_block(prior_variance, self._block_names, auto=self._has_auto)
         check_options(**{**options, "prior_variance": VARIANCE if by_block else prior_variance})
 
     def _options(self) -> dict[str, Any]:
@@ -73,7 +77,7 @@ class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
     def learning_options(self) -> dict[str, Any]:
         """The method and the options of :func:`bactrian.learn` that ``fit`` learns with, after ``encode``.
 
-        Where ``prior_variance="cv"``, :meth:`choose_prior` comes first.
+        Where ``prior_variance="cv"``, :func:`choose_prior` comes first.
         """
         return {**self._options(), "prior_variance": variances(self._prior(), self._blocks())}
 
@@ -81,22 +85,19 @@ class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         """The prior to learn with, as a number, a mapping or None."""
         if not isinstance(self.prior_variance, str):
             return self.prior_variance
+        if self.prior_variance == "auto":
+            return self._auto_prior()
         if not hasattr(self, "prior_variance_"):
             raise ValueError("prior_variance='cv' is not chosen yet: call choose_prior with what encode gave")
         return self.prior_variance_
 
-    def choose_prior(self, data: Any) -> Self:
-        """Choose ``prior_variance_`` by cross-validation on what ``encode`` gave, where ``prior_variance="cv"``."""
-        for name in ("prior_variance_", "prior_scores_"):
-            self.__dict__.pop(name, None)
-        if isinstance(self.prior_variance, str) and self.prior_variance == "cv":
-            self.prior_variance_, self.prior_scores_ = cross_validated(self, self._folds(data))
-            self._forget()
-        return self
+    def _auto_prior(self) -> Any:
+        """What ``prior_variance="auto"`` stands for, after ``encode``."""
+        return self.codec_.auto_prior
 
     def _blocks(self) -> list[Block]:
         """Blocks of weights whose variances may differ; without any there is one variance for all."""
-        return []
+        return [] if self.codec_ is None else self.codec_.blocks
 
     def _folds(self, data: Any) -> list[Fold]:
         """How cross-validation divides what ``encode`` gave."""
@@ -122,7 +123,16 @@ class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
 
     def _n_weights(self) -> int:
         """Number of weights of the model that ``encode`` fixed."""
-        raise NotImplementedError
+        return int(self.codec_.layout.n_weights)
+
+    def _encoded(self, codec: Any) -> None:
+        """Take up what ``encode`` fixed; the weights of another model go."""
+        if not (self.warm_start and self.codec_ is not None):
+            self._forget()
+        self._hold(codec)
+
+    def _hold(self, codec: Any) -> None:
+        self.codec_, self.classes_, self.n_features_in_ = codec, codec.classes, codec.n_features
 
     def _forget(self) -> None:
         """Drop the weights of an earlier fit: the model that they are of is about to change."""
@@ -132,26 +142,31 @@ class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
     def _fit(self, encode: Callable[[], Any], callback: Callback | None) -> Self:
         """Encode, learn and adopt; where anything fails the estimator stays as it was."""
         before = self.__dict__.copy()
-        start = self.weights_ if self.warm_start and hasattr(self, "weights_") else None
+        start = {"start": self.weights_} if self.warm_start and hasattr(self, "weights_") else {}
         try:
             data, deadline = encode(), Deadline(self.max_seconds)
-            options = {**self.choose_prior(data).learning_options(), "max_seconds": deadline.left}
-            own = options.pop("start", None)
-            start = own if start is None else start
-            solution = self._learned(data, start, **options, callback=callback, verbose=self._lines())
-            return self.adopt(solution).judged(data)
+            choose_prior(self, data)
+            options = {**self.learning_options(), "max_seconds": deadline.left, **start}
+            self.adopt(self._learner(data, **options, callback=callback, verbose=self.verbose))
+            judge(self, data)
         except BaseException:
             self.__dict__.clear()
             self.__dict__.update(before)
             raise
+        return self
 
-    def _learned(self, data: Any, start: Floats | None, **options: Any) -> Solution:
-        """What :func:`bactrian.learn` makes of the data; where predictions match the learner, one they can follow."""
-        return followed(data, None, **options, start=start) if self._follows else learn(data, **options, start=start)
+    @property
+    def _learner(self) -> Callable[..., Solution]:
+        """What ``fit`` learns with: :func:`bactrian.learn`, or its like whose solution predictions can replay."""
+        return partial(followed, solution=None) if self._replays else learn
 
-    def _lines(self) -> int:
-        """Whether :func:`bactrian.learn` prints lines."""
-        return self.verbose
+    @property
+    def _replays(self) -> bool:
+        """Whether predictions may replay the path of learning."""
+        return False
+
+    def _judge(self, data: Any) -> None:
+        """Warn where predictions on the data of learning are worse than those of a trivial model."""
 
     def __getstate__(self) -> dict[str, Any]:
         """What a pickle holds: ``solution_`` with its figures and history, without the beliefs of the training data."""
@@ -160,31 +175,10 @@ class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             state["solution_"] = dataclasses.replace(state["solution_"], beliefs=(), state=None)
         return state
 
-    @property
-    def _follows(self) -> bool:
-        """Whether predictions may replay the path of learning."""
-        return False
-
-    def settled(self, data: Any, solution: Solution) -> Solution:
-        """What to adopt of a ``solution`` that was learned from what ``encode`` gave: one that inference can follow.
-
-        That is the solution itself, unless belief propagation does not find its beliefs and predictions are to match
-        the learner; see :func:`bactrian.learners.learn.followed`.
-        """
-        if not self._follows:
-            return solution
-        options = self.learning_options()
-        if options["max_seconds"] is not None:
-            options["max_seconds"] = max(0.0, options["max_seconds"] - solution.seconds)
-        return followed(data, solution, **options)
-
-    def judged(self, data: Any) -> Self:
-        """Warn where predictions on the data of learning are worse than those of a trivial model."""
-        return self
-
     def _contents(self) -> tuple[dict[str, Any], Arrays]:
         """Attributes (JSON) and arrays that a file holds beside the weights."""
-        raise NotImplementedError
+        attributes, arrays = self.codec_.contents()
+        return attributes, arrays
 
     def _restore(self, attributes: dict[str, Any], arrays: Arrays) -> None:
         """Take up what ``_contents`` gave, everything checked; ``weights_`` is set already."""
@@ -192,25 +186,7 @@ class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fitted model to one file (safetensors with JSON), replacing an existing file atomically."""
-        check_is_fitted(self, "weights_")
-        solution = self.solution_
-        attributes, arrays = self._contents()
-        figures = np.array([getattr(solution, name) for name in _FIGURES])
-        arrays = {"weights": self.weights_, "solution": figures, **arrays}
-        if solution.path is not None:
-            arrays["path"] = solution.path
-        attributes = {
-            "status": solution.status.name,
-            "method": solution.method,
-            "evaluations": int(solution.evaluations),
-            "attained": solution.attained,
-            "fitted_method": self.method_,
-            "fitted_prior": self.prior_variance_,
-            "prior_scores": getattr(self, "prior_scores_", None),
-            **attributes,
-        }
-        params = {name: value for name, value in self.get_params(deep=False).items() if name != "verbose"}
-        write_saved(path, SavedModel(type(self).__name__, params, attributes, arrays))
+        write_saved(path, saved_model(self))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
@@ -223,47 +199,102 @@ class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         ModelFileError
             A ValueError: the file is damaged, truncated, not a model of bactrian, or written by a newer release.
         """
-        saved = read_saved(path, cls.__name__)
-        try:
-            return cls._restored(saved)
-        except (AttributeError, IndexError, KeyError, TypeError, ValueError, OverflowError) as error:
-            raise ModelFileError(f"{os.fspath(path)}: the file does not describe a valid model: {error}") from None
+        return read_model(path, cls.__name__, partial(restored_model, cls))
 
-    @classmethod
-    def _restored(cls, saved: SavedModel) -> Self:
-        if {*saved.params, *cls._newer_params} != {*cls._get_param_names()} - {"verbose"}:
-            raise ValueError(f"its parameters are {', '.join(sorted(saved.params))}")
-        attributes, arrays = saved.attributes, {name: array.copy() for name, array in saved.arrays.items()}
-        weights = arrays["weights"]
-        if weights.dtype != np.float64 or weights.ndim != 1 or not np.isfinite(weights).all():
-            raise ValueError("its weights are not a flat array of finite numbers")
-        path = arrays.get("path")
-        if path is not None and (path.dtype != np.float64 or path.shape[1:] != weights.shape or not len(path)):
-            raise ValueError("its path is not an array with a row of weights per relinearisation")
-        if path is not None and not np.isfinite(path).all():
-            raise ValueError("its path holds NaN or infinite weights")
-        attained = attributes.get("attained")  # older files have none
-        estimator = cls(**saved.params)
-        estimator.check_params()
-        estimator.weights_ = weights
-        estimator.solution_ = Solution(
-            weights=weights,
-            status=Status[attributes["status"]],
-            method=str(attributes["method"]),
-            evaluations=int(attributes["evaluations"]),
-            attained=None if attained is None else float(attained),
-            path=path,
-            **dict(zip(_FIGURES, arrays["solution"].tolist(), strict=True)),
-        )
-        estimator.method_ = attributes.get("fitted_method", estimator.method)  # older files of sequences have none
-        estimator.prior_variance_ = attributes.get("fitted_prior", estimator.prior_variance)
-        estimator._check_prior({**estimator._options(), "method": estimator.method_}, estimator.prior_variance_)
-        if attributes.get("prior_scores") is not None:
-            estimator.prior_scores_ = [(variance, float(loss)) for variance, loss in attributes["prior_scores"]]
-        estimator._restore(attributes, arrays)
-        if estimator._n_weights() != weights.size:
-            raise ValueError(f"it has {weights.size} weights, which do not fit its features, labels and tables")
-        return estimator
+
+# --- files ---
+
+
+def saved_model(estimator: Any) -> SavedModel:
+    """What the file of a fitted estimator holds."""
+    check_is_fitted(estimator, "weights_")
+    solution = estimator.solution_
+    attributes, arrays = estimator._contents()
+    figures = np.array([getattr(solution, name) for name in _FIGURES])
+    arrays = {"weights": estimator.weights_, "solution": figures, **arrays}
+    if solution.path is not None:
+        arrays["path"] = solution.path
+    attributes = {
+        "status": solution.status.name,
+        "method": solution.method,
+        "evaluations": int(solution.evaluations),
+        "attained": solution.attained,
+        "fitted_method": estimator.method_,
+        "fitted_prior": estimator.prior_variance_,
+        "prior_scores": getattr(estimator, "prior_scores_", None),
+        **attributes,
+    }
+    params = {name: value for name, value in estimator.get_params(deep=False).items() if name != "verbose"}
+    return SavedModel(type(estimator).__name__, params, attributes, arrays)
+
+
+def restored_model(cls: Any, saved: SavedModel) -> Any:
+    """The estimator of which :func:`saved_model` made this, everything checked."""
+    if {*saved.params, *cls._newer_params} != {*cls._get_param_names()} - {"verbose"}:
+        raise ValueError(f"its parameters are {', '.join(sorted(saved.params))}")
+    attributes, arrays = saved.attributes, {name: array.copy() for name, array in saved.arrays.items()}
+    weights = arrays["weights"]
+    if weights.dtype != np.float64 or weights.ndim != 1 or not np.isfinite(weights).all():
+        raise ValueError("its weights are not a flat array of finite numbers")
+    path = arrays.get("path")
+    if path is not None and (path.dtype != np.float64 or path.shape[1:] != weights.shape or not len(path)):
+        raise ValueError("its path is not an array with a row of weights per relinearisation")
+    if path is not None and not np.isfinite(path).all():
+        raise ValueError("its path holds NaN or infinite weights")
+    attained = attributes.get("attained")  # older files have none
+    estimator = cls(**saved.params)
+    estimator.check_params()
+    estimator.weights_ = weights
+    estimator.solution_ = Solution(
+        weights=weights,
+        status=Status[attributes["status"]],
+        method=str(attributes["method"]),
+        evaluations=int(attributes["evaluations"]),
+        attained=None if attained is None else float(attained),
+        path=path,
+        **dict(zip(_FIGURES, arrays["solution"].tolist(), strict=True)),
+    )
+    estimator.method_ = attributes.get("fitted_method", estimator.method)  # older files of sequences have none
+    estimator.prior_variance_ = attributes.get("fitted_prior", estimator.prior_variance)
+    estimator._check_prior({**estimator._options(), "method": estimator.method_}, estimator.prior_variance_)
+    if attributes.get("prior_scores") is not None:
+        estimator.prior_scores_ = [(variance, float(loss)) for variance, loss in attributes["prior_scores"]]
+    estimator._restore(attributes, arrays)
+    if estimator._n_weights() != weights.size:
+        raise ValueError(f"it has {weights.size} weights, which do not fit its features, labels and tables")
+    return estimator
+
+
+# --- the steps of fit, for those who learn in another way ---
+
+
+def choose_prior(estimator: Any, data: Any) -> None:
+    """Choose ``prior_variance_`` by cross-validation on what ``encode`` gave, where ``prior_variance="cv"``."""
+    for name in ("prior_variance_", "prior_scores_"):
+        vars(estimator).pop(name, None)
+    if isinstance(estimator.prior_variance, str) and estimator.prior_variance == "cv":
+        found = cross_validated(estimator, estimator._blocks(), estimator._folds(data))
+        estimator.prior_variance_, estimator.prior_scores_ = found
+        estimator._forget()
+
+
+def to_adopt(estimator: Any, data: Any, solution: Solution) -> Solution:
+    """What to adopt of a ``solution`` that was learned from what ``encode`` gave: one that predictions can replay.
+
+    That is the solution itself, unless belief propagation does not find its beliefs and predictions are to match the
+    learner; see :func:`bactrian.learners.learn.followed`.
+    """
+    if not estimator._replays:
+        return solution
+    options = estimator.learning_options()
+    if options["max_seconds"] is not None:
+        options["max_seconds"] = max(0.0, options["max_seconds"] - solution.seconds)
+    return followed(data, solution, **options)
+
+
+def judge(estimator: Any, data: Any) -> None:
+    """Warn where predictions on the data of learning are worse than those of a trivial model."""
+    estimator._judge(data)
 
 
 def largest_weights(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import scipy.sparse as sp
+from numpy.typing import NDArray
 
 from bactrian.arrays import Floats, Ints, number_pairs, real_numbers
 from bactrian.errors import about, check_count
@@ -31,7 +32,6 @@ class StackedGraphs:
     edge_inputs: Any  #: (n_edges, n_edge_inputs) dense or sparse, or None
     shapes: list[tuple[int, ...]]  #: of each graph's array of nodes: (n_nodes,), or (height, width)
     edge_counts: Ints  #: (n_graphs,)
-    columns: dict[str, Any] = field(default_factory=dict)  #: what the estimator remembers of the features
 
     @property
     def node_counts(self) -> Ints:
@@ -47,6 +47,11 @@ class StackedGraphs:
     def edge_pointer(self) -> Ints:
         """(n_graphs + 1,) first edge of each graph."""
         return pointer(self.edge_counts)
+
+    def per_graph(self, of_nodes: NDArray[Any]) -> list[NDArray[Any]]:
+        """What nodes have, (n_nodes, ...), as an array for each graph in the shape of its nodes."""
+        parts = np.split(of_nodes, self.node_pointer[1:-1])
+        return [part.reshape(*shape, *of_nodes.shape[1:]) for part, shape in zip(parts, self.shapes, strict=True)]
 
     def taken(self, graphs: Ints) -> StackedGraphs:
         """The graphs with the given numbers, each as often as it is named."""
@@ -127,56 +132,56 @@ def weight_layers(weights: Floats, pointer: Ints) -> tuple[Ints, Floats, Floats]
     return np.concatenate(graphs), np.concatenate(thresholds), np.concatenate(heights)
 
 
-def stack_graphs(
-    X: Any, *, n_features: int | None, n_edge_features: int | None, fitted: bool, intercept: bool, edge_intercept: bool
-) -> StackedGraphs:
-    """Stack (node_features, edges) or (node_features, edges, edge_features) of every graph.
+@dataclass(frozen=True)
+class GraphReader:
+    """Stacks (node_features, edges) or (node_features, edges, edge_features) of every graph."""
 
-    With ``fitted`` the numbers of features are those of training, otherwise those of the first graph that has any.
-    """
-    graphs = checked_list(X, "X", "(node_features, edges) or (node_features, edges, edge_features)")
-    nodes, edges, edge_rows = [], [], []
-    settled = fitted  # whether edges have features
-    for i, graph in enumerate(graphs):
-        with about("X", i):
-            parts = _parts_of(graph)
-            rows = _feature_rows(parts[0], ": node_features", n_features)
-            n_features = n_features if rows.shape == _NOTHING else int(rows.shape[1])
-            pairs = number_pairs(parts[1], rows.shape[0], ": edges")
-            given = None if parts[2] is None else _feature_rows(parts[2], ": edge_features", n_edge_features)
-            given = None if given is not None and given.shape == _NOTHING and not len(pairs) else given
-            if not settled and (given is not None or len(pairs)):
-                settled, n_edge_features = True, None if given is None else int(given.shape[1])
-            if (given is None) != (n_edge_features is None) and (given is not None or len(pairs)):
-                expected = "no edge_features" if n_edge_features is None else f"{n_edge_features} edge_features"
-                found = f"has {'no ' if given is None else ''}edge_features"
-                raise ValueError(f"{found}, expected {expected} as elsewhere")
-            if given is not None:
-                check_count(": edge_features", given.shape[0], len(pairs), "row per edge")
-            nodes.append(rows)
-            edges.append(pairs)
-            edge_rows.append(given)
-    counts = np.array([rows.shape[0] for rows in nodes], dtype=np.int64)
-    if not (fitted or counts.any()):
-        raise ValueError("X has no nodes at all; expected at least one")
-    assert n_features is not None
-    nodes = [rows if rows.shape[0] else np.zeros((0, n_features)) for rows in nodes]
-    if n_edge_features is not None:
-        edge_rows = [np.zeros((0, n_edge_features)) if rows is None else rows for rows in edge_rows]
-    shift = np.repeat(pointer(counts)[:-1], [len(pairs) for pairs in edges])
-    return StackedGraphs(
-        inputs=stack_rows(nodes, intercept),
-        edges=np.concatenate(edges) + shift[:, None],
-        edge_types=None,
-        edge_inputs=None if n_edge_features is None else stack_rows(edge_rows, edge_intercept),
-        shapes=[(int(n),) for n in counts],
-        edge_counts=np.array([len(pairs) for pairs in edges], dtype=np.int64),
-        columns={
-            "n_features_in_": n_features,
-            "n_edge_features_": n_edge_features,
-            "intercepts_": (intercept, edge_intercept),
-        },
-    )
+    intercepts: tuple[bool, bool]  #: whether nodes, and edges that have features, get one that is 1
+    n_features: int | None = None  #: of a node; of the first graph that has any where there is none yet
+    n_edge_features: int | None = None  #: of an edge, likewise; None where edges have none
+
+    def read(self, X: Any) -> tuple[Self, StackedGraphs]:
+        """The graphs, and a reader of others with the same numbers of features."""
+        graphs = checked_list(X, "X", "(node_features, edges) or (node_features, edges, edge_features)")
+        n_features, n_edge_features = self.n_features, self.n_edge_features
+        nodes, edges, edge_rows = [], [], []
+        is_fixed = n_features is not None  # whether edges have features
+        for i, graph in enumerate(graphs):
+            with about("X", i):
+                parts = _parts_of(graph)
+                rows = _feature_rows(parts[0], ": node_features", n_features)
+                n_features = n_features if rows.shape == _NOTHING else int(rows.shape[1])
+                pairs = number_pairs(parts[1], rows.shape[0], ": edges")
+                given = None if parts[2] is None else _feature_rows(parts[2], ": edge_features", n_edge_features)
+                given = None if given is not None and given.shape == _NOTHING and not len(pairs) else given
+                if not is_fixed and (given is not None or len(pairs)):
+                    is_fixed, n_edge_features = True, None if given is None else int(given.shape[1])
+                if (given is None) != (n_edge_features is None) and (given is not None or len(pairs)):
+                    expected = "no edge_features" if n_edge_features is None else f"{n_edge_features} edge_features"
+                    found = f"has {'no ' if given is None else ''}edge_features"
+                    raise ValueError(f"{found}, expected {expected} as elsewhere")
+                if given is not None:
+                    check_count(": edge_features", given.shape[0], len(pairs), "row per edge")
+                nodes.append(rows)
+                edges.append(pairs)
+                edge_rows.append(given)
+        counts = np.array([rows.shape[0] for rows in nodes], dtype=np.int64)
+        if self.n_features is None and not counts.any():
+            raise ValueError("X has no nodes at all; expected at least one")
+        assert n_features is not None
+        nodes = [rows if rows.shape[0] else np.zeros((0, n_features)) for rows in nodes]
+        if n_edge_features is not None:
+            edge_rows = [np.zeros((0, n_edge_features)) if rows is None else rows for rows in edge_rows]
+        edge_counts = np.array([len(pairs) for pairs in edges], dtype=np.int64)
+        stacked = StackedGraphs(
+            inputs=stack_rows(nodes, self.intercepts[0]),
+            edges=np.concatenate(edges) + np.repeat(pointer(counts)[:-1], edge_counts)[:, None],
+            edge_types=None,
+            edge_inputs=None if n_edge_features is None else stack_rows(edge_rows, self.intercepts[1]),
+            shapes=[(int(n),) for n in counts],
+            edge_counts=edge_counts,
+        )
+        return replace(self, n_features=n_features, n_edge_features=n_edge_features), stacked
 
 
 def is_empty(graph: Any) -> bool:

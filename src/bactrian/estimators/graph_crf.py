@@ -2,23 +2,38 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
+import numpy as np
+from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
-from bactrian.arrays import Arrays, Floats
+from bactrian.arrays import Arrays, Floats, real_numbers
 from bactrian.errors import ArgumentError, check_choice, check_flag, check_number
-from bactrian.estimators.graph_arrays import StackedGraphs, stack_graphs
-from bactrian.estimators.graph_base import GraphEstimator, auto_prior
+from bactrian.estimators.base import LearnedEstimator
+from bactrian.estimators.graph_arrays import GraphReader, node_weights
+from bactrian.estimators.labelled_graphs import (
+    BLOCKS,
+    CONVEX,
+    FittedGraphs,
+    GraphCodec,
+    check_graph_params,
+    encode_graphs,
+    shapes_of_nothing,
+)
+from bactrian.estimators.labels import check_kind, checked_labels, codes_of
 from bactrian.estimators.neighbours import compared, diffused_data, has_few_labels, varying_part
-from bactrian.estimators.priors import variances
+from bactrian.estimators.priors import Fold, graph_folds, variances
 from bactrian.graphs.graph_data import GraphData
-from bactrian.learners.diffusion import diffused, learn_diffused
+from bactrian.inference.decode import Decoding, decode
+from bactrian.learners.diagnostics import diagnose
+from bactrian.learners.diffusion import learn_diffused
 from bactrian.learners.findings import Diagnosis
 from bactrian.learners.learn import with_lines
 from bactrian.parallel.threads import Deadline
-from bactrian.solvers.solution import Solution
+from bactrian.solvers.solution import Callback, Solution
 
 #: What is as by default where ``neighbours="auto"`` looks beyond edges.
 _OF_THE_MODEL = (
@@ -27,7 +42,7 @@ _OF_THE_MODEL = (
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class GraphCRF(GraphEstimator):
+class GraphCRF(LearnedEstimator):
     """A conditional random field over graphs: every node has features and a label, every edge a table.
 
     log p(y | x) = sum_i w[y_i] . x_i + sum_(i,j) t_ij[y_i, y_j] - log Z(x). The table t is one for all edges, or, where
@@ -130,16 +145,69 @@ class GraphCRF(GraphEstimator):
            [0. , 1. ]])
     """
 
+    _block_names: ClassVar = BLOCKS
+    _has_auto: ClassVar = True
     _newer_params: ClassVar = ("neighbours",)
 
+    method: Any = CONVEX
+    prior_variance: Any = "auto"
+    tolerance: float = 1e-3
+    tables: str = "pooled"
+    labels: Any = None
+    class_weight: Any = None
+    node_factors: str = "clusters"
+    fit_intercept: bool = True
     edge_intercept: bool = True
     neighbours: Any = "auto"
+    inference: str = "matched"
+    inference_options: Mapping[str, Any] | None = None
+    n_edge_features_: int | None = field(init=False)
     restart_: float | None = field(init=False)
     neighbour_scores_: list[tuple[float | None, float]] = field(init=False)
+
+    # --- learning ---
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, *, callback: Callback | None = None) -> Self:
+        """Learn the weights.
+
+        Parameters
+        ----------
+        X, y
+            Graphs, and the labels of their nodes: integers, booleans or strings.
+        sample_weight : (n_graphs,), or list of arrays shaped as those of y, optional
+            Weight of each graph's term of the log-likelihood, or of each node. A likelihood is not a sum over nodes, so
+            node weights mean the sum over thresholds t of (t - the threshold below) log p(labels of nodes of weight t
+            or more). Nodes of weight 0 thus count as unknown, and every distinct weight costs as much as a graph.
+        callback : callable, optional
+            Sees a :class:`Progress` after every iteration; returning True stops learning.
+        """
+        return self._fit(lambda: self.encode(X, y, sample_weight), callback)
+
+    def encode(self, X: Any, y: Any, sample_weight: Any = None) -> GraphData:
+        """The data that :meth:`fit` learns from; :meth:`adopt` keeps what is learned from them.
+
+        Fixes classes and features, those of the last time with ``warm_start``; else the estimator is not fitted until
+        then.
+        """
+        self.check_params()
+        reader = GraphReader((bool(self.fit_intercept), bool(self.edge_intercept)))
+        codec, data = encode_graphs(self, reader, (self.tables,), X, y, sample_weight)
+        self._encoded(codec)
+        return data
+
+    def _hold(self, codec: GraphCodec) -> None:
+        super()._hold(codec)
+        self.n_edge_features_ = codec.reader.n_edge_features
+
+    def _forget(self) -> None:
+        super()._forget()
+        for name in ("restart_", "neighbour_scores_"):
+            self.__dict__.pop(name, None)
 
     def check_params(self) -> None:
         """Refuse parameters that make no sense, before any data are looked at."""
         super().check_params()
+        check_graph_params(self)
         check_flag("edge_intercept", self.edge_intercept)
         if isinstance(self.neighbours, str):
             check_choice("neighbours", self.neighbours, ("auto", "edges"))
@@ -148,41 +216,56 @@ class GraphCRF(GraphEstimator):
             if self.l1:
                 raise ArgumentError("l1", f"must be 0 where neighbours is a number, found {self.l1}")
 
-    def _stack(self, X: Any, fitted: bool) -> StackedGraphs:
-        intercepts = self.intercepts_ if fitted else (bool(self.fit_intercept), bool(self.edge_intercept))
-        return stack_graphs(
-            X,
-            n_features=self.n_features_in_ if fitted else None,
-            n_edge_features=self.n_edge_features_ if fitted else None,
-            fitted=fitted,
-            intercept=intercepts[0],
-            edge_intercept=intercepts[1],
-        )
+    def learning_options(self) -> dict[str, Any]:
+        """See :meth:`LearnedEstimator.learning_options`; the moment gap is judged by what it may cost per label."""
+        return self.codec_.with_gap(super().learning_options())
 
-    def _tyings(self) -> tuple[str, ...]:
-        return (self.tables,)
+    def adopt(self, solution: Solution) -> Self:
+        """See :meth:`LearnedEstimator.adopt`; only ``fit`` learns with diffused features."""
+        self.restart_ = getattr(self, "restart_", None)
+        if not isinstance(self.neighbours, str) and self.restart_ is None:
+            raise ArgumentError("neighbours", f"must be 'auto' or 'edges' outside fit, found {self.neighbours}")
+        return super().adopt(solution)
+
+    def _folds(self, data: GraphData) -> list[Fold]:
+        return graph_folds(data, self._marginals, self.seed, "graph")
+
+    def _marginals(self, data: GraphData, known: Any) -> Floats:
+        return self._fitted().marginals(data, known).nodes
+
+    @property
+    def _replays(self) -> bool:
+        return self.inference == "matched"
+
+    def _judge(self, data: GraphData) -> None:
+        fitted = self._fitted()
+        if fitted.restart is None:  # an agreement that was not learned is not judged
+            fitted.judge(data)
 
     # --- neighbours ---
 
-    def _learned(self, data: GraphData, start: Floats | None, **options: Any) -> Solution:
+    @property
+    def _learner(self) -> Any:
+        return self._learned_by_neighbours
+
+    def _learned_by_neighbours(self, data: GraphData, start: Floats | None = None, **options: Any) -> Solution:
         deadline = Deadline(options["max_seconds"])
         restart = self.restart_ = self._chosen_restart(data, start, options)
         options["max_seconds"] = deadline.left
         if restart is None:
-            return super()._learned(data, start, **options)
+            return super()._learner(data, start=start, **options)
         if self.n_edge_features_ is not None or (data.weights != 1.0).any():
             raise ArgumentError("neighbours", "must be 'auto' or 'edges' if edges have features or labels have weights")
-        self.mean_squares_ = self._diffused_squares(diffused_data(data, restart))
+        self.codec_ = self._scaled_to(diffused_data(data, restart))
         lines = with_lines(options["callback"], self.tolerance, options["verbose"])
         variance = self.learning_options()["prior_variance"]
         return learn_diffused(
             data, restart, variance, tolerance=self.tolerance, callback=lines, max_seconds=options["max_seconds"]
         )
 
-    def _diffused_squares(self, data: GraphData) -> dict[str, float]:
-        """``mean_squares_`` of diffused features, of distances from their mean, which is most of a diffused row."""
-        _, squares = self._scale(data)
-        return {**squares, "nodes": squares["nodes"] * varying_part(data, self.n_features_in_)}
+    def _scaled_to(self, data: GraphData) -> Any:
+        """Scaled to diffused features, and of these to distances from their mean, which is most of a diffused row."""
+        return self.codec_.scaled_to(data, varying_part(data, self.n_features_in_))
 
     def _chosen_restart(self, data: GraphData, start: Floats | None, options: dict[str, Any]) -> float | None:
         """The restart to learn with, None for edges alone; a warm start keeps that of the last fit."""
@@ -197,53 +280,148 @@ class GraphCRF(GraphEstimator):
             return None
         rest = {name: value for name, value in options.items() if name not in ("callback", "verbose")}
         self.neighbour_scores_ = compared(
-            self, data, rest, lambda part: variances(auto_prior(self._diffused_squares(part)), self._blocks())
+            self, self._marginals, data, rest, lambda part: variances(self._scaled_to(part).auto_prior, self._blocks())
         )
         return min(self.neighbour_scores_, key=lambda pair: pair[1])[0]
 
-    def _forget(self) -> None:
-        super()._forget()
-        for name in ("restart_", "neighbour_scores_"):
-            self.__dict__.pop(name, None)
+    # --- prediction ---
 
-    def adopt(self, solution: Solution) -> Self:
-        """See :meth:`LearnedEstimator.adopt`; only ``fit`` learns with diffused features."""
-        self.restart_ = getattr(self, "restart_", None)
-        if not isinstance(self.neighbours, str) and self.restart_ is None:
-            raise ArgumentError("neighbours", f"must be 'auto' or 'edges' outside fit, found {self.neighbours}")
-        return super().adopt(solution)
+    def _fitted(self) -> FittedGraphs:
+        return FittedGraphs.of(self, getattr(self, "restart_", None))
 
-    def judged(self, data: GraphData) -> Self:
-        """See :meth:`GraphEstimator.judged`; an agreement that was not learned is not judged."""
-        return self if self.restart_ is not None else super().judged(data)
+    @property
+    def inference_method_(self) -> tuple[str, dict[str, Any]]:
+        """Method of :func:`bactrian.infer` that prediction uses, and its options."""
+        fitted = self._fitted()
+        return fitted.method, dict(fitted.options)
+
+    def predict_marginals(self, X: Any, known: Any = None, *, edges: bool = False) -> Any:
+        """Probability of every label at every node, by ``inference``.
+
+        Parameters
+        ----------
+        X
+            Graphs.
+        known : list of label arrays, optional
+            Known labels, as in ``y``, with -1 (for string labels an empty string) for the others. With boolean labels,
+            use 0, 1 and -1.
+        edges : bool
+            Return the marginals of edges too.
+
+        Returns
+        -------
+        list of arrays
+            For each graph an array with the shape of its nodes, then (n_classes,), in the order of ``classes_``. With
+            ``edges`` a pair of lists, the second with arrays (n_edges, n_classes, n_classes) in the order of the edges.
+            Empty lists if X is empty.
+        """
+        fitted, k = self._fitted(), self.classes_.size
+        nothing = shapes_of_nothing(fitted.codec, X, known)
+        if nothing is not None:
+            empty = [np.zeros((*shape, k)) for shape in nothing]
+            return (empty, [np.zeros((0, k, k)) for _ in nothing]) if edges else empty
+        stacked, data, evidence = fitted.encoded(X, known)
+        found = fitted.marginals(data, evidence, edges=edges)
+        nodes = stacked.per_graph(found.nodes)
+        return nodes if found.edges is None else (nodes, np.split(found.edges, stacked.edge_pointer[1:-1]))
+
+    def predict(self, X: Any, known: Any = None) -> list[NDArray[Any]]:
+        """The most probable label of every node, by its own marginal; ``known`` as in predict_marginals.
+
+        Returns a list with an array for each graph, in the shape of its nodes and with the dtype of ``classes_``.
+        """
+        fitted = self._fitted()
+        nothing = shapes_of_nothing(fitted.codec, X, known)
+        if nothing is not None:
+            return [np.zeros(shape, dtype=self.classes_.dtype) for shape in nothing]
+        stacked, data, evidence = fitted.encoded(X, known)
+        return stacked.per_graph(self.classes_[fitted.codes(data, evidence)])
+
+    def decode(self, X: Any, known: Any = None, *, method: str = "dual", return_result: bool = False) -> Any:
+        """The most probable labels of each graph together (MAP), by :func:`bactrian.decode`.
+
+        ``predict`` gives every node its own most probable label; ``decode`` returns the labelling with the largest
+        score as a whole, which is smoother. ``known`` is as in predict_marginals. With ``return_result``, returns a
+        pair of lists, the second of :class:`bactrian.Decoding` objects, with scores, bounds and certificates.
+        """
+        fitted = self._fitted()
+        nothing = shapes_of_nothing(fitted.codec, X, known)
+        if nothing is not None:
+            empty = [np.zeros(shape, dtype=self.classes_.dtype) for shape in nothing]
+            none = np.zeros(0, dtype=np.int64)
+            return (empty, [Decoding(none, 0.0, 0.0, True, True, 0, method) for _ in empty]) if return_result else empty
+        stacked, data, evidence = fitted.encoded(X, known)
+        found = decode(data, self.weights_, method, evidence, return_result=True, n_threads=self.n_threads)
+        parts = zip(found, stacked.shapes, strict=True)
+        labels = [self.classes_[result.assignment].reshape(shape) for result, shape in parts]
+        return (labels, found) if return_result else labels
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Accuracy over all nodes; ``sample_weight`` as in fit."""
+        fitted = self._fitted()
+        if shapes_of_nothing(fitted.codec, X, None):
+            raise ValueError("X has no nodes at all; a score needs at least one")
+        stacked, data, _ = fitted.encoded(X)
+        predicted = self.classes_[fitted.codes(data)]
+        truth = checked_labels(y, stacked.shapes)
+        check_kind(truth, self.classes_, "y")
+        weights = None if sample_weight is None else node_weights(sample_weight, stacked.shapes)
+        if sample_weight is not None and weights is None:
+            by_graph = real_numbers(sample_weight, "sample_weight", len(stacked.shapes))
+            weights = np.repeat(by_graph, stacked.node_counts)
+        return float(np.average(predicted == truth, weights=weights))
 
     def diagnose(self, X: Any, y: Any, predict: Any = None, known: Any = None, *, restarts: int = 4) -> Diagnosis:
-        """See :meth:`GraphEstimator.diagnose`; models of diffused features, which do not match moments, are refused."""
-        check_is_fitted(self, "weights_")
-        if self.restart_ is not None:
+        """Look for signs that the fitted model, or inference at its weights, cannot be trusted.
+
+        Give the training data, and in ``predict`` and ``known`` the graphs that are to be predicted; see
+        :func:`bactrian.diagnose`. Models of diffused features, which do not match moments, are refused.
+        """
+        fitted = self._fitted()
+        if fitted.restart is not None:
             raise ValueError(
                 "diagnose does not support models of diffused features, which do not match moments: fit with "
                 "neighbours='edges'"
             )
-        return super().diagnose(X, y, predict, known, restarts=restarts)
+        stacked, data, _ = fitted.encoded(X)
+        data = data.with_labels(codes_of(checked_labels(y, stacked.shapes), self.classes_, "y"))
+        method, options = fitted.method, fitted.options
+        if method not in ("bp", "rbp", "trw", "convex", "replay"):
+            method, options = fitted.matched
+            method = "rbp" if method == "exact" else method
+        _, others, evidence = (None, None, None) if predict is None else fitted.encoded(predict, known)
+        return diagnose(
+            data,
+            self.solution_,
+            inference=method,
+            counting_numbers=options.get("counting_numbers"),
+            prior_variance=variances(self.prior_variance_, self._blocks()),
+            l1=self.l1,
+            restarts=restarts,
+            seed=self.seed,
+            n_threads=self.n_threads,
+            label_names=[str(label) for label in self.classes_.tolist()],
+            predict=others,
+            evidence=evidence,
+        )
 
-    @property
-    def _matched(self) -> tuple[str, dict[str, Any]]:
-        return super()._matched if self.restart_ is None else ("mean-field", {})
+    def weight_tables(self) -> tuple[Floats, list[Floats]]:
+        """Weights as tables: of nodes (n_inputs, n_classes), the intercept last, and of each edge type.
 
-    def _seen(self, X: Any) -> StackedGraphs:
-        stacked = super()._seen(X)
-        if self.restart_ is None:
-            return stacked
-        return replace(stacked, inputs=diffused(stacked.inputs, stacked.edges, self.restart_))
+        An edge type's table is (n_classes, n_classes), with edge features (n_edge_inputs, n_classes, n_classes).
+        """
+        check_is_fitted(self, "weights_")
+        return self.codec_.layout.split_weights(self.weights_)
+
+    # --- files ---
 
     def _contents(self) -> tuple[dict[str, Any], Arrays]:
-        attributes, arrays = super()._contents()
+        attributes, arrays = self.codec_.contents()
         scores = getattr(self, "neighbour_scores_", None)
         return {**attributes, "restart": self.restart_, "neighbour_scores": scores}, arrays
 
     def _restore(self, attributes: dict[str, Any], arrays: Arrays) -> None:
-        super()._restore(attributes, arrays)
+        self._hold(GraphCodec.restored(attributes, arrays, self.weights_.size, GraphReader))
         self.restart_ = attributes.get("restart")  # older files have none
         if self.restart_ is not None:
             check_number("its restart", self.restart_, positive=True, below=1)

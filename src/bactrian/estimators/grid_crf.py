@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bactrian.arrays import Floats, Ints, rectangular
+from bactrian.arrays import Arrays, Floats, Ints, rectangular
 from bactrian.errors import about, check_choice, check_flag
-from bactrian.estimators.graph_arrays import StackedGraphs, stack_graphs, stack_rows
-from bactrian.estimators.graph_base import GraphEstimator
+from bactrian.estimators.base import LearnedEstimator
+from bactrian.estimators.graph_arrays import GraphReader, StackedGraphs, stack_rows
+from bactrian.estimators.graph_crf import GraphCRF
+from bactrian.estimators.labelled_graphs import (
+    BLOCKS,
+    CONVEX,
+    GraphCodec,
+    check_graph_params,
+    encode_graphs,
+)
 from bactrian.estimators.labels import checked_list
 from bactrian.graphs.graph import neighbours
+from bactrian.graphs.graph_data import GraphData
 
 _CONNECTIVITIES = (4, 8, 6, 18, 26)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class GridCRF(GraphEstimator):
+class GridCRF(LearnedEstimator):
     """A conditional random field over grids: the labels of pixels or voxels, given features of each.
 
     log p(y | x) = sum_i w[y_i] . x_i + sum_(i,j) t_ij[y_i, y_j] - log Z(x) over the nodes i of a grid and its pairs of
@@ -68,70 +77,137 @@ class_weight, inference, inference_options, seed, warm_start, verbose
     True
     """
 
+    _block_names: ClassVar = BLOCKS
+    _has_auto: ClassVar = True
+
+    method: Any = CONVEX
+    prior_variance: Any = "auto"
+    tolerance: float = 1e-3
+    tables: str = "pooled"
+    labels: Any = None
+    class_weight: Any = None
+    node_factors: str = "clusters"
+    fit_intercept: bool = True
+    inference: str = "matched"
+    inference_options: Mapping[str, Any] | None = None
     connectivity: int = 4
     by_direction: bool = False
     edge_features: str | None = None
-    connectivity_: int = field(init=False)
+    n_edge_features_: int | None = field(init=False)
     contrast_: Floats | None = field(init=False)
+
+    # --- learning ---
+
+    fit = GraphCRF.fit
+
+    def encode(self, X: Any, y: Any, sample_weight: Any = None) -> GraphData:
+        """The data that :meth:`fit` learns from; see :meth:`GraphCRF.encode`."""
+        self.check_params()
+        connectivity, rows = int(self.connectivity), GraphReader((bool(self.fit_intercept), True))
+        reader = GridReader(connectivity, bool(self.by_direction), self.edge_features is not None, rows)
+        tyings = (self.tables,) * (connectivity // 2 if self.by_direction else 1)
+        codec, data = encode_graphs(self, reader, tyings, X, y, sample_weight)
+        self._encoded(codec)
+        return data
+
+    def _hold(self, codec: GraphCodec) -> None:
+        super()._hold(codec)
+        self.n_edge_features_, self.contrast_ = codec.reader.n_edge_features, codec.reader.scales
 
     def check_params(self) -> None:
         """Refuse parameters that make no sense, before any data are looked at."""
         super().check_params()
+        check_graph_params(self)
         _checked_connectivity(self.connectivity)
         check_flag("by_direction", self.by_direction)
         if self.edge_features is not None:
             check_choice("edge_features", self.edge_features, ("contrast",))
 
-    def _stack(self, X: Any, fitted: bool) -> StackedGraphs:
-        connectivity = self.connectivity_ if fitted else _checked_connectivity(self.connectivity)
-        intercept = self.intercepts_[0] if fitted else bool(self.fit_intercept)
-        by_direction = len(self.tyings_) > 1 if fitted else bool(self.by_direction)
-        contrast = self.contrast_ is not None if fitted else self.edge_features == "contrast"
-        graphs, shapes = [], []
-        for grid, own in _checked_grids(X, 2 if connectivity in (4, 8) else 3):
-            if contrast and own is not None:
-                raise ValueError("X brings edge features, which edge_features='contrast' computes; give one of the two")
-            shapes.append(grid.shape[:-1])
-            graphs.append((grid.reshape(-1, grid.shape[-1]), neighbours(shapes[-1], connectivity), own))
-        stacked = stack_graphs(
-            [(rows, pairs, own) for rows, (pairs, _), own in graphs],
-            n_features=self.n_features_in_ if fitted else None,
-            n_edge_features=self.n_edge_features_ if fitted and not contrast else None,
-            fitted=fitted,
-            intercept=intercept,
-            edge_intercept=True,
-        )
-        edge_inputs = stacked.edge_inputs
-        columns = {**stacked.columns, "connectivity_": connectivity, "contrast_": None}
-        if contrast:
-            rows = stacked.inputs[:, : columns["n_features_in_"]]
-            scales: Any = self.contrast_ if fitted else _scales(rows, stacked.edges)
-            edge_inputs = stack_rows([_contrast(rows, stacked.edges, scales)], intercept=True)
-            columns |= {"n_edge_features_": 1, "contrast_": scales}
-        types = np.concatenate([types for _, (_, types), _ in graphs]) if by_direction else None
-        return replace(stacked, shapes=shapes, edge_types=types, edge_inputs=edge_inputs, columns=columns)
+    def learning_options(self) -> dict[str, Any]:
+        """See :meth:`GraphCRF.learning_options`."""
+        return self.codec_.with_gap(super().learning_options())
 
-    def _tyings(self) -> tuple[str, ...]:
-        return (self.tables,) * (_checked_connectivity(self.connectivity) // 2 if self.by_direction else 1)
+    # --- prediction, as on graphs ---
 
-    def _contents(self) -> Any:
-        attributes, arrays = super()._contents()
+    inference_method_ = GraphCRF.inference_method_
+    predict_marginals = GraphCRF.predict_marginals
+    predict = GraphCRF.predict
+    decode = GraphCRF.decode
+    score = GraphCRF.score
+    diagnose = GraphCRF.diagnose
+    weight_tables = GraphCRF.weight_tables
+    _fitted, _marginals, _folds = GraphCRF._fitted, GraphCRF._marginals, GraphCRF._folds
+    _judge, _replays = GraphCRF._judge, GraphCRF._replays
+
+    # --- files ---
+
+    def _contents(self) -> tuple[dict[str, Any], Arrays]:
+        attributes, arrays = self.codec_.contents()
         if self.contrast_ is not None:
             arrays["contrast"] = self.contrast_
-        return {**attributes, "connectivity": self.connectivity_}, arrays
+        return {**attributes, "connectivity": self.codec_.reader.connectivity}, arrays
 
-    def _restore(self, attributes: dict[str, Any], arrays: Any) -> None:
-        super()._restore(attributes, arrays)
-        self.connectivity_ = _checked_connectivity(attributes["connectivity"])
-        if len(self.tyings_) not in (1, self.connectivity_ // 2):
-            raise ValueError(f"it has {len(self.tyings_)} tables for a {self.connectivity_}-connected grid")
-        self.contrast_ = arrays.get("contrast")
-        if self.contrast_ is not None and (
-            self.contrast_.shape != (self.n_features_in_,) or not (self.contrast_ > 0.0).all()
-        ):
-            raise ValueError("its scales of contrast are not positive numbers, one per feature")
-        if self.contrast_ is not None and self.n_edge_features_ != 1:
-            raise ValueError(f"it has {self.n_edge_features_} edge features, expected one, of contrast")
+    def _restore(self, attributes: dict[str, Any], arrays: Arrays) -> None:
+        connectivity = _checked_connectivity(attributes["connectivity"])
+        n_tables, scales = len(attributes["tyings"]), arrays.get("contrast")
+        if n_tables not in (1, connectivity // 2):
+            raise ValueError(f"it has {n_tables} tables for a {connectivity}-connected grid")
+
+        def reader(intercepts: tuple[bool, bool], n_features: int, n_edge_features: int | None) -> GridReader:
+            if scales is not None and (scales.shape != (n_features,) or not (scales > 0.0).all()):
+                raise ValueError("its scales of contrast are not positive numbers, one per feature")
+            if scales is not None and n_edge_features != 1:
+                raise ValueError(f"it has {n_edge_features} edge features, expected one, of contrast")
+            rows = GraphReader(intercepts, n_features, None if scales is not None else n_edge_features)
+            return GridReader(connectivity, n_tables > 1, scales is not None, rows, scales)
+
+        self._hold(GraphCodec.restored(attributes, arrays, self.weights_.size, reader))
+
+
+@dataclass(frozen=True)
+class GridReader:
+    """Stacks grids as graphs of neighbours."""
+
+    connectivity: int
+    by_direction: bool  #: whether edges of every direction are a type of their own
+    contrast: bool  #: whether their feature is the contrast between their ends
+    rows: GraphReader
+    scales: Floats | None = None  #: (n_features,) mean squared differences, the unit of contrast
+
+    @property
+    def intercepts(self) -> tuple[bool, bool]:
+        """Whether nodes, and edges that have features, get one that is 1."""
+        return self.rows.intercepts
+
+    @property
+    def n_features(self) -> int | None:
+        """Features of a node."""
+        return self.rows.n_features
+
+    @property
+    def n_edge_features(self) -> int | None:
+        """Features of an edge, None where edges have none."""
+        return 1 if self.contrast else self.rows.n_edge_features
+
+    def read(self, X: Any) -> tuple[Self, StackedGraphs]:
+        """The grids, and a reader of others with as many features, in the same units of contrast."""
+        graphs, types, shapes = [], [], []
+        for grid, own in _checked_grids(X, 2 if self.connectivity in (4, 8) else 3):
+            if self.contrast and own is not None:
+                raise ValueError("X brings edge features, which edge_features='contrast' computes; give one of the two")
+            shapes.append(grid.shape[:-1])
+            pairs, directions = neighbours(shapes[-1], self.connectivity)
+            graphs.append((grid.reshape(-1, grid.shape[-1]), pairs, own))
+            types.append(directions)
+        rows, stacked = self.rows.read(graphs)
+        scales = self.scales
+        if self.contrast:
+            features = stacked.inputs[:, : rows.n_features]
+            scales = _scales(features, stacked.edges) if scales is None else scales
+            contrast = stack_rows([_contrast(features, stacked.edges, scales)], intercept=True)
+            stacked = replace(stacked, edge_inputs=contrast)
+        edge_types = np.concatenate(types) if self.by_direction else None
+        return replace(self, rows=rows, scales=scales), replace(stacked, shapes=shapes, edge_types=edge_types)
 
 
 def _checked_connectivity(connectivity: Any) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -374,17 +375,21 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
             options["method"] = "exact" if fits else "cccp" if self._unknown else "pseudolikelihood"
         return options
 
-    def _learned(self, data: Samples, start: Floats | None, **options: Any) -> Solution:
-        """The best of ``n_starts`` solutions, where some states were not seen."""
+    @property
+    def _learner(self) -> Any:
         n = self.n_starts or (_STARTS if self.hidden else 1)
-        if start is not None or n == 1 or not self._unknown:
-            return super()._learned(data, start, **options)
+        return partial(self._best_of_starts, n) if n > 1 and self._unknown else super()._learner
+
+    def _best_of_starts(self, n: int, data: Samples, start: Floats | None = None, **options: Any) -> Solution:
+        """The best of ``n`` solutions, where some states were not seen."""
+        if start is not None:
+            return super()._learner(data, start=start, **options)
         deadline, best, found = Deadline(options.pop("max_seconds")), None, []
         for i in range(n):
             if best is not None and deadline.has_passed:
                 break
             at = random_weights(self._n_weights(), self.seed + i) if self.hidden or i else None
-            solution = super()._learned(data, at, **options, max_seconds=deadline.left)
+            solution = super()._learner(data, start=at, **options, max_seconds=deadline.left)
             found.append(solution.objective)
             best = solution if best is None or solution.objective < best.objective else best
         assert best is not None
@@ -405,11 +410,11 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
         self.method_ = self._options()["method"]
         return self
 
-    def judged(self, data: Samples) -> Self:
+    def _judge(self, data: Samples) -> None:
         """Warn where the field gives the samples a smaller likelihood than independent variables do."""
         rows, weights = data.X, data.sample_weight
         if self.method_ == "exact" or self._unknown or self.inference == "gibbs" or not weights.any():
-            return self
+            return
         with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
             joint = float(np.average(self._field.log_probabilities(rows), weights=weights))
         apart = 0.0
@@ -427,7 +432,6 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
                 "another prior",
                 AttainmentWarning,
             )
-        return self
 
     def _read(self, X: Any, again: bool) -> tuple[Variables, Ints]:
         """The variables of a table, and its rows in numbers of states."""

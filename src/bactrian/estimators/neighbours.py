@@ -41,21 +41,24 @@ def has_few_labels(data: GraphData) -> bool:
 
 
 def compared(
-    crf: Any, data: GraphData, options: dict[str, Any], prior: Callable[[GraphData], Floats]
+    crf: Any,
+    marginals: Callable[[GraphData, Any], Floats],
+    data: GraphData,
+    options: dict[str, Any],
+    prior: Callable[[GraphData], Floats],
 ) -> list[tuple[float | None, float]]:
     """Mean loss of held-out labels, the others known, with edges alone (None) and for every restart.
 
     Every model learns from two thirds of the labels; that of edges as roughly as priors are compared, with ``options``.
-    ``prior(data)`` gives the variances for diffused features. Where half of the time is up nothing was compared.
+    ``marginals(data, evidence)`` are those of nodes at the adopted weights, and ``prior(data)`` gives the variances for
+    diffused features. Where half of the time is up nothing was compared.
     """
     assert data.labels is not None
     labels, deadline = data.labels, Deadline(options["max_seconds"]).half()
     total: dict[float | None, float] = dict.fromkeys([None, *RESTARTS], 0.0)
     rough = options | {name: times * options[name] for name, times in ROUGHLY.items() if name in options}
     diffused_to = {restart: diffused_data(data, restart) for restart in RESTARTS}
-    for fold in graph_folds(
-        data, lambda part, known: crf._marginals_of(part, known).nodes, crf.seed, "graph", _N_FOLDS
-    ):
+    for fold in graph_folds(data, marginals, crf.seed, "graph", _N_FOLDS):
         train = fold.train.labels
         out = np.flatnonzero((labels >= 0) & (train < 0))
         seen = np.flatnonzero(train >= 0)

@@ -62,10 +62,10 @@ def graph_blocks(data: GraphData, names: Sequence[str]) -> list[Block]:
     return blocks
 
 
-def is_by_block(prior_variance: Any, names: Sequence[str]) -> bool:
-    """Whether variances are given for blocks of these names, or ``"cv"`` chooses them; mistakes are refused."""
-    if isinstance(prior_variance, str) and prior_variance != "cv":
-        expected = "must be a number, None, a mapping by block or 'cv'"
+def is_by_block(prior_variance: Any, names: Sequence[str], *, auto: bool = False) -> bool:
+    """Whether variances are given for blocks of these names, or a word stands for them; mistakes are refused."""
+    if isinstance(prior_variance, str) and prior_variance not in (("auto", "cv") if auto else ("cv",)):
+        expected = "must be " + "'auto', " * auto + "a number, None, a mapping by block or 'cv'"
         raise ArgumentError("prior_variance", f"{expected}, found {prior_variance!r}")
     if not isinstance(prior_variance, Mapping):
         return isinstance(prior_variance, str)
@@ -166,7 +166,9 @@ def _graph_fold(data: GraphData, out: Bools, marginals: Callable[..., Floats], w
     return Fold(train, loss, int(scored.sum()))
 
 
-def cross_validated(estimator: Any, folds: Sequence[Fold]) -> tuple[Any, list[tuple[Any, float]]]:
+def cross_validated(
+    estimator: Any, blocks: Sequence[Block], folds: Sequence[Fold]
+) -> tuple[Any, list[tuple[Any, float]]]:
     """The variances of least loss on what is held out, and the mean loss of all that were tried.
 
     First one variance for all weights, along a path from the strongest prior to weaker ones, each started from the
@@ -174,7 +176,7 @@ def cross_validated(estimator: Any, folds: Sequence[Fold]) -> tuple[Any, list[tu
     that one as long as the loss falls.
     """
     deadline = Deadline(None if estimator.max_seconds is None else _SHARE * estimator.max_seconds)
-    names = list(dict.fromkeys(block.name for block in estimator._blocks() if not block.deviations_of))
+    names = list(dict.fromkeys(block.name for block in blocks if not block.deviations_of))
     tried: list[tuple[Any, float]] = []
 
     def path(candidates: Iterable[Any], start: list[Any]) -> list[Any]:

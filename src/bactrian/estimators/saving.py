@@ -13,7 +13,7 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +90,15 @@ def read_saved(path: str | os.PathLike[str], class_name: str) -> SavedModel:
         return _parsed(content, class_name)
     except ModelFileError as error:
         raise ModelFileError(f"{os.fspath(path)}: {error}") from None
+
+
+def read_model(path: str | os.PathLike[str], class_name: str, make: Callable[[SavedModel], Any]) -> Any:
+    """What ``make`` makes of the model in a file; a ModelFileError also where it is refused."""
+    saved = read_saved(path, class_name)
+    try:
+        return make(saved)
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError, OverflowError) as error:
+        raise ModelFileError(f"{os.fspath(path)}: the file does not describe a valid model: {error}") from None
 
 
 def _parsed(content: bytes, class_name: str) -> SavedModel:

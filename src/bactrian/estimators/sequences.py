@@ -3,41 +3,51 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any, ClassVar, Self
 
 import numpy as np
 from sklearn.base import clone
+from sklearn.utils.validation import check_is_fitted
 
 from bactrian.arrays import Arrays, Floats, Ints, number_pairs
-from bactrian.engines.numba.forest_optimum import best_labels
 from bactrian.errors import ArgumentError, ArgumentTypeError, check_choice, check_number, warn
-from bactrian.estimators.encoding import FeatureRows, fit_vocabulary
-from bactrian.estimators.labels import Labels, listed_labels
-from bactrian.estimators.sequence_base import SKIP, EdgesGiven, SequenceCRF, WordReader, check_length, sequence_edges
+from bactrian.estimators.base import LearnedEstimator, largest_weights
+from bactrian.estimators.encoding import check_sequences, fit_vocabulary
+from bactrian.estimators.labelled_sequences import (
+    SKIP,
+    TRANSITION,
+    EdgesGiven,
+    FittedSequences,
+    SequenceCodec,
+    WordReader,
+    any_tokens,
+    check_length,
+    check_sequence_params,
+    encode_sequences,
+)
+from bactrian.estimators.labels import Labels, accuracy, listed_labels
+from bactrian.estimators.priors import Fold, graph_folds
 from bactrian.graphs.graph_data import GraphData
-from bactrian.graphs.inputs import N_BLOCKS, Inputs, squared
+from bactrian.graphs.inputs import Inputs, squared
 from bactrian.graphs.packed import PackedData
 from bactrian.graphs.packing import pack
 from bactrian.graphs.ragged import pointer
-from bactrian.graphs.scores import TiedTable
-from bactrian.inference.decode import METHODS, decode
+from bactrian.inference.decode import METHODS
 from bactrian.inference.infer import OF_WEIGHTS as INFERENCE
-from bactrian.inference.infer import StackedMarginals, check_inference, graph_marginals
-from bactrian.inference.maximum import TIE
+from bactrian.inference.infer import check_inference, graph_marginals
 from bactrian.learners.learn import learn, matched_inference
-from bactrian.parallel.threads import Workers, blocks_of_rows
-from bactrian.solvers.solution import Solution
+from bactrian.parallel.threads import Workers
+from bactrian.solvers.solution import Callback, Solution
 from bactrian.text.documents import RULES, skip_edges
-
-#: Tokens below which a block of chains is not worth handing to a thread.
-_LEAST_TOKENS = 1_000.0
+from bactrian.text.entities import entity_scores, guess_scheme
 
 #: Fewer tokens need not have any skip edges.
 _MANY_TOKENS = 50
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class LinearChainCRF(SequenceCRF):
+class LinearChainCRF(LearnedEstimator):
     """A chain: p(y | x) with a score for every token and label, and one for every pair of successive labels.
 
     Node factors are absorbed into the transitions on either side (``node_factors="edges"``); ``"clusters"`` makes them
@@ -90,32 +100,92 @@ class LinearChainCRF(SequenceCRF):
     [['B', 'A']]
     """
 
-    precision_: Floats = field(init=False)
+    _block_names: ClassVar = ("tokens", "transitions", "deviations")
+
+    method: Any = "exact"
     # On CoNLL-2003 F1 was the same as with 1e-4, after three quarters of the evaluations or less.
     tolerance: float = 1e-3
+    transition_tables: str = "full"
+    min_frequency: int = 1
+    labels: Any = None
+    class_weight: Any = None
+    node_factors: str = "edges"
+    all_possible_states: bool = True
+    all_possible_transitions: bool = True
+    precision_: Floats = field(init=False)
 
-    def _quick_labels(self, rows: dict[str, FeatureRows], given: EdgesGiven) -> Ints | None:
-        """By Viterbi, where all transitions share one table and no two labellings tie."""
-        if given.features or given.skips is not None:
-            return None
-        lengths, k = rows["X"].lengths, len(self._labels.classes)
-        bounds = pointer(lengths)
-        n = int(bounds[-1])
-        if given.breaks is not None:
-            follows = np.zeros(n, dtype=bool)
-            follows[sequence_edges(lengths, given.breaks, None)[0][:, 1]] = True
-            bounds = np.append(np.flatnonzero(~follows), n)
-        shared = self._vocabularies["X"].n_features * k
-        nodes, tied = self.weights_[:shared].reshape(-1, k), self.weights_[shared:]
-        table = TiedTable.make(self.tyings_[0], k).expand(tied).reshape(k, k)
-        codes, sure = np.empty(n, dtype=np.int64), np.empty(bounds.size - 1, dtype=bool)
-        workers = Workers(self.n_threads)
-        scores = rows["X"].times(nodes, workers)
-        workers.run(
-            lambda _, first, last: best_labels(scores, table, bounds, first, last, TIE, codes, sure),
-            blocks_of_rows(bounds, N_BLOCKS, _LEAST_TOKENS),
-        )
-        return codes if sure.all() else None
+    # --- learning ---
+
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        *,
+        skips: Any = None,
+        breaks: Any = None,
+        transition_features: Any = None,
+        skip_features: Any = None,
+        sample_weight: Any = None,
+        callback: Callback | None = None,
+    ) -> Self:
+        """Learn from sequences X and their labels y.
+
+        Parameters
+        ----------
+        X : list of sequences
+            A sequence is a list of tokens, each a dict of features or a list of strings (bundles allowed), or a matrix
+            with a row per token; see :mod:`bactrian.estimators.encoding`.
+        y : list of label sequences
+            Strings, integers or booleans. None, NaN, -1 or an empty string stands for an unknown label.
+        skips : list of (n_skips, 2) positions, optional
+            For :class:`SkipChainCRF`: the skip edges of each sequence, in place of the rule.
+        breaks : list of positions, optional
+            For each sequence, positions at which a new sentence begins: no transition leads there.
+        transition_features, skip_features : list, optional
+            For each sequence, features of its transitions, or skip edges, given like tokens.
+        sample_weight : (n_sequences,), optional
+            Weight of each sequence's term of the log-likelihood.
+        callback : callable, optional
+            See :func:`bactrian.learn`.
+        """
+        given = EdgesGiven(skips, breaks, transition_features, skip_features)
+        return self._fit(lambda: self.encode(X, y, sample_weight=sample_weight, **vars(given)), callback)
+
+    def encode(self, X: Any, y: Any, *, sample_weight: Any = None, **edges: Any) -> GraphData:
+        """The data that :meth:`fit` learns from, with its arguments; :meth:`adopt` keeps what is learned from them.
+
+        Fixes labels and features, those of the last time with ``warm_start``; else the estimator is not fitted until
+        then.
+        """
+        self.check_params()
+        given = EdgesGiven(**edges)
+        codec, data = encode_sequences(self, (self.transition_tables,), self._skips, X, y, given, sample_weight)
+        self._encoded(codec)
+        return data
+
+    def check_params(self) -> None:
+        """Refuse parameters that make no sense, before any data are looked at."""
+        super().check_params()
+        check_sequence_params(self, (self.transition_tables,))
+
+    def _skips(self, X: Any, lengths: Ints, skips: Any) -> None:
+        if skips is not None:
+            raise TypeError(f"skips: {type(self).__name__} has no skip edges; SkipChainCRF has them")
+
+    def _fitted(self) -> FittedSequences:
+        return FittedSequences.of(self, self._skips)
+
+    def _folds(self, data: GraphData) -> list[Fold]:
+        return graph_folds(data, lambda part, _: self._fitted().marginals(part, None).nodes, self.seed, "sequence")
+
+    def _judge(self, data: GraphData) -> None:
+        if matched_inference(self.method_)[0] != "exact":  # exact likelihood has learned what is predicted
+            self._fitted().judge(data, same=False)
+
+    def adopt(self, solution: Solution) -> Self:
+        """See :meth:`LearnedEstimator.adopt`."""
+        self.__dict__.pop("precision_", None)  # of other weights
+        return super().adopt(solution)
 
     def partial_fit(
         self, X: Any, y: Any, classes: Any = None, *, breaks: Any = None, sample_weight: Any = None
@@ -150,17 +220,17 @@ class LinearChainCRF(SequenceCRF):
             raise ValueError(
                 "the model was learned by fit, which does not keep the precision of weights; use partial_fit alone"
             )
-        if again and self.tyings_ != self._tables():
+        if again and self.codec_.tyings != (self.transition_tables,):
             raise ValueError("transition_tables: the table is tied differently from the first call")
         if again and classes is not None and Labels.of([], classes).classes.tolist() != self.classes_.tolist():
             raise ValueError(f"classes must be those of the first call, {self.classes_.tolist()}, found {classes}")
         new, rows = fit_vocabulary(X, self.min_frequency)
-        known = self._vocabularies["X"] if again else new
+        known = self.codec_.vocabularies["X"] if again else new
         vocabulary = known.extended(new)
         part = clone(self).set_params(warm_start=True)
         listed = listed_labels(y, rows.lengths.tolist(), unknown_allowed=True)
-        classes = self.labels if classes is None else classes
-        part.begin(self.classes_ if again else Labels.of(listed, classes).classes, vocabulary)
+        labels = self.codec_.labels if again else Labels.of(listed, self.labels if classes is None else classes)
+        part.codec_ = SequenceCodec(labels, {"X": vocabulary})
         data = part.encode(X, y, breaks=breaks, sample_weight=sample_weight)
         options = part.learning_options()
         mean, precision = np.zeros(data.n_weights), 1.0 / np.broadcast_to(options["prior_variance"], data.n_weights)
@@ -172,10 +242,9 @@ class LinearChainCRF(SequenceCRF):
         solution = learn(
             _around(pack(data), mean * precision), **{**options, "prior_variance": 1.0 / precision}, start=mean
         )
-        part.adopt(solution)
-        self._labels, self._vocabularies = part._labels, part._vocabularies
-        self.tyings_, self.node_factors_ = part.tyings_, part.node_factors_
-        self.adopt(solution).precision_ = precision + part._curvature(X, data)
+        self._hold(part.codec_)
+        self.adopt(solution)
+        self.precision_ = precision + self._curvature(X, data)
         return self
 
     def _curvature(self, X: Any, data: GraphData) -> Floats:
@@ -191,23 +260,130 @@ class LinearChainCRF(SequenceCRF):
             sizes = np.ones(table.n_tied)
             sizes[0] = table.attraction if table.is_pooled else 1.0
             tied = (both * means * (sizes - means)).sum(axis=0)
-        rows = self._vocabularies["X"].encode(X)
+        rows = self.codec_.vocabularies["X"].encode(X)
         squares = Inputs(squared(rows.inputs))
         nodes = np.empty((squares.shape[1], self.classes_.size))
         squares.transposed_times(known[:, None] * found.nodes * (1.0 - found.nodes), nodes, Workers(self.n_threads))
         return np.concatenate([nodes.ravel(), tied.ravel()])
 
-    def adopt(self, solution: Solution) -> Self:
-        """See :meth:`LearnedEstimator.adopt`."""
-        self.__dict__.pop("precision_", None)  # of other weights
-        return super().adopt(solution)
+    # --- prediction ---
+
+    def predict(
+        self,
+        X: Any,
+        *,
+        skips: Any = None,
+        breaks: Any = None,
+        transition_features: Any = None,
+        skip_features: Any = None,
+        partial: Any = None,
+    ) -> list[list[Any]]:
+        """The most probable labels of each sequence, given those in ``partial`` that are known, as in ``y``.
+
+        A chain uses Viterbi, a skip chain ``decoding``; other arguments are those of :meth:`fit`.
+        """
+        fitted, given = self._fitted(), EdgesGiven(skips, breaks, transition_features, skip_features)
+        check_sequences(X, "X")
+        if not any_tokens(X):
+            return [[] for _ in X]
+        rows = fitted.codec.rows(X, given)
+        codes = fitted.by_viterbi(rows, given) if partial is None else None
+        if codes is None:
+            data = fitted.encoded(X, given, rows)
+            codes = fitted.codes(data, fitted.evidence(partial, data))
+        labels = fitted.codec.labels.decode(codes)
+        return [labels[first:last] for first, last in pairwise(pointer(rows["X"].lengths).tolist())]
+
+    def predict_marginals(self, X: Any, *, partial: Any = None, edges: bool = False, **given: Any) -> Any:
+        """Probabilities of labels, an array (n_tokens, n_labels) per sequence, columns as in ``classes_``.
+
+        With ``edges`` also a list of (pairs of positions, tables (n_pairs, n_labels, n_labels)) per sequence, skips
+        after transitions. Other arguments are those of :meth:`fit` and :meth:`predict`.
+        """
+        fitted, k = self._fitted(), self.classes_.size
+        check_sequences(X, "X")
+        if not any_tokens(X):
+            empty = [np.zeros((0, k)) for _ in X]
+            return (empty, [(np.zeros((0, 2), dtype=np.int64), np.zeros((0, k, k))) for _ in X]) if edges else empty
+        data = fitted.encoded(X, EdgesGiven(**given))
+        marginals = fitted.marginals(data, fitted.evidence(partial, data), edges)
+        nodes = np.split(marginals.nodes, data.node_pointer[1:-1])
+        if marginals.edges is None:
+            return nodes
+        given_edges = np.empty_like(data.edges)
+        given_edges[data.edge_order] = data.edges
+        sequence = np.searchsorted(data.node_pointer, given_edges[:, 0], side="right") - 1
+        tables = []
+        for m in range(data.n_graphs):
+            mine = np.flatnonzero(sequence == m)
+            tables.append((given_edges[mine] - data.node_pointer[m], marginals.edges[mine]))
+        return nodes, tables
+
+    def score(
+        self,
+        X: Any,
+        y: Any,
+        *,
+        skips: Any = None,
+        breaks: Any = None,
+        transition_features: Any = None,
+        skip_features: Any = None,
+    ) -> float:
+        """Micro-averaged F1 of entities if the labels are those of a scheme (``B-PER``), else accuracy of tokens.
+
+        No entity extends across a break.
+        """
+        predicted = self.predict(X, **vars(EdgesGiven(skips, breaks, transition_features, skip_features)))
+        true = listed_labels(y, [len(labels) for labels in predicted])
+        self.codec_.labels.check_kind(true)
+        if not any(true):
+            raise ValueError("X has no tokens; a score needs at least one")
+        scheme = guess_scheme({label for labels in true for label in labels} | set(self.classes_.tolist()))
+        if scheme is None:
+            return accuracy(true, predicted)
+        starts = None if breaks is None else [np.unique(positions).astype(np.int64) for positions in breaks]
+        return float(entity_scores(true, predicted, scheme=scheme, sentence_starts=starts).micro.f1)
+
+    # --- what was learned ---
+
+    @property
+    def feature_names_(self) -> list[str]:
+        """Names of the token features in the order of their weights; column numbers for matrix inputs."""
+        check_is_fitted(self, "weights_")
+        names = self.codec_.vocabularies["X"].names
+        return [str(i) for i in range(self.n_features_in_)] if names is None else names
+
+    @property
+    def state_weights_(self) -> Floats:
+        """(n_features, n_labels) weights of token features."""
+        check_is_fitted(self, "weights_")
+        k = self.classes_.size
+        return self.weights_[: self.n_features_in_ * k].reshape(-1, k)
+
+    @property
+    def transition_features_(self) -> dict[tuple[Any, Any], float]:
+        """Weight of each transition from one label to the next; that which all share, with transition features."""
+        table, labels = self._fitted().table(TRANSITION), self.classes_.tolist()
+        return {(a, b): float(table[i, j]) for i, a in enumerate(labels) for j, b in enumerate(labels)}
+
+    def top_features(self, n: int = 10, label: Any = None) -> list[tuple[str, Any, float]]:
+        """The ``n`` features of largest absolute weight, of one label or all: (feature, label, weight)."""
+        weights, labels = self.state_weights_, self.classes_.tolist()
+        if label is not None:
+            if label not in labels:
+                raise ValueError(f"label must be one of {labels}, found {label!r}")
+            weights = np.where(np.arange(len(labels)) == labels.index(label), weights, 0.0)
+        return largest_weights(weights, self.feature_names_, labels, int(n))
+
+    # --- files ---
 
     def _contents(self) -> tuple[dict[str, Any], Arrays]:
         attributes, arrays = super()._contents()
         return attributes, arrays | ({"precision": self.precision_} if hasattr(self, "precision_") else {})
 
     def _restore(self, attributes: dict[str, Any], arrays: Arrays) -> None:
-        super()._restore(attributes, arrays)
+        tyings = (self.transition_tables,)
+        self._hold(SequenceCodec.restored(attributes, self.weights_.size, tyings, self.node_factors))
         if "precision" in arrays:
             self.precision_ = arrays["precision"]
             if (
@@ -215,16 +391,6 @@ class LinearChainCRF(SequenceCRF):
                 or not (np.isfinite(self.precision_) & (self.precision_ > 0.0)).all()
             ):
                 raise ValueError("its precision is not a positive number per weight")
-
-    def judged(self, data: GraphData) -> Self:
-        """See :meth:`SequenceCRF.judged`; exact likelihood has learned what is predicted."""
-        return self if matched_inference(self.method_)[0] == "exact" else super().judged(data)
-
-    def _labels_of(self, data: GraphData, evidence: Any) -> list[Ints]:
-        return decode(data, self.weights_, "exact", evidence, n_threads=self.n_threads)
-
-    def _marginals_of(self, data: GraphData, evidence: Any, edges: bool) -> StackedMarginals:
-        return graph_marginals(data, self.weights_, "exact", evidence, edges=edges, n_threads=self.n_threads)
 
 
 def _around(data: PackedData, shift: Floats) -> Any:
@@ -236,7 +402,7 @@ def _around(data: PackedData, shift: Floats) -> Any:
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class SkipChainCRF(SequenceCRF):
+class SkipChainCRF(LearnedEstimator):
     """A chain with skip edges between distant tokens that should be labelled alike (Sutton & McCallum 2004).
 
     Node factors are absorbed into the incident edges (``node_factors="edges"``); ``"clusters"`` makes them clusters of
@@ -295,24 +461,50 @@ all_possible_transitions, warm_start, verbose
     _block_names: ClassVar = ("tokens", "transitions", "skips", "deviations")
 
     method: Any = "cccp"
+    tolerance: float = 1e-4
     skips: Any = "nearest"
     word: str = "word"
     skip_tables: str = "symmetric"
     inference: str = "rbp"
     inference_tolerance: float = 1e-4
     decoding: str = "max-marginals"
+    transition_tables: str = "full"
+    min_frequency: int = 1
+    labels: Any = None
+    class_weight: Any = None
+    node_factors: str = "edges"
+    all_possible_states: bool = True
+    all_possible_transitions: bool = True
+    n_skips_: int = field(init=False)
 
-    @property
-    def skip_table_(self) -> Floats:
-        """(n_labels, n_labels) table of skip edges; that which all share, with skip features."""
-        return self._table(SKIP)
+    # --- learning ---
 
-    def _tables(self) -> tuple[str, ...]:
-        return (self.transition_tables, self.skip_tables)
+    fit = LinearChainCRF.fit
+
+    def encode(self, X: Any, y: Any, *, sample_weight: Any = None, **edges: Any) -> GraphData:
+        """The data that :meth:`fit` learns from; warns where a rule finds no skip edge at all."""
+        self.check_params()
+        given, tyings = EdgesGiven(**edges), (self.transition_tables, self.skip_tables)
+        codec, data = encode_sequences(self, tyings, self._skips, X, y, given, sample_weight)
+        self._encoded(codec)
+        self.n_skips_ = int((data.edge_types == SKIP).sum())
+        if (
+            self.n_skips_ == 0
+            and data.n_nodes >= _MANY_TOKENS
+            and given.skips is None
+            and isinstance(self.skips, str)
+            and not self.warm_start
+        ):
+            warn(
+                f"skips={self.skips!r} adds no edges, so this is a chain: no capitalised word occurs twice in a "
+                f"sequence; words are the feature {self.word!r}: name another with word=, or give a function"
+            )
+        return data
 
     def check_params(self) -> None:
         """Refuse parameters that make no sense, before any data are looked at."""
         super().check_params()
+        check_sequence_params(self, (self.transition_tables, self.skip_tables))
         check_choice("decoding", self.decoding, METHODS)
         check_choice("inference", self.inference, (*INFERENCE, "matched"))
         check_number("inference_tolerance", self.inference_tolerance, least=0)
@@ -335,35 +527,38 @@ all_possible_transitions, warm_start, verbose
         read = WordReader(self.word)
         return [skip_edges([read(token) for token in sequence], self.skips) for sequence in X]
 
-    def encode(self, X: Any, y: Any, **given: Any) -> GraphData:
-        """See :meth:`SequenceCRF.encode`; warns where a rule finds no skip edge at all."""
-        data = super().encode(X, y, **given)
-        self.n_skips_ = int((data.edge_types == SKIP).sum())
-        if (
-            self.n_skips_ == 0
-            and data.n_nodes >= _MANY_TOKENS
-            and given.get("skips") is None
-            and isinstance(self.skips, str)
-            and not self.warm_start
-        ):
-            warn(
-                f"skips={self.skips!r} adds no edges, so this is a chain: no capitalised word occurs twice in a "
-                f"sequence; words are the feature {self.word!r}: name another with word=, or give a function"
-            )
-        return data
-
-    @property
-    def _finds_learned(self) -> bool:
-        return self.decoding == "max-marginals" and self.inference in ("matched", matched_inference(self.method_)[0])
-
-    def _labels_of(self, data: GraphData, evidence: Any) -> list[Ints]:
-        if self.decoding != "max-marginals":
-            return decode(data, self.weights_, self.decoding, evidence, n_threads=self.n_threads)
-        nodes = self._marginals_of(data, evidence, False).nodes
-        return np.split(np.argmax(nodes, axis=1), data.node_pointer[1:-1])
-
-    def _marginals_of(self, data: GraphData, evidence: Any, edges: bool) -> StackedMarginals:
+    def _fitted(self) -> FittedSequences:
+        check_is_fitted(self, "weights_")
         matched = self.inference == "matched"
         method, options = matched_inference(self.method_) if matched else (self.inference, {})
-        options = {"tolerance": self.inference_tolerance, "n_threads": self.n_threads, "seed": self.seed, **options}
-        return self._infer_graphs(data, self.weights_, method, evidence, edges, **options)
+        options = {"tolerance": self.inference_tolerance, "seed": self.seed, **options}
+        return FittedSequences.of(
+            self, self._skips, method=method, options=options, decoding=self.decoding, is_matched=matched
+        )
+
+    _folds = LinearChainCRF._folds
+
+    def _judge(self, data: GraphData) -> None:
+        learned = self.inference in ("matched", matched_inference(self.method_)[0])
+        self._fitted().judge(data, same=learned and self.decoding == "max-marginals")
+
+    # --- prediction, and what was learned, as of chains ---
+
+    predict = LinearChainCRF.predict
+    predict_marginals = LinearChainCRF.predict_marginals
+    score = LinearChainCRF.score
+    feature_names_ = LinearChainCRF.feature_names_
+    state_weights_ = LinearChainCRF.state_weights_
+    transition_features_ = LinearChainCRF.transition_features_
+    top_features = LinearChainCRF.top_features
+
+    @property
+    def skip_table_(self) -> Floats:
+        """(n_labels, n_labels) table of skip edges; that which all share, with skip features."""
+        return self._fitted().table(SKIP)
+
+    # --- files ---
+
+    def _restore(self, attributes: dict[str, Any], arrays: Arrays) -> None:
+        tyings = (self.transition_tables, self.skip_tables)
+        self._hold(SequenceCodec.restored(attributes, self.weights_.size, tyings, self.node_factors))

@@ -199,7 +199,7 @@ def _weights(run: FittedRun) -> tuple[NamedWeight, ...]:
     else:
         table = model.weight_tables()[0]
         features = [f"feature {i}" for i in range(len(table))]
-        if model.intercepts_[0]:
+        if model.codec_.reader.intercepts[0]:
             features[-1] = "intercept"
         found = [entry for entry in largest_weights(table, features, run.classes, 20) if entry[2] != 0.0]
     return tuple(NamedWeight(str(feature), str(label), value) for feature, label, value in found)

@@ -14,9 +14,10 @@ import numpy as np
 from bactrian.atomic_files import atomic_folder
 from bactrian.engines.files import PackedFolder
 from bactrian.errors import warn
-from bactrian.estimators.base import LearnedEstimator
+from bactrian.estimators.base import LearnedEstimator, choose_prior, judge, to_adopt
 from bactrian.estimators.encoding import GrowingVocabulary
-from bactrian.estimators.labels import known_labels
+from bactrian.estimators.labelled_sequences import SequenceCodec
+from bactrian.estimators.labels import Labels, known_labels
 from bactrian.graphs.graph_data import GraphData
 from bactrian.parallel import Alone, Communicator, total
 from bactrian.runs.checkpoints import Checkpoint, learn_in_segments
@@ -165,7 +166,7 @@ def _train(
         with places_of(data.places):
             encoded = estimator.encode(data.X, data.y, **data.given)
         _warn_of_long_documents(settings, data)
-        estimator.choose_prior(encoded)
+        choose_prior(estimator, encoded)
     else:
         estimator, encoded = estimator_of_pack(data, settings), PackedFolder.open(data)
     with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):  # the status says it
@@ -179,7 +180,7 @@ def _train(
             callback=observe,
         )
         if isinstance(encoded, GraphData) and communicator.size == 1:
-            solution = estimator.settled(encoded, solution)
+            solution = to_adopt(estimator, encoded, solution)
     estimator.adopt(solution)
     metrics = _training_metrics(solution, trace)
     if isinstance(data, RunData) and hasattr(estimator, "n_skips_"):
@@ -195,7 +196,7 @@ def _train(
     if solution.converged:
         Checkpoint.remove(folder.checkpoint)
     if isinstance(encoded, GraphData) and communicator.size == 1 and solution.status is not Status.STOPPED:
-        estimator.judged(encoded)
+        judge(estimator, encoded)
     return TrainedRun(folder, metrics, solution.converged, evaluations)
 
 
@@ -291,7 +292,8 @@ def _text_parts(settings: RunSettings, estimator: Any, chunk: int) -> Iterator[G
     for batch in batches(documents(), len, chunk):
         growing.add(list(extractor.extract_many(batch)))
         classes.update(tag for document in batch for tag in reading.tags(document))
-    estimator.begin(sorted(classes), growing.vocabulary(estimator.min_frequency))
+    vocabulary = growing.vocabulary(estimator.min_frequency)
+    estimator.codec_ = SequenceCodec(Labels.of([], sorted(classes)), {"X": vocabulary})
     estimator.set_params(warm_start=True)
     del growing
     for batch in batches(documents(), len, chunk):
@@ -322,9 +324,10 @@ def _graph_parts(settings: RunSettings, estimator: Any, chunk: int) -> Iterator[
         with places_of([graph.place for graph in batch]):
             part = estimator.encode([graph.inputs for graph in batch], [graph.labels for graph in batch])
         estimator.set_params(warm_start=True)
-        known += estimator.n_known_
+        known += estimator.codec_.n_known
         size = np.array([part.n_nodes, len(part.edges)])
-        sizes, squares = sizes + size, squares + size * list(estimator.mean_squares_.values())
+        sizes, squares = sizes + size, squares + size * list(estimator.codec_.mean_squares.values())
         yield part
     means = np.where(sizes > 0, squares / np.maximum(sizes, 1), 1.0)
-    estimator.n_known_, estimator.mean_squares_ = known, {"nodes": float(means[0]), "edges": float(means[1])}
+    scale = {"nodes": float(means[0]), "edges": float(means[1])}
+    estimator.codec_ = replace(estimator.codec_, n_known=known, mean_squares=scale)

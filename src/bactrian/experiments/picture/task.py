@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
 
 from bactrian.arrays import Floats, Ints
-from bactrian.estimators.graph_base import CONVEX
 from bactrian.estimators.grid_crf import GridCRF
+from bactrian.estimators.labelled_graphs import CONVEX
 from bactrian.experiments.demo import OnStep, in_turn
 from bactrian.experiments.digits.task import METRICS
 from bactrian.runs.comparison import Comparison, Entry, Gallery, Picture, Sheet, Training

@@ -1,0 +1,309 @@
+"""What estimators of graphs and of grids hold: how data are encoded, and a fitted model that answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.utils.validation import check_is_fitted
+
+from bactrian.arrays import Arrays, Floats, Ints, check_minus_one
+from bactrian.camel.camel import Camel
+from bactrian.errors import check_choice, check_count, check_flag, check_number
+from bactrian.estimators.graph_arrays import StackedGraphs, is_empty, node_weights, weight_layers
+from bactrian.estimators.labelled_nodes import check_labelling, judge_labels, node_marginals
+from bactrian.estimators.labels import (
+    checked_labels,
+    class_weights,
+    codes_of,
+    evidence_of,
+    known_labels,
+    label_array,
+    unknown_label,
+)
+from bactrian.estimators.priors import Block, graph_blocks
+from bactrian.graphs.graph_data import GraphData, nonnegative_weights
+from bactrian.graphs.scores import TYINGS
+from bactrian.inference.infer import OF_WEIGHTS, StackedMarginals, check_inference
+from bactrian.learners.agreement import can_follow
+from bactrian.learners.diffusion import diffused
+from bactrian.learners.learn import matched_inference
+from bactrian.solvers.solution import Solution
+
+#: The default learner: a concave entropy, solved as CAMEL is, so that messages are only as accurate as weights deserve.
+CONVEX = Camel(entropy="convex")
+
+#: Names of the blocks of weights whose variances may differ.
+BLOCKS = ("nodes", "edges", "deviations")
+
+#: Change of a message (rbp) or marginal at which message passing stops: for marginals, and where only labels are asked
+#: for. On large noisy grids fewer than 1 label in 1,000 changed after the second, and none in 10,000 after the first.
+TOLERANCE, LABEL_TOLERANCE = 1e-3, 1e-2
+
+#: Twice 0.001, in squares of the default tolerance.
+_PER_LABEL = 2_000.0
+
+#: Variance of the scores of a node, and of an edge, under the prior "auto".
+_AUTO = {"nodes": 30.0, "edges": 10.0}
+
+
+def check_graph_params(crf: Any) -> None:
+    """Refuse parameters of graphs and grids that make no sense."""
+    check_labelling(crf)
+    check_choice("inference", crf.inference, ("matched", *OF_WEIGHTS))
+    if crf.inference_options is not None and not isinstance(crf.inference_options, Mapping):
+        raise TypeError(f"inference_options must be a dict, found {type(crf.inference_options).__name__}")
+    method = matched_inference(crf.method)[0] if crf.inference == "matched" else crf.inference
+    check_inference(method, crf.inference_options or {})
+    check_choice("tables", crf.tables, TYINGS)
+    check_flag("fit_intercept", crf.fit_intercept)
+    if crf.labels is not None and label_array(crf.labels, "labels").size == 0:
+        raise ValueError("labels must name at least one class")
+
+
+# --- encoding ---
+
+
+@dataclass(frozen=True)
+class GraphCodec:
+    """What ``encode`` fixes: how graphs are read, their labels and tables, and how much was known."""
+
+    reader: Any  #: a GraphReader, or a GridReader
+    classes: NDArray[Any]
+    tyings: tuple[str, ...]  #: of the table of each edge type
+    node_factors: str
+    n_known: float | None = None  #: labels that were learned from, each with its weight; None in older files
+    #: Of the features of a node, and of an edge, summed; over the root of the share of labels that are known.
+    mean_squares: Mapping[str, float] | None = None
+
+    def data(self, stacked: StackedGraphs, **more: Any) -> GraphData:
+        """Graphs as learners and inference take them."""
+        return GraphData(
+            stacked.inputs,
+            stacked.edges,
+            n_labels=self.classes.size,
+            tables=self.tyings,
+            edge_types=stacked.edge_types,
+            edge_inputs=stacked.edge_inputs,
+            node_counts=stacked.node_counts,
+            node_factors=self.node_factors,
+            **more,
+        )
+
+    @property
+    def n_features(self) -> int:
+        """Features of a node."""
+        return self.reader.n_features or 0
+
+    @property
+    def layout(self) -> GraphData:
+        """Data of a single node with these shapes, which knows how weights are ordered."""
+        (node, edge), n_edge_features = self.reader.intercepts, self.reader.n_edge_features
+        inputs = np.zeros((1, self.n_features + node))
+        edge_inputs = None if n_edge_features is None else np.zeros((0, n_edge_features + edge))
+        edges = np.zeros((0, 2), dtype=np.int64)
+        return self.data(StackedGraphs(inputs, edges, None, edge_inputs, [(1,)], np.zeros(1, dtype=np.int64)))
+
+    @property
+    def blocks(self) -> list[Block]:
+        """Blocks of weights."""
+        return graph_blocks(self.layout, ("nodes", *("edges",) * len(self.tyings)))
+
+    @property
+    def auto_prior(self) -> dict[str, float]:
+        """The prior "auto" for features of such mean squares."""
+        if self.mean_squares is None:
+            raise ValueError("prior_variance='auto' needs the scale of the features, which older files do not have")
+        return {name: value / self.mean_squares[name] for name, value in _AUTO.items()}
+
+    def scaled_to(self, data: GraphData, varying: float = 1.0) -> Self:
+        """The same with the scale of these data; ``varying`` is the part of the squares of nodes that counts."""
+        assert data.labels is not None
+        counts = np.repeat(data.weights, np.diff(data.node_pointer))
+        n_known = float(counts @ (data.labels >= 0))
+        share = n_known / counts.sum() if n_known > 0.0 else 1.0
+        nodes, edges = data.mean_squares(self.n_features)
+        squares = {"nodes": nodes / share**0.5 * varying, "edges": edges / share**0.5}
+        return replace(self, n_known=n_known, mean_squares=squares)
+
+    def with_gap(self, options: dict[str, Any]) -> dict[str, Any]:
+        """Options of learning in which the moment gap is judged by what it may cost per label.
+
+        A convex objective with the curvature of its prior is above its optimum by at most
+        sum_k gap_k^2 * variance_k / 2; the gap here leaves 0.001 per label at the default tolerance.
+        """
+        # Not where learning relinearises: that moves weights by less than such a gap.
+        if can_follow(options["method"]) or options["prior_variance"] is None or self.n_known is None:
+            return options
+        variance = np.asarray(options["prior_variance"])
+        total = float(variance.sum()) * (1 if variance.ndim else self.layout.n_weights)
+        gap = options["tolerance"] * max(1.0, (_PER_LABEL * self.n_known / total) ** 0.5)
+        return {**options, "gap_tolerance": gap}
+
+    def evidence(self, known: Any, stacked: StackedGraphs) -> list[dict[int, int]] | None:
+        """Known labels by node; -1, or an empty string, stands for one that is not known."""
+        if known is None:
+            return None
+        labels = checked_labels(known, stacked.shapes, "known", unknown_allowed=True)
+        missing = unknown_label(labels)
+        if missing in self.classes.tolist():  # in files of earlier releases
+            raise ValueError(f"known: {missing!r} stands for an unknown label, but is one of the classes")
+        return evidence_of(codes_of(labels, self.classes, "known"), stacked.node_pointer)
+
+    # --- files ---
+
+    def contents(self) -> tuple[dict[str, Any], Arrays]:
+        """Attributes and arrays of a file."""
+        numbers = self.classes.dtype.kind == "i"
+        attributes = {
+            "classes": None if numbers else self.classes.tolist(),
+            "tyings": list(self.tyings),
+            "node_factors": self.node_factors,
+            "intercepts": list(self.reader.intercepts),
+            "n_features": self.reader.n_features,
+            "n_edge_features": self.reader.n_edge_features,
+        }
+        if self.mean_squares is not None:
+            attributes |= {"n_known": self.n_known, "mean_squares": dict(self.mean_squares)}
+        return attributes, {"classes": self.classes} if numbers else {}
+
+    @classmethod
+    def restored(
+        cls, attributes: dict[str, Any], arrays: Arrays, n_weights: int, reader: Callable[..., Any]
+    ) -> GraphCodec:
+        """What :meth:`contents` gave, checked; ``reader`` makes one from intercepts and numbers of features."""
+        names = attributes["classes"]
+        classes = arrays["classes"] if names is None else np.array(names)
+        if classes.ndim != 1 or classes.size == 0 or np.unique(classes).size != classes.size:
+            raise ValueError("its classes are not a list of different labels")
+        node, edge = attributes["intercepts"]
+        sizes = attributes["n_features"], attributes["n_edge_features"]
+        n_known = squares = None
+        if "mean_squares" in attributes:  # older files have none
+            n_known = float(attributes["n_known"])
+            squares = {name: float(attributes["mean_squares"][name]) for name in _AUTO}
+            if not all(0.0 < value < np.inf for value in (*squares.values(), 1.0 + n_known)):
+                raise ValueError("its features or labels have no scale")
+        for size in (sizes[0], sizes[1] or 0):
+            check_number("its number of features", size, least=0, whole=True)
+            if not size <= n_weights:  # before any array is made
+                raise ValueError(f"it has {n_weights} weights, too few for {size} features")
+        read = reader((bool(node), bool(edge)), *sizes)
+        return cls(read, classes, tuple(attributes["tyings"]), attributes["node_factors"], n_known, squares)
+
+
+def encode_graphs(
+    crf: Any, reader: Any, tyings: tuple[str, ...], X: Any, y: Any, sample_weight: Any
+) -> tuple[GraphCodec, GraphData]:
+    """The data that ``fit`` learns from, and what they fix; with ``warm_start`` that is as it was the last time."""
+    last = crf.codec_ if crf.warm_start else None
+    reader, stacked = (reader if last is None else last.reader).read(X)
+    labels = checked_labels(y, stacked.shapes, unknown_allowed=True)
+    known = known_labels(labels)
+    if labels.size and not known.any():
+        raise ValueError("y holds no known label; learning needs at least one")
+    if crf.labels is not None:
+        classes = np.unique(label_array(crf.labels, "labels"))
+    else:
+        classes = np.unique(labels[known]) if last is None else last.classes
+    if classes.size == 0:
+        raise ValueError("labels must name at least one class")
+    if crf.labels is None and last is None:
+        check_minus_one(y, classes.tolist(), "y")
+    codes = codes_of(labels, classes, "y")
+    by_node = node_weights(sample_weight, stacked.shapes)
+    if by_node is None:
+        weights = nonnegative_weights(sample_weight, len(stacked.shapes), "sample_weight")
+    else:
+        which, thresholds, weights = weight_layers(by_node, stacked.node_pointer)
+        nodes = np.concatenate([np.arange(*stacked.node_pointer[g : g + 2]) for g in which])
+        stacked = stacked.taken(which)
+        light = by_node[nodes] < np.repeat(thresholds, stacked.node_counts)
+        codes = np.where(light, -1, codes[nodes])
+    codec = GraphCodec(reader, classes, tyings, crf.node_factors)
+    data = codec.data(stacked, labels=codes, weights=weights, class_weight=class_weights(crf.class_weight, classes))
+    if last is not None and (last.classes.tolist(), last.tyings, last.node_factors) != (
+        classes.tolist(), tyings, crf.node_factors,
+    ):  # fmt: skip
+        raise ValueError("warm_start: classes, tables or node_factors differ from those of the last fit")
+    return codec.scaled_to(data), data
+
+
+# --- answers ---
+
+
+@dataclass(frozen=True)
+class FittedGraphs:
+    """A fitted model of graphs or grids that answers questions about others."""
+
+    codec: GraphCodec
+    weights: Floats
+    solution: Solution
+    method: str  #: of inference
+    options: Mapping[str, Any]  #: of it
+    matched: tuple[str, dict[str, Any]]  #: the inference that matches what was learned, and its options
+    is_matched: bool  #: whether that was asked for
+    n_threads: int | None
+    restart: float | None  #: of features that are diffused
+
+    @classmethod
+    def of(cls, crf: Any, restart: float | None = None) -> FittedGraphs:
+        """That of a fitted estimator."""
+        check_is_fitted(crf, "weights_")
+        crf.check_params()
+        is_matched = crf.inference == "matched"
+        matched = matched_inference(crf.method_) if restart is None else ("mean-field", {})
+        method, options = matched if is_matched else (crf.inference, {})
+        if is_matched and crf.solution_.path is not None:
+            method, options = "replay", {}
+        options = {"seed": crf.seed, "n_threads": crf.n_threads, **options, **(crf.inference_options or {})}
+        return cls(
+            crf.codec_, crf.weights_, crf.solution_, method, options, matched, is_matched, crf.n_threads, restart
+        )
+
+    def encoded(self, X: Any, known: Any = None) -> tuple[StackedGraphs, GraphData, Any]:
+        """Graphs as given and as data, and the labels that are known."""
+        _, stacked = self.codec.reader.read(X)
+        if self.restart is not None:
+            stacked = replace(stacked, inputs=diffused(stacked.inputs, stacked.edges, self.restart))
+        return stacked, self.codec.data(stacked), self.codec.evidence(known, stacked)
+
+    def marginals(
+        self, data: GraphData, evidence: Any, *, edges: bool = False, tolerance: float = TOLERANCE
+    ) -> StackedMarginals:
+        """Those of all nodes, and where asked for of edges."""
+        options = dict(self.options)
+        if self.method != "gibbs":  # exact inference has no use for it, but its stand-in has
+            options.setdefault("tolerance", tolerance)
+        path = self.solution.path
+        weights = path if self.method == "replay" and path is not None else self.weights
+        return node_marginals(
+            data, weights, self.method, evidence, edges, solution=self.solution, matched=self.is_matched, **options
+        )
+
+    def codes(self, data: GraphData, evidence: Any = None) -> Ints:
+        """The most probable label of every node, as a number."""
+        return self.marginals(data, evidence, tolerance=LABEL_TOLERANCE).nodes.argmax(axis=1)
+
+    def judge(self, data: GraphData) -> None:
+        """Warn where edges make the predicted labels of the training graphs worse."""
+        others = {"inference='matched', ": not self.is_matched, "method='convex', ": self.solution.method != "convex"}
+        tried = "".join(words for words, is_other in others.items() if is_other)
+        advice = f"use {tried}{'or ' if tried else ''}a stronger prior on the edges; diagnose() looks closer"
+        judge_labels(data, self.solution, self.weights, self.codes, same=self.is_matched, advice=advice)
+
+
+def shapes_of_nothing(codec: GraphCodec, X: Any, known: Any) -> list[tuple[int, ...]] | None:
+    """Shapes of the graphs to predict where none has a node, as filters and batches make them; None elsewhere."""
+    if not isinstance(X, list | tuple | np.ndarray) or not all(map(is_empty, X)):
+        return None
+    if known is not None:
+        check_count("known", len(known), len(X), "array per graph")
+    if not len(X):
+        return []
+    _, stacked = codec.reader.read(X)
+    codec.evidence(known, stacked)
+    return stacked.shapes

@@ -1,0 +1,409 @@
+"""What estimators of sequences hold: how data are encoded, and a fitted model that answers.
+
+Sequences become packed graphs: tokens are nodes, transitions and skips two types of edges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+from sklearn.utils.validation import check_is_fitted
+
+from bactrian.arrays import Arrays, Floats, Ints, integers, is_unknown
+from bactrian.engines.numba.forest_optimum import best_labels
+from bactrian.errors import check_choice, check_count, check_flag, check_number
+from bactrian.estimators.encoding import FeatureRows, FeatureVocabulary, fit_vocabulary
+from bactrian.estimators.labelled_nodes import check_labelling, judge_labels, node_marginals
+from bactrian.estimators.labels import Labels, class_weights, listed_labels
+from bactrian.estimators.priors import Block, graph_blocks
+from bactrian.graphs.graph_data import GraphData, nonnegative_weights
+from bactrian.graphs.inputs import N_BLOCKS, BundledRows, Inputs
+from bactrian.graphs.packing import pack
+from bactrian.graphs.ragged import pointer
+from bactrian.graphs.scores import TYINGS, StructuredScores, TiedTable
+from bactrian.inference.decode import decode
+from bactrian.inference.infer import StackedMarginals
+from bactrian.inference.maximum import TIE
+from bactrian.parallel.threads import Workers, blocks_of_rows
+from bactrian.solvers.solution import Solution
+
+#: Types of edges in the packed graphs, and what parameters and blocks of weights call them.
+TRANSITION, SKIP = 0, 1
+_EDGE_KINDS = ("transition", "skip")
+_BLOCKS = ("transitions", "skips")
+
+#: Tokens below which a block of chains is not worth handing to a thread.
+_LEAST_TOKENS = 1_000.0
+
+#: The skip edges of sequences X of given lengths, from what a call says of them.
+SkipsOf = Callable[[Any, Ints, Any], list[Ints] | None]
+
+
+@dataclass(frozen=True)
+class EdgesGiven:
+    """What calls say about the edges of sequences."""
+
+    skips: Any = None
+    breaks: Any = None
+    transition_features: Any = None
+    skip_features: Any = None
+
+    @property
+    def features(self) -> dict[str, Any]:
+        """Features of edges, where there are any."""
+        given = {"transition_features": self.transition_features, "skip_features": self.skip_features}
+        return {name: part for name, part in given.items() if part is not None}
+
+
+def check_sequence_params(crf: Any, tyings: tuple[str, ...]) -> None:
+    """Refuse parameters of sequences that make no sense; ``tyings`` are those of transitions and of skips."""
+    check_labelling(crf)
+    check_number("min_frequency", crf.min_frequency, least=1, whole=True)
+    for kind, tying in zip(_EDGE_KINDS, tyings, strict=False):
+        check_choice(f"{kind}_tables", tying, TYINGS)
+    check_flag("all_possible_states", crf.all_possible_states)
+    check_flag("all_possible_transitions", crf.all_possible_transitions)
+    if crf.labels is not None:
+        Labels.of([], crf.labels)
+
+
+# --- encoding ---
+
+
+@dataclass(frozen=True)
+class SequenceCodec:
+    """What ``encode`` fixes: labels, features, and how tables are tied."""
+
+    labels: Labels
+    vocabularies: Mapping[str, FeatureVocabulary]  #: of X and, where they have features, of transitions and skips
+    tyings: tuple[str, ...] = ()  #: of transitions, and of skips
+    node_factors: str = "edges"
+
+    def rows(self, X: Any, given: EdgesGiven) -> dict[str, FeatureRows]:
+        """Features of tokens and edges over these vocabularies."""
+        parts = {"X": X, **given.features}
+        for name in ("transition_features", "skip_features"):
+            if (name in parts) != (name in self.vocabularies):
+                there = "with" if name in self.vocabularies else "without"
+                raise ValueError(f"the last fit was {there} {name}=, and this call must be too")
+        return {name: vocabulary.encode(parts[name], name) for name, vocabulary in self.vocabularies.items()}
+
+    def data(self, rows: Mapping[str, FeatureRows], edges: Edges, **more: Any) -> GraphData:
+        """Sequences as learners and inference take them."""
+        inputs: dict[int, Any] = {}
+        first = pointer(rows["X"].lengths)[:-1]
+        for kind, pairs in zip((TRANSITION, SKIP), edges, strict=True):
+            name = f"{_EDGE_KINDS[kind]}_features"
+            if name in rows:
+                sequence = np.searchsorted(first, pairs[:, 0], side="right") - 1
+                # Sequences without tokens share their first node with the next one: the last of them owns it.
+                expected = np.bincount(sequence, minlength=first.size).tolist()
+                check_length(rows[name].lengths, first.size, name)
+                for m, (found, n_edges) in enumerate(zip(rows[name].lengths.tolist(), expected, strict=True)):
+                    check_count(name, found, n_edges, "entry per edge", m)
+                inputs[kind] = with_constant(rows[name])
+        return GraphData(
+            rows["X"].inputs,
+            np.concatenate(edges),
+            n_labels=self.classes.size,
+            tables=self.tyings,
+            edge_types=np.repeat((TRANSITION, SKIP), [len(pairs) for pairs in edges]),
+            edge_inputs=inputs or None,
+            node_counts=rows["X"].lengths,
+            node_factors=self.node_factors,
+            **more,
+        )
+
+    @property
+    def classes(self) -> NDArray[Any]:
+        """The labels, sorted."""
+        return self.labels.classes
+
+    @property
+    def n_features(self) -> int:
+        """Number of token features."""
+        return self.vocabularies["X"].n_features
+
+    @property
+    def layout(self) -> GraphData:
+        """Data of a single token with these shapes, which knows how weights are ordered."""
+        inputs = {
+            kind: np.zeros((0, 1 + self.vocabularies[f"{name}_features"].n_features))
+            for kind, name in enumerate(_EDGE_KINDS)
+            if f"{name}_features" in self.vocabularies
+        }
+        return GraphData(
+            np.zeros((1, self.n_features)),
+            np.zeros((0, 2), dtype=np.int64),
+            n_labels=self.classes.size,
+            tables=self.tyings,
+            edge_inputs=inputs or None,
+            node_factors=self.node_factors,
+        )
+
+    @property
+    def blocks(self) -> list[Block]:
+        """Blocks of weights."""
+        return graph_blocks(self.layout, ("tokens", *_BLOCKS[: len(self.tyings)]))
+
+    # --- files ---
+
+    def contents(self) -> tuple[dict[str, Any], Arrays]:
+        """Attributes and arrays of a file."""
+        return {
+            "classes": self.labels.classes.tolist(),
+            "vocabularies": {name: vocabulary.names for name, vocabulary in self.vocabularies.items()},
+            "sizes": {name: vocabulary.n_features for name, vocabulary in self.vocabularies.items()},
+            "tyings": list(self.tyings),
+            "node_factors": self.node_factors,
+        }, {}
+
+    @classmethod
+    def restored(cls, attributes: dict[str, Any], n_weights: int, tyings: tuple[str, ...], node_factors: str) -> Self:
+        """What :meth:`contents` gave, checked; older files have tyings and node factors of the parameters."""
+        vocabularies = {}
+        for name, names in attributes["vocabularies"].items():
+            if name not in ("X", "transition_features", "skip_features"):
+                raise ValueError(f"it has a vocabulary of unknown kind {name!r}")
+            size = attributes["sizes"][name]
+            if not isinstance(size, int) or not 0 <= size <= n_weights:
+                raise ValueError(f"the vocabulary of {name} has size {size!r}")
+            if names is not None and not (len(names) == size and all(isinstance(entry, str) for entry in names)):
+                raise ValueError(f"the vocabulary of {name} is not a list of {size} names")
+            vocabularies[name] = FeatureVocabulary(names, size)
+        if "X" not in vocabularies:
+            raise ValueError("it has no vocabulary of token features")
+        found = tuple(attributes.get("tyings", tyings))
+        if len(found) != len(tyings):
+            raise ValueError(f"it has {len(found)} tables, expected {len(tyings)}")
+        labels = Labels.of([], attributes["classes"])
+        return cls(labels, vocabularies, found, attributes.get("node_factors", node_factors))
+
+
+def encode_sequences(
+    crf: Any, tyings: tuple[str, ...], skips_of: SkipsOf, X: Any, y: Any, given: EdgesGiven, sample_weight: Any
+) -> tuple[SequenceCodec, GraphData]:
+    """The data that ``fit`` learns from, and what they fix; with ``warm_start`` that is as it was the last time."""
+    last = crf.codec_ if crf.warm_start else None
+    if last is not None:
+        vocabularies, rows = last.vocabularies, last.rows(X, given)
+    else:
+        parts = {"X": X, **given.features}
+        fitted = {name: fit_vocabulary(part, crf.min_frequency, name) for name, part in parts.items()}
+        vocabularies = {name: vocabulary for name, (vocabulary, _) in fitted.items()}
+        rows = {name: part for name, (_, part) in fitted.items()}
+    lengths = rows["X"].lengths
+    if lengths.sum() == 0:
+        raise ValueError("X has no tokens; learning needs at least one")
+    listed = listed_labels(y, lengths.tolist(), unknown_allowed=True)
+    labels = Labels.of(listed, crf.labels) if last is None else last.labels
+    unknown = next(filter(is_unknown, labels.classes.tolist()), None)
+    if unknown is not None:
+        raise ValueError(f"labels names {unknown!r}, which stands for an unknown label")
+    codes = labels.codes(listed)
+    if codes.max() < 0:
+        raise ValueError("y holds no known label; learning needs at least one")
+    class_weight = class_weights(crf.class_weight, labels.classes)
+    edges = sequence_edges(lengths, given.breaks, skips_of(X, lengths, given.skips))
+    weights = nonnegative_weights(sample_weight, lengths.size, "sample_weight")
+    if last is not None and hasattr(crf, "weights_") and last.tyings != tyings:
+        raise ValueError("warm_start: tables are tied differently from the last fit")
+    codec = SequenceCodec(labels, vocabularies, tyings, crf.node_factors)
+    data = codec.data(rows, edges, labels=codes, class_weight=class_weight, weights=weights)
+    if not (crf.all_possible_states and crf.all_possible_transitions):
+        seen = sums_over_labels(data, abs_entries) > 0.0
+        data.scores.active = seen | of_all_labels(data, crf.all_possible_states, crf.all_possible_transitions)
+    return codec, data
+
+
+def sums_over_labels(data: GraphData, change: Callable[[Any], Any]) -> Floats:
+    """What each weight multiplies, summed over known labels, with entries of inputs changed and weights of 1."""
+    assert data.labels is not None
+    other = copy(data)
+
+    def changed(inputs: Inputs) -> Inputs:
+        return Inputs(change(inputs.rows(np.ones(inputs.shape[0], dtype=bool))))
+
+    types = [kind if kind.inputs is None else replace(kind, inputs=changed(kind.inputs)) for kind in data.scores.types]
+    other.scores = StructuredScores(changed(data.scores.inputs), data.n_labels, tuple(types))
+    other.weights = np.ones(data.n_graphs)
+    found = pack(other.subset(data.labels >= 0)).empirical
+    assert found is not None
+    return found
+
+
+def of_all_labels(data: GraphData, states: bool, transitions: bool) -> Any:
+    """Which weights there are whether or not they were seen, those of tokens or of edges."""
+    return np.where(np.arange(data.n_weights) < int(data.scores.bounds[1]), bool(states), bool(transitions))
+
+
+def abs_entries(inputs: Any) -> Any:
+    """Inputs without signs."""
+    if isinstance(inputs, BundledRows):
+        return BundledRows(abs(inputs.own), abs(inputs.use), abs(inputs.bundles))
+    return abs(inputs)
+
+
+# --- answers ---
+
+
+@dataclass(frozen=True)
+class FittedSequences:
+    """A fitted model of sequences that answers questions about others."""
+
+    codec: SequenceCodec
+    weights: Floats
+    solution: Solution
+    skips_of: SkipsOf
+    n_threads: int | None
+    method: str = "exact"  #: of inference
+    options: Mapping[str, Any] = field(default_factory=dict)  #: of it
+    decoding: str = "exact"  #: how labels are chosen
+    is_matched: bool = False  #: whether inference was only matched to the learner
+
+    @classmethod
+    def of(cls, crf: Any, skips_of: SkipsOf, **more: Any) -> Self:
+        """That of a fitted estimator."""
+        check_is_fitted(crf, "weights_")
+        return cls(crf.codec_, crf.weights_, crf.solution_, skips_of, crf.n_threads, **more)
+
+    def encoded(self, X: Any, given: EdgesGiven, rows: Mapping[str, FeatureRows] | None = None) -> GraphData:
+        """Data to predict, without labels."""
+        rows = self.codec.rows(X, given) if rows is None else rows
+        lengths = rows["X"].lengths
+        return self.codec.data(rows, sequence_edges(lengths, given.breaks, self.skips_of(X, lengths, given.skips)))
+
+    def marginals(self, data: GraphData, evidence: Any, edges: bool = False) -> StackedMarginals:
+        """Those of all tokens, and where asked for of edges."""
+        options = {"n_threads": self.n_threads, **self.options}
+        return node_marginals(
+            data, self.weights, self.method, evidence, edges, solution=self.solution, matched=self.is_matched, **options
+        )
+
+    def codes(self, data: GraphData, evidence: Any = None) -> Ints:
+        """The most probable label of every token, as a number."""
+        if self.decoding == "max-marginals":
+            return self.marginals(data, evidence).nodes.argmax(axis=1)
+        return np.concatenate(decode(data, self.weights, self.decoding, evidence, n_threads=self.n_threads))
+
+    def judge(self, data: GraphData, same: bool) -> None:
+        """Warn where edges make the predicted labels of the training sequences worse."""
+        advice = "use method='exact', on a skip chain inference='matched', or a stronger prior on transitions and skips"
+        judge_labels(data, self.solution, self.weights, self.codes, same=same, advice=advice)
+
+    def evidence(self, partial: Any, data: GraphData) -> Any:
+        """Labels that are known, by token."""
+        return None if partial is None else self.codec.labels.evidence(partial, np.diff(data.node_pointer))
+
+    def by_viterbi(self, rows: Mapping[str, FeatureRows], given: EdgesGiven) -> Ints | None:
+        """Codes of all labels of chains, where all transitions share one table and no two labellings tie."""
+        if len(self.codec.tyings) > 1 or given.features or given.skips is not None:
+            return None
+        lengths, k = rows["X"].lengths, self.codec.classes.size
+        bounds = pointer(lengths)
+        n = int(bounds[-1])
+        if given.breaks is not None:
+            joined = np.zeros(n, dtype=bool)
+            joined[sequence_edges(lengths, given.breaks, None)[0][:, 1]] = True
+            bounds = np.append(np.flatnonzero(~joined), n)
+        shared = self.codec.n_features * k
+        nodes, tied = self.weights[:shared].reshape(-1, k), self.weights[shared:]
+        table = TiedTable.make(self.codec.tyings[0], k).expand(tied).reshape(k, k)
+        codes, sure = np.empty(n, dtype=np.int64), np.empty(bounds.size - 1, dtype=bool)
+        workers = Workers(self.n_threads)
+        scores = rows["X"].times(nodes, workers)
+        workers.run(
+            lambda _, first, last: best_labels(scores, table, bounds, first, last, TIE, codes, sure),
+            blocks_of_rows(bounds, N_BLOCKS, _LEAST_TOKENS),
+        )
+        return codes if sure.all() else None
+
+    def table(self, kind: int) -> Floats:
+        """The label table that all edges of a kind share."""
+        table = self.codec.layout.split_weights(self.weights)[1][kind]
+        return table if table.ndim == 2 else table[0]
+
+
+def any_tokens(X: Sequence[Any]) -> bool:
+    """Whether any of the sequences has a token."""
+    return any((sequence.shape[0] if hasattr(sequence, "shape") else len(sequence)) for sequence in X)
+
+
+# --- edges of sequences ---
+
+#: (n, 2) transitions, then (n, 2) skips of all sequences over stacked tokens, each in the order of the sequences.
+Edges = tuple[Ints, Ints]
+
+
+def sequence_edges(lengths: Ints, breaks: Any, skips: Sequence[Ints] | None) -> Edges:
+    """Edges of sequences of given lengths.
+
+    ``breaks[m]`` are positions of sequence m at which a new sentence begins: no transition leads there.
+    """
+    start = pointer(lengths)
+    begins = np.zeros(int(start[-1]) + 1, dtype=bool)
+    begins[start] = True
+    if breaks is not None:
+        check_length(breaks, lengths.size, "breaks")
+        for m, positions in enumerate(breaks):
+            begins[start[m] + integers(positions, f"breaks[{m}]", below=int(lengths[m]))] = True
+    second = np.flatnonzero(~begins[:-1])
+    transitions = np.stack([second - 1, second], axis=1)
+    empty = np.zeros((0, 2), dtype=np.int64)
+    joined = [empty] if skips is None else [empty, *(pairs + start[m] for m, pairs in enumerate(skips))]
+    return transitions, np.concatenate(joined)
+
+
+class WordReader:
+    """The word of a token: ``token[name]`` of a dict, or what follows ``name=`` in a list of strings."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self._prefix = name, f"{name}="
+        # By object, which is kept so that no other gets its number: hashing a bundle hashes all its names.
+        self._of_bundle: dict[int, tuple[tuple[str, ...], str | None]] = {}
+
+    def __call__(self, token: Any) -> str:
+        """The word; a rule for skips needs one on every token."""
+        word = token.get(self.name) if isinstance(token, Mapping) else self._of_strings(token)
+        if not isinstance(word, str):
+            raise ValueError(
+                f"a rule for skips needs the word of every token: {self.name!r} in a dict, or a feature "
+                f"'{self._prefix}...' in a list of strings; found {token if len(str(token)) < 80 else type(token)}. "
+                "Name another with word=, or give skips= per sequence"
+            )
+        return word
+
+    def _of_strings(self, token: Any) -> str | None:
+        if not isinstance(token, list | tuple):
+            return None
+        for feature in token:
+            if isinstance(feature, tuple):
+                known = self._of_bundle.get(id(feature))
+                if known is None:
+                    known = self._of_bundle[id(feature)] = feature, self._of_strings(feature)
+                if known[1] is not None:
+                    return known[1]
+            elif isinstance(feature, str) and feature.startswith(self._prefix):
+                return feature[len(self._prefix) :]
+        return None
+
+
+def with_constant(rows: FeatureRows) -> Any:
+    """Edge inputs with a constant in front, so that the features of an edge add to a table that all share."""
+    ones = np.ones((rows.inputs.shape[0], 1))
+    if isinstance(rows.inputs, np.ndarray):
+        return np.hstack([ones, rows.inputs])
+    plain = rows.inputs if sp.issparse(rows.inputs) else rows.inputs.multiplied_out()
+    return sp.csr_array(sp.hstack([sp.csr_array(ones), plain], format="csr"))
+
+
+def check_length(given: Any, expected: int, name: str) -> None:
+    """Refuse what has not one entry per sequence."""
+    found = len(given) if hasattr(given, "__len__") else type(given).__name__
+    check_count(name, found, expected, "entry per sequence")
