@@ -109,7 +109,7 @@ def fit_all_zones(
         except NoStateError:
             solved = []
         for z, (solution, cells) in zip(zones, solved, strict=False):
-            if solution.converged:
+            if solution.converged or deadline.has_passed:
                 residuals = residuals_of(checked[z], problems[z].split(cells), checked[z].contradictions)
                 found[z] = MarginFit(problems[z], graph, solution, "exact", cells, residuals)
         for z in zones:
