@@ -112,7 +112,7 @@ class Run:
         self.interrupted: Status | None = None
         self.records: list[Record] = []
         self._begun = time.perf_counter()
-        self.signals = Signals(settings.deadline.at)
+        self.signals = Signals(lambda: settings.deadline.has_passed)
         self._iterations = 0
         #: Whose work was counted before; weakly, for it knows this run, and the data would outlive both.
         self._inner: ref[InnerSolver] | None = None
@@ -274,7 +274,7 @@ class Run:
             return False
         if self._path_recedes(dual, weights, free):
             return True
-        seconds = max(1.0, self.signals.deadline - time.perf_counter())
+        seconds = max(1.0, self.settings.deadline.at - time.perf_counter())
         return states is not None and has_direction(states, empirical, communicator, seconds)
 
     def _path_recedes(self, dual: Any, weights: Floats, free: Bools) -> bool:
