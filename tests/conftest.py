@@ -35,4 +35,4 @@ def slow_clock(monkeypatch: pytest.MonkeyPatch) -> None:
         return 60.0 * next(minutes)
 
     monkeypatch.setattr(time, "perf_counter", clock)
-    monkeypatch.setattr("bactrian.parallel.perf_counter", clock)
+    monkeypatch.setattr("bactrian.parallel.threads.perf_counter", clock)

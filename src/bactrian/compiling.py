@@ -298,50 +298,57 @@ def _forgiving(compiled: Any) -> Any:
     return compiled
 
 
-def _announce() -> None:
-    """Tell a person at a terminal or notebook, once, where kernels take longer to compile than one waits in silence.
+if COMPILED:
 
-    Nobody waits for the garbage collector meanwhile: it would walk all that Numba holds, a fifth of the time.
-    """
+    class _Compiling(event.Listener):
+        """Takes the time, and tells a person at a terminal or notebook, once, where it is longer than one waits.
 
-    class Compiling(event.Listener):
+        Nobody waits for the garbage collector meanwhile: it would walk all that Numba holds, a fifth of the time.
+        """
+
         depth, spent, begun = 0, 0.0, 0.0
         timer: Timer | None = None
         collecting = False
 
         def on_start(self, _: Any) -> None:
             self.depth += 1
-            if self.depth == 1:
-                self.collecting = gc.isenabled()
-                gc.disable()
-            if self.depth == 1 and self.spent < SILENCE:
-                self.begun = perf_counter()
+            if self.depth > 1:
+                return
+            self.begun = perf_counter()
+            self.collecting = gc.isenabled()
+            gc.disable()
+            if self.spent < SILENCE:
                 self.timer = Timer(SILENCE - self.spent, self.say)
                 self.timer.daemon = True
                 self.timer.start()
 
         def on_end(self, _: Any) -> None:
             self.depth -= 1
-            if self.depth == 0 and self.collecting:
+            if self.depth > 0:
+                return
+            self.spent += perf_counter() - self.begun
+            if self.collecting:
                 gc.enable()
-            if self.depth == 0 and self.timer is not None:
+            if self.timer is not None:
                 self.timer.cancel()
-                self.spent += perf_counter() - self.begun
                 self.timer = None
 
         def say(self) -> None:
-            self.spent = SILENCE
             if sys.stderr.isatty() or "ipykernel" in sys.modules:
                 sys.stderr.write(
                     "bactrian: compiling for this machine, which takes up to a minute and is kept for later runs; "
                     "bactrian warm-up does it all at once\n"
                 )
 
-    event.register("numba:compile", Compiling())  # type: ignore[no-untyped-call]
+    _COMPILING = _Compiling()
+    event.register("numba:compile", _COMPILING)  # type: ignore[no-untyped-call]
 
 
-if COMPILED:
-    _announce()
+def seconds_compiling() -> float:
+    """Seconds that this process has spent on compiling so far."""
+    if not COMPILED:
+        return 0.0
+    return _COMPILING.spent + (perf_counter() - _COMPILING.begun if _COMPILING.depth else 0.0)
 
 
 def intrinsic(plain: Any) -> Callable[[Any], Any]:

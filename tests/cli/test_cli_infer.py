@@ -1,6 +1,7 @@
 """``bactrian infer`` as a user meets it: files in, files out, words and exit codes."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -185,6 +186,48 @@ def test_stopping_short_is_exit_code_1_with_the_result_written(folder, capsys):
     assert code == 1
     assert "converged   no\n" in out
     assert Path("out.MPE").exists()
+
+
+def said(out):
+    """Lines of a summary by their names."""
+    return {line[:12].strip(): line[12:] for line in out.splitlines()}
+
+
+def test_a_bound_that_does_not_hold_is_none(folder, capsys):
+    """One sweep of tree-reweighted messages: what it has may be below log Z, and is not called a bound."""
+    exact = np.log(joint(loop(), {}).sum())
+    code, out, _ = run(["loop.uai", "-m", "trw", "--task", "PR", "--tolerance", "1e-10"], capsys)
+    assert (code, said(out)["log Z"].endswith(", upper bound")) == (0, True)
+    assert float(said(out)["log Z"].split()[0]) >= exact
+    code, out, _ = run(["hard.uai", "-m", "trw", "--task", "PR", "--max-iterations", "1"], capsys)
+    assert (code, said(out)["log Z"].endswith(", no bound before convergence")) == (1, True)
+    code, out, _ = run(["hard.uai", "-m", "mean-field", "--task", "PR", "--max-iterations", "1"], capsys)
+    assert "lower bound" in said(out)["log Z"]  # which any product of marginals has
+
+
+def test_a_gap_is_said_to_be_one(folder, capsys):
+    """A triangle in which neighbours should differ: the bound cannot fall to the score of any assignment."""
+    apart = np.exp(5.0 * (1.0 - np.eye(2)))
+    write_model("apart.uai", UaiModel([2, 2, 2], [(0, 1), (1, 2), (0, 2)], [apart] * 3))
+    code, out, err = run(["apart.uai", "-m", "dual", "-o", "out.MPE"], capsys)
+    assert (code, err) == (0, "")
+    words = said(out)
+    assert words["converged"] == "the bound alone, which falls no further"
+    assert words["log score"].startswith("10 ")
+    assert float(words["bound"].split()[0]) == pytest.approx(15.0)
+    assert words["optimal"] == "not proved: others may score up to 5 more"
+    assert run(["tree.uai", "-m", "dual", "-o", "out.MPE"], capsys)[1].count("yes\n") == 2
+
+
+@pytest.mark.slow
+def test_compiling_is_told_and_not_counted(folder, tmp_path):
+    """From an empty cache, message passing has all of its time."""
+    command = [sys.executable, "-m", "bactrian", "infer", "loop.uai", "-m", "trw", "--max-seconds", "2"]
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600)
+    words = said(done.stdout)
+    assert words["converged"].startswith("yes"), done.stdout + done.stderr
+    assert float(re.search(r", (\S+) of them compiling", words["seconds"])[1]) > 2.0
 
 
 @pytest.mark.parametrize("task", ["MAR", "PR", "MPE"])

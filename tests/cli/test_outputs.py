@@ -114,6 +114,24 @@ def test_pipes_are_written_to_and_never_replaced(folder, capsys):
     assert Path("link").is_symlink()
 
 
+def test_what_is_damaged_or_too_much_is_one_line(folder, capsys):
+    assert call("fit", "s.csv", "-o", "field") == 0
+    assert call(*TRAIN, "-o", "run") == 0
+    Path("run/model.safetensors").write_text("damaged")
+    Path("circle").symlink_to("circle")
+    capsys.readouterr()
+    for arguments, words in (
+        (("train", "--resume", "run"), "run/model.safetensors: the file is truncated"),
+        (("report", "circle"), "circle is not a run folder"),
+        (("sample", "field", "-n", "100000000000000"), "out of memory"),
+    ):
+        assert call(*arguments) == 2
+        err = capsys.readouterr().err
+        assert err.startswith("bactrian: ")
+        assert err.count("\n") == 1
+        assert words in err
+
+
 def test_names_as_long_as_a_system_takes_are_written(folder):
     longest = "n" * 255
     with atomic_folder(folder / longest) as draft:

@@ -101,7 +101,7 @@ def test_signals_travel_with_messages() -> None:
 
     def work(rank: ThreadRank) -> Any:
         message = Message(rank, 1, 0, 0)
-        message.signals = signals = Signals(0.0 if rank.rank == 2 else np.inf)
+        message.signals = signals = Signals(lambda: rank.rank == 2)
         seen = [signals.seen]
         for turn in range(3):
             signals.stop = (turn, rank.rank) == (1, 0)

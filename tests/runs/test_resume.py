@@ -191,7 +191,13 @@ def arguments_for(train_file, path):
 
 
 def start(arguments):
-    return subprocess.Popen(command(*arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    return subprocess.Popen(
+        command(*arguments),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        # A process that was started in the background ignores interrupts.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
 
 
 def weights_of(path):

@@ -89,7 +89,7 @@ class Run:
         self.demands = Demands.of(settings.tolerance, settings.gap_tolerance, settings.prior.curvature, total_weight)
         self.interrupted: Status | None = None
         self.records: list[Record] = []
-        self.signals = Signals(context.deadline.at)
+        self.signals = Signals(lambda: context.deadline.has_passed)
         self._iterations = 0
         #: Whose work was counted before; weakly, for it knows this run, and the data would outlive both.
         self._inner: ref[InnerSolver] | None = None

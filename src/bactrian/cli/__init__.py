@@ -25,7 +25,7 @@ from rich.markup import escape
 
 from bactrian import __version__
 from bactrian.cli import apply, fit, infer_uai, showcase, train, warm_up
-from bactrian.cli.common import BadInputError, in_paragraphs
+from bactrian.cli.common import BadInputError, in_paragraphs, in_words
 from bactrian.cli.interrupts import interrupts
 
 app = typer.Typer(
@@ -79,6 +79,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         code = 2
     except BadInputError as problem:
         errors.print(f"bactrian: {escape(str(problem))}")
+        code = 2
+    except MemoryError as problem:
+        errors.print(f"bactrian: {escape(in_words(problem))}")
         code = 2
     except (KeyboardInterrupt, typer.Abort):
         code = 130

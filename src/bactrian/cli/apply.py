@@ -231,7 +231,7 @@ def report_command(
         from bactrian.runs.fitted_run import FittedRun
         from bactrian.runs.folders import RunFolder
 
-        if len({path.resolve() for path in folders}) < len(folders):
+        if len({os.path.realpath(path) for path in folders}) < len(folders):
             raise BadInputError("the same run is named twice")
         runs = [FittedRun.load(RunFolder(path)) for path in folders]
         page = output or (runs[0].folder.report if len(runs) == 1 else Path("comparison.html"))

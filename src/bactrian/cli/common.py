@@ -35,7 +35,7 @@ def bad_input(
     except BrokenPipeError:
         raise  # the reader of the output has gone; the input is fine
     except kinds as problem:
-        words = options(problem) if isinstance(problem, ArgumentError) else _words(problem)
+        words = options(problem) if isinstance(problem, ArgumentError) else in_words(problem)
         raise BadInputError(prefix + " ".join(words.split())) from problem
 
 
@@ -44,7 +44,8 @@ def named(setting: str, flag: str) -> Callable[[ArgumentError], str]:
     return lambda error: error.said_of(flag) if error.argument == setting else str(error)
 
 
-def _words(problem: Exception) -> str:
+def in_words(problem: Exception) -> str:
+    """What an exception says, with the file that it is about or the package that it asks for."""
     if isinstance(problem, MemoryError):
         return f"out of memory: {problem}"
     if isinstance(problem, OSError) and problem.filename is not None and problem.strerror:

@@ -20,7 +20,9 @@ QUERY_EXAMPLES = (
     'bactrian query run "P(lung=ill | smoker=yes, age=old)"'
 )
 
-TimeLimit = Annotated[float | None, typer.Option(callback=positive, help="Time limit in seconds.")]
+TimeLimit = Annotated[
+    float | None, typer.Option(callback=positive, help="Time limit in seconds; compiling not counted.")
+]
 MemoryLimit = Annotated[float, typer.Option(callback=positive, help="Memory limit of a junction tree, in MiB.")]
 
 

@@ -92,7 +92,11 @@ def infer_command(
     ] = None,
     max_iterations: Annotated[int, typer.Option(min=1, help="Maximum number of sweeps over the model.")] = 1000,
     max_seconds: Annotated[
-        float | None, typer.Option(callback=positive, help="Time limit of message passing, in seconds.")
+        float | None,
+        typer.Option(
+            callback=positive,
+            help="Time limit of message passing, in seconds; compiling, on first use, not counted.",
+        ),
     ] = None,
     memory_budget: Annotated[
         int,
@@ -112,6 +116,8 @@ def infer_command(
     wanted = _task(task, output)
     if wanted is not Task.MPE and method in (None, "bp", "rbp") and fallback is None:
         _spare_compiling(model)
+    from bactrian.compiling import seconds_compiling
+
     name = _method(method, wanted)
     options = {
         "max_iterations": max_iterations,
@@ -126,17 +132,18 @@ def infer_command(
     read, seen = _read(model, evidence)
     about = f"{model}: " if evidence is None else f"{model} with {evidence}: "
     given = {option: value for option, value in (options | more).items() if value is not None}
-    began = time.perf_counter()
+    began, compiled = time.perf_counter(), seconds_compiling()
     budget = named("memory_budget", "--memory-budget")
     with bad_input(ValueError, MemoryError, prefix=about, options=budget), warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # the summary says where a method stopped short
         said, write, stopped_short = _run(read, name, seen, wanted, given)
-    seconds = time.perf_counter() - began
+    seconds, compiled = time.perf_counter() - began, seconds_compiling() - compiled
     if output is not None:
         with bad_input(OSError), bad_input(ValueError, prefix=f"{output}: "):
             write(output)
     size = f"{read.cardinalities.size} variables, {len(read.tables)} tables, {len(seen)} observed"
-    lines = [("model", f"{model}: {read.kind}, {size}"), *said, ("seconds", f"{seconds:.3g}")]
+    spent = f"{seconds:.3g}" + (f", {compiled:.2g} of them compiling, once on a machine" if compiled else "")
+    lines = [("model", f"{model}: {read.kind}, {size}"), *said, ("seconds", spent)]
     if output is not None:
         lines.append(("written", str(output)))
     say_facts(lines)
@@ -246,7 +253,7 @@ def _progress(method: str, tolerance: float) -> Iterator[Callable[[InferenceProg
 
 # --- the summary ---
 
-#: What a method's log Z is; bounds hold once it has converged.
+#: What a method's log Z is; the bound of trw holds once it has converged.
 _MEANING = {"exact": "exact", "trw": "upper bound", "mean-field": "lower bound", "convex": "convex approximation"}
 
 
@@ -261,18 +268,25 @@ def _inference_lines(result: InferenceResult) -> Iterator[tuple[str, str]]:
     if result.log_partition is None:
         yield "log Z", f"none: {result.method} does not estimate it"
     else:
-        yield "log Z", f"{_logarithm(result.log_partition)}, {_MEANING.get(result.method, 'Bethe approximation')}"
+        meaning = _MEANING.get(result.method, "Bethe approximation")
+        if result.method == "trw" and not result.converged:
+            meaning = "no bound before convergence"
+        yield "log Z", f"{_logarithm(result.log_partition)}, {meaning}"
 
 
 def _decoding_lines(result: Decoding) -> Iterator[tuple[str, str]]:
     """Name and value of what there is to say about an assignment."""
+    has_gap = result.bound is not None and not result.optimal
     yield "method", result.method
-    yield "converged", "yes" if result.converged else "no"
+    yield "converged", "no" if not result.converged else "the bound alone, which falls no further" if has_gap else "yes"
     yield "iterations", str(result.iterations)
     yield "log score", _logarithm(result.score) if result.score > -math.inf else "-inf: the assignment is impossible"
     if result.bound is not None:
         yield "bound", _logarithm(result.bound)
-    yield "optimal", "yes" if result.optimal else "not proved"
+    if result.bound is not None and has_gap and result.score > -math.inf:
+        yield "optimal", f"not proved: others may score up to {result.bound - result.score:.4g} more"
+    else:
+        yield "optimal", "yes" if result.optimal else "not proved"
 
 
 def _logarithm(value: float) -> str:

@@ -150,7 +150,12 @@ LEARNING_OPTIONS = (
     RunOption(
         "options.max_iterations", int, "Maximum number of iterations, over all sessions (default: 10000).", limit=True
     ),
-    RunOption("options.max_seconds", float, "Time limit of a session, in seconds (default: no limit).", limit=True),
+    RunOption(
+        "options.max_seconds",
+        float,
+        "Time limit of a session, in seconds, compiling not counted (default: no limit).",
+        limit=True,
+    ),
     RunOption("options.n_threads", int, "Number of threads (default: one per core).", "--threads", limit=True),
     RunOption("options.seed", int, "Seed of learners that draw random numbers (default: 0)."),
     RunOption("checkpoint_every", int, "Iterations between checkpoints; 0 for none (default: 100)."),

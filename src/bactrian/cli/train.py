@@ -110,7 +110,8 @@ def _finish(trained: TrainedRun) -> None:
     from bactrian.runs.fitted_run import FittedRun
 
     folder, metrics = trained.folder, trained.metrics
-    run = FittedRun.load(folder)
+    with bad_input(ValueError, OSError):  # a run that was done before may have been damaged since
+        run = FittedRun.load(folder)
     if run.settings.report:
         with bad_input(OSError):
             from bactrian.report import report_of, write_report

@@ -93,8 +93,8 @@ def infer(
         Largest change of a marginal (for ``"rbp"`` of a message, in log space) at which message passing stops. A state
         whose belief still rises by more than a hundredth of itself counts too, however small it is.
     max_iterations, max_seconds
-        Limits, in sweeps over the model (relinearisations of the double loop) and in time. At a limit ``converged`` is
-        False, with a :class:`ConvergenceWarning`.
+        Limits, in sweeps over the model (relinearisations of the double loop) and in time; compiling, on first use,
+        does not count. At a limit ``converged`` is False, with a :class:`ConvergenceWarning`.
     damping : float, optional
         Share of the old message that an update keeps, in log space, from 0 to below 1. By default 0; ``"trw"`` and
         ``"convex"`` damp models on which their updates oscillate.

@@ -146,7 +146,8 @@ def learn(
         Largest ``moment_gap`` at which learning stops, in sums over instances; by default ``tolerance`` per instance,
         or less where a weak prior leaves weights free to move.
     max_iterations, max_relinearisations, max_seconds
-        Limits. At a limit you get the best result so far, with its status and a :class:`ConvergenceWarning`.
+        Limits; compiling, on first use, does not count as time. At a limit you get the best result so far, with its
+        status and a :class:`ConvergenceWarning`.
     n_threads : int, optional
         Number of threads, which share instances and large graphs; one per core by default. It does not change the
         result.

@@ -8,7 +8,7 @@ it. All ranks get the same sums bit for bit, hence take the same decisions.
 
 from __future__ import annotations
 
-from time import perf_counter
+from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
@@ -82,15 +82,15 @@ def gather(communicator: Communicator, values: Floats) -> Floats:
 class Signals:
     """Whether this rank wants to stop, which every rank should know; it travels with messages that are sent anyway."""
 
-    def __init__(self, deadline: float) -> None:
+    def __init__(self, is_late: Callable[[], bool]) -> None:
         self.stop = False  #: to be set on any rank
-        self.deadline = deadline  #: by ``time.perf_counter``
+        self.is_late = is_late  #: whether this rank's time is up
         #: Whether some rank wanted to stop, and whether its time was up, at the last message: the same on all ranks.
         self.seen = False, False
 
     def own(self) -> tuple[bool, bool]:
         """Whether this rank wants to stop, and whether its time is up."""
-        return self.stop, perf_counter() >= self.deadline
+        return self.stop, self.is_late()
 
 
 class Message:

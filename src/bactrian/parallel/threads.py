@@ -21,20 +21,27 @@ import numpy as np
 from threadpoolctl import ThreadpoolController
 
 from bactrian.arrays import Floats, Ints
+from bactrian.compiling import seconds_compiling
 from bactrian.errors import ArgumentError, ArgumentTypeError
 
 
 class Deadline:
     """So many seconds from now; as a context, ``late`` becomes true when they have passed.
 
-    A thread of its own sets the flag, since array routines hold no lock and cannot ask the clock.
+    Time that goes into compiling, once on a machine, does not count: it cannot be cut short, and nothing would be done
+    in the rest. A thread of its own sets the flag, since array routines hold no lock and cannot ask the clock.
     """
 
     def __init__(self, seconds: float | None = None) -> None:
         seconds = math.inf if seconds is None else float(seconds)
-        self.at = perf_counter() + seconds  #: by ``time.perf_counter``
+        self._end = perf_counter() + seconds - seconds_compiling()
         self.late = np.array([seconds <= 0.0])  #: (1,)
         self._timer: Timer | None = None
+
+    @property
+    def at(self) -> float:
+        """When the time is up, by ``time.perf_counter``, if nothing more is compiled."""
+        return self._end + seconds_compiling()
 
     @property
     def has_passed(self) -> bool:
@@ -53,12 +60,15 @@ class Deadline:
         return Deadline(0.5 * (self.at - perf_counter()))
 
     def __enter__(self) -> Deadline:
+        self._look_later()
+        return self
+
+    def _look_later(self) -> None:
         left = self.at - perf_counter()
         if left < TIMEOUT_MAX and not self.has_passed:
-            self._timer = Timer(left, self.late.fill, (True,))
+            self._timer = Timer(left, self._look_later)
             self._timer.daemon = True
             self._timer.start()
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         if self._timer is not None:
