@@ -19,7 +19,6 @@ import bactrian as bt
 from bactrian.camel.dual import Dual
 from bactrian.camel.entropy import carve
 from bactrian.camel.prior import Prior
-from bactrian.engines.numba.orders import appearances
 from bactrian.engines.numba.threads import Deadline, Workers
 from bactrian.graphs.packing import pack
 from bactrian.solvers.lbfgs import minimise
@@ -124,21 +123,6 @@ def test_after_the_limit_there_is_one_sweep(n: int, entropy: str) -> None:
         dual.heed(Deadline())
         assert not dual.late
         assert dual.evaluate(weights, tolerance=0.0, max_sweeps=60, damping=damping).sweeps == 60
-
-
-def test_forests_that_time_cuts_short_do_not_count() -> None:
-    data = pack(grid(30))
-    counted = []
-    for late in (False, True):
-        layout = data.layout
-        counts = np.zeros(layout.n_clusters, dtype=np.int64)
-        order = np.random.default_rng(0).permutation(layout.n_clusters)
-        drawn = appearances(layout, 0, False, order, 64, counts, np.array([late]))
-        assert counts.sum() == drawn * (30 * 30 - 1)  # spanning trees
-        assert counts.min() > 0
-        counted.append(drawn)
-    assert counted[0] == 64
-    assert counted[1] < 10
 
 
 @pytest.mark.parametrize("name", ["convex", "trw", "cccp", "lbp", "pseudolikelihood"])

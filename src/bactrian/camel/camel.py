@@ -199,7 +199,7 @@ class Camel:
 
     def carving(self, data: PackedData, settings: Settings) -> Carving:
         """Counting numbers of packed data under this learner's entropy."""
-        return carve(data, "folded" if self.fold else self.entropy, settings.seed, settings.deadline)
+        return carve(data, "folded" if self.fold else self.entropy, settings.deadline)
 
     def _piecewise_weights(self, run: Run, workers: Workers, weights: Floats) -> Vector:
         """Weights to start from, by a loose solve: the problem with consistency is convex, whatever it starts from."""

@@ -99,7 +99,7 @@ class Likelihood:
     def carving(self, data: PackedData, settings: Settings) -> Carving:
         """The counting numbers under which messages are passed."""
         entropy = "bethe" if self.inference in ("exact", "lbp") else self.inference
-        return carve(data, entropy, settings.seed, settings.deadline).whole
+        return carve(data, entropy, settings.deadline).whole
 
     def objective(self, dual: Dual, run: Run) -> ProfiledObjective:
         """A dual as a function of the weights alone, its messages passed as this learner does."""
