@@ -19,7 +19,6 @@ import bactrian as bt
 from bactrian.camel.dual import Dual
 from bactrian.camel.entropy import carve
 from bactrian.camel.prior import Prior
-from bactrian.engines.numba.orders import appearances
 from bactrian.graphs.packing import pack
 from bactrian.parallel.context import Context
 from bactrian.parallel.threads import Deadline, Workers
@@ -122,21 +121,6 @@ def test_after_the_limit_there_is_one_sweep(n: int, entropy: str) -> None:
             dual = Dual(data, carve(data, entropy), Prior(10.0), Context(Workers(1), deadline))
             assert dual.late == (sweeps == 1)
             assert dual.evaluate(weights, tolerance=0.0, max_sweeps=60, damping=damping).sweeps == sweeps
-
-
-def test_forests_that_time_cuts_short_do_not_count() -> None:
-    data = pack(grid(30))
-    counted = []
-    for late in (False, True):
-        layout = data.layout
-        counts = np.zeros(layout.n_clusters, dtype=np.int64)
-        order = np.random.default_rng(0).permutation(layout.n_clusters)
-        drawn = appearances(layout, 0, False, order, 64, counts, np.array([late]))
-        assert counts.sum() == drawn * (30 * 30 - 1)  # spanning trees
-        assert counts.min() > 0
-        counted.append(drawn)
-    assert counted[0] == 64
-    assert counted[1] < 10
 
 
 @pytest.mark.parametrize("name", ["convex", "trw", "cccp", "lbp", "pseudolikelihood"])

@@ -3,9 +3,9 @@
 import time
 
 import numpy as np
-from bactrian.parallel.threads import Deadline
 
 from bactrian.compiling import njit, seconds_compiling
+from bactrian.parallel.threads import Deadline
 
 
 def compile_for(seconds: float) -> None:

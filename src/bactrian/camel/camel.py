@@ -146,14 +146,14 @@ class Camel:
                 data.require_rows(f"{self.name}, which starts at the empirical distribution,")
             if self.tighten:
                 require_bethe(data)
-            carving = self.carving(data, settings, context)  # what is wrong with its numbers is said before any work
+            carving = self.carving(data, context)  # what is wrong with its numbers is said before any work
         run = Run(settings, context, data, self.name)
         weights: Vector = run.initial_weights()
         if self.start == "piecewise" and self.consistency and settings.start is None:
             weights = self._piecewise_weights(run, weights)
         dual = Dual(
             data,
-            carving or (lambda part: self.carving(part, settings, context)),
+            carving or (lambda part: self.carving(part, context)),
             settings.prior,
             context,
             consistency=self.consistency,
@@ -201,9 +201,9 @@ class Camel:
         extrapolate = None if self.tight else Anderson(dual.communicator.add_up).next
         return Linearisation(dual, self.share, extrapolate)
 
-    def carving(self, data: PackedData, settings: Settings, context: Context) -> Carving:
+    def carving(self, data: PackedData, context: Context) -> Carving:
         """Counting numbers of packed data under this learner's entropy."""
-        return carve(data, "folded" if self.fold else self.entropy, settings.seed, context.deadline)
+        return carve(data, "folded" if self.fold else self.entropy, context.deadline)
 
     def _piecewise_weights(self, run: Run, weights: Floats) -> Vector:
         """Weights to start from, by a loose solve: the problem with consistency is convex, whatever it starts from."""

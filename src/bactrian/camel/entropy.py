@@ -15,7 +15,8 @@ concave objective and linearises the rest, ``linearised`` = hub - c_v >= 0 (the 
 
       H = sum_v H_v - sum_a rho_a (sum_{v in a} H_v - H_a),   kappa_a = rho_a,   c_v = 1 - sum_{a around v} rho_a
 
-  is an average of upper bounds on the entropy, so that the optimum bounds log Z from above. On an explicit cluster
+  is an average of upper bounds on the entropy, so that the optimum bounds log Z from above. :mod:`.forests` finds
+  the rho. On an explicit cluster
   graph the subsets are spanning forests of clusters and sepsets, H = sum_i H_i - sum_e rho_e H_e: along a tree of
   clusters every further cluster adds at most its entropy given the sepset by which it hangs.
 - ``"convex"`` (Heskes 2006; Weiss, Yanover and Meltzer 2007): numbers are provably concave where some c >= 0 give
@@ -26,7 +27,6 @@ concave objective and linearises the rest, ``linearised`` = hub - c_v >= 0 (the 
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -35,15 +35,13 @@ import numpy as np
 import scipy.sparse as sp
 
 from bactrian.arrays import Bools, Floats, Ints, real_numbers
-from bactrian.engines.numba.orders import appearances
 from bactrian.errors import keeper
+from bactrian.graphs.forests import appearances
 from bactrian.graphs.packed import PackedData
 from bactrian.parallel.threads import Deadline
 
 ENTROPIES = ("bethe", "folded", "clusters", "trw", "convex")
 
-#: Random forests drawn at least; more where some cluster was in none of them.
-N_FORESTS = 64
 _ROUNDING = 1e-12
 
 
@@ -102,10 +100,10 @@ def register_entropy(name: str) -> Callable[[CountingRule], CountingRule]:
     return keeper(REGISTERED, name, ENTROPIES)
 
 
-def carve(data: PackedData, entropy: str | CountingNumbers, seed: int = 0, deadline: Deadline | None = None) -> Carving:
+def carve(data: PackedData, entropy: str | CountingNumbers, deadline: Deadline | None = None) -> Carving:
     """Counting numbers of ``data`` under an entropy of :data:`ENTROPIES`, or the user's own.
 
-    ``seed`` is for "trw", whose numbers are rougher where half of the time is up before all forests are drawn.
+    Those of "trw" are rougher where half of the time until the ``deadline`` is up before they are found.
     """
     if isinstance(entropy, str) and entropy in REGISTERED:
         numbers = REGISTERED[entropy](data)
@@ -116,7 +114,7 @@ def carve(data: PackedData, entropy: str | CountingNumbers, seed: int = 0, deadl
         return _carve_numbers(data, entropy)
     if entropy == "trw":
         with (deadline or Deadline()).half() as half:
-            return _tree_reweighted(data, seed, half.late)
+            return _tree_reweighted(data, half.late)
     if entropy not in ENTROPIES:
         known = ", ".join([*ENTROPIES, *REGISTERED])
         raise ValueError(f"entropy must be one of {known} or CountingNumbers, found {entropy!r}")
@@ -181,32 +179,17 @@ def _spread(numbers: Any, index: Ints, count: int, name: str) -> Floats:
     return array[index]
 
 
-def _tree_reweighted(data: PackedData, seed: int, late: Bools) -> Carving:
-    """Tree-reweighted numbers from random maximal acyclic subsets; every cluster is in some of them."""
+def _tree_reweighted(data: PackedData, late: Bools) -> Carving:
+    """Tree-reweighted numbers, which follow from the graph alone."""
     if data.hub_numbers is not None:
         raise ValueError("trw has no numbers for region graphs; choose 'convex', or a graph with edges='bethe'")
     layout = data.layout
-    cluster = np.ones(layout.n_clusters)
-    hub = np.ones(layout.n_hubs)
-    cluster_counts, hub_counts = np.zeros(layout.n_clusters, dtype=np.int64), np.zeros(layout.n_hubs, dtype=np.int64)
-    for m in range(layout.n_instances):
-        clusters = slice(*layout.instance_clusters[m : m + 2].tolist())
-        hubs = slice(*layout.instance_hubs[m : m + 2].tolist())
-        # Seeded by its own structure, an instance has the same forests in whatever company it comes.
-        links = slice(*layout.hub_links[[hubs.start, hubs.stop]].tolist())
-        structure = zlib.crc32((layout.link_cluster[links] - clusters.start).tobytes())
-        rng = np.random.default_rng([seed, structure])
-        if data.is_bethe(m):
-            order = clusters.start + rng.permutation(clusters.stop - clusters.start)
-            drawn = appearances(layout, m, False, order, N_FORESTS, cluster_counts, late)
-            cluster[clusters] = cluster_counts[clusters] / drawn
-        else:
-            virtual = hubs.start + np.flatnonzero(data.hub_virtual[hubs])
-            drawn = appearances(layout, m, True, rng.permutation(virtual), N_FORESTS, hub_counts, late)
-            hub[virtual] = -hub_counts[virtual] / drawn
-    taken = np.bincount(layout.link_hub, weights=cluster[layout.link_cluster], minlength=layout.n_hubs)
-    hub = np.where(data.hub_virtual, hub, 1.0 - taken)
-    return Carving(cluster, _snapped(hub), np.zeros(layout.n_hubs))
+    joins = data.hub_virtual[layout.link_hub]  # on an explicit graph sepsets join clusters
+    hub, cluster = layout.link_hub, layout.link_cluster
+    sepsets = appearances(hub[joins], cluster[joins], layout.n_hubs, layout.n_clusters, late)
+    number = appearances(cluster[~joins], hub[~joins], layout.n_clusters, layout.n_hubs, late)
+    taken = np.bincount(hub, weights=number[cluster], minlength=layout.n_hubs)
+    return Carving(number, _snapped(np.where(data.hub_virtual, -sepsets, 1.0 - taken)), np.zeros(layout.n_hubs))
 
 
 def _concave(data: PackedData) -> Floats:

@@ -106,7 +106,7 @@ def infer_command(
             help="Memory limit of the clique tables of exact; models without loops need none.",
         ),
     ] = "4GiB",  # type: ignore[assignment]
-    seed: Annotated[int | None, typer.Option(min=0, help="Seed of trw, mean-field and gibbs (default: 0).")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed of mean-field and gibbs (default: 0).")] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Number of threads (default: one per core).")] = None,
 ) -> None:
     """Compute marginals (MAR), partition function (PR) or most probable assignment (MPE) of a UAI model.

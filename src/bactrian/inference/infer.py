@@ -119,7 +119,7 @@ def infer(
     n_threads : int, optional
         Number of threads, which share models and large graphs; one per core by default. It does not change the result.
     seed : int
-        Seed of the random forests of ``"trw"`` and of ``"gibbs"``.
+        Seed of ``"gibbs"``, and of the restarts of ``"mean-field"``.
     callback : callable, optional
         Called with an :class:`InferenceProgress` between rounds; return True to stop.
     **more
@@ -261,7 +261,7 @@ def _finished(problem: Problem, results: list[InferenceResult]) -> list[Inferenc
 
 
 def _tree_reweighted(problem: Problem) -> list[InferenceResult]:
-    carving = carve(problem.data, "trw", problem.options.seed, problem.deadline)
+    carving = carve(problem.data, "trw", problem.deadline)
     return propagate(problem, "trw", "sequential", carving, tame=True)
 
 

@@ -62,7 +62,7 @@ def attained(data: PackedData, learner: Any, solution: Solution, settings: Setti
     """
     if data.hub_numbers is not None:
         return None
-    carving = _carving(data, learner, settings, context)
+    carving = _carving(data, learner, context)
     if carving is None:
         return None
     if not carving.relinearises and not _is_likelihood(learner):
@@ -136,7 +136,7 @@ def follow(data: PackedData, learner: Any, solution: Solution, settings: Setting
     probe = _ColdProbe(data, bethe.whole, solution.weights, context)
     if probe.nothing_looped or not bethe.relinearises or (solution.converged and probe.is_contraction()):
         return replace(solution, attained=1.0)
-    carving = _carving(data, learner, settings, context)
+    carving = _carving(data, learner, context)
     learned = None if carving is None else _learned_beliefs(data, carving, solution, context)
     if learned is not None and (solution.attained is None or solution.attained >= 1.0 - APART):
         starts: list[int | None] = [*probe.favoured_states()] or [None]
@@ -197,10 +197,10 @@ def _continued(callback: Callback, history: Sequence[Record], phase: int) -> Cal
     return follow
 
 
-def _carving(data: PackedData, learner: Any, settings: Settings, context: Context) -> Carving | None:
+def _carving(data: PackedData, learner: Any, context: Context) -> Carving | None:
     """The entropy under which a learner's beliefs are, or None where it has none."""
     if isinstance(learner, Camel) and not learner.tighten and learner.consistency:
-        return learner.carving(data, settings, context)
+        return learner.carving(data, context)
     return carve(data, "bethe").whole if _is_likelihood(learner) else None
 
 

@@ -126,7 +126,7 @@ def diagnose(
     if weights.shape != (packed.n_weights,):
         raise ValueError(f"solution must have {packed.n_weights} weights, found shape {weights.shape}")
     prior = Prior.of(prior_variance, l1).checked_for(packed.n_weights)
-    carving = _numbers(packed, inference, counting_numbers, seed)
+    carving = _numbers(packed, inference, counting_numbers)
     probe = _Probe(packed, carving, prior, weights, inference, n_threads, path)
     found = Found()
     if isinstance(solution, Solution) and not solution.converged:
@@ -156,12 +156,12 @@ def diagnose(
     return Diagnosis(tuple(found.findings), found.figures, tuple(named))
 
 
-def _numbers(data: PackedData, inference: str, given: CountingNumbers | str | None, seed: int) -> Carving:
+def _numbers(data: PackedData, inference: str, given: CountingNumbers | str | None) -> Carving:
     if inference == "convex" and given is not None:
         return concave_numbers(data, given)
     if inference == "replay":
         return carve(data, "bethe")
-    return carve(data, inference if inference in ("trw", "convex") else "bethe", seed).whole
+    return carve(data, inference if inference in ("trw", "convex") else "bethe").whole
 
 
 class _Probe:

@@ -97,7 +97,7 @@ class Hidden:
         if isinstance(learner, Likelihood):
             return _likelihood(learner, data, run)
         models = conditioned(data)
-        carving = learner.carving(models.free, settings, context)
+        carving = learner.carving(models.free, context)
         dual = Dual(models.free, carving, settings.prior, context)
         if settings.state is not None:
             dual.take_up(settings.state)
@@ -128,7 +128,7 @@ def _likelihood(learner: Likelihood, data: PackedData, run: Run) -> Solution:
         free = models.free
     junction = learner.junction(free, trees)
     packed = free if junction is None else junction.packed
-    carve = partial(learner.carving, settings=settings, context=context)
+    carve = partial(learner.carving, context=context)
     own = carve(packed)
     dual = Dual(packed, own, settings.prior, context)
     if seen is None:

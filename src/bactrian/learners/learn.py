@@ -152,7 +152,7 @@ def learn(
         Number of threads, which share instances and large graphs; one per core by default. It does not change the
         result.
     seed : int
-        Seed for learners that draw random numbers: the forests of ``"trw"``.
+        Seed of the weights at which learning starts where a variable was never seen.
     callback : callable, optional
         Called with a :class:`Progress` after every iteration; return True to stop.
     start : array or Solution, optional

@@ -83,7 +83,7 @@ class Likelihood:
         run = Run(settings, context, data, self.name)
         junction = self.junction(data) if data.in_memory else None
         data = data if junction is None else junction.packed
-        dual = Dual(data, partial(self.carving, settings=settings, context=context), settings.prior, context)
+        dual = Dual(data, partial(self.carving, context=context), settings.prior, context)
         if not (data.in_memory or dual.is_forest):
             raise ValueError(f"exact does not learn graphs with loops from a folder of packed data; {_ADVICE}")
         learned = None
@@ -99,10 +99,10 @@ class Likelihood:
         """
         return None if self.inference != "exact" or _is_forest(data) else trees or on_junction_trees(data)
 
-    def carving(self, data: PackedData, settings: Settings, context: Context) -> Carving:
+    def carving(self, data: PackedData, context: Context) -> Carving:
         """The counting numbers under which messages are passed."""
         entropy = "bethe" if self.inference in ("exact", "lbp") else self.inference
-        return carve(data, entropy, settings.seed, context.deadline).whole
+        return carve(data, entropy, context.deadline).whole
 
     def accuracy(self, run: Run) -> Accuracy:
         """How exact messages must be."""

@@ -1,4 +1,4 @@
-"""Orders and subsets of packed graphs: by keys, of hubs for message passing, colours of nodes, and acyclic subsets."""
+"""Orders of packed graphs: by keys, of hubs for message passing, colours of nodes, and how nodes are peeled off."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import numpy as np
 
 from bactrian.arrays import Bools, Ints
 from bactrian.compiling import njit, setup
-from bactrian.engines.numba.layout import Layout
 
 
 @setup
@@ -114,72 +113,39 @@ def root_of(parent: Ints, node: int) -> int:
     return root
 
 
-@njit(cache=True, nogil=True)
-def _joins(ends: Ints, first: int, last: int, parent: Ints, roots: Ints) -> bool:
-    """Add an item to the forest where it closes no cycle: its ends ``first:last`` are in components of their own."""
-    largest = 0
-    for position in range(first, last):
-        root = root_of(parent, ends[position])
-        for earlier in range(position - first):
-            if roots[earlier] == root:
-                return False
-        roots[position - first] = root
-        if parent[root] < parent[roots[largest]]:
-            largest = position - first
-    for other in range(last - first):
-        if other != largest:
-            parent[roots[largest]] += parent[roots[other]]
-            parent[roots[other]] = roots[largest]
-    return True
+@setup
+def core_numbers(pointer: Ints, neighbours: Ints) -> Ints:
+    """(n_nodes,) the largest k for which a node is in the k-core: what is left where all nodes of less degree go.
 
-
-@njit(cache=True, nogil=True)
-def appearances(
-    layout: Layout, instance: int, by_hub: bool, order: Ints, n_forests: int, counts: Ints, late: Bools
-) -> int:
-    """How often each item is in a maximal acyclic subset; returns the number of subsets drawn.
-
-    Items are clusters that join hubs or, ``by_hub``, hubs that join clusters. ``order`` lists the instance's items at
-    random. Each subset is filled greedily; what it took goes to the end of the order, so that the items taken least
-    often come first, and subsets are drawn until every item was taken and there are ``n_forests``, or it is ``late``:
-    then the one under way counts only if it is needed.
+    The neighbours of node v are ``neighbours[pointer[v]:pointer[v + 1]]``. Nodes are peeled off in the order of what is
+    left of their degrees, kept sorted by swapping a node with the first of its degree (Batagelj and Zaversnik 2003).
     """
-    of_instance = layout.instance_clusters if by_hub else layout.instance_hubs
-    base, n_nodes = of_instance[instance], of_instance[instance + 1] - of_instance[instance]
-    # Arrays of their own: looking them up in the layout for every item would take longer than all else.
-    links = layout.hub_links if by_hub else layout.cluster_links
-    first = links[order.min()] if order.size else 0
-    ends = np.empty(links[order.max() + 1] - first if order.size else 0, dtype=np.int64)
-    widest = 1
-    for item in order:
-        widest = max(widest, links[item + 1] - links[item])
-        for position in range(links[item], links[item + 1]):
-            end = layout.link_cluster[position] if by_hub else layout.link_hub[layout.cluster_link[position]]
-            ends[position - first] = end - base
-    parent, roots = np.empty(n_nodes, dtype=np.int64), np.empty(widest, dtype=np.int64)
-    taken = np.empty(order.size, dtype=np.int64)
-    drawn, missing = 0, order.size
-    while missing > 0 or (drawn < n_forests and not late[0]):
-        for node in range(n_nodes):
-            parent[node] = -1
-        kept, n_taken, needed = 0, 0, missing > 0
-        for position in range(order.size):
-            if late[0] and not needed:
-                for other in range(n_taken):
-                    counts[taken[other]] -= 1
-                return drawn
-            item = order[position]
-            if _joins(ends, links[item] - first, links[item + 1] - first, parent, roots):
-                missing -= counts[item] == 0
-                counts[item] += 1
-                taken[n_taken] = item
-                n_taken += 1
-            else:
-                order[kept] = item
-                kept += 1
-        for position in range(n_taken):
-            order[kept + position] = taken[position]
-        drawn += 1
-        if kept == 0:  # the graph is a forest: every subset is the same
-            break
-    return drawn
+    n_nodes = pointer.size - 1
+    left, most = np.empty(n_nodes, dtype=np.int64), 0
+    for v in range(n_nodes):
+        left[v] = pointer[v + 1] - pointer[v]
+        most = max(most, left[v])
+    first = np.zeros(most + 2, dtype=np.int64)  # of each degree in the order
+    for v in range(n_nodes):
+        first[left[v] + 1] += 1
+    for degree in range(most + 1):
+        first[degree + 1] += first[degree]
+    order, place = np.empty(n_nodes, dtype=np.int64), np.empty(n_nodes, dtype=np.int64)
+    for v in range(n_nodes):
+        place[v] = first[left[v]]
+        order[place[v]] = v
+        first[left[v]] += 1
+    for degree in range(most, 0, -1):
+        first[degree] = first[degree - 1]
+    first[0] = 0
+    for position in range(n_nodes):
+        v = order[position]
+        for at in range(pointer[v], pointer[v + 1]):
+            other = neighbours[at]
+            if left[other] > left[v]:
+                swapped = order[first[left[other]]]
+                order[place[other]], order[place[swapped]] = swapped, other
+                place[other], place[swapped] = place[swapped], place[other]
+                first[left[other]] += 1
+                left[other] -= 1
+    return left
