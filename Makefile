@@ -42,8 +42,9 @@ docs-without-torch: $(READY)-docs
 	$(BIN)/python -m sphinx -W --keep-going -q -t without_torch -D nb_execution_mode=off \
 		-d build/doctrees-without-torch docs build/docs-without-torch
 
+# By file, so that what the tests of a file share, kernels to compile among it, is made once.
 test: lint
-	$(BIN)/python -m pytest -n $(WORKERS) -m "$(FAST)"
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "$(FAST)"
 
 lint: $(READY)-dev
 	$(BIN)/ruff check .

@@ -96,6 +96,10 @@ def learn(name: str, learner: Any, n_threads: int | None) -> Any:
         return bt.learn(DATA[name](), learner, prior_variance=10.0, n_threads=n_threads)
 
 
+#: What a test compares with, learned once for all of them.
+learned = cache(learn)
+
+
 @pytest.mark.parametrize("name", DATA)
 def test_blocks_hold_several_instances(name: str) -> None:
     packed = pack(DATA[name]())
@@ -106,7 +110,7 @@ def test_blocks_hold_several_instances(name: str) -> None:
 @pytest.mark.parametrize("learner", LEARNERS, ids=IDS)
 @pytest.mark.parametrize("name", ["instances", "sparse graphs"])
 def test_weights_do_not_depend_on_the_number_of_threads(name: str, learner: Any) -> None:
-    solutions = [learn(name, learner, n_threads) for n_threads in (1, 2, 3)]
+    solutions = [learned(name, learner, n_threads) for n_threads in (1, 2, 3)]
     assert np.abs(solutions[0].weights).max() > 0.05
     assert solutions[0].moment_gap < 1e-3
     for other in solutions[1:]:
@@ -129,7 +133,7 @@ def test_other_data_does_not_depend_on_them_either(name: str, learner: str) -> N
 @pytest.mark.parametrize("learner", LEARNERS, ids=IDS)
 @pytest.mark.parametrize("n_threads", [1, 2])
 def test_the_same_run_twice_gives_the_same_bits(learner: Any, n_threads: int) -> None:
-    first, second = (learn("instances", learner, n_threads) for _ in range(2))
+    first, second = learned("instances", learner, n_threads), learn("instances", learner, n_threads)
     assert first.weights.tobytes() == second.weights.tobytes()
     assert first.objective == second.objective
     assert first.status is second.status

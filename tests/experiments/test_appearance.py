@@ -39,7 +39,7 @@ def test_nearest_centre_agrees_with_distances():
 
 def test_a_vocabulary_is_the_same_for_the_same_seed_and_needs_images():
     images = [quarters(seed=k)[0] for k in range(2)]
-    first, second = (TextonVocabulary.learn(images, n_textons=6, n_colours=4, seed=3) for _ in range(2))
+    first, second = (TextonVocabulary.learn(images, n_textons=6, n_colours=4, n_structures=8, seed=3) for _ in range(2))
     assert np.array_equal(first.textons, second.textons)
     assert first.textons.shape == (6, N_FILTERS)
     # Four colours with noise: the centres are those of the quarters.
@@ -60,7 +60,7 @@ def test_a_vocabulary_of_a_constant_image_is_smaller():
 def test_appearance_agrees_with_plain_statistics():
     image, _ = quarters()
     segments = superpixels(image, n_superpixels=20)
-    vocabulary = TextonVocabulary.learn([image], n_textons=5, n_colours=4)
+    vocabulary = TextonVocabulary.learn([image], n_textons=5, n_colours=4, n_structures=8)
     found = appearance(image, segments, vocabulary)
     lab = lab_of(image)
     for k in range(segments.max() + 1):
@@ -80,7 +80,7 @@ def test_appearance_agrees_with_plain_statistics():
 
 def test_features_are_finite_on_extreme_images():
     pictures = [np.zeros((12, 16, 3), np.uint8), np.full((12, 16, 3), 255, np.uint8), quarters(12, 16)[0]]
-    vocabulary = TextonVocabulary.learn(pictures[2:], n_textons=5, n_colours=4)
+    vocabulary = TextonVocabulary.learn(pictures[2:], n_textons=5, n_colours=4, n_structures=8)
     for picture in pictures:
         image = segment_image(picture, n_superpixels=6)
         features = superpixel_features(image, vocabulary)
@@ -91,7 +91,7 @@ def test_features_are_finite_on_extreme_images():
 
 def test_features_of_a_mirrored_image_are_mirrored():
     image, _ = quarters()
-    vocabulary = TextonVocabulary.learn([image], n_textons=4, n_colours=4)
+    vocabulary = TextonVocabulary.learn([image], n_textons=4, n_colours=4, n_structures=8)
     segments = superpixels(image, n_superpixels=20)
     plain = appearance(image, segments, vocabulary)
     mirrored = appearance(image[:, ::-1], segments[:, ::-1], vocabulary)
