@@ -26,9 +26,7 @@ from bactrian.errors import check_count, check_flag, check_number, warn
 from bactrian.estimators.base import restored_model, saved_model
 from bactrian.estimators.labelled_sequences import (
     EdgesGiven,
-    SequenceCodec,
     of_all_labels,
-    sequence_edges,
     sums_over_labels,
 )
 from bactrian.estimators.labels import accuracy, listed_labels
@@ -333,11 +331,6 @@ def _crfsuite_weights(data: GraphData, given: Mapping[str, Any]) -> Bools:
     return (seen | possible) & (sums_over_labels(data, lambda inputs: inputs) >= given["min_freq"])
 
 
-def _to_predict(codec: SequenceCodec, X: Any) -> GraphData:
-    rows = codec.rows(X, EdgesGiven())
-    return codec.data(rows, sequence_edges(rows["X"].lengths, None, None))
-
-
 class _Tagger:
     """The methods of ``pycrfsuite.Tagger`` that look at a model."""
 
@@ -388,7 +381,10 @@ class _TrainingLog:
         self.params, self.X_dev, self.y_dev = params, X_dev, y_dev
         self.iterations: list[dict[str, Any]] = []
         self.is_flat = False
-        self._chain, self._dev = chain, None if X_dev is None else _to_predict(chain.codec_, X_dev)
+        self._chain, self._dev = (
+            chain,
+            None if X_dev is None else chain.codec_.encoded(X_dev, EdgesGiven(), lambda *_: None),
+        )
 
     def seen(self, at: Progress) -> bool:
         entry = {

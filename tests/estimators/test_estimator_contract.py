@@ -72,6 +72,15 @@ def test_parameters_are_those_of_the_constructor_and_kept_as_given(name):
     assert set(vars(made)) == set(given)  # nothing is worked out before fit
 
 
+@pytest.mark.parametrize("name", [name for name in CASES if name != "field"])
+def test_there_is_one_base_and_few_names_to_complete(name):
+    kind = type(CASES[name][0])
+    assert [base.__name__ for base in kind.__mro__ if base.__module__.startswith("bactrian")][1:] == [
+        "LearnedEstimator"
+    ]
+    assert not {"begin", "judged", "settled", "choose_prior"} & set(dir(kind))
+
+
 @every_estimator
 def test_clone_and_set_params(name):
     model = CASES[name][0]

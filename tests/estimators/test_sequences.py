@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import pickle
 import warnings
 from typing import Any
 
@@ -16,7 +17,7 @@ from sklearn.linear_model import LogisticRegression
 
 import bactrian as bt
 from bactrian.compat import CRF
-from bactrian.estimators import labelled_sequences as answers
+from bactrian.estimators import labelled_nodes as answers
 from bactrian.estimators.base import largest_weights
 from bactrian.estimators.saving import ModelFileError
 
@@ -218,6 +219,15 @@ def test_compat_reads_and_writes_the_named_file(tmp_path: Any) -> None:
         crf.predict(X)
     crf.fit(X, y)
     assert CRF(model_filename=path).predict(X) == crf.predict(X)
+
+
+def test_compat_holds_the_chain_of_its_parameters() -> None:
+    X, y = corpus(20)
+    crf = CRF(c2=0.1, all_possible_states=True, all_possible_transitions=True, epsilon=1e-7, delta=1e-12).fit(X, y)
+    chain = bt.LinearChainCRF(prior_variance=5.0, tolerance=1e-7).fit(X, y)
+    assert type(crf.chain_) is bt.LinearChainCRF
+    np.testing.assert_allclose(crf.chain_.state_weights_, chain.state_weights_, atol=1e-4)
+    assert pickle.loads(pickle.dumps(crf)).predict(X) == chain.predict(X)
 
 
 def test_compat_tagger_has_the_chance_of_any_labels() -> None:

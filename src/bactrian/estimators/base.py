@@ -86,14 +86,10 @@ class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         if not isinstance(self.prior_variance, str):
             return self.prior_variance
         if self.prior_variance == "auto":
-            return self._auto_prior()
+            return self.codec_.auto_prior
         if not hasattr(self, "prior_variance_"):
             raise ValueError("prior_variance='cv' is not chosen yet: call choose_prior with what encode gave")
         return self.prior_variance_
-
-    def _auto_prior(self) -> Any:
-        """What ``prior_variance="auto"`` stands for, after ``encode``."""
-        return self.codec_.auto_prior
 
     def _blocks(self) -> list[Block]:
         """Blocks of weights whose variances may differ; without any there is one variance for all."""

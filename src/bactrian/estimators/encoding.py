@@ -306,7 +306,7 @@ class NamedTokens:
 
 
 def _place(X: Any, entry: Any, what: str) -> str:
-    """Where an entry is, for a message."""
+    """Where an entry is, for an error."""
     return next(
         f"{what}[{m}][{t}]"
         for m, sequence in enumerate(X)
@@ -383,9 +383,9 @@ def features_of_dict(token: Mapping[Any, Any]) -> tuple[list[str], list[float]]:
             names.append(key)
             values.append(float(value))
         elif isinstance(value, Mapping):
-            inner_names, inner_values = features_of_dict(value)
-            names.extend(f"{key}:{name}" for name in inner_names)
-            values.extend(inner_values)
+            nested_names, nested_values = features_of_dict(value)
+            names.extend(f"{key}:{name}" for name in nested_names)
+            values.extend(nested_values)
         elif isinstance(value, list | tuple | set | frozenset):
             for entry in sorted(value) if isinstance(value, set | frozenset) else value:
                 if not isinstance(entry, str):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -17,10 +17,11 @@ from bactrian.estimators.graph_arrays import GraphReader, node_weights
 from bactrian.estimators.labelled_graphs import (
     BLOCKS,
     CONVEX,
-    FittedGraphs,
     GraphCodec,
     check_graph_params,
     encode_graphs,
+    fitted_graphs,
+    judge_graphs,
     shapes_of_nothing,
 )
 from bactrian.estimators.labels import check_kind, checked_labels, codes_of
@@ -31,7 +32,7 @@ from bactrian.inference.decode import Decoding, decode
 from bactrian.learners.diagnostics import diagnose
 from bactrian.learners.diffusion import learn_diffused
 from bactrian.learners.findings import Diagnosis
-from bactrian.learners.learn import with_lines
+from bactrian.learners.learn import matched_inference, with_lines
 from bactrian.parallel.threads import Deadline
 from bactrian.solvers.solution import Callback, Solution
 
@@ -222,7 +223,7 @@ class GraphCRF(LearnedEstimator):
 
     def adopt(self, solution: Solution) -> Self:
         """See :meth:`LearnedEstimator.adopt`; only ``fit`` learns with diffused features."""
-        self.restart_ = getattr(self, "restart_", None)
+        self.restart_ = self.codec_.restart
         if not isinstance(self.neighbours, str) and self.restart_ is None:
             raise ArgumentError("neighbours", f"must be 'auto' or 'edges' outside fit, found {self.neighbours}")
         return super().adopt(solution)
@@ -231,16 +232,15 @@ class GraphCRF(LearnedEstimator):
         return graph_folds(data, self._marginals, self.seed, "graph")
 
     def _marginals(self, data: GraphData, known: Any) -> Floats:
-        return self._fitted().marginals(data, known).nodes
+        return fitted_graphs(self).marginals(data, known).nodes
 
     @property
     def _replays(self) -> bool:
         return self.inference == "matched"
 
     def _judge(self, data: GraphData) -> None:
-        fitted = self._fitted()
-        if fitted.restart is None:  # an agreement that was not learned is not judged
-            fitted.judge(data)
+        if self.codec_.restart is None:  # an agreement that was not learned is not judged
+            judge_graphs(self, data)
 
     # --- neighbours ---
 
@@ -250,13 +250,14 @@ class GraphCRF(LearnedEstimator):
 
     def _learned_by_neighbours(self, data: GraphData, start: Floats | None = None, **options: Any) -> Solution:
         deadline = Deadline(options["max_seconds"])
-        restart = self.restart_ = self._chosen_restart(data, start, options)
+        restart = self._chosen_restart(data, start, options)
         options["max_seconds"] = deadline.left
         if restart is None:
+            self.codec_ = replace(self.codec_, restart=None)
             return super()._learner(data, start=start, **options)
         if self.n_edge_features_ is not None or (data.weights != 1.0).any():
             raise ArgumentError("neighbours", "must be 'auto' or 'edges' if edges have features or labels have weights")
-        self.codec_ = self._scaled_to(diffused_data(data, restart))
+        self.codec_ = replace(self._scaled_to(diffused_data(data, restart)), restart=restart)
         lines = with_lines(options["callback"], self.tolerance, options["verbose"])
         variance = self.learning_options()["prior_variance"]
         return learn_diffused(
@@ -272,7 +273,7 @@ class GraphCRF(LearnedEstimator):
         if not isinstance(self.neighbours, str):
             return float(self.neighbours)
         if start is not None:
-            return getattr(self, "restart_", None)
+            return self.codec_.restart
         other = GraphCRF(**{name: value for name, value in self.get_params().items() if name not in _OF_THE_MODEL})
         is_default = all(getattr(self, name) == getattr(other, name) for name in _OF_THE_MODEL)
         plain = self.n_edge_features_ is None and bool((data.weights == 1.0).all())
@@ -286,13 +287,10 @@ class GraphCRF(LearnedEstimator):
 
     # --- prediction ---
 
-    def _fitted(self) -> FittedGraphs:
-        return FittedGraphs.of(self, getattr(self, "restart_", None))
-
     @property
     def inference_method_(self) -> tuple[str, dict[str, Any]]:
         """Method of :func:`bactrian.infer` that prediction uses, and its options."""
-        fitted = self._fitted()
+        fitted = fitted_graphs(self)
         return fitted.method, dict(fitted.options)
 
     def predict_marginals(self, X: Any, known: Any = None, *, edges: bool = False) -> Any:
@@ -315,12 +313,12 @@ class GraphCRF(LearnedEstimator):
             ``edges`` a pair of lists, the second with arrays (n_edges, n_classes, n_classes) in the order of the edges.
             Empty lists if X is empty.
         """
-        fitted, k = self._fitted(), self.classes_.size
-        nothing = shapes_of_nothing(fitted.codec, X, known)
+        fitted, k = fitted_graphs(self), self.classes_.size
+        nothing = shapes_of_nothing(self.codec_, X, known)
         if nothing is not None:
             empty = [np.zeros((*shape, k)) for shape in nothing]
             return (empty, [np.zeros((0, k, k)) for _ in nothing]) if edges else empty
-        stacked, data, evidence = fitted.encoded(X, known)
+        stacked, data, evidence = self.codec_.encoded(X, known)
         found = fitted.marginals(data, evidence, edges=edges)
         nodes = stacked.per_graph(found.nodes)
         return nodes if found.edges is None else (nodes, np.split(found.edges, stacked.edge_pointer[1:-1]))
@@ -330,11 +328,11 @@ class GraphCRF(LearnedEstimator):
 
         Returns a list with an array for each graph, in the shape of its nodes and with the dtype of ``classes_``.
         """
-        fitted = self._fitted()
-        nothing = shapes_of_nothing(fitted.codec, X, known)
+        fitted = fitted_graphs(self)
+        nothing = shapes_of_nothing(self.codec_, X, known)
         if nothing is not None:
             return [np.zeros(shape, dtype=self.classes_.dtype) for shape in nothing]
-        stacked, data, evidence = fitted.encoded(X, known)
+        stacked, data, evidence = self.codec_.encoded(X, known)
         return stacked.per_graph(self.classes_[fitted.codes(data, evidence)])
 
     def decode(self, X: Any, known: Any = None, *, method: str = "dual", return_result: bool = False) -> Any:
@@ -344,24 +342,24 @@ class GraphCRF(LearnedEstimator):
         score as a whole, which is smoother. ``known`` is as in predict_marginals. With ``return_result``, returns a
         pair of lists, the second of :class:`bactrian.Decoding` objects, with scores, bounds and certificates.
         """
-        fitted = self._fitted()
-        nothing = shapes_of_nothing(fitted.codec, X, known)
+        fitted = fitted_graphs(self)
+        nothing = shapes_of_nothing(self.codec_, X, known)
         if nothing is not None:
             empty = [np.zeros(shape, dtype=self.classes_.dtype) for shape in nothing]
             none = np.zeros(0, dtype=np.int64)
             return (empty, [Decoding(none, 0.0, 0.0, True, True, 0, method) for _ in empty]) if return_result else empty
-        stacked, data, evidence = fitted.encoded(X, known)
-        found = decode(data, self.weights_, method, evidence, return_result=True, n_threads=self.n_threads)
+        stacked, data, evidence = self.codec_.encoded(X, known)
+        found = decode(data, fitted.weights, method, evidence, return_result=True, n_threads=self.n_threads)
         parts = zip(found, stacked.shapes, strict=True)
         labels = [self.classes_[result.assignment].reshape(shape) for result, shape in parts]
         return (labels, found) if return_result else labels
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Accuracy over all nodes; ``sample_weight`` as in fit."""
-        fitted = self._fitted()
-        if shapes_of_nothing(fitted.codec, X, None):
+        fitted = fitted_graphs(self)
+        if shapes_of_nothing(self.codec_, X, None):
             raise ValueError("X has no nodes at all; a score needs at least one")
-        stacked, data, _ = fitted.encoded(X)
+        stacked, data, _ = self.codec_.encoded(X)
         predicted = self.classes_[fitted.codes(data)]
         truth = checked_labels(y, stacked.shapes)
         check_kind(truth, self.classes_, "y")
@@ -377,19 +375,18 @@ class GraphCRF(LearnedEstimator):
         Give the training data, and in ``predict`` and ``known`` the graphs that are to be predicted; see
         :func:`bactrian.diagnose`. Models of diffused features, which do not match moments, are refused.
         """
-        fitted = self._fitted()
-        if fitted.restart is not None:
+        method, options = self.inference_method_
+        if self.codec_.restart is not None:
             raise ValueError(
                 "diagnose does not support models of diffused features, which do not match moments: fit with "
                 "neighbours='edges'"
             )
-        stacked, data, _ = fitted.encoded(X)
+        stacked, data, _ = self.codec_.encoded(X)
         data = data.with_labels(codes_of(checked_labels(y, stacked.shapes), self.classes_, "y"))
-        method, options = fitted.method, fitted.options
         if method not in ("bp", "rbp", "trw", "convex", "replay"):
-            method, options = fitted.matched
+            method, options = matched_inference(self.method_)
             method = "rbp" if method == "exact" else method
-        _, others, evidence = (None, None, None) if predict is None else fitted.encoded(predict, known)
+        _, others, evidence = (None, None, None) if predict is None else self.codec_.encoded(predict, known)
         return diagnose(
             data,
             self.solution_,
@@ -421,8 +418,9 @@ class GraphCRF(LearnedEstimator):
         return {**attributes, "restart": self.restart_, "neighbour_scores": scores}, arrays
 
     def _restore(self, attributes: dict[str, Any], arrays: Arrays) -> None:
-        self._hold(GraphCodec.restored(attributes, arrays, self.weights_.size, GraphReader))
+        codec = GraphCodec.restored(attributes, arrays, self.weights_.size, GraphReader)
         self.restart_ = attributes.get("restart")  # older files have none
+        self._hold(replace(codec, restart=self.restart_))
         if self.restart_ is not None:
             check_number("its restart", self.restart_, positive=True, below=1)
         if attributes.get("neighbour_scores") is not None:

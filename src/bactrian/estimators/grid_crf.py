@@ -136,7 +136,7 @@ class_weight, inference, inference_options, seed, warm_start, verbose
     score = GraphCRF.score
     diagnose = GraphCRF.diagnose
     weight_tables = GraphCRF.weight_tables
-    _fitted, _marginals, _folds = GraphCRF._fitted, GraphCRF._marginals, GraphCRF._folds
+    _marginals, _folds = GraphCRF._marginals, GraphCRF._folds
     _judge, _replays = GraphCRF._judge, GraphCRF._replays
 
     # --- files ---

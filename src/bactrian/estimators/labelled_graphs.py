@@ -10,12 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
-from bactrian.arrays import Arrays, Floats, Ints, check_minus_one
+from bactrian.arrays import Arrays, check_minus_one
 from bactrian.camel.camel import Camel
 from bactrian.errors import check_choice, check_count, check_flag, check_number
 from bactrian.estimators.graph_arrays import StackedGraphs, is_empty, node_weights, weight_layers
-from bactrian.estimators.labelled_nodes import check_labelling, judge_labels, node_marginals
+from bactrian.estimators.labelled_nodes import FittedNodes
 from bactrian.estimators.labels import (
+    check_class_weight,
     checked_labels,
     class_weights,
     codes_of,
@@ -25,13 +26,12 @@ from bactrian.estimators.labels import (
     unknown_label,
 )
 from bactrian.estimators.priors import Block, graph_blocks
-from bactrian.graphs.graph_data import GraphData, nonnegative_weights
+from bactrian.graphs.graph_data import NODE_FACTORS, GraphData, nonnegative_weights
 from bactrian.graphs.scores import TYINGS
-from bactrian.inference.infer import OF_WEIGHTS, StackedMarginals, check_inference
+from bactrian.inference.infer import OF_WEIGHTS, check_inference
 from bactrian.learners.agreement import can_follow
 from bactrian.learners.diffusion import diffused
 from bactrian.learners.learn import matched_inference
-from bactrian.solvers.solution import Solution
 
 #: The default learner: a concave entropy, solved as CAMEL is, so that messages are only as accurate as weights deserve.
 CONVEX = Camel(entropy="convex")
@@ -41,7 +41,7 @@ BLOCKS = ("nodes", "edges", "deviations")
 
 #: Change of a message (rbp) or marginal at which message passing stops: for marginals, and where only labels are asked
 #: for. On large noisy grids fewer than 1 label in 1,000 changed after the second, and none in 10,000 after the first.
-TOLERANCE, LABEL_TOLERANCE = 1e-3, 1e-2
+_TOLERANCES = 1e-3, 1e-2
 
 #: Twice 0.001, in squares of the default tolerance.
 _PER_LABEL = 2_000.0
@@ -52,7 +52,8 @@ _AUTO = {"nodes": 30.0, "edges": 10.0}
 
 def check_graph_params(crf: Any) -> None:
     """Refuse parameters of graphs and grids that make no sense."""
-    check_labelling(crf)
+    check_choice("node_factors", crf.node_factors, NODE_FACTORS)
+    check_class_weight(crf.class_weight)
     check_choice("inference", crf.inference, ("matched", *OF_WEIGHTS))
     if crf.inference_options is not None and not isinstance(crf.inference_options, Mapping):
         raise TypeError(f"inference_options must be a dict, found {type(crf.inference_options).__name__}")
@@ -78,6 +79,7 @@ class GraphCodec:
     n_known: float | None = None  #: labels that were learned from, each with its weight; None in older files
     #: Of the features of a node, and of an edge, summed; over the root of the share of labels that are known.
     mean_squares: Mapping[str, float] | None = None
+    restart: float | None = None  #: of the diffusion of features, where there is one
 
     def data(self, stacked: StackedGraphs, **more: Any) -> GraphData:
         """Graphs as learners and inference take them."""
@@ -143,10 +145,15 @@ class GraphCodec:
         gap = options["tolerance"] * max(1.0, (_PER_LABEL * self.n_known / total) ** 0.5)
         return {**options, "gap_tolerance": gap}
 
-    def evidence(self, known: Any, stacked: StackedGraphs) -> list[dict[int, int]] | None:
+    def encoded(self, X: Any, known: Any = None) -> tuple[StackedGraphs, GraphData, Any]:
+        """Graphs to predict, as given and as data, and the labels that are known."""
+        _, stacked = self.reader.read(X)
+        if self.restart is not None:
+            stacked = replace(stacked, inputs=diffused(stacked.inputs, stacked.edges, self.restart))
+        return stacked, self.data(stacked), None if known is None else self.evidence(known, stacked)
+
+    def evidence(self, known: Any, stacked: StackedGraphs) -> list[dict[int, int]]:
         """Known labels by node; -1, or an empty string, stands for one that is not known."""
-        if known is None:
-            return None
         labels = checked_labels(known, stacked.shapes, "known", unknown_allowed=True)
         missing = unknown_label(labels)
         if missing in self.classes.tolist():  # in files of earlier releases
@@ -223,7 +230,7 @@ def encode_graphs(
         stacked = stacked.taken(which)
         light = by_node[nodes] < np.repeat(thresholds, stacked.node_counts)
         codes = np.where(light, -1, codes[nodes])
-    codec = GraphCodec(reader, classes, tyings, crf.node_factors)
+    codec = GraphCodec(reader, classes, tyings, crf.node_factors, restart=None if last is None else last.restart)
     data = codec.data(stacked, labels=codes, weights=weights, class_weight=class_weights(crf.class_weight, classes))
     if last is not None and (last.classes.tolist(), last.tyings, last.node_factors) != (
         classes.tolist(), tyings, crf.node_factors,
@@ -235,65 +242,30 @@ def encode_graphs(
 # --- answers ---
 
 
-@dataclass(frozen=True)
-class FittedGraphs:
-    """A fitted model of graphs or grids that answers questions about others."""
+def fitted_graphs(crf: Any) -> FittedNodes:
+    """What a fitted estimator predicts with."""
+    check_is_fitted(crf, "weights_")
+    crf.check_params()
+    is_matched = crf.inference == "matched"
+    method, options = matched_inference(crf.method_) if is_matched else (crf.inference, {})
+    if is_matched and crf.solution_.path is not None:
+        method, options = "replay", {}
+    elif is_matched and crf.codec_.restart is not None:
+        method, options = "mean-field", {}
+    options = {"seed": crf.seed, "n_threads": crf.n_threads, **options, **(crf.inference_options or {})}
+    return FittedNodes(
+        weights=crf.weights_, solution=crf.solution_, method=method, options=options, is_matched=is_matched,
+        tolerances=_TOLERANCES,
+    )  # fmt: skip
 
-    codec: GraphCodec
-    weights: Floats
-    solution: Solution
-    method: str  #: of inference
-    options: Mapping[str, Any]  #: of it
-    matched: tuple[str, dict[str, Any]]  #: the inference that matches what was learned, and its options
-    is_matched: bool  #: whether that was asked for
-    n_threads: int | None
-    restart: float | None  #: of features that are diffused
 
-    @classmethod
-    def of(cls, crf: Any, restart: float | None = None) -> FittedGraphs:
-        """That of a fitted estimator."""
-        check_is_fitted(crf, "weights_")
-        crf.check_params()
-        is_matched = crf.inference == "matched"
-        matched = matched_inference(crf.method_) if restart is None else ("mean-field", {})
-        method, options = matched if is_matched else (crf.inference, {})
-        if is_matched and crf.solution_.path is not None:
-            method, options = "replay", {}
-        options = {"seed": crf.seed, "n_threads": crf.n_threads, **options, **(crf.inference_options or {})}
-        return cls(
-            crf.codec_, crf.weights_, crf.solution_, method, options, matched, is_matched, crf.n_threads, restart
-        )
-
-    def encoded(self, X: Any, known: Any = None) -> tuple[StackedGraphs, GraphData, Any]:
-        """Graphs as given and as data, and the labels that are known."""
-        _, stacked = self.codec.reader.read(X)
-        if self.restart is not None:
-            stacked = replace(stacked, inputs=diffused(stacked.inputs, stacked.edges, self.restart))
-        return stacked, self.codec.data(stacked), self.codec.evidence(known, stacked)
-
-    def marginals(
-        self, data: GraphData, evidence: Any, *, edges: bool = False, tolerance: float = TOLERANCE
-    ) -> StackedMarginals:
-        """Those of all nodes, and where asked for of edges."""
-        options = dict(self.options)
-        if self.method != "gibbs":  # exact inference has no use for it, but its stand-in has
-            options.setdefault("tolerance", tolerance)
-        path = self.solution.path
-        weights = path if self.method == "replay" and path is not None else self.weights
-        return node_marginals(
-            data, weights, self.method, evidence, edges, solution=self.solution, matched=self.is_matched, **options
-        )
-
-    def codes(self, data: GraphData, evidence: Any = None) -> Ints:
-        """The most probable label of every node, as a number."""
-        return self.marginals(data, evidence, tolerance=LABEL_TOLERANCE).nodes.argmax(axis=1)
-
-    def judge(self, data: GraphData) -> None:
-        """Warn where edges make the predicted labels of the training graphs worse."""
-        others = {"inference='matched', ": not self.is_matched, "method='convex', ": self.solution.method != "convex"}
-        tried = "".join(words for words, is_other in others.items() if is_other)
-        advice = f"use {tried}{'or ' if tried else ''}a stronger prior on the edges; diagnose() looks closer"
-        judge_labels(data, self.solution, self.weights, self.codes, same=self.is_matched, advice=advice)
+def judge_graphs(crf: Any, data: GraphData) -> None:
+    """Warn where edges make the predicted labels of the training graphs worse."""
+    fitted = fitted_graphs(crf)
+    others = {"inference='matched', ": not fitted.is_matched, "method='convex', ": crf.solution_.method != "convex"}
+    tried = "".join(words for words, is_other in others.items() if is_other)
+    advice = f"use {tried}{'or ' if tried else ''}a stronger prior on the edges; diagnose() looks closer"
+    fitted.judge(data, same=fitted.is_matched, advice=advice)
 
 
 def shapes_of_nothing(codec: GraphCodec, X: Any, known: Any) -> list[tuple[int, ...]] | None:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from bactrian.arrays import Floats, Ints
 from bactrian.camel.run import NoBeliefs
-from bactrian.errors import check_choice, warn
-from bactrian.estimators.labels import check_class_weight
+from bactrian.errors import warn
 from bactrian.graphs.elimination import MemoryBudgetError
-from bactrian.graphs.graph_data import NODE_FACTORS, GraphData
+from bactrian.graphs.graph_data import GraphData
+from bactrian.inference.decode import decode
 from bactrian.inference.infer import StackedMarginals, graph_marginals
 from bactrian.learners.agreement import APART, UNATTAINED, depends_on_start
 from bactrian.solvers.solution import AttainmentWarning, ConvergenceWarning, Solution
@@ -22,81 +23,83 @@ from bactrian.solvers.solution import AttainmentWarning, ConvergenceWarning, Sol
 _JUDGED_NODES, _TWO_POINTS = 20_000, 0.02
 
 
-def check_labelling(estimator: Any) -> None:
-    """Refuse parameters of labels and nodes that make no sense."""
-    check_choice("node_factors", estimator.node_factors, NODE_FACTORS)
-    check_class_weight(estimator.class_weight)
+@dataclass(frozen=True, kw_only=True)
+class FittedNodes:
+    """A fitted model that labels nodes: the weights, and how marginals and labels are found."""
 
+    weights: Floats
+    solution: Solution
+    method: str  #: of inference
+    options: Mapping[str, Any]  #: of it
+    is_matched: bool = False  #: whether inference was only matched to the learner
+    decoding: str = "max-marginals"  #: how labels are chosen; else a method of :func:`bactrian.decode`
+    tolerances: tuple[float, float] | None = None  #: of marginals, and of labels alone, where options have none
 
-def node_marginals(
-    data: GraphData,
-    weights: Floats,
-    method: str,
-    evidence: Any,
-    edges: bool,
-    *,
-    solution: Solution,
-    matched: bool,
-    **options: Any,
-) -> StackedMarginals:
-    """Marginals; by belief propagation where exact inference was only ``matched`` to the learner and does not fit.
+    def marginals(
+        self, data: GraphData, evidence: Any = None, *, edges: bool = False, labels_alone: bool = False
+    ) -> StackedMarginals:
+        """Marginals; by belief propagation where exact inference was only matched to the learner and does not fit.
 
-    Where learning did not end at what belief propagation finds, two more starts tell whether labels depend on them.
-    """
-    try:
-        found = graph_marginals(data, weights, method, evidence, edges=edges, **options)
-    except MemoryBudgetError:
-        if not matched:
-            raise
-        method, options = "rbp", {name: value for name, value in options.items() if name != "memory_budget"}
-        found = graph_marginals(data, weights, method, evidence, edges=edges, **options)
-    doubtful = method in ("bp", "rbp") and (solution.attained is None or solution.attained < 1.0 - UNATTAINED)
-    if doubtful and data.labels is None and data.edges.size:  # labelled graphs are those of fit
-        with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
-            moved = depends_on_start(data, weights, method, evidence, found, **options)
-        if moved > _TWO_POINTS:
+        Where learning did not end at what belief propagation finds, two more starts tell whether labels depend on them.
+        """
+        method, options = self.method, dict(self.options)
+        if self.tolerances is not None and method != "gibbs":  # exact inference has no use for it, its stand-in has
+            options.setdefault("tolerance", self.tolerances[labels_alone])
+        path, attained = self.solution.path, self.solution.attained
+        weights = path if method == "replay" and path is not None else self.weights
+        try:
+            found = graph_marginals(data, weights, method, evidence, edges=edges, **options)
+        except MemoryBudgetError:
+            if not self.is_matched:
+                raise
+            method, options = "rbp", {name: value for name, value in options.items() if name != "memory_budget"}
+            found = graph_marginals(data, weights, method, evidence, edges=edges, **options)
+        doubtful = method in ("bp", "rbp") and (attained is None or attained < 1.0 - UNATTAINED)
+        if doubtful and data.labels is None and data.edges.size:  # labelled graphs are those of fit
+            with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
+                moved = depends_on_start(data, weights, method, evidence, found, **options)
+            if moved > _TWO_POINTS:
+                warn(
+                    f"the labels of {100 * moved:.1f} % of the nodes depend on the messages that belief propagation "
+                    "starts from: use inference='matched', method='convex', or a stronger prior on the edges",
+                    AttainmentWarning,
+                )
+        return found
+
+    def codes(self, data: GraphData, evidence: Any = None) -> Ints:
+        """The most probable labels of all nodes, as numbers."""
+        if self.decoding == "max-marginals":
+            return self.marginals(data, evidence, labels_alone=True).nodes.argmax(axis=1)
+        found = decode(data, self.weights, self.decoding, evidence, n_threads=self.options["n_threads"])
+        return np.concatenate(found)
+
+    def judge(self, data: GraphData, *, same: bool, advice: str) -> None:
+        """Warn where edges make the labels worse by two points, in a sample of the graphs of learning.
+
+        ``same`` says whether predictions are what inference with the entropy of the learner says.
+        """
+        from bactrian.learners.findings import labels_of_nodes  # takes a while to import
+
+        assert data.labels is not None
+        nodes = np.repeat(data.node_pointer[:-1] < _JUDGED_NODES, np.diff(data.node_pointer))
+        part = data if nodes.all() else data.subset(nodes)
+        known = data.labels[nodes] >= 0
+        if part.edges.size == 0 or not known.any():
+            return
+        found = _learned_labels(data, part, self.solution) if same else None
+        if found is None:
+            with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
+                found = self.codes(part)
+        right, alone = (
+            float(np.mean(labels[known] == data.labels[nodes][known]))
+            for labels in (found, labels_of_nodes(part, self.weights))
+        )
+        if right < alone - _TWO_POINTS:
             warn(
-                f"the labels of {100 * moved:.1f} % of the nodes depend on the messages that belief propagation "
-                "starts from: use inference='matched', method='convex', or a stronger prior on the edges",
+                f"{self.solution.method}: inference gets {100 * right:.1f} % of the training labels right, the scores "
+                f"of the nodes alone {100 * alone:.1f} %: {advice}",
                 AttainmentWarning,
             )
-    return found
-
-
-def judge_labels(
-    data: GraphData,
-    solution: Solution,
-    weights: Floats,
-    predicted: Callable[[GraphData], Ints],
-    *,
-    same: bool,
-    advice: str,
-) -> None:
-    """Warn where edges make the ``predicted`` labels worse by two points, in a sample of the graphs of learning.
-
-    ``same`` says whether predictions are what inference with the entropy of the learner says.
-    """
-    from bactrian.learners.findings import labels_of_nodes  # takes a while to import
-
-    assert data.labels is not None
-    nodes = np.repeat(data.node_pointer[:-1] < _JUDGED_NODES, np.diff(data.node_pointer))
-    part = data if nodes.all() else data.subset(nodes)
-    known = data.labels[nodes] >= 0
-    if part.edges.size == 0 or not known.any():
-        return
-    found = _learned_labels(data, part, solution) if same else None
-    if found is None:
-        with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
-            found = predicted(part)
-    right, alone = (
-        float(np.mean(labels[known] == data.labels[nodes][known])) for labels in (found, labels_of_nodes(part, weights))
-    )
-    if right < alone - _TWO_POINTS:
-        warn(
-            f"{solution.method}: inference gets {100 * right:.1f} % of the training labels right, the scores "
-            f"of the nodes alone {100 * alone:.1f} %: {advice}",
-            AttainmentWarning,
-        )
 
 
 def _learned_labels(data: GraphData, part: GraphData, solution: Any) -> Ints | None:

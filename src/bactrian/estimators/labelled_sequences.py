@@ -7,36 +7,35 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
-from sklearn.utils.validation import check_is_fitted
 
 from bactrian.arrays import Arrays, Floats, Ints, integers, is_unknown
 from bactrian.engines.numba.forest_optimum import best_labels
 from bactrian.errors import check_choice, check_count, check_flag, check_number
 from bactrian.estimators.encoding import FeatureRows, FeatureVocabulary, fit_vocabulary
-from bactrian.estimators.labelled_nodes import check_labelling, judge_labels, node_marginals
-from bactrian.estimators.labels import Labels, class_weights, listed_labels
+from bactrian.estimators.labelled_nodes import FittedNodes
+from bactrian.estimators.labels import Labels, check_class_weight, class_weights, listed_labels
 from bactrian.estimators.priors import Block, graph_blocks
-from bactrian.graphs.graph_data import GraphData, nonnegative_weights
+from bactrian.graphs.graph_data import NODE_FACTORS, GraphData, nonnegative_weights
 from bactrian.graphs.inputs import N_BLOCKS, BundledRows, Inputs
 from bactrian.graphs.packing import pack
 from bactrian.graphs.ragged import pointer
 from bactrian.graphs.scores import TYINGS, StructuredScores, TiedTable
-from bactrian.inference.decode import decode
-from bactrian.inference.infer import StackedMarginals
 from bactrian.inference.maximum import TIE
 from bactrian.parallel.threads import Workers, blocks_of_rows
-from bactrian.solvers.solution import Solution
 
 #: Types of edges in the packed graphs, and what parameters and blocks of weights call them.
 TRANSITION, SKIP = 0, 1
 _EDGE_KINDS = ("transition", "skip")
 _BLOCKS = ("transitions", "skips")
+
+#: What to do where edges make the labels of sequences worse.
+ADVICE = "use method='exact', on a skip chain inference='matched', or a stronger prior on transitions and skips"
 
 #: Tokens below which a block of chains is not worth handing to a thread.
 _LEAST_TOKENS = 1_000.0
@@ -63,7 +62,8 @@ class EdgesGiven:
 
 def check_sequence_params(crf: Any, tyings: tuple[str, ...]) -> None:
     """Refuse parameters of sequences that make no sense; ``tyings`` are those of transitions and of skips."""
-    check_labelling(crf)
+    check_choice("node_factors", crf.node_factors, NODE_FACTORS)
+    check_class_weight(crf.class_weight)
     check_number("min_frequency", crf.min_frequency, least=1, whole=True)
     for kind, tying in zip(_EDGE_KINDS, tyings, strict=False):
         check_choice(f"{kind}_tables", tying, TYINGS)
@@ -119,6 +119,23 @@ class SequenceCodec:
             node_factors=self.node_factors,
             **more,
         )
+
+    def encoded(
+        self, X: Any, given: EdgesGiven, skips_of: SkipsOf, rows: Mapping[str, FeatureRows] | None = None
+    ) -> GraphData:
+        """Data to predict, without labels."""
+        rows = self.rows(X, given) if rows is None else rows
+        lengths = rows["X"].lengths
+        return self.data(rows, sequence_edges(lengths, given.breaks, skips_of(X, lengths, given.skips)))
+
+    def evidence(self, partial: Any, data: GraphData) -> Any:
+        """Labels that are known, by token."""
+        return None if partial is None else self.labels.evidence(partial, np.diff(data.node_pointer))
+
+    def table(self, weights: Floats, kind: int) -> Floats:
+        """The label table that all edges of a kind share."""
+        table = self.layout.split_weights(weights)[1][kind]
+        return table if table.ndim == 2 else table[0]
 
     @property
     def classes(self) -> NDArray[Any]:
@@ -253,81 +270,39 @@ def abs_entries(inputs: Any) -> Any:
 # --- answers ---
 
 
-@dataclass(frozen=True)
-class FittedSequences:
-    """A fitted model of sequences that answers questions about others."""
+def fitted_sequences(crf: Any, method: str = "exact", decoding: str = "exact", **more: Any) -> FittedNodes:
+    """What a fitted estimator predicts with, as options of inference say."""
+    options = {"n_threads": crf.n_threads, "seed": crf.seed, **more}
+    is_matched = getattr(crf, "inference", None) == "matched"
+    return FittedNodes(
+        weights=crf.weights_, solution=crf.solution_, method=method, options=options, is_matched=is_matched,
+        decoding=decoding,
+    )  # fmt: skip
 
-    codec: SequenceCodec
-    weights: Floats
-    solution: Solution
-    skips_of: SkipsOf
-    n_threads: int | None
-    method: str = "exact"  #: of inference
-    options: Mapping[str, Any] = field(default_factory=dict)  #: of it
-    decoding: str = "exact"  #: how labels are chosen
-    is_matched: bool = False  #: whether inference was only matched to the learner
 
-    @classmethod
-    def of(cls, crf: Any, skips_of: SkipsOf, **more: Any) -> Self:
-        """That of a fitted estimator."""
-        check_is_fitted(crf, "weights_")
-        return cls(crf.codec_, crf.weights_, crf.solution_, skips_of, crf.n_threads, **more)
-
-    def encoded(self, X: Any, given: EdgesGiven, rows: Mapping[str, FeatureRows] | None = None) -> GraphData:
-        """Data to predict, without labels."""
-        rows = self.codec.rows(X, given) if rows is None else rows
-        lengths = rows["X"].lengths
-        return self.codec.data(rows, sequence_edges(lengths, given.breaks, self.skips_of(X, lengths, given.skips)))
-
-    def marginals(self, data: GraphData, evidence: Any, edges: bool = False) -> StackedMarginals:
-        """Those of all tokens, and where asked for of edges."""
-        options = {"n_threads": self.n_threads, **self.options}
-        return node_marginals(
-            data, self.weights, self.method, evidence, edges, solution=self.solution, matched=self.is_matched, **options
-        )
-
-    def codes(self, data: GraphData, evidence: Any = None) -> Ints:
-        """The most probable label of every token, as a number."""
-        if self.decoding == "max-marginals":
-            return self.marginals(data, evidence).nodes.argmax(axis=1)
-        return np.concatenate(decode(data, self.weights, self.decoding, evidence, n_threads=self.n_threads))
-
-    def judge(self, data: GraphData, same: bool) -> None:
-        """Warn where edges make the predicted labels of the training sequences worse."""
-        advice = "use method='exact', on a skip chain inference='matched', or a stronger prior on transitions and skips"
-        judge_labels(data, self.solution, self.weights, self.codes, same=same, advice=advice)
-
-    def evidence(self, partial: Any, data: GraphData) -> Any:
-        """Labels that are known, by token."""
-        return None if partial is None else self.codec.labels.evidence(partial, np.diff(data.node_pointer))
-
-    def by_viterbi(self, rows: Mapping[str, FeatureRows], given: EdgesGiven) -> Ints | None:
-        """Codes of all labels of chains, where all transitions share one table and no two labellings tie."""
-        if len(self.codec.tyings) > 1 or given.features or given.skips is not None:
-            return None
-        lengths, k = rows["X"].lengths, self.codec.classes.size
-        bounds = pointer(lengths)
-        n = int(bounds[-1])
-        if given.breaks is not None:
-            joined = np.zeros(n, dtype=bool)
-            joined[sequence_edges(lengths, given.breaks, None)[0][:, 1]] = True
-            bounds = np.append(np.flatnonzero(~joined), n)
-        shared = self.codec.n_features * k
-        nodes, tied = self.weights[:shared].reshape(-1, k), self.weights[shared:]
-        table = TiedTable.make(self.codec.tyings[0], k).expand(tied).reshape(k, k)
-        codes, sure = np.empty(n, dtype=np.int64), np.empty(bounds.size - 1, dtype=bool)
-        workers = Workers(self.n_threads)
-        scores = rows["X"].times(nodes, workers)
-        workers.run(
-            lambda _, first, last: best_labels(scores, table, bounds, first, last, TIE, codes, sure),
-            blocks_of_rows(bounds, N_BLOCKS, _LEAST_TOKENS),
-        )
-        return codes if sure.all() else None
-
-    def table(self, kind: int) -> Floats:
-        """The label table that all edges of a kind share."""
-        table = self.codec.layout.split_weights(self.weights)[1][kind]
-        return table if table.ndim == 2 else table[0]
+def best_of_chains(crf: Any, rows: Mapping[str, FeatureRows], given: EdgesGiven) -> Ints | None:
+    """Codes of all labels of chains by Viterbi, where all transitions share one table and no two labellings tie."""
+    codec: SequenceCodec = crf.codec_
+    if len(codec.tyings) > 1 or given.features or given.skips is not None:
+        return None
+    lengths, k = rows["X"].lengths, codec.classes.size
+    bounds = pointer(lengths)
+    n = int(bounds[-1])
+    if given.breaks is not None:
+        joined = np.zeros(n, dtype=bool)
+        joined[sequence_edges(lengths, given.breaks, None)[0][:, 1]] = True
+        bounds = np.append(np.flatnonzero(~joined), n)
+    shared = codec.n_features * k
+    nodes, tied = crf.weights_[:shared].reshape(-1, k), crf.weights_[shared:]
+    table = TiedTable.make(codec.tyings[0], k).expand(tied).reshape(k, k)
+    codes, sure = np.empty(n, dtype=np.int64), np.empty(bounds.size - 1, dtype=bool)
+    workers = Workers(crf.n_threads)
+    scores = rows["X"].times(nodes, workers)
+    workers.run(
+        lambda _, first, last: best_labels(scores, table, bounds, first, last, TIE, codes, sure),
+        blocks_of_rows(bounds, N_BLOCKS, _LEAST_TOKENS),
+    )
+    return codes if sure.all() else None
 
 
 def any_tokens(X: Sequence[Any]) -> bool:

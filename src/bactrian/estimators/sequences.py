@@ -14,17 +14,20 @@ from bactrian.arrays import Arrays, Floats, Ints, number_pairs
 from bactrian.errors import ArgumentError, ArgumentTypeError, check_choice, check_number, warn
 from bactrian.estimators.base import LearnedEstimator, largest_weights
 from bactrian.estimators.encoding import check_sequences, fit_vocabulary
+from bactrian.estimators.labelled_nodes import FittedNodes
 from bactrian.estimators.labelled_sequences import (
+    ADVICE,
     SKIP,
     TRANSITION,
     EdgesGiven,
-    FittedSequences,
     SequenceCodec,
     WordReader,
     any_tokens,
+    best_of_chains,
     check_length,
     check_sequence_params,
     encode_sequences,
+    fitted_sequences,
 )
 from bactrian.estimators.labels import Labels, accuracy, listed_labels
 from bactrian.estimators.priors import Fold, graph_folds
@@ -172,15 +175,16 @@ class LinearChainCRF(LearnedEstimator):
         if skips is not None:
             raise TypeError(f"skips: {type(self).__name__} has no skip edges; SkipChainCRF has them")
 
-    def _fitted(self) -> FittedSequences:
-        return FittedSequences.of(self, self._skips)
+    def _fitted(self) -> FittedNodes:
+        check_is_fitted(self, "weights_")
+        return fitted_sequences(self)
 
     def _folds(self, data: GraphData) -> list[Fold]:
-        return graph_folds(data, lambda part, _: self._fitted().marginals(part, None).nodes, self.seed, "sequence")
+        return graph_folds(data, lambda part, _: self._fitted().marginals(part).nodes, self.seed, "sequence")
 
     def _judge(self, data: GraphData) -> None:
         if matched_inference(self.method_)[0] != "exact":  # exact likelihood has learned what is predicted
-            self._fitted().judge(data, same=False)
+            self._fitted().judge(data, same=False, advice=ADVICE)
 
     def adopt(self, solution: Solution) -> Self:
         """See :meth:`LearnedEstimator.adopt`."""
@@ -286,12 +290,12 @@ class LinearChainCRF(LearnedEstimator):
         check_sequences(X, "X")
         if not any_tokens(X):
             return [[] for _ in X]
-        rows = fitted.codec.rows(X, given)
-        codes = fitted.by_viterbi(rows, given) if partial is None else None
+        rows = self.codec_.rows(X, given)
+        codes = best_of_chains(self, rows, given) if partial is None else None
         if codes is None:
-            data = fitted.encoded(X, given, rows)
-            codes = fitted.codes(data, fitted.evidence(partial, data))
-        labels = fitted.codec.labels.decode(codes)
+            data = self.codec_.encoded(X, given, self._skips, rows)
+            codes = fitted.codes(data, self.codec_.evidence(partial, data))
+        labels = self.codec_.labels.decode(codes)
         return [labels[first:last] for first, last in pairwise(pointer(rows["X"].lengths).tolist())]
 
     def predict_marginals(self, X: Any, *, partial: Any = None, edges: bool = False, **given: Any) -> Any:
@@ -305,8 +309,8 @@ class LinearChainCRF(LearnedEstimator):
         if not any_tokens(X):
             empty = [np.zeros((0, k)) for _ in X]
             return (empty, [(np.zeros((0, 2), dtype=np.int64), np.zeros((0, k, k))) for _ in X]) if edges else empty
-        data = fitted.encoded(X, EdgesGiven(**given))
-        marginals = fitted.marginals(data, fitted.evidence(partial, data), edges)
+        data = self.codec_.encoded(X, EdgesGiven(**given), self._skips)
+        marginals = fitted.marginals(data, self.codec_.evidence(partial, data), edges=edges)
         nodes = np.split(marginals.nodes, data.node_pointer[1:-1])
         if marginals.edges is None:
             return nodes
@@ -363,7 +367,8 @@ class LinearChainCRF(LearnedEstimator):
     @property
     def transition_features_(self) -> dict[tuple[Any, Any], float]:
         """Weight of each transition from one label to the next; that which all share, with transition features."""
-        table, labels = self._fitted().table(TRANSITION), self.classes_.tolist()
+        check_is_fitted(self, "weights_")
+        table, labels = self.codec_.table(self.weights_, TRANSITION), self.classes_.tolist()
         return {(a, b): float(table[i, j]) for i, a in enumerate(labels) for j, b in enumerate(labels)}
 
     def top_features(self, n: int = 10, label: Any = None) -> list[tuple[str, Any, float]]:
@@ -527,20 +532,17 @@ all_possible_transitions, warm_start, verbose
         read = WordReader(self.word)
         return [skip_edges([read(token) for token in sequence], self.skips) for sequence in X]
 
-    def _fitted(self) -> FittedSequences:
+    def _fitted(self) -> FittedNodes:
         check_is_fitted(self, "weights_")
         matched = self.inference == "matched"
         method, options = matched_inference(self.method_) if matched else (self.inference, {})
-        options = {"tolerance": self.inference_tolerance, "seed": self.seed, **options}
-        return FittedSequences.of(
-            self, self._skips, method=method, options=options, decoding=self.decoding, is_matched=matched
-        )
+        return fitted_sequences(self, method, self.decoding, **{"tolerance": self.inference_tolerance, **options})
 
     _folds = LinearChainCRF._folds
 
     def _judge(self, data: GraphData) -> None:
         learned = self.inference in ("matched", matched_inference(self.method_)[0])
-        self._fitted().judge(data, same=learned and self.decoding == "max-marginals")
+        self._fitted().judge(data, same=learned and self.decoding == "max-marginals", advice=ADVICE)
 
     # --- prediction, and what was learned, as of chains ---
 
@@ -555,7 +557,8 @@ all_possible_transitions, warm_start, verbose
     @property
     def skip_table_(self) -> Floats:
         """(n_labels, n_labels) table of skip edges; that which all share, with skip features."""
-        return self._fitted().table(SKIP)
+        check_is_fitted(self, "weights_")
+        return self.codec_.table(self.weights_, SKIP)
 
     # --- files ---
 
