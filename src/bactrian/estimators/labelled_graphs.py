@@ -277,5 +277,6 @@ def shapes_of_nothing(codec: GraphCodec, X: Any, known: Any) -> list[tuple[int, 
     if not len(X):
         return []
     _, stacked = codec.reader.read(X)
-    codec.evidence(known, stacked)
+    if known is not None:
+        codec.evidence(known, stacked)
     return stacked.shapes
