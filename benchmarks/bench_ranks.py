@@ -34,7 +34,7 @@ from bactrian.camel.dual import Dual
 from bactrian.camel.entropy import carve
 from bactrian.camel.prior import Prior
 from bactrian.graphs.packing import pack
-from bactrian.parallel import Alone, Message, Signals, largest_anywhere
+from bactrian.parallel import AllReduce, Alone, Signals, largest_anywhere
 from bactrian.parallel.context import Context
 from bactrian.parallel.threads import Workers
 from problems import cpu_name, superpixel_like
@@ -207,7 +207,7 @@ def communication(team: Team, turns: int) -> dict[str, Any]:
     found = {}
     for n in LENGTHS:
         vector, longer = np.ones(n), np.ones(n + 2 + 2 + 2 * team.all.size)
-        message = Message(team.all, n, 2, 2)
+        message = AllReduce(team.all, n, 2, 2)
         message.signals = Signals(np.inf)
         ways: dict[str, Callable[[], object]] = {
             "all-reduce": lambda v=vector: team.world.Allreduce(MPI.IN_PLACE, v),

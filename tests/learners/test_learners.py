@@ -280,7 +280,7 @@ class Stuck:
         time.sleep(self.seconds)
         return InnerResult(weights, 1.0, 1.0, 0.0, 0, Status.STALLED)
 
-    def follow_beliefs(self, change: float) -> None:
+    def heed_beliefs(self, change: float) -> None:
         pass
 
     def objective_changed(self) -> None:

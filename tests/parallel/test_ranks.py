@@ -26,7 +26,7 @@ from bactrian.camel.dual import Dual
 from bactrian.camel.entropy import carve
 from bactrian.camel.prior import Prior
 from bactrian.graphs.packing import pack
-from bactrian.parallel import Alone, Message, Signals, anywhere, combine, largest_anywhere, total
+from bactrian.parallel import AllReduce, Alone, Signals, anywhere, combine, largest_anywhere, total
 from bactrian.parallel.context import Context
 from bactrian.parallel.launched import launched
 from bactrian.parallel.threads import Workers
@@ -88,7 +88,7 @@ def test_a_message_hides_no_missing_number(where: int, other: float) -> None:
 
     def work(rank: ThreadRank) -> Any:
         own = np.nan if rank.rank == where else other
-        return Message(rank, 0, 1, 3).combine((np.inf,), (own, -np.inf if rank.rank == where else other, 1.0))
+        return AllReduce(rank, 0, 1, 3).combine((np.inf,), (own, -np.inf if rank.rank == where else other, 1.0))
 
     for sums, (first, second, third) in together(3, work):
         assert sums == (np.inf,)
@@ -100,7 +100,7 @@ def test_signals_travel_with_messages() -> None:
     """They are asked for when a message is sent, and what is seen stays as it is until the next."""
 
     def work(rank: ThreadRank) -> Any:
-        message = Message(rank, 1, 0, 0)
+        message = AllReduce(rank, 1, 0, 0)
         message.signals = signals = Signals(lambda: rank.rank == 2)
         seen = [signals.seen]
         for turn in range(3):
@@ -126,7 +126,7 @@ def test_a_vector_with_sums_and_largest_numbers_in_one_message(size: int, n: int
         given = vectors[rank.rank].copy()
         found = combine(rank, given, (1.0, rank.rank), (-1.0 - rank.rank, np.inf if rank.rank == 0 else 0.0))
         np.testing.assert_array_equal(given, vectors[rank.rank])  # not written to
-        message = Message(rank, given.size, 0, 0)
+        message = AllReduce(rank, given.size, 0, 0)
         message.vector[:] = given
         message.combine((), ())
         np.testing.assert_allclose(message.vector, found[0])

@@ -77,13 +77,13 @@ class Accuracy:
         """The accuracy at present; 0 asks for all that rounding allows."""
         return self._now if self._now >= self._least else 0.0
 
-    def follow_gap(self, gap: float) -> None:
+    def heed_gap(self, gap: float) -> None:
         """After a step that left a gap."""
         wanted = _SHARE * gap / self._scale
         if wanted < self.now:
             self._now = max(self._finest, wanted)
 
-    def follow_beliefs(self, change: float) -> None:
+    def heed_beliefs(self, change: float) -> None:
         """Before a relinearisation at beliefs that changed so much: make the next change mean something."""
         wanted = max(self._finest, _SHARE * change) if np.isfinite(change) else _LOOSEST
         self._now = min(self.now, wanted)

@@ -262,7 +262,7 @@ class Camel:
             if idle == _MOST_IDLE:
                 run.record(result, inner, belief_change, weight_change)
                 return weights, Status.STALLED
-            inner.follow_beliefs(belief_change)
+            inner.heed_beliefs(belief_change)
             change = linearisation.update()
             inner.objective_changed()
             run.record(result, inner, belief_change, weight_change, change)

@@ -23,7 +23,7 @@ from bactrian.camel.parts import Carve, Part, State, Vector, store
 from bactrian.camel.prior import Prior
 from bactrian.camel.schedule import Schedule
 from bactrian.graphs.packed import PackedData, TableReader
-from bactrian.parallel import Message, anywhere, combine, largest_anywhere
+from bactrian.parallel import AllReduce, anywhere, combine, largest_anywhere
 from bactrian.parallel.context import Context
 from bactrian.solvers.lbfgs import largest_magnitude, on_host
 from bactrian.solvers.solution import WarmState
@@ -65,7 +65,7 @@ class Dual:
         update solves for a saddle of D; and, in all parts, no instance has a loop.
     finest : float
         Change of a belief below which messages only move within rounding.
-    message : Message, optional
+    all_reduce : AllReduce, optional
         What an evaluation sends; None on a single rank.
     """
 
@@ -96,7 +96,7 @@ class Dual:
         self.relinearises, self.has_saddle, self.is_forest = bool(flags[0]), bool(flags[1]), not flags[2]
         self.finest = max(part.finest for part in self.parts)
         self._add_terms = self.vectors.weight_terms(self.empirical, base, prior)
-        self.message = Message(communicator, self.data.n_weights, 2, 2) if communicator.size > 1 else None
+        self.all_reduce = AllReduce(communicator, self.data.n_weights, 2, 2) if communicator.size > 1 else None
         #: Of every part, multipliers to go back to, and beliefs from which the next change is counted.
         self._remembered: list[Vector | None] = [None] * len(self.parts)
         self._beliefs_before: list[Vector | None] = [None] * len(self.parts)
@@ -118,7 +118,7 @@ class Dual:
         """Whether the time limit has passed: on some rank, at the last evaluation, where there are several."""
         if self.communicator.size == 1:
             return self.context.deadline.has_passed
-        return self.message is not None and self.message.is_late
+        return self.all_reduce is not None and self.all_reduce.is_late
 
     def evaluate(
         self,
@@ -136,7 +136,7 @@ class Dual:
 
         ``residual`` and ``sweeps`` are those of messages which were passed elsewhere before.
         """
-        message = self.message
+        message = self.all_reduce
         place = None if message is None else message.vector
         expected: Vector = None
         value, violation = 0.0, 0.0

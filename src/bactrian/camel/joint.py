@@ -156,7 +156,7 @@ class Joint:
         self.sweeps += after.sweeps
         return after, after.residual <= allowed
 
-    def follow_beliefs(self, change: float) -> None:
+    def heed_beliefs(self, change: float) -> None:
         """See :class:`InnerSolver`; a solve is as tight as it is."""
 
     def evaluate(self, weights: Floats) -> Evaluation:

@@ -184,9 +184,9 @@ class Profiled:
         gap = largest if self.measure is None else self.measure(gradient)
         return gap > minimum.tolerance and self.accuracy.sharpen_beyond()
 
-    def follow_beliefs(self, change: float) -> None:
+    def heed_beliefs(self, change: float) -> None:
         """See :class:`InnerSolver`."""
-        self.accuracy.follow_beliefs(change)
+        self.accuracy.heed_beliefs(change)
 
     def objective_changed(self) -> None:
         """See :class:`InnerSolver`."""
@@ -212,7 +212,7 @@ class Profiled:
         assert objective.last is not None
         if step.x is objective.weights:
             objective.accept()
-        self.accuracy.follow_gap(step.gradient_norm)
+        self.accuracy.heed_gap(step.gradient_norm)
         if self.dual.consistency:
             trials, gain = objective.evaluations - self._evaluations_before, self._value_before - step.value
             self.accuracy.heed_search(trials, gain, step.value)

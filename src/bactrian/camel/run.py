@@ -18,7 +18,7 @@ from bactrian.camel.prior import Prior
 from bactrian.graphs.junction import JunctionData
 from bactrian.graphs.packed import BeliefTables
 from bactrian.graphs.triplets import TightenedData
-from bactrian.parallel import Message, Signals, total
+from bactrian.parallel import AllReduce, Signals, total
 from bactrian.parallel.context import Context
 from bactrian.solvers.lbfgs import largest_slope, on_host
 from bactrian.solvers.solution import Progress, Record, Solution, Status
@@ -70,7 +70,7 @@ class InnerSolver(Protocol):
     def solve(self, weights: Vector, *, tolerance: float, relative: float = 0.0, max_iterations: int) -> InnerResult:
         """Run until the moment gap is at most ``tolerance``, or ``relative`` of what it was at the start."""
 
-    def follow_beliefs(self, change: float) -> None:
+    def heed_beliefs(self, change: float) -> None:
         """Before a relinearisation: make beliefs consistent enough for a change of that size to mean something."""
 
     def objective_changed(self) -> None:
@@ -146,7 +146,7 @@ class Run:
 
     def listen_to(self, dual: Any) -> None:
         """Learn from a dual's messages what other ranks want."""
-        message: Message | None = dual.message
+        message: AllReduce | None = dual.all_reduce
         if message is not None:
             message.signals = self.signals
 

@@ -236,7 +236,7 @@ def _progress(method: str, tolerance: float) -> Iterator[Callable[[InferenceProg
     with progress_bar(method) as show:
         largest = 0.0
 
-        def follow(at: InferenceProgress) -> None:
+        def tell(at: InferenceProgress) -> None:
             nonlocal largest
             if show is None:
                 return
@@ -248,7 +248,7 @@ def _progress(method: str, tolerance: float) -> Iterator[Callable[[InferenceProg
             whole = math.log(largest / tolerance)
             show(at.method, detail, whole - math.log(at.residual / tolerance), whole)
 
-        yield None if show is None else follow
+        yield None if show is None else tell
 
 
 # --- the summary ---

@@ -81,7 +81,7 @@ def demo_command(
         n_texts = max(announcements, 1)
         text_settings = text.AnnouncementsSettings(learners=taggers, n_train=n_texts, n_test=n_texts, **common)
     path = _report_path(output)
-    with _progress() as follow, warnings.catch_warnings():
+    with _progress() as tell, warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # a learner that stops short says so in the table
         compiling = None
         if announcements and available_cores() > 1:
@@ -91,12 +91,12 @@ def demo_command(
         painters = tuple(name for name in picture.LEARNERS if not method or name in method)
         comparisons: list[Comparison] = []
         if painters:
-            comparisons.append(picture.run_picture(painters, **common, on_step=follow))
-        comparisons.append(run_digits(settings, follow))
+            comparisons.append(picture.run_picture(painters, **common, on_step=tell))
+        comparisons.append(run_digits(settings, tell))
         if compiling is not None:
             compiling.join()
         if announcements:
-            comparisons.append(text.run_announcements(text_settings, follow))
+            comparisons.append(text.run_announcements(text_settings, tell))
     with bad_input(OSError):
         title = "Pictures restored, announcements tagged" if announcements else None
         write_report(report_of(*comparisons, title=title), path)
@@ -121,7 +121,7 @@ def _report_path(output: Path) -> Path:
 def _progress() -> Iterator[Callable[[DemoStep], None] | None]:
     with progress_bar("loading") as show:
 
-        def follow(step: DemoStep) -> None:
+        def tell(step: DemoStep) -> None:
             assert show is not None
             at, detail = step.progress, ""
             if at is not None:
@@ -129,7 +129,7 @@ def _progress() -> Iterator[Callable[[DemoStep], None] | None]:
                 detail = f"{words} gap {at.moment_gap:.0e}"
             show(step.learner, detail, max(step.number - 1, 0), step.total)
 
-        yield None if show is None else follow
+        yield None if show is None else tell
 
 
 def _learners_table(comparison: Comparison) -> Table:

@@ -93,10 +93,10 @@ def _trained(path: Path, values: dict[str, Any] | None, given: GivenOptions, ran
                 check_free(path, f"choose another name{go_on}")
             settings = RunSettings.of(with_defaults(values))
         try:
-            with _interruptible(show, {**settings.options, **given.limits}, ranks.rank == 0) as follow:
+            with _interruptible(show, {**settings.options, **given.limits}, ranks.rank == 0) as tell:
                 if values is None:
-                    return resume_run(path, follow, ranks, **given.limits)
-                return start_run(path, settings, follow, ranks)
+                    return resume_run(path, tell, ranks, **given.limits)
+                return start_run(path, settings, tell, ranks)
         except KeyboardInterrupt:
             if not (path / "settings.json").is_file():
                 raise
@@ -164,7 +164,7 @@ def _interruptible(show: Show | None, limits: Mapping[str, Any], told: bool) -> 
         second, wanted = wanted, learning
         return wanted and not second
 
-    def follow(progress: Progress) -> bool:
+    def tell(progress: Progress) -> bool:
         nonlocal learning
         learning = True
         if show is not None:
@@ -174,7 +174,7 @@ def _interruptible(show: Show | None, limits: Mapping[str, Any], told: bool) -> 
         return wanted
 
     with interrupts(after_the_iteration, (signal.SIGINT, signal.SIGTERM)):
-        yield follow
+        yield tell
 
 
 class _Clock:

@@ -67,12 +67,12 @@ class DemoStep:
 
 #: Told where the experiment stands.
 OnStep = Callable[[DemoStep], None]
-Follow = Callable[[Progress], None]
+Tell = Callable[[Progress], None]
 
 
 def in_turn(
     names: Sequence[str], on_step: OnStep | None, warm_up: Callable[[], None]
-) -> Iterator[tuple[str, list[Progress], Follow]]:
+) -> Iterator[tuple[str, list[Progress], Tell]]:
     """Each learner's name, with a callback of its learning, and the trace that this one keeps.
 
     ``warm_up`` comes first, so that nobody's seconds contain compilation.
@@ -83,12 +83,12 @@ def in_turn(
     for number, name in enumerate(names, start=1):
         step, trace = DemoStep(name, number, len(names)), list[Progress]()
         notify(step)
-        yield name, trace, _follower(step, trace, notify)
+        yield name, trace, _teller(step, trace, notify)
 
 
-def _follower(step: DemoStep, trace: list[Progress], notify: OnStep) -> Follow:
-    def follow(progress: Progress) -> None:
+def _teller(step: DemoStep, trace: list[Progress], notify: OnStep) -> Tell:
+    def tell(progress: Progress) -> None:
         trace.append(progress)
         notify(replace(step, progress=progress))
 
-    return follow
+    return tell

@@ -12,7 +12,7 @@ from bactrian.runs.comparison import Gallery
 from bactrian.solvers.solution import Solution, Status
 
 #: Told what is going on, a line at a time.
-Follow = Callable[[str], None]
+Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True)

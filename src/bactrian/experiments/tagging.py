@@ -61,7 +61,7 @@ class Corpus:
 
     @staticmethod
     def of(documents: Sequence[Document], settings: TaggerSettings, source: str) -> Corpus:
-        """Extract the features of documents whose tags follow the scheme ``source``."""
+        """Extract the features of documents whose tags tell the scheme ``source``."""
         tagged = [document.in_scheme(source, settings.scheme) for document in documents]
         return Corpus(
             documents=documents,

@@ -191,10 +191,10 @@ def _continued(callback: Callback, history: Sequence[Record], phase: int) -> Cal
     """A callback whose iterations are counted on from a history."""
     outer, iterations = len(history), sum(record.iterations for record in history)
 
-    def follow(at: Progress) -> Any:
+    def call(at: Progress) -> Any:
         return callback(replace(at, outer=at.outer + outer, iteration=at.iteration + iterations, phase=phase))
 
-    return follow
+    return call
 
 
 def _carving(data: PackedData, learner: Any, context: Context) -> Carving | None:

@@ -306,11 +306,11 @@ def with_lines(callback: Callback | None, tolerance: float, verbose: int) -> Cal
         return callback
     lines = ProgressLines(tolerance)
 
-    def follow(at: Progress) -> Any:
+    def call(at: Progress) -> Any:
         lines(at)
         return None if callback is None else callback(at)
 
-    return follow
+    return call
 
 
 def packed_once(data: Any) -> PackedData | PackedFolder:

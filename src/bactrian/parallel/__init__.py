@@ -93,7 +93,7 @@ class Signals:
         return self.stop, self.is_late()
 
 
-class Message:
+class AllReduce:
     """A vector with sums and largest numbers behind it, which ranks combine in one message.
 
     It stays in the same memory from one time to the next: some communicators take long to meet an array for the first
@@ -136,6 +136,6 @@ def combine(
     """Sum of a vector, sums of numbers and largest of others, over all ranks in one message."""
     if communicator.size == 1:
         return vector, sums, maxima
-    message = Message(communicator, vector.size, len(sums), len(maxima))
+    message = AllReduce(communicator, vector.size, len(sums), len(maxima))
     message.vector[:] = vector
     return message.vector, *message.combine(sums, maxima)

@@ -54,7 +54,7 @@ class TrainedRun:
 
 
 def start_run(
-    path: Path, settings: RunSettings, follow: Callback | None = None, communicator: Communicator | None = None
+    path: Path, settings: RunSettings, callback: Callback | None = None, communicator: Communicator | None = None
 ) -> TrainedRun:
     """Train a new run in the folder ``path``; from a pack, several ranks may do so together.
 
@@ -71,7 +71,7 @@ def start_run(
     with folder.locked() if communicator.rank == 0 else nullcontext():
         total(communicator, 0.0)  # the folder is there for every rank
         try:
-            return _train(folder, settings, data, None, follow, communicator)
+            return _train(folder, settings, data, None, callback, communicator)
         except (TypeError, ValueError, MemoryError):
             if communicator.rank == 0 and not folder.checkpoint.exists() and not folder.model.exists():
                 folder.discard()
@@ -79,7 +79,7 @@ def start_run(
 
 
 def resume_run(
-    path: Path, follow: Callback | None = None, communicator: Communicator | None = None, **limits: Any
+    path: Path, callback: Callback | None = None, communicator: Communicator | None = None, **limits: Any
 ) -> TrainedRun:
     """Go on with a run that was interrupted, or that a limit stopped; ``limits`` replace those of its settings.
 
@@ -104,7 +104,7 @@ def resume_run(
         if communicator.rank == 0:
             folder.tidy()
         checkpoint = Checkpoint.read(folder.checkpoint) if folder.checkpoint.is_file() else None
-        return _train(folder, settings, _source(settings, communicator), checkpoint, follow, communicator)
+        return _train(folder, settings, _source(settings, communicator), checkpoint, callback, communicator)
 
 
 def _source(settings: RunSettings, communicator: Communicator) -> RunData | Path:
@@ -144,7 +144,7 @@ def _train(
     settings: RunSettings,
     data: RunData | Path,
     checkpoint: Checkpoint | None,
-    follow: Callback | None,
+    callback: Callback | None,
     communicator: Communicator,
 ) -> TrainedRun:
     trace = [] if checkpoint is None else folder.read_history(checkpoint.iterations)[0]
@@ -152,7 +152,7 @@ def _train(
     def observe(progress: Progress) -> Any:
         # Without the weights: a copy of them for every iteration would fill the memory.
         trace.append(Progress(**{**vars(progress), "weights": progress.weights[:0].copy()}))
-        return None if follow is None else follow(progress)
+        return None if callback is None else callback(progress)
 
     def save(reached: Checkpoint) -> None:
         if communicator.rank == 0:

@@ -174,8 +174,8 @@ class ProgressLines:
     --------
     >>> import sys
     >>> import bactrian as bt
-    >>> follow = bt.ProgressLines(first=0.0, most=1e9, file=sys.stdout)
-    >>> _ = bt.LinearChainCRF().fit([[["a"], ["b"]]], [["A", "B"]], callback=follow)  # doctest: +ELLIPSIS
+    >>> lines = bt.ProgressLines(first=0.0, most=1e9, file=sys.stdout)
+    >>> _ = bt.LinearChainCRF().fit([[["a"], ["b"]]], [["A", "B"]], callback=lines)  # doctest: +ELLIPSIS
     iteration 1: objective ..., moment gap ..., ... s
     """
 

@@ -17,7 +17,7 @@ import numpy as np
 from bactrian.arrays import Floats, Ints
 from bactrian.estimators.sequences import SkipChainCRF
 from bactrian.experiments.announcements.generator import make_announcements
-from bactrian.experiments.demo import DemoSettings, Follow, OnStep, in_turn
+from bactrian.experiments.demo import DemoSettings, OnStep, Tell, in_turn
 from bactrian.runs.compare_runs import judged, shown_text, tables_of
 from bactrian.runs.comparison import Comparison, Entry, Metric, NamedWeight, Tagging, Training
 from bactrian.solvers.solution import ConvergenceWarning, Progress
@@ -92,8 +92,8 @@ def run_announcements(settings: AnnouncementsSettings | None = None, on_step: On
     train = _Texts.of(settings.n_train, settings.seed, "train")
     test = _Texts.of(settings.n_test, settings.seed, "test")
     entries, found = [], dict[str, list[Tagging]]()
-    for name, trace, follow in in_turn(names, on_step, lambda: _warm_up(names, train, settings)):
-        model = _fit(name, train, settings, follow)
+    for name, trace, tell in in_turn(names, on_step, lambda: _warm_up(names, train, settings)):
+        model = _fit(name, train, settings, tell)
         marginals = [np.asarray(table) for table in model.predict_marginals(test.features)]
         classes = [str(label) for label in model.classes_]
         found[name] = [Tagging(tuple(classes[k] for k in table.argmax(axis=1)), table) for table in marginals]
@@ -124,7 +124,7 @@ def compile_kernels(settings: AnnouncementsSettings) -> None:
     _warm_up((CHAIN, *settings.learners), _Texts.of(settings.n_train, settings.seed, "train"), settings)
 
 
-def _fit(name: str, train: _Texts, settings: AnnouncementsSettings, callback: Follow | None = None) -> SkipChainCRF:
+def _fit(name: str, train: _Texts, settings: AnnouncementsSettings, callback: Tell | None = None) -> SkipChainCRF:
     chain, variance = name == CHAIN, settings.prior_variance
     # A skip chain without skips is the chain; one class for both keeps features, inference and tables the same.
     prior = {"tokens": variance, "transitions": variance, "skips": min(_SKIPS, variance)}

@@ -109,7 +109,7 @@ class RandomProblem:
     marginals: Sequence[Floats]
 
 
-FollowBench = Callable[[str, str, int, int], None]
+TellBench = Callable[[str, str, int, int], None]
 
 
 def bench_learners() -> dict[str, Learner]:
@@ -147,7 +147,7 @@ def make_problem(settings: BenchSettings, size: FieldSize, sharing: str, strengt
     )
 
 
-def run_learners(settings: BenchSettings, follow: FollowBench | None = None) -> list[BenchRow]:
+def run_learners(settings: BenchSettings, tell: TellBench | None = None) -> list[BenchRow]:
     """Every learner on every field."""
     rows: list[BenchRow] = []
     learners = bench_learners()
@@ -158,8 +158,8 @@ def run_learners(settings: BenchSettings, follow: FollowBench | None = None) -> 
                 run_one(problem, name, learner, settings, None)
         reference: Solution | None = None
         for name in sorted(learners, key=lambda name: name != "exact"):  # the others are measured against it
-            if follow is not None:
-                follow(name, f"{problem.size.name} {problem.sharing} strength {problem.strength:g}", number, total)
+            if tell is not None:
+                tell(name, f"{problem.size.name} {problem.sharing} strength {problem.strength:g}", number, total)
             row, solution = run_one(problem, name, learners[name], settings, reference)
             reference = solution if name == "exact" else reference
             rows.append(row)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from bactrian.atomic_files import write_atomically
-from bactrian.experiments.bench.learners import METRICS, BenchRow, BenchSettings, FollowBench, run_learners
+from bactrian.experiments.bench.learners import METRICS, BenchRow, BenchSettings, TellBench, run_learners
 from bactrian.experiments.bench.plots import PLOTS, metric_plot, rank_plot
 from bactrian.experiments.bench.rank_argument import RankPoint, rank_reading, run_rank
 from bactrian.experiments.bench.speed import SpeedRow, run_speed, summarise_speed
@@ -31,11 +31,11 @@ class BenchResult:
     speed: Sequence[SpeedRow] = ()
 
 
-def run_bench(settings: BenchSettings, follow: FollowBench | None, *, quick: bool) -> BenchResult:
+def run_bench(settings: BenchSettings, tell: TellBench | None, *, quick: bool) -> BenchResult:
     """Everything that ``bactrian bench learners`` measures."""
-    rows = run_learners(settings, follow)
-    rank = run_rank(1 if quick else settings.n_seeds, settings.n_samples, follow)
-    return BenchResult(settings, rows, rank, run_speed(settings, rows, 2 if quick else 3, follow))
+    rows = run_learners(settings, tell)
+    rank = run_rank(1 if quick else settings.n_seeds, settings.n_samples, tell)
+    return BenchResult(settings, rows, rank, run_speed(settings, rows, 2 if quick else 3, tell))
 
 
 def write_bench(folder: Path, result: BenchResult) -> list[Path]:

@@ -17,7 +17,7 @@ import numpy as np
 from scipy.linalg.lapack import dpstrf
 
 from bactrian.arrays import Floats, Ints
-from bactrian.experiments.bench.learners import FollowBench, quiet_learn
+from bactrian.experiments.bench.learners import TellBench, quiet_learn
 from bactrian.experiments.bench.random_fields import FieldSize, random_field
 from bactrian.graphs.graph import ClusterGraph, grid_edges
 from bactrian.graphs.loglinear import Instance, LogLinearModel, Samples
@@ -45,14 +45,14 @@ class RankPoint:
         return self.rank / self.n_columns
 
 
-def run_rank(n_seeds: int = 5, n_samples: int = 500, follow: FollowBench | None = None) -> list[RankPoint]:
+def run_rank(n_seeds: int = 5, n_samples: int = 500, tell: TellBench | None = None) -> list[RankPoint]:
     """Both settings, from all weights shared to none."""
     if n_seeds < 1 or n_samples < 1:
         raise ValueError(f"n_seeds and n_samples must be at least 1, found {n_seeds} and {n_samples}")
     points: list[RankPoint] = []
     for seed in range(n_seeds):
-        if follow is not None:
-            follow("rank", f"seed {seed}", seed, n_seeds)
+        if tell is not None:
+            tell("rank", f"seed {seed}", seed, n_seeds)
         points.extend(_tied_tables(seed, n_samples))
         points.extend(_inputs(seed))
     return points

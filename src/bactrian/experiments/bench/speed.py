@@ -16,8 +16,8 @@ import numpy as np
 from bactrian.experiments.bench.learners import (
     BenchRow,
     BenchSettings,
-    FollowBench,
     RandomProblem,
+    TellBench,
     bench_learners,
     problems,
     quiet_learn,
@@ -64,7 +64,7 @@ class SpeedSummary:
 
 
 def run_speed(
-    settings: BenchSettings, rows: Sequence[BenchRow], repeats: int = 3, follow: FollowBench | None = None
+    settings: BenchSettings, rows: Sequence[BenchRow], repeats: int = 3, tell: TellBench | None = None
 ) -> list[SpeedRow]:
     """Every pair on every field where its second learner converged according to ``rows``, those of the comparison."""
     if repeats < 1:
@@ -73,8 +73,8 @@ def run_speed(
     converged = {(row.size, row.sharing, row.strength, row.seed, row.learner) for row in rows if row.converged}
     timed: list[SpeedRow] = []
     for number, problem in enumerate(problems(settings)):
-        if follow is not None:
-            follow("speed", f"{problem.size.name} {problem.sharing} {problem.strength:g}", number, total)
+        if tell is not None:
+            tell("speed", f"{problem.size.name} {problem.sharing} {problem.strength:g}", number, total)
         place = (problem.size.name, problem.sharing, problem.strength, problem.seed)
         pairs = [pair for pair in PAIRS if (*place, pair[1]) in converged]
         seconds = _best_times(problem, settings, repeats, list(dict.fromkeys(name for pair in pairs for name in pair)))

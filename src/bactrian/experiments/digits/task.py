@@ -85,10 +85,10 @@ def run_digits(settings: DigitsSettings | None = None, on_step: OnStep | None = 
     entries = [Entry("noisy input", "intensities cut at one half, nothing learned", {"accuracy": noisy_accuracy})]
     marginals = {}
     names = (NODE_ONLY, *settings.learners)
-    for name, trace, follow in in_turn(names, on_step, lambda: _warm_up(settings, train)):
+    for name, trace, tell in in_turn(names, on_step, lambda: _warm_up(settings, train)):
         linked = name != NODE_ONLY
         data = train.as_graphs(labelled=True, linked=linked)
-        solution = learn(data, name if linked else "piecewise", **settings.options, callback=follow)
+        solution = learn(data, name if linked else "piecewise", **settings.options, callback=tell)
         unknown = test.as_graphs(labelled=False, linked=linked)
         marginals[name] = node_marginals(unknown, solution.weights, settings.n_threads)
         tables = zip(("along rows", "along columns"), data.split_weights(solution.weights)[1], strict=True)

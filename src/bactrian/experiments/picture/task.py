@@ -78,12 +78,12 @@ def run_picture(
         for name in learners:
             _fitted(name, train, max_seconds=None, n_threads=n_threads, tolerance=1e-1)
 
-    for name, trace, follow in in_turn((ALONE, *learners), on_step, warm_up):
+    for name, trace, tell in in_turn((ALONE, *learners), on_step, warm_up):
         if name == ALONE:
             marginals[name] = _alone(train, test)
             entries.append(Entry.of(name, "logistic regression of each pixel, no edges", marginals[name], truth))
             continue
-        crf = _fitted(name, train, max_seconds=max_seconds, n_threads=n_threads, callback=follow)
+        crf = _fitted(name, train, max_seconds=max_seconds, n_threads=n_threads, callback=tell)
         marginals[name] = crf.predict_marginals([test.noisy])[0].reshape(truth.size, -1)
         training = Training.of(crf.solution_, trace)
         entries.append(Entry.of(name, LEARNERS[name], marginals[name], truth, training=training))

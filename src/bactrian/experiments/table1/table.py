@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bactrian.experiments.paper_table import LATE, Follow, PaperTable, late_note, percent, rows_named
+from bactrian.experiments.paper_table import LATE, PaperTable, Tell, late_note, percent, rows_named
 from bactrian.experiments.tagging import Corpus, Row, TaggerSettings, Trained, train_and_score
 from bactrian.text.columns import read_columns
 from bactrian.text.features import CONLL
@@ -76,7 +76,7 @@ def run(
     data: Path,
     *,
     quick: bool = False,
-    progress: Follow = lambda _: None,
+    progress: Tell = lambda _: None,
     rows: Sequence[str] = (),
     seconds: float | None = None,
     settings: TaggerSettings = SETTINGS,

@@ -11,8 +11,8 @@ import numpy as np
 from bactrian.arrays import Ints
 from bactrian.experiments.paper_table import (
     LATE,
-    Follow,
     PaperTable,
+    Tell,
     late_note,
     mean_and_deviation,
     percent,
@@ -93,7 +93,7 @@ def run(
     data: Path,
     *,
     quick: bool = False,
-    progress: Follow = lambda _: None,
+    progress: Tell = lambda _: None,
     rows: Sequence[str] = (),
     seconds: float | None = None,
     splits: int | None = None,

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from bactrian.arrays import Floats, Ints
-from bactrian.experiments.paper_table import LATE, Follow, status_of
+from bactrian.experiments.paper_table import LATE, Tell, status_of
 from bactrian.experiments.table3.corel import ScoredSplit
 from bactrian.experiments.table3.learners import Budget, TableRow, fit, marginals
 from bactrian.experiments.table3.node_scores import image_folds
@@ -70,7 +70,7 @@ def choose(
     limits: Budget,
     n_folds: int,
     seed: int,
-    say: Follow,
+    say: Tell,
 ) -> Choice:
     """The candidate with the highest held-out accuracy under matched inference, the first of equals."""
     if len(candidates) == 1:

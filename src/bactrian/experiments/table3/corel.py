@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from bactrian.arrays import Arrays, Bools, Floats, Ints
-from bactrian.experiments.paper_table import Follow
+from bactrian.experiments.paper_table import Tell
 from bactrian.experiments.table3.appearance import (
     TextonVocabulary,
     adjacency_means,
@@ -264,13 +264,13 @@ def score_split(
     split: Split,
     settings: ScoreSettings,
     cache: ArrayCache,
-    follow: Follow | None = None,
+    tell: Tell | None = None,
 ) -> ScoredSplit:
     """Superpixels, features and node scores of one split; nothing is learned or chosen from its test images."""
     train, test = (segment_all(corel, numbers, settings, cache) for numbers in (split.train, split.test))
 
     stored = _scores(
-        train, test, [*_made_by(), corel.checksum, split.train.tolist(), split.test.tolist()], settings, cache, follow
+        train, test, [*_made_by(), corel.checksum, split.train.tolist(), split.test.tolist()], settings, cache, tell
     )
     losses = dict(zip(KINDS, stored["losses"].tolist(), strict=True))
     kind = min(losses, key=lambda one: losses[one]) if settings.kind == "chosen" else settings.kind
@@ -290,13 +290,13 @@ def _scores(
     key: list[Any],
     settings: ScoreSettings,
     cache: ArrayCache,
-    follow: Follow | None,
+    tell: Tell | None,
 ) -> Arrays:
     """Scores of the last stage, each stage from the cache where it is there."""
     first: Arrays | None = None
     for stage in range(1, settings.stages + 1):
         kept = {name: value for name, value in asdict(settings).items() if name != "kind"}
-        made = partial(_stage, train, test, first, settings, follow)
+        made = partial(_stage, train, test, first, settings, tell)
         # Libraries with threads of their own round sums differently for each number of threads.
         with threadpool_limits(1):
             first = cache.get("scores", [*key, {**kept, "stages": stage}], made)
@@ -309,7 +309,7 @@ def _stage(
     test: list[SegmentedImage],
     first: Arrays | None,
     settings: ScoreSettings,
-    follow: Follow | None,
+    tell: Tell | None,
 ) -> Arrays:
     """Scores from features and, in a second stage, from the ``first`` one's opinions."""
     vocabulary = TextonVocabulary.learn(
@@ -335,7 +335,7 @@ def _stage(
         candidates=settings.boosting,
         n_folds=settings.n_folds,
         seed=settings.seed + (first is not None),
-        follow=follow,
+        tell=tell,
     )
     return _arrays(scores)
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bactrian.arrays import Floats, Ints
-from bactrian.experiments.paper_table import Follow
+from bactrian.experiments.paper_table import Tell
 from bactrian.experiments.table3.classifiers import KINDS, BoostedClassifiers, BoostingSettings, binary_losses, kinds_of
 
 #: Weights (n, n) of an image's superpixels around each of them, by name.
@@ -56,7 +56,7 @@ def node_scores(
     candidates: Sequence[BoostingSettings] = (BoostingSettings(),),
     n_folds: int = 4,
     seed: int = 0,
-    follow: Follow | None = None,
+    tell: Tell | None = None,
 ) -> NodeScores:
     """Boost classifiers on training images; score these, in-fold and out-of-fold, and ``others``.
 
@@ -72,7 +72,7 @@ def node_scores(
         Tried in cross-validation; that with the least out-of-fold loss is taken.
     n_folds, seed : int
         Folds of training images, and the seed of folds and classifiers.
-    follow : callable, optional
+    tell : callable, optional
         Told what is being fitted.
     """
     if len(features) != len(labels):
@@ -82,12 +82,12 @@ def node_scores(
     stacked, truth = np.concatenate(features), np.concatenate(labels)
     fold_of = np.repeat(_fold_numbers(folds, len(features)), sizes)
     known = truth >= 0
-    tried = [_cross_validated(stacked, truth, fold_of, n_labels, one, seed, follow) for one in candidates]
+    tried = [_cross_validated(stacked, truth, fold_of, n_labels, one, seed, tell) for one in candidates]
     best = min(tried, key=lambda one: one.loss)
     # More images bear more rounds, in proportion.
     final = np.ceil(best.rounds * n_folds / (n_folds - 1.0)).astype(np.int64)
-    if follow is not None:
-        follow("all training images")
+    if tell is not None:
+        tell("all training images")
     model = BoostedClassifiers(n_labels, replace(best.settings, rounds=int(final.max())), seed=seed)
     model.fit(stacked[known], truth[known], final)
     rest = model.scores(np.concatenate(others)) if others else {kind: np.zeros((0, n_labels)) for kind in KINDS}
@@ -127,7 +127,7 @@ def _cross_validated(
     n_labels: int,
     settings: BoostingSettings,
     seed: int,
-    follow: Follow | None,
+    tell: Tell | None,
 ) -> _Tried:
     """Out-of-fold scores at the best number of rounds of each label."""
     n_folds = int(fold_of.max()) + 1
@@ -135,8 +135,8 @@ def _cross_validated(
     linear = np.empty((len(labels), n_labels))
     known = labels >= 0
     for f in range(n_folds):
-        if follow is not None:
-            follow(f"fold {f + 1} of {n_folds}, {settings}")
+        if tell is not None:
+            tell(f"fold {f + 1} of {n_folds}, {settings}")
         held = fold_of == f
         learned = ~held & known
         model = BoostedClassifiers(n_labels, settings, seed=seed).fit(features[learned], labels[learned])

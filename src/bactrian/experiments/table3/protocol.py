@@ -12,7 +12,7 @@ from time import perf_counter
 import numpy as np
 
 from bactrian.arrays import Floats, Ints
-from bactrian.experiments.paper_table import LATE, Follow, iterations_of, rows_named, status_of
+from bactrian.experiments.paper_table import LATE, Tell, iterations_of, rows_named, status_of
 from bactrian.experiments.table3.cache import ArrayCache
 from bactrian.experiments.table3.choices import Choice, candidates_of, choose, graph_options
 from bactrian.experiments.table3.corel import (
@@ -96,10 +96,10 @@ class Table3:
     predictions: dict[str, list[Floats]]  #: matched marginals of its test images by row, with a prior if there is one
 
 
-def run_table3(corel: CorelImages, settings: Table3Settings, cache: ArrayCache, follow: Follow | None = None) -> Table3:
+def run_table3(corel: CorelImages, settings: Table3Settings, cache: ArrayCache, tell: Tell | None = None) -> Table3:
     """Run every row on every split."""
     began = perf_counter()
-    say = follow or (lambda _: None)
+    say = tell or (lambda _: None)
     splits = draw_splits(
         len(corel.images),
         n_drawn=settings.n_drawn,
@@ -131,12 +131,12 @@ def run_table3(corel: CorelImages, settings: Table3Settings, cache: ArrayCache, 
     return Table3(settings, tuple(cells), tuple(choices), seconds, scoring, tests, tuple(sizes), *kept)
 
 
-def _prefixed(say: Follow, prefix: str) -> Follow:
+def _prefixed(say: Tell, prefix: str) -> Tell:
     return lambda text: say(prefix + text)
 
 
 def _run_split(
-    number: int, scored: ScoredSplit, settings: Table3Settings, say: Follow
+    number: int, scored: ScoredSplit, settings: Table3Settings, say: Tell
 ) -> tuple[list[Cell], list[str], dict[str, list[Floats]]]:
     alone = _accuracies([score.argmax(axis=1) for score in scored.test_scores], scored.test)
     superpixel, pixel = (dict.fromkeys(INFERENCES, part) for part in alone[:2])
@@ -157,9 +157,7 @@ def _run_split(
 class _Learning:
     """Learning on a split, with a prior or without: each row once, and with it those that it depends on."""
 
-    def __init__(
-        self, number: int, scored: ScoredSplit, settings: Table3Settings, with_prior: bool, say: Follow
-    ) -> None:
+    def __init__(self, number: int, scored: ScoredSplit, settings: Table3Settings, with_prior: bool, say: Tell) -> None:
         self.number, self.scored, self.settings, self.with_prior, self.say = number, scored, settings, with_prior, say
         self.choices: list[str] = []
         self._chosen: dict[str, Choice] = {}

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bactrian.arrays import Floats, Ints
-from bactrian.experiments.paper_table import Follow, PaperTable, late_note, mean_and_deviation
+from bactrian.experiments.paper_table import PaperTable, Tell, late_note, mean_and_deviation
 from bactrian.experiments.table3.cache import ArrayCache
 from bactrian.experiments.table3.classifiers import BoostingSettings
 from bactrian.experiments.table3.corel import CLASSES, ScoreSettings, corel_folder, read_corel
@@ -66,7 +66,7 @@ def run(
     data: Path,
     *,
     quick: bool = False,
-    progress: Follow = lambda _: None,
+    progress: Tell = lambda _: None,
     rows: Sequence[str] = (),
     seconds: float | None = None,
     splits: int | None = None,
