@@ -39,7 +39,7 @@ from numpy.typing import NDArray
 from bactrian.arrays import Floats, Ints
 from bactrian.camel.prior import Prior
 from bactrian.camel.schedule import SCHEDULE
-from bactrian.compiling import njit
+from bactrian.compiling import kernel, njit
 from bactrian.engines.numba.arithmetic import FAST_MATH
 from bactrian.engines.numba.threads import Workers
 from bactrian.graphs.packed import PackedData
@@ -139,7 +139,7 @@ class SharedMemory(Memory):
         return own
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST_MATH)
+@njit(fastmath=FAST_MATH)
 def _dot(row: NDArray[Any], vector: Floats, count: int) -> float:
     total = 0.0
     for i in range(count):
@@ -147,7 +147,7 @@ def _dot(row: NDArray[Any], vector: Floats, count: int) -> float:
     return total
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST_MATH)
+@kernel(fastmath=FAST_MATH)
 def _dot_rows(rows: NDArray[Any], vector: Floats, newest: int, other: int, first: int, last: int, out: Floats) -> None:
     """Inner products of all rows with ``vector`` and with rows ``newest`` and ``other``, on first:last.
 
@@ -167,13 +167,13 @@ def _dot_rows(rows: NDArray[Any], vector: Floats, newest: int, other: int, first
                 out[r, c] += _dot(row, right[c], count)
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST_MATH)
+@njit(fastmath=FAST_MATH)
 def _add_one(total: Floats, row: NDArray[Any], c: float, count: int) -> None:
     for i in range(count):
         total[i] += c * np.float64(row[i])
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST_MATH)
+@kernel(fastmath=FAST_MATH)
 def _combine_rows(
     coefficients: Floats, rows: NDArray[Any], factor: float, vector: Floats, first: int, last: int, out: Floats
 ) -> None:
@@ -187,7 +187,7 @@ def _combine_rows(
             _add_one(total, rows[r, tile : tile + count], coefficients[r], count)
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST_MATH)
+@kernel(fastmath=FAST_MATH)
 def _store_pair(s: Floats, y: Floats, rows: NDArray[Any], s_row: int, y_row: int, first: int, last: int, out: Floats
                ) -> None:  # fmt: skip
     """Put s and y into two rows; out = (s @ s, s @ y, y @ y), on first:last."""

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bactrian.arrays import Floats, Ints
-from bactrian.compiling import njit
+from bactrian.compiling import kernel, njit
 from bactrian.engines.numba.arithmetic import exp, logsumexp
 from bactrian.engines.numba.assignments import ScoreArrays, joint_score
 from bactrian.engines.numba.blocks import Blocks, conditional_start
@@ -32,12 +32,12 @@ def new_states(seed: int | np.random.SeedSequence, n: int) -> Words:
     return words.reshape(n, 4)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit()
 def _rotate(word: np.uint64, by: int) -> np.uint64:
     return (word << np.uint64(by)) | (word >> np.uint64(64 - by))
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit()
 def uniform(state: Words) -> float:
     """A number from [0, 1); advances ``state`` (4,)."""
     result = _rotate(state[0] + state[3], 23) + state[0]
@@ -51,7 +51,7 @@ def uniform(state: Words) -> float:
     return float(result >> np.uint64(11)) * 2.0**-53
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit()
 def draw(probabilities: Floats, start: int, size: int, state: Words) -> int:
     """A state drawn from ``probabilities[start : start + size]``, which add up to about 1."""
     total = 0.0
@@ -94,12 +94,12 @@ class Draws(NamedTuple):
     clusters: Ints  #: (total size of the clusters,) counts of sampled states of clusters
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit()
 def _entry(scores: ScoreArrays, index: int, floor: float) -> float:
     return max(scores.entries[index], floor)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit()
 def _filter_block(chain: Chain, number: int, floor: float) -> None:
     """Collect towards the roots of a block."""
     layout, scores, blocks, _, states, local, messages, _, small, _ = chain
@@ -133,7 +133,7 @@ def _filter_block(chain: Chain, number: int, floor: float) -> None:
             local[parent + y] += messages[told + y]
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit()
 def _sample_block(chain: Chain, number: int, floor: float, keep: bool) -> None:
     """Draw a block from the roots outward, after :func:`_filter_block`; ``keep`` the marginals of its variables."""
     layout, scores, blocks, _, states, local, messages, marginals, small, random = chain
@@ -169,7 +169,7 @@ def _sample_block(chain: Chain, number: int, floor: float, keep: bool) -> None:
         states[hub] = draw(small, 0, size, random)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit()
 def _sweep(chain: Chain, floor: float, keep: bool) -> None:
     m = chain.instance
     for number in range(chain.blocks.instance_blocks[m], chain.blocks.instance_blocks[m + 1]):
@@ -177,7 +177,7 @@ def _sweep(chain: Chain, floor: float, keep: bool) -> None:
         _sample_block(chain, number, floor, keep)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@kernel()
 def start_chain(chain: Chain, max_sweeps: int) -> bool:
     """Random states, then sweeps with forbidden entries as growing finite penalties, until the states are allowed."""
     layout, scores, states, m, random = chain.layout, chain.scores, chain.states, chain.instance, chain.random
@@ -199,7 +199,7 @@ def start_chain(chain: Chain, max_sweeps: int) -> bool:
     return bool(joint_score(layout, scores, states, m) > -np.inf)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@kernel()
 def run_chain(
     chain: Chain, cluster_start: Ints, draws: Draws, burn_in: int, thinning: int, n_samples: int, batch: int
 ) -> None:

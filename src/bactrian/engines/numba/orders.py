@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from bactrian.arrays import Bools, Ints
-from bactrian.compiling import njit, setup
+from bactrian.compiling import kernel, njit, setup
 from bactrian.engines.numba.layout import Layout
 
 
@@ -78,7 +78,7 @@ def stable_order(keys: Ints, n_keys: int) -> Ints:
     return order
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@kernel()
 def greedy_colours(pointer: Ints, neighbours: Ints) -> Ints:
     """(n_nodes,) the smallest colour that no earlier neighbour has, node after node.
 
@@ -103,7 +103,7 @@ def greedy_colours(pointer: Ints, neighbours: Ints) -> Ints:
     return colours
 
 
-@njit(cache=True, nogil=True)
+@njit(error_model="python")
 def root_of(parent: Ints, node: int) -> int:
     """Root of a node's component; a root has minus the size of its component for a parent."""
     root = node
@@ -114,7 +114,7 @@ def root_of(parent: Ints, node: int) -> int:
     return root
 
 
-@njit(cache=True, nogil=True)
+@njit(error_model="python")
 def _joins(ends: Ints, first: int, last: int, parent: Ints, roots: Ints) -> bool:
     """Add an item to the forest where it closes no cycle: its ends ``first:last`` are in components of their own."""
     largest = 0
@@ -133,7 +133,7 @@ def _joins(ends: Ints, first: int, last: int, parent: Ints, roots: Ints) -> bool
     return True
 
 
-@njit(cache=True, nogil=True)
+@kernel(error_model="python")
 def appearances(
     layout: Layout, instance: int, by_hub: bool, order: Ints, n_forests: int, counts: Ints, late: Bools
 ) -> int:
