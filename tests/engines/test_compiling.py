@@ -124,12 +124,12 @@ def test_kernels_as_python_do_the_same() -> None:
 
 _RENAMED = """
 from typing import NamedTuple
-from bactrian.compiling import njit
+from bactrian.compiling import kernel
 
 class NAME(NamedTuple):
     value: float
 
-@njit(cache=True)
+@kernel()
 def double(x):
     return 2.0 * x.value
 
@@ -149,42 +149,11 @@ def test_kernels_that_an_earlier_version_compiled(tmp_path: Path) -> None:
     assert list((tmp_path / "cache").rglob("*.nbi"))
 
 
-_NESTED = """
-import gc
-from bactrian.compiling import njit
-
-@njit()
-def double(x):
-    return 2.0 * x
-
-@njit()
-def twice(x):
-    assert x < 100.0
-    return double(x) + double(x)
-
-print(twice(1.5), len(double.signatures), gc.isenabled())
-print(double(1.5), len(double.signatures), gc.isenabled())
-gc.disable()
-print(twice(2), gc.isenabled())
-"""
-
-
-def test_what_kernels_call_is_compiled_into_them_alone() -> None:
-    """Code for Python and for the machine of a function that only kernels call took half of a first fit."""
-    environment = {**os.environ, "NUMBA_DISABLE_JIT": "0"}
-    command = [sys.executable, "-c", _NESTED]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
-    assert done.stdout == "6.0 0 True\n3.0 1 True\n8.0 False\n", done.stderr
-    other = "import numba\nnumba.version_info = (99, 0)\n"  # a Numba that nobody has tried
-    done = subprocess.run([*command[:2], other + _NESTED], capture_output=True, text=True, timeout=120, env=environment)
-    assert done.stdout == "6.0 1 True\n3.0 1 True\n8.0 False\n", done.stderr
-
-
-_TUPLES = """
+_RECORDS = """
 import sys
 from typing import NamedTuple
 import numpy as np
-from bactrian.compiling import inner, njit
+from bactrian.compiling import kernel, njit, record
 
 class Own(NamedTuple):
     x: np.ndarray
@@ -194,34 +163,39 @@ class Whole(NamedTuple):
     own: Own
     y: np.ndarray
 
-@inner()
-def add_up(whole, own):
-    (x, n), y = whole
-    y[0] += own.n
-    return x[0] + n + whole.own.x[1] + y[0]
-
-@inner(allocates=True)
-def doubled(own):
-    return Own(2.0 * own.x, 2 * own.n)
+HeldOwn, HeldWhole = record(Own), record(Whole)
 
 @njit()
-def several(whole):
-    return add_up(whole, whole.own) + add_up(Whole(doubled(whole.own), whole.y), doubled(doubled(whole.own)))
+def add_up(whole, own):
+    whole.y[0] += own.n
+    return whole.own.x[0] + whole.own.n + whole.own.x[1] + whole.y[0]
+
+@njit()
+def doubled(own):
+    return HeldOwn(2.0 * own.x, 2 * own.n)
+
+@kernel()
+def several(given):
+    whole = HeldWhole(HeldOwn(*given.own), given.y)
+    return add_up(whole, whole.own) + add_up(HeldWhole(doubled(whole.own), whole.y), doubled(doubled(whole.own)))
 
 x, y = np.array([1.0, 10.0]), np.array([100.0])
 whole = Whole(Own(x, 3), y)
 before = sys.getrefcount(x), sys.getrefcount(y)
-print(several(whole), y[0], several(whole), y[0], "pointer" in str(several.signatures))
+print(several(whole), y[0], several(whole), y[0])
 print((sys.getrefcount(x), sys.getrefcount(y)) == before)
 """
 
 
-def test_named_tuples_are_passed_as_pointers() -> None:
-    """By value, each of the many arrays of a part is seven arguments of every function."""
-    environment = {**os.environ, "NUMBA_DISABLE_JIT": "0"}
+@pytest.mark.parametrize("disabled", ["0", "1"])
+def test_records_are_named_tuples_behind_a_pointer(disabled: str, tmp_path: Path) -> None:
+    """Their arrays are those given, not copies; without compiling they are the named tuples themselves."""
+    script = tmp_path / "script.py"
+    script.write_text(_RECORDS)
+    environment = {**os.environ, "NUMBA_DISABLE_JIT": disabled}
     # 1 + 3 + 10 + 103; 2 + 6 + 20 + 115. Then from 115 on.
-    expected = "260.0 115.0 290.0 130.0 True\nTrue\n"
-    done = subprocess.run([sys.executable, "-c", _TUPLES], capture_output=True, text=True, timeout=120, env=environment)
+    expected = "260.0 115.0 290.0 130.0\nTrue\n"
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120, env=environment)
     assert done.stdout == expected, done.stdout + done.stderr
 
 
@@ -239,8 +213,8 @@ def quadruple(x):
     return double(double(x))
 
 few = np.arange(100)
-print(quadruple(few).sum(), quadruple.kernel.signatures, double.signatures)
-print((quadruple(np.arange(2_800)) == quadruple.kernel(np.arange(2_800))).all(), len(quadruple.kernel.signatures))
+print(quadruple(few).sum(), quadruple.compiled.signatures, double.signatures)
+print((quadruple(np.arange(2_800)) == quadruple.compiled(np.arange(2_800))).all(), len(quadruple.compiled.signatures))
 several = [quadruple(few).sum() for _ in range(20)]
 print(set(map(int, several)))
 """
@@ -286,9 +260,9 @@ def results(sizes):
 functions = [sweep_order, stable_order, fill_slots, find_names]
 functions += [getattr(elimination, name) for name in ("adjacency", "initial_fill", "eliminate", "supernodes")]
 few = results((3, 5, 12))
-print([function.__name__ for function in functions if function.kernel.signatures])
+print([function.__name__ for function in functions if function.compiled.signatures])
 results((800, 800, 800))
-print([function.__name__ for function in functions if not function.kernel.signatures])
+print([function.__name__ for function in functions if not function.compiled.signatures])
 print(results((3, 5, 12)) == few)
 """
 
@@ -302,42 +276,18 @@ def test_setup_as_python_does_the_same() -> None:
     assert done.stdout == "[]\n[]\nTrue\n", done.stdout + done.stderr
 
 
-_NUMBERS = """
-from numba.core import event
-from bactrian.compiling import njit
-
-@njit()
-def shifted(x, k):
-    return x + k
-
-@njit()
-def several(x, n):
-    return shifted(x, 0) + shifted(x, 1) + shifted(x, n)
-
-with event.install_recorder("numba:compile") as recorded:
-    print(several(1.5, 2), sum(one.is_start for _, one in recorded.buffer))
-"""
-
-
-def test_numbers_in_calls_make_no_functions_of_their_own() -> None:
-    environment = {**os.environ, "NUMBA_DISABLE_JIT": "0"}
-    command = [sys.executable, "-c", _NUMBERS]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
-    assert done.stdout == "7.5 2\n", done.stderr
-
-
 _SLOW = """
 import sys
 import bactrian.compiling
-bactrian.compiling.SILENCE = 1e-9
+bactrian.compiling.SILENCE = bactrian.compiling.LOADING = 1e-9
 sys.stderr.isatty = lambda: TTY
-from bactrian.compiling import njit
+from bactrian.compiling import kernel
 
-@njit()
+@kernel()
 def double(x):
     return 2.0 * x
 
-@njit()
+@kernel()
 def triple(x):
     return 3.0 * x
 
@@ -346,11 +296,12 @@ print(double(1.5), triple(2))
 
 
 @pytest.mark.parametrize("watched", [True, False])
-def test_a_line_says_that_something_is_compiled(watched: bool) -> None:
+def test_a_line_says_that_something_is_compiled(watched: bool, tmp_path: Path) -> None:
     """Once, and only where somebody watches."""
     environment = {**os.environ, "NUMBA_DISABLE_JIT": "0"}
-    command = [sys.executable, "-c", _SLOW.replace("TTY", str(watched))]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
+    script = tmp_path / "script.py"
+    script.write_text(_SLOW.replace("TTY", str(watched)))
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120, env=environment)
     assert done.stdout == "3.0 6.0\n", done.stderr
     assert done.stderr.count("bactrian: compiling for this machine") == watched
     assert done.stderr.count("\n") == watched

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from bactrian.arrays import Floats, Ints
 from bactrian.camel.schedule import SCHEDULE
-from bactrian.compiling import njit
+from bactrian.compiling import kernel, njit
 from bactrian.engines.numba.arithmetic import FAST_MATH
 from bactrian.parallel.threads import Workers
 from bactrian.solvers.lbfgs import PAIRS, Memory
@@ -87,7 +87,7 @@ class LongMemory(Memory):
         return self._rows[:, free].astype(np.float64)
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST_MATH)
+@njit(fastmath=FAST_MATH)
 def _dot(row: NDArray[Any], vector: Floats, count: int) -> float:
     total = 0.0
     for i in range(count):
@@ -95,7 +95,7 @@ def _dot(row: NDArray[Any], vector: Floats, count: int) -> float:
     return total
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST_MATH)
+@kernel(fastmath=FAST_MATH)
 def _dot_rows(rows: NDArray[Any], vector: Floats, newest: int, other: int, first: int, last: int, out: Floats) -> None:
     """Inner products of all rows with ``vector`` and with rows ``newest`` and ``other``, on first:last.
 
@@ -115,13 +115,13 @@ def _dot_rows(rows: NDArray[Any], vector: Floats, newest: int, other: int, first
                 out[r, c] += _dot(row, right[c], count)
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST_MATH)
+@njit(fastmath=FAST_MATH)
 def _add_one(total: Floats, row: NDArray[Any], c: float, count: int) -> None:
     for i in range(count):
         total[i] += c * np.float64(row[i])
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST_MATH)
+@kernel(fastmath=FAST_MATH)
 def _combine_rows(
     coefficients: Floats, rows: NDArray[Any], factor: float, vector: Floats, first: int, last: int, out: Floats
 ) -> None:
@@ -135,7 +135,7 @@ def _combine_rows(
             _add_one(total, rows[r, tile : tile + count], coefficients[r], count)
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST_MATH)
+@kernel(fastmath=FAST_MATH)
 def _store_pair(s: Floats, y: Floats, rows: NDArray[Any], s_row: int, y_row: int, first: int, last: int, out: Floats
                ) -> None:  # fmt: skip
     """Put s and y into two rows; out = (s @ s, s @ y, y @ y), on first:last."""

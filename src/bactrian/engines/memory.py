@@ -32,7 +32,8 @@ from bactrian.engines.numba.tables import (
     Passing,
     Plan,
     Tables,
-    fill_scores,
+    halvings_of,
+    log_scores,
     prepare_tables,
     summarise,
 )
@@ -148,8 +149,7 @@ class MemoryPart:
         self.is_forest = bool(layout.instance_is_tree.all())
         self.tables = Tables(
             space.scratch(layout.n_entries),
-            space.scratch(layout.n_entries),
-            space.scratch(layout.n_entries if transposes else 0),
+            space.scratch(layout.n_entries * (2 if transposes else 1)),
             space.scratch(layout.n_tables),
             np.empty(layout.n_tables, dtype=np.bool_),
             space.scratch(layout.n_hub_states),
@@ -330,6 +330,7 @@ class MemoryPart:
         Where they are not asked for, many sweeps are, which are worth smaller blocks.
         """
         part, blocks = self.arrays, self.data.blocks if counts is None else self._blocks
+        limits = limits._replace(halvings=halvings_of(limits.damping))
         n_blocks = blocks.size - 1
         rows = np.zeros((n_blocks + len(self._pieces), self._block_counts.shape[1])) if counts is None else counts
         part.beliefs.done[selected] = False
@@ -476,9 +477,8 @@ class MemoryTables(HubTables):
     def cluster(self, index: int) -> Floats:
         """Belief table of a table cluster."""
         layout = self._layout
-        table = layout.cluster_table[index]
-        scores = np.empty(int(layout.table_offset[table + 1] - layout.table_offset[table]))
-        fill_scores(layout, self._tables, self._numbers, self._multipliers, index, -1, scores)
+        entries, number = self._tables.log_entries, float(self._numbers.cluster[index])
+        scores = log_scores(layout, entries, self._multipliers, number, index)
         beliefs: Floats = np.exp(scores - scores.max())
         beliefs /= beliefs.sum()
         return beliefs

@@ -15,7 +15,7 @@ import numpy as np
 from bactrian.arrays import Floats
 from bactrian.camel.entropy import carve
 from bactrian.engines.memory import MemoryPart
-from bactrian.engines.numba.junction import TreePlan, calibrate
+from bactrian.engines.numba.junction import TreePlan, calibrate_rows
 from bactrian.engines.numba.layout import Layout
 from bactrian.engines.numba.schedules import CONVERGED
 from bactrian.graphs.elimination import JunctionTree
@@ -95,9 +95,10 @@ class _Elimination:
         constant = float(scores[self._constants].sum())
         if constant == -np.inf:
             return constant, beliefs
-        value = calibrate(self._plan, scores, beliefs)
+        value = np.empty(1)
+        calibrate_rows(self._plan, scores[None], beliefs[None], value, 0, 1)
         beliefs[self._constants] = 1.0
-        return constant + value, beliefs
+        return constant + float(value[0]), beliefs
 
 
 def _eliminations(problem: Problem, instances: list[int]) -> dict[int, _Elimination]:

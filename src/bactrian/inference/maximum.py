@@ -14,7 +14,7 @@ from itertools import pairwise
 import numpy as np
 
 from bactrian.arrays import Bools, Floats, Ints
-from bactrian.engines.numba.assignments import ScoreArrays, joint_score, lower_instances
+from bactrian.engines.numba.assignments import ScoreArrays, lower_instances, score_of
 from bactrian.engines.numba.blocks import Blocks, build_blocks
 from bactrian.engines.numba.decoding import Assignments, Search, dual_instances, max_product_instances
 from bactrian.engines.numba.forest_optimum import Forest, decode_pairs, decode_trees
@@ -324,7 +324,7 @@ def _max_product(scores: FactorScores, tolerance: float, max_iterations: int, da
 
 
 def _score(scores: FactorScores, states: Ints, m: int) -> float:
-    return float(joint_score(scores.layout, scores.arrays, states, m))
+    return float(score_of(scores.layout, scores.arrays, states, m))
 
 
 def _tie_tolerances(scores: FactorScores) -> Floats:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from bactrian.arrays import Floats, Ints
 from bactrian.camel.dual import Evaluation
-from bactrian.engines.numba.arithmetic import in_range
+from bactrian.engines.numba.arithmetic import LEAST, MOST
 from bactrian.engines.numba.junction import Circuit, differentiate, log_sum_products, share_out, sum_products
 from bactrian.graphs.junction import JunctionData
 from bactrian.graphs.packed import Holes
@@ -140,7 +140,7 @@ class SharedRows:
         numbers[n] = 1.0
         sum_products(circuit, numbers)
         ends = numbers[self._ends]
-        if in_range(ends, ends.size):
+        if ends.min() > LEAST and ends.max() < MOST:
             value = float(self._of_ends @ np.log(ends) + self._total * top.sum())
             shares[self._ends] = self._of_ends / ends
             differentiate(circuit, numbers, shares)

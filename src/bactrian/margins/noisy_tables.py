@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bactrian.arrays import Floats, Ints
-from bactrian.compiling import njit
+from bactrian.compiling import kernel, njit
 from bactrian.engines.numba.arithmetic import exp
 from bactrian.engines.numba.layout import Layout
 
@@ -53,7 +53,7 @@ class Exchange(NamedTuple):
     beliefs: Floats  #: (n_hub_states,)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@kernel()
 def evaluate_tables(layout: Layout, cells: Cells, hubs: Exchange, total: float, first: int, last: int) -> float:
     """Beliefs of tables ``first:last`` and their marginals on links; returns the sum of psi but for constants."""
     multipliers, marginal = hubs.multipliers, hubs.marginal
@@ -113,7 +113,7 @@ def evaluate_tables(layout: Layout, cells: Cells, hubs: Exchange, total: float, 
     return value
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit()
 def _solve(scores: Floats, precision: Floats, v: Floats, counts: Floats, total: float, size: int) -> float:
     """v of all cells, their exponentials, and L, which is returned."""
     level = 0.0
@@ -140,7 +140,7 @@ def _solve(scores: Floats, precision: Floats, v: Floats, counts: Floats, total: 
     return level
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@kernel()
 def fill_multipliers(layout: Layout, hubs: Exchange, scores: Floats, x: Floats, first: int, last: int) -> None:
     """Multipliers scale * x of hubs ``first:last``; those of hubs of number 0 are shifted to add up to its scores."""
     number, scale, multipliers = hubs.number, hubs.scale, hubs.multipliers
@@ -160,7 +160,7 @@ def fill_multipliers(layout: Layout, hubs: Exchange, scores: Floats, x: Floats, 
                     multipliers[k] += scale[k] * scale[k] * missing
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@kernel()
 def evaluate_region_hubs(
     layout: Layout, hubs: Exchange, scores: Floats, total: float, slope: Floats, first: int, last: int
 ) -> tuple[float, float]:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bactrian.arrays import Bools, Floats, Ints
-from bactrian.compiling import njit
+from bactrian.compiling import kernel
 from bactrian.graphs.graph import Scope, strides
 from bactrian.graphs.ragged import pointer
 
@@ -44,7 +44,7 @@ class TablesAround(NamedTuple):
     weight: Floats  #: of the table's squares
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@kernel()
 def change_states(rows: RowsInTables, around: TablesAround, cardinalities: Ints, order: Ints) -> int:
     """One pass: every state that another would better is changed to the best other; returns how many were."""
     states, cells, excess, allowed = rows
@@ -80,7 +80,7 @@ def change_states(rows: RowsInTables, around: TablesAround, cardinalities: Ints,
     return changed
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@kernel()
 def exchange_states(rows: RowsInTables, around: TablesAround, order: Ints, partners: Ints) -> int:
     """One pass over pairs of rows: states of a variable are exchanged where that betters the counts; how many were.
 

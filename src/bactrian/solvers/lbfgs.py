@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from bactrian.arrays import Floats, Ints
-from bactrian.compiling import njit
+from bactrian.compiling import kernel
 from bactrian.solvers.solution import Status
 
 #: Pairs that a memory holds unless said otherwise.
@@ -239,7 +239,7 @@ class InUnits(Memory):
         return unit * self._memory.direction_within(gradient * unit, free)
 
 
-@njit(cache=True, nogil=True)
+@kernel(error_model="python")
 def _two_loops(gram: Floats, order: Ints, projections: Floats, q: Floats) -> float:
     """Fill q with the coefficients of the stored vectors; the direction is q @ vectors - scale * gradient."""
     slots = gram.shape[0] // 2

@@ -26,12 +26,11 @@ routes that say so take scores of -inf.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
 from bactrian.arrays import Floats
-from bactrian.compiling import intrinsic, njit, types
+from bactrian.compiling import njit
 
 #: Range of logarithms from which exponentials no longer share one scale.
 WIDEST = 600.0
@@ -41,7 +40,7 @@ LEAST, MOST = 1e-280, 1e280
 RISE, RISING = 1e-2, 1e-3
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit()
 def in_range(values: Floats, size: int) -> bool:
     """Whether the first ``size`` values lie between ``LEAST`` and ``MOST``; False for NaN."""
     outside = 0
@@ -52,6 +51,8 @@ def in_range(values: Floats, size: int) -> bool:
 
 #: Flags that let LLVM fuse and reorder sums, but keep infinities and NaN meaningful.
 FAST_MATH = {"contract", "nsz", "arcp", "reassoc"}
+#: Flags under which the exponential and the logarithm keep their digits.
+CAREFUL = {"contract", "nsz"}
 
 _ROUND = 6755399441055744.0  # 1.5 * 2^52: adding it rounds to an integer kept in the low bits
 _ONE_BITS = 4607182418800017408  # the bit pattern of 1.0
@@ -64,31 +65,14 @@ _LOG2_HIGH = 6.93147180369123816490e-01
 _LOG2_LOW = 1.90821492927058770002e-10
 
 
-@intrinsic(lambda value: np.float64(value).view(np.int64))
-def _bits_of(_context: Any, _value: Any) -> Any:
-    def generate(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        return builder.bitcast(args[0], context.get_value_type(types.int64))
-
-    return types.int64(types.float64), generate
-
-
-@intrinsic(lambda bits: np.int64(bits).view(np.float64))
-def _from_bits(_context: Any, _bits: Any) -> Any:
-    def generate(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        return builder.bitcast(args[0], context.get_value_type(types.float64))
-
-    return types.float64(types.int64), generate
-
-
-# LLVM takes these in, with their own flags, where they are called; Numba itself would compile them anew there, with the
-# flags of the caller. No `reassoc`: the rounding trick below depends on the order of two additions.
-@njit(fastmath={"contract", "nsz"}, error_model="numpy", forceinline=True)
+# No `reassoc`: the rounding trick below depends on the order of two additions.
+@njit(fastmath=CAREFUL, forceinline=True)
 def exp(x: float) -> float:
     """exp(x); 0 below -708 (and for -inf), exp(709) above 709."""
     clipped = x if x > -708.0 else -708.0
     clipped = clipped if clipped < 709.0 else 709.0
     shifted = clipped * 1.4426950408889634 + _ROUND
-    bits = _bits_of(shifted)
+    bits = np.float64(shifted).view(np.int64)
     n = shifted - _ROUND
     r = (clipped - n * _LOG2_HIGH) - n * _LOG2_LOW
     r2 = r * r
@@ -98,12 +82,12 @@ def exp(x: float) -> float:
     high = (1.0 / 40320.0 + r * (1.0 / 362880.0)) + r2 * (1.0 / 3628800.0 + r * (1.0 / 39916800.0))
     top = 1.0 / 479001600.0 + r * (1.0 / 6227020800.0)
     polynomial = low + r4 * (middle + r4 * (high + r4 * top))
-    power = _from_bits((bits << 52) + _ONE_BITS)
+    power = np.int64((bits << 52) + _ONE_BITS).view(np.float64)
     below = 0.0 if x < -708.0 else x  # NaN stays NaN
     return polynomial * power if x >= -708.0 else below
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit()
 def logsumexp(values: np.ndarray, start: int, stop: int) -> float:
     """log of the sum of exp(values[start:stop]); -inf where the slice is empty or all -inf."""
     top = -np.inf
@@ -117,7 +101,7 @@ def logsumexp(values: np.ndarray, start: int, stop: int) -> float:
     return top + math.log(total)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit()
 def normalise_logs(values: np.ndarray, start: int, stop: int) -> float:
     """Subtract from values[start:stop] the log of the sum of their exponentials, and return it; -inf: none is finite.
 
@@ -139,16 +123,16 @@ def normalise_logs(values: np.ndarray, start: int, stop: int) -> float:
 
 
 # Nor here: fused or reordered, the two parts of the exponent's logarithm would lose their point.
-@njit(fastmath={"contract", "nsz"}, error_model="numpy", forceinline=True)
+@njit(fastmath=CAREFUL, forceinline=True)
 def log(x: float) -> float:
     """log(x) of a normal positive number, accurate to two units in the last place; anything else gives nonsense.
 
     x = 2^n m with m from sqrt(1/2) to sqrt(2), and log m = 2 artanh(s), s = (m - 1) / (m + 1), by its Taylor series.
     """
-    bits = _bits_of(x) - _ROOT_HALF_BITS
+    bits = np.float64(x).view(np.int64) - _ROOT_HALF_BITS
     # n + 1024 sits in the upper bits; below those of 2^52 it becomes a float without a conversion, which vectorises.
-    n = _from_bits(((bits + _BIAS) >> 52) | _TWO_52_BITS) - _TWO_52_AND_BIAS
-    m = _from_bits((bits & _MANTISSA) + _ROOT_HALF_BITS)
+    n = np.int64(((bits + _BIAS) >> 52) | _TWO_52_BITS).view(np.float64) - _TWO_52_AND_BIAS
+    m = np.int64((bits & _MANTISSA) + _ROOT_HALF_BITS).view(np.float64)
     s = (m - 1.0) / (m + 1.0)
     z = s * s
     z2 = z * z

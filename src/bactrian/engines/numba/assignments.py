@@ -7,10 +7,10 @@ from typing import NamedTuple
 import numpy as np
 
 from bactrian.arrays import Bools, Floats, Ints
-from bactrian.compiling import njit
+from bactrian.compiling import kernel, njit
 from bactrian.engines.numba.blocks import Blocks, conditional_start
 from bactrian.engines.numba.layout import Layout
-from bactrian.engines.numba.tables import fill_sums, largest_sizes
+from bactrian.engines.numba.tables import fill_scores, largest_sizes
 
 Workspace = tuple[Floats, Floats, Floats, Floats]
 #: Work space of :func:`climb` and :func:`climb_blocks`: scores of states, how many entries forbid them, choices of
@@ -26,7 +26,7 @@ class ScoreArrays(NamedTuple):
     strides: Ints  #: (L,) stride of a link's variable in its cluster's table
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit()
 def scratch(layout: Layout, first: int, last: int) -> Workspace:
     """Work space for instances ``first:last``: cluster scores, hub states, and twice the messages around a hub."""
     table, states, star = largest_sizes(layout, first, last)
@@ -34,7 +34,7 @@ def scratch(layout: Layout, first: int, last: int) -> Workspace:
     return np.empty(table), np.empty(states), np.empty(star), np.empty(star)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit()
 def max_message(
     layout: Layout, entries: Floats, multipliers: Floats, link: int, sums: Floats, out: Floats, start: int
 ) -> None:
@@ -66,14 +66,14 @@ def max_message(
                     best = max(best, entries[row + b] + multipliers[other + b])
                 out[start + a] = best
         return
-    size = fill_sums(layout, entries, multipliers, cluster, link, sums)
+    size = fill_scores(layout, entries, multipliers, cluster, link, sums)
     projection = layout.link_projection[link]
     for k in range(size):
         state = start + layout.projection[projection + k]
         out[state] = max(out[state], sums[k])
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit()
 def update_star(
     layout: Layout,
     entries: Floats,
@@ -125,7 +125,7 @@ def update_star(
     return change
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit()
 def joint_score(layout: Layout, scores: ScoreArrays, states: Ints, m: int) -> float:
     """Joint log score of one instance's assignment on a factor graph; ``states`` has one entry per hub."""
     total = 0.0
@@ -140,7 +140,13 @@ def joint_score(layout: Layout, scores: ScoreArrays, states: Ints, m: int) -> fl
     return total
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@kernel()
+def score_of(layout: Layout, scores: ScoreArrays, states: Ints, m: int) -> float:
+    """:func:`joint_score`, for Python."""
+    return joint_score(layout, scores, states, m)
+
+
+@njit()
 def first_best(values: Floats, size: int) -> int:
     """First index of ``values[:size]`` that is within rounding of the largest."""
     top = -np.inf
@@ -152,7 +158,7 @@ def first_best(values: Floats, size: int) -> int:
     return 0
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit()
 def add_conditional(
     layout: Layout, scores: ScoreArrays, states: Ints, link: int, out: Floats, forbidden: Floats
 ) -> None:
@@ -169,7 +175,7 @@ def add_conditional(
             out[k] += score
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit()
 def _score_states(
     layout: Layout, scores: ScoreArrays, states: Ints, hub: int, total: Floats, forbidden: Floats
 ) -> None:
@@ -183,7 +189,7 @@ def _score_states(
         add_conditional(layout, scores, states, link, total[start:stop], forbidden[start:stop])
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit()
 def assign_greedily(
     layout: Layout, entries: Floats, hub_scores: Floats, multipliers: Floats, states: Ints, m: int, work: Workspace
 ) -> None:
@@ -203,7 +209,7 @@ def assign_greedily(
                 total[x] = hub_scores[start + x]
             for link in range(layout.hub_links[hub], layout.hub_links[hub + 1]):
                 cluster = layout.link_cluster[link]
-                n = fill_sums(layout, entries, multipliers, cluster, link, sums)
+                n = fill_scores(layout, entries, multipliers, cluster, link, sums)
                 for position in range(layout.cluster_links[cluster], layout.cluster_links[cluster + 1]):
                     other = layout.cluster_link[position]
                     fixed = layout.link_hub[other]
@@ -226,7 +232,7 @@ def assign_greedily(
         states[hub] = best
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit()
 def climb(layout: Layout, scores: ScoreArrays, states: Ints, m: int, sweeps: int, climber: Climber) -> None:
     """Improve an assignment one variable at a time until no change helps (iterated conditional modes, Besag 1986).
 
@@ -251,7 +257,7 @@ def climb(layout: Layout, scores: ScoreArrays, states: Ints, m: int, sweeps: int
             return
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit()
 def climb_blocks(
     layout: Layout, scores: ScoreArrays, blocks: Blocks, states: Ints, m: int, sweeps: int, climber: Climber
 ) -> None:
@@ -270,7 +276,7 @@ def climb_blocks(
         score = improved
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit()
 def _maximise_block(
     layout: Layout, scores: ScoreArrays, blocks: Blocks, number: int, states: Ints, climber: Climber
 ) -> None:
@@ -321,7 +327,7 @@ def _maximise_block(
 _PASSES = 20
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@kernel()
 def lower_instances(
     layout: Layout, scores: ScoreArrays, states: Ints, active: Bools, tolerance: Floats, first: int, last: int
 ) -> None:
@@ -357,7 +363,7 @@ def lower_instances(
                 break
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit()
 def _refresh(layout: Layout, scores: ScoreArrays, states: Ints, hub: int, total: Floats, forbidden: Floats) -> None:
     """Score the states of all variables that share a cluster with one that has moved."""
     _score_states(layout, scores, states, hub, total, forbidden)
@@ -369,7 +375,7 @@ def _refresh(layout: Layout, scores: ScoreArrays, states: Ints, hub: int, total:
                 _score_states(layout, scores, states, other, total, forbidden)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit()
 def _find_move(
     layout: Layout, scores: ScoreArrays, states: Ints, hub: int, x: int, total: Floats, forbidden: Floats, left: float
 ) -> tuple[int, int, float]:
@@ -395,7 +401,7 @@ def _find_move(
     return -1, 0, 0.0
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit()
 def _joint_change(
     layout: Layout, scores: ScoreArrays, states: Ints, move: tuple[int, int, int, int], total: Floats, forbidden: Floats
 ) -> tuple[float, float]:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bactrian.arrays import Bools, Floats, Ints
-from bactrian.compiling import njit
+from bactrian.compiling import kernel, njit
 from bactrian.engines.numba.layout import Layout
 from bactrian.engines.numba.orders import root_of
 
@@ -27,7 +27,7 @@ class Blocks(NamedTuple):
     inside: Bools  #: (L,) the link belongs to such a cluster
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@kernel()
 def build_blocks(layout: Layout, hub_scores: Floats, largest_pair: int) -> Blocks:
     """Blocks filled greedily; a pair of a block has at most ``largest_pair`` joint states.
 
@@ -77,7 +77,7 @@ def build_blocks(layout: Layout, hub_scores: Floats, largest_pair: int) -> Block
     return Blocks(instance_blocks, bounds[: n_blocks + 1].copy(), order, up_link, down_link, inside)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit()
 def _fits(layout: Layout, block: Ints, parent: Ints, met: Ints, hub: int, number: int, largest_pair: int) -> bool:
     size = layout.hub_offset[hub + 1] - layout.hub_offset[hub]
     stamp = number * block.size + hub
@@ -96,7 +96,7 @@ def _fits(layout: Layout, block: Ints, parent: Ints, met: Ints, hub: int, number
     return True
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit()
 def _join(layout: Layout, block: Ints, parent: Ints, hub: int, number: int) -> None:
     for link in range(layout.hub_links[hub], layout.hub_links[hub + 1]):
         cluster = layout.link_cluster[link]
@@ -106,7 +106,7 @@ def _join(layout: Layout, block: Ints, parent: Ints, hub: int, number: int) -> N
                 parent[root_of(parent, other)] = root_of(parent, hub)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit()
 def _order_block(
     layout: Layout, block: Ints, number: int, m: int, order: Ints, filled: int, links: tuple[Ints, Ints, Bools]
 ) -> int:
@@ -136,7 +136,7 @@ def _order_block(
     return filled
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit()
 def conditional_start(layout: Layout, strides: Ints, states: Ints, link: int, skipped: int) -> int:
     """Entry of a link's cluster at the states of its variables but those of two links."""
     cluster = layout.link_cluster[link]

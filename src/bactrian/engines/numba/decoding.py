@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bactrian.arrays import Bools, Floats, Ints
-from bactrian.compiling import njit
+from bactrian.compiling import kernel, njit
 from bactrian.engines.numba.assignments import (
     Climber,
     ScoreArrays,
@@ -26,7 +26,7 @@ from bactrian.engines.numba.assignments import (
 )
 from bactrian.engines.numba.blocks import Blocks
 from bactrian.engines.numba.layout import Layout
-from bactrian.engines.numba.tables import Limits, fill_sums
+from bactrian.engines.numba.tables import Limits, fill_scores
 
 _CLIMBS = 20
 _ROUNDING = 1e-9
@@ -53,7 +53,7 @@ class Search(NamedTuple):
     active: Bools  #: (M,) instances to work on
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@kernel()
 def max_product_instances(search: Search, limits: Limits, first: int, last: int) -> None:
     """Sequential max-product on the active instances among ``first:last``; sweeps alternate in direction.
 
@@ -86,7 +86,7 @@ def max_product_instances(search: Search, limits: Limits, first: int, last: int)
                 break
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit()
 def _round(search: Search, trial: Ints, m: int, work: Workspace, climber: Climber) -> None:
     """Round the multipliers to an assignment and keep it if it is the best so far."""
     layout, scores, blocks, multipliers, found, _ = search
@@ -102,7 +102,7 @@ def _round(search: Search, trial: Ints, m: int, work: Workspace, climber: Climbe
             found.states[hub] = trial[hub]
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@kernel()
 def dual_instances(search: Search, limits: Limits, first: int, last: int) -> None:
     """Lower the dual bound of the active instances among ``first:last``, forward and backward over the variables.
 
@@ -143,7 +143,7 @@ def dual_instances(search: Search, limits: Limits, first: int, last: int) -> Non
                 break
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit()
 def _reweight(
     layout: Layout, scores: ScoreArrays, multipliers: Floats, hub: int, forward: bool, collect: bool, work: Workspace
 ) -> bool:
@@ -202,7 +202,7 @@ def _reweight(
     return True
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit()
 def _others(layout: Layout, link: int, hub: int) -> tuple[bool, bool]:
     """Whether the link's cluster has variables before ``hub``, and after it."""
     cluster = layout.link_cluster[link]
@@ -214,7 +214,7 @@ def _others(layout: Layout, link: int, hub: int) -> tuple[bool, bool]:
     return earlier, later
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit()
 def _bound(layout: Layout, scores: ScoreArrays, multipliers: Floats, m: int, work: Workspace) -> float:
     """B at the multipliers, in which -inf forbids a state of its variable."""
     sums = work[0]
@@ -230,7 +230,7 @@ def _bound(layout: Layout, scores: ScoreArrays, multipliers: Floats, m: int, wor
             top = max(top, left)
         value += top
     for cluster in range(layout.instance_clusters[m], layout.instance_clusters[m + 1]):
-        size = fill_sums(layout, scores.entries, multipliers, cluster, -1, sums)
+        size = fill_scores(layout, scores.entries, multipliers, cluster, -1, sums)
         top = -np.inf
         for k in range(size):
             top = max(top, sums[k])

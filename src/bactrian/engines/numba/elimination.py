@@ -96,7 +96,7 @@ def adjacency(flat: Ints, offsets: Ints, free: Bools) -> tuple[Ints, Ints, Ints]
     return start, degree, pool[:used].copy()
 
 
-@njit(cache=True, nogil=True)
+@njit(error_model="python")
 def _room(pool: Ints, used: int, more: int) -> Ints:
     """Return the pool, or a larger copy, with room for ``more`` entries after the first ``used``."""
     if used + more <= pool.size:
@@ -138,7 +138,7 @@ def initial_fill(start: Ints, degree: Ints, pool: Ints) -> Ints:
     return fill
 
 
-@njit(cache=True, nogil=True)
+@njit(error_model="python")
 def _sift(heap: Ints, place: Ints, size: int, cost: Floats, rank: Ints, v: int) -> None:
     """Move v, the only one whose cost has changed, to its place in the binary heap by (cost, rank)."""
     i = place[v]
@@ -165,7 +165,7 @@ def _sift(heap: Ints, place: Ints, size: int, cost: Floats, rank: Ints, v: int) 
     place[v] = i
 
 
-@njit(cache=True, nogil=True)
+@njit(error_model="python")
 def _cost(rule: int, fill: int, degree: int, weight: float, jitter: float) -> float:
     """Cost of eliminating a variable by the rule of that number in ``ORDERS``."""
     if rule == 0:
@@ -175,7 +175,7 @@ def _cost(rule: int, fill: int, degree: int, weight: float, jitter: float) -> fl
     return weight
 
 
-@njit(cache=True, nogil=True)
+@njit(error_model="python")
 def _append(pool: Ints, used: int, start: Ints, length: Ints, capacity: Ints, u: int, v: int) -> tuple[Ints, int]:
     """Append v to the neighbours of u, moving a full list to the end of the pool with twice the room."""
     if length[u] == capacity[u]:
@@ -190,7 +190,7 @@ def _append(pool: Ints, used: int, start: Ints, length: Ints, capacity: Ints, u:
     return pool, used
 
 
-@njit(cache=True, nogil=True)
+@njit(error_model="python")
 def _compact(pool: Ints, start: Ints, length: Ints, alive: Bools, v: int) -> None:
     """Drop the neighbours of v that have been eliminated from its list."""
     kept = 0
@@ -201,7 +201,7 @@ def _compact(pool: Ints, start: Ints, length: Ints, alive: Bools, v: int) -> Non
     length[v] = kept
 
 
-@njit(cache=True, nogil=True)
+@njit(error_model="python")
 def _sort_into(bag: Ints, neighbours: Ints, degree: Ints) -> None:
     """Fill the bag by ascending degree, so that the longest lists of neighbours are scanned least often."""
     for size in range(neighbours.size):

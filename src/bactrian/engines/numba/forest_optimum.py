@@ -20,10 +20,10 @@ from typing import NamedTuple
 import numpy as np
 
 from bactrian.arrays import Bools, Floats, Ints
-from bactrian.compiling import njit
+from bactrian.compiling import kernel, njit
 from bactrian.engines.numba.assignments import Workspace, first_best, scratch, update_star
 from bactrian.engines.numba.layout import Layout
-from bactrian.engines.numba.tables import fill_sums
+from bactrian.engines.numba.tables import fill_scores
 
 
 class Tight(NamedTuple):
@@ -56,7 +56,7 @@ class Forest(NamedTuple):
     size: Ints
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@kernel()
 def decode_trees(forest: Forest, states: Ints, feasible: Bools, active: Bools, first: int, last: int) -> None:
     """Best assignments of the active instances among ``first:last``, which are forests.
 
@@ -104,7 +104,7 @@ def decode_trees(forest: Forest, states: Ints, feasible: Bools, active: Bools, f
             _make_consistent(layout, tight, m)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit()
 def _propagate(forest: Forest, m: int, work: Workspace) -> bool:
     """Collect and distribute; False where every joint state is forbidden."""
     layout, entries, hub_scores, multipliers = forest.layout, forest.entries, forest.hub_scores, forest.multipliers
@@ -124,7 +124,7 @@ def _propagate(forest: Forest, m: int, work: Workspace) -> bool:
     return True
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit()
 def _tight_states(layout: Layout, entries: Floats, multipliers: Floats, slack: float, m: int, work: Workspace) -> Tight:
     """Lists of tight states, and for each link state the number of tight states that support it.
 
@@ -140,7 +140,7 @@ def _tight_states(layout: Layout, entries: Floats, multipliers: Floats, slack: f
     sums = work[0]
     used = 0
     for cluster in range(clusters[0], clusters[1]):
-        size = fill_sums(layout, entries, multipliers, cluster, -1, sums)
+        size = fill_scores(layout, entries, multipliers, cluster, -1, sums)
         top = -np.inf
         for k in range(size):
             top = max(top, sums[k])
@@ -167,7 +167,7 @@ def _tight_states(layout: Layout, entries: Floats, multipliers: Floats, slack: f
     )  # fmt: skip
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit()
 def _enqueue(tight: Tight, hub: int, n_hubs: int) -> None:
     if not tight.queued[hub]:
         tight.queued[hub] = True
@@ -175,7 +175,7 @@ def _enqueue(tight: Tight, hub: int, n_hubs: int) -> None:
         tight.ends[1] = (tight.ends[1] + 1) % (n_hubs + 1)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit()
 def _withdraw(layout: Layout, tight: Tight, m: int, cluster: int, state: int) -> None:
     """Take a tight state's support from its link states; hubs that lose the last of a state are queued."""
     support = tight.support
@@ -189,7 +189,7 @@ def _withdraw(layout: Layout, tight: Tight, m: int, cluster: int, state: int) ->
             _enqueue(tight, layout.link_hub[link] - first_hub, layout.instance_hubs[m + 1] - first_hub)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit()
 def _make_consistent(layout: Layout, tight: Tight, m: int) -> None:
     """Drop tight states that some neighbouring cluster does not support, until none is left."""
     listed, begin, left, support, queue, queued, ends, dead = tight
@@ -225,7 +225,7 @@ def _make_consistent(layout: Layout, tight: Tight, m: int) -> None:
             left[local] = kept - begin[local]
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@kernel()
 def decode_pairs(
     layout: Layout, entries: Floats, hub_scores: Floats, tolerance: Floats, states: Ints, done: Bools, first: int,
     last: int,
@@ -241,7 +241,7 @@ def decode_pairs(
             done[m] = _choose(layout, entries, total, tolerance[m], m, parent, states)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit()
 def _collect(layout: Layout, entries: Floats, hub_scores: Floats, m: int, parent: Ints) -> Floats:
     """Best scores of each hub's states with what hangs below it; ``parent`` gets its link to the hub above."""
     begin, end = layout.instance_hubs[m], layout.instance_hubs[m + 1]
@@ -268,7 +268,7 @@ def _collect(layout: Layout, entries: Floats, hub_scores: Floats, m: int, parent
     return total
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit()
 def _choose(layout: Layout, entries: Floats, total: Floats, slack: float, m: int, parent: Ints, states: Ints) -> bool:
     """States from the roots down; False where one is forbidden or not clearly the best."""
     begin, end = layout.instance_hubs[m], layout.instance_hubs[m + 1]
@@ -298,7 +298,7 @@ def _choose(layout: Layout, entries: Floats, total: Floats, slack: float, m: int
     return True
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@kernel()
 def best_labels(
     scores: Floats, table: Floats, bounds: Ints, first: int, last: int, tie: float, labels: Ints, sure: Bools
 ) -> None:

@@ -15,14 +15,14 @@ import numpy as np
 from numpy.random import Generator
 
 from bactrian.arrays import Bools, Floats, Ints
-from bactrian.compiling import njit
+from bactrian.compiling import kernel, njit
 from bactrian.engines.numba.arithmetic import exp, logsumexp
 from bactrian.engines.numba.assignments import ScoreArrays, joint_score
 from bactrian.engines.numba.blocks import Blocks, conditional_start
 from bactrian.engines.numba.layout import Layout
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit()
 def draw(probabilities: Floats, start: int, size: int, random: Generator) -> int:
     """A state drawn from ``probabilities[start : start + size]``, which add up to about 1."""
     total = 0.0
@@ -72,12 +72,12 @@ class Sweeps(NamedTuple):
     batch: int  #: kept sweeps per batch
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit()
 def _entry(scores: ScoreArrays, index: int, floor: float) -> float:
     return max(scores.entries[index], floor)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit()
 def _filter_block(chain: Chain, number: int, floor: float) -> None:
     """Collect towards the roots of a block."""
     layout, scores, blocks, states, local, messages, _, small = chain
@@ -111,7 +111,7 @@ def _filter_block(chain: Chain, number: int, floor: float) -> None:
             local[parent + y] += messages[told + y]
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit()
 def _sample_block(chain: Chain, number: int, floor: float, keep: bool, random: Generator) -> None:
     """Draw a block from the roots outward, after :func:`_filter_block`; ``keep`` the marginals of its variables."""
     layout, scores, blocks, states, local, messages, marginals, small = chain
@@ -147,14 +147,14 @@ def _sample_block(chain: Chain, number: int, floor: float, keep: bool, random: G
         states[hub] = draw(small, 0, size, random)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit()
 def _sweep(chain: Chain, m: int, floor: float, keep: bool, random: Generator) -> None:
     for number in range(chain.blocks.instance_blocks[m], chain.blocks.instance_blocks[m + 1]):
         _filter_block(chain, number, floor)
         _sample_block(chain, number, floor, keep, random)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@kernel()
 def start_chain(chain: Chain, first: int, last: int, max_sweeps: int, random: Generator, started: Bools) -> None:
     """Start a chain on each instance from ``first`` to ``last``; ``started`` says whether its states are allowed.
 
@@ -181,7 +181,7 @@ def start_chain(chain: Chain, first: int, last: int, max_sweeps: int, random: Ge
             started[m] = joint_score(layout, scores, states, m) > -np.inf
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@kernel()
 def run_chain(
     chain: Chain, first: int, last: int, cluster_start: Ints, draws: Draws, sweeps: Sweeps, random: Generator
 ) -> None:
@@ -195,7 +195,7 @@ def run_chain(
             _keep(chain, m, sample, cluster_start, draws, sweeps)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit()
 def _keep(chain: Chain, m: int, sample: int, cluster_start: Ints, draws: Draws, sweeps: Sweeps) -> None:
     """Add the last sweep on an instance to the sums."""
     layout, states, marginals = chain.layout, chain.states, chain.marginals

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bactrian.arrays import Floats, Ints
-from bactrian.compiling import njit
+from bactrian.compiling import kernel, njit
 from bactrian.engines.numba.arithmetic import FAST_MATH, WIDEST, exp, log, logsumexp
 
 #: The last of the modes of :func:`combine_tables`.
@@ -46,7 +46,7 @@ class TreePlan(NamedTuple):
     strides: Ints
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit()
 def _next(dims: Ints, strides: Ints, first: int, last: int, counter: Ints, base: int) -> int:
     """Advance the outer axes of a view by one; returns the new base in the smaller table."""
     for axis in range(last - 3, first - 1, -1):
@@ -59,7 +59,7 @@ def _next(dims: Ints, strides: Ints, first: int, last: int, counter: Ints, base:
     return base
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST_MATH)
+@njit(fastmath=FAST_MATH)
 def combine_tables(
     table: Floats, start: int, stop: int, plan: TreePlan, view: int, small: Floats, base: int, mode: int
 ) -> None:
@@ -111,7 +111,7 @@ def combine_tables(
         base = _next(plan.dims, plan.strides, first, last, counter, base)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit()
 def log_add_up(
     table: Floats, start: int, stop: int, plan: TreePlan, view: int, small: Floats, base: int, size: int
 ) -> None:
@@ -139,7 +139,7 @@ def log_add_up(
         small[base + k] = tops[k] + math.log(small[base + k]) if tops[k] != -np.inf else -np.inf
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit()
 def _scale(small: Floats, start: int, stop: int) -> tuple[float, float]:
     """Divide by the largest entry; returns its logarithm (-inf where all are 0) and that of the smallest positive."""
     top = 0.0
@@ -156,7 +156,7 @@ def _scale(small: Floats, start: int, stop: int) -> tuple[float, float]:
     return math.log(top), math.log(low)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit()
 def _shift(small: Floats, start: int, stop: int) -> float:
     """Subtract the largest entry and return it; -inf where all are."""
     top = -np.inf
@@ -168,7 +168,7 @@ def _shift(small: Floats, start: int, stop: int) -> float:
     return top
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit()
 def _fill_pool(plan: TreePlan, scores: Floats, pooled: Floats, pool: int, logs: bool) -> tuple[float, float]:
     """Product of a pool's factors, largest entry 1; returns the logarithms of its scale and of its smallest entry."""
     first_factor = plan.pool_offset.size - 1 + 2 * plan.child.size
@@ -187,7 +187,7 @@ def _fill_pool(plan: TreePlan, scores: Floats, pooled: Floats, pool: int, logs: 
     return top, low
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit()
 def _collect(
     plan: TreePlan, scores: Floats, tables: Floats, pooled: Floats, sepsets: Floats, depth: Floats, logs: bool
 ) -> float:
@@ -237,7 +237,7 @@ def _collect(
     return log_partition
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit()
 def _log_total(table: Floats, start: int, stop: int, logs: bool) -> float:
     if logs:
         return logsumexp(table, start, stop)
@@ -247,7 +247,7 @@ def _log_total(table: Floats, start: int, stop: int, logs: bool) -> float:
     return math.log(total) if total > 0.0 else -np.inf
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit()
 def _distribute(plan: TreePlan, tables: Floats, sepsets: Floats, depth: Floats, message: Floats, logs: bool) -> bool:
     """Messages away from the roots, by division of what was collected; False where logarithms are needed."""
     n_pools, n_edges = plan.pool_offset.size - 1, plan.child.size
@@ -274,7 +274,7 @@ def _distribute(plan: TreePlan, tables: Floats, sepsets: Floats, depth: Floats, 
     return True
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit()
 def _read_off(plan: TreePlan, tables: Floats, pooled: Floats, beliefs: Floats, logs: bool) -> None:
     """Normalised marginals of all factors, through those of the pools."""
     first_factor = plan.pool_offset.size - 1 + 2 * plan.child.size
@@ -302,7 +302,7 @@ def _read_off(plan: TreePlan, tables: Floats, pooled: Floats, beliefs: Floats, l
                 )
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit()
 def calibrate(plan: TreePlan, scores: Floats, beliefs: Floats) -> float:
     """Marginals of all factors, added to ``beliefs`` (laid out like ``scores``), and log Z.
 
@@ -329,7 +329,7 @@ def calibrate(plan: TreePlan, scores: Floats, beliefs: Floats) -> float:
     return log_partition
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@kernel()
 def calibrate_rows(plan: TreePlan, scores: Floats, beliefs: Floats, log_z: Floats, first: int, last: int) -> None:
     """:func:`calibrate` of rows ``first:last``, one per set of scores."""
     for row in range(first, last):
@@ -349,7 +349,7 @@ class Circuit(NamedTuple):
     number: NDArray[np.int32]  #: (n_factors,) of all terms, one after the other
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@kernel()
 def sum_products(circuit: Circuit, numbers: Floats) -> None:
     """All sums."""
     terms, number, f = circuit.terms, circuit.number, 0
@@ -370,7 +370,7 @@ def sum_products(circuit: Circuit, numbers: Floats) -> None:
             numbers[circuit.n_given + s] = total
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@kernel()
 def differentiate(circuit: Circuit, numbers: Floats, slopes: Floats) -> None:
     """Derivatives by all numbers, backwards; ``slopes`` holds those by the last ones, and 0 elsewhere.
 
@@ -407,7 +407,7 @@ def differentiate(circuit: Circuit, numbers: Floats, slopes: Floats) -> None:
                         after *= numbers[number[f + k]]
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@kernel()
 def log_sum_products(circuit: Circuit, logs: Floats) -> None:
     """Logarithms of all sums, from those of numbers."""
     f = 0
@@ -428,7 +428,7 @@ def log_sum_products(circuit: Circuit, logs: Floats) -> None:
             logs[circuit.n_given + s] = top + log(total) if total > 0.0 else top
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@kernel()
 def share_out(circuit: Circuit, logs: Floats, weights: Floats) -> None:
     """What each number counts for, backwards: a sum's weight is shared out among its terms.
 

@@ -11,40 +11,33 @@ no exponential either with Bethe's numbers. :mod:`.pair_evaluation` has what fol
 Every product is checked against the range of floating point (:mod:`.arithmetic`); an instance that leaves it is not
 ``done``, and is left as it was.
 
-All functions take ``states`` (:mod:`.vectors`): compiled for K states, they have no loops over them; with ``()``, they
-serve instances of any shape. With K states all numbers of clusters are 1.
+All functions take ``states`` (:mod:`.vectors`): compiled for K states, their loops over them are unrolled; with ``()``,
+they serve instances of any shape. With K states all numbers of clusters are 1.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from bactrian.arrays import Floats, Ints
-from bactrian.compiling import inner
-from bactrian.engines.numba.arithmetic import LEAST, MOST, RISING, WIDEST, exp, in_range, log
+from bactrian.compiling import njit, record
+from bactrian.engines.numba.arithmetic import CAREFUL, LEAST, MOST, RISE, RISING, WIDEST, exp, in_range, log
 from bactrian.engines.numba.layout import Layout
-from bactrian.engines.numba.tables import Numbers, Passing, Plan
+from bactrian.engines.numba.tables import Numbers, Passing, Plan, turned
 from bactrian.engines.numba.vectors import (
     States,
     copy_scaled,
-    count,
-    divide_messages,
-    largest,
-    multiply_messages,
+    inner_product,
     normalise,
+    pair_message,
     place,
-    receive,
-    shift_by,
     size_of,
-    smallest,
-    widen,
+    unsigned,
 )
 
-#: Flags under which the exponential and the logarithm keep their digits.
-CAREFUL = {"contract", "nsz"}
 #: Links of a hub up to which the product of their messages is safe to stay in range.
 _MOST_FACTORS = 64
 
@@ -68,7 +61,7 @@ class Linear(NamedTuple):
     """Messages of one instance, its links and hubs counted from the first, its tables, and scratch."""
 
     entries: Floats  #: exponentials of all tables
-    transposed: Floats  #: the same with rows and columns exchanged, or nothing
+    turned: int  #: how much further those with rows and columns exchanged are; 0 where there are none
     message: Floats  #: u, by link state
     scale: Floats  #: s, by link
     psi: Floats  #: exp(theta_v - its largest), by hub state
@@ -81,20 +74,22 @@ class Linear(NamedTuple):
     spare: Floats  #: by hub or pair, where no sweep is wanted
 
 
-@inner(allocates=True)
+HeldLinear = record(Linear)
+
+
+@njit()
 def with_scratch(
     part: Passing, message: Floats, scale: Floats, psi: Floats, belief: Floats, product: Floats, widest: int, spare: int
 ) -> Linear:
     """Messages, the tables they meet, and the rest of what sweeps need."""
-    tables = part.tables
-    low, high, change, rise = np.empty((4, widest))
-    return Linear(
-        tables.exp_entries, tables.exp_transposed, message, scale, psi, belief, product, low, high, change, rise,
-        np.empty(spare),
+    entries = part.tables.exp_entries
+    return HeldLinear(
+        entries, turned(entries, part.tables.log_entries), message, scale, psi, belief, product, np.empty(widest),
+        np.empty(widest), np.empty(widest), np.empty(widest), np.empty(spare),
     )  # fmt: skip
 
 
-@inner(allocates=True)
+@njit()
 def new_linear(part: Passing, first: int, last: int, by_link: bool) -> Linear:
     """Space for any of the instances ``first:last``, ``by_link`` for m of all links at a time."""
     layout = part.layout
@@ -115,7 +110,7 @@ def new_linear(part: Passing, first: int, last: int, by_link: bool) -> Linear:
     return with_scratch(part, message, scale, psi, belief, product, widest, spare)
 
 
-@inner(fastmath=CAREFUL)
+@njit(fastmath=CAREFUL)
 def exponentials(
     logs: Floats, start: int, offsets: Ints, first: int, last: int, values: Floats, tops: Floats, states: States
 ) -> bool:
@@ -126,11 +121,17 @@ def exponentials(
     base = place(offsets, first, states)
     widest = 0.0
     for i in range(first, last):
-        at, n = place(offsets, i, states) - base, size_of(offsets, i, states)
-        top = largest(logs, start + at, n)
-        widest = max(widest, top - smallest(logs, start + at, n))
+        at, n = unsigned(place(offsets, i, states) - base), unsigned(size_of(offsets, i, states))
+        of = unsigned(start) + at
+        top, bottom = -np.inf, np.inf
+        for k in range(n):
+            value = logs[of + k]
+            top = value if value > top else top
+            bottom = value if value < bottom else bottom
+        widest = max(widest, top - bottom)
         tops[i - first] = top
-        shift_by(values, at, logs, start + at, -top, n)
+        for k in range(n):
+            values[at + k] = logs[of + k] - top
     if not widest < WIDEST:  # infinite or NaN, where some score is infinite
         return False
     for i in range(place(offsets, last, states) - base):  # one long loop, which vectorises
@@ -138,7 +139,7 @@ def exponentials(
     return True
 
 
-@inner(forceinline=True)
+@njit()
 def load_messages(part: Passing, linear: Linear, instance: int, states: States) -> bool:
     """u and s of an instance from its multipliers; False where the range demands log space."""
     layout, message, multipliers, link_offset = part.layout, linear.message, part.multipliers, part.layout.link_offset
@@ -154,30 +155,28 @@ def load_messages(part: Passing, linear: Linear, instance: int, states: States) 
     return exponentials(message, 0, link_offset, first, last, message, linear.scale, states)
 
 
-@inner(forceinline=True)
-def load(part: Passing, linear: Linear, instance: int, from_scratch: bool, states: States) -> bool:
-    """Messages of an instance for star updates, ``from_scratch`` all 1; False where the range demands log space."""
-    return load_states(part, linear, instance, from_scratch, states) and match_scales(part, linear, instance)
-
-
-@inner(forceinline=True)
+@njit()
 def load_states(part: Passing, linear: Linear, instance: int, from_scratch: bool, states: States) -> bool:
-    """See :func:`load`; the scales of a pair are those of its multipliers, and need not cancel."""
-    layout, scale, tops = part.layout, linear.scale, linear.belief
+    """Messages of an instance for star updates, ``from_scratch`` all 1; False where the range demands log space.
+
+    The scales of a pair are those of its multipliers: :func:`match_scales` makes them cancel.
+    """
+    layout, scale, message, tops = part.layout, linear.scale, linear.message, linear.belief
     begin, end = layout.instance_hubs[instance], layout.instance_hubs[instance + 1]
     base, hub_scores = place(layout.hub_offset, begin, states), part.tables.hub_scores
     if not exponentials(hub_scores, base, layout.hub_offset, begin, end, linear.psi, tops, states):
         return False
     first, last = layout.hub_links[begin], layout.hub_links[end]
     if from_scratch:
-        base = place(layout.link_offset, first, states)
-        linear.message[: place(layout.link_offset, last, states) - base] = 1.0
-        scale[: last - first] = 0.0
+        for i in range(place(layout.link_offset, last, states) - place(layout.link_offset, first, states)):
+            message[i] = 1.0
+        for i in range(last - first):
+            scale[i] = 0.0
         return True
     return load_messages(part, linear, instance, states)
 
 
-@inner(forceinline=True)
+@njit()
 def match_scales(part: Passing, linear: Linear, instance: int) -> bool:
     """Of each pair the end that a backward sweep comes to first takes the scale that makes them cancel; it stays so.
 
@@ -197,123 +196,183 @@ def match_scales(part: Passing, linear: Linear, instance: int) -> bool:
     return fits
 
 
-@inner(fastmath=CAREFUL, forceinline=True)
+@njit(fastmath=CAREFUL)
 def store_logs(part: Passing, linear: Linear, instance: int, wanted: bool, states: States) -> bool:
     """Logarithms of an instance's beliefs and messages, where wanted; False, and nothing stored, out of range."""
     layout, multipliers, hub_log = part.layout, part.multipliers, part.beliefs.hub_log
-    hub_offset, link_offset, hub_links = layout.hub_offset, layout.link_offset, layout.hub_links
+    link_offset, link_cluster, cluster_number = layout.link_offset, layout.link_cluster, part.numbers.cluster
     belief, message, scale = linear.belief, linear.message, linear.scale
     begin, end = layout.instance_hubs[instance], layout.instance_hubs[instance + 1]
-    first, last = hub_links[begin], hub_links[end]
-    hub_base, base = place(hub_offset, begin, states), place(link_offset, first, states)
-    n_hub_states, n_link_states = place(hub_offset, end, states) - hub_base, place(link_offset, last, states) - base
+    first, last = layout.hub_links[begin], layout.hub_links[end]
+    hub_base, base = place(layout.hub_offset, begin, states), place(link_offset, first, states)
+    n_hub_states = place(layout.hub_offset, end, states) - hub_base
+    n_link_states = place(link_offset, last, states) - base
     if not (in_range(belief, n_hub_states) and in_range(message, n_link_states)):
         return False
     if not wanted:
         return True
-    # Slices, since an index that might be negative keeps loops from being vectorised.
-    hub_log, logs = hub_log[hub_base : hub_base + n_hub_states], multipliers[base : base + n_link_states]
-    for i in range(n_hub_states):
-        hub_log[i] = log(belief[i])
-    for i in range(n_link_states):
-        logs[i] = log(message[i])
-    link_cluster, cluster_number = layout.link_cluster, part.numbers.cluster
+    to = unsigned(hub_base)
+    for i in range(unsigned(n_hub_states)):
+        hub_log[to + i] = log(belief[i])
+    to = unsigned(base)
+    for i in range(unsigned(n_link_states)):
+        multipliers[to + i] = log(message[i])
     for link in range(first, last):
-        at, n = place(link_offset, link, states), size_of(link_offset, link, states)
-        shift_by(multipliers, at, multipliers, at, scale[link - first], n)
-        if len(states) == 0:
-            copy_scaled(multipliers, at, multipliers, at, cluster_number[link_cluster[link]], n)
+        at, level = unsigned(place(link_offset, link, states)), scale[link - first]
+        factor = 1.0 if len(states) > 0 else cluster_number[link_cluster[link]]
+        for k in range(unsigned(size_of(link_offset, link, states))):
+            multipliers[at + k] = factor * (multipliers[at + k] + level)
     return True
 
 
-@inner(forceinline=True)
-def believe(linear: Linear, to: int, of: int, degree: int, divisor: float, n: Any) -> None:
-    """b of a hub into ``linear.belief[to:]`` from its links' messages in ``linear.product[of:]``; numbers are 1."""
-    multiply_messages(linear, to, of, degree, n)
+@njit(fastmath=CAREFUL, forceinline=True)
+def multiply_messages(
+    psi: Floats, product: Floats, belief: Floats, low: Floats, high: Floats, to: int, of: int, degree: int, n: int
+) -> None:
+    """b, not yet normalised: belief[to:] = psi[to:] times the ``degree`` messages in product[of:].
+
+    Messages, and the product of each with those before it, widen ``low`` and ``high``.
+    """
+    to, of, n = unsigned(to), unsigned(of), unsigned(n)
+    for k in range(n):
+        belief[to + k] = psi[to + k]
+    for j in range(unsigned(degree)):
+        start = of + j * n
+        for k in range(n):
+            factor = product[start + k]
+            value = belief[to + k] * factor
+            belief[to + k] = value
+            least = factor if factor < low[k] else low[k]
+            low[k] = value if value < least else least
+            most = factor if factor > high[k] else high[k]
+            high[k] = value if value > most else most
+
+
+@njit(fastmath=CAREFUL, forceinline=True)
+def divide_messages(
+    message: Floats,
+    product: Floats,
+    belief: Floats,
+    change: Floats,
+    rise: Floats,
+    at: int,
+    of: int,
+    to: int,
+    degree: int,
+    n: int,
+) -> None:
+    """u = b / m for ``degree`` links: message[at:] = belief[to:] / product[of:] each.
+
+    Entry by entry ``change`` is raised to the change of the marginal, which was message * product, normalised, and
+    ``rise`` to what it rose by beyond ``RISE`` times itself.
+    """
+    at, of, to, n = unsigned(at), unsigned(of), unsigned(to), unsigned(n)
+    for j in range(unsigned(degree)):
+        i, p = at + j * n, of + j * n
+        inverse = 1.0 / inner_product(message, i, product, p, n)
+        for k in range(n):
+            factor, wanted = product[p + k], belief[to + k]
+            marginal = message[i + k] * factor * inverse
+            message[i + k] = wanted / factor
+            step = wanted - marginal
+            size, beyond = abs(step), step - RISE * marginal
+            change[k] = size if size > change[k] else change[k]
+            rise[k] = beyond if beyond > rise[k] else rise[k]
+
+
+@njit(fastmath=CAREFUL)
+def widen(low: Floats, high: Floats, values: Floats, at: int, n: int) -> None:
+    """Take values[at:] into the least and the greatest that there were."""
+    at = unsigned(at)
+    for k in range(unsigned(n)):
+        value = values[at + k]
+        low[k] = value if value < low[k] else low[k]
+        high[k] = value if value > high[k] else high[k]
+
+
+@njit(forceinline=True)
+def believe(
+    psi: Floats,
+    product: Floats,
+    belief: Floats,
+    low: Floats,
+    high: Floats,
+    to: int,
+    of: int,
+    degree: int,
+    divisor: float,
+    n: int,
+) -> None:
+    """b of a hub into belief[to:] from its links' messages in product[of:]; all numbers of links are 1."""
+    multiply_messages(psi, product, belief, low, high, to, of, degree, n)
     if divisor != 1.0:
-        _root(linear.belief, to, divisor, count(n))
-        widen(linear.low, 0, linear.high, 0, linear.belief, to, n)
-    normalise(linear.belief, to, n)
-
-
-@inner()
-def believe_by_logs(part: Passing, linear: Linear, hub: int, to: int, of: int) -> None:
-    """The same whatever the numbers of its links, and however many there are."""
-    layout, numbers, belief, product = part.layout, part.numbers, linear.belief, linear.product
-    start, divisor = layout.hub_offset[hub], numbers.hub[hub]
-    n = layout.hub_offset[hub + 1] - start
-    copy_scaled(belief, to, part.tables.hub_scores, start, 1.0, n)
-    for link in range(layout.hub_links[hub], layout.hub_links[hub + 1]):
-        kappa = numbers.cluster[layout.link_cluster[link]]
-        widen(linear.low, 0, linear.high, 0, product, of, n)
-        _add_logs(belief, to, product, of, kappa, n)
-        divisor += kappa
-        of += n
-    copy_scaled(belief, to, belief, to, 1.0 / divisor, n)
-    top = largest(belief, to, n)
-    if not top - smallest(belief, to, n) < WIDEST:
-        linear.low[0] = 0.0
-    shift_by(belief, to, belief, to, -top, n)
-    _exponentiate(belief, to, n)
+        _root(belief, to, divisor, n)
+        widen(low, high, belief, to, n)
     normalise(belief, to, n)
 
 
-@inner(forceinline=True)
-def believe_hub(part: Passing, linear: Linear, hub: int, to: int, of: int, n: Any) -> None:
-    """b of a hub by the faster of the two ways that its numbers allow."""
-    if part.plan.hub_multiplies[hub]:
-        degree = part.layout.hub_links[hub + 1] - part.layout.hub_links[hub]
-        believe(linear, to, of, degree, part.numbers.hub[hub] + degree, n)
-    else:
-        believe_by_logs(part, linear, hub, to, of)
+@njit(fastmath=CAREFUL)
+def believe_by_logs(part: Passing, linear: Linear, hub: int, to: int, of: int) -> None:
+    """The same whatever the numbers of its links, and however many there are."""
+    layout, numbers, belief, product = part.layout, part.numbers, linear.belief, linear.product
+    start, divisor, low, high = layout.hub_offset[hub], numbers.hub[hub], linear.low, linear.high
+    n = layout.hub_offset[hub + 1] - start
+    link_cluster, cluster_number = layout.link_cluster, numbers.cluster
+    copy_scaled(belief, to, part.tables.hub_scores, start, 1.0, n)
+    for link in range(layout.hub_links[hub], layout.hub_links[hub + 1]):
+        kappa = cluster_number[link_cluster[link]]
+        widen(low, high, product, of, n)
+        for k in range(n):
+            belief[to + k] += kappa * log(product[of + k])
+        divisor += kappa
+        of += n
+    top, bottom = -np.inf, np.inf
+    for k in range(to, to + n):
+        belief[k] /= divisor
+        top, bottom = max(top, belief[k]), min(bottom, belief[k])
+    if not top - bottom < WIDEST:
+        low[0] = 0.0
+    for k in range(to, to + n):
+        belief[k] = exp(belief[k] - top)
+    normalise(belief, to, n)
 
 
-@inner(fastmath=CAREFUL)
-def _root(values: Floats, at: int, divisor: float, size: int) -> None:
+@njit(fastmath=CAREFUL)
+def _root(values: Floats, at: int, divisor: float, n: int) -> None:
     """values^(1 / divisor)."""
-    if divisor == 2.0:
-        for k in range(at, at + size):
-            values[k] = math.sqrt(values[k])
-    elif divisor == 4.0:
-        for k in range(at, at + size):
-            values[k] = math.sqrt(math.sqrt(values[k]))
+    inverse, start = 1.0 / divisor, unsigned(at)
+    if divisor == 2.0 or divisor == 4.0:
+        for k in range(unsigned(n)):
+            root = math.sqrt(values[start + k])
+            values[start + k] = root if divisor == 2.0 else math.sqrt(root)
     else:
-        inverse = 1.0 / divisor
-        for k in range(at, at + size):
-            values[k] = exp(log(values[k]) * inverse)
+        for k in range(unsigned(n)):
+            values[start + k] = exp(log(values[start + k]) * inverse)
 
 
-@inner(fastmath=CAREFUL)
-def _add_logs(values: Floats, at: int, more: Floats, of: int, factor: float, size: int) -> None:
-    for k in range(size):
-        values[at + k] += factor * log(more[of + k])
-
-
-@inner(fastmath=CAREFUL)
-def _exponentiate(values: Floats, at: int, size: int) -> None:
-    for k in range(at, at + size):
-        values[k] = exp(values[k])
-
-
-@inner(forceinline=True)
+@njit()
 def begin_sweep(linear: Linear) -> None:
     """Before a sweep: nothing has left the range, nothing has changed."""
-    linear.low[:], linear.high[:], linear.change[:], linear.rise[:] = 1.0, 1.0, 0.0, 0.0
+    low, high, change, rise = linear.low, linear.high, linear.change, linear.rise
+    for k in range(low.size):
+        low[k], high[k], change[k], rise[k] = 1.0, 1.0, 0.0, 0.0
 
 
-@inner(forceinline=True)
+@njit()
 def end_sweep(linear: Linear) -> float:
     """The largest change of a marginal in a sweep; NaN where log space is needed.
 
     Checked once, since what has left the range of floating point stays outside it.
     """
-    size = linear.low.size
-    if not (smallest(linear.low, 0, size) > LEAST and largest(linear.high, 0, size) < MOST):
-        return np.nan
-    return max(largest(linear.change, 0, size), RISING if largest(linear.rise, 0, size) > 0.0 else 0.0)
+    low, high, change, rise, fits = linear.low, linear.high, linear.change, linear.rise, True
+    found = 0.0
+    for k in range(low.size):
+        fits &= low[k] > LEAST and high[k] < MOST
+        found = max(found, change[k], RISING if rise[k] > 0.0 else 0.0)
+    return found if fits else np.nan
 
 
-@inner(forceinline=True)
+@njit()
 def sweep_pairs(
     part: Passing, linear: Linear, instance: int, backward: bool, halvings: int, held: Floats, states: States
 ) -> float:
@@ -322,57 +381,66 @@ def sweep_pairs(
     With ``halvings`` n a multiplier goes but 2^-n of its way, by n square roots of u_new u_old;
     ``held`` is for the old u of a star.
     """
-    layout, message, link_offset = part.layout, linear.message, part.layout.link_offset
+    layout, link_start, hub_multiplies, hub_number = (
+        part.layout,
+        part.plan.link_start,
+        part.plan.hub_multiplies,
+        part.numbers.hub,
+    )
+    hub_offset, hub_links, link_offset = layout.hub_offset, layout.hub_links, layout.link_offset
+    hub_order, link_partner, link_axis = layout.hub_order, layout.link_partner, layout.link_axis
+    entries, turn, message, psi = linear.entries, linear.turned, linear.message, linear.psi
+    product, belief, low, high = linear.product, linear.belief, linear.low, linear.high
+    change, rise = linear.change, linear.rise
     begin, end, origin = layout.instance_hubs[instance], layout.instance_hubs[instance + 1], part.plan.origin[instance]
-    hub_base, base = place(layout.hub_offset, origin, states), place(link_offset, layout.hub_links[origin], states)
+    hub_base, base = place(hub_offset, origin, states), place(link_offset, hub_links[origin], states)
     begin_sweep(linear)
     for position in range(end - begin):
-        hub = layout.hub_order[end - 1 - position if backward else begin + position]
-        first, degree = layout.hub_links[hub], layout.hub_links[hub + 1] - layout.hub_links[hub]
-        to, n = place(layout.hub_offset, hub, states) - hub_base, size_of(layout.hub_offset, hub, states)
+        hub = hub_order[end - 1 - position if backward else begin + position]
+        first, degree = hub_links[hub], hub_links[hub + 1] - hub_links[hub]
+        to, n = place(hub_offset, hub, states) - hub_base, size_of(hub_offset, hub, states)
         for j in range(degree):
-            receive_one(part, linear, first + j, base, j * count(n), states)
-        believe_hub(part, linear, hub, to, 0, n)
-        at, size = place(link_offset, first, states) - base, degree * count(n)
+            partner = link_partner[first + j]
+            at, m = place(link_offset, partner, states) - base, size_of(link_offset, partner, states)
+            start, axis = link_start[first + j], link_axis[first + j]
+            pair_message(entries, turn, start, axis, message, at, product, j * n, m, n)
+        of, at, size = 0 * n, place(link_offset, first, states) - base, degree * n
+        if hub_multiplies[hub]:
+            believe(psi, product, belief, low, high, to, of, degree, hub_number[hub] + degree, n)
+        else:
+            believe_by_logs(part, linear, hub, to, of)
         if halvings > 0:
-            copy_scaled(held, 0, message, at, 1.0, size)
-        divide_messages(linear, at, 0, to, degree, n)
+            for i in range(size):
+                held[i] = message[at + i]
+        divide_messages(message, product, belief, change, rise, at, of, to, degree, n)
         for _ in range(halvings):
             for i in range(size):
                 message[at + i] = math.sqrt(message[at + i] * held[i])
     return end_sweep(linear)
 
 
-@inner(forceinline=True)
-def receive_one(part: Passing, linear: Linear, link: int, base: int, to: int, states: States) -> None:
-    """m of a link into ``linear.product[to:]``, where the instance's first link has the state ``base``."""
-    link_offset, partner = part.layout.link_offset, part.layout.link_partner[link]
-    at, m = place(link_offset, partner, states) - base, size_of(link_offset, partner, states)
-    start, axis = part.plan.link_start[link], part.layout.link_axis[link]
-    receive(linear, start, axis, at, to, m, size_of(link_offset, link, states))
-
-
-@inner()
-def receive_all(part: Passing, linear: Linear, instance: int, states: States) -> None:
-    """m of all links of an instance, by link state."""
-    layout = part.layout
-    first = layout.hub_links[layout.instance_hubs[instance]]
-    base = place(layout.link_offset, first, states)
-    for link in range(first, layout.hub_links[layout.instance_hubs[instance + 1]]):
-        receive_one(part, linear, link, base, place(layout.link_offset, link, states) - base, states)
-
-
-@inner()
+@njit()
 def update_pairs_together(part: Passing, linear: Linear, instance: int, states: States) -> float:
     """Star updates of all hubs of an instance from the same old messages; see :func:`end_sweep`."""
-    layout, hub_links = part.layout, part.layout.hub_links
+    layout, hub_multiplies, hub_number = part.layout, part.plan.hub_multiplies, part.numbers.hub
+    hub_links, hub_offset, link_offset = layout.hub_links, layout.hub_offset, layout.link_offset
+    message, psi, product, belief = linear.message, linear.psi, linear.product, linear.belief
+    low, high, change, rise = linear.low, linear.high, linear.change, linear.rise
     begin, end = layout.instance_hubs[instance], layout.instance_hubs[instance + 1]
-    hub_base, base = place(layout.hub_offset, begin, states), place(layout.link_offset, hub_links[begin], states)
+    hub_base, base = place(hub_offset, begin, states), place(link_offset, hub_links[begin], states)
+    link_start, link_partner, link_axis = part.plan.link_start, layout.link_partner, layout.link_axis
+    entries, turn = linear.entries, linear.turned
     begin_sweep(linear)
-    receive_all(part, linear, instance, states)
+    for link in range(hub_links[begin], hub_links[end]):
+        partner, to, n = link_partner[link], place(link_offset, link, states) - base, size_of(link_offset, link, states)
+        at, m = place(link_offset, partner, states) - base, size_of(link_offset, partner, states)
+        pair_message(entries, turn, link_start[link], link_axis[link], message, at, product, to, m, n)
     for hub in range(begin, end):
-        to, n = place(layout.hub_offset, hub, states) - hub_base, size_of(layout.hub_offset, hub, states)
-        at = place(layout.link_offset, hub_links[hub], states) - base
-        believe_hub(part, linear, hub, to, at, n)
-        divide_messages(linear, at, at, to, hub_links[hub + 1] - hub_links[hub], n)
+        to, n = place(hub_offset, hub, states) - hub_base, size_of(hub_offset, hub, states)
+        at, degree = place(link_offset, hub_links[hub], states) - base, hub_links[hub + 1] - hub_links[hub]
+        if hub_multiplies[hub]:
+            believe(psi, product, belief, low, high, to, at, degree, hub_number[hub] + degree, n)
+        else:
+            believe_by_logs(part, linear, hub, to, at)
+        divide_messages(message, product, belief, change, rise, at, at, to, degree, n)
     return end_sweep(linear)

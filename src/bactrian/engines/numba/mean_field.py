@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bactrian.arrays import Bools, Floats, Ints
-from bactrian.compiling import njit
+from bactrian.compiling import kernel, njit
 from bactrian.engines.numba.arithmetic import exp, normalise_logs
 from bactrian.engines.numba.assignments import ScoreArrays
 from bactrian.engines.numba.layout import Layout
@@ -36,7 +36,7 @@ class Ascent(NamedTuple):
     late: Bools  #: (1,) time is up
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@kernel()
 def ascend_instances(
     layout: Layout, scores: ScoreArrays, ascent: Ascent, limits: Limits, first: int, last: int
 ) -> None:
@@ -65,7 +65,7 @@ def ascend_instances(
         bound[m] = _evaluate(layout, scores.entries, scores.hubs, beliefs, m)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit()
 def _update(
     layout: Layout, scores: ScoreArrays, beliefs: Floats, hub: int, expected: Floats, forbidden: Floats
 ) -> float:
@@ -95,7 +95,7 @@ def _update(
     return change
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit()
 def _add_expectation(
     layout: Layout, entries: Floats, beliefs: Floats, link: int, expected: Floats, forbidden: Floats
 ) -> None:
@@ -120,7 +120,7 @@ def _add_expectation(
                 expected[x] += mass * entries[start + k]
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit()
 def _evaluate(layout: Layout, entries: Floats, hub_scores: Floats, beliefs: Floats, m: int) -> float:
     """F at the beliefs of an instance."""
     value = 0.0

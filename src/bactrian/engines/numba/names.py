@@ -56,7 +56,7 @@ def find_names(wanted: Bytes, text: Bytes, slots: Slots, out: Ints) -> None:
         out[name] = slots[here, 0]
 
 
-@njit(cache=True, nogil=True)
+@njit(error_model="python")
 def _hashed(text: Bytes, start: int, mask: np.uint64) -> tuple[int, np.int64]:
     """Where the name ends, and its first slot."""
     value, place = _BASIS, start
@@ -66,7 +66,7 @@ def _hashed(text: Bytes, start: int, mask: np.uint64) -> tuple[int, np.int64]:
     return place, np.int64((value ^ (value >> _FOLD)) & mask)
 
 
-@njit(cache=True, nogil=True)
+@njit(error_model="python")
 def _same(wanted: Bytes, start: int, stop: int, text: Bytes, at: int) -> bool:
     while wanted[start] == text[at]:
         if start == stop:  # the zero byte is compared too, so that no name is taken for the start of a longer one

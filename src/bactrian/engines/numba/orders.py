@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from bactrian.arrays import Bools, Ints
-from bactrian.compiling import njit, setup
+from bactrian.compiling import kernel, njit, setup
 
 
 @setup
@@ -77,7 +77,7 @@ def stable_order(keys: Ints, n_keys: int) -> Ints:
     return order
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@kernel()
 def greedy_colours(pointer: Ints, neighbours: Ints) -> Ints:
     """(n_nodes,) the smallest colour that no earlier neighbour has, node after node.
 
@@ -102,7 +102,7 @@ def greedy_colours(pointer: Ints, neighbours: Ints) -> Ints:
     return colours
 
 
-@njit(cache=True, nogil=True)
+@njit(error_model="python")
 def root_of(parent: Ints, node: int) -> int:
     """Root of a node's component; a root has minus the size of its component for a parent."""
     root = node

@@ -15,43 +15,36 @@ what exponentials were divided by, and the belief of a pair is E u u', with a su
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from bactrian.arrays import Bools, Floats, Ints
-from bactrian.compiling import inner, njit
-from bactrian.engines.numba.arithmetic import LEAST, MOST, log
+from bactrian.compiling import kernel, njit, record
+from bactrian.engines.numba.arithmetic import CAREFUL, LEAST, MOST, log
 from bactrian.engines.numba.linear import (
-    CAREFUL,
     Linear,
     begin_sweep,
     end_sweep,
     exponentials,
-    load,
     load_messages,
+    load_states,
+    match_scales,
+    multiply_messages,
     new_linear,
-    receive_one,
     store_logs,
     sweep_pairs,
 )
-from bactrian.engines.numba.tables import ALMOST_NOTHING, Limits, Passing
+from bactrian.engines.numba.tables import ALMOST_NOTHING, Limits, Passing, hold
 from bactrian.engines.numba.vectors import (
     States,
-    add_outer,
-    add_scaled,
     copy_scaled,
-    count,
-    distance,
-    divide,
-    fill,
-    multiply_by,
-    multiply_messages,
     normalise,
+    pair_message,
     place,
-    receive,
     size_of,
     smallest,
+    unsigned,
 )
 
 
@@ -65,34 +58,59 @@ class Tally(NamedTuple):
     column: Ints  #: (shared tables,)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+HeldTally = record(Tally)
+
+
+@kernel()
 def evaluate_pairs(
-    part: Passing, limits: Limits, counts: Floats, selected: Bools, first: int, last: int, states: States
+    arrays: Passing, limits: Limits, counts: Floats, selected: Bools, first: int, last: int, states: States
 ) -> None:
     """What :func:`.stars.evaluate_instances` does, for the instances among ``first:last`` that are ``selected``.
 
     Sets ``beliefs.done`` of those that it does. Damped sweeps, here only those that halve steps, end with one that is
     not, after which D is that of the multipliers.
     """
-    halvings = halvings_of(limits.damping)
-    if halvings < 0:
+    if limits.halvings < 0:
         return
-    linear, done = new_linear(part, first, last, False), part.beliefs.done
+    part, halvings = hold(arrays), limits.halvings
+    beliefs, is_tree = part.beliefs, part.layout.instance_is_tree
+    linear, tally = new_linear(part, first, last, False), new_tally(part, counts)
     held = np.empty(linear.product.size if halvings > 0 else 0)
-    tally = new_tally(part, counts)
+    closing = 1 if halvings > 0 else 0
+    asked = 0.5 * limits.tolerance if closing else limits.tolerance
     for instance in range(first, last):
-        if selected[instance]:
-            done[instance] = _sweep_instance(part, limits, linear, instance, halvings, held, tally.outer, states)
+        if not selected[instance]:
+            continue
+        # A tree takes all of its few sweeps, whatever the first one changes, as it does in two passes.
+        is_exact = is_tree[instance] and limits.tree_sweeps <= limits.max_sweeps
+        limit, sweeps, residual = limits.tree_sweeps if is_exact else limits.max_sweeps, 0, np.inf
+        if beliefs.late[0]:
+            limit = min(limit, 1)
+        fast = load_states(part, linear, instance, False, states) and match_scales(part, linear, instance)
+        while fast and sweeps < limit:
+            halved = halvings if sweeps + closing < limit else 0
+            residual = sweep_pairs(part, linear, instance, sweeps % 2 == 0, halved, held, states)
+            sweeps += 1
+            fast = not math.isnan(residual)
+            if (residual <= asked and not is_exact) or beliefs.late[0]:
+                limit = min(limit, sweeps + closing)
+        fast = fast and store_logs(part, linear, instance, True, states)
+        if fast:
+            finish_hubs(part, linear, instance, states)
+            finish_pairs(part, linear, instance, sweeps % 2 == 1, limits.marginals, tally.outer, states)
+            beliefs.sweeps[instance], beliefs.residual[instance] = sweeps, residual
+        beliefs.done[instance] = fast
     add_tally(part, tally, counts)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@kernel()
 def evaluate_given(
-    part: Passing, limits: Limits, counts: Floats, selected: Bools, first: int, last: int, states: States
+    arrays: Passing, limits: Limits, counts: Floats, selected: Bools, first: int, last: int, states: States
 ) -> None:
     """The same without sweeps, at the multipliers as they are."""
-    if halvings_of(limits.damping) < 0:
+    if limits.halvings < 0:
         return
+    part = hold(arrays)
     linear, beliefs, tally = new_linear(part, first, last, False), part.beliefs, new_tally(part, counts)
     for instance in range(first, last):
         if selected[instance]:
@@ -102,11 +120,11 @@ def evaluate_given(
     add_tally(part, tally, counts)
 
 
-@inner(allocates=True)
+@njit()
 def new_tally(part: Passing, counts: Floats) -> Tally:
     """Nothing counted yet of the shared entries that ``counts`` has a place for."""
     n_shared = part.layout.table_shared
-    return Tally(
+    return HeldTally(
         np.zeros(counts.size),
         np.zeros(n_shared),
         np.full(n_shared, np.nan),
@@ -115,7 +133,7 @@ def new_tally(part: Passing, counts: Floats) -> Tally:
     )
 
 
-@inner()
+@njit()
 def add_tally(part: Passing, tally: Tally, counts: Floats) -> None:
     """Add what was counted to the expected entries of shared tables."""
     offset, entries = part.layout.table_offset, part.tables.exp_entries
@@ -125,50 +143,7 @@ def add_tally(part: Passing, tally: Tally, counts: Floats) -> None:
             counts[i] += (tally.outer[i] + times) * entries[i]
 
 
-@inner()
-def halvings_of(damping: float) -> int:
-    """n for the damping 1 - 2^-n; -1 for others."""
-    n = round(-math.log2(1.0 - damping))
-    return n if damping == 1.0 - 0.5**n else -1
-
-
-@inner()
-def _sweep_instance(
-    part: Passing,
-    limits: Limits,
-    linear: Linear,
-    instance: int,
-    halvings: int,
-    held: Floats,
-    outer: Floats,
-    states: States,
-) -> bool:
-    """See :func:`evaluate_pairs`; False where log space is needed."""
-    beliefs, sweeps, residual = part.beliefs, 0, np.inf
-    # A tree takes all of its few sweeps, whatever the first one changes, as it does in two passes.
-    is_exact = part.layout.instance_is_tree[instance] and limits.tree_sweeps <= limits.max_sweeps
-    limit = limits.tree_sweeps if is_exact else limits.max_sweeps
-    closing = 1 if halvings > 0 else 0
-    asked = 0.5 * limits.tolerance if closing else limits.tolerance
-    fast = load(part, linear, instance, False, states)
-    if beliefs.late[0]:
-        limit = min(limit, 1)
-    while fast and sweeps < limit:
-        halved = halvings if sweeps + closing < limit else 0
-        residual = sweep_pairs(part, linear, instance, sweeps % 2 == 0, halved, held, states)
-        sweeps += 1
-        fast = not math.isnan(residual)
-        if (residual <= asked and not is_exact) or beliefs.late[0]:
-            limit = min(limit, sweeps + closing)
-    if not (fast and store_logs(part, linear, instance, True, states)):
-        return False
-    finish_hubs(part, linear, instance, states)
-    finish_pairs(part, linear, instance, sweeps % 2 == 1, limits.marginals, outer, states)
-    beliefs.sweeps[instance], beliefs.residual[instance] = sweeps, residual
-    return True
-
-
-@inner(forceinline=True)
+@njit()
 def finish_hubs(part: Passing, linear: Linear, instance: int, states: States) -> None:
     """D of an instance after a sweep, once it is stored, and counts of its hubs."""
     layout, multipliers, hub_number = part.layout, part.multipliers, part.numbers.hub
@@ -184,7 +159,7 @@ def finish_hubs(part: Passing, linear: Linear, instance: int, states: States) ->
     part.beliefs.value[instance] = value
 
 
-@inner(forceinline=True)
+@njit()
 def count_hubs(part: Passing, linear: Linear, instance: int, states: States) -> None:
     """Counts of an instance's hubs, from b."""
     layout = part.layout
@@ -193,34 +168,38 @@ def count_hubs(part: Passing, linear: Linear, instance: int, states: States) -> 
     copy_scaled(part.beliefs.hub_count, start, linear.belief, 0, part.weights[instance], size)
 
 
-@inner(forceinline=True)
+@njit()
 def finish_pairs(
     part: Passing, linear: Linear, instance: int, backward: bool, marginals: bool, outer: Floats, states: States
 ) -> None:
     """Counts, violation and ``marginals`` of an instance's pairs after a sweep in the given direction."""
     layout, beliefs = part.layout, part.beliefs
     hub_offset, link_offset, link_hub = layout.hub_offset, layout.link_offset, layout.link_hub
-    hub_links, hub_number = layout.hub_links, part.numbers.hub
+    hub_links, hub_number, link_leads = layout.hub_links, part.numbers.hub, part.plan.link_leads
+    cluster_table, cluster_links, cluster_link = layout.cluster_table, layout.cluster_links, layout.cluster_link
+    table_offset, entries, turned = layout.table_offset, linear.entries, linear.turned
     message, belief, product, marginal = linear.message, linear.belief, linear.product, beliefs.link_marginal
     hub_count, weight = beliefs.hub_count, part.weights[instance]
     origin, violation = part.plan.origin[instance], 0.0
     hub_base, base = place(hub_offset, origin, states), place(link_offset, hub_links[origin], states)
     count_pairs(part, linear, instance, False, outer, states)
     for cluster in range(layout.instance_clusters[instance], layout.instance_clusters[instance + 1]):
-        table, ends = layout.cluster_table[cluster], layout.cluster_links[cluster]
-        row, column, start = layout.cluster_link[ends], layout.cluster_link[ends + 1], layout.table_offset[table]
+        table, ends = cluster_table[cluster], cluster_links[cluster]
+        row, column, start = cluster_link[ends], cluster_link[ends + 1], table_offset[table]
         row_at, column_at = place(link_offset, row, states), place(link_offset, column, states)
         m, n = size_of(link_offset, row, states), size_of(link_offset, column, states)
         # The end that was updated last has its hub's belief as marginal; the other may still disagree.
-        if part.plan.link_leads[row] == backward:
-            last, last_at, other, at, size, last_size = row, row_at, column, column_at, n, m
-            receive(linear, start, 1, row_at - base, 0, m, n)
+        if link_leads[row] == backward:
+            axis, last, last_at, other, at, size, last_size = 1, row, row_at, column, column_at, n, m
         else:
-            last, last_at, other, at, size, last_size = column, column_at, row, row_at, m, n
-            receive(linear, start, 0, column_at - base, 0, n, m)
+            axis, last, last_at, other, at, size, last_size = 0, column, column_at, row, row_at, m, n
+        pair_message(entries, turned, start, axis, message, last_at - base, product, 0 * m, last_size, size)
         to = place(hub_offset, link_hub[other], states)
-        multiply_by(product, 0, message, at - base, size)
-        violation = max(violation, distance(product, 0, belief, to - hub_base, size))
+        of, against = unsigned(at - base), unsigned(to - hub_base)
+        for k in range(unsigned(size)):
+            product[k] *= message[of + k]
+            difference = abs(product[k] - belief[against + k])
+            violation = difference if difference > violation else violation
         if hub_number[link_hub[other]] == 0.0 and other == hub_links[link_hub[other]]:
             copy_scaled(hub_count, to, product, 0, weight, size)
         if marginals or len(states) == 0:
@@ -229,35 +208,32 @@ def finish_pairs(
     beliefs.violation[instance] = violation
 
 
-@inner(forceinline=True)
+@njit()
 def count_pairs(part: Passing, linear: Linear, instance: int, given: bool, outer: Floats, states: States) -> None:
     """Counts of an instance's pairs, of shared tables as sums of u u'; Z is 1, or ``given`` in ``linear.spare``."""
-    layout, message = part.layout, linear.message
-    link_offset, counts = layout.link_offset, part.beliefs.counts
+    layout, message, spare, entries = part.layout, linear.message, linear.spare, linear.entries
+    link_offset, counts, table_offset = layout.link_offset, part.beliefs.counts, layout.table_offset
+    cluster_table, cluster_links, cluster_link = layout.cluster_table, layout.cluster_links, layout.cluster_link
     base = place(link_offset, layout.hub_links[part.plan.origin[instance]], states)
     begin, end = layout.instance_clusters[instance], layout.instance_clusters[instance + 1]
+    n_shared, own_weight = layout.table_shared, part.weights[instance]
     for cluster in range(begin, end):
-        weight = part.weights[instance] / (linear.spare[cluster - begin] if given else 1.0)
-        table, ends = layout.cluster_table[cluster], layout.cluster_links[cluster]
-        row, column, start = layout.cluster_link[ends], layout.cluster_link[ends + 1], layout.table_offset[table]
-        at, of = place(link_offset, row, states) - base, place(link_offset, column, states) - base
-        m, n = size_of(link_offset, row, states), size_of(link_offset, column, states)
-        if table < layout.table_shared:
-            add_outer(outer, start, message, at, message, of, weight, m, n)
-        else:
-            _count_pair(counts, linear, start, at, of, weight, m, n)
+        weight = own_weight / (spare[cluster - begin] if given else 1.0)
+        table, ends = cluster_table[cluster], cluster_links[cluster]
+        row, column, start = cluster_link[ends], cluster_link[ends + 1], unsigned(table_offset[table])
+        at, of = unsigned(place(link_offset, row, states) - base), unsigned(place(link_offset, column, states) - base)
+        m, n = unsigned(size_of(link_offset, row, states)), unsigned(size_of(link_offset, column, states))
+        for r in range(m):
+            factor, to = weight * message[at + r], start + r * n
+            if table < n_shared:
+                for c in range(n):
+                    outer[to + c] += factor * message[of + c]
+            else:
+                for c in range(n):
+                    counts[to + c] = factor * message[of + c] * entries[to + c]
 
 
-@inner(forceinline=True)
-def _count_pair(counts: Floats, linear: Linear, start: int, at: int, of: int, weight: float, m: Any, n: Any) -> None:
-    """Counts of a pair with a table of its own: weight E u u'."""
-    for a in range(count(m)):
-        row = start + a * count(n)
-        copy_scaled(counts, row, linear.message, of, weight * linear.message[at + a], n)
-        multiply_by(counts, row, linear.entries, row, n)
-
-
-@inner()
+@njit()
 def _give_values(part: Passing, linear: Linear, instance: int, consistent: bool, tally: Tally, states: States) -> bool:
     """D, beliefs and counts at the multipliers as they are; False, and nothing counted, where log space is needed."""
     if not (
@@ -269,7 +245,7 @@ def _give_values(part: Passing, linear: Linear, instance: int, consistent: bool,
     return True
 
 
-@inner()
+@njit()
 def give_hubs(part: Passing, linear: Linear, instance: int, consistent: bool, states: States) -> bool:
     """Messages and beliefs of an instance's hubs at the multipliers as they are, and their part of D.
 
@@ -283,8 +259,10 @@ def give_hubs(part: Passing, linear: Linear, instance: int, consistent: bool, st
         if not load_messages(part, linear, instance, states):
             return False
     elif part.plan.alike[instance]:
-        message[: place(layout.link_offset, last, states) - base] = 1.0
-        scale[: last - first] = 0.0
+        for i in range(place(layout.link_offset, last, states) - base):
+            message[i] = 1.0
+        for i in range(last - first):
+            scale[i] = 0.0
     else:
         link_offset, hub_offset = layout.link_offset, layout.hub_offset
         link_hub, hub_scores = layout.link_hub, part.tables.hub_scores
@@ -295,14 +273,15 @@ def give_hubs(part: Passing, linear: Linear, instance: int, consistent: bool, st
                 factor = shares[link] / cluster_number[link_cluster[link]]
                 copy_scaled(message, at, hub_scores, place(hub_offset, link_hub[link], states), factor, n)
             else:
-                fill(message, at, 0.0, n)
+                for k in range(at, at + n):
+                    message[k] = 0.0
         if not exponentials(message, 0, layout.link_offset, first, last, message, scale, states):
             return False
     part.beliefs.value[instance] = _believe_given(part, linear, instance, consistent, states)
     return not math.isnan(part.beliefs.value[instance])
 
 
-@inner()
+@njit()
 def give_pairs(part: Passing, linear: Linear, instance: int, consistent: bool, tally: Tally, states: States) -> bool:
     """The pairs' part of D, with marginals and counts; False, and nothing counted, where log space is needed."""
     if not consistent and part.plan.alike[instance]:
@@ -313,7 +292,7 @@ def give_pairs(part: Passing, linear: Linear, instance: int, consistent: bool, t
     return not math.isnan(value)
 
 
-@inner(fastmath=CAREFUL)
+@njit(fastmath=CAREFUL)
 def _believe_given(part: Passing, linear: Linear, instance: int, consistent: bool, states: States) -> float:
     """Beliefs of hubs with a number of their own from what multipliers leave of their scores, and their part of D.
 
@@ -331,13 +310,16 @@ def _believe_given(part: Passing, linear: Linear, instance: int, consistent: boo
         copy_scaled(slack, to, hub_scores, start, 1.0, n)
         if consistent:
             for link in range(hub_links[hub], hub_links[hub + 1]):
-                add_scaled(slack, to, multipliers, place(link_offset, link, states), -1.0, n)
+                at, of = unsigned(place(link_offset, link, states)), unsigned(to)
+                for k in range(unsigned(n)):
+                    slack[of + k] -= multipliers[at + k]
         if hub_number[hub] != 0.0:
             copy_scaled(belief, to, slack, to, 1.0 / hub_number[hub], n)
         elif not smallest(slack, to, n) > -np.inf:
             return np.nan
         else:
-            fill(belief, to, 0.0, n)
+            for k in range(to, to + n):
+                belief[k] = 0.0
     if not exponentials(belief, 0, hub_offset, begin, end, belief, tops, states):
         return np.nan
     value = 0.0
@@ -350,19 +332,32 @@ def _believe_given(part: Passing, linear: Linear, instance: int, consistent: boo
     return value
 
 
-@inner()
-def _evaluate_pair(marginal: Floats, linear: Linear, start: int, at: int, of: int, base: int, m: Any, n: Any) -> float:
+@njit(forceinline=True)
+def _evaluate_pair(
+    marginal: Floats,
+    entries: Floats,
+    turned: int,
+    message: Floats,
+    start: int,
+    at: int,
+    of: int,
+    base: int,
+    m: int,
+    n: int,
+) -> float:
     """Z of a pair, and its marginals; NaN where log space is needed.
 
     Where some score is forbidden, a marginal of 0 leaves it open whether the state is: that takes log space too.
     """
-    product, message = linear.product, linear.message
-    receive(linear, start, 0, of - base, 0, n, m)
-    copy_scaled(marginal, at, product, 0, 1.0, m)
-    multiply_by(marginal, at, message, at - base, m)
-    receive(linear, start, 1, at - base, 0, m, n)
-    copy_scaled(marginal, of, product, 0, 1.0, n)
-    multiply_by(marginal, of, message, of - base, n)
+    for axis in range(2):
+        source, to, rows, columns = (at - base, of, m, n) if axis == 1 else (of - base, at, n, m)
+        pair_message(entries, turned, start, axis, message, source, marginal, to, rows, columns)
+    to, source = unsigned(at), unsigned(at - base)
+    for k in range(unsigned(m)):
+        marginal[to + k] *= message[source + k]
+    to, source = unsigned(of), unsigned(of - base)
+    for k in range(unsigned(n)):
+        marginal[to + k] *= message[source + k]
     total = normalise(marginal, at, m)
     normalise(marginal, of, n)
     if min(smallest(marginal, at, m), smallest(marginal, of, n)) == 0.0:
@@ -370,13 +365,14 @@ def _evaluate_pair(marginal: Floats, linear: Linear, start: int, at: int, of: in
     return total if LEAST < total < MOST else np.nan
 
 
-@inner()
+@njit()
 def _evaluate_clusters(part: Passing, linear: Linear, instance: int, outer: Floats, states: States) -> float:
     """The pairs' part of D, with marginals and counts; NaN, and nothing counted, where log space is needed."""
     layout, link_offset = part.layout, part.layout.link_offset
     cluster_table, cluster_link, cluster_links = layout.cluster_table, layout.cluster_link, layout.cluster_links
     table_offset, cluster_number, shift = layout.table_offset, part.numbers.cluster, part.tables.shift
-    scale, totals = linear.scale, linear.spare
+    scale, totals, narrow, marginal = linear.scale, linear.spare, part.tables.narrow, part.beliefs.link_marginal
+    entries, turned, message = linear.entries, linear.turned, linear.message
     begin, end = layout.instance_clusters[instance], layout.instance_clusters[instance + 1]
     first = layout.hub_links[part.plan.origin[instance]]
     base = place(link_offset, first, states)
@@ -386,8 +382,8 @@ def _evaluate_clusters(part: Passing, linear: Linear, instance: int, outer: Floa
         row, column = cluster_link[ends], cluster_link[ends + 1]
         at, of = place(link_offset, row, states), place(link_offset, column, states)
         m, n = size_of(link_offset, row, states), size_of(link_offset, column, states)
-        total = _evaluate_pair(part.beliefs.link_marginal, linear, table_offset[table], at, of, base, m, n)
-        if math.isnan(total) or not part.tables.narrow[table]:
+        total = _evaluate_pair(marginal, entries, turned, message, table_offset[table], at, of, base, m, n)
+        if math.isnan(total) or not narrow[table]:
             return np.nan
         totals[cluster - begin] = total
         scales = scale[row - first] + scale[column - first] + shift[table]
@@ -396,13 +392,14 @@ def _evaluate_clusters(part: Passing, linear: Linear, instance: int, outer: Floa
     return value
 
 
-@inner()
+@njit()
 def _evaluate_alike(part: Passing, linear: Linear, instance: int, tally: Tally, states: States) -> float:
     """The same where all pairs of a table are alike: the first is worked out, and others are copied."""
     layout, marginal, link_offset = part.layout, part.beliefs.link_marginal, part.layout.link_offset
     cluster_table, cluster_link, cluster_links = layout.cluster_table, layout.cluster_link, layout.cluster_links
     table_offset, cluster_number, shift = layout.table_offset, part.numbers.cluster, part.tables.shift
-    weight = part.weights[instance]
+    weight, narrow = part.weights[instance], part.tables.narrow
+    entries, turned, message = linear.entries, linear.turned, linear.message
     log_z, times, like_row, like_column = tally.log_z, tally.times, tally.row, tally.column
     begin, end = layout.instance_clusters[instance], layout.instance_clusters[instance + 1]
     base = place(link_offset, layout.hub_links[part.plan.origin[instance]], states)
@@ -412,8 +409,8 @@ def _evaluate_alike(part: Passing, linear: Linear, instance: int, tally: Tally, 
             row, column = cluster_link[cluster_links[cluster]], cluster_link[cluster_links[cluster] + 1]
             at, of = place(link_offset, row, states), place(link_offset, column, states)
             m, n = size_of(link_offset, row, states), size_of(link_offset, column, states)
-            total = _evaluate_pair(part.beliefs.link_marginal, linear, table_offset[table], at, of, base, m, n)
-            if math.isnan(total) or not part.tables.narrow[table]:
+            total = _evaluate_pair(marginal, entries, turned, message, table_offset[table], at, of, base, m, n)
+            if math.isnan(total) or not narrow[table]:
                 return np.nan
             log_z[table], like_row[table], like_column[table] = math.log(total), at, of
     value = 0.0
@@ -429,7 +426,7 @@ def _evaluate_alike(part: Passing, linear: Linear, instance: int, tally: Tally, 
     return value
 
 
-@inner(fastmath=CAREFUL)
+@njit(fastmath=CAREFUL)
 def join(part: Passing, linear: Linear, instance: int, consistent: bool, states: States) -> None:
     """Counts of hubs, disagreements and violation, and the part of D of hubs without a number.
 
@@ -450,7 +447,7 @@ def join(part: Passing, linear: Linear, instance: int, consistent: bool, states:
         own = hub_number[hub] != 0.0
         if not own and first < last:
             copy_scaled(belief, to, marginal, place(link_offset, first, states), 1.0, n)
-            for k in range(count(n)):
+            for k in range(n):
                 hub_log[start + k] = log(max(belief[to + k], ALMOST_NOTHING))
                 if consistent:
                     value += belief[to + k] * slack[to + k]
@@ -458,12 +455,15 @@ def join(part: Passing, linear: Linear, instance: int, consistent: bool, states:
         copy_scaled(hub_count, start, belief, to, counted, n)
         for link in range(first, last):
             at = place(link_offset, link, states)
-            if not consistent and shares[link] != 0.0:
-                add_scaled(hub_count, start, marginal, at, weight * shares[link], n)
-            violation = max(violation, distance(marginal, at, belief, to, n))
-            if consistent:
-                copy_scaled(disagreement, at, marginal, at, weight, n)
-                add_scaled(disagreement, at, belief, to, -weight, n)
+            share = 0.0 if consistent else weight * shares[link]
+            of, against, into = unsigned(at), unsigned(to), unsigned(start)
+            for k in range(unsigned(n)):
+                difference = marginal[of + k] - belief[against + k]
+                violation = max(violation, abs(difference))
+                if consistent:
+                    disagreement[of + k] = weight * difference
+                elif share != 0.0:
+                    hub_count[into + k] += share * marginal[of + k]
     beliefs.violation[instance] = violation
     beliefs.value[instance] += value
 
@@ -471,11 +471,12 @@ def join(part: Passing, linear: Linear, instance: int, consistent: bool, states:
 # --- trees ---
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@kernel()
 def evaluate_trees(
-    part: Passing, limits: Limits, counts: Floats, selected: Bools, first: int, last: int, states: States
+    arrays: Passing, limits: Limits, counts: Floats, selected: Bools, first: int, last: int, states: States
 ) -> None:
     """What :func:`evaluate_pairs` does, for ``selected`` trees and whatever the multipliers are."""
+    part = hold(arrays)
     linear, done = new_linear(part, first, last, True), part.beliefs.done
     tally = new_tally(part, counts)
     for instance in range(first, last):
@@ -484,11 +485,11 @@ def evaluate_trees(
     add_tally(part, tally, counts)
 
 
-@inner(fastmath=CAREFUL)
+@njit(fastmath=CAREFUL)
 def _evaluate_tree(part: Passing, limits: Limits, linear: Linear, instance: int, outer: Floats, states: States) -> bool:
     """See :func:`evaluate_trees`; False, and nothing counted, where log space is needed."""
     layout, beliefs, hub_links, totals = part.layout, part.beliefs, part.layout.hub_links, linear.spare
-    if not load(part, linear, instance, True, states):
+    if not (load_states(part, linear, instance, True, states) and match_scales(part, linear, instance)):
         return False
     begin, end = layout.instance_hubs[instance], layout.instance_hubs[instance + 1]
     value = linear.belief[: end - begin].sum() - linear.scale[: hub_links[end] - hub_links[begin]].sum()
@@ -507,32 +508,42 @@ def _evaluate_tree(part: Passing, limits: Limits, linear: Linear, instance: int,
     return True
 
 
-@inner()
+@njit()
 def _pass(part: Passing, linear: Linear, instance: int, backward: bool, states: States) -> float:
     """One of the two passes; the largest part by which a t_v is now another than that of the pass before."""
-    layout, leads, totals = part.layout, part.plan.link_leads, linear.spare
-    hub_links, link_offset = layout.hub_links, layout.link_offset
+    layout, leads, totals, message = part.layout, part.plan.link_leads, linear.spare, linear.message
+    link_partner, link_axis, link_start = layout.link_partner, layout.link_axis, part.plan.link_start
+    entries, turned, psi, low, high = linear.entries, linear.turned, linear.psi, linear.low, linear.high
+    hub_order, hub_offset = layout.hub_order, layout.hub_offset
+    hub_links, link_offset, belief, product = layout.hub_links, layout.link_offset, linear.belief, linear.product
     begin, end = layout.instance_hubs[instance], layout.instance_hubs[instance + 1]
     hub_base, base = place(layout.hub_offset, begin, states), place(link_offset, hub_links[begin], states)
     change = 0.0
     for position in range(end - begin):
-        hub = layout.hub_order[end - 1 - position if backward else begin + position]
+        hub = hub_order[end - 1 - position if backward else begin + position]
         first, last = hub_links[hub], hub_links[hub + 1]
-        to, n = place(layout.hub_offset, hub, states) - hub_base, size_of(layout.hub_offset, hub, states)
+        to, n = place(hub_offset, hub, states) - hub_base, size_of(hub_offset, hub, states)
         for link in range(first, last):
             at = place(link_offset, link, states) - base
             if leads[link] == backward:
-                receive_one(part, linear, link, base, at, states)
+                partner = link_partner[link]
+                source, m = place(link_offset, partner, states) - base, size_of(link_offset, partner, states)
+                start, axis = link_start[link], link_axis[link]
+                pair_message(entries, turned, start, axis, message, source, product, at, m, n)
             elif backward:
-                fill(linear.product, at, 1.0, n)
-        multiply_messages(linear, to, place(link_offset, first, states) - base, last - first, n)
-        total = normalise(linear.belief, to, n)
+                for k in range(at, at + n):
+                    product[k] = 1.0
+        of = place(link_offset, first, states) - base
+        multiply_messages(psi, product, belief, low, high, to, of, last - first, n)
+        total = normalise(belief, to, n)
         for link in range(first, last):
             at = place(link_offset, link, states) - base
             if leads[link] and not backward:
-                divide(linear.message, at, linear.belief, to, linear.product, at, n)
+                i, own = unsigned(at), unsigned(to)
+                for k in range(unsigned(n)):
+                    message[i + k] = belief[own + k] / product[i + k]
             elif backward and not leads[link]:
-                copy_scaled(linear.message, at, linear.belief, to, 1.0, n)
+                copy_scaled(message, at, belief, to, 1.0, n)
         if backward:
             totals[hub - begin] = total
         else:

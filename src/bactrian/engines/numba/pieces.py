@@ -20,20 +20,27 @@ import numpy as np
 import scipy.sparse as sp
 
 from bactrian.arrays import Floats, Ints
-from bactrian.compiling import inner, njit
+from bactrian.compiling import kernel, njit
 from bactrian.engines.numba.layout import Layout
-from bactrian.engines.numba.linear import Linear, load_states, match_scales, store_logs, sweep_pairs, with_scratch
+from bactrian.engines.numba.linear import (
+    HeldLinear,
+    Linear,
+    load_states,
+    match_scales,
+    store_logs,
+    sweep_pairs,
+    with_scratch,
+)
 from bactrian.engines.numba.pair_evaluation import (
     add_tally,
     finish_hubs,
     finish_pairs,
     give_hubs,
     give_pairs,
-    halvings_of,
     join,
     new_tally,
 )
-from bactrian.engines.numba.tables import Limits, Passing
+from bactrian.engines.numba.tables import Limits, Passing, hold
 from bactrian.engines.numba.vectors import States, place
 from bactrian.parallel.threads import Workers, balanced_blocks
 
@@ -51,15 +58,22 @@ class Phase(NamedTuple):
     backward: bool  #: the direction of the sweep, or of the last
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@kernel()
 def evaluate_pieces(
-    part: Passing, limits: Limits, whole: Linear, counts: Floats, first: int, last: int, phase: Phase, states: States
+    arrays: Passing,
+    limits: Limits,
+    messages: Linear,
+    counts: Floats,
+    first: int,
+    last: int,
+    phase: Phase,
+    states: States,
 ) -> bool:
     """One phase of an evaluation for pieces ``first:last``; False where log space is needed.
 
-    ``whole`` are the messages of all pieces, ``counts`` have a row for each.
+    ``messages`` are those of all pieces, ``counts`` have a row for each.
     """
-    fits, (kind, backward) = True, phase
+    part, whole, fits, (kind, backward) = hold(arrays), HeldLinear(*messages), True, phase
     for piece in range(first, last):
         if kind <= _JOIN:
             linear = _messages(part, whole, piece, piece + 1, states)
@@ -79,7 +93,7 @@ def evaluate_pieces(
         elif kind == _MATCH:
             fits &= match_scales(part, linear, piece)
         elif kind <= _TURN:
-            halvings = halvings_of(limits.damping)
+            halvings = limits.halvings
             held = np.empty(linear.product.size if halvings > 0 else 0)
             for turn in range(kind + 1 - _SWEEP):
                 residual, way = np.nan, backward == (turn == 0)
@@ -97,7 +111,7 @@ def evaluate_pieces(
     return fits
 
 
-@inner(allocates=True)
+@njit()
 def _messages(part: Passing, whole: Linear, first: int, last: int, states: States) -> Linear:
     """The messages of pieces ``first:last`` with scratch of their own."""
     layout, hub_links, origin = part.layout, part.layout.hub_links, part.plan.origin[first]
@@ -158,7 +172,8 @@ class Pieces:
         most_links = int(np.diff(layout.hub_links[begin : end + 1]).max())
         spare = int(max(np.diff(self.bounds).max(), np.diff(self._clusters).max()))
         sizes = (n_link_states, last - first, stop - start, stop - start, most_links * widest, *[widest] * 4, spare)
-        return Linear(part.tables.exp_entries, part.tables.exp_transposed, *map(np.empty, sizes))
+        tables, n = part.tables, part.layout.n_entries
+        return Linear(tables.exp_entries, n if tables.exp_entries.size > n else 0, *map(np.empty, sizes))
 
     def evaluate(self, part: Passing, limits: Limits, counts: Floats, states: States, workers: Workers) -> bool:
         """What :func:`.pair_evaluation.evaluate_pairs` does, for this instance."""
@@ -195,7 +210,7 @@ class Pieces:
             limit = 1 if beliefs.late[0] else limits.max_sweeps
             fast, backward, turns = run(_LOAD) and run(_MATCH), False, False
             while fast and sweeps < limit:
-                now = limits if sweeps + closing < limit else limits._replace(damping=0.0)
+                now = limits if sweeps + closing < limit else limits._replace(damping=0.0, halvings=0)
                 backward = sweeps % 2 == 0
                 first, second = (second_half, first_half) if backward else (first_half, second_half)
                 fast = turns or run(_SWEEP, first, now, backward)

@@ -33,22 +33,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bactrian.arrays import Bools, Floats, Ints
-from bactrian.compiling import inner, njit
+from bactrian.compiling import kernel, njit, record
 from bactrian.engines.numba.arithmetic import LEAST, MOST
 from bactrian.engines.numba.linear import (
     Linear,
     begin_sweep,
-    believe_hub,
-    load,
-    receive_all,
-    receive_one,
+    believe,
+    believe_by_logs,
+    load_states,
+    match_scales,
     store_logs,
     update_pairs_together,
     with_scratch,
 )
-from bactrian.engines.numba.stars import all_messages, incoming_message, log_belief, sweep_hubs, update_hubs_together
-from bactrian.engines.numba.tables import Limits, Passing, Scratch, new_scratch
-from bactrian.engines.numba.vectors import States, count, largest, place, size_of, smallest, spread
+from bactrian.engines.numba.stars import log_belief, log_messages, sweep_hubs
+from bactrian.engines.numba.tables import Limits, Passing, Scratch, hold, new_scratch
+from bactrian.engines.numba.vectors import States, pair_message, place, size_of, unsigned
 
 RUNNING, CONVERGED, CONTRADICTION = 0, 1, 2
 
@@ -65,12 +65,13 @@ class SweepProgress(NamedTuple):
     late: Bools  #: (1,) time is up: no more sweeps, but one
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
-def run_sequential(part: Passing, limits: Limits, progress: SweepProgress, first: int, last: int) -> None:
+@kernel()
+def run_sequential(arrays: Passing, limits: Limits, progress: SweepProgress, first: int, last: int) -> None:
     """Sweeps in log space, backward and forward in turn, of each instance of ``first:last`` that is still running.
 
     Those that are ``done`` in linear space are left as they are.
     """
+    part = hold(arrays)
     beliefs = part.beliefs
     scratch = new_scratch(part.layout, first, last)
     for instance in range(first, last):
@@ -81,7 +82,7 @@ def run_sequential(part: Passing, limits: Limits, progress: SweepProgress, first
         limit = min(limits.max_sweeps, exact - begun) if exact > begun else limits.max_sweeps
         while sweeps < limit and residual > limits.tolerance and not (sweeps > 0 and progress.late[0]):
             backward = (begun + sweeps) % 2 == 0
-            residual = sweep_hubs(part, instance, backward, progress.damping[instance], scratch)
+            residual = sweep_hubs(part, instance, backward, False, progress.damping[instance], scratch.star, scratch)
             sweeps += 1
             if residual == np.inf:
                 break
@@ -99,7 +100,7 @@ class ParallelMessages(NamedTuple):
     in_use: Bools  #: (M,) kept in linear space between calls, by the residual schedule
 
 
-@inner(allocates=True)
+@njit()
 def of_instance(part: Passing, kept: ParallelMessages, instance: int, widest: int) -> Linear:
     """An instance's messages in linear space, with scales of 0; its hubs have at most ``widest`` states."""
     layout = part.layout
@@ -110,19 +111,24 @@ def of_instance(part: Passing, kept: ParallelMessages, instance: int, widest: in
     return with_scratch(part, message, scale, kept.psi[hubs], kept.belief[hubs], kept.incoming[first:last], widest, 0)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@kernel()
 def run_parallel(
-    part: Passing, limits: Limits, kept: ParallelMessages, progress: SweepProgress, first: int, last: int,
+    arrays: Passing, limits: Limits, kept: ParallelMessages, progress: SweepProgress, first: int, last: int,
     states: States,
 ) -> None:  # fmt: skip
     """Parallel updates of each instance of ``first:last`` that is still running."""
+    part = hold(arrays)
     scratch = new_scratch(part.layout, first, last)
     for instance in range(first, last):
         if progress.status[instance] != RUNNING:
             continue
         damping = progress.damping[instance]
         linear = of_instance(part, kept, instance, scratch.small.size)
-        fast = damping == 0.0 and kept.pairwise[instance] and load(part, linear, instance, False, states)
+        fast = (
+            damping == 0.0
+            and kept.pairwise[instance]
+            and (load_states(part, linear, instance, False, states) and match_scales(part, linear, instance))
+        )
         linear.scale[:] = 0.0
         sweeps, residual = 0, np.inf
         while (
@@ -137,7 +143,7 @@ def run_parallel(
         if not (fast and store_logs(part, linear, instance, True, states)):
             sweeps, residual = 0, np.inf
             while sweeps < limits.max_sweeps and residual > limits.tolerance and not (sweeps > 0 and progress.late[0]):
-                residual = update_hubs_together(part, instance, damping, kept.incoming, scratch)
+                residual = sweep_hubs(part, instance, False, True, damping, kept.incoming, scratch)
                 sweeps += 1
                 if residual == np.inf:
                     break
@@ -166,7 +172,7 @@ class Queue(NamedTuple):
     late: Bools  #: (1,) time is up
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@kernel()
 def contractions(
     cluster_table: Ints, cluster_rows: Ints, offset: Ints, entries: Floats, numbers: Floats, largest: int, out: Floats
 ) -> None:
@@ -197,7 +203,7 @@ def contractions(
         out[table] = math.tanh(0.25 * widest / numbers[table])
 
 
-@inner()
+@njit()
 def sift_up(heap: Ints, place: Ints, priority: Floats, base: int, hub: int) -> None:
     """Move a hub whose priority has risen towards the top of the heap that starts at ``base``."""
     position = place[hub]
@@ -214,7 +220,7 @@ def sift_up(heap: Ints, place: Ints, priority: Floats, base: int, hub: int) -> N
     place[hub] = position
 
 
-@inner()
+@njit()
 def sift_down(heap: Ints, place: Ints, priority: Floats, base: int, size: int, hub: int) -> None:
     """Move a hub whose priority has fallen away from the top of the heap of ``size`` hubs at ``base``."""
     position = place[hub]
@@ -236,7 +242,7 @@ def sift_down(heap: Ints, place: Ints, priority: Floats, base: int, size: int, h
     place[hub] = position
 
 
-@inner()
+@njit()
 def make_heap(heap: Ints, place: Ints, priority: Floats, base: int, stop: int) -> None:
     """A heap of all hubs ``base:stop`` by their priorities."""
     for hub in range(base, stop):
@@ -266,134 +272,151 @@ class Star(NamedTuple):
     first_hub_state: int
 
 
-@inner(forceinline=True)
-def _change_of_link(part: Passing, incoming: Floats, link: int, damping: float, commit: bool) -> float:
-    """See :func:`_update`."""
-    layout, multipliers, log_hub = part.layout, part.multipliers, part.beliefs.hub_log
-    offset, start = layout.link_offset[link], layout.hub_offset[layout.link_hub[link]]
-    kappa = part.numbers.cluster[layout.link_cluster[link]]
-    low, high = np.inf, -np.inf
-    far = False
-    inverse = 1.0 / kappa
-    for k in range(layout.link_offset[link + 1] - offset):
-        message = incoming[offset + k]
-        if message == -np.inf:
+HeldStar = record(Star)
+HeldQueue = record(Queue)
+
+
+@njit()
+def _update_logs(part: Passing, star: Star, hub: int, commit: bool, steps: Floats) -> bool:
+    """b of a hub and the change of its multipliers in log space, see :func:`_run_instance`; False: none is possible."""
+    layout, multipliers, hub_log, incoming = part.layout, part.multipliers, part.beliefs.hub_log, star.incoming
+    link_offset, link_cluster, cluster_number = layout.link_offset, layout.link_cluster, part.numbers.cluster
+    start, first, last = layout.hub_offset[hub], layout.hub_links[hub], layout.hub_links[hub + 1]
+    at, n, damping = link_offset[first], layout.hub_offset[hub + 1] - start, star.damping
+    if not log_belief(
+        link_cluster, cluster_number, part.numbers.hub[hub], part.tables.hub_scores, start, n, first, last, incoming,
+        at, hub_log, start,
+    ):  # fmt: skip
+        return False
+    for link in range(first, last):
+        offset, kappa = link_offset[link], cluster_number[link_cluster[link]]
+        low, high, far, inverse = np.inf, -np.inf, False, 1.0 / kappa
+        for k in range(n):
+            message = incoming[offset + k]
+            if message == -np.inf:
+                if commit:
+                    multipliers[offset + k] = 0.0
+                continue
+            old, new = multipliers[offset + k], kappa * (hub_log[start + k] - message)
+            if new == -np.inf or old == -np.inf:
+                far = far or new != old
+            else:
+                step = (new - old) * inverse
+                low, high = min(low, step), max(high, step)
+                new += damping * (old - new)
+                if not -_FURTHEST < new < _FURTHEST:
+                    new, far = _FURTHEST if new > 0.0 else -_FURTHEST, True
             if commit:
-                multipliers[offset + k] = 0.0
-            continue
-        old, new = multipliers[offset + k], kappa * (log_hub[start + k] - message)
-        if new == -np.inf or old == -np.inf:
-            far = far or new != old
-        else:
-            step = (new - old) * inverse
-            low, high = min(low, step), max(high, step)
-            new += damping * (old - new)
-            if not -_FURTHEST < new < _FURTHEST:
-                new, far = _FURTHEST if new > 0.0 else -_FURTHEST, True
-        if commit:
-            multipliers[offset + k] = new
-    change = high - low if high > low else 0.0
-    return max(change, FAR) if far else change
+                multipliers[offset + k] = new
+        change = high - low if high > low else 0.0
+        steps[link - first] = max(change, FAR) if far else change
+    return True
 
 
-@inner(forceinline=True)
-def _update(part: Passing, star: Star, hub: int, commit: bool, steps: Floats, states: States) -> int:
-    """b of a hub and the change of its multipliers, which is made where ``commit``; returns a status.
-
-    ``steps`` takes a bound, for each link, of the range of the change of d / kappa before damping.
-    """
-    layout, linear = part.layout, star.linear
-    first, degree = layout.hub_links[hub], layout.hub_links[hub + 1] - layout.hub_links[hub]
-    if star.logs:
-        at = layout.link_offset[first]
-        if not log_belief(part, hub, star.incoming, at, part.beliefs.hub_log, layout.hub_offset[hub]):
-            return CONTRADICTION
-        for j in range(degree):
-            steps[j] = _change_of_link(part, star.incoming, first + j, star.damping, commit)
-        return RUNNING
-    at, n = place(layout.link_offset, first, states) - star.first_state, size_of(layout.hub_offset, hub, states)
-    to = place(layout.hub_offset, hub, states) - star.first_hub_state
-    believe_hub(part, linear, hub, to, at, n)
-    if not (smallest(linear.low, 0, n) > LEAST and largest(linear.high, 0, n) < MOST):
-        return _OUT_OF_RANGE
-    for j in range(degree):
-        # max / min - 1 of new over old multipliers is no less than the range of their logarithms.
-        steps[j] = min(spread(linear, at + j * count(n), to, commit, n) - 1.0, FAR)
-    return RUNNING
-
-
-@inner()
-def _first_pass(part: Passing, star: Star, queue: Queue, instance: int, steps: Floats, states: States) -> int:
-    """All messages, exact residuals, and a heap of all hubs; returns a status."""
-    hub_links = part.layout.hub_links
-    base, stop = part.layout.instance_hubs[instance], part.layout.instance_hubs[instance + 1]
-    if star.logs:
-        all_messages(part, instance, star.incoming, star.scratch)
-    else:
-        receive_all(part, star.linear, instance, states)
-    for hub in range(base, stop):
-        status = _update(part, star, hub, False, steps, states)
-        if status != RUNNING:
-            return status
-        queue.priority[hub] = 0.0
-        for link in range(hub_links[hub], hub_links[hub + 1]):
-            queue.pending[link] = 0.0
-            queue.priority[hub] = max(queue.priority[hub], steps[link - hub_links[hub]])
-    make_heap(queue.heap, queue.place, queue.priority, base, stop)
-    return RUNNING
-
-
-@inner()
+@njit()
 def _run_instance(
     part: Passing, star: Star, queue: Queue, instance: int, tolerance: float, limit: int, steps: Floats, states: States
 ) -> tuple[int, int]:
-    """Update the hubs of an instance by priority, to a limit of messages; returns its status and their number."""
-    layout, pending, priority, damping = part.layout, queue.pending, queue.priority, star.damping
+    """Update the hubs of an instance by priority, to a limit of messages; returns its status and their number.
+
+    The first time a look at each hub, which changes no multipliers, leaves all messages, exact residuals and a heap.
+    ``steps`` takes a bound, for each link, of the range of the change of d / kappa before damping.
+    """
+    layout, linear, pending, priority, heap = part.layout, star.linear, queue.pending, queue.priority, queue.heap
+    link_offset, link_start, link_axis = layout.link_offset, part.plan.link_start, layout.link_axis
+    link_partner, link_hub, link_cluster = layout.link_partner, layout.link_hub, layout.link_cluster
+    hub_offset, hub_links, cluster_table = layout.hub_offset, layout.hub_links, layout.cluster_table
+    cluster_links, cluster_link, contraction = layout.cluster_links, layout.cluster_link, queue.contraction
+    hub_multiplies, hub_number, place_of, late = part.plan.hub_multiplies, part.numbers.hub, queue.place, queue.late
+    entries, turned, message, psi = linear.entries, linear.turned, linear.message, linear.psi
+    belief, product, low, high = linear.belief, linear.product, linear.low, linear.high
+    scratch, incoming, logs, damping = star.scratch, star.incoming, star.logs, star.damping
+    first_state, first_hub_state = star.first_state, star.first_hub_state
     base, stop = layout.instance_hubs[instance], layout.instance_hubs[instance + 1]
-    updates = 0
-    while stop > base and updates < limit and not queue.late[0]:
-        hub = queue.heap[base]
-        if priority[hub] <= tolerance:
+    unseen, updates = stop if queue.started[instance] else base, 0
+    queue.started[instance] = True
+    while unseen < stop or (stop > base and updates < limit and not late[0]):
+        looks = unseen < stop
+        hub = unseen if looks else heap[base]
+        if not looks and priority[hub] <= tolerance:
             return CONVERGED, updates
-        first, last = layout.hub_links[hub], layout.hub_links[hub + 1]
+        first, last = hub_links[hub], hub_links[hub + 1]
         stale = STALE * tolerance / max(1, last - first)
-        left = 0.0
+        left, highest = 0.0, 0.0
+        n = size_of(hub_offset, hub, states)
         for link in range(first, last):
-            if pending[link] > stale:
-                if star.logs:
-                    incoming_message(part, link, star.scratch, star.incoming, layout.link_offset[link])
+            if looks or pending[link] > stale:
+                if logs:
+                    log_messages(part, scratch, link, link + 1, incoming, link_offset[link])
                 else:
-                    to = place(layout.link_offset, link, states) - star.first_state
-                    receive_one(part, star.linear, link, star.first_state, to, states)
+                    partner = link_partner[link]
+                    source, m = place(link_offset, partner, states) - first_state, size_of(link_offset, partner, states)
+                    at, start, axis = place(link_offset, link, states) - first_state, link_start[link], link_axis[link]
+                    pair_message(entries, turned, start, axis, message, source, product, at, m, n)
                 pending[link] = 0.0
                 updates += 1
             left += pending[link]
-        status = _update(part, star, hub, True, steps, states)
-        if status != RUNNING:
-            return status, updates
+        if logs:
+            if not _update_logs(part, star, hub, not looks, steps):
+                return CONTRADICTION, updates
+        else:
+            at, to = place(link_offset, first, states) - first_state, place(hub_offset, hub, states) - first_hub_state
+            if hub_multiplies[hub]:
+                believe(psi, product, belief, low, high, to, at, last - first, hub_number[hub] + (last - first), n)
+            else:
+                believe_by_logs(part, linear, hub, to, at)
+            for k in range(n):
+                if not (low[k] > LEAST and high[k] < MOST):
+                    return _OUT_OF_RANGE, updates
+            for j in range(last - first):
+                # max / min - 1 of new over old multipliers is no less than the range of their logarithms.
+                steps[j] = min(_spread(message, belief, product, at + j * n, to, not looks, n) - 1.0, FAR)
+        if looks:
+            for j in range(last - first):
+                highest = max(highest, steps[j])
+            priority[hub] = highest
+            unseen += 1
+            if unseen == stop:
+                make_heap(heap, place_of, priority, base, stop)
+            continue
         undone = 0.0
         for link in range(first, last):
-            cluster, step = layout.link_cluster[link], steps[link - first]
+            cluster, step = link_cluster[link], steps[link - first]
             undone = max(undone, damping * step)
-            step *= (1.0 - damping) * queue.contraction[layout.cluster_table[cluster]]
+            step *= (1.0 - damping) * contraction[cluster_table[cluster]]
             if step > ROUNDING:
-                for position in range(layout.cluster_links[cluster], layout.cluster_links[cluster + 1]):
-                    other = layout.cluster_link[position]
+                for position in range(cluster_links[cluster], cluster_links[cluster + 1]):
+                    other = cluster_link[position]
                     if other != link:
                         pending[other] += step
-                        priority[layout.link_hub[other]] += step
-                        sift_up(queue.heap, queue.place, priority, base, layout.link_hub[other])
+                        priority[link_hub[other]] += step
+                        sift_up(heap, place_of, priority, base, link_hub[other])
         priority[hub] = left + undone
-        sift_down(queue.heap, queue.place, priority, base, stop - base, hub)
+        sift_down(heap, place_of, priority, base, stop - base, hub)
     return CONVERGED if stop == base else RUNNING, updates
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(forceinline=True)
+def _spread(message: Floats, belief: Floats, product: Floats, at: int, to: int, commit: bool, n: int) -> float:
+    """max / min of q / u, where q = b / m of a link; with ``commit`` u = q."""
+    high, low, i, source = 0.0, math.inf, unsigned(at), unsigned(to)
+    for k in range(unsigned(n)):
+        new = belief[source + k] / product[i + k]
+        ratio = new / message[i + k]
+        high = ratio if ratio > high else high
+        low = ratio if ratio < low else low
+        if commit:
+            message[i + k] = new
+    return high / low
+
+
+@kernel()
 def run_residual(
-    part: Passing, limits: Limits, kept: ParallelMessages, queue: Queue, progress: SweepProgress, first: int, last: int,
-    states: States,
+    arrays: Passing, limits: Limits, kept: ParallelMessages, heaps: Queue, progress: SweepProgress, first: int,
+    last: int, states: States,
 ) -> None:  # fmt: skip
     """Update hubs by priority, each running instance up to ``max_sweeps`` messages per link."""
+    part, queue = hold(arrays), HeldQueue(*heaps)
     layout = part.layout
     scratch = new_scratch(layout, first, last)
     steps = np.empty(scratch.star.size)
@@ -404,22 +427,19 @@ def run_residual(
         n_links = layout.hub_links[stop] - layout.hub_links[base]
         linear = of_instance(part, kept, instance, scratch.small.size)
         first_state, first_hub_state = layout.link_offset[layout.hub_links[base]], layout.hub_offset[base]
-        updates, more, status = 0, 0, _OUT_OF_RANGE
+        updates, status = 0, _OUT_OF_RANGE
         if not queue.started[instance] and progress.damping[instance] == 0.0 and kept.pairwise[instance]:
-            kept.in_use[instance] = load(part, linear, instance, False, states)
+            kept.in_use[instance] = load_states(part, linear, instance, False, states) and match_scales(
+                part, linear, instance
+            )
             linear.scale[:] = 0.0
         while status == _OUT_OF_RANGE:  # once, or again in log space
-            logs, status, more = not kept.in_use[instance], RUNNING, 0
+            logs = not kept.in_use[instance]
             damping = progress.damping[instance] if logs else 0.0
-            star = Star(linear, kept.incoming, scratch, logs, damping, first_state, first_hub_state)
+            star = HeldStar(linear, kept.incoming, scratch, logs, damping, first_state, first_hub_state)
             begin_sweep(linear)
-            if not queue.started[instance]:
-                queue.started[instance] = True
-                updates += n_links
-                status = _first_pass(part, star, queue, instance, steps, states)
-            if status == RUNNING:
-                limit = limits.max_sweeps * n_links - updates
-                status, more = _run_instance(part, star, queue, instance, limits.tolerance, limit, steps, states)
+            limit = limits.max_sweeps * n_links - updates
+            status, more = _run_instance(part, star, queue, instance, limits.tolerance, limit, steps, states)
             updates += more
             if not logs and (status == _OUT_OF_RANGE or not store_logs(part, linear, instance, True, states)):
                 status, kept.in_use[instance], queue.started[instance] = _OUT_OF_RANGE, False, False

@@ -21,9 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bactrian.arrays import Floats, Ints
-from bactrian.compiling import njit
+from bactrian.compiling import kernel
 from bactrian.engines.numba.arithmetic import FAST_MATH
-from bactrian.engines.numba.vectors import add_rows
 
 #: Rows, or columns, of a sparse matrix: bounds of each, and indices and values of their entries.
 Compressed = tuple[Ints, NDArray[np.int32], Floats]
@@ -32,7 +31,7 @@ Compressed = tuple[Ints, NDArray[np.int32], Floats]
 _TILE = 64
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST_MATH)
+@kernel(fastmath=FAST_MATH)
 def rows_times_weights(inputs: Compressed, weights: Floats, out: Floats, first: int, last: int) -> None:
     """``out[first:last] = inputs[first:last] @ weights`` for row-compressed inputs.
 
@@ -50,17 +49,22 @@ def rows_times_weights(inputs: Compressed, weights: Floats, out: Floats, first: 
                 out[row, k] += x * weights[source, k]
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@kernel()
 def rows_times_states(
     inputs: Compressed, weights: Floats, out: Floats, first: int, last: int, states: tuple[int, ...]
 ) -> None:
     """The same on flat arrays, with as many labels as the tuple ``states`` is long: known when compiled, so faster."""
     (pointer, index, value), labels = inputs, len(states)
     for row in range(first, last):
-        add_rows(out, row * labels, weights, index, value, pointer[row], pointer[row + 1], states)
+        for k in range(labels):
+            out[row * labels + k] = 0.0
+        for position in range(pointer[row], pointer[row + 1]):
+            x, at = value[position], index[position] * labels
+            for k in range(labels):
+                out[row * labels + k] += x * weights[at + k]
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST_MATH)
+@kernel(fastmath=FAST_MATH)
 def entries_times_weights(
     inputs: tuple[Ints, Ints, Ints, Floats], weights: Floats, out: Floats, first: int, last: int
 ) -> None:
@@ -89,7 +93,7 @@ class Segments(NamedTuple):
     length: Ints  #: (n_segments,)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@kernel()
 def add_table_rows(segments: Segments, place: Ints, table: Floats, out: Floats, first: int, last: int) -> None:
     """The forward sum for rows ``first`` to ``last``."""
     pointer, column, length = segments.pointer, segments.column, segments.length
@@ -105,7 +109,7 @@ def add_table_rows(segments: Segments, place: Ints, table: Floats, out: Floats, 
                 at += length[g]
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@kernel()
 def collect_table_rows(segments: Segments, place: Ints, counts: Floats, table: Floats, first: int, last: int) -> None:
     """The transposed sum for contexts ``first`` to ``last``, whose parts of the table nothing else touches."""
     pointer, column, length = segments.pointer, segments.column, segments.length

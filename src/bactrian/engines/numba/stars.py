@@ -27,84 +27,126 @@ import math
 
 import numpy as np
 
-from bactrian.arrays import Bools, Floats
-from bactrian.compiling import inner, njit
+from bactrian.arrays import Bools, Floats, Ints
+from bactrian.compiling import kernel, njit
 from bactrian.engines.numba.arithmetic import LEAST, MOST, RISE, RISING, exp, normalise_logs
 from bactrian.engines.numba.tables import (
     Limits,
     Passing,
     Scratch,
-    clear_counts,
-    evaluate_cluster,
+    evaluate_clusters,
     evaluate_hubs,
-    fill_scores,
+    fill_sums,
+    hold,
     new_scratch,
     project_logsumexp,
+    turned,
 )
-from bactrian.engines.numba.vectors import largest, pair_message, smallest
+from bactrian.engines.numba.vectors import pair_message
 
 
-@inner(forceinline=True)
-def incoming_message(part: Passing, link: int, scratch: Scratch, out: Floats, start: int) -> None:
-    """log m of a link into ``out[start:]``."""
-    layout, tables, numbers = part.layout, part.tables, part.numbers
-    cluster, partner = layout.link_cluster[link], layout.link_partner[link]
-    table, kappa = layout.cluster_table[cluster], numbers.cluster[cluster]
-    if partner >= 0 and tables.narrow[table] and numbers.table[table] == kappa:
-        at, small, product = layout.link_offset[partner], scratch.small, scratch.product
-        m, n = layout.link_offset[partner + 1] - at, layout.link_offset[link + 1] - layout.link_offset[link]
-        top = largest(part.multipliers, at, m)
-        top = top if top != -np.inf else 0.0
-        for k in range(m):
-            small[k] = exp((part.multipliers[at + k] - top) / kappa)
-        entries, axis = layout.table_offset[table], layout.link_axis[link]
-        pair_message(tables.exp_entries, entries, axis, small, 0, product, 0, m, n)
-        if smallest(product, 0, n) > LEAST and largest(product, 0, n) < MOST:
+@njit()
+def log_messages(part: Passing, scratch: Scratch, first: int, last: int, out: Floats, start: int) -> None:
+    """log m of links ``first:last``, one after the other, into ``out[start:]``."""
+    layout, tables, numbers, multipliers = part.layout, part.tables, part.numbers, part.multipliers
+    link_cluster, link_partner, link_offset = layout.link_cluster, layout.link_partner, layout.link_offset
+    cluster_table, table_offset, link_axis = layout.cluster_table, layout.table_offset, layout.link_axis
+    cluster_number, table_number, narrow, shift = numbers.cluster, numbers.table, tables.narrow, tables.shift
+    entries, exponentials, turn = tables.log_entries, tables.exp_entries, turned(tables.exp_entries, tables.log_entries)
+    small, product, scores = scratch.small, scratch.product, scratch.scores
+    cluster_links, cluster_link = layout.cluster_links, layout.cluster_link
+    link_projection, projection = layout.link_projection, layout.projection
+    for link in range(first, last):
+        cluster, partner, n = link_cluster[link], link_partner[link], link_offset[link + 1] - link_offset[link]
+        table, kappa, fits = cluster_table[cluster], cluster_number[cluster], False
+        if partner >= 0 and narrow[table] and table_number[table] == kappa:
+            at, m, top, nowhere = link_offset[partner], link_offset[partner + 1] - link_offset[partner], -np.inf, 0 * n
+            for k in range(at, at + m):
+                top = max(top, multipliers[k])
+            top = top if top != -np.inf else 0.0
+            for k in range(m):
+                small[k] = exp((multipliers[at + k] - top) / kappa)
+            origin, axis = table_offset[table], link_axis[link]
+            pair_message(exponentials, turn, origin, axis, small, nowhere, product, nowhere, m, n)
+            fits, level = True, top / kappa + shift[table]
             for k in range(n):
-                out[start + k] = math.log(product[k]) + top / kappa + tables.shift[table]
-            return
-    size = fill_scores(layout, tables, numbers, part.multipliers, cluster, link, scratch.scores)
-    project_logsumexp(layout, link, scratch.scores, size, scratch.small, out, start)
+                fits &= LEAST < product[k] < MOST
+                out[start + k] = math.log(product[k]) + level
+        if not fits:
+            size = fill_sums(
+                table_offset, cluster_table, cluster_links, cluster_link, link_projection, link_offset, projection,
+                entries, multipliers, cluster, link, scores,
+            )  # fmt: skip
+            inverse = 1.0 / kappa
+            for k in range(size):
+                scores[k] *= inverse
+            project_logsumexp(projection, link_projection[link], n, scores, size, small, out, start)
+        start += n
 
 
-@inner(forceinline=True)
-def log_belief(part: Passing, hub: int, incoming: Floats, at: int, out: Floats, to: int) -> bool:
-    """log b of a hub into ``out[to:]`` from its links' messages, in ``incoming[at:]``; False: no state is possible."""
-    layout, numbers = part.layout, part.numbers
-    start = layout.hub_offset[hub]
-    states = layout.hub_offset[hub + 1] - start
-    divisor = numbers.hub[hub]
-    for k in range(states):
-        out[to + k] = part.tables.hub_scores[start + k]
-    for link in range(layout.hub_links[hub], layout.hub_links[hub + 1]):
-        kappa = numbers.cluster[layout.link_cluster[link]]
+@njit(forceinline=True)
+def log_belief(
+    link_cluster: Ints,
+    cluster_number: Floats,
+    number: float,
+    hub_scores: Floats,
+    at: int,
+    n: int,
+    first: int,
+    last: int,
+    incoming: Floats,
+    of: int,
+    out: Floats,
+    to: int,
+) -> bool:
+    """log b of a hub into ``out[to:]`` from its scores and its links' messages; False: no state is possible.
+
+    Its scores are in ``hub_scores[at:]``, its number is ``number``, its links ``first:last``, with messages in
+    ``incoming[of:]``.
+    """
+    divisor = number
+    for k in range(n):
+        out[to + k] = hub_scores[at + k]
+    for link in range(first, last):
+        kappa = cluster_number[link_cluster[link]]
         divisor += kappa
-        for k in range(states):
-            out[to + k] += kappa * incoming[at + k]
-        at += states
+        for k in range(n):
+            out[to + k] += kappa * incoming[of + k]
+        of += n
     inverse = 1.0 / divisor
-    for k in range(states):
+    for k in range(n):
         out[to + k] *= inverse
-    return bool(normalise_logs(out, to, to + states) > -np.inf)
+    return bool(normalise_logs(out, to, to + n) > -np.inf)
 
 
-@inner(forceinline=True)
-def update_multipliers(part: Passing, hub: int, incoming: Floats, at: int, damping: float, belief: Floats) -> float:
+@njit(forceinline=True)
+def update_multipliers(
+    link_cluster: Ints,
+    cluster_number: Floats,
+    link_offset: Ints,
+    multipliers: Floats,
+    hub_log: Floats,
+    start: int,
+    n: int,
+    first: int,
+    last: int,
+    incoming: Floats,
+    at: int,
+    damping: float,
+    belief: Floats,
+) -> float:
     """Multipliers of all links of a hub from its log belief and their messages; the largest change of a marginal.
 
     They are 0 where the link's cluster already forbids a state. ``belief`` is scratch.
     """
-    layout, multipliers, hub_log = part.layout, part.multipliers, part.beliefs.hub_log
-    start = layout.hub_offset[hub]
-    states = layout.hub_offset[hub + 1] - start
-    for k in range(states):
+    for k in range(n):
         belief[k] = exp(hub_log[start + k])
     change = 0.0
-    for link in range(layout.hub_links[hub], layout.hub_links[hub + 1]):
-        offset, kappa = layout.link_offset[link], part.numbers.cluster[layout.link_cluster[link]]
+    for link in range(first, last):
+        offset, kappa = link_offset[link], cluster_number[link_cluster[link]]
         inverse = 1.0 / kappa
         highest, level, top = -np.inf, 0.0, -1.0
-        for k in range(states):
+        for k in range(n):
             old, new = multipliers[offset + k], 0.0
             if incoming[at + k] != -np.inf:
                 new = kappa * (hub_log[start + k] - incoming[at + k])
@@ -119,72 +161,74 @@ def update_multipliers(part: Passing, hub: int, incoming: Floats, at: int, dampi
             multipliers[offset + k] = new
         if (highest - level) * inverse > RISE:
             change = max(change, RISING)
-        at += states
+        at += n
     return change
 
 
-@inner()
-def sweep_hubs(part: Passing, instance: int, backward: bool, damping: float, scratch: Scratch) -> float:
+@njit()
+def sweep_hubs(
+    part: Passing, instance: int, backward: bool, together: bool, damping: float, incoming: Floats, scratch: Scratch
+) -> float:
     """Star updates of an instance's hubs in turn; returns the largest change of a marginal.
 
-    inf where some hub has no possible state.
+    With ``together`` all hubs are updated from the same old messages, whose largest is 0: a constant means nothing, but
+    could grow or swing for ever. ``incoming`` takes the messages: of a star, or, by link state, of all links. inf where
+    some hub has no possible state.
     """
-    layout, star = part.layout, scratch.star
-    begin, end = layout.instance_hubs[instance], layout.instance_hubs[instance + 1]
+    layout, multipliers, hub_log, hub_scores = (
+        part.layout,
+        part.multipliers,
+        part.beliefs.hub_log,
+        part.tables.hub_scores,
+    )
+    hub_order, hub_offset, hub_links, link_offset = (
+        layout.hub_order,
+        layout.hub_offset,
+        layout.hub_links,
+        layout.link_offset,
+    )
+    link_cluster, cluster_number, hub_number = layout.link_cluster, part.numbers.cluster, part.numbers.hub
+    begin, end, belief = layout.instance_hubs[instance], layout.instance_hubs[instance + 1], scratch.belief
     change = 0.0
-    for position in range(end - begin):
-        hub = layout.hub_order[end - 1 - position if backward else begin + position]
-        start = layout.hub_offset[hub]
-        states = layout.hub_offset[hub + 1] - start
-        first = layout.hub_links[hub]
-        for link in range(first, layout.hub_links[hub + 1]):
-            incoming_message(part, link, scratch, star, (link - first) * states)
-        if not log_belief(part, hub, star, 0, part.beliefs.hub_log, start):
-            return np.inf
-        change = max(change, update_multipliers(part, hub, star, 0, damping, scratch.belief))
-    return change
-
-
-@inner()
-def update_hubs_together(part: Passing, instance: int, damping: float, incoming: Floats, scratch: Scratch) -> float:
-    """Star updates of all hubs of an instance from the same old messages; see :func:`sweep_hubs`.
-
-    ``incoming`` takes the messages, by link state.
-    """
-    layout = part.layout
-    begin, end = layout.instance_hubs[instance], layout.instance_hubs[instance + 1]
-    all_messages(part, instance, incoming, scratch)
-    change = 0.0
-    for hub in range(begin, end):
-        at = layout.link_offset[layout.hub_links[hub]]
-        if not log_belief(part, hub, incoming, at, part.beliefs.hub_log, layout.hub_offset[hub]):
-            return np.inf
-        change = max(change, update_multipliers(part, hub, incoming, at, damping, scratch.belief))
-    return change
-
-
-@inner()
-def all_messages(part: Passing, instance: int, incoming: Floats, scratch: Scratch) -> None:
-    """log m of every link of an instance, the largest 0: a constant means nothing, but could grow or swing for ever."""
-    layout = part.layout
-    begin, end = layout.instance_hubs[instance], layout.instance_hubs[instance + 1]
-    for link in range(layout.hub_links[begin], layout.hub_links[end]):
-        at, n = layout.link_offset[link], layout.link_offset[link + 1] - layout.link_offset[link]
-        incoming_message(part, link, scratch, incoming, at)
-        top = largest(incoming, at, n)
-        if top != -np.inf:
+    if together:
+        for link in range(hub_links[begin], hub_links[end]):
+            at, n = link_offset[link], link_offset[link + 1] - link_offset[link]
+            log_messages(part, scratch, link, link + 1, incoming, at)
+            top = -np.inf
             for k in range(at, at + n):
-                incoming[k] -= top
+                top = max(top, incoming[k])
+            if top != -np.inf:
+                for k in range(at, at + n):
+                    incoming[k] -= top
+    for position in range(end - begin):
+        hub = hub_order[end - 1 - position if backward else begin + position]
+        start, n = hub_offset[hub], hub_offset[hub + 1] - hub_offset[hub]
+        first, last = hub_links[hub], hub_links[hub + 1]
+        at = link_offset[first] if together else 0
+        if not together:
+            log_messages(part, scratch, first, last, incoming, at)
+        if not log_belief(
+            link_cluster, cluster_number, hub_number[hub], hub_scores, start, n, first, last, incoming, at, hub_log,
+            start,
+        ):  # fmt: skip
+            return np.inf
+        found = update_multipliers(
+            link_cluster, cluster_number, link_offset, multipliers, hub_log, start, n, first, last, incoming, at,
+            damping, belief,
+        )  # fmt: skip
+        change = max(change, found)
+    return change
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
-def evaluate_instances(part: Passing, limits: Limits, shared_counts: Floats, first: int, last: int) -> None:
+@kernel()
+def evaluate_instances(arrays: Passing, limits: Limits, shared_counts: Floats, first: int, last: int) -> None:
     """Sweep the multipliers of instances ``first:last`` that are not done, then fill ``beliefs`` and counts.
 
     Sweeps alternate backward and forward over the hubs and stop at the first of the ``limits``. Where clusters need not
     agree the multipliers are fixed offsets of the clusters (``shares`` of the hubs' scores), and hubs stand for
     themselves.
     """
+    part = hold(arrays)
     layout, beliefs = part.layout, part.beliefs
     scratch = new_scratch(layout, first, last)
     slack = np.empty(scratch.small.size)
@@ -197,21 +241,16 @@ def evaluate_instances(part: Passing, limits: Limits, shared_counts: Floats, fir
         sweeps = 0
         residual = np.inf if limit > 0 else 0.0
         while sweeps < limit and residual > limits.tolerance and not (sweeps > 0 and beliefs.late[0]):
-            residual = sweep_hubs(part, instance, sweeps % 2 == 0, limits.damping, scratch)
+            residual = sweep_hubs(part, instance, sweeps % 2 == 0, False, limits.damping, scratch.star, scratch)
             sweeps += 1
         beliefs.sweeps[instance] = sweeps
         beliefs.residual[instance] = residual
-        clear_counts(layout, beliefs.counts, instance)
-        value = 0.0
-        for cluster in range(layout.instance_clusters[instance], layout.instance_clusters[instance + 1]):
-            counts = shared_counts if layout.cluster_table[cluster] < layout.table_shared else beliefs.counts
-            found = evaluate_cluster(part, cluster, counts, part.weights[instance], scratch.scores)
-            value += part.numbers.cluster[cluster] * found
+        value = evaluate_clusters(part, shared_counts, instance, scratch.scores)
         beliefs.value[instance] = value + evaluate_hubs(part, instance, limits.consistent, sweeps > 0, slack)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
-def scale_hubs(part: Passing, prescribed: Bools, target: Floats, backward: bool, damping: float) -> float:
+@kernel()
+def scale_hubs(arrays: Passing, prescribed: Bools, target: Floats, backward: bool, damping: float) -> float:
     """Star updates of the hubs of one instance in turn, with Bethe's numbers; returns the largest change of a marginal.
 
     With m_l the marginal of link l's cluster on the hub without the link's own multiplier, and all sums over the links
@@ -223,22 +262,30 @@ def scale_hubs(part: Passing, prescribed: Bools, target: Floats, backward: bool,
     and then d_l = log b - log m_l in both cases. ``damping`` keeps that part of the old multipliers of free hubs. Needs
     scores and targets that are finite.
     """
+    part = hold(arrays)
     layout, hub_log, hub_scores = part.layout, part.beliefs.hub_log, part.tables.hub_scores
+    link_cluster, cluster_number, hub_number = layout.link_cluster, part.numbers.cluster, part.numbers.hub
     n_hubs, scratch = layout.hub_offset.size - 1, new_scratch(layout, 0, layout.instance_hubs.size - 1)
     incoming, change = scratch.star, 0.0
     for position in range(n_hubs):
         hub = layout.hub_order[n_hubs - 1 - position if backward else position]
         start, first, last = layout.hub_offset[hub], layout.hub_links[hub], layout.hub_links[hub + 1]
-        states = layout.hub_offset[hub + 1] - start
-        for link in range(first, last):
-            incoming_message(part, link, scratch, incoming, (link - first) * states)
+        n, nowhere = layout.hub_offset[hub + 1] - start, 0 * start
+        log_messages(part, scratch, first, last, incoming, nowhere)
         if prescribed[hub]:
-            for k in range(states):
+            for k in range(n):
                 hub_log[start + k] = hub_scores[start + k] = target[start + k]
-                for message in range(k, (last - first) * states, states):
+                for message in range(k, (last - first) * n, n):
                     hub_scores[start + k] -= incoming[message]
         else:
-            log_belief(part, hub, incoming, 0, hub_log, start)
+            log_belief(
+                link_cluster, cluster_number, hub_number[hub], hub_scores, start, n, first, last, incoming, nowhere,
+                hub_log, start,
+            )  # fmt: skip
         kept = 0.0 if prescribed[hub] else damping
-        change = max(change, update_multipliers(part, hub, incoming, 0, kept, scratch.belief))
+        found = update_multipliers(
+            link_cluster, cluster_number, layout.link_offset, part.multipliers, hub_log, start, n, first, last,
+            incoming, nowhere, kept, scratch.belief,
+        )  # fmt: skip
+        change = max(change, found)
     return change

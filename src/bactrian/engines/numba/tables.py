@@ -9,9 +9,10 @@ import math
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bactrian.arrays import Bools, Floats, Ints
-from bactrian.compiling import inner, njit
+from bactrian.compiling import kernel, njit, record
 from bactrian.engines.numba.arithmetic import WIDEST, exp, normalise_logs
 from bactrian.engines.numba.layout import Layout
 
@@ -23,8 +24,9 @@ class Tables(NamedTuple):
     """Scores of an evaluation: tables and hubs in log space, and the tables' exponentials."""
 
     log_entries: Floats  #: (n_entries,) theta_a
-    exp_entries: Floats  #: (n_entries,) exp(theta_a / kappa - shift)
-    exp_transposed: Floats  #: the same of (K, K) tables with rows and columns exchanged; empty where not wanted
+    exp_entries: (
+        Floats  #: (n_entries,) exp(theta_a / kappa - shift), and perhaps the same of (K, K) tables turned round
+    )
     shift: Floats  #: (T,) largest theta_a / kappa
     narrow: Bools  #: (T,) exp_entries can be trusted
     hub_scores: Floats  #: (n_hub_states,) theta_v, the linearisation already subtracted
@@ -78,6 +80,25 @@ class Passing(NamedTuple):
     shares: Floats  #: (L,) part of its hub's scores that a link's cluster takes where clusters need not agree
 
 
+HeldLayout, HeldPlan, HeldTables = record(Layout), record(Plan), record(Tables)
+HeldNumbers, HeldBeliefs, HeldPassing = record(Numbers), record(Beliefs), record(Passing)
+
+
+@njit()
+def hold(part: Passing) -> Passing:
+    """The same as a record of records, which kernels pass on as a pointer."""
+    return HeldPassing(
+        HeldLayout(*part.layout),
+        HeldPlan(*part.plan),
+        HeldTables(*part.tables),
+        HeldNumbers(*part.numbers),
+        part.multipliers,
+        HeldBeliefs(*part.beliefs),
+        part.weights,
+        part.shares,
+    )
+
+
 class Limits(NamedTuple):
     """How far to sweep."""
 
@@ -88,17 +109,32 @@ class Limits(NamedTuple):
     marginals: bool = False  #: whether those of links are wanted where there are sweeps
     consistent: bool = True  #: whether clusters must agree; otherwise multipliers are fixed offsets of theirs
     logs: bool = True  #: whether trees leave log beliefs and multipliers behind, which their evaluation does not need
+    halvings: int = 0  #: see :func:`halvings_of`
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+def halvings_of(damping: float) -> int:
+    """n for the damping 1 - 2^-n, which linear space can do; -1 for others."""
+    n = round(-math.log2(1.0 - damping))
+    return n if damping == 1.0 - 0.5**n else -1
+
+
+@njit()
+def turned(exponentials: Floats, entries: Floats) -> int:
+    """How much further tables are with rows and columns exchanged; 0 where there are none."""
+    return entries.size if exponentials.size > entries.size else 0
+
+
+@kernel()
 def prepare_tables(offset: Ints, tables: Tables, numbers: Floats, first: int, last: int) -> None:
     """Exponentials of tables ``first:last``, shifted so that the largest is 1."""
+    entries, exponentials = tables.log_entries, tables.exp_entries
+    turn = turned(exponentials, entries)
     for t in range(first, last):
         start, stop = offset[t], offset[t + 1]
         scale = 1.0 / numbers[t]
         top, bottom = -np.inf, np.inf
         for k in range(start, stop):
-            score = tables.log_entries[k]
+            score = entries[k]
             top = max(top, score)
             if score != -np.inf:
                 bottom = min(bottom, score)
@@ -107,103 +143,125 @@ def prepare_tables(offset: Ints, tables: Tables, numbers: Floats, first: int, la
         tables.shift[t] = top * scale
         tables.narrow[t] = (top - bottom) * scale < WIDEST
         for k in range(start, stop):
-            tables.exp_entries[k] = exp((tables.log_entries[k] - top) * scale)
-        if tables.exp_transposed.size:
+            exponentials[k] = exp((entries[k] - top) * scale)
+        if turn > 0:
             size = int(math.sqrt(stop - start))
             for a in range(size):
                 for b in range(size):
-                    tables.exp_transposed[start + b * size + a] = tables.exp_entries[start + a * size + b]
+                    exponentials[turn + start + b * size + a] = exponentials[start + a * size + b]
 
 
-@inner()
-def fill_sums(layout: Layout, entries: Floats, multipliers: Floats, cluster: int, skipped: int, out: Floats) -> int:
+@njit(forceinline=True)
+def fill_sums(
+    table_offset: Ints,
+    cluster_table: Ints,
+    cluster_links: Ints,
+    cluster_link: Ints,
+    link_projection: Ints,
+    link_offset: Ints,
+    projection: NDArray[np.int32],
+    entries: Floats,
+    multipliers: Floats,
+    cluster: int,
+    skipped: int,
+    out: Floats,
+) -> int:
     """theta plus the multipliers of all links but ``skipped`` of a cluster; returns the table's size."""
-    table = layout.cluster_table[cluster]
-    start = layout.table_offset[table]
-    size = layout.table_offset[table + 1] - start
-    states, link_offset = layout.projection, layout.link_offset
+    table = cluster_table[cluster]
+    start = table_offset[table]
+    size = table_offset[table + 1] - start
     for k in range(size):
         out[k] = entries[start + k]
-    for position in range(layout.cluster_links[cluster], layout.cluster_links[cluster + 1]):
-        link = layout.cluster_link[position]
+    for position in range(cluster_links[cluster], cluster_links[cluster + 1]):
+        link = cluster_link[position]
         if link != skipped:
-            projection = layout.link_projection[link]
-            offset = link_offset[link]
+            states, offset = link_projection[link], link_offset[link]
             for k in range(size):
-                out[k] += multipliers[offset + states[projection + k]]
+                out[k] += multipliers[offset + projection[states + k]]
     return size
 
 
-@njit(cache=True, nogil=True, error_model="numpy", _nrt=False, forceinline=True)
-def fill_scores(
-    layout: Layout, tables: Tables, numbers: Numbers, multipliers: Floats, cluster: int, skipped: int, out: Floats
-) -> int:
-    """The same divided by the cluster's number."""
-    size = fill_sums(layout, tables.log_entries, multipliers, cluster, skipped, out)
-    scale = 1.0 / numbers.cluster[cluster]
-    for k in range(size):
-        out[k] *= scale
-    return size
+@njit()
+def fill_scores(layout: Layout, entries: Floats, multipliers: Floats, cluster: int, skipped: int, out: Floats) -> int:
+    """:func:`fill_sums` of a layout."""
+    return fill_sums(
+        layout.table_offset, layout.cluster_table, layout.cluster_links, layout.cluster_link, layout.link_projection,
+        layout.link_offset, layout.projection, entries, multipliers, cluster, skipped, out,
+    )  # fmt: skip
 
 
-@inner(forceinline=True)
+@kernel()
+def log_scores(layout: Layout, entries: Floats, multipliers: Floats, number: float, cluster: int) -> Floats:
+    """The scores of a cluster with all of its links' multipliers, divided by its number."""
+    table = layout.cluster_table[cluster]
+    scores = np.empty(layout.table_offset[table + 1] - layout.table_offset[table])
+    fill_scores(HeldLayout(*layout), entries, multipliers, cluster, -1, scores)
+    return scores / number
+
+
+@njit(forceinline=True)
 def project_logsumexp(
-    layout: Layout, link: int, scores: Floats, size: int, tops: Floats, out: Floats, start: int
+    hub_state: NDArray[np.int32], states: int, n: int, scores: Floats, size: int, tops: Floats, out: Floats, start: int
 ) -> None:
-    """Log-sum-exp of a cluster's scores onto the states of a link's hub."""
-    states = layout.link_offset[link + 1] - layout.link_offset[link]
-    projection = layout.link_projection[link]
-    for k in range(states):
+    """Log-sum-exp of a cluster's scores onto the ``n`` states of a hub, ``hub_state[states:]``, into out[start:]."""
+    for k in range(n):
         tops[k] = -np.inf
         out[start + k] = 0.0
-    hub_state = layout.projection
     for k in range(size):
-        state = hub_state[projection + k]
+        state = hub_state[states + k]
         tops[state] = max(tops[state], scores[k])
     for k in range(size):
         if scores[k] != -np.inf:
-            state = hub_state[projection + k]
+            state = hub_state[states + k]
             out[start + state] += exp(scores[k] - tops[state])
-    for k in range(states):
+    for k in range(n):
         out[start + k] = tops[k] + math.log(out[start + k]) if tops[k] != -np.inf else -np.inf
 
 
-@inner(forceinline=True)
-def evaluate_cluster(part: Passing, cluster: int, counts: Floats, weight: float, scores: Floats) -> float:
-    """log Z of any cluster in log space, with its links' marginals and counts; a marginal of 0 is a forbidden state."""
-    layout, beliefs = part.layout, part.beliefs
-    size = fill_scores(layout, part.tables, part.numbers, part.multipliers, cluster, -1, scores)
-    normaliser = normalise_logs(scores, 0, size)
-    for position in range(layout.cluster_links[cluster], layout.cluster_links[cluster + 1]):
-        link = layout.cluster_link[position]
-        for k in range(layout.link_offset[link], layout.link_offset[link + 1]):
-            beliefs.link_marginal[k] = 0.0
-    if normaliser == -np.inf:
-        return normaliser
-    for k in range(size):
-        scores[k] = max(exp(scores[k]), ALMOST_NOTHING) if scores[k] != -np.inf else 0.0
-    for position in range(layout.cluster_links[cluster], layout.cluster_links[cluster + 1]):
-        link = layout.cluster_link[position]
-        projection = layout.link_projection[link]
-        offset = layout.link_offset[link]
-        marginal, states = beliefs.link_marginal, layout.projection
+@njit()
+def evaluate_clusters(part: Passing, shared_counts: Floats, instance: int, scores: Floats) -> float:
+    """The part of D of an instance's clusters in log space, with their links' marginals and counts.
+
+    A marginal of 0 is a forbidden state.
+    """
+    layout, marginal, own_counts = part.layout, part.beliefs.link_marginal, part.beliefs.counts
+    table_offset, cluster_table, link_offset = layout.table_offset, layout.cluster_table, layout.link_offset
+    cluster_links, cluster_link = layout.cluster_links, layout.cluster_link
+    link_projection, projection, n_shared = layout.link_projection, layout.projection, layout.table_shared
+    entries, multipliers, cluster_number = part.tables.log_entries, part.multipliers, part.numbers.cluster
+    weight, value = part.weights[instance], 0.0
+    for cluster in range(layout.instance_clusters[instance], layout.instance_clusters[instance + 1]):
+        size = fill_sums(
+            table_offset, cluster_table, cluster_links, cluster_link, link_projection, link_offset, projection,
+            entries, multipliers, cluster, -1, scores,
+        )  # fmt: skip
+        kappa = cluster_number[cluster]
         for k in range(size):
-            marginal[offset + states[projection + k]] += scores[k]
-    start = layout.table_offset[layout.cluster_table[cluster]]
-    for k in range(size):
-        counts[start + k] += weight * scores[k]
-    return normaliser
+            scores[k] /= kappa
+        normaliser = normalise_logs(scores, 0, size)
+        value += kappa * normaliser
+        possible = normaliser != -np.inf
+        for k in range(size):
+            scores[k] = max(exp(scores[k]), ALMOST_NOTHING) if possible and scores[k] != -np.inf else 0.0
+        for position in range(cluster_links[cluster], cluster_links[cluster + 1]):
+            link = cluster_link[position]
+            states, offset = link_projection[link], link_offset[link]
+            for k in range(offset, link_offset[link + 1]):
+                marginal[k] = 0.0
+            for k in range(size):
+                marginal[offset + projection[states + k]] += scores[k]
+        table = cluster_table[cluster]
+        start = table_offset[table]
+        if table < n_shared:
+            for k in range(size):
+                shared_counts[start + k] += weight * scores[k]
+        else:
+            for k in range(size):
+                own_counts[start + k] = weight * scores[k]
+    return value
 
 
-@inner()
-def clear_counts(layout: Layout, counts: Floats, instance: int) -> None:
-    """Set the counts of an instance's own tables to zero."""
-    first, last = layout.instance_tables[instance], layout.instance_tables[instance + 1]
-    for k in range(layout.table_offset[first], layout.table_offset[last]):
-        counts[k] = 0.0
-
-
-@inner()
+@njit()
 def evaluate_hubs(part: Passing, instance: int, consistent: bool, swept: bool, slack: Floats) -> float:
     """Beliefs of an instance's hubs from the multipliers, and their part of D; needs the links' marginals.
 
@@ -262,7 +320,7 @@ def evaluate_hubs(part: Passing, instance: int, consistent: bool, swept: bool, s
     return value
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@kernel()
 def recession(
     layout: Layout, entries: Floats, hub_scores: Floats, multipliers: Floats, weights: Floats
 ) -> tuple[float, float]:
@@ -271,12 +329,13 @@ def recession(
     A cluster's scores are its table's and its links' multipliers; from a hub's the multipliers are taken away. States
     of score -inf do not count, nor do instances without weight.
     """
+    layout = HeldLayout(*layout)
     value, loss, sums = 0.0, 0.0, np.empty(max(largest_sizes(layout, 0, weights.size)))
     for instance in range(weights.size):
         if weights[instance] == 0.0:
             continue
         for cluster in range(layout.instance_clusters[instance], layout.instance_clusters[instance + 1]):
-            size = fill_sums(layout, entries, multipliers, cluster, -1, sums)
+            size = fill_scores(layout, entries, multipliers, cluster, -1, sums)
             top, lost = _top_and_loss(sums, size)
             value, loss = value + weights[instance] * top, max(loss, lost)
         for hub in range(layout.instance_hubs[instance], layout.instance_hubs[instance + 1]):
@@ -291,7 +350,7 @@ def recession(
     return value, loss
 
 
-@inner()
+@njit()
 def _top_and_loss(scores: Floats, size: int) -> tuple[float, float]:
     """The largest score, and how far the least is below it; 0 where none is finite."""
     top, bottom = -np.inf, np.inf
@@ -319,7 +378,10 @@ class Scratch(NamedTuple):
     star: Floats  #: all messages around a hub
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+HeldScratch = record(Scratch)
+
+
+@njit()
 def largest_sizes(layout: Layout, first: int, last: int) -> tuple[int, int, int]:
     """Entries of the largest table, states of the largest hub, and all states around a hub, in ``first:last``."""
     table_offset, cluster_table = layout.table_offset, layout.cluster_table
@@ -335,8 +397,8 @@ def largest_sizes(layout: Layout, first: int, last: int) -> tuple[int, int, int]
     return table, states, star
 
 
-@inner(allocates=True)
+@njit()
 def new_scratch(layout: Layout, first: int, last: int) -> Scratch:
     """Space for any of the instances ``first:last``."""
     table, states, star = largest_sizes(layout, first, last)
-    return Scratch(np.empty(table), np.empty(states), np.empty(states), np.empty(states), np.empty(star))
+    return HeldScratch(np.empty(table), np.empty(states), np.empty(states), np.empty(states), np.empty(star))
