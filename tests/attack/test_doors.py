@@ -145,7 +145,7 @@ def kit(tmp_path_factory):
     return folder
 
 
-@cases(sample=90, block=200, total=1890)
+@cases(sample=60, block=183, total=1890)
 def test_doors(numbers, kit, tmp_path, monkeypatch, tally):
     for number in numbers:
         case = make_case(number, kit, tmp_path / f"{number}")

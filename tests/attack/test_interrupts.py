@@ -106,7 +106,7 @@ def judge(folder: Path, kind: str, code: int, err: str, told: signal.Signals) ->
     found += left_behind(folder)
     if code == 130:
         return [*found, "nothing was said to be written, but there is something"] if run.exists() else found
-    if code == 0:
+    if code in (0, -signal.SIGINT):  # it was done, and the interpreter about to end
         return found + complete(run, kind)
     if code != 1 or not kind.startswith("train"):
         return [*found, f"exit code {code}: {err[-300:]!r}"]

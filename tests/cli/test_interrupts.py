@@ -32,6 +32,45 @@ except KeyboardInterrupt:
 """
 
 
+#: Interrupts a command where a compiled function calls back, which must not fail.
+_IN_CALLBACK = """
+import os, signal, sys
+
+def at_call(frame, event, _):
+    if event == "call" and frame.f_code.co_name.endswith("numba_unpickle"):
+        sys.setprofile(None)
+        print("interrupted there", flush=True)
+        os.kill(os.getpid(), signal.SIGINT)
+
+sys.setprofile(at_call)
+"""
+
+
+def test_callbacks_of_compiled_functions_are_left_alone(tmp_path):
+    """An interrupt in there ended in a segmentation fault."""
+    (tmp_path / "plugin.py").write_text(_IN_CALLBACK)
+    chain = "".join(f"2 {v} {v + 1}\n" for v in range(1999)) + "2 0 1999\n"
+    tables = "4\n1 2 2 1\n" * 2000
+    (tmp_path / "ring.uai").write_text(f"MARKOV\n2000\n{'2 ' * 2000}\n2000\n{chain}{tables}")
+    command = [
+        sys.executable,
+        "-m",
+        "bactrian",
+        "--plugin",
+        "plugin.py",
+        "infer",
+        "ring.uai",
+        "-m",
+        "exact",
+        "-o",
+        "a.PR",
+    ]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, preexec_fn=_listening)
+    assert (done.returncode, done.stdout) == (130, "interrupted there\n"), done.stderr
+    assert done.stderr == "bactrian: interrupted, nothing written\n"
+    assert not (tmp_path / "a.PR").exists()
+
+
 @pytest.mark.parametrize("plugin", [_DROPPED, _REPLACED], ids=["dropped", "replaced"])
 def test_no_interrupt_is_lost(plugin, tmp_path):
     (tmp_path / "plugin.py").write_text(plugin)

@@ -64,14 +64,21 @@ def train_command(
         ranks = launched()
     if resume is not None:
         _check_resume(given, {"train": train, "output": output, "config": config})
-        trained = _trained(resume, None, given, ranks)
+        path, values = resume, None
     else:
         with bad_input(ValueError, OSError):
             values = merged_settings(train, given, config)
-        trained = _trained(output or Path(values.pop("output", "bactrian-run")), values, given, ranks)
-    if ranks.rank == 0:
-        _finish(trained)
-    elif not trained.converged:
+        path = output or Path(values.pop("output", "bactrian-run"))
+    try:
+        trained = _trained(path, values, given, ranks)
+        if ranks.rank == 0:
+            _finish(trained)
+    except KeyboardInterrupt:
+        if not (path / "settings.json").is_file():
+            raise
+        typer.echo(f"bactrian: interrupted; continue with: bactrian train --resume {path}", err=True)
+        raise typer.Exit(1) from None
+    if not trained.converged:
         raise typer.Exit(1)
 
 
@@ -92,16 +99,10 @@ def _trained(path: Path, values: dict[str, Any] | None, given: GivenOptions, ran
                 go_on = f", or go on with it: --resume {path}" if RunFolder(path).settings.is_file() else ""
                 check_free(path, f"choose another name{go_on}")
             settings = RunSettings.of(with_defaults(values))
-        try:
-            with _interruptible(show, {**settings.options, **given.limits}, ranks.rank == 0) as tell:
-                if values is None:
-                    return resume_run(path, tell, ranks, **given.limits)
-                return start_run(path, settings, tell, ranks)
-        except KeyboardInterrupt:
-            if not (path / "settings.json").is_file():
-                raise
-            typer.echo(f"bactrian: interrupted; continue with: bactrian train --resume {path}", err=True)
-            raise typer.Exit(1) from None
+        with _interruptible(show, {**settings.options, **given.limits}, ranks.rank == 0) as tell:
+            if values is None:
+                return resume_run(path, tell, ranks, **given.limits)
+            return start_run(path, settings, tell, ranks)
 
 
 def _finish(trained: TrainedRun) -> None:
@@ -132,7 +133,6 @@ def _finish(trained: TrainedRun) -> None:
     say_facts([("written", folder.path)])
     if not trained.converged:
         typer.echo(f"bactrian: stopped short; continue with: bactrian train --resume {folder.path}", err=True)
-        raise typer.Exit(1)
 
 
 # --- settings ---
