@@ -115,12 +115,14 @@ def record(fields: Any) -> Any:
         def preprocess_fields(self, fields: Any) -> Any:
             return tuple((name, types.unliteral(kind)) for name, kind in fields)
 
-    class Record:
+    class Record(structref.StructRefProxy):  # type: ignore[misc]
         pass
 
-    Fields.__name__ = Record.__name__ = fields.__name__
+    for made, name in ((Fields, f"{fields.__name__}Fields"), (Record, f"{fields.__name__}Record")):
+        made.__name__ = made.__qualname__ = name  # by which what is kept of kernels knows it
+        globals()[name] = made
     structref.register(Fields)
-    structref.define_constructor(Record, Fields, fields._fields)
+    structref.define_proxy(Record, Fields, fields._fields)
     return Record
 
 

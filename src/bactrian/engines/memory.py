@@ -33,6 +33,7 @@ from bactrian.engines.numba.tables import (
     Plan,
     Tables,
     halvings_of,
+    hold,
     log_scores,
     prepare_tables,
     summarise,
@@ -310,7 +311,11 @@ class MemoryPart:
 
     @property
     def arrays(self) -> Passing:
-        """What array routines read and write."""
+        """What array routines read and write, as they take it."""
+        return hold(self._passing)
+
+    @property
+    def _passing(self) -> Passing:
         data = self.data
         return Passing(
             data.layout,
@@ -333,11 +338,11 @@ class MemoryPart:
         limits = limits._replace(halvings=halvings_of(limits.damping))
         n_blocks = blocks.size - 1
         rows = np.zeros((n_blocks + len(self._pieces), self._block_counts.shape[1])) if counts is None else counts
-        part.beliefs.done[selected] = False
+        self.beliefs.done[selected] = False
         pairs = selected.copy()
         for pieces, row in zip(self._pieces, rows[n_blocks:], strict=True):
             if selected[pieces.instance]:
-                pieces.evaluate(part, limits, row, self.states, self.workers)
+                pieces.evaluate(self._passing, limits, row, self.states, self.workers)
             pairs[pieces.instance] = False
         kernels = [(evaluate_pairs if limits.max_sweeps > 0 else evaluate_given, pairs)]
         if limits.tree_sweeps <= limits.max_sweeps and limits.damping == 0.0 and not limits.marginals:

@@ -83,9 +83,9 @@ def sequential(problem: Problem, messages: MemoryPart, progress: SweepProgress, 
         for damping in np.unique(progress.damping[selected]).tolist():
             messages.sweep_linearly(selected & (progress.damping == damping), limits._replace(damping=damping))
         if (running & ~messages.beliefs.done).any():
+            part = messages.arrays
             problem.workers.run(
-                lambda _, first, last: run_sequential(messages.arrays, limits, progress, first, last),
-                problem.data.blocks,
+                lambda _, first, last: run_sequential(part, limits, progress, first, last), problem.data.blocks
             )
         _record(messages, progress, running, tolerance)
 
@@ -112,9 +112,9 @@ def parallel(problem: Problem, messages: MemoryPart, progress: SweepProgress, to
     kept = _new_parallel(messages)
 
     def advance(sweeps: int) -> None:
-        running, limits = progress.status == RUNNING, Limits(tolerance, sweeps)
+        running, limits, part = progress.status == RUNNING, Limits(tolerance, sweeps), messages.arrays
         problem.workers.run(
-            lambda _, first, last: run_parallel(messages.arrays, limits, kept, progress, first, last, messages.states),
+            lambda _, first, last: run_parallel(part, limits, kept, progress, first, last, messages.states),
             problem.data.blocks,
         )
         _record(messages, progress, running, tolerance, parallel=True)
@@ -172,11 +172,9 @@ def residual(problem: Problem, messages: MemoryPart, progress: SweepProgress, to
             progress.status[looped] = CONVERGED
             sweep_trees(2)
             progress.status[looped] = before
-        limits = Limits(tolerance, sweeps)
+        limits, part = Limits(tolerance, sweeps), messages.arrays
         problem.workers.run(
-            lambda _, first, last: run_residual(
-                messages.arrays, limits, kept, queue, progress, first, last, messages.states
-            ),
+            lambda _, first, last: run_residual(part, limits, kept, queue, progress, first, last, messages.states),
             problem.data.blocks,
         )
 

@@ -152,27 +152,20 @@ def load_messages(part: Passing, linear: Linear, instance: int, states: States) 
     for link in range(first, last):
         at, inverse = link_offset[link], 1.0 / cluster_number[link_cluster[link]]
         copy_scaled(message, at - base, multipliers, at, inverse, link_offset[link + 1] - at)
-    return exponentials(message, 0, link_offset, first, last, message, linear.scale, states)
+    return exponentials(message, first - first, link_offset, first, last, message, linear.scale, states)
 
 
 @njit()
-def load_states(part: Passing, linear: Linear, instance: int, from_scratch: bool, states: States) -> bool:
-    """Messages of an instance for star updates, ``from_scratch`` all 1; False where the range demands log space.
+def load_states(part: Passing, linear: Linear, instance: int, states: States) -> bool:
+    """Messages of an instance for star updates; False where the range demands log space.
 
     The scales of a pair are those of its multipliers: :func:`match_scales` makes them cancel.
     """
-    layout, scale, message, tops = part.layout, linear.scale, linear.message, linear.belief
+    layout, tops = part.layout, linear.belief
     begin, end = layout.instance_hubs[instance], layout.instance_hubs[instance + 1]
     base, hub_scores = place(layout.hub_offset, begin, states), part.tables.hub_scores
     if not exponentials(hub_scores, base, layout.hub_offset, begin, end, linear.psi, tops, states):
         return False
-    first, last = layout.hub_links[begin], layout.hub_links[end]
-    if from_scratch:
-        for i in range(place(layout.link_offset, last, states) - place(layout.link_offset, first, states)):
-            message[i] = 1.0
-        for i in range(last - first):
-            scale[i] = 0.0
-        return True
     return load_messages(part, linear, instance, states)
 
 

@@ -21,11 +21,9 @@ import numpy as np
 
 from bactrian.arrays import Bools, Floats, Ints
 from bactrian.compiling import kernel, njit, record
-from bactrian.engines.numba.arithmetic import CAREFUL, LEAST, MOST, log
+from bactrian.engines.numba.arithmetic import CAREFUL, LEAST, MOST, in_range, log
 from bactrian.engines.numba.linear import (
     Linear,
-    begin_sweep,
-    end_sweep,
     exponentials,
     load_messages,
     load_states,
@@ -35,7 +33,7 @@ from bactrian.engines.numba.linear import (
     store_logs,
     sweep_pairs,
 )
-from bactrian.engines.numba.tables import ALMOST_NOTHING, Limits, Passing, hold
+from bactrian.engines.numba.tables import ALMOST_NOTHING, Limits, Passing
 from bactrian.engines.numba.vectors import (
     States,
     copy_scaled,
@@ -63,7 +61,7 @@ HeldTally = record(Tally)
 
 @kernel()
 def evaluate_pairs(
-    arrays: Passing, limits: Limits, counts: Floats, selected: Bools, first: int, last: int, states: States
+    part: Passing, limits: Limits, counts: Floats, selected: Bools, first: int, last: int, states: States
 ) -> None:
     """What :func:`.stars.evaluate_instances` does, for the instances among ``first:last`` that are ``selected``.
 
@@ -72,8 +70,7 @@ def evaluate_pairs(
     """
     if limits.halvings < 0:
         return
-    part, halvings = hold(arrays), limits.halvings
-    beliefs, is_tree = part.beliefs, part.layout.instance_is_tree
+    halvings, beliefs, is_tree = limits.halvings, part.beliefs, part.layout.instance_is_tree
     linear, tally = new_linear(part, first, last, False), new_tally(part, counts)
     held = np.empty(linear.product.size if halvings > 0 else 0)
     closing = 1 if halvings > 0 else 0
@@ -86,7 +83,7 @@ def evaluate_pairs(
         limit, sweeps, residual = limits.tree_sweeps if is_exact else limits.max_sweeps, 0, np.inf
         if beliefs.late[0]:
             limit = min(limit, 1)
-        fast = load_states(part, linear, instance, False, states) and match_scales(part, linear, instance)
+        fast = load_states(part, linear, instance, states) and match_scales(part, linear, instance)
         while fast and sweeps < limit:
             halved = halvings if sweeps + closing < limit else 0
             residual = sweep_pairs(part, linear, instance, sweeps % 2 == 0, halved, held, states)
@@ -105,18 +102,20 @@ def evaluate_pairs(
 
 @kernel()
 def evaluate_given(
-    arrays: Passing, limits: Limits, counts: Floats, selected: Bools, first: int, last: int, states: States
+    part: Passing, limits: Limits, counts: Floats, selected: Bools, first: int, last: int, states: States
 ) -> None:
     """The same without sweeps, at the multipliers as they are."""
     if limits.halvings < 0:
         return
-    part = hold(arrays)
     linear, beliefs, tally = new_linear(part, first, last, False), part.beliefs, new_tally(part, counts)
     for instance in range(first, last):
         if selected[instance]:
-            beliefs.done[instance] = _give_values(part, linear, instance, limits.consistent, tally, states)
-            if beliefs.done[instance]:
+            fast = give_hubs(part, linear, instance, limits.consistent, states)
+            fast = fast and give_pairs(part, linear, instance, limits.consistent, tally, states)
+            if fast:
+                join(part, linear, instance, limits.consistent, states)
                 beliefs.sweeps[instance], beliefs.residual[instance] = 0, 0.0
+            beliefs.done[instance] = fast
     add_tally(part, tally, counts)
 
 
@@ -182,7 +181,7 @@ def finish_pairs(
     hub_count, weight = beliefs.hub_count, part.weights[instance]
     origin, violation = part.plan.origin[instance], 0.0
     hub_base, base = place(hub_offset, origin, states), place(link_offset, hub_links[origin], states)
-    count_pairs(part, linear, instance, False, outer, states)
+    count_pairs(part, linear, instance, linear.spare[:0], outer, states)
     for cluster in range(layout.instance_clusters[instance], layout.instance_clusters[instance + 1]):
         table, ends = cluster_table[cluster], cluster_links[cluster]
         row, column, start = cluster_link[ends], cluster_link[ends + 1], table_offset[table]
@@ -209,16 +208,16 @@ def finish_pairs(
 
 
 @njit()
-def count_pairs(part: Passing, linear: Linear, instance: int, given: bool, outer: Floats, states: States) -> None:
-    """Counts of an instance's pairs, of shared tables as sums of u u'; Z is 1, or ``given`` in ``linear.spare``."""
-    layout, message, spare, entries = part.layout, linear.message, linear.spare, linear.entries
+def count_pairs(part: Passing, linear: Linear, instance: int, z: Floats, outer: Floats, states: States) -> None:
+    """Counts of an instance's pairs, of shared tables as sums of u u'; ``z`` has Z of each, or nothing: it is 1."""
+    layout, message, entries = part.layout, linear.message, linear.entries
     link_offset, counts, table_offset = layout.link_offset, part.beliefs.counts, layout.table_offset
     cluster_table, cluster_links, cluster_link = layout.cluster_table, layout.cluster_links, layout.cluster_link
     base = place(link_offset, layout.hub_links[part.plan.origin[instance]], states)
     begin, end = layout.instance_clusters[instance], layout.instance_clusters[instance + 1]
     n_shared, own_weight = layout.table_shared, part.weights[instance]
     for cluster in range(begin, end):
-        weight = own_weight / (spare[cluster - begin] if given else 1.0)
+        weight = own_weight / (z[cluster - begin] if z.size > 0 else 1.0)
         table, ends = cluster_table[cluster], cluster_links[cluster]
         row, column, start = cluster_link[ends], cluster_link[ends + 1], unsigned(table_offset[table])
         at, of = unsigned(place(link_offset, row, states) - base), unsigned(place(link_offset, column, states) - base)
@@ -231,18 +230,6 @@ def count_pairs(part: Passing, linear: Linear, instance: int, given: bool, outer
             else:
                 for c in range(n):
                     counts[to + c] = factor * message[of + c] * entries[to + c]
-
-
-@njit()
-def _give_values(part: Passing, linear: Linear, instance: int, consistent: bool, tally: Tally, states: States) -> bool:
-    """D, beliefs and counts at the multipliers as they are; False, and nothing counted, where log space is needed."""
-    if not (
-        give_hubs(part, linear, instance, consistent, states)
-        and give_pairs(part, linear, instance, consistent, tally, states)
-    ):
-        return False
-    join(part, linear, instance, consistent, states)
-    return True
 
 
 @njit()
@@ -275,21 +262,10 @@ def give_hubs(part: Passing, linear: Linear, instance: int, consistent: bool, st
             else:
                 for k in range(at, at + n):
                     message[k] = 0.0
-        if not exponentials(message, 0, layout.link_offset, first, last, message, scale, states):
+        if not exponentials(message, first - first, layout.link_offset, first, last, message, scale, states):
             return False
     part.beliefs.value[instance] = _believe_given(part, linear, instance, consistent, states)
     return not math.isnan(part.beliefs.value[instance])
-
-
-@njit()
-def give_pairs(part: Passing, linear: Linear, instance: int, consistent: bool, tally: Tally, states: States) -> bool:
-    """The pairs' part of D, with marginals and counts; False, and nothing counted, where log space is needed."""
-    if not consistent and part.plan.alike[instance]:
-        value = _evaluate_alike(part, linear, instance, tally, states)
-    else:
-        value = _evaluate_clusters(part, linear, instance, tally.outer, states)
-    part.beliefs.value[instance] += value
-    return not math.isnan(value)
 
 
 @njit(fastmath=CAREFUL)
@@ -320,7 +296,7 @@ def _believe_given(part: Passing, linear: Linear, instance: int, consistent: boo
         else:
             for k in range(to, to + n):
                 belief[k] = 0.0
-    if not exponentials(belief, 0, hub_offset, begin, end, belief, tops, states):
+    if not exponentials(belief, begin - begin, hub_offset, begin, end, belief, tops, states):
         return np.nan
     value = 0.0
     for hub in range(begin, end):
@@ -332,98 +308,56 @@ def _believe_given(part: Passing, linear: Linear, instance: int, consistent: boo
     return value
 
 
-@njit(forceinline=True)
-def _evaluate_pair(
-    marginal: Floats,
-    entries: Floats,
-    turned: int,
-    message: Floats,
-    start: int,
-    at: int,
-    of: int,
-    base: int,
-    m: int,
-    n: int,
-) -> float:
-    """Z of a pair, and its marginals; NaN where log space is needed.
+@njit(fastmath=CAREFUL)
+def give_pairs(part: Passing, linear: Linear, instance: int, consistent: bool, tally: Tally, states: States) -> bool:
+    """The pairs' part of D, with marginals and counts; False, and nothing counted, where log space is needed.
 
-    Where some score is forbidden, a marginal of 0 leaves it open whether the state is: that takes log space too.
+    Where some score is forbidden, a marginal of 0 leaves it open whether the state is: that takes log space too. Where
+    all pairs of a table are alike, the first is worked out, and others are copied.
     """
-    for axis in range(2):
-        source, to, rows, columns = (at - base, of, m, n) if axis == 1 else (of - base, at, n, m)
-        pair_message(entries, turned, start, axis, message, source, marginal, to, rows, columns)
-    to, source = unsigned(at), unsigned(at - base)
-    for k in range(unsigned(m)):
-        marginal[to + k] *= message[source + k]
-    to, source = unsigned(of), unsigned(of - base)
-    for k in range(unsigned(n)):
-        marginal[to + k] *= message[source + k]
-    total = normalise(marginal, at, m)
-    normalise(marginal, of, n)
-    if min(smallest(marginal, at, m), smallest(marginal, of, n)) == 0.0:
-        return np.nan
-    return total if LEAST < total < MOST else np.nan
-
-
-@njit()
-def _evaluate_clusters(part: Passing, linear: Linear, instance: int, outer: Floats, states: States) -> float:
-    """The pairs' part of D, with marginals and counts; NaN, and nothing counted, where log space is needed."""
-    layout, link_offset = part.layout, part.layout.link_offset
+    layout, link_offset, marginal = part.layout, part.layout.link_offset, part.beliefs.link_marginal
     cluster_table, cluster_link, cluster_links = layout.cluster_table, layout.cluster_link, layout.cluster_links
     table_offset, cluster_number, shift = layout.table_offset, part.numbers.cluster, part.tables.shift
-    scale, totals, narrow, marginal = linear.scale, linear.spare, part.tables.narrow, part.beliefs.link_marginal
-    entries, turned, message = linear.entries, linear.turned, linear.message
+    entries, turned, message, narrow = linear.entries, linear.turned, linear.message, part.tables.narrow
+    scale, totals, times, log_z = linear.scale, linear.spare, tally.times, tally.log_z
+    like_row, like_column, first = tally.row, tally.column, layout.hub_links[part.plan.origin[instance]]
     begin, end = layout.instance_clusters[instance], layout.instance_clusters[instance + 1]
-    first = layout.hub_links[part.plan.origin[instance]]
-    base = place(link_offset, first, states)
-    value = 0.0
+    base, value, alike = place(link_offset, first, states), 0.0, not consistent and part.plan.alike[instance]
     for cluster in range(begin, end):
         table, ends = cluster_table[cluster], cluster_links[cluster]
         row, column = cluster_link[ends], cluster_link[ends + 1]
         at, of = place(link_offset, row, states), place(link_offset, column, states)
         m, n = size_of(link_offset, row, states), size_of(link_offset, column, states)
-        total = _evaluate_pair(marginal, entries, turned, message, table_offset[table], at, of, base, m, n)
-        if math.isnan(total) or not narrow[table]:
-            return np.nan
-        totals[cluster - begin] = total
-        scales = scale[row - first] + scale[column - first] + shift[table]
-        value += cluster_number[cluster] * (math.log(total) + scales)
-    count_pairs(part, linear, instance, True, outer, states)
-    return value
-
-
-@njit()
-def _evaluate_alike(part: Passing, linear: Linear, instance: int, tally: Tally, states: States) -> float:
-    """The same where all pairs of a table are alike: the first is worked out, and others are copied."""
-    layout, marginal, link_offset = part.layout, part.beliefs.link_marginal, part.layout.link_offset
-    cluster_table, cluster_link, cluster_links = layout.cluster_table, layout.cluster_link, layout.cluster_links
-    table_offset, cluster_number, shift = layout.table_offset, part.numbers.cluster, part.tables.shift
-    weight, narrow = part.weights[instance], part.tables.narrow
-    entries, turned, message = linear.entries, linear.turned, linear.message
-    log_z, times, like_row, like_column = tally.log_z, tally.times, tally.row, tally.column
-    begin, end = layout.instance_clusters[instance], layout.instance_clusters[instance + 1]
-    base = place(link_offset, layout.hub_links[part.plan.origin[instance]], states)
-    for cluster in range(begin, end):
-        table = cluster_table[cluster]
-        if math.isnan(log_z[table]):
-            row, column = cluster_link[cluster_links[cluster]], cluster_link[cluster_links[cluster] + 1]
-            at, of = place(link_offset, row, states), place(link_offset, column, states)
-            m, n = size_of(link_offset, row, states), size_of(link_offset, column, states)
-            total = _evaluate_pair(marginal, entries, turned, message, table_offset[table], at, of, base, m, n)
-            if math.isnan(total) or not narrow[table]:
-                return np.nan
-            log_z[table], like_row[table], like_column[table] = math.log(total), at, of
-    value = 0.0
-    for cluster in range(begin, end):
-        table, ends = cluster_table[cluster], cluster_links[cluster]
-        row, column = cluster_link[ends], cluster_link[ends + 1]
-        at, m = place(link_offset, row, states), size_of(link_offset, row, states)
-        copy_scaled(marginal, at, marginal, like_row[table], 1.0, m)
-        of, n = place(link_offset, column, states), size_of(link_offset, column, states)
-        copy_scaled(marginal, of, marginal, like_column[table], 1.0, n)
-        value += cluster_number[cluster] * (log_z[table] + shift[table])
-        times[table] += weight
-    return value
+        if alike and not math.isnan(log_z[table]):
+            logarithm = log_z[table]
+            copy_scaled(marginal, at, marginal, like_row[table], 1.0, m)
+            copy_scaled(marginal, of, marginal, like_column[table], 1.0, n)
+        else:
+            total, least = 0.0, np.inf
+            for axis in range(2):
+                source, own, size, to = (at, of, n, unsigned(of)) if axis == 1 else (of, at, m, unsigned(at))
+                rows, start, beside = m + n - size, table_offset[table], unsigned(own - base)
+                pair_message(entries, turned, start, axis, message, source - base, marginal, own, rows, size)
+                total = 0.0
+                for k in range(unsigned(size)):
+                    marginal[to + k] *= message[beside + k]
+                    total += marginal[to + k]
+                for k in range(unsigned(size)):
+                    marginal[to + k] /= total
+                    least = min(least, marginal[to + k])
+            if least == 0.0 or not (LEAST < total < MOST and narrow[table]):
+                return False
+            totals[cluster - begin], logarithm = total, math.log(total)
+            if alike:
+                log_z[table], like_row[table], like_column[table] = logarithm, at, of
+        value += cluster_number[cluster] * (logarithm + scale[row - first] + scale[column - first] + shift[table])
+    part.beliefs.value[instance] += value
+    if alike:
+        for cluster in range(begin, end):
+            times[cluster_table[cluster]] += part.weights[instance]
+    else:
+        count_pairs(part, linear, instance, totals, tally.outer, states)
+    return True
 
 
 @njit(fastmath=CAREFUL)
@@ -471,81 +405,88 @@ def join(part: Passing, linear: Linear, instance: int, consistent: bool, states:
 # --- trees ---
 
 
-@kernel()
+@kernel(fastmath=CAREFUL)
 def evaluate_trees(
-    arrays: Passing, limits: Limits, counts: Floats, selected: Bools, first: int, last: int, states: States
+    part: Passing, limits: Limits, counts: Floats, selected: Bools, first: int, last: int, states: States
 ) -> None:
-    """What :func:`evaluate_pairs` does, for ``selected`` trees and whatever the multipliers are."""
-    part = hold(arrays)
-    linear, done = new_linear(part, first, last, True), part.beliefs.done
-    tally = new_tally(part, counts)
+    """What :func:`evaluate_pairs` does, for ``selected`` trees and whatever the multipliers are.
+
+    Trees are small and many: arrays are taken out of their records once for all of them.
+    """
+    layout, beliefs, leads = part.layout, part.beliefs, part.plan.link_leads
+    linear, tally = new_linear(part, first, last, True), new_tally(part, counts)
+    instance_hubs, hub_order, hub_offset, hub_links = (
+        layout.instance_hubs, layout.hub_order, layout.hub_offset, layout.hub_links,
+    )  # fmt: skip
+    link_offset, link_cluster, link_partner = layout.link_offset, layout.link_cluster, layout.link_partner
+    link_axis, link_start, cluster_table = layout.link_axis, part.plan.link_start, layout.cluster_table
+    shift, narrow, hub_scores, weights = part.tables.shift, part.tables.narrow, part.tables.hub_scores, part.weights
+    entries, turned, message, scale = linear.entries, linear.turned, linear.message, linear.scale
+    psi, belief, product, totals = linear.psi, linear.belief, linear.product, linear.spare
+    low, high, hub_count, done = linear.low, linear.high, beliefs.hub_count, beliefs.done
+    value, violation, sweeps, residual = beliefs.value, beliefs.violation, beliefs.sweeps, beliefs.residual
     for instance in range(first, last):
-        if selected[instance]:
-            done[instance] = _evaluate_tree(part, limits, linear, instance, tally.outer, states)
+        if not selected[instance]:
+            continue
+        done[instance] = False
+        begin, end = instance_hubs[instance], instance_hubs[instance + 1]
+        hub_base, base = place(hub_offset, begin, states), place(link_offset, hub_links[begin], states)
+        if not exponentials(hub_scores, hub_base, hub_offset, begin, end, psi, belief, states):
+            continue
+        constant, fits = 0.0, True
+        for i in range(end - begin):
+            constant += belief[i]
+        for link in range(hub_links[begin], hub_links[end]):
+            table = cluster_table[link_cluster[link]]
+            scale[link - hub_links[begin]] = 0.0 if leads[link] else -shift[table]
+            constant += 0.0 if leads[link] else shift[table]
+            fits &= narrow[table]
+        if not fits:
+            continue
+        for k in range(low.size):
+            low[k], high[k] = 1.0, 1.0
+        change = 0.0
+        for turn in range(2):
+            backward = turn == 0
+            for position in range(end - begin):
+                hub = hub_order[end - 1 - position if backward else begin + position]
+                to, n = place(hub_offset, hub, states) - hub_base, size_of(hub_offset, hub, states)
+                for link in range(hub_links[hub], hub_links[hub + 1]):
+                    at = place(link_offset, link, states) - base
+                    if leads[link] == backward:
+                        partner, start, axis = link_partner[link], link_start[link], link_axis[link]
+                        source, m = place(link_offset, partner, states) - base, size_of(link_offset, partner, states)
+                        pair_message(entries, turned, start, axis, message, source, product, at, m, n)
+                    elif backward:
+                        for k in range(at, at + n):
+                            product[k] = 1.0
+                of, degree = place(link_offset, hub_links[hub], states) - base, hub_links[hub + 1] - hub_links[hub]
+                multiply_messages(psi, product, belief, low, high, to, of, degree, n)
+                total = normalise(belief, to, n)
+                for link in range(hub_links[hub], hub_links[hub + 1]):
+                    i, own = unsigned(place(link_offset, link, states) - base), unsigned(to)
+                    if leads[link] and not backward:
+                        for k in range(unsigned(n)):
+                            message[i + k] = belief[own + k] / product[i + k]
+                    elif backward and not leads[link]:
+                        for k in range(unsigned(n)):
+                            message[i + k] = belief[own + k]
+                if backward:
+                    totals[hub - begin] = total
+                else:
+                    change = max(change, abs(total / totals[hub - begin] - 1.0))
+        for k in range(low.size):
+            fits &= low[k] > LEAST and high[k] < MOST
+        n_hub_states = place(hub_offset, end, states) - hub_base
+        n_link_states = place(link_offset, hub_links[end], states) - base
+        if not (fits and in_range(belief, n_hub_states) and in_range(message, n_link_states)):
+            continue
+        if limits.logs:
+            store_logs(part, linear, instance, True, states)
+        copy_scaled(hub_count, hub_base, belief, begin - begin, weights[instance], n_hub_states)
+        count_pairs(part, linear, instance, totals[:0], tally.outer, states)
+        for i in range(end - begin):
+            constant += log(totals[i])
+        value[instance], violation[instance], residual[instance] = constant, change, change
+        sweeps[instance], done[instance] = 2, True
     add_tally(part, tally, counts)
-
-
-@njit(fastmath=CAREFUL)
-def _evaluate_tree(part: Passing, limits: Limits, linear: Linear, instance: int, outer: Floats, states: States) -> bool:
-    """See :func:`evaluate_trees`; False, and nothing counted, where log space is needed."""
-    layout, beliefs, hub_links, totals = part.layout, part.beliefs, part.layout.hub_links, linear.spare
-    if not (load_states(part, linear, instance, True, states) and match_scales(part, linear, instance)):
-        return False
-    begin, end = layout.instance_hubs[instance], layout.instance_hubs[instance + 1]
-    value = linear.belief[: end - begin].sum() - linear.scale[: hub_links[end] - hub_links[begin]].sum()
-    begin_sweep(linear)
-    violation = 0.0
-    for backward in (True, False):
-        violation = _pass(part, linear, instance, backward, states)
-    if np.isnan(end_sweep(linear)) or not store_logs(part, linear, instance, limits.logs, states):
-        return False
-    count_hubs(part, linear, instance, states)
-    count_pairs(part, linear, instance, False, outer, states)
-    for i in range(end - begin):
-        totals[i] = log(totals[i])
-    beliefs.value[instance] = value + totals[: end - begin].sum()
-    beliefs.violation[instance], beliefs.sweeps[instance], beliefs.residual[instance] = violation, 2, violation
-    return True
-
-
-@njit()
-def _pass(part: Passing, linear: Linear, instance: int, backward: bool, states: States) -> float:
-    """One of the two passes; the largest part by which a t_v is now another than that of the pass before."""
-    layout, leads, totals, message = part.layout, part.plan.link_leads, linear.spare, linear.message
-    link_partner, link_axis, link_start = layout.link_partner, layout.link_axis, part.plan.link_start
-    entries, turned, psi, low, high = linear.entries, linear.turned, linear.psi, linear.low, linear.high
-    hub_order, hub_offset = layout.hub_order, layout.hub_offset
-    hub_links, link_offset, belief, product = layout.hub_links, layout.link_offset, linear.belief, linear.product
-    begin, end = layout.instance_hubs[instance], layout.instance_hubs[instance + 1]
-    hub_base, base = place(layout.hub_offset, begin, states), place(link_offset, hub_links[begin], states)
-    change = 0.0
-    for position in range(end - begin):
-        hub = hub_order[end - 1 - position if backward else begin + position]
-        first, last = hub_links[hub], hub_links[hub + 1]
-        to, n = place(hub_offset, hub, states) - hub_base, size_of(hub_offset, hub, states)
-        for link in range(first, last):
-            at = place(link_offset, link, states) - base
-            if leads[link] == backward:
-                partner = link_partner[link]
-                source, m = place(link_offset, partner, states) - base, size_of(link_offset, partner, states)
-                start, axis = link_start[link], link_axis[link]
-                pair_message(entries, turned, start, axis, message, source, product, at, m, n)
-            elif backward:
-                for k in range(at, at + n):
-                    product[k] = 1.0
-        of = place(link_offset, first, states) - base
-        multiply_messages(psi, product, belief, low, high, to, of, last - first, n)
-        total = normalise(belief, to, n)
-        for link in range(first, last):
-            at = place(link_offset, link, states) - base
-            if leads[link] and not backward:
-                i, own = unsigned(at), unsigned(to)
-                for k in range(unsigned(n)):
-                    message[i + k] = belief[own + k] / product[i + k]
-            elif backward and not leads[link]:
-                copy_scaled(message, at, belief, to, 1.0, n)
-        if backward:
-            totals[hub - begin] = total
-        else:
-            change = max(change, abs(total / totals[hub - begin] - 1.0))
-    return change

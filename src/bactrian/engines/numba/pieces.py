@@ -60,7 +60,7 @@ class Phase(NamedTuple):
 
 @kernel()
 def evaluate_pieces(
-    arrays: Passing,
+    part: Passing,
     limits: Limits,
     messages: Linear,
     counts: Floats,
@@ -73,14 +73,14 @@ def evaluate_pieces(
 
     ``messages`` are those of all pieces, ``counts`` have a row for each.
     """
-    part, whole, fits, (kind, backward) = hold(arrays), HeldLinear(*messages), True, phase
+    whole, fits, (kind, backward) = HeldLinear(*messages), True, phase
     for piece in range(first, last):
         if kind <= _JOIN:
             linear = _messages(part, whole, piece, piece + 1, states)
         else:
             linear = _messages(part, whole, 0, part.weights.size, states)
         if kind == _LOAD:
-            fits &= load_states(part, linear, piece, False, states)
+            fits &= load_states(part, linear, piece, states)
         elif kind == _CHECK:
             fits &= store_logs(part, linear, piece, False, states)
         elif kind == _STORE:
@@ -187,7 +187,7 @@ class Pieces:
             beliefs=found,
             weights=np.full(n, part.weights[m]),
         )
-        piece_counts = np.zeros((n, counts.size))
+        held, piece_counts = hold(pieces), np.zeros((n, counts.size))
         chunks = 1 if workers.n_threads == 1 else 2 * workers.n_threads
         middle, sweeps = (n + 1) // 2, 0
         every, first_half, second_half = (
@@ -199,7 +199,7 @@ class Pieces:
             fits, phase = [], Phase(kind, backward)
 
             def task(_: int, start: int, stop: int) -> None:
-                fits.append(evaluate_pieces(pieces, limits, whole, piece_counts, start, stop, phase, states))
+                fits.append(evaluate_pieces(held, limits, whole, piece_counts, start, stop, phase, states))
 
             workers.run(task, which)
             return all(fits)

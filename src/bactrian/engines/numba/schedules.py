@@ -47,7 +47,7 @@ from bactrian.engines.numba.linear import (
     with_scratch,
 )
 from bactrian.engines.numba.stars import log_belief, log_messages, sweep_hubs
-from bactrian.engines.numba.tables import Limits, Passing, Scratch, hold, new_scratch
+from bactrian.engines.numba.tables import Limits, Passing, Scratch, new_scratch
 from bactrian.engines.numba.vectors import States, pair_message, place, size_of, unsigned
 
 RUNNING, CONVERGED, CONTRADICTION = 0, 1, 2
@@ -66,12 +66,11 @@ class SweepProgress(NamedTuple):
 
 
 @kernel()
-def run_sequential(arrays: Passing, limits: Limits, progress: SweepProgress, first: int, last: int) -> None:
+def run_sequential(part: Passing, limits: Limits, progress: SweepProgress, first: int, last: int) -> None:
     """Sweeps in log space, backward and forward in turn, of each instance of ``first:last`` that is still running.
 
     Those that are ``done`` in linear space are left as they are.
     """
-    part = hold(arrays)
     beliefs = part.beliefs
     scratch = new_scratch(part.layout, first, last)
     for instance in range(first, last):
@@ -108,16 +107,16 @@ def of_instance(part: Passing, kept: ParallelMessages, instance: int, widest: in
     first, last = layout.link_offset[layout.hub_links[begin]], layout.link_offset[layout.hub_links[end]]
     hubs = slice(layout.hub_offset[begin], layout.hub_offset[end])
     message, scale = kept.outgoing[first:last], np.zeros(layout.hub_links[end] - layout.hub_links[begin])
-    return with_scratch(part, message, scale, kept.psi[hubs], kept.belief[hubs], kept.incoming[first:last], widest, 0)
+    product, spare = kept.incoming[first:last], 0 * widest
+    return with_scratch(part, message, scale, kept.psi[hubs], kept.belief[hubs], product, widest, spare)
 
 
 @kernel()
 def run_parallel(
-    arrays: Passing, limits: Limits, kept: ParallelMessages, progress: SweepProgress, first: int, last: int,
+    part: Passing, limits: Limits, kept: ParallelMessages, progress: SweepProgress, first: int, last: int,
     states: States,
 ) -> None:  # fmt: skip
     """Parallel updates of each instance of ``first:last`` that is still running."""
-    part = hold(arrays)
     scratch = new_scratch(part.layout, first, last)
     for instance in range(first, last):
         if progress.status[instance] != RUNNING:
@@ -127,7 +126,7 @@ def run_parallel(
         fast = (
             damping == 0.0
             and kept.pairwise[instance]
-            and (load_states(part, linear, instance, False, states) and match_scales(part, linear, instance))
+            and (load_states(part, linear, instance, states) and match_scales(part, linear, instance))
         )
         linear.scale[:] = 0.0
         sweeps, residual = 0, np.inf
@@ -412,11 +411,11 @@ def _spread(message: Floats, belief: Floats, product: Floats, at: int, to: int, 
 
 @kernel()
 def run_residual(
-    arrays: Passing, limits: Limits, kept: ParallelMessages, heaps: Queue, progress: SweepProgress, first: int,
+    part: Passing, limits: Limits, kept: ParallelMessages, heaps: Queue, progress: SweepProgress, first: int,
     last: int, states: States,
 ) -> None:  # fmt: skip
     """Update hubs by priority, each running instance up to ``max_sweeps`` messages per link."""
-    part, queue = hold(arrays), HeldQueue(*heaps)
+    queue = HeldQueue(*heaps)
     layout = part.layout
     scratch = new_scratch(layout, first, last)
     steps = np.empty(scratch.star.size)
@@ -429,9 +428,7 @@ def run_residual(
         first_state, first_hub_state = layout.link_offset[layout.hub_links[base]], layout.hub_offset[base]
         updates, status = 0, _OUT_OF_RANGE
         if not queue.started[instance] and progress.damping[instance] == 0.0 and kept.pairwise[instance]:
-            kept.in_use[instance] = load_states(part, linear, instance, False, states) and match_scales(
-                part, linear, instance
-            )
+            kept.in_use[instance] = load_states(part, linear, instance, states) and match_scales(part, linear, instance)
             linear.scale[:] = 0.0
         while status == _OUT_OF_RANGE:  # once, or again in log space
             logs = not kept.in_use[instance]

@@ -37,7 +37,6 @@ from bactrian.engines.numba.tables import (
     evaluate_clusters,
     evaluate_hubs,
     fill_sums,
-    hold,
     new_scratch,
     project_logsumexp,
     turned,
@@ -221,14 +220,13 @@ def sweep_hubs(
 
 
 @kernel()
-def evaluate_instances(arrays: Passing, limits: Limits, shared_counts: Floats, first: int, last: int) -> None:
+def evaluate_instances(part: Passing, limits: Limits, shared_counts: Floats, first: int, last: int) -> None:
     """Sweep the multipliers of instances ``first:last`` that are not done, then fill ``beliefs`` and counts.
 
     Sweeps alternate backward and forward over the hubs and stop at the first of the ``limits``. Where clusters need not
     agree the multipliers are fixed offsets of the clusters (``shares`` of the hubs' scores), and hubs stand for
     themselves.
     """
-    part = hold(arrays)
     layout, beliefs = part.layout, part.beliefs
     scratch = new_scratch(layout, first, last)
     slack = np.empty(scratch.small.size)
@@ -250,7 +248,7 @@ def evaluate_instances(arrays: Passing, limits: Limits, shared_counts: Floats, f
 
 
 @kernel()
-def scale_hubs(arrays: Passing, prescribed: Bools, target: Floats, backward: bool, damping: float) -> float:
+def scale_hubs(part: Passing, prescribed: Bools, target: Floats, backward: bool, damping: float) -> float:
     """Star updates of the hubs of one instance in turn, with Bethe's numbers; returns the largest change of a marginal.
 
     With m_l the marginal of link l's cluster on the hub without the link's own multiplier, and all sums over the links
@@ -262,7 +260,6 @@ def scale_hubs(arrays: Passing, prescribed: Bools, target: Floats, backward: boo
     and then d_l = log b - log m_l in both cases. ``damping`` keeps that part of the old multipliers of free hubs. Needs
     scores and targets that are finite.
     """
-    part = hold(arrays)
     layout, hub_log, hub_scores = part.layout, part.beliefs.hub_log, part.tables.hub_scores
     link_cluster, cluster_number, hub_number = layout.link_cluster, part.numbers.cluster, part.numbers.hub
     n_hubs, scratch = layout.hub_offset.size - 1, new_scratch(layout, 0, layout.instance_hubs.size - 1)

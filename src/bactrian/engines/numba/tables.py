@@ -84,9 +84,9 @@ HeldLayout, HeldPlan, HeldTables = record(Layout), record(Plan), record(Tables)
 HeldNumbers, HeldBeliefs, HeldPassing = record(Numbers), record(Beliefs), record(Passing)
 
 
-@njit()
+@kernel()
 def hold(part: Passing) -> Passing:
-    """The same as a record of records, which kernels pass on as a pointer."""
+    """The same as a record of records, which is what kernels take."""
     return HeldPassing(
         HeldLayout(*part.layout),
         HeldPlan(*part.plan),

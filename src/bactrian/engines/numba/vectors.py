@@ -132,7 +132,7 @@ def normalise(target: Floats, to: int, n: int) -> float:
     return total
 
 
-@njit(fastmath=CAREFUL)
+@njit(fastmath=CAREFUL, forceinline=True)
 def copy_scaled(target: Floats, to: int, source: Floats, at: int, factor: float, n: int) -> None:
     """target[to:] = factor * source[at:]."""
     to, at = unsigned(to), unsigned(at)
