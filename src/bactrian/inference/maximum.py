@@ -14,7 +14,7 @@ from itertools import pairwise
 import numpy as np
 
 from bactrian.arrays import Bools, Floats, Ints
-from bactrian.engines.numba.assignments import ScoreArrays, lower_instances, score_of
+from bactrian.engines.numba.assignments import ScoreArrays, score_of
 from bactrian.engines.numba.blocks import Blocks, build_blocks
 from bactrian.engines.numba.decoding import Assignments, Search, dual_instances, max_product_instances
 from bactrian.engines.numba.forest_optimum import Forest, decode_pairs, decode_trees
@@ -77,9 +77,7 @@ def decode_max_product(
     other, and climbing.
     """
     run = _max_product(scores, tolerance, max_iterations, damping)
-    found = _decode_loopy(scores, workers, run, memory_budget)
-    _lower(scores, workers, found)
-    return found
+    return _decode_loopy(scores, workers, run, memory_budget)
 
 
 def decode_dual(
@@ -106,7 +104,7 @@ def decode_dual(
         second = _max_product(scores, 1e-6, min(max_iterations, _SECOND_SWEEPS), 0.3)
         workers.run(lambda _, first, last: second(again, unsettled, first, last), scores.data.blocks)
         np.minimum(found.bound, again.bound, out=found.bound)
-    _lower(scores, workers, found)
+        np.maximum(found.bound, found.score, out=found.bound)
     return found
 
 
@@ -280,22 +278,6 @@ def _decode_loopy(scores: FactorScores, workers: Workers, run: DecodeBlock, memo
     _try_cliques(scores, found, failed, workers, min(memory_budget, _RESCUE_BUDGET))
     np.maximum(found.bound, found.score, out=found.bound)
     return found
-
-
-def _lower(scores: FactorScores, workers: Workers, found: Assignments) -> None:
-    """Among assignments that tie, go to those that come first where single variables and pairs of them lead there."""
-    active = ~scores.layout.instance_is_tree & (found.score > -np.inf)
-    if not active.any():
-        return
-    tolerance = _tie_tolerances(scores)
-    parts = scores.arrays
-    workers.run(
-        lambda _, first, last: lower_instances(scores.layout, parts, found.states, active, tolerance, first, last),
-        scores.data.blocks,
-    )
-    for m in np.flatnonzero(active).tolist():
-        found.score[m] = _score(scores, found.states, m)
-    np.maximum(found.bound, found.score, out=found.bound)
 
 
 def _try_cliques(scores: FactorScores, found: Assignments, chosen: Bools, workers: Workers, memory_budget: int) -> None:
