@@ -5,17 +5,17 @@ instances), scores at some weights, counting numbers, multipliers and beliefs. I
 a thread of its own, without Python's lock. The star update, m = E'u in it, and what follows from it, D, beliefs and
 counts, have one source in linear space (:mod:`.linear` and :mod:`.pair_evaluation`) and one in log space:
 
-1. Linear space, compiled for K states, without loops over them: all clusters are pairs of number 1, all hubs have the
+1. Linear space, compiled for K states, with unrolled loops over them: all clusters are pairs of number 1, all hubs have the
    same number K of states (2 to 20), and there are at least 20,000 link states, so that compiling for this K pays.
-2. Linear space, the same source with loops over states, in blocks as wide as a register: all clusters of the instance
+2. Linear space, the same source with loops over any number of states: all clusters of the instance
    are pairs, of any numbers and states.
 3. :mod:`.stars`, in log space: everything else, and damped updates unless learning halves their steps. A pair whose
    table is narrow still takes its message from the table's exponential.
 
 In 1 and 2 the range of floating point is checked (:data:`.arithmetic.WIDEST` and its neighbours, the one notion of
 what is safe): an instance that leaves it, or has forbidden states, is not ``done`` and is left to 3, from the
-multipliers as they were. :mod:`.vectors` is what 1 and 2 share below: arithmetic on n entries, n known to the compiler
-or not.
+multipliers as they were. :mod:`.vectors` is what 1 and 2 share below: loops over n entries,
+n known to the compiler or not.
 
 Threads take blocks of instances. A graph with loops of 20,000 hubs and more, all clusters pairs, is itself cut into
 pieces that threads take (:mod:`.pieces`), by the functions of 1 and 2, unless it is so entangled that no order of its

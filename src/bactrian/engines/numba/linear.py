@@ -24,14 +24,11 @@ import numpy as np
 
 from bactrian.arrays import Floats, Ints
 from bactrian.compiling import njit, record
-from bactrian.engines.numba.arithmetic import CAREFUL, LEAST, MOST, RISE, RISING, WIDEST, exp, in_range, log
+from bactrian.engines.numba.arithmetic import CAREFUL, FAST_MATH, LEAST, MOST, RISE, RISING, WIDEST, exp, in_range, log
 from bactrian.engines.numba.layout import Layout
 from bactrian.engines.numba.tables import Numbers, Passing, Plan, turned
 from bactrian.engines.numba.vectors import (
     States,
-    copy_scaled,
-    inner_product,
-    normalise,
     pair_message,
     place,
     size_of,
@@ -78,18 +75,6 @@ HeldLinear = record(Linear)
 
 
 @njit()
-def with_scratch(
-    part: Passing, message: Floats, scale: Floats, psi: Floats, belief: Floats, product: Floats, widest: int, spare: int
-) -> Linear:
-    """Messages, the tables they meet, and the rest of what sweeps need."""
-    entries = part.tables.exp_entries
-    return HeldLinear(
-        entries, turned(entries, part.tables.log_entries), message, scale, psi, belief, product, np.empty(widest),
-        np.empty(widest), np.empty(widest), np.empty(widest), np.empty(spare),
-    )  # fmt: skip
-
-
-@njit()
 def new_linear(part: Passing, first: int, last: int, by_link: bool) -> Linear:
     """Space for any of the instances ``first:last``, ``by_link`` for m of all links at a time."""
     layout = part.layout
@@ -105,9 +90,12 @@ def new_linear(part: Passing, first: int, last: int, by_link: bool) -> Linear:
         for hub in range(begin, end):
             widest = max(widest, hub_offset[hub + 1] - hub_offset[hub])
             most_links = max(most_links, hub_links[hub + 1] - hub_links[hub])
-    message, scale, psi, belief = np.empty(n_states), np.empty(n_links), np.empty(n_hubs), np.empty(n_hubs)
-    product = np.empty(n_states if by_link else most_links * widest)
-    return with_scratch(part, message, scale, psi, belief, product, widest, spare)
+    entries, product = part.tables.exp_entries, np.empty(n_states if by_link else most_links * widest)
+    return HeldLinear(
+        entries, turned(entries, part.tables.log_entries), np.empty(n_states), np.empty(n_links), np.empty(n_hubs),
+        np.empty(n_hubs), product, np.empty(widest), np.empty(widest), np.empty(widest), np.empty(widest),
+        np.empty(spare),
+    )  # fmt: skip
 
 
 @njit(fastmath=CAREFUL)
@@ -150,8 +138,10 @@ def load_messages(part: Passing, linear: Linear, instance: int, states: States) 
         return exponentials(multipliers, base, link_offset, first, last, message, linear.scale, states)
     link_cluster, cluster_number = layout.link_cluster, part.numbers.cluster
     for link in range(first, last):
-        at, inverse = link_offset[link], 1.0 / cluster_number[link_cluster[link]]
-        copy_scaled(message, at - base, multipliers, at, inverse, link_offset[link + 1] - at)
+        at, to, inverse = unsigned(link_offset[link]), unsigned(link_offset[link] - base), 1.0
+        inverse /= cluster_number[link_cluster[link]]
+        for k in range(unsigned(link_offset[link + 1]) - at):
+            message[to + k] = inverse * multipliers[at + k]
     return exponentials(message, first - first, link_offset, first, last, message, linear.scale, states)
 
 
@@ -218,15 +208,24 @@ def store_logs(part: Passing, linear: Linear, instance: int, wanted: bool, state
     return True
 
 
-@njit(fastmath=CAREFUL, forceinline=True)
-def multiply_messages(
-    psi: Floats, product: Floats, belief: Floats, low: Floats, high: Floats, to: int, of: int, degree: int, n: int
-) -> None:
-    """b, not yet normalised: belief[to:] = psi[to:] times the ``degree`` messages in product[of:].
+@njit(fastmath=FAST_MATH, forceinline=True)
+def believe(
+    psi: Floats,
+    product: Floats,
+    belief: Floats,
+    low: Floats,
+    high: Floats,
+    to: int,
+    of: int,
+    degree: int,
+    divisor: float,
+    n: int,
+) -> float:
+    """b of a hub into belief[to:], from psi[to:] and the ``degree`` messages in product[of:]; numbers of links are 1.
 
-    Messages, and the product of each with those before it, widen ``low`` and ``high``.
+    Messages, and the product of each with those before it, widen ``low`` and ``high``. Returns what b was divided by.
     """
-    to, of, n = unsigned(to), unsigned(of), unsigned(n)
+    to, of, n, total = unsigned(to), unsigned(of), unsigned(n), 0.0
     for k in range(n):
         belief[to + k] = psi[to + k]
     for j in range(unsigned(degree)):
@@ -239,9 +238,17 @@ def multiply_messages(
             low[k] = value if value < least else least
             most = factor if factor > high[k] else high[k]
             high[k] = value if value > most else most
+    if divisor != 1.0:
+        _root(belief, low, high, to, divisor, n)
+    for k in range(n):
+        total += belief[to + k]
+    inverse = 1.0 / total
+    for k in range(n):
+        belief[to + k] *= inverse
+    return total
 
 
-@njit(fastmath=CAREFUL, forceinline=True)
+@njit(fastmath=FAST_MATH, forceinline=True)
 def divide_messages(
     message: Floats,
     product: Floats,
@@ -261,8 +268,10 @@ def divide_messages(
     """
     at, of, to, n = unsigned(at), unsigned(of), unsigned(to), unsigned(n)
     for j in range(unsigned(degree)):
-        i, p = at + j * n, of + j * n
-        inverse = 1.0 / inner_product(message, i, product, p, n)
+        i, p, total = at + j * n, of + j * n, 0.0
+        for k in range(n):
+            total += message[i + k] * product[p + k]
+        inverse = 1.0 / total
         for k in range(n):
             factor, wanted = product[p + k], belief[to + k]
             marginal = message[i + k] * factor * inverse
@@ -274,49 +283,21 @@ def divide_messages(
 
 
 @njit(fastmath=CAREFUL)
-def widen(low: Floats, high: Floats, values: Floats, at: int, n: int) -> None:
-    """Take values[at:] into the least and the greatest that there were."""
-    at = unsigned(at)
-    for k in range(unsigned(n)):
-        value = values[at + k]
-        low[k] = value if value < low[k] else low[k]
-        high[k] = value if value > high[k] else high[k]
-
-
-@njit(forceinline=True)
-def believe(
-    psi: Floats,
-    product: Floats,
-    belief: Floats,
-    low: Floats,
-    high: Floats,
-    to: int,
-    of: int,
-    degree: int,
-    divisor: float,
-    n: int,
-) -> None:
-    """b of a hub into belief[to:] from its links' messages in product[of:]; all numbers of links are 1."""
-    multiply_messages(psi, product, belief, low, high, to, of, degree, n)
-    if divisor != 1.0:
-        _root(belief, to, divisor, n)
-        widen(low, high, belief, to, n)
-    normalise(belief, to, n)
-
-
-@njit(fastmath=CAREFUL)
 def believe_by_logs(part: Passing, linear: Linear, hub: int, to: int, of: int) -> None:
     """The same whatever the numbers of its links, and however many there are."""
     layout, numbers, belief, product = part.layout, part.numbers, linear.belief, linear.product
     start, divisor, low, high = layout.hub_offset[hub], numbers.hub[hub], linear.low, linear.high
     n = layout.hub_offset[hub + 1] - start
     link_cluster, cluster_number = layout.link_cluster, numbers.cluster
-    copy_scaled(belief, to, part.tables.hub_scores, start, 1.0, n)
+    hub_scores, total = part.tables.hub_scores, 0.0
+    for k in range(n):
+        belief[to + k] = hub_scores[start + k]
     for link in range(layout.hub_links[hub], layout.hub_links[hub + 1]):
         kappa = cluster_number[link_cluster[link]]
-        widen(low, high, product, of, n)
         for k in range(n):
-            belief[to + k] += kappa * log(product[of + k])
+            value = product[of + k]
+            low[k], high[k] = min(low[k], value), max(high[k], value)
+            belief[to + k] += kappa * log(value)
         divisor += kappa
         of += n
     top, bottom = -np.inf, np.inf
@@ -327,20 +308,26 @@ def believe_by_logs(part: Passing, linear: Linear, hub: int, to: int, of: int) -
         low[0] = 0.0
     for k in range(to, to + n):
         belief[k] = exp(belief[k] - top)
-    normalise(belief, to, n)
+        total += belief[k]
+    for k in range(to, to + n):
+        belief[k] /= total
 
 
 @njit(fastmath=CAREFUL)
-def _root(values: Floats, at: int, divisor: float, n: int) -> None:
-    """values^(1 / divisor)."""
-    inverse, start = 1.0 / divisor, unsigned(at)
-    if divisor == 2.0 or divisor == 4.0:
-        for k in range(unsigned(n)):
-            root = math.sqrt(values[start + k])
-            values[start + k] = root if divisor == 2.0 else math.sqrt(root)
-    else:
-        for k in range(unsigned(n)):
-            values[start + k] = exp(log(values[start + k]) * inverse)
+def _root(values: Floats, low: Floats, high: Floats, at: int, divisor: float, n: int) -> None:
+    """values[at:]^(1 / divisor), which widens ``low`` and ``high``; the place is unsigned."""
+    inverse = 1.0 / divisor
+    for k in range(n):
+        value = values[at + k]
+        if divisor == 2.0:
+            value = math.sqrt(value)
+        elif divisor == 4.0:
+            value = math.sqrt(math.sqrt(value))
+        else:
+            value = exp(log(value) * inverse)
+        values[at + k] = value
+        low[k] = value if value < low[k] else low[k]
+        high[k] = value if value > high[k] else high[k]
 
 
 @njit()

@@ -24,11 +24,11 @@ from bactrian.compiling import kernel, njit, record
 from bactrian.engines.numba.arithmetic import CAREFUL, LEAST, MOST, in_range, log
 from bactrian.engines.numba.linear import (
     Linear,
+    believe,
     exponentials,
     load_messages,
     load_states,
     match_scales,
-    multiply_messages,
     new_linear,
     store_logs,
     sweep_pairs,
@@ -37,7 +37,6 @@ from bactrian.engines.numba.tables import ALMOST_NOTHING, Limits, Passing
 from bactrian.engines.numba.vectors import (
     States,
     copy_scaled,
-    normalise,
     pair_message,
     place,
     size_of,
@@ -71,7 +70,7 @@ def evaluate_pairs(
     if limits.halvings < 0:
         return
     halvings, beliefs, is_tree = limits.halvings, part.beliefs, part.layout.instance_is_tree
-    linear, tally = new_linear(part, first, last, False), new_tally(part, counts)
+    linear, outer = new_linear(part, first, last, False), np.zeros(counts.size)
     held = np.empty(linear.product.size if halvings > 0 else 0)
     closing = 1 if halvings > 0 else 0
     asked = 0.5 * limits.tolerance if closing else limits.tolerance
@@ -94,10 +93,11 @@ def evaluate_pairs(
         fast = fast and store_logs(part, linear, instance, True, states)
         if fast:
             finish_hubs(part, linear, instance, states)
-            finish_pairs(part, linear, instance, sweeps % 2 == 1, limits.marginals, tally.outer, states)
+            finish_pairs(part, linear, instance, sweeps % 2 == 1, limits.marginals, outer, states)
             beliefs.sweeps[instance], beliefs.residual[instance] = sweeps, residual
         beliefs.done[instance] = fast
-    add_tally(part, tally, counts)
+    for i in range(counts.size):
+        counts[i] += outer[i] * linear.entries[i]
 
 
 @kernel()
@@ -148,23 +148,16 @@ def finish_hubs(part: Passing, linear: Linear, instance: int, states: States) ->
     layout, multipliers, hub_number = part.layout, part.multipliers, part.numbers.hub
     hub_offset, hub_scores, hub_log = layout.hub_offset, part.tables.hub_scores, part.beliefs.hub_log
     begin, end = layout.instance_hubs[instance], layout.instance_hubs[instance + 1]
-    value = 0.0
-    count_hubs(part, linear, instance, states)
+    belief, hub_count, weight, value = linear.belief, part.beliefs.hub_count, part.weights[instance], 0.0
+    start = unsigned(place(hub_offset, begin, states))
+    for i in range(unsigned(place(hub_offset, end, states)) - start):
+        hub_count[start + i] = weight * belief[i]
     for hub in range(begin, end):
         first_state = place(hub_offset, hub, states)
         value += hub_scores[first_state] - hub_number[hub] * hub_log[first_state]
     for link in range(layout.hub_links[begin], layout.hub_links[end]):
         value -= multipliers[place(layout.link_offset, link, states)]
     part.beliefs.value[instance] = value
-
-
-@njit()
-def count_hubs(part: Passing, linear: Linear, instance: int, states: States) -> None:
-    """Counts of an instance's hubs, from b."""
-    layout = part.layout
-    start = place(layout.hub_offset, layout.instance_hubs[instance], states)
-    size = place(layout.hub_offset, layout.instance_hubs[instance + 1], states) - start
-    copy_scaled(part.beliefs.hub_count, start, linear.belief, 0, part.weights[instance], size)
 
 
 @njit()
@@ -300,7 +293,11 @@ def _believe_given(part: Passing, linear: Linear, instance: int, consistent: boo
         return np.nan
     value = 0.0
     for hub in range(begin, end):
-        total = normalise(belief, place(hub_offset, hub, states) - base, size_of(hub_offset, hub, states))
+        total, to = 0.0, unsigned(place(hub_offset, hub, states) - base)
+        for k in range(unsigned(size_of(hub_offset, hub, states))):
+            total += belief[to + k]
+        for k in range(unsigned(size_of(hub_offset, hub, states))):
+            belief[to + k] /= total
         value += hub_number[hub] * (tops[hub - begin] + math.log(total))
     logs = hub_log[base : place(hub_offset, end, states)]
     for i in range(logs.size):
@@ -414,7 +411,7 @@ def evaluate_trees(
     Trees are small and many: arrays are taken out of their records once for all of them.
     """
     layout, beliefs, leads = part.layout, part.beliefs, part.plan.link_leads
-    linear, tally = new_linear(part, first, last, True), new_tally(part, counts)
+    linear, outer = new_linear(part, first, last, True), np.zeros(counts.size)
     instance_hubs, hub_order, hub_offset, hub_links = (
         layout.instance_hubs, layout.hub_order, layout.hub_offset, layout.hub_links,
     )  # fmt: skip
@@ -461,8 +458,7 @@ def evaluate_trees(
                         for k in range(at, at + n):
                             product[k] = 1.0
                 of, degree = place(link_offset, hub_links[hub], states) - base, hub_links[hub + 1] - hub_links[hub]
-                multiply_messages(psi, product, belief, low, high, to, of, degree, n)
-                total = normalise(belief, to, n)
+                total = believe(psi, product, belief, low, high, to, of, degree, 1.0, n)
                 for link in range(hub_links[hub], hub_links[hub + 1]):
                     i, own = unsigned(place(link_offset, link, states) - base), unsigned(to)
                     if leads[link] and not backward:
@@ -483,10 +479,13 @@ def evaluate_trees(
             continue
         if limits.logs:
             store_logs(part, linear, instance, True, states)
-        copy_scaled(hub_count, hub_base, belief, begin - begin, weights[instance], n_hub_states)
-        count_pairs(part, linear, instance, totals[:0], tally.outer, states)
+        to, weight = unsigned(hub_base), weights[instance]
+        for i in range(unsigned(n_hub_states)):
+            hub_count[to + i] = weight * belief[i]
+        count_pairs(part, linear, instance, totals[:0], outer, states)
         for i in range(end - begin):
             constant += log(totals[i])
         value[instance], violation[instance], residual[instance] = constant, change, change
         sweeps[instance], done[instance] = 2, True
-    add_tally(part, tally, counts)
+    for i in range(counts.size):
+        counts[i] += outer[i] * entries[i]

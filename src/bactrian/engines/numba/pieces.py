@@ -29,7 +29,6 @@ from bactrian.engines.numba.linear import (
     match_scales,
     store_logs,
     sweep_pairs,
-    with_scratch,
 )
 from bactrian.engines.numba.pair_evaluation import (
     add_tally,
@@ -123,8 +122,11 @@ def _messages(part: Passing, whole: Linear, first: int, last: int, states: State
     hub_states = slice(at - base, place(layout.hub_offset, end, states) - base)
     message, scale = whole.message[link_states], whole.scale[links]
     psi, belief = whole.psi[hub_states], whole.belief[hub_states]
-    product = np.empty(whole.product.size)
-    return with_scratch(part, message, scale, psi, belief, product, whole.low.size, whole.spare.size)
+    product, widest = np.empty(whole.product.size), whole.low.size
+    return HeldLinear(
+        whole.entries, whole.turned, message, scale, psi, belief, product, np.empty(widest), np.empty(widest),
+        np.empty(widest), np.empty(widest), np.empty(whole.spare.size),
+    )  # fmt: skip
 
 
 def cut(layout: Layout, instance: int) -> tuple[Ints, Ints] | None:

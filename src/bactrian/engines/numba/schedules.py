@@ -36,6 +36,7 @@ from bactrian.arrays import Bools, Floats, Ints
 from bactrian.compiling import kernel, njit, record
 from bactrian.engines.numba.arithmetic import LEAST, MOST
 from bactrian.engines.numba.linear import (
+    HeldLinear,
     Linear,
     begin_sweep,
     believe,
@@ -44,10 +45,9 @@ from bactrian.engines.numba.linear import (
     match_scales,
     store_logs,
     update_pairs_together,
-    with_scratch,
 )
 from bactrian.engines.numba.stars import log_belief, log_messages, sweep_hubs
-from bactrian.engines.numba.tables import Limits, Passing, Scratch, new_scratch
+from bactrian.engines.numba.tables import Limits, Passing, Scratch, new_scratch, turned
 from bactrian.engines.numba.vectors import States, pair_message, place, size_of, unsigned
 
 RUNNING, CONVERGED, CONTRADICTION = 0, 1, 2
@@ -107,8 +107,11 @@ def of_instance(part: Passing, kept: ParallelMessages, instance: int, widest: in
     first, last = layout.link_offset[layout.hub_links[begin]], layout.link_offset[layout.hub_links[end]]
     hubs = slice(layout.hub_offset[begin], layout.hub_offset[end])
     message, scale = kept.outgoing[first:last], np.zeros(layout.hub_links[end] - layout.hub_links[begin])
-    product, spare = kept.incoming[first:last], 0 * widest
-    return with_scratch(part, message, scale, kept.psi[hubs], kept.belief[hubs], product, widest, spare)
+    entries, product = part.tables.exp_entries, kept.incoming[first:last]
+    return HeldLinear(
+        entries, turned(entries, part.tables.log_entries), message, scale, kept.psi[hubs], kept.belief[hubs], product,
+        np.empty(widest), np.empty(widest), np.empty(widest), np.empty(widest), np.empty(0 * widest),
+    )  # fmt: skip
 
 
 @kernel()

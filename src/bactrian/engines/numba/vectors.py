@@ -93,15 +93,6 @@ def pair_message(
             target[to + c] += factor * entries[row + c]
 
 
-@njit(fastmath=FAST_MATH, forceinline=True)
-def inner_product(left: Floats, at: int, right: Floats, of: int, n: int) -> float:
-    """The sum of left[at:] * right[of:]; places are unsigned."""
-    total = 0.0
-    for k in range(n):
-        total += left[at + k] * right[of + k]
-    return total
-
-
 @njit()
 def smallest(source: Floats, at: int, n: int) -> float:
     """min(source[at:])."""
@@ -109,27 +100,6 @@ def smallest(source: Floats, at: int, n: int) -> float:
     for k in range(unsigned(n)):
         found = source[at + k] if source[at + k] < found else found
     return found
-
-
-@njit()
-def largest(source: Floats, at: int, n: int) -> float:
-    """max(source[at:])."""
-    found, at = -math.inf, unsigned(at)
-    for k in range(unsigned(n)):
-        found = source[at + k] if source[at + k] > found else found
-    return found
-
-
-@njit(fastmath=FAST_MATH, forceinline=True)
-def normalise(target: Floats, to: int, n: int) -> float:
-    """target[to:] /= its sum; returns the sum."""
-    total, to = 0.0, unsigned(to)
-    for k in range(unsigned(n)):
-        total += target[to + k]
-    inverse = 1.0 / total
-    for k in range(unsigned(n)):
-        target[to + k] *= inverse
-    return total
 
 
 @njit(fastmath=CAREFUL, forceinline=True)
