@@ -96,19 +96,28 @@ class Inputs:
 
     Bundled rows are the product [own, use] @ [I; bundles]: ``times`` multiplies the weights by the second factor first,
     ``transposed_times`` last.
+
+    Attributes
+    ----------
+    dense : array or None
+        The rows, where they are dense.
+    compressed : tuple
+        Bounds, columns and values of sparse rows, those of bundles behind their own.
+    bundles : Inputs or None
+        The second factor of bundled rows.
     """
 
     def __init__(self, matrix: Any) -> None:
         self.shape = (int(matrix.shape[0]), int(matrix.shape[1]))
         self.dense: Floats | None = None
-        self._bundles: Inputs | None = None
+        self.bundles: Inputs | None = None
         if isinstance(matrix, BundledRows):
-            self._bundles = Inputs(matrix.bundles)
+            self.bundles = Inputs(matrix.bundles)
             matrix = sp.csr_array(sp.hstack([matrix.own, matrix.use], format="csr"))
         if sp.issparse(matrix):
-            self._rows = (matrix.indptr.astype(np.int64), matrix.indices.astype(np.int32), matrix.data)
+            self.compressed = (matrix.indptr.astype(np.int64), matrix.indices.astype(np.int32), matrix.data)
             self._n_columns = int(matrix.shape[1])
-            self._row_blocks = blocks_of_rows(self._rows[0], N_BLOCKS, _LEAST)
+            self._row_blocks = blocks_of_rows(self.compressed[0], N_BLOCKS, _LEAST)
         else:
             self.dense = np.ascontiguousarray(matrix, dtype=np.float64)
             self._row_blocks = balanced_blocks(np.full(self.shape[0], self.shape[1] + 1.0), N_BLOCKS, _LEAST)
@@ -116,7 +125,7 @@ class Inputs:
     @cached_property
     def _columns(self) -> Compressed:
         """The rows compressed by columns, which learning needs and prediction does not."""
-        pointer, index, value = self._rows
+        pointer, index, value = self.compressed
         columns = sp.csc_array(sp.csr_array((value, index, pointer), shape=(self.shape[0], self._n_columns)))
         return columns.indptr.astype(np.int64), columns.indices.astype(np.int32), columns.data
 
@@ -131,7 +140,7 @@ class Inputs:
         """
         n_columns = self.shape[1] if n_columns is None else n_columns
         if self.dense is None:
-            pointer, column, value = self._rows
+            pointer, column, value = self.compressed
             squares = np.repeat(weights, np.diff(pointer)) @ np.square(value * (column < n_columns))
         else:
             squares = (weights @ np.square(self.dense[:, :n_columns])).sum()
@@ -141,19 +150,19 @@ class Inputs:
         """The sum of squared entries of each column, and how many are not 0; a bundle's count once, own ones each."""
         if self.dense is not None:
             return np.einsum("ij,ij->j", self.dense, self.dense), np.count_nonzero(self.dense, axis=0)
-        _, column, value = self._rows
+        _, column, value = self.compressed
         n = self.shape[1]
         squares = np.bincount(column, np.square(value), minlength=n)[:n].astype(np.float64, copy=False)
         counts: Ints = np.bincount(column[value != 0.0], minlength=n)[:n]
-        if self._bundles is not None:
-            of_bundles = self._bundles.squares_and_counts()
+        if self.bundles is not None:
+            of_bundles = self.bundles.squares_and_counts()
             squares, counts = squares + of_bundles[0], counts + of_bundles[1]
         return squares, counts
 
     def squared(self) -> Inputs:
         """Inputs whose entries are squared: these themselves where they are 0 or 1."""
-        entries = self._rows[2] if self.dense is None else self.dense
-        if self._bundles is None and np.array_equal(entries, np.square(entries)):
+        entries = self.compressed[2] if self.dense is None else self.dense
+        if self.bundles is None and np.array_equal(entries, np.square(entries)):
             return self
         return Inputs(squared(self.rows(np.ones(self.shape[0], dtype=bool))))
 
@@ -161,16 +170,16 @@ class Inputs:
         """The chosen rows, as they may be given to another such object."""
         if self.dense is not None:
             return self.dense[chosen]
-        pointer, index, value = self._rows
+        pointer, index, value = self.compressed
         rows = sp.csr_array((value, index, pointer), shape=(self.shape[0], self._n_columns))[np.flatnonzero(chosen)]
-        if self._bundles is None:
+        if self.bundles is None:
             return rows
         own, use = rows[:, : self.shape[1]], rows[:, self.shape[1] :]
-        return BundledRows(own, use, self._bundles.rows(np.ones(self._bundles.shape[0], dtype=bool)))
+        return BundledRows(own, use, self.bundles.rows(np.ones(self.bundles.shape[0], dtype=bool)))
 
     def description(self) -> dict[str, Any]:
         """What is not in :meth:`arrays`, as JSON has it."""
-        bundles = None if self._bundles is None else self._bundles.description()
+        bundles = None if self.bundles is None else self.bundles.description()
         return {"shape": list(self.shape), "dense": self.dense is not None, "bundles": bundles}
 
     def arrays(self) -> dict[str, NDArray[Any]]:
@@ -178,10 +187,10 @@ class Inputs:
         if self.dense is not None:
             return {"dense": self.dense, "row_blocks": self._row_blocks}
         arrays: dict[str, NDArray[Any]] = {"row_blocks": self._row_blocks, "column_blocks": self._column_blocks}
-        for side, compressed in (("rows", self._rows), ("columns", self._columns)):
+        for side, compressed in (("rows", self.compressed), ("columns", self._columns)):
             arrays |= {f"{side}.{name}": part for name, part in zip(_PARTS, compressed, strict=True)}
-        if self._bundles is not None:
-            arrays |= {f"bundles.{name}": array for name, array in self._bundles.arrays().items()}
+        if self.bundles is not None:
+            arrays |= {f"bundles.{name}": array for name, array in self.bundles.arrays().items()}
         return arrays
 
     @classmethod
@@ -191,17 +200,17 @@ class Inputs:
         inputs.shape = (int(description["shape"][0]), int(description["shape"][1]))
         inputs.dense = arrays["dense"] if description["dense"] else None
         inputs._row_blocks = arrays["row_blocks"]
-        inputs._bundles = None
+        inputs.bundles = None
         if inputs.dense is None:
             inputs._column_blocks = arrays["column_blocks"]
             rows, columns = ([arrays[f"{side}.{name}"] for name in _PARTS] for side in ("rows", "columns"))
-            inputs._rows = (rows[0], rows[1], rows[2])
+            inputs.compressed = (rows[0], rows[1], rows[2])
             inputs._columns = (columns[0], columns[1], columns[2])
         if description["bundles"] is not None:
             inner = {
                 name.removeprefix("bundles."): part for name, part in arrays.items() if name.startswith("bundles.")
             }
-            inputs._bundles = cls.of_arrays(description["bundles"], inner)
+            inputs.bundles = cls.of_arrays(description["bundles"], inner)
         return inputs
 
     def times(self, weights: Floats, out: Floats, workers: Workers) -> None:
@@ -212,12 +221,12 @@ class Inputs:
                 lambda _, first, last: np.matmul(dense[first:last], weights, out=out[first:last]), self._row_blocks
             )
             return
-        if self._bundles is not None:
-            extended = np.empty((self.shape[1] + self._bundles.shape[0], weights.shape[1]))
+        if self.bundles is not None:
+            extended = np.empty((self.shape[1] + self.bundles.shape[0], weights.shape[1]))
             extended[: self.shape[1]] = weights
-            self._bundles.times(weights, extended[self.shape[1] :], workers)
+            self.bundles.times(weights, extended[self.shape[1] :], workers)
             weights = extended
-        self._multiply(self._rows, self._row_blocks, weights, out, workers)
+        self._multiply(self.compressed, self._row_blocks, weights, out, workers)
 
     def transposed_times(self, values: Floats, out: Floats, workers: Workers) -> None:
         """``out = rows.T @ values``."""
@@ -230,12 +239,12 @@ class Inputs:
             )
             np.sum(parts, axis=0, out=out)
             return
-        if self._bundles is None:
+        if self.bundles is None:
             self._multiply(self._columns, self._column_blocks, values, out, workers)
             return
-        extended = np.empty((self.shape[1] + self._bundles.shape[0], values.shape[1]))
+        extended = np.empty((self.shape[1] + self.bundles.shape[0], values.shape[1]))
         self._multiply(self._columns, self._column_blocks, values, extended, workers)
-        self._bundles.transposed_times(extended[self.shape[1] :], out, workers)
+        self.bundles.transposed_times(extended[self.shape[1] :], out, workers)
         out += extended[: self.shape[1]]
 
     @staticmethod

@@ -191,14 +191,14 @@ class TiedTable:
         """The transpose of :meth:`expand`."""
         if self.tying == "full":
             return counts
-        entries, starts = self._entries
+        entries, starts = self.by_weight
         totals: Floats = np.add.reduceat(counts[..., entries], starts, axis=-1)
         if self.is_pooled:
             totals[..., 0] *= self.attraction
         return totals
 
     @cached_property
-    def _entries(self) -> tuple[Ints, Ints]:
+    def by_weight(self) -> tuple[Ints, Ints]:
         """The entries of each weight, one weight after the other, and where those of each begin."""
         flat = self.index.ravel()
         places = np.arange(flat.size)

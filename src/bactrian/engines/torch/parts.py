@@ -49,8 +49,8 @@ class DeviceRows(Movable):
         if inputs.dense is not None:
             self._dense = torch.from_numpy(inputs.dense[chosen])
             return
-        pointer, indices, values = inputs._rows
-        bundles = inputs._bundles
+        pointer, indices, values = inputs.compressed
+        bundles = inputs.bundles
         width = self.n_inputs
         if bundles is not None:
             width += bundles.shape[0]
@@ -87,7 +87,7 @@ class DeviceTable(Movable):
     def __init__(self, table: TiedTable) -> None:
         self.n_tied, self.full = table.n_tied, table.tying == "full"
         self.attraction, self.diagonal = table.attraction if table.is_pooled else 0.0, len(table.index) + 1
-        entries, starts = table._entries
+        entries, starts = table.by_weight
         self.index = torch.from_numpy(np.where(table.index < 0, self.n_tied, table.index).ravel())
         self.entries = torch.from_numpy(entries)
         self.bounds = torch.from_numpy(np.append(starts, entries.size))
