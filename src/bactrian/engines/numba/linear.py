@@ -283,16 +283,27 @@ def divide_messages(
 
 
 @njit(fastmath=CAREFUL)
-def believe_by_logs(part: Passing, linear: Linear, hub: int, to: int, of: int) -> None:
-    """The same whatever the numbers of its links, and however many there are."""
-    layout, numbers, belief, product = part.layout, part.numbers, linear.belief, linear.product
-    start, divisor, low, high = layout.hub_offset[hub], numbers.hub[hub], linear.low, linear.high
-    n = layout.hub_offset[hub + 1] - start
-    link_cluster, cluster_number = layout.link_cluster, numbers.cluster
-    hub_scores, total = part.tables.hub_scores, 0.0
+def believe_by_logs(
+    hub_scores: Floats,
+    start: int,
+    link_cluster: Ints,
+    cluster_number: Floats,
+    first: int,
+    last: int,
+    product: Floats,
+    belief: Floats,
+    low: Floats,
+    high: Floats,
+    to: int,
+    of: int,
+    divisor: float,
+    n: int,
+) -> None:
+    """The same from hub_scores[start:], whatever the numbers of its links, and however many there are."""
+    total, top, bottom = 0.0, -np.inf, np.inf
     for k in range(n):
         belief[to + k] = hub_scores[start + k]
-    for link in range(layout.hub_links[hub], layout.hub_links[hub + 1]):
+    for link in range(first, last):
         kappa = cluster_number[link_cluster[link]]
         for k in range(n):
             value = product[of + k]
@@ -300,7 +311,6 @@ def believe_by_logs(part: Passing, linear: Linear, hub: int, to: int, of: int) -
             belief[to + k] += kappa * log(value)
         divisor += kappa
         of += n
-    top, bottom = -np.inf, np.inf
     for k in range(to, to + n):
         belief[k] /= divisor
         top, bottom = max(top, belief[k]), min(bottom, belief[k])
@@ -374,6 +384,7 @@ def sweep_pairs(
     change, rise = linear.change, linear.rise
     begin, end, origin = layout.instance_hubs[instance], layout.instance_hubs[instance + 1], part.plan.origin[instance]
     hub_base, base = place(hub_offset, origin, states), place(link_offset, hub_links[origin], states)
+    hub_scores, link_cluster, cluster_number = part.tables.hub_scores, layout.link_cluster, part.numbers.cluster
     begin_sweep(linear)
     for position in range(end - begin):
         hub = hub_order[end - 1 - position if backward else begin + position]
@@ -388,7 +399,10 @@ def sweep_pairs(
         if hub_multiplies[hub]:
             believe(psi, product, belief, low, high, to, of, degree, hub_number[hub] + degree, n)
         else:
-            believe_by_logs(part, linear, hub, to, of)
+            believe_by_logs(
+                hub_scores, place(hub_offset, hub, states), link_cluster, cluster_number, first, first + degree,
+                product, belief, low, high, to, of, hub_number[hub], n,
+            )  # fmt: skip
         if halvings > 0:
             for i in range(size):
                 held[i] = message[at + i]
@@ -409,6 +423,7 @@ def update_pairs_together(part: Passing, linear: Linear, instance: int, states: 
     begin, end = layout.instance_hubs[instance], layout.instance_hubs[instance + 1]
     hub_base, base = place(hub_offset, begin, states), place(link_offset, hub_links[begin], states)
     link_start, link_partner, link_axis = part.plan.link_start, layout.link_partner, layout.link_axis
+    hub_scores, link_cluster, cluster_number = part.tables.hub_scores, layout.link_cluster, part.numbers.cluster
     entries, turn = linear.entries, linear.turned
     begin_sweep(linear)
     for link in range(hub_links[begin], hub_links[end]):
@@ -421,6 +436,9 @@ def update_pairs_together(part: Passing, linear: Linear, instance: int, states: 
         if hub_multiplies[hub]:
             believe(psi, product, belief, low, high, to, at, degree, hub_number[hub] + degree, n)
         else:
-            believe_by_logs(part, linear, hub, to, at)
+            believe_by_logs(
+                hub_scores, place(hub_offset, hub, states), link_cluster, cluster_number, hub_links[hub],
+                hub_links[hub + 1], product, belief, low, high, to, at, hub_number[hub], n,
+            )  # fmt: skip
         divide_messages(message, product, belief, change, rise, at, at, to, degree, n)
     return end_sweep(linear)

@@ -332,6 +332,7 @@ def _run_instance(
     hub_multiplies, hub_number, place_of, late = part.plan.hub_multiplies, part.numbers.hub, queue.place, queue.late
     entries, turned, message, psi = linear.entries, linear.turned, linear.message, linear.psi
     belief, product, low, high = linear.belief, linear.product, linear.low, linear.high
+    hub_scores, cluster_number = part.tables.hub_scores, part.numbers.cluster
     scratch, incoming, logs, damping = star.scratch, star.incoming, star.logs, star.damping
     first_state, first_hub_state = star.first_state, star.first_hub_state
     base, stop = layout.instance_hubs[instance], layout.instance_hubs[instance + 1]
@@ -344,21 +345,23 @@ def _run_instance(
             return CONVERGED, updates
         first, last = hub_links[hub], hub_links[hub + 1]
         stale = STALE * tolerance / max(1, last - first)
-        left, highest = 0.0, 0.0
+        left, highest, since, until = 0.0, 0.0, last, first
         n = size_of(hub_offset, hub, states)
         for link in range(first, last):
             if looks or pending[link] > stale:
-                if logs:
-                    log_messages(part, scratch, link, link + 1, incoming, link_offset[link])
-                else:
+                if not logs:
                     partner = link_partner[link]
                     source, m = place(link_offset, partner, states) - first_state, size_of(link_offset, partner, states)
                     at, start, axis = place(link_offset, link, states) - first_state, link_start[link], link_axis[link]
                     pair_message(entries, turned, start, axis, message, source, product, at, m, n)
                 pending[link] = 0.0
                 updates += 1
+                until = link + 1
+                since = since if since < link else link
             left += pending[link]
         if logs:
+            # Those between the first and the last that are out of date come for less than a call of their own.
+            log_messages(part, scratch, since, until, incoming, link_offset[since])
             if not _update_logs(part, star, hub, not looks, steps):
                 return CONTRADICTION, updates
         else:
@@ -366,7 +369,10 @@ def _run_instance(
             if hub_multiplies[hub]:
                 believe(psi, product, belief, low, high, to, at, last - first, hub_number[hub] + (last - first), n)
             else:
-                believe_by_logs(part, linear, hub, to, at)
+                believe_by_logs(
+                    hub_scores, place(hub_offset, hub, states), link_cluster, cluster_number, first, last,
+                    product, belief, low, high, to, at, hub_number[hub], n,
+                )  # fmt: skip
             for k in range(n):
                 if not (low[k] > LEAST and high[k] < MOST):
                     return _OUT_OF_RANGE, updates

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from bactrian.arrays import Floats, Ints
 from bactrian.compiling import kernel
 from bactrian.engines.numba.arithmetic import FAST_MATH
+from bactrian.engines.numba.vectors import FOUR, ONE, THREE, TWO, unsigned
 
 #: Rows, or columns, of a sparse matrix: bounds of each, and indices and values of their entries.
 Compressed = tuple[Ints, NDArray[np.int32], Floats]
@@ -49,19 +50,27 @@ def rows_times_weights(inputs: Compressed, weights: Floats, out: Floats, first: 
                 out[row, k] += x * weights[source, k]
 
 
-@kernel()
+@kernel(fastmath=FAST_MATH)
 def rows_times_states(
     inputs: Compressed, weights: Floats, out: Floats, first: int, last: int, states: tuple[int, ...]
 ) -> None:
     """The same on flat arrays, with as many labels as the tuple ``states`` is long: known when compiled, so faster."""
-    (pointer, index, value), labels = inputs, len(states)
-    for row in range(first, last):
-        for k in range(labels):
-            out[row * labels + k] = 0.0
-        for position in range(pointer[row], pointer[row + 1]):
-            x, at = value[position], index[position] * labels
-            for k in range(labels):
-                out[row * labels + k] += x * weights[at + k]
+    (pointer, index, value), n = inputs, unsigned(len(states))
+    for row in range(unsigned(first), unsigned(last)):
+        begin, end, to = unsigned(pointer[row]), unsigned(pointer[row + ONE]), row * n
+        for k in range(n):
+            out[to + k] = 0.0
+        for group in range((end - begin) // FOUR):
+            p = begin + FOUR * group
+            q, r, s = p + ONE, p + TWO, p + THREE
+            a, b, c, d = unsigned(index[p]) * n, unsigned(index[q]) * n, unsigned(index[r]) * n, unsigned(index[s]) * n
+            w, x, y, z = value[p], value[q], value[r], value[s]
+            for k in range(n):
+                out[to + k] += w * weights[a + k] + x * weights[b + k] + y * weights[c + k] + z * weights[d + k]
+        for p in range(end - (end - begin) % FOUR, end):
+            w, a = value[p], unsigned(index[p]) * n
+            for k in range(n):
+                out[to + k] += w * weights[a + k]
 
 
 @kernel(fastmath=FAST_MATH)

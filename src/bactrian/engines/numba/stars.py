@@ -57,7 +57,7 @@ def log_messages(part: Passing, scratch: Scratch, first: int, last: int, out: Fl
     link_projection, projection = layout.link_projection, layout.projection
     for link in range(first, last):
         cluster, partner, n = link_cluster[link], link_partner[link], link_offset[link + 1] - link_offset[link]
-        table, kappa, fits = cluster_table[cluster], cluster_number[cluster], False
+        table, kappa, fits, level = cluster_table[cluster], cluster_number[cluster], False, 0.0
         if partner >= 0 and narrow[table] and table_number[table] == kappa:
             at, m, top, nowhere = link_offset[partner], link_offset[partner + 1] - link_offset[partner], -np.inf, 0 * n
             for k in range(at, at + m):
@@ -66,12 +66,15 @@ def log_messages(part: Passing, scratch: Scratch, first: int, last: int, out: Fl
             for k in range(m):
                 small[k] = exp((multipliers[at + k] - top) / kappa)
             origin, axis = table_offset[table], link_axis[link]
+            level = top / kappa + shift[table]
             pair_message(exponentials, turn, origin, axis, small, nowhere, product, nowhere, m, n)
-            fits, level = True, top / kappa + shift[table]
+            fits = True
             for k in range(n):
                 fits &= LEAST < product[k] < MOST
+        if fits:
+            for k in range(n):
                 out[start + k] = math.log(product[k]) + level
-        if not fits:
+        else:
             size = fill_sums(
                 table_offset, cluster_table, cluster_links, cluster_link, link_projection, link_offset, projection,
                 entries, multipliers, cluster, link, scores,
@@ -190,14 +193,13 @@ def sweep_hubs(
     begin, end, belief = layout.instance_hubs[instance], layout.instance_hubs[instance + 1], scratch.belief
     change = 0.0
     if together:
+        log_messages(part, scratch, hub_links[begin], hub_links[end], incoming, link_offset[hub_links[begin]])
         for link in range(hub_links[begin], hub_links[end]):
-            at, n = link_offset[link], link_offset[link + 1] - link_offset[link]
-            log_messages(part, scratch, link, link + 1, incoming, at)
             top = -np.inf
-            for k in range(at, at + n):
+            for k in range(link_offset[link], link_offset[link + 1]):
                 top = max(top, incoming[k])
             if top != -np.inf:
-                for k in range(at, at + n):
+                for k in range(link_offset[link], link_offset[link + 1]):
                     incoming[k] -= top
     for position in range(end - begin):
         hub = hub_order[end - 1 - position if backward else begin + position]

@@ -23,7 +23,7 @@ from bactrian.engines.numba.arithmetic import CAREFUL, FAST_MATH
 States = tuple[int, ...]
 #: Of an index that is never negative.
 unsigned: Any = np.uint64 if COMPILED else int
-_ONE, _TWO, _THREE, _FOUR = unsigned(1), unsigned(2), unsigned(3), unsigned(4)
+ONE, TWO, THREE, FOUR = unsigned(1), unsigned(2), unsigned(3), unsigned(4)
 #: Columns from which rows of a matrix are added up as vectors.
 _MANY = unsigned(12)
 
@@ -65,11 +65,11 @@ def pair_message(
                 total += entries[row + c] * source[at + c]
             target[to + r] = total
         return
-    start, last = start if axis == 1 else start + unsigned(turned), n - _ONE
+    start, last = start if axis == 1 else start + unsigned(turned), n - ONE
     if n < _MANY:  # four columns at a time, the last of them as often as needed
-        for block in range((n + _THREE) // _FOUR):
-            a = _FOUR * block
-            b, c, d = min(a + _ONE, last), min(a + _TWO, last), min(a + _THREE, last)
+        for block in range((n + THREE) // FOUR):
+            a = FOUR * block
+            b, c, d = min(a + ONE, last), min(a + TWO, last), min(a + THREE, last)
             w = x = y = z = 0.0
             for r in range(m):
                 factor, row = source[at + r], start + r * n
@@ -81,13 +81,13 @@ def pair_message(
         return
     for c in range(n):
         target[to + c] = 0.0
-    for r in range(m // _FOUR):  # four rows at a time
-        p, i = start + _FOUR * r * n, at + _FOUR * r
+    for r in range(m // FOUR):  # four rows at a time
+        p, i = start + FOUR * r * n, at + FOUR * r
         q, s, t = p + n, p + n + n, p + n + n + n
-        w, x, y, z = source[i], source[i + _ONE], source[i + _TWO], source[i + _THREE]
+        w, x, y, z = source[i], source[i + ONE], source[i + TWO], source[i + THREE]
         for c in range(n):
             target[to + c] += w * entries[p + c] + x * entries[q + c] + y * entries[s + c] + z * entries[t + c]
-    for r in range(m - m % _FOUR, m):
+    for r in range(m - m % FOUR, m):
         factor, row = source[at + r], start + r * n
         for c in range(n):
             target[to + c] += factor * entries[row + c]
