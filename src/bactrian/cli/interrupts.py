@@ -1,9 +1,9 @@
 """Interrupts that arrive, whatever the process is doing.
 
-Python raises an interrupt in the code that happens to run next. While kernels are compiled, that is often a callback
-through which LLVM hands over machine code, and callbacks drop exceptions: the command would run on. Compiled functions
-call back, too, for the types of what they return, and crash where that fails. So an interrupt waits until such a
-callback is over; one that is dropped elsewhere is raised again; and an error that follows one is taken for it.
+Python raises an interrupt in the code that happens to run next. Inside Numba and LLVM that is no good place: callbacks
+drop it, and the command runs on; compiled functions that call back crash, and so does code that is half built when it
+is taken down. So an interrupt is raised where the compiler was called from, when it is done with the kernel at hand;
+one that is dropped elsewhere is raised again; and an error that follows one is taken for it.
 """
 
 from __future__ import annotations
@@ -17,19 +17,22 @@ from threading import Timer
 from types import FrameType
 from typing import Any
 
-_SOON = 0.05  #: seconds after which an interrupt that cannot be raised now, or was dropped, is raised again
-#: Callbacks of Numba and LLVM that must not fail.
-_CALLBACKS = {"_numba_unpickle", "_raw_object_cache_notify", "_raw_object_cache_getbuffer"}
+_SOON = 0.1  #: seconds after which an interrupt that was dropped is raised again
+_COMPILER = ("numba", "llvmlite")  #: packages inside which none is raised
 
 
 def _not_later() -> bool:
     return False
 
 
-def _in_callback(frame: FrameType | None) -> bool:
-    while frame is not None and frame.f_code.co_name not in _CALLBACKS:
+def _caller_of_compiler(frame: FrameType | None) -> FrameType | None:
+    """The frame that called Numba or LLVM, if one of them is at work."""
+    caller = None
+    while frame is not None:
+        if frame.f_globals.get("__name__", "").partition(".")[0] in _COMPILER:
+            caller = frame.f_back
         frame = frame.f_back
-    return frame is not None
+    return caller
 
 
 @contextmanager
@@ -44,18 +47,25 @@ def interrupts(later: Callable[[], bool] = _not_later, numbers: Sequence[int] = 
 
     def on_signal(_number: int, frame: FrameType | None) -> None:
         nonlocal raised
-        if _in_callback(frame):
-            raise_again()
+        caller = _caller_of_compiler(frame)
+        if caller is not None:
+            caller.f_trace = on_return
+            sys.settrace(lambda *_: None)  # nothing is traced but that frame
         elif not later():
             raised = True
             raise KeyboardInterrupt
 
-    def on_dropped(dropped: Any) -> None:
-        raise_again() if dropped.exc_type is KeyboardInterrupt else hook(dropped)
+    def on_return(frame: FrameType, _event: str, _argument: Any) -> None:
+        sys.settrace(None)
+        frame.f_trace = None
+        on_signal(signal.SIGINT, frame)
 
-    def raise_again() -> None:
+    def on_dropped(dropped: Any) -> None:
         nonlocal again
-        again = Timer(_SOON, interrupt_main)
+        if dropped.exc_type is not KeyboardInterrupt:
+            hook(dropped)
+            return
+        again = Timer(_SOON, interrupt_main)  # raised here, it would be dropped as well
         again.daemon = True
         again.start()
 
