@@ -18,7 +18,7 @@ from types import FrameType
 from typing import Any
 
 _SOON = 0.1  #: seconds after which an interrupt that was dropped is raised again
-_COMPILER = ("numba", "llvmlite")  #: packages inside which none is raised
+_COMPILER = "numba"  #: the package inside which none is raised; LLVM is called by it alone
 
 
 def _not_later() -> bool:
@@ -29,7 +29,7 @@ def _caller_of_compiler(frame: FrameType | None) -> FrameType | None:
     """The frame that called Numba or LLVM, if one of them is at work."""
     caller = None
     while frame is not None:
-        if frame.f_globals.get("__name__", "").partition(".")[0] in _COMPILER:
+        if frame.f_globals.get("__name__", "").partition(".")[0] == _COMPILER:
             caller = frame.f_back
         frame = frame.f_back
     return caller
