@@ -26,6 +26,7 @@ import scipy.sparse as sp
 import torch
 
 import bactrian as bt
+import bactrian.engines.memory  # keeps packed data for a dual
 import bactrian.torch
 from bactrian.camel.dual import Dual
 from bactrian.camel.entropy import carve

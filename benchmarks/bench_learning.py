@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 
 import bactrian as bt
+import bactrian.engines.memory  # keeps packed data for a dual
 from bactrian.camel.dual import Dual
 from bactrian.camel.entropy import carve
 from bactrian.camel.joint import JointObjective

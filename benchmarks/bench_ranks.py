@@ -30,6 +30,7 @@ from typing import Any
 import numpy as np
 
 import bactrian as bt
+import bactrian.engines.memory  # keeps packed data for a dual
 from bactrian.camel.dual import Dual
 from bactrian.camel.entropy import carve
 from bactrian.camel.prior import Prior
