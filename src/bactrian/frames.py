@@ -105,7 +105,7 @@ class Column:
         for cell in found:
             if not isinstance(cell.item() if isinstance(cell, np.generic) else cell, _PLAIN):
                 raise TypeError(
-                    f"X: column {self.name!r} holds {cell!r}, which is no string, boolean or whole number; make "
+                    f"X: column {self.name!r} holds {cell!r}, which is not a string, boolean or integer; make "
                     "strings or categories of such values"
                 )
         if given is not None:
@@ -143,7 +143,7 @@ class Column:
         return tuple(sorted(seen))
 
     def codes(self, labels: Sequence[Any]) -> Ints:
-        """Numbers of its states, -1 for missing cells; a state that is no label is refused."""
+        """Numbers of its states, -1 for missing cells; a state that is not a label is refused."""
         known: dict[Any, int] = {label: k for k, label in enumerate(labels)}
         try:
             codes = np.array([known.get(cell, _UNSEEN) for cell in self.cells], dtype=np.int64)

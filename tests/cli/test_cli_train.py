@@ -683,7 +683,7 @@ def test_columns_on_standard_input_are_not_taken_for_text(trained, data, tmp_pat
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(piped))
     code, out, err = run(["predict", trained, "-"], capsys)
     assert (code, out) == (2, "")
-    assert "standard input looks like columns: say --input columns" in err
+    assert "standard input looks like columns: use --input columns" in err
 
 
 PLAIN = [("Ada", "B-PER"), ("Lovelace", "I-PER"), ("saw", "O"), ("Rome", "B-LOC"), (".", "O")]

@@ -16,7 +16,7 @@ from bactrian.camel.schedule import SCHEDULE
 from bactrian.solvers.solution import Status
 
 #: Change of a marginal at which the first sweeps stop, the same where some hub's number is negative (there the value
-#: is no bound, so inexact messages mislead the line search sooner), and the least that is ever asked for.
+#: is not a bound, so inexact messages mislead the line search sooner), and the least that is ever asked for.
 _LOOSEST, _LOOSEST_AT_SADDLE, _SHARPEST = 1e-2, 1e-3, 1e-13
 #: Part of the gap per instance, and of the change of beliefs, that messages may leave.
 _SHARE = 0.1
@@ -33,7 +33,7 @@ class Demands:
     scale: float  #: instances over which a gap is a sum
     gap: float  #: largest moment gap, in sums over instances
     messages: float  #: largest change of a marginal in a sweep
-    gradient: float  #: the same, where the gradient is no partial derivative: then it is right to the gap
+    gradient: float  #: the same, where the gradient is not a partial derivative: then it is right to the gap
 
     @staticmethod
     def of(tolerance: float, gap_tolerance: float | None, curvature: float, total_weight: float) -> Demands:

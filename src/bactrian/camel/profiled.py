@@ -33,8 +33,8 @@ class ProfiledObjective:
     the wrong weights, so those of the best point are restored first. The point that the solver moves to
     counts as the best, whatever its value: a search finds that value again at short steps only with its multipliers.
 
-    Where some hub's number is negative the star update solves for a saddle of D: before convergence D is no bound, so
-    sweeps go on to ``accuracy``, damped where they oscillate. Evaluations that do not get there are ``failures``.
+    Where some hub's number is negative the star update solves for a saddle of D: before convergence D is not a bound,
+    so sweeps go on to ``accuracy``, damped where they oscillate. Evaluations that do not get there are ``failures``.
     """
 
     hopeless = False  #: whether further steps are not worth their time: not here, where D is a bound or is damped

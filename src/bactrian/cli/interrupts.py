@@ -1,6 +1,6 @@
 """Interrupts that arrive, whatever the process is doing.
 
-Python raises an interrupt in the code that happens to run next. Inside Numba and LLVM that is no good place: callbacks
+Python raises an interrupt in the code that happens to run next. Inside Numba and LLVM that is a bad place: callbacks
 drop it, and the command runs on; compiled functions that call back crash, and so does code that is half built when it
 is taken down. So an interrupt is raised where the compiler was called from, when it is done with the kernel at hand;
 one that is dropped elsewhere is raised again; and an error that follows one is taken for it.

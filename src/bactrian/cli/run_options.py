@@ -242,7 +242,7 @@ def merged_settings(files: Sequence[Path] | None, given: GivenOptions, config: P
 
 
 def _placed(files: dict[str, Any], beside: Path) -> dict[str, Any]:
-    """Names of files, in tables too, as those of files beside the TOML file; what is no name stays as it is."""
+    """Names of files, in tables too, as those of files beside the TOML file; what is not a name stays as it is."""
     return {
         name: str(beside / file) if isinstance(file, str) else _placed(file, beside) if isinstance(file, dict) else file
         for name, file in files.items()

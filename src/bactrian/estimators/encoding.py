@@ -78,7 +78,7 @@ class Names:
 
     @property
     def entries(self) -> DictEntries:
-        """Entries of dicts by key and value; begun anew when too many have been seen."""
+        """Entries of dicts by key and value; begun again when too many have been seen."""
         found = self._entries
         if found is None or found.count > _MOST_ENTRIES:
             columns = {name: column for column, name in enumerate(self._names)}

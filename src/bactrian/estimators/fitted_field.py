@@ -138,7 +138,7 @@ class FittedField:
         if not converged:
             method = self.inference_method
             warn(
-                f"log Z is that of {method}, which did not converge, so that scores are no log-probabilities: raise "
+                f"log Z is that of {method}, which did not converge, so that scores are not log-probabilities: raise "
                 f"memory_budget until exact inference fits, use inference={_OTHER.get(method, 'double-loop')!r}, or a "
                 "stronger prior",
                 ConvergenceWarning,

@@ -102,7 +102,7 @@ class GraphCodec:
 
     @property
     def layout(self) -> GraphData:
-        """Data of a single node with these shapes, which knows how weights are ordered."""
+        """Data of a single node with these shapes, which defines the order of the weights."""
         (node, edge), n_edge_features = self.reader.intercepts, self.reader.n_edge_features
         inputs = np.zeros((1, self.n_features + node))
         edge_inputs = None if n_edge_features is None else np.zeros((0, n_edge_features + edge))

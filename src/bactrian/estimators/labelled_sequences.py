@@ -149,7 +149,7 @@ class SequenceCodec:
 
     @property
     def layout(self) -> GraphData:
-        """Data of a single token with these shapes, which knows how weights are ordered."""
+        """Data of a single token with these shapes, which defines the order of the weights."""
         inputs = {
             kind: np.zeros((0, 1 + self.vocabularies[f"{name}_features"].n_features))
             for kind, name in enumerate(_EDGE_KINDS)

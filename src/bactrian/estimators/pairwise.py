@@ -74,7 +74,7 @@ def checked_cardinalities(given: Any, n: int) -> Ints:
 
 
 def check_known_states(X: Any, states: Ints, together: bool) -> None:
-    """Refuse -1 where the states of a column, or of all ``together``, say that it is no missing one."""
+    """Refuse -1 where the states of a column, or of all ``together``, say that it is not a missing one."""
     columns = {"X": ...} if together else {f"X[:, {v}]": (slice(None), v) for v in range(states.shape[1])}
     for name, place in columns.items():
         known = states[place][states[place] != -1]

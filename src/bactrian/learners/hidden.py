@@ -237,7 +237,7 @@ class _Difference:
 
 
 class _ProfiledDifference(Profiled):
-    """The profiled solver of a difference, whose value is no bound before messages of both models have settled."""
+    """The profiled solver of a difference, whose value is not a bound before messages of both models have settled."""
 
     objective: Any
 

@@ -131,7 +131,7 @@ class Marginal:
 
 
 def check_entropy_weight(weight: Any) -> None:
-    """Refuse what is no weight of the entropy."""
+    """Refuse what is not a weight of the entropy."""
     check_number("entropy_weight", weight, positive=True, below=np.inf, optional=True)
     if weight is not None:
         _check_range("entropy_weight", weight, _ANY)

@@ -119,7 +119,7 @@ class AllReduce:
         communicator, numbers, n, signals = self._communicator, self._numbers, len(sums), self.signals
         if communicator.size == 1:
             return sums, maxima
-        # Every rank has slots of its own for what is no sum: adding zeros to them is passing them on.
+        # Every rank has slots of its own for what is not a sum: adding zeros to them is passing them on.
         slots = numbers[n + 2 :].reshape(communicator.size, len(maxima))
         numbers[:] = 0.0
         numbers[:n], slots[communicator.rank] = sums, maxima

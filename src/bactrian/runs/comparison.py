@@ -1,6 +1,6 @@
 """What an experiment finds, as plain data: learners side by side, and pictures, texts, confusions and weights to show.
 
-Experiments fill these; :mod:`bactrian.report` and the command line show them. Nothing here knows how.
+Experiments fill these; :mod:`bactrian.report` and the command line show them. Nothing here depends on how.
 
 Reliability is whether marginals mean what they say: of all the places to which a model gives its prediction a
 probability of 0.8, four in five should be right (Guo, Pleiss, Sun and Weinberger, ICML 2017).

@@ -42,7 +42,7 @@ class FittedRun:
     def load(folder: RunFolder, encoding: str | None = None) -> FittedRun:
         """Read settings and model, for texts in another encoding where one is given.
 
-        What is no run folder, or was never trained, is refused.
+        A folder that is not a run folder, or holds no finished training, is refused.
         """
         folder.check_learned()
         settings, _ = folder.read_settings()

@@ -180,7 +180,7 @@ def check_free(path: Path, advice: str = "choose another name") -> None:
     if target.exists() and not (target.is_dir() and not any(target.iterdir())):
         raise ValueError(f"{path} exists already; {advice}")
     if target.exists() and (target.samefile(os.curdir) or os.path.ismount(target)):
-        raise ValueError(f"{path} cannot be made anew: it is in use; name a folder inside it")
+        raise ValueError(f"{path} cannot be replaced: it is in use; name a folder inside it")
     there = next(parent for parent in target.absolute().parents if parent.exists())
     if not there.is_dir() or not os.access(there, os.W_OK):
         raise ValueError(f"{path} cannot be made in {there}")

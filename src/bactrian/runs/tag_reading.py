@@ -90,7 +90,7 @@ def check_written(reading: TagReading, documents: Iterable[Document]) -> None:
                 raise ValueError(
                     f"tag {tag} of {document.words[t]!r}, token {t + 1} of {document.name}, is not well-formed "
                     f"{reading.scheme}: beside unknown tags ({', '.join(sorted(reading.unknown))}) the others must be "
-                    "in the scheme of the model; convert them first, name theirs with --scheme, or say --scheme none"
+                    "in the scheme of the model; convert them first, name theirs with --scheme, or use --scheme none"
                 )
             before = tag
 

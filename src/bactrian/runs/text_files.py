@@ -85,7 +85,7 @@ def guess_form(path: Path, settings: InputSettings, labels: Iterable[Any] = ()) 
     else:
         return "text"
     if str(path) == "-":
-        raise ValueError(f"standard input looks like {form}: say --input {form}, or --input text if it is raw text")
+        raise ValueError(f"standard input looks like {form}: use --input {form}, or --input text if it is raw text")
     return form
 
 

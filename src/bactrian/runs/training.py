@@ -99,7 +99,7 @@ def resume_run(
         if not Path(name).exists():
             raise ValueError(f"{name}: there is no such file, but the run learned from it")
         if _checksum(Path(name)) != checksums.get(name):
-            raise ValueError(f"{name} has changed since the run began; train anew")
+            raise ValueError(f"{name} has changed since the run began; train again")
     with folder.locked() if communicator.rank == 0 else nullcontext():
         if communicator.rank == 0:
             folder.tidy()
@@ -206,7 +206,7 @@ def _warn_of_long_documents(settings: RunSettings, data: RunData) -> None:
     if settings.model == "skip-chain" and settings.input.format == "columns" and sentences > _MANY_SENTENCES:
         warn(
             f"a document has {sentences:,} sentences, and skip edges cross all of it; mark documents with -DOCSTART- "
-            "lines, or say --documents blank-lines or sentences"
+            "lines, or use --documents blank-lines or sentences"
         )
 
 

@@ -175,7 +175,7 @@ def entity_tags(counts: Mapping[str, int]) -> dict[str, str] | None:
     Raises
     ------
     ArgumentError
-        Where a tag is no entity tag while others are; its ``argument`` is the tag.
+        Where a tag is not an entity tag but others are; its ``argument`` is the tag.
 
     Examples
     --------

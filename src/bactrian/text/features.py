@@ -206,7 +206,7 @@ _OUTSIDE = "^"
 
 
 class Remembered(dict[Any, Any]):
-    """What ``make`` makes of each key, once; where there are ``most`` all are forgotten, and copies begin anew."""
+    """What ``make`` makes of each key, once; where there are ``most`` all are forgotten, and copies begin again."""
 
     def __init__(self, make: Callable[[Any], Any], most: float = 100_000) -> None:
         self._make, self._most = make, most

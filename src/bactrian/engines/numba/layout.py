@@ -39,7 +39,7 @@ class Layout(NamedTuple):
     cluster_links: Ints  #: (C + 1,) range in ``cluster_link``
     cluster_link: Ints  #: (L,) links of a cluster, in the order of the variables they fix
     cluster_table: Ints  #: (C,) table of cluster c
-    cluster_rows: Ints  #: (C,) rows of a pair's table; 0 where the cluster is no pair between two hubs
+    cluster_rows: Ints  #: (C,) rows of a pair's table; 0 where the cluster is not a pair of two hubs
     table_offset: Ints  #: (T + 1,) entries of table t
     table_shared: int  #: the first ``table_shared`` tables may belong to many clusters, the rest to one each
     instance_tables: Ints  #: (M + 1,) tables of instance m among those that are not shared

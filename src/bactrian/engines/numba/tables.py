@@ -58,7 +58,7 @@ class Beliefs(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What linear space wants to know of links and hubs."""
+    """What linear space needs of links and hubs."""
 
     link_start: Ints  #: (L,) first entry of the table of a link's cluster
     link_leads: Bools  #: (L,) a forward sweep comes to its hub before that of the other end of its pair
