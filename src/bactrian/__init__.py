@@ -43,6 +43,7 @@ __all__ = [
     "chain_graph",
     "decode",
     "diagnose",
+    "flat_scorer",
     "grid_graph",
     "infer",
     "junction_tree_graph",
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
     from bactrian.estimators.graph_crf import GraphCRF
     from bactrian.estimators.grid_crf import GridCRF
     from bactrian.estimators.label_model import LabelModel
+    from bactrian.estimators.labellings import flat_scorer
     from bactrian.estimators.markov_random_field import MarkovRandomField
     from bactrian.estimators.sequences import LinearChainCRF, SkipChainCRF
     from bactrian.graphs.graph import ClusterGraph, chain_graph, grid_graph, junction_tree_graph, skip_chain_graph
@@ -94,6 +96,7 @@ else:
         "estimators.graph_crf": "GraphCRF",
         "estimators.grid_crf": "GridCRF",
         "estimators.label_model": "LabelModel",
+        "estimators.labellings": "flat_scorer",
         "estimators.markov_random_field": "MarkovRandomField",
         "estimators.sequences": "LinearChainCRF SkipChainCRF",
         "graphs.graph": "ClusterGraph chain_graph grid_graph junction_tree_graph skip_chain_graph",

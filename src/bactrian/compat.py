@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
@@ -29,6 +28,7 @@ from bactrian.estimators.labelled_sequences import (
     of_all_labels,
     sums_over_labels,
 )
+from bactrian.estimators.labellings import Labellings
 from bactrian.estimators.labels import accuracy, listed_labels
 from bactrian.estimators.saving import SavedModel, read_model, write_saved
 from bactrian.estimators.sequences import LinearChainCRF
@@ -36,7 +36,7 @@ from bactrian.graphs.graph_data import GraphData
 from bactrian.graphs.inputs import BundledRows
 from bactrian.inference.decode import decode
 from bactrian.learners.learn import learn
-from bactrian.solvers.solution import ConvergenceWarning, Progress, Solution, Status
+from bactrian.solvers.solution import Progress, Solution, Status
 
 __all__ = ["CRF"]
 
@@ -187,10 +187,7 @@ class CRF(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
         def watch(at: Progress) -> bool:
             return bool(callback is not None and callback(at)) or log.seen(at)
 
-        with warnings.catch_warnings():
-            # A loss that falls no more is the end that was asked for.
-            warnings.filterwarnings("ignore", f".*{Status.STOPPED}", ConvergenceWarning)
-            solution = learn(data, **chain.learning_options(), callback=watch)
+        solution = learn(data, **chain.learning_options(), callback=watch)
         if log.is_flat and solution.status is Status.STOPPED:
             solution = replace(solution, status=Status.CONVERGED)
         self.chain_ = chain.adopt(solution)
@@ -225,7 +222,7 @@ class CRF(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
         labels, found = chain.classes_.tolist(), chain.predict_marginals(X, **more)
         nodes, edges = found if isinstance(found, tuple) else (found, None)
         dicts = [[dict(zip(labels, row, strict=True)) for row in table.tolist()] for table in nodes]
-        return dicts if edges is None else (dicts, edges)
+        return Labellings(dicts) if edges is None else (dicts, edges)
 
     def predict_single(self, xseq: Any) -> list[Any]:
         """Labels of one sequence."""
@@ -310,11 +307,7 @@ class CRF(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     @property
     def state_features_(self) -> dict[tuple[str, Any], float] | None:
         """Weights that are not 0 of (feature, label)."""
-        chain = self._fitted
-        if chain is None:
-            return None
-        weights, names, labels = chain.state_weights_, chain.feature_names_, chain.classes_.tolist()
-        return {(names[i], labels[k]): float(weights[i, k]) for i, k in np.argwhere(weights != 0.0).tolist()}
+        return None if self._fitted is None else self._fitted.state_features_
 
     @property
     def transition_features_(self) -> dict[tuple[Any, Any], float] | None:

@@ -364,8 +364,7 @@ def test_limits_and_callbacks() -> None:
         seen.append(progress)
         return len(seen) == 8
 
-    with pytest.warns(bt.ConvergenceWarning, match="callback"):
-        solution = learn(field, rows, counts, allowed, "exact", callback=stop)
+    solution = learn(field, rows, counts, allowed, "exact", callback=stop)
     assert solution.status is bt.Status.STOPPED
     assert [progress.iteration for progress in seen] == list(range(1, 9))
     values = [field.objective(progress.weights, rows, counts, allowed) for progress in seen]

@@ -58,6 +58,10 @@ class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
     prior_variance_: Any = field(init=False)  #: the prior that was learned with; what was chosen where a word was given
     prior_scores_: list[tuple[Any, float]] = field(init=False)  #: what ``"cv"`` tried, with the loss per held-out label
 
+    def __dir__(self) -> list[str]:
+        """Names for completion, without the steps of ``fit`` for those who learn in another way."""
+        return sorted({*super().__dir__()} - {"adopt", "check_params", "codec_", "encode", "learning_options"})
+
     def check_params(self) -> None:
         """Refuse parameters that make no sense, before any data are looked at."""
         self._check_prior(self._options(), self.prior_variance)

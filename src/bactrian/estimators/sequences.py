@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import Any, ClassVar, Self
 
 import numpy as np
+import scipy.sparse as sp
 from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
 
@@ -29,6 +30,7 @@ from bactrian.estimators.labelled_sequences import (
     encode_sequences,
     fitted_sequences,
 )
+from bactrian.estimators.labellings import Labellings, Words, best_labellings, label_code, reasons
 from bactrian.estimators.labels import Labels, accuracy, listed_labels
 from bactrian.estimators.priors import Fold, graph_folds
 from bactrian.graphs.graph_data import GraphData
@@ -86,7 +88,7 @@ class LinearChainCRF(LearnedEstimator):
     ----------
     classes_, feature_names_, n_features_in_
         Labels and features.
-    weights_, state_weights_, transition_features_
+    weights_, state_weights_, state_features_, transition_features_
         What was learned.
     solution_ : Solution
         Status and history of learning.
@@ -289,14 +291,14 @@ class LinearChainCRF(LearnedEstimator):
         fitted, given = self._fitted(), EdgesGiven(skips, breaks, transition_features, skip_features)
         check_sequences(X, "X")
         if not any_tokens(X):
-            return [[] for _ in X]
+            return Labellings([] for _ in X)
         rows = self.codec_.rows(X, given)
         codes = best_of_chains(self, rows, given) if partial is None else None
         if codes is None:
             data = self.codec_.encoded(X, given, self._skips, rows)
             codes = fitted.codes(data, self.codec_.evidence(partial, data))
         labels = self.codec_.labels.decode(codes)
-        return [labels[first:last] for first, last in pairwise(pointer(rows["X"].lengths).tolist())]
+        return Labellings(labels[first:last] for first, last in pairwise(pointer(rows["X"].lengths).tolist()))
 
     def predict_marginals(self, X: Any, *, partial: Any = None, edges: bool = False, **given: Any) -> Any:
         """Probabilities of labels, an array (n_tokens, n_labels) per sequence, columns as in ``classes_``.
@@ -322,6 +324,71 @@ class LinearChainCRF(LearnedEstimator):
             mine = np.flatnonzero(sequence == m)
             tables.append((given_edges[mine] - data.node_pointer[m], marginals.edges[mine]))
         return nodes, tables
+
+    predict_proba = predict_marginals
+
+    def predict_n_best(self, X: Any, n: int = 5, **given: Any) -> list[list[tuple[list[Any], float]]]:
+        """The ``n`` most probable labellings of each sequence with their log-probabilities, best first.
+
+        Sequences with fewer labellings return all of them. Other arguments are those of :meth:`predict`.
+
+        Examples
+        --------
+        >>> from bactrian import LinearChainCRF
+        >>> crf = LinearChainCRF(prior_variance=10.0).fit([[["a"], ["b"]], [["b"], ["b"]]], [["A", "B"], ["B", "B"]])
+        >>> [(labels, round(log_probability, 1)) for labels, log_probability in crf.predict_n_best([[["a"]]], 2)[0]]
+        [(['A'], -0.1), (['B'], -2.1)]
+        """
+        check_is_fitted(self, "weights_")
+        check_sequences(X, "X")
+        check_number("n", n, least=1, whole=True)
+        if not any_tokens(X):
+            return [[([], 0.0)] for _ in X]
+        data = self.codec_.encoded(X, EdgesGiven(**given), self._skips)
+        found, labels = best_labellings(data, self.weights_, int(n), self.n_threads), self.codec_.labels
+        return [[(labels.decode(of), float(p)) for of, p in zip(*part, strict=True)] for part in found]
+
+    def explain(
+        self, sequence: Any, position: int, *, label: Any = None, against: Any = None, n: int | None = 10, **given: Any
+    ) -> list[tuple[str, float]]:
+        """What spoke for the label of a token: (feature or neighbour, what it adds), largest magnitude first.
+
+        What each adds to the score of ``label`` over that of ``against``, with the neighbours as predicted. All of them
+        (``n=None``) add up to the difference of the log-probabilities of the two labellings.
+
+        Parameters
+        ----------
+        sequence, position
+            A sequence of tokens as in ``X``, and which of them.
+        label, against : optional
+            By default the label that :meth:`predict` gives, and the other one of largest marginal.
+        n : int, optional
+            How many; None for all.
+        **given
+            Skips, breaks and features of edges as in :meth:`predict`, each of this sequence in a list of one.
+
+        Examples
+        --------
+        >>> from bactrian import LinearChainCRF
+        >>> X = [[{"word": "Dr"}, {"word": "Lee"}], [{"word": "the"}, {"word": "very"}, {"word": "end"}]]
+        >>> crf = LinearChainCRF(prior_variance=10.0).fit(X, [["O", "PER"], ["O", "O", "O"]])
+        >>> [(what, round(gain, 1)) for what, gain in crf.explain(X[0], 1, n=2)]
+        [('word:Lee', 2.4), ("after 'O' at 0", -0.5)]
+        """
+        labels = self.classes_.tolist() if hasattr(self, "weights_") else []
+        marginals = self.predict_marginals([sequence], **given)[0]
+        check_number("position", position, least=0, below=len(marginals), whole=True)
+        codes = np.array([labels.index(one) for one in self.predict([sequence], **given)[0]])
+        own = codes[position] if label is None else label_code(label, labels, "label")
+        rest = np.where(np.arange(len(labels)) == own, -1.0, marginals[position])
+        other = int(rest.argmax()) if against is None else label_code(against, labels, "against")
+        edges = EdgesGiven(**given)
+        rows = self.codec_.rows([sequence], edges)
+        data = self.codec_.encoded([sequence], edges, self._skips, rows)
+        inputs = rows["X"].inputs
+        inputs = inputs if isinstance(inputs, np.ndarray) or sp.issparse(inputs) else inputs.multiplied_out()
+        words = Words(self.feature_names_, labels)
+        return reasons(data, inputs, self.weights_, codes, int(position), (int(own), other), words)[:n]
 
     def score(
         self,
@@ -363,6 +430,12 @@ class LinearChainCRF(LearnedEstimator):
         check_is_fitted(self, "weights_")
         k = self.classes_.size
         return self.weights_[: self.n_features_in_ * k].reshape(-1, k)
+
+    @property
+    def state_features_(self) -> dict[tuple[str, Any], float]:
+        """Weights that are not 0 of (feature, label)."""
+        weights, names, labels = self.state_weights_, self.feature_names_, self.classes_.tolist()
+        return {(names[i], labels[k]): float(weights[i, k]) for i, k in np.argwhere(weights != 0.0).tolist()}
 
     @property
     def transition_features_(self) -> dict[tuple[Any, Any], float]:
@@ -547,10 +620,12 @@ all_possible_transitions, warm_start, verbose
     # --- prediction, and what was learned, as of chains ---
 
     predict = LinearChainCRF.predict
-    predict_marginals = LinearChainCRF.predict_marginals
+    predict_marginals = predict_proba = LinearChainCRF.predict_marginals
+    explain = LinearChainCRF.explain
     score = LinearChainCRF.score
     feature_names_ = LinearChainCRF.feature_names_
     state_weights_ = LinearChainCRF.state_weights_
+    state_features_ = LinearChainCRF.state_features_
     transition_features_ = LinearChainCRF.transition_features_
     top_features = LinearChainCRF.top_features
 

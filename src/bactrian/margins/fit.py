@@ -17,7 +17,7 @@ from bactrian.margins.given import AGREEMENT, CheckedMargins, first_cell, projec
 from bactrian.margins.problem import FitOptions, MarginProblem, NoStateError, margin_problem
 from bactrian.margins.regions import fit_by_regions
 from bactrian.margins.tree import MarginTree, fit_exactly, joint_of, tree_of
-from bactrian.solvers.solution import ConvergenceWarning, Solution, Status
+from bactrian.solvers.solution import ConvergenceWarning, Solution, Status, warn_stopped
 
 #: Exact margins are met to this part of the tolerance.
 _EXACTLY = 1e-3
@@ -167,8 +167,7 @@ def fit_margins(
     tries = isinstance(method, str) and method in ("auto", "exact")
     tree = tree_of(problem, memory_budget, refuse=method == "exact") if tries else None
     found = fit_with(checked, tree, method, entropy_weight, options)
-    if not found.solution.converged:
-        warnings.warn(f"{found.solution.method}: {found.solution.status}", ConvergenceWarning, stacklevel=3)
+    warn_stopped(found.solution)
     if found.residuals.contradictions:
         warnings.warn("; ".join(found.residuals.contradictions), ContradictionWarning, stacklevel=3)
     return found

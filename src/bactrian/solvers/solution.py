@@ -132,8 +132,8 @@ class Solution:
 
 
 def warn_stopped(solution: Solution) -> None:
-    """Warn of learning that stopped short, at the line of whoever called the library."""
-    if not solution.converged:
+    """Warn of learning that stopped short, unless the callback asked for it, at the line of whoever called."""
+    if not solution.converged and solution.status is not Status.STOPPED:
         advice = f"; {solution.status.advice}" if solution.status.advice else ""
         if solution.method == "convex":
             advice = advice.replace("choose method='convex', or a smaller", "choose a larger tolerance or a smaller")
@@ -142,7 +142,7 @@ def warn_stopped(solution: Solution) -> None:
         warn(f"{solution.method}: {solution.status}{advice}", ConvergenceWarning)
 
 
-#: Relinearisations before which beliefs may still be on their way, and changes of a belief that are no approach.
+#: Relinearisations before which beliefs may still be on their way, and changes of a belief too large to be an approach.
 _EARLY, _LARGE = 50, 0.05
 
 

@@ -343,3 +343,74 @@ def best_labels(
                 sure[chain] = False
             labels[begin + t] = chosen
             before = chosen
+
+
+@kernel()
+def n_best_labels(
+    nodes: Floats, tables: Floats, table_of: Ints, bounds: Ints, first: int, last: int, labels: Ints, scores: Floats
+) -> None:
+    """Fill ``labels`` (n, n_tokens) and log-probabilities (n_chains, n) of the n best labellings of chains.
+
+    ``table_of`` has the number of the table of transitions to each token, -1 where there is none. Each label of each
+    token keeps the n best ways to reach it (the list Viterbi algorithm: Seshadri & Sundberg, IEEE Trans. Commun. 42,
+    1994), and log Z is the forward recursion's. Of equal scores the first comes first; those that do not exist have
+    -inf.
+    """
+    n, k = labels.shape[0], nodes.shape[1]
+    longest = 0
+    for chain in range(first, last):
+        longest = max(longest, bounds[chain + 1] - bounds[chain])
+    best = np.empty((longest + 1, k, n))
+    back = np.empty((longest + 1, k, n), dtype=np.int64)  # label * n + rank of the token before
+    forward, after, heads, pair = np.empty(k), np.empty(k), np.empty(k, dtype=np.int64), np.empty(k)
+    for chain in range(first, last):
+        begin, length = bounds[chain], bounds[chain + 1] - bounds[chain]
+        if length == 0:
+            scores[chain, 0] = 0.0
+            continue
+        for t in range(length):
+            table = table_of[begin + t]
+            for a in range(k):
+                own = nodes[begin + t, a]
+                if t == 0:
+                    best[0, a] = -np.inf
+                    best[0, a, 0] = own
+                    after[a] = own
+                    continue
+                heads[:] = 0
+                for b in range(k):
+                    pair[b] = tables[table, b, a] if table >= 0 else 0.0
+                for r in range(n):
+                    top, chosen = -np.inf, 0
+                    for b in range(k):
+                        if heads[b] < n and best[t - 1, b, heads[b]] + pair[b] > top:
+                            top, chosen = best[t - 1, b, heads[b]] + pair[b], b
+                    best[t, a, r] = own + top
+                    back[t, a, r] = chosen * n + heads[chosen]
+                    heads[chosen] += 1 if top > -np.inf else 0
+                pair += forward
+                after[a] = own + _log_sum(pair)
+            forward[:] = after
+        log_partition = _log_sum(forward)
+        heads[:] = 0
+        for r in range(n):
+            top, a = -np.inf, 0
+            for b in range(k):
+                if heads[b] < n and best[length - 1, b, heads[b]] > top:
+                    top, a = best[length - 1, b, heads[b]], b
+            if top == -np.inf:
+                break
+            scores[chain, r] = top - log_partition
+            rank = heads[a]
+            heads[a] += 1
+            for t in range(length - 1, -1, -1):
+                labels[r, begin + t] = a
+                if t > 0:
+                    a, rank = back[t, a, rank] // n, back[t, a, rank] % n
+
+
+@njit()
+def _log_sum(terms: Floats) -> float:
+    """log sum exp."""
+    top = terms.max()
+    return top + np.log(np.exp(terms - top).sum()) if top > -np.inf else top
