@@ -517,7 +517,7 @@ def test_help_says_the_defaults_of_the_code():
         "test": "",
         "options.method": f"{chain.method} for chains, {skip.method} for skip chains, "
         "CAMEL with a convex entropy for graphs",
-        "options.prior_variance": f"{chain.prior_variance:g}; for graphs auto, by the scale of the features",
+        "options.prior_variance": chain.prior_variance,
         "options.l1": f"{chain.l1:g}",
         "options.tolerance": "1e-3; 1e-4 for skip chains",
         "options.max_iterations": f"{chain.max_iterations}",

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from bactrian.arrays import Arrays, Floats, Ints, integers, is_unknown
 from bactrian.engines.numba.forest_optimum import best_labels
 from bactrian.errors import check_choice, check_count, check_flag, check_number
+from bactrian.estimators.auto_prior import auto_prior, restored_prior
 from bactrian.estimators.encoding import FeatureRows, FeatureVocabulary, fit_vocabulary
 from bactrian.estimators.labelled_nodes import FittedNodes
 from bactrian.estimators.labels import Labels, check_class_weight, class_weights, listed_labels
@@ -84,6 +85,7 @@ class SequenceCodec:
     vocabularies: Mapping[str, FeatureVocabulary]  #: of X and, where they have features, of transitions and skips
     tyings: tuple[str, ...] = ()  #: of transitions, and of skips
     node_factors: str = "edges"
+    auto_prior: Mapping[str, float] | None = None  #: what "auto" chose
 
     def rows(self, X: Any, given: EdgesGiven) -> dict[str, FeatureRows]:
         """Features of tokens and edges over these vocabularies."""
@@ -167,7 +169,12 @@ class SequenceCodec:
     @property
     def blocks(self) -> list[Block]:
         """Blocks of weights."""
-        return graph_blocks(self.layout, ("tokens", *_BLOCKS[: len(self.tyings)]))
+        return graph_blocks(self.layout, self.block_names, self.n_features)
+
+    @property
+    def block_names(self) -> tuple[str, ...]:
+        """Blocks of the weights of tokens, and of the tables of each type of edges."""
+        return ("tokens", *_BLOCKS[: len(self.tyings)])
 
     # --- files ---
 
@@ -179,6 +186,7 @@ class SequenceCodec:
             "sizes": {name: vocabulary.n_features for name, vocabulary in self.vocabularies.items()},
             "tyings": list(self.tyings),
             "node_factors": self.node_factors,
+            "auto_prior": self.auto_prior,
         }, {}
 
     @classmethod
@@ -200,7 +208,8 @@ class SequenceCodec:
         if len(found) != len(tyings):
             raise ValueError(f"it has {len(found)} tables, expected {len(tyings)}")
         labels = Labels.of([], attributes["classes"])
-        return cls(labels, vocabularies, found, attributes.get("node_factors", node_factors))
+        factors = attributes.get("node_factors", node_factors)
+        return cls(labels, vocabularies, found, factors, restored_prior(attributes))
 
 
 def encode_sequences(
@@ -236,7 +245,7 @@ def encode_sequences(
     if not (crf.all_possible_states and crf.all_possible_transitions):
         seen = sums_over_labels(data, abs_entries) > 0.0
         data.scores.active = seen | of_all_labels(data, crf.all_possible_states, crf.all_possible_transitions)
-    return codec, data
+    return replace(codec, auto_prior=auto_prior(crf, codec, data)), data
 
 
 def sums_over_labels(data: GraphData, change: Callable[[Any], Any]) -> Floats:

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 
 from bactrian.arrays import Floats
+from bactrian.estimators.auto_prior import EDGES, NODES
+from bactrian.estimators.labelled_graphs import has_few_labels, learned_part
 from bactrian.estimators.priors import ROUGHLY, graph_folds
 from bactrian.graphs.graph_data import GraphData
 from bactrian.inference.infer import graph_marginals
@@ -22,22 +24,15 @@ from bactrian.solvers.solution import ConvergenceWarning
 RESTARTS = (0.1, 0.3)
 #: Parts into which known labels are divided, and how few of them are too few for that.
 _N_FOLDS, _LEAST = 3, 12
-#: Labels are few where at most this part is known.
-_FEW = 0.5
 #: Entries of diffused features, which are dense: 400 MB.
 _MOST = 50_000_000
 
 
-def has_few_labels(data: GraphData) -> bool:
-    """Whether to think of diffusion: one graph with edges, most of its labels unknown, enough known to compare."""
+def may_diffuse(data: GraphData) -> bool:
+    """Whether to think of diffusion: one graph, most of its labels unknown, enough known to compare."""
     assert data.labels is not None
-    n_known = int((data.labels >= 0).sum())
-    return (
-        data.n_graphs == 1
-        and len(data.edges) > 0
-        and _LEAST <= n_known <= _FEW * data.n_nodes
-        and math.prod(data.scores.inputs.shape) <= _MOST
-    )
+    enough = int((data.labels >= 0).sum()) >= _LEAST
+    return has_few_labels(data) and enough and math.prod(data.scores.inputs.shape) <= _MOST
 
 
 def compared(
@@ -64,7 +59,7 @@ def compared(
         seen = np.flatnonzero(train >= 0)
         evidence = [dict(zip(seen.tolist(), train[seen].tolist(), strict=True))]
         with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
-            crf.adopt(learn(fold.train, **rough | {"max_seconds": deadline.left}))
+            crf.adopt(learn(learned_part(crf, fold.train), **rough | {"max_seconds": deadline.left}))
             total[None] += fold.loss()
             for restart, test in diffused_to.items():
                 found = learn_diffused(
@@ -90,8 +85,14 @@ def diffused_data(data: GraphData, restart: float) -> GraphData:
     )
 
 
-def varying_part(data: GraphData, n_features: int) -> float:
-    """Of the sum of squares of dense features, the part of distances from their mean; 1 where all are alike."""
+def diffused_prior(data: GraphData, n_features: int) -> dict[str, float]:
+    """The prior of dense diffused features: the usual variance of scores, over what varies of a diffused row.
+
+    Most of such a row is the mean of all. It is multiplied by the root of the share of labels that are known.
+    """
+    assert data.labels is not None
     rows = np.asarray(data.scores.inputs.dense)[:, :n_features]
     total, common = float((rows**2).sum()), len(rows) * float((rows.mean(axis=0) ** 2).sum())
-    return 1.0 - common / total if common < (1.0 - 1e-9) * total else 1.0
+    varying = (total - common if common < (1.0 - 1e-9) * total else total) / len(rows) or 1.0
+    share = float((data.labels >= 0).mean() ** 0.5)
+    return {"nodes": share * NODES / varying, "edges": share * EDGES}

@@ -62,9 +62,11 @@ class LinearChainCRF(LearnedEstimator):
     ----------
     method : str or learner
         Any learner of :func:`bactrian.learn`; on chains ``"exact"`` is maximum likelihood.
-    prior_variance : float, mapping, "cv" or None
-        Variance of the Gaussian prior; a mapping has one for each block: ``{"tokens": 10.0, "transitions": 1.0}``, None
-        for no prior. ``"cv"`` chooses it by cross-validation over sequences, by the loss of their labels.
+    prior_variance : "auto", float, mapping, "cv" or None
+        Variance of the Gaussian prior. ``"auto"`` chooses one for each block by the log loss of held-out labels, given
+        their features and neighbours, before learning begins (:doc:`/priors-and-tables`). A mapping has one for each
+        block: ``{"tokens": 10.0, "transitions": 1.0}``, None for no prior. ``"cv"`` chooses it by cross-validation of
+        whole fits over sequences.
     l1, tolerance, max_iterations, max_seconds, n_threads, seed
         See :func:`bactrian.learn`.
     transition_tables : {"full", "symmetric", "diagonal", "potts", "pooled"}
@@ -92,6 +94,8 @@ class LinearChainCRF(LearnedEstimator):
         What was learned.
     solution_ : Solution
         Status and history of learning.
+    prior_variance_ : mapping, float or None
+        The prior that was learned with.
     precision_ : (n_weights,)
         After :meth:`partial_fit`: precision (inverse variance) of each weight.
 
@@ -105,7 +109,7 @@ class LinearChainCRF(LearnedEstimator):
     [['B', 'A']]
     """
 
-    _block_names: ClassVar = ("tokens", "transitions", "deviations")
+    _block_names: ClassVar = ("tokens", "transitions", "deviations", "intercept")
 
     method: Any = "exact"
     # On CoNLL-2003 F1 was the same as with 1e-4, after three quarters of the evaluations or less.
@@ -219,7 +223,7 @@ class LinearChainCRF(LearnedEstimator):
         """
         if self.method != "exact" or self.l1 or not (self.all_possible_states and self.all_possible_transitions):
             raise ValueError("partial_fit learns by method='exact', with l1=0 and all possible states and transitions")
-        if self.prior_variance is None or isinstance(self.prior_variance, str):
+        if self.prior_variance is None or self.prior_variance == "cv":
             raise ArgumentError("prior_variance", f"must be numbers in partial_fit, found {self.prior_variance!r}")
         again = hasattr(self, "weights_")
         if again and not hasattr(self, "precision_"):
@@ -234,6 +238,8 @@ class LinearChainCRF(LearnedEstimator):
         known = self.codec_.vocabularies["X"] if again else new
         vocabulary = known.extended(new)
         part = clone(self).set_params(warm_start=True)
+        if again:
+            part.prior_variance = self.prior_variance_  # "auto" chooses in the first call
         listed = listed_labels(y, rows.lengths.tolist(), unknown_allowed=True)
         labels = self.codec_.labels if again else Labels.of(listed, self.labels if classes is None else classes)
         part.codec_ = SequenceCodec(labels, {"X": vocabulary})
@@ -248,7 +254,7 @@ class LinearChainCRF(LearnedEstimator):
         solution = learn(
             _around(pack(data), mean * precision), **{**options, "prior_variance": 1.0 / precision}, start=mean
         )
-        self._hold(part.codec_)
+        self._hold(replace(part.codec_, auto_prior=self.codec_.auto_prior) if again else part.codec_)
         self.adopt(solution)
         self.precision_ = precision + self._curvature(X, data)
         return self
@@ -508,7 +514,7 @@ class SkipChainCRF(LearnedEstimator):
         :func:`bactrian.decode`, which keeps entities of several tokens whole.
     method : str or learner
         Any learner of :func:`bactrian.learn`.
-    prior_variance : float, mapping, "cv" or None
+    prior_variance : "auto", float, mapping, "cv" or None
         See :class:`LinearChainCRF`; skip edges are the block ``"skips"``.
     l1, tolerance, max_iterations, max_seconds, n_threads, seed
         See :func:`bactrian.learn`.
@@ -536,7 +542,7 @@ all_possible_transitions, warm_start, verbose
     [['PER', 'O', 'PER']]
     """
 
-    _block_names: ClassVar = ("tokens", "transitions", "skips", "deviations")
+    _block_names: ClassVar = ("tokens", "transitions", "skips", "deviations", "intercept")
 
     method: Any = "cccp"
     tolerance: float = 1e-4

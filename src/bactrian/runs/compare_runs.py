@@ -215,7 +215,7 @@ def _facts(run: FittedRun) -> dict[str, str]:
         facts["scored on"] = Path(scored).name
     facts["labels"] = f"{len(run.classes)}" + (f", in the scheme {settings.scheme}" if settings.is_text else "")
     facts["weights"] = f"{metrics['weights']:,}"
-    facts["prior"] = _prior_in_words(getattr(run.estimator, "prior_variance_", options.get("prior_variance", 10.0)))
+    facts["prior"] = prior_in_words(getattr(run.estimator, "prior_variance_", options.get("prior_variance", 10.0)))
     frequency = options.get("min_frequency", 1)
     if frequency > 1:
         facts["rare features"] = f"dropped on fewer than {frequency} tokens"
@@ -231,7 +231,8 @@ def _facts(run: FittedRun) -> dict[str, str]:
     return facts
 
 
-def _prior_in_words(variance: Any) -> str:
+def prior_in_words(variance: Any) -> str:
+    """A prior as learned with."""
     if variance is None:
         return "none"
     if isinstance(variance, Mapping):
