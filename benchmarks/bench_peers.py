@@ -216,7 +216,9 @@ def strings_of(X: list[Any]) -> list[Any]:
 
 
 def chain(**options: Any) -> bt.LinearChainCRF:
-    return bt.LinearChainCRF(all_possible_states=False, all_possible_transitions=False, n_threads=1, **options)
+    return bt.LinearChainCRF(
+        fit_intercept=False, all_possible_states=False, all_possible_transitions=False, n_threads=1, **options
+    )
 
 
 #: Seconds since the start, data included, and the objective then.
@@ -284,7 +286,13 @@ def chains(_: int, data: str) -> Iterator[Row]:
         full = {"all_possible_states": True, "all_possible_transitions": True}
         cases.append((f"{n_labels} labels, dense", *letters(n_labels, sequences), full, wanted))
     for name, X, y, options, wanted in cases:
-        given = {"all_possible_states": False, "all_possible_transitions": False, "n_threads": 1, **options}
+        given = {
+            "fit_intercept": False,
+            "all_possible_states": False,
+            "all_possible_transitions": False,
+            "n_threads": 1,
+            **options,
+        }
         bt.LinearChainCRF(prior_variance=5.0, max_iterations=2, **given).fit(
             X, y
         )  # compiled, for so many labels and tokens

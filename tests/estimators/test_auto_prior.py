@@ -173,3 +173,30 @@ def test_unknown_labels_do_no_harm() -> None:
     whole, part = bt.GraphCRF().fit([(X, edges)], [known]), bt.GraphCRF().fit([(X[nodes], among)], [labels[nodes]])
     np.testing.assert_allclose(whole.weights_, part.weights_, atol=1e-10)
     assert whole.prior_variance_ == part.prior_variance_
+
+
+# --- an intercept for chains ---
+
+
+def test_an_intercept_is_a_column_of_ones_and_is_left_out_where_features_span_one(tmp_path: Path) -> None:
+    X, y = words(15)
+    model = bt.LinearChainCRF(prior_variance={"tokens": 0.3, "intercept": 2.0}, tolerance=1e-8).fit(X, y)
+    ones = bt.LinearChainCRF(prior_variance=0.3, tolerance=1e-8, fit_intercept=False)
+    scaled = [np.hstack([rows, np.full((len(rows), 1), (2.0 / 0.3) ** 0.5)]) for rows in X]  # the same prior
+    ones.set_params(prior_variance={"tokens": 0.3}).fit(scaled, y)
+    np.testing.assert_allclose(
+        np.concatenate(model.predict_marginals(X)), np.concatenate(ones.predict_marginals(scaled)), atol=1e-5
+    )
+    np.testing.assert_allclose(model.intercept_, ones.state_weights_[-1] * (2.0 / 0.3) ** 0.5, atol=1e-4)
+    assert model.state_weights_.shape == (24, 4)
+    assert model.predict(X) == ones.predict(scaled)
+    assert "intercept" in dict(model.explain(X[0], 2, n=None))
+    model.save(tmp_path / "model")
+    loaded = bt.LinearChainCRF.load(tmp_path / "model")
+    np.testing.assert_array_equal(loaded.intercept_, model.intercept_)
+    assert loaded.predict(X) == model.predict(X)
+    with_ones = [np.hstack([rows, np.ones((len(rows), 1))]) for rows in X]
+    for tokens in (with_ones, [[[f"w={int(3 * row[0])}", f"v={int(row[1])}"] for row in rows] for rows in X]):
+        given, without = (bt.LinearChainCRF(prior_variance=1.0, fit_intercept=flag) for flag in (True, False))
+        np.testing.assert_array_equal(given.fit(tokens, y).weights_, without.fit(tokens, y).weights_)
+        assert (given.intercept_ == 0.0).all()

@@ -95,17 +95,6 @@ def prior_seconds(max_seconds: float | None) -> float | None:
     return None if max_seconds is None else _SHARE * max_seconds
 
 
-def restored_prior(attributes: dict[str, Any]) -> dict[str, float] | None:
-    """What a file says that was chosen, checked; older ones say nothing."""
-    found = attributes.get("auto_prior")
-    if found is None:
-        return None
-    found = {str(name): float(value) for name, value in found.items()}
-    if not all(0.0 < value < np.inf for value in found.values()):
-        raise ValueError(f"its prior is not positive: {found}")
-    return found
-
-
 def chosen_prior(
     data: GraphData, names: Sequence[str], n_features: int, n_threads: int | None = None, seconds: float | None = None
 ) -> dict[str, float]:
@@ -139,10 +128,7 @@ def _chosen(trial: Trial, usual: dict[str, float], nodes: str) -> dict[str, floa
     found = dict(usual)
 
     def walk(name: str, limits: tuple[float, float], *, edges: bool) -> float:
-        def loss(variance: float) -> float:
-            return trial.loss({**found, name: variance}, edges=edges)
-
-        return walked(loss, found[name], usual[name], limits)
+        return walked(lambda v: trial.loss({**found, name: v}, edges=edges), found[name], usual[name], limits)
 
     alone = found[nodes] = walk(nodes, _NODE_RANGE, edges=False)
     if trial.has_edges:
@@ -173,8 +159,8 @@ def chosen_field_prior(
     data: Samples,
     blocks: Sequence[Block],
     losses: Callable[[Ints, Floats], Floats],
-    n_threads: int | None = None,
-    seconds: float | None = None,
+    n_threads: int | None,
+    seconds: Any,
 ) -> dict[str, float]:
     """Variances of a field's variables, the usual one, and of its edges: by the loss of conditionals of other rows.
 

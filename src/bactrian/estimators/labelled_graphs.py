@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 from bactrian.arrays import Arrays, check_minus_one
 from bactrian.camel.camel import Camel
 from bactrian.errors import check_choice, check_count, check_flag, check_number
-from bactrian.estimators.auto_prior import auto_prior, restored_prior
+from bactrian.estimators.auto_prior import auto_prior
 from bactrian.estimators.graph_arrays import StackedGraphs, is_empty, node_weights, weight_layers
 from bactrian.estimators.labelled_nodes import FittedNodes
 from bactrian.estimators.labels import (
@@ -162,7 +162,7 @@ class GraphCodec:
             "n_edge_features": self.reader.n_edge_features,
         }
         if self.n_known is not None:
-            attributes |= {"n_known": self.n_known, "auto_prior": self.auto_prior}
+            attributes["n_known"] = self.n_known
         return attributes, {"classes": self.classes} if numbers else {}
 
     @classmethod
@@ -184,8 +184,8 @@ class GraphCodec:
             if not size <= n_weights:  # before any array is made
                 raise ValueError(f"it has {n_weights} weights, too few for {size} features")
         read = reader((bool(node), bool(edge)), *sizes)
-        tyings, prior = tuple(attributes["tyings"]), restored_prior(attributes)
-        return cls(read, classes, tyings, attributes["node_factors"], n_known, prior)
+        prior = attributes.get("fitted_prior")  # checked already
+        return cls(read, classes, tuple(attributes["tyings"]), attributes["node_factors"], n_known, prior)
 
 
 def encode_graphs(

@@ -29,12 +29,12 @@ from bactrian.estimators.labelled_sequences import (
     check_sequence_params,
     encode_sequences,
     fitted_sequences,
+    spans_constant,
 )
 from bactrian.estimators.labellings import Labellings, Words, best_labellings, label_code, reasons
 from bactrian.estimators.labels import Labels, accuracy, listed_labels
 from bactrian.estimators.priors import Fold, graph_folds
 from bactrian.graphs.graph_data import GraphData
-from bactrian.graphs.inputs import Inputs, squared
 from bactrian.graphs.packed import PackedData
 from bactrian.graphs.packing import pack
 from bactrian.graphs.ragged import pointer
@@ -77,6 +77,8 @@ class LinearChainCRF(LearnedEstimator):
         All labels; by default those seen in ``fit``, sorted.
     class_weight : "balanced" or dict, optional
         Weight of each label; a sequence is weighted by the mean weight of its labels.
+    fit_intercept : bool
+        Append a feature that is 1 on every token, unless a sum of the given ones is, as that of words; ``intercept_``.
     node_factors : {"edges", "clusters"}
         See above.
     all_possible_states, all_possible_transitions : bool
@@ -90,7 +92,7 @@ class LinearChainCRF(LearnedEstimator):
     ----------
     classes_, feature_names_, n_features_in_
         Labels and features.
-    weights_, state_weights_, state_features_, transition_features_
+    weights_, state_weights_, intercept_, state_features_, transition_features_
         What was learned.
     solution_ : Solution
         Status and history of learning.
@@ -110,6 +112,7 @@ class LinearChainCRF(LearnedEstimator):
     """
 
     _block_names: ClassVar = ("tokens", "transitions", "deviations", "intercept")
+    _newer_params: ClassVar = ("fit_intercept",)
 
     method: Any = "exact"
     # On CoNLL-2003 F1 was the same as with 1e-4, after three quarters of the evaluations or less.
@@ -118,6 +121,7 @@ class LinearChainCRF(LearnedEstimator):
     min_frequency: int = 1
     labels: Any = None
     class_weight: Any = None
+    fit_intercept: bool = True
     node_factors: str = "edges"
     all_possible_states: bool = True
     all_possible_transitions: bool = True
@@ -242,7 +246,8 @@ class LinearChainCRF(LearnedEstimator):
             part.prior_variance = self.prior_variance_  # "auto" chooses in the first call
         listed = listed_labels(y, rows.lengths.tolist(), unknown_allowed=True)
         labels = self.codec_.labels if again else Labels.of(listed, self.labels if classes is None else classes)
-        part.codec_ = SequenceCodec(labels, {"X": vocabulary})
+        intercept = self.codec_.intercept if again else self.fit_intercept and not spans_constant(rows.inputs)
+        part.codec_ = SequenceCodec(labels, {"X": vocabulary}, intercept=bool(intercept))
         data = part.encode(X, y, breaks=breaks, sample_weight=sample_weight)
         options = part.learning_options()
         mean, precision = np.zeros(data.n_weights), 1.0 / np.broadcast_to(options["prior_variance"], data.n_weights)
@@ -272,8 +277,7 @@ class LinearChainCRF(LearnedEstimator):
             sizes = np.ones(table.n_tied)
             sizes[0] = table.attraction if table.is_pooled else 1.0
             tied = (both * means * (sizes - means)).sum(axis=0)
-        rows = self.codec_.vocabularies["X"].encode(X)
-        squares = Inputs(squared(rows.inputs))
+        squares = data.scores.inputs.squared()
         nodes = np.empty((squares.shape[1], self.classes_.size))
         squares.transposed_times(known[:, None] * found.nodes * (1.0 - found.nodes), nodes, Workers(self.n_threads))
         return np.concatenate([nodes.ravel(), tied.ravel()])
@@ -389,11 +393,10 @@ class LinearChainCRF(LearnedEstimator):
         rest = np.where(np.arange(len(labels)) == own, -1.0, marginals[position])
         other = int(rest.argmax()) if against is None else label_code(against, labels, "against")
         edges = EdgesGiven(**given)
-        rows = self.codec_.rows([sequence], edges)
-        data = self.codec_.encoded([sequence], edges, self._skips, rows)
-        inputs = rows["X"].inputs
+        data = self.codec_.encoded([sequence], edges, self._skips)
+        inputs = data.scores.inputs.rows(np.ones(data.n_nodes, dtype=bool))
         inputs = inputs if isinstance(inputs, np.ndarray) or sp.issparse(inputs) else inputs.multiplied_out()
-        words = Words(self.feature_names_, labels)
+        words = Words([*self.feature_names_, "intercept"], labels)
         return reasons(data, inputs, self.weights_, codes, int(position), (int(own), other), words)[:n]
 
     def score(
@@ -436,6 +439,13 @@ class LinearChainCRF(LearnedEstimator):
         check_is_fitted(self, "weights_")
         k = self.classes_.size
         return self.weights_[: self.n_features_in_ * k].reshape(-1, k)
+
+    @property
+    def intercept_(self) -> Floats:
+        """(n_labels,) weights of the feature that is 1 on every token; 0 where there is none."""
+        check_is_fitted(self, "weights_")
+        k, n = self.classes_.size, self.n_features_in_
+        return self.weights_[n * k : (n + 1) * k] if self.codec_.intercept else np.zeros(k)
 
     @property
     def state_features_(self) -> dict[tuple[str, Any], float]:
@@ -518,7 +528,7 @@ class SkipChainCRF(LearnedEstimator):
         See :class:`LinearChainCRF`; skip edges are the block ``"skips"``.
     l1, tolerance, max_iterations, max_seconds, n_threads, seed
         See :func:`bactrian.learn`.
-    transition_tables, min_frequency, labels, class_weight, node_factors, all_possible_states, \
+    transition_tables, min_frequency, labels, class_weight, fit_intercept, node_factors, all_possible_states, \
 all_possible_transitions, warm_start, verbose
         See :class:`LinearChainCRF`.
 
@@ -543,6 +553,7 @@ all_possible_transitions, warm_start, verbose
     """
 
     _block_names: ClassVar = ("tokens", "transitions", "skips", "deviations", "intercept")
+    _newer_params: ClassVar = ("fit_intercept",)
 
     method: Any = "cccp"
     tolerance: float = 1e-4
@@ -556,6 +567,7 @@ all_possible_transitions, warm_start, verbose
     min_frequency: int = 1
     labels: Any = None
     class_weight: Any = None
+    fit_intercept: bool = True
     node_factors: str = "edges"
     all_possible_states: bool = True
     all_possible_transitions: bool = True
@@ -631,6 +643,7 @@ all_possible_transitions, warm_start, verbose
     score = LinearChainCRF.score
     feature_names_ = LinearChainCRF.feature_names_
     state_weights_ = LinearChainCRF.state_weights_
+    intercept_ = LinearChainCRF.intercept_
     state_features_ = LinearChainCRF.state_features_
     transition_features_ = LinearChainCRF.transition_features_
     top_features = LinearChainCRF.top_features

@@ -219,7 +219,7 @@ def _facts(run: FittedRun) -> dict[str, str]:
     frequency = options.get("min_frequency", 1)
     if frequency > 1:
         facts["rare features"] = f"dropped on fewer than {frequency} tokens"
-    said = ("method", "prior_variance", "min_frequency")
+    said = ("method", "prior_variance", "min_frequency", "fit_intercept")
     usual = type(run.estimator)().get_params()
     facts |= {
         _OPTIONS.get(name, name.replace("_", " ")): str(value)
