@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike
 from bactrian.arrays import Bools, Floats, Ints
 from bactrian.errors import ArgumentTypeError, check_number, warn
 from bactrian.estimators.pairwise import checked_table, incomplete_rows, is_forest
+from bactrian.estimators.uncertainty import Contrasts
 from bactrian.frames import Variables, column_names, columns_of, is_frame, kind_of_frame, make_frame, word
 from bactrian.graphs.elimination import MemoryBudgetError, junction_tree
 from bactrian.graphs.graph import ClusterGraph, Scope
@@ -164,7 +165,7 @@ class FittedField:
 
     def score_samples(self, X: Any) -> Floats:
         """Log-probability of each sample, summed over hidden variables."""
-        return self.log_probabilities(self._states_of(X))
+        return self.log_probabilities(self.states_of(X))
 
     def log_probabilities(self, states: Ints) -> Floats:
         """The same of rows of numbers of states; -1 for hidden variables."""
@@ -181,7 +182,7 @@ class FittedField:
 
     def score(self, X: Any, sample_weight: ArrayLike | None) -> float:
         """Mean log-probability of the samples."""
-        states = self._states_of(X)
+        states = self.states_of(X)
         weights = Samples(self._model, states, sample_weight).sample_weight
         return float(np.average(self.log_probabilities(states), weights=weights))
 
@@ -215,7 +216,7 @@ class FittedField:
 
     def predict_marginals(self, X: Any) -> Any:
         """Marginals given the observed states of each sample."""
-        states, named = self._states_of(X, missing=True), self.of.variables
+        states, named = self.states_of(X, missing=True), self.of.variables
         found = [np.zeros((states.shape[0], int(k))) for k in named.cardinalities]
         for rows, evidence, which in incomplete_rows(states, len(self._model.graph.clusters)):
             given = self._conditionals(evidence)
@@ -234,7 +235,7 @@ class FittedField:
 
     def predict(self, X: Any) -> Any:
         """The most probable completion of each sample."""
-        states = self._states_of(X, missing=True)
+        states = self.states_of(X, missing=True)
         method = "exact" if self._fits_exactly else "max-product"
         for rows, evidence, which in incomplete_rows(states.copy(), len(self._model.graph.clusters)):
             found = decode([self._model] * len(evidence), self.weights, method, evidence, **self._limits)
@@ -246,7 +247,7 @@ class FittedField:
         cells = [self.of.variables.cells(v, column, "table") for v, column in enumerate(states.T)]
         return np.array(cells, dtype=object).T
 
-    def _states_of(self, X: Any, missing: bool = False) -> Ints:
+    def states_of(self, X: Any, missing: bool = False) -> Ints:
         """Rows of numbers of states, checked; -1 for hidden variables and, where they may be, missing cells."""
         seen, n_hidden = self.of.variables.seen, self.of.variables.n_hidden
         framed = self.of.frames is not None or (is_frame(X) and any(self.of.variables.labels))
@@ -264,6 +265,16 @@ class FittedField:
         return np.hstack([states, hidden])
 
     # --- questions ---
+
+    def log_slope(self, event: Mapping[Any, Any], given: Mapping[Any, Any] | None, contrasts: Contrasts) -> Floats:
+        """Slope of log P(event | given) in the contrasts: their expectation given both, less that given the latter."""
+        asked, seen = self._evidence(event, "event"), self._evidence(given, "given")
+        n, n_edges = len(self._model.graph.clusters), len(contrasts.edges)
+        both, one = (
+            contrasts.expected(result.variables, [result.clusters[i] for i in range(n - n_edges, n)])
+            for result in self._infer([{**seen, **asked}, seen])
+        )
+        return both - one
 
     def marginal(self, names: Any, given: Mapping[Any, Any] | None) -> Any:
         """The joint marginal of some variables."""
