@@ -288,3 +288,21 @@ def test_summaries_have_names_and_are_frames_like_those_of_the_fit():
     assert found["p"][0] < 1e-6 < found["p"][1]
     low, high = field.confint({"lung": "yes"}, given={"smoker": "yes"})
     assert low < field.probability({"lung": "yes"}, given={"smoker": "yes"}) < high
+
+
+def test_scores_say_whether_log_z_is_exact_or_has_an_interval():
+    X = np.random.default_rng(0).integers(2, size=(300, 9))
+    X[:, 1:] = np.where(np.random.default_rng(1).random((300, 8)) < 0.5, X[:, :1], X[:, 1:])
+    exact = bt.MarkovRandomField(prior_variance=1.0).fit(X)
+    sampled = bt.MarkovRandomField(prior_variance=1.0, method="pseudolikelihood", memory_budget=0).fit(X)
+    sampled.weights_ = exact.weights_
+    truth, found = exact.score(X), sampled.score(X)
+    assert (truth.how, truth.interval) == ("exact", None)
+    assert repr(truth) == f"{float(truth):.4f} (exact)"
+    assert found.how == "by annealed importance sampling"
+    low, high = found.interval
+    assert low - 0.05 < truth < high + 0.05
+    assert low < found < high < low + 0.5
+    again = pickle.loads(pickle.dumps(found))
+    assert (again, again.interval, again.how) == (found, found.interval, found.how)
+    assert "annealed importance sampling, " in repr(found)

@@ -17,7 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 from bactrian.arrays import Arrays, Bools, Floats, Ints
 from bactrian.errors import ArgumentError, ArgumentTypeError, check_choice, check_number, warn
 from bactrian.estimators.base import LearnedEstimator
-from bactrian.estimators.fitted_field import AnswerOptions, FieldModel, FittedField
+from bactrian.estimators.fitted_field import AnswerOptions, FieldModel, FittedField, LogLikelihood
 from bactrian.estimators.pairwise import (
     FIELD_NODE_FACTORS,
     TABLES,
@@ -582,14 +582,25 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
         return dict(zip(self.variable_names, self._kept.variables.states, strict=True))
 
     def score_samples(self, X: Any) -> Floats:
-        """Log-probability of each sample, summed over hidden variables.
+        """Log-probability of what is known of each sample, summed over missing cells and hidden variables.
 
         Where ``inference_method_`` is not exact, log Z is its approximation.
         """
         return self._field.score_samples(X)
 
-    def score(self, X: Any, y: object = None, sample_weight: ArrayLike | None = None) -> float:
-        """Mean log-probability of the samples, weighted where ``sample_weight`` is given; ``y`` is ignored."""
+    def score(self, X: Any, y: object = None, sample_weight: ArrayLike | None = None) -> LogLikelihood:
+        """Mean log-probability of the samples, weighted where ``sample_weight`` is given; ``y`` is ignored.
+
+        A float that says which it is: ``how`` is ``"exact"`` where log Z is; elsewhere log Z is estimated by annealed
+        importance sampling, and ``interval`` is (low, high) at 95 %, so that fields can be compared whose models are
+        too large to sum over. With ``inference="matched"`` log Z is that of the learner's entropy.
+
+        Examples
+        --------
+        >>> import bactrian as bt
+        >>> bt.MarkovRandomField(prior_variance=None).fit([[0], [1], [1], [1]]).score([[1]])
+        -0.2877 (exact)
+        """
         return self._field.score(X, sample_weight)
 
     def sample(
