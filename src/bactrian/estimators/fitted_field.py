@@ -86,13 +86,13 @@ class LogLikelihood(float):
         At 95 %, for the error of log Z, where that is estimated.
     """
 
-    def __new__(cls, value: float, interval: tuple[float, float] | None, how: str) -> LogLikelihood:
+    interval: tuple[float, float] | None
+    how: str
+
+    def __new__(cls, value: float, interval: tuple[float, float] | None, how: str) -> LogLikelihood:  # noqa: D102
         found = super().__new__(cls, value)
         found.interval, found.how = interval, how
         return found
-
-    interval: tuple[float, float] | None
-    how: str
 
     def __getnewargs__(self) -> tuple[Any, ...]:
         return float(self), self.interval, self.how
@@ -226,8 +226,8 @@ class FittedField:
         weights = Samples(self._model, states, sample_weight).sample_weight
         mean = float(np.average(self._log_sums(states), weights=weights))
         log_partition, interval, how = self._estimated_partition
-        low, high = (mean - interval[1], mean - interval[0]) if interval is not None else (None, None)
-        return LogLikelihood(mean - log_partition, None if low is None else (low, high), how)
+        between = None if interval is None else (mean - interval[1], mean - interval[0])
+        return LogLikelihood(mean - log_partition, between, how)
 
     @cached_property
     def _estimated_partition(self) -> tuple[float, tuple[float, float] | None, str]:
@@ -238,7 +238,8 @@ class FittedField:
         options: dict[str, Any] = {**self._limits, "seed": self.options.seed}
         with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
             result = infer(self._model, self.weights, "annealing", **options)
-        return float(result.log_partition), result.interval, "by annealed importance sampling"
+        assert result.log_partition is not None
+        return result.log_partition, result.interval, "by annealed importance sampling"
 
     def sample(self, n_samples: int, seed: int | None, *, rounded: bool, frame: bool | None) -> Any:
         """Draws from the joint distribution."""
