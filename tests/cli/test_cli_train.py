@@ -811,7 +811,7 @@ def test_a_report_says_things_as_a_person_would(trained, data, tmp_path, capsys)
     assert run(["report", trained, "-o", page], capsys)[0] == 0
     text = page.read_text(encoding="utf-8")
     assert "linear chain" in text
-    assert "Gaussian, variance 10" in text
+    assert "Gaussian; variance" in text
     assert "words, letters in them, shapes, neighbours up to 1 place away, words up to 4 places away" in text
     assert "cannot be compared" not in text
     assert "the word itself" in text

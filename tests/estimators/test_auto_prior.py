@@ -50,7 +50,7 @@ def test_losses_are_those_of_conditionals_written_out(tables: str, edge_inputs: 
     logs = scores - np.log(np.exp(scores).sum(axis=1, keepdims=True))
     known = np.flatnonzero(data.labels >= 0)
     by_node = -np.repeat(data.weights, np.diff(data.node_pointer))[known] * logs[known, data.labels[known]]
-    train, test = trial._folds[0][0][1], trial._folds[0][1][1]
+    train, test = trial.folds[0][0][1], trial.folds[0][1][1]
     assert train.loss(weights) + test.loss(weights) == pytest.approx(by_node.sum())
     value, gradient = train.value_and_gradient(weights)
     assert value == pytest.approx(train.loss(weights))

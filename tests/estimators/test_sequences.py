@@ -328,7 +328,7 @@ def test_tokens_without_edges_are_logistic_regression() -> None:
     rows = rng.normal(size=(60, 4))
     labels = rng.integers(0, 3, 60)
     X, y = [row[None] for row in rows], [[int(label)] for label in labels]
-    model = bt.LinearChainCRF(prior_variance=2.0, tolerance=1e-8).fit(X, y)
+    model = bt.LinearChainCRF(fit_intercept=False, prior_variance=2.0, tolerance=1e-8).fit(X, y)
     judge = LogisticRegression(C=2.0, fit_intercept=False, tol=1e-10, max_iter=1000).fit(rows, labels)
     np.testing.assert_allclose(np.concatenate(model.predict_marginals(X)), judge.predict_proba(rows), atol=1e-5)
 

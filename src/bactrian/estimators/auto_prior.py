@@ -87,7 +87,7 @@ def auto_prior(estimator: Any, codec: Any, data: GraphData, share: float = 1.0) 
         return None
     seconds = prior_seconds(estimator.max_seconds)
     found = chosen_prior(data, codec.block_names, codec.n_features, estimator.n_threads, seconds)
-    return {**found, codec.block_names[0]: share * found[codec.block_names[0]]}
+    return {**found, codec.block_names[0]: float(share * found[codec.block_names[0]])}
 
 
 def prior_seconds(max_seconds: float | None) -> float | None:
@@ -121,6 +121,16 @@ def chosen_prior(
         found = found if deadline.has_passed else chosen
     has_intercept = data.scores.inputs.shape[1] > n_features
     return {name: value for name, value in prior(found).items() if has_intercept or name != "intercept"}
+
+
+def held_out_loss(
+    data: GraphData, names: Sequence[str], n_features: int, prior: dict[str, float], n_threads: int | None
+) -> float:
+    """Mean log loss of held-out labels given features and known neighbours, at a prior."""
+    blocks = graph_blocks(data, names, n_features)
+    trial = Trial(data, lambda _: variances(prior, blocks), Workers(n_threads), Deadline())
+    with single_threaded_blas():
+        return trial.loss({}, edges=True) / trial.weight
 
 
 def _chosen(trial: Trial, usual: dict[str, float], nodes: str) -> dict[str, float]:
@@ -309,8 +319,8 @@ class Trial:
         self._scale = np.concatenate([scale, np.ones(self._own.size - own.size)])
         weights = np.repeat(data.weights, np.diff(data.node_pointer))
         nodes = np.flatnonzero(chosen)
-        self.has_edges = False
-        self._folds, self._starts = [], [np.zeros(0)] * _FOLDS
+        self.has_edges, self.weight = False, float(weights[nodes].sum())
+        self.folds, self._starts = [], [np.zeros(0)] * _FOLDS
         for f in range(_FOLDS):
             sides = []
             for part in (fold != f, fold == f):
@@ -320,7 +330,7 @@ class Trial:
                 self.has_edges |= any(kind.at.size for kind in edges)
                 given = rows[np.flatnonzero(part)], data.labels[nodes[part]], weights[nodes[part]]
                 sides.append([Conditionals(*given, some, k, workers) for some in ([], edges)])
-            self._folds.append(sides)
+            self.folds.append(sides)
 
     @staticmethod
     def _edges_at(data: GraphData, t: int, place: Ints) -> _Edges:
@@ -334,7 +344,7 @@ class Trial:
         """The loss of what is held out at variances of scores, without edges or with; fits start where the last did."""
         size = self._own.size if edges else self._n_nodes
         precision, total = 1.0 / self._variances(scores)[self._own[:size]], 0.0
-        for f, (train, test) in enumerate(self._folds):
+        for f, (train, test) in enumerate(self.folds):
             if self._deadline.has_passed:
                 return 0.0
             start = np.zeros(size)

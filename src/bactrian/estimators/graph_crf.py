@@ -35,7 +35,7 @@ from bactrian.learners.diffusion import learn_diffused
 from bactrian.learners.findings import Diagnosis
 from bactrian.learners.learn import matched_inference, with_lines
 from bactrian.parallel.threads import Deadline
-from bactrian.solvers.solution import Callback, Solution
+from bactrian.solvers.solution import Callback, Solution, tell
 
 #: What is as by default where ``neighbours="auto"`` looks beyond edges.
 _OF_THE_MODEL = (
@@ -286,7 +286,11 @@ class GraphCRF(LearnedEstimator):
             rest,
             lambda part: variances(diffused_prior(part, self.n_features_in_), self._blocks()),
         )
-        return min(self.neighbour_scores_, key=lambda pair: pair[1])[0]
+        chosen = min(self.neighbour_scores_, key=lambda pair: pair[1])[0]
+        if self.verbose:
+            losses = ", ".join(f"{restart or 'edges'} {loss:.3f}" for restart, loss in self.neighbour_scores_)
+            tell(f"neighbours={chosen or 'edges'!r}, by the loss of held-out labels: {losses}")
+        return chosen
 
     # --- prediction ---
 

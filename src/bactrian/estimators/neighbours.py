@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from bactrian.arrays import Floats
-from bactrian.estimators.auto_prior import EDGES, NODES
+from bactrian.estimators.auto_prior import EDGES, NODES, held_out_loss
 from bactrian.estimators.labelled_graphs import has_few_labels, learned_part
 from bactrian.estimators.priors import ROUGHLY, graph_folds
 from bactrian.graphs.graph_data import GraphData
@@ -24,6 +24,8 @@ from bactrian.solvers.solution import ConvergenceWarning
 RESTARTS = (0.1, 0.3)
 #: Parts into which known labels are divided, and how few of them are too few for that.
 _N_FOLDS, _LEAST = 3, 12
+#: Nodes beyond which candidates are compared without fits.
+_LARGE = 20_000
 #: Entries of diffused features, which are dense: 400 MB.
 _MOST = 50_000_000
 
@@ -49,6 +51,8 @@ def compared(
     diffused features. Where half of the time is up nothing was compared.
     """
     assert data.labels is not None
+    if data.n_nodes > _LARGE:
+        return compared_by_nodes(crf, data)
     labels, deadline = data.labels, Deadline(options["max_seconds"]).half()
     total: dict[float | None, float] = dict.fromkeys([None, *RESTARTS], 0.0)
     rough = options | {name: times * options[name] for name, times in ROUGHLY.items() if name in options}
@@ -70,6 +74,23 @@ def compared(
     if deadline.has_passed:
         return [(None, np.nan)]
     return [(restart, loss / int((labels >= 0).sum())) for restart, loss in total.items()]
+
+
+def compared_by_nodes(crf: Any, data: GraphData) -> list[tuple[float | None, float]]:
+    """The same by regressions of single nodes: on features and known neighbours, or on diffused features."""
+    assert data.labels is not None
+    n_features, codec = crf.n_features_in_, crf.codec_
+    alone = data.subset(data.labels >= 0)
+    found: list[tuple[float | None, float]] = [
+        (None, held_out_loss(alone, codec.block_names, n_features, codec.auto_prior, crf.n_threads))
+    ]
+    for restart in RESTARTS:
+        part = diffused_data(data, restart)
+        prior = diffused_prior(part, n_features)
+        rows = part.scores.inputs.rows(data.labels >= 0)
+        nodes = GraphData(rows, np.zeros((0, 2), dtype=np.int64), n_labels=data.n_labels, labels=alone.labels)
+        found.append((restart, held_out_loss(nodes, ("nodes", "edges"), n_features, prior, crf.n_threads)))
+    return found
 
 
 def diffused_data(data: GraphData, restart: float) -> GraphData:

@@ -236,7 +236,9 @@ def prior_in_words(variance: Any) -> str:
     if variance is None:
         return "none"
     if isinstance(variance, Mapping):
-        return "Gaussian; variance " + ", ".join(f"{value:g} for {name}" for name, value in variance.items())
+        return "Gaussian; variance " + ", ".join(
+            f"{'none' if v is None else f'{v:.3g}'} for {name}" for name, v in variance.items()
+        )
     return f"Gaussian, variance {variance:g}" if isinstance(variance, int | float) else "Gaussian"
 
 

@@ -312,7 +312,9 @@ def _choose_prior_of_pack(
     estimator: Any, settings: RunSettings, encoded: Callable[[list[Any]], GraphData], parts: Iterable[Any], sizes: Any
 ) -> None:
     """Choose the prior by the sample of the parts of these sizes that would be looked at if all were in memory."""
-    estimator.set_params(prior_variance=settings.estimator().prior_variance)
+    if settings.estimator().prior_variance != "auto":
+        return
+    estimator.set_params(prior_variance="auto")
     chosen = set(sampled_places(np.array(sizes)).tolist())
     encoded([part for place, part in enumerate(parts) if place in chosen])
 
