@@ -141,10 +141,7 @@ class _Run:
         self._problem, self._scores, self._start = problem, scores, _start(problem, scores)
         layout = scores.layout
         self.cluster_start = pointer(np.diff(layout.table_offset)[layout.cluster_table])
-        self.mean = self._start.copy()  # where nothing is found, independent marginals
-        product = ProductTables(layout, self.mean)
-        tables = [product.cluster(c) for c in range(layout.n_clusters)]
-        self.clusters = np.concatenate([*tables, np.zeros(0)])
+        self.mean, self.clusters = self._start.copy(), np.zeros(int(self.cluster_start[-1]))
         blocks = build_blocks(layout, scores.hubs, LARGEST_PAIR)
         largest = int(np.diff(layout.hub_offset).max(initial=1))
         most = int(np.diff(layout.instance_hubs).max(initial=0))
@@ -189,6 +186,10 @@ class _Run:
                 break
             path = np.stack([0.5 * (np.append(0.0, path[:-1]) + path), path], axis=1).ravel()
         found = best.log_partition > -np.inf
+        if not found:  # independent marginals, where it started
+            product, layout = ProductTables(self._scores.layout, self.mean), self._scores.layout
+            for c in range(*layout.instance_clusters[m : m + 2]):
+                self.clusters[self.cluster_start[c] : self.cluster_start[c + 1]] = product.cluster(c)
         return {
             "log_partition": best.log_partition if found else None,
             "interval": (best.low, best.high) if found else None,
