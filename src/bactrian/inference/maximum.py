@@ -160,7 +160,7 @@ def decode_auto(
                 active &= ~certified(found) & (found.bound > -np.inf)
         if active.any() and find_spec("pytoulbar2") is not None:
             for m in np.flatnonzero(active).tolist():
-                _ask_toulbar2(scores, found, m, 60.0 if deadline.left is None else 0.4 * deadline.left / active.sum())
+                _ask_toulbar2(scores, found, m, 60.0 if deadline.left is None else 0.35 * deadline.left / active.sum())
             active &= ~certified(found)
         if active.any():
             _search(scores, found, active, deadline, max_iterations, tell)
@@ -215,7 +215,7 @@ def _ask_toulbar2(scores: FactorScores, found: Assignments, m: int, seconds: flo
         np.savez(path, **given)
         command = [sys.executable, "-c", _TOULBAR2, path, str(int(seconds))]
         try:
-            said = subprocess.run(command, capture_output=True, text=True, timeout=seconds + 1.0, check=False).stdout
+            said = subprocess.run(command, capture_output=True, text=True, timeout=seconds + 0.5, check=False).stdout
         except subprocess.TimeoutExpired:
             return
     words = said.splitlines()[-1].split() if said else []
