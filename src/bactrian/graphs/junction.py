@@ -94,17 +94,19 @@ class FactorTree:
 class TreePlanner:
     """Finds the junction trees of packed instances."""
 
-    def __init__(self, data: PackedData, memory_budget: int = 4 * 2**30) -> None:
-        self._data, self._memory_budget = data, memory_budget
+    def __init__(self, data: PackedData, memory_budget: int = 4 * 2**30, *, whole: bool = True) -> None:
+        self._data, self._memory_budget, self._whole = data, memory_budget, whole
         self._known: dict[tuple[object, ...], FactorTree] = {}
 
     def tree(self, instance: int, observed: Collection[int] = ()) -> FactorTree:
-        """The tree of an instance without its observed variables, or MemoryBudgetError where its tables do not fit."""
+        """The tree of an instance without its observed variables, or MemoryBudgetError; see :func:`junction_tree`."""
         cardinalities, tables, hubs = self._data.structure.scopes(instance)
         sizes, scopes = cardinalities.tolist(), [*tables, *hubs]
         key = (tuple(sizes), tuple(scopes), len(tables), frozenset(observed))
         if key not in self._known:
-            tree = junction_tree(cardinalities, scopes, evidence=observed, memory_budget=self._memory_budget)
+            tree = junction_tree(
+                cardinalities, scopes, evidence=observed, memory_budget=self._memory_budget, whole=self._whole
+            )
             self._known[key] = FactorTree(sizes, scopes, len(tables), tree)
         return self._known[key]
 

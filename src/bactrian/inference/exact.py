@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from bactrian.arrays import Floats
+from bactrian.arrays import Bools, Floats
 from bactrian.camel.entropy import carve
 from bactrian.engines.memory import MemoryPart
-from bactrian.engines.numba.junction import TreePlan, calibrate_rows
+from bactrian.engines.numba.junction import Places, TreePlan, calibrate_rows, fill_maps
 from bactrian.engines.numba.layout import Layout
 from bactrian.engines.numba.schedules import CONVERGED
 from bactrian.graphs.elimination import JunctionTree
@@ -30,7 +30,9 @@ from bactrian.inference.result import InferenceResult
 from bactrian.inference.rounds import check_contradictions, new_progress
 
 #: Most entries of a pool: this number, or this fraction of its clique's, unless a single factor has more.
-_SMALL_POOL, _POOL_PART = 256, 32
+_SMALL_POOL, _POOL_PART = 256, 512
+#: Entries of a clique's table that are worked out together, which a processor keeps at hand.
+_TILE = 2048
 
 
 def exact(problem: Problem) -> list[InferenceResult]:
@@ -52,9 +54,9 @@ def exact(problem: Problem) -> list[InferenceResult]:
 
     def task(_: int, first: int, last: int) -> None:
         for m in others[first:last]:
-            values[m], beliefs[m] = eliminations[m].calibrated(messages.tables.log_entries, messages.tables.hub_scores)
+            values[m], beliefs[m] = eliminations[m].calibrated(messages.tables.log_entries, messages.tables.hub_scores, np.zeros(1, dtype=np.bool_))
 
-    largest = max((8 * elimination.tree.table_entries for elimination in eliminations.values()), default=0)
+    largest = max((8 * elimination.tree.message_entries for elimination in eliminations.values()), default=0)
     together = largest * problem.workers.n_threads <= problem.options.memory_budget
     problem.workers.run(task, np.arange(len(others) + 1) if together else np.array([0, len(others)]))
     for impossible in np.flatnonzero(values == -np.inf):
@@ -87,7 +89,7 @@ class _Elimination:
         self._constants = source[np.array(self.tree.assignment) < 0]  # of factors without a free variable
         self._plan = plan._replace(factor_source=source[pooled])
 
-    def calibrated(self, entries: Floats, hub_scores: Floats) -> tuple[float, Floats]:
+    def calibrated(self, entries: Floats, hub_scores: Floats, late: Bools) -> tuple[float, Floats]:
         """log Z, and the marginals of all factors, in this order, from the scores of all instances."""
         moved = np.repeat(self._table_start - self.start[: self._table_start.size], self._table_sizes)
         scores = np.concatenate([entries[np.arange(moved.size) + moved], hub_scores[self._hub_states]])
@@ -96,14 +98,14 @@ class _Elimination:
         if constant == -np.inf:
             return constant, beliefs
         value = np.empty(1)
-        calibrate_rows(self._plan, scores[None], beliefs[None], value, 0, 1)
+        calibrate_rows(self._plan, scores[None], beliefs[None], value, 0, 1, late)
         beliefs[self._constants] = 1.0
         return constant + float(value[0]), beliefs
 
 
 def _eliminations(problem: Problem, instances: list[int]) -> dict[int, _Elimination]:
     """Junction trees of some instances; those with the same scopes and the same observed variables share a plan."""
-    planner = TreePlanner(problem.data, problem.options.memory_budget)
+    planner = TreePlanner(problem.data, problem.options.memory_budget, whole=False)
     plans: dict[FactorTree, tuple[TreePlan, list[int]]] = {}
     found = {}
     for m in instances:
@@ -143,12 +145,11 @@ def tree_plan(factors: FactorTree) -> tuple[TreePlan, list[int]]:
 
     Variables are ranked in the reverse of the order in which they first appear on the way from the roots, and every
     table has its axes in that order. What a clique does not share with its parent then comes first, and the sepset's
-    table is a contiguous block that repeats through the clique's: both messages of an edge run through memory in long
-    stretches.
+    table is a contiguous block that repeats through the clique's.
     """
     sizes, scopes, tree = factors.sizes, factors.scopes, factors.tree
     rank = _ranks(tree)
-    cliques = [sorted(clique, key=rank.__getitem__) for clique in tree.cliques]
+    cliques = [sorted((v for v in clique if sizes[v] > 1), key=rank.__getitem__) for clique in tree.cliques]
     taken: list[list[int]] = [[] for _ in cliques]
     for f, q in enumerate(tree.assignment):
         if q >= 0:
@@ -157,30 +158,40 @@ def tree_plan(factors: FactorTree) -> tuple[TreePlan, list[int]]:
     pools = [_pool(members, free, sizes, _size(clique, sizes)) for members, clique in zip(taken, cliques, strict=True)]
     pool_scopes = [sorted(scope, key=rank.__getitem__) for group in pools for scope, _ in group]
     pool_members = [members for group in pools for _, members in group]
-    views = _Views(sizes)
-    for scope, q in zip(pool_scopes, [q for q, group in enumerate(pools) for _ in group], strict=True):
-        views.add(cliques[q], strides(scope, sizes))
+    pool_clique = [q for q, group in enumerate(pools) for _ in group]
     sepsets = [sorted(sepset, key=rank.__getitem__) for _, _, sepset in tree.edges]
-    for (child, _, _), sepset in zip(tree.edges, sepsets, strict=True):
-        views.add(cliques[child], strides(sepset, sizes))
-    for (_, parent, _), sepset in zip(tree.edges, sepsets, strict=True):
-        views.add(cliques[parent], strides(sepset, sizes))
-    for scope, members in zip(pool_scopes, pool_members, strict=True):
-        for f in members:
-            views.add(scope, strides(scopes[f], sizes))
-    pooled = [f for members in pool_members for f in members]
+    children, parents = [child for child, _, _ in tree.edges], [parent for _, parent, _ in tree.edges]
+    views = _Views(sizes, cliques)
+    tables = [*pool_scopes, *sepsets]
+    for scope, q in zip([*tables, *sepsets], [*pool_clique, *children, *parents], strict=True):
+        views.add(q, strides(scope, sizes))
+    members: list[list[tuple[int, int, int]]] = [[] for _ in cliques]  # level, table and view
+    for table, q in enumerate([*pool_clique, *parents]):
+        view = table if table < len(pool_scopes) else table + len(sepsets)
+        members[q].append((views.level[view], table, view))
+    for scope, group in zip(pool_scopes, pool_members, strict=True):
+        for f in group:
+            views.add_map(scope, strides(scopes[f], sizes), _size(scope, sizes))
+    ordered = [member for each in members for member in sorted(each)]
+    pooled = [f for group in pool_members for f in group]
     plan = TreePlan(
-        clique_offset=pointer([_size(clique, sizes) for clique in cliques]),
-        clique_pools=pointer([len(group) for group in pools]),
-        pool_offset=pointer([_size(scope, sizes) for scope in pool_scopes]),
-        pool_factors=pointer([len(members) for members in pool_members]),
+        table_offset=pointer([_size(scope, sizes) for scope in tables]),
+        pool_factors=pointer([len(group) for group in pool_members]),
         factor_source=np.zeros(len(pooled), dtype=np.int64),
-        sepset_offset=pointer([_size(sepset, sizes) for sepset in sepsets]),
-        child=np.array([child for child, _, _ in tree.edges], dtype=np.int64),
-        parent=np.array([parent for _, parent, _ in tree.edges], dtype=np.int64),
-        views=np.array(views.bounds, dtype=np.int64),
-        dims=np.array(views.dims, dtype=np.int64),
-        strides=np.array(views.strides, dtype=np.int64),
+        child=np.array(children, dtype=np.int64),
+        parent=np.array(parents, dtype=np.int64),
+        tile=np.array([_size(inner, sizes) for inner in views.inner], dtype=np.int64),
+        outer=pointer([len(outer) for outer in views.outer]),
+        outer_dims=np.array([sizes[v] for outer in views.outer for v in outer], dtype=np.int64),
+        clique_members=pointer([len(each) for each in members]),
+        member_table=np.array([table for _, table, _ in ordered], dtype=np.int64),
+        member_view=np.array([view for _, _, view in ordered], dtype=np.int64),
+        level=np.array(views.level, dtype=np.int64),
+        kind=np.array(views.kind, dtype=np.int64),
+        view_steps=np.array(views.first_step, dtype=np.int64),
+        steps=np.array(views.steps, dtype=np.int64),
+        map_offset=pointer(views.map_sizes),
+        maps=views.maps(),
     )
     return plan, pooled
 
@@ -214,31 +225,48 @@ def _size(scope: Iterable[int], sizes: list[int]) -> int:
 
 
 class _Views:
-    """Views one after the other: axes of a larger table with their strides in a smaller one."""
+    """How smaller tables lie in cliques, whose last axes are those of a tile, and factors in pools."""
 
-    def __init__(self, sizes: list[int]) -> None:
+    def __init__(self, sizes: list[int], cliques: list[list[int]]) -> None:
         self._sizes = sizes
-        self.bounds = [0]
-        self.dims: list[int] = []
-        self.strides: list[int] = []
+        self.outer: list[list[int]] = []  #: axes of each clique but those of a tile
+        self.inner: list[list[int]] = []
+        for clique in cliques:
+            first = max(len(clique) - 1, 0)
+            while first > 0 and _size(clique[first - 1 :], sizes) <= _TILE:
+                first -= 1
+            self.outer.append(clique[:first])
+            self.inner.append(clique[first:])
+        self.level: list[int] = []
+        self.kind: list[int] = []
+        self.first_step: list[int] = []
+        self.steps: list[int] = []
+        self.map_sizes: list[int] = []
+        self._bounds, self._dims, self._strides = [0], list[int](), list[int]()
 
-    def add(self, scope: Sequence[int], strides: Mapping[int, int]) -> None:
-        """Add the view of a table over ``scope``; axes that one stride serves are merged."""
-        dims, steps = [1], [0]
-        for v in reversed(scope):
-            size, stride = self._sizes[v], strides.get(v, 0)
-            if size == 1:
-                continue
-            if dims[-1] == 1:
-                dims[-1], steps[-1] = size, stride
-            elif stride == steps[-1] * dims[-1]:
-                dims[-1] *= size
-            else:
-                dims.append(size)
-                steps.append(stride)
-        if len(dims) == 1:
-            dims.append(1)
-            steps.append(0)
-        self.dims += reversed(dims)
-        self.strides += reversed(steps)
-        self.bounds.append(len(self.dims))
+    def add(self, clique: int, strides: Mapping[int, int]) -> None:
+        """Add the view of a table with these strides in a clique."""
+        outer, inner = self.outer[clique], self.inner[clique]
+        steps = [strides.get(v, 0) for v in outer]
+        self.first_step.append(len(self.steps))
+        self.steps += steps
+        self.level.append(max((axis + 1 for axis, step in enumerate(steps) if step), default=0))
+        shared = sum(v in strides for v in inner)
+        self.kind.append(0 if shared == 0 else 1 if shared == len(inner) else 2)
+        self.add_map(inner, strides, _size(inner, self._sizes) if 0 < shared < len(inner) else 0)
+
+    def add_map(self, scope: Sequence[int], strides: Mapping[int, int], size: int) -> None:
+        """Add a map of a table with these strides from one over ``scope``, whose ``size`` is 0 where it is not used."""
+        self.map_sizes.append(size)
+        if size:
+            axes = [v for v in scope if self._sizes[v] > 1]
+            self._dims += [self._sizes[v] for v in axes]
+            self._strides += [strides.get(v, 0) for v in axes]
+        self._bounds.append(len(self._dims))
+
+    def maps(self) -> Places:
+        """All maps, one after the other."""
+        found = np.empty(sum(self.map_sizes), dtype=np.uint32)
+        bounds, dims, steps = (np.array(each, dtype=np.int64) for each in (self._bounds, self._dims, self._strides))
+        fill_maps(bounds, dims, steps, pointer(self.map_sizes), found)
+        return found
