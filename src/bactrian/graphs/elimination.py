@@ -48,7 +48,11 @@ class MemoryBudgetError(ArgumentError):
     ----------
     width, needed, budget
         Width of the tree, bytes of its tables, and bytes allowed.
+    tree
+        The tree, where the error was raised in this process.
     """
+
+    tree: JunctionTree | None = None
 
     def __init__(self, width: int, needed: int, budget: int, what: str = "clique tables") -> None:
         found = f"width {width} and {what} of {_readable(needed)}; expected at most {_readable(budget)}"
@@ -108,6 +112,7 @@ def junction_tree(
     seed: int = 0,
     memory_budget: int = 4 * 2**30,
     whole: bool = True,
+    max_steps: int = _MOST_STEPS,
 ) -> JunctionTree:
     """Triangulate by the best of several elimination orders and return the junction tree.
 
@@ -134,6 +139,8 @@ def junction_tree(
     whole
         Whether clique tables are held; otherwise the budget is that of messages between cliques, whose tables may be
         64 times as large.
+    max_steps
+        Variables that may be eliminated and edges added, in all draws together, before no more are drawn.
 
     Returns
     -------
@@ -151,19 +158,30 @@ def junction_tree(
     free = np.ones(sizes.size, np.bool_)
     free[integers(list(evidence), "evidence", below=sizes.size)] = False
     entries = max(memory_budget, 1) / _BYTES_PER_ENTRY * (1 if whole else _WORKED_OUT)
-    best = _best_elimination(sizes, rows, free, orders, restarts, seed, float(np.log2(entries)))
+    best = _best_elimination(sizes, rows, free, orders, restarts, seed, float(np.log2(entries)), max_steps)
     tree = _build(sizes, rows, free, *best)
     needed = _BYTES_PER_ENTRY * (tree.table_entries if whole else tree.message_entries)
+    refused = None
     if needed > memory_budget:
-        raise MemoryBudgetError(tree.width, needed, int(memory_budget), "clique tables" if whole else "messages")
-    if tree.table_entries > entries:
+        refused = MemoryBudgetError(tree.width, needed, int(memory_budget), "clique tables" if whole else "messages")
+    elif tree.table_entries > entries:
         allowed = int(_BYTES_PER_ENTRY * entries)
-        raise MemoryBudgetError(tree.width, _BYTES_PER_ENTRY * tree.table_entries, allowed)
+        refused = MemoryBudgetError(tree.width, _BYTES_PER_ENTRY * tree.table_entries, allowed)
+    if refused is not None:
+        refused.tree = tree
+        raise refused
     return tree
 
 
 def _best_elimination(
-    sizes: Ints, scopes: Ragged, free: Bools, orders: Sequence[str], restarts: int, seed: int, log2_budget: float
+    sizes: Ints,
+    scopes: Ragged,
+    free: Bools,
+    orders: Sequence[str],
+    restarts: int,
+    seed: int,
+    log2_budget: float,
+    max_steps: int,
 ) -> tuple[Ints, Ints, Ints]:
     """Order, bag offsets and bags of the elimination with the fewest entries in its maximal cliques."""
     start, degree, pool = adjacency(scopes.values, scopes.bounds, free)
@@ -195,7 +213,7 @@ def _best_elimination(
                 return best
         if restart > _TRIED and fewest > log2_budget + _LATE_GAIN:
             break
-        if steps > _MOST_STEPS or fewest < np.log2(_ENTRIES_PER_STEP * steps):
+        if steps > max_steps or fewest < np.log2(_ENTRIES_PER_STEP * steps):
             break
     assert best is not None
     return best

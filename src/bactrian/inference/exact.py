@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from bactrian.engines.memory import MemoryPart
 from bactrian.engines.numba.junction import Places, TreePlan, calibrate_rows, fill_maps
 from bactrian.engines.numba.layout import Layout
 from bactrian.engines.numba.schedules import CONVERGED
-from bactrian.graphs.elimination import JunctionTree
+from bactrian.graphs.elimination import JunctionTree, MemoryBudgetError
 from bactrian.graphs.graph import strides
 from bactrian.graphs.junction import FactorTree, TreePlanner
 from bactrian.graphs.packed import TableReader, instance_of
@@ -33,95 +34,167 @@ from bactrian.inference.rounds import check_contradictions, new_progress
 _SMALL_POOL, _POOL_PART = 256, 512
 #: Entries of a clique's table that are worked out together, which a processor keeps at hand.
 _TILE = 2048
+#: States of the variables over which a tree that does not fit is summed at most, and how much too large it may be.
+_MOST_CUT, _NEAR = 64, 16
 
 
 def exact(problem: Problem) -> list[InferenceResult]:
     """Exact marginals and log-partition of every instance."""
+    found, refused = eliminations(problem)
+    for error in refused.values():
+        raise error
+    return [result for result in solve(problem, found, np.zeros(1, dtype=np.bool_)) if result is not None]
+
+
+def solve(problem: Problem, found: dict[int, Elimination], late: Bools) -> list[InferenceResult | None]:
+    """Results by these eliminations, and on trees by two sweeps; None for other instances, and where time is up."""
     data, layout = problem.data, problem.data.layout
-    swept = layout.instance_is_tree & (True if data.explicit is None else ~data.explicit)
-    others = np.flatnonzero(~swept).tolist()
-    eliminations = _eliminations(problem, others)
+    others = sorted(found)
+    swept = _swept(problem)
     carving = carve(data, "bethe").whole
     messages = problem.messages(carving)
     progress = new_progress(problem, carving)
-    progress.status[others] = CONVERGED
+    progress.status[~swept] = CONVERGED
     if swept.any():
         sequential(problem, messages, progress, 0.0)(2)
         check_contradictions(problem, progress)
         messages.pass_messages()
     values = messages.beliefs.value.copy()
+    values[~swept] = np.nan
     beliefs: dict[int, Floats] = {}
+    tables = messages.tables
 
     def task(_: int, first: int, last: int) -> None:
         for m in others[first:last]:
-            values[m], beliefs[m] = eliminations[m].calibrated(messages.tables.log_entries, messages.tables.hub_scores, np.zeros(1, dtype=np.bool_))
+            values[m], beliefs[m] = found[m].calibrated(tables.log_entries, tables.hub_scores, late)
 
-    largest = max((8 * elimination.tree.message_entries for elimination in eliminations.values()), default=0)
+    largest = max((8 * elimination.tree.message_entries for elimination in found.values()), default=0)
     together = largest * problem.workers.n_threads <= problem.options.memory_budget
     problem.workers.run(task, np.arange(len(others) + 1) if together else np.array([0, len(others)]))
     for impossible in np.flatnonzero(values == -np.inf):
         raise contradiction(int(impossible), problem.many, problem.evidence)
-    reader = _ExactReader(messages, eliminations, beliefs)
-    ended: dict[str, Any] = {
-        "converged": True, "iterations": 2, "method": "exact", "status": "converged", "bound": "exact",
-    }  # fmt: skip
+    reader = _ExactReader(messages, found, beliefs)
+    ended: dict[str, Any] = {"converged": True, "iterations": 2, "method": "exact", "status": "converged"}
     updates = [
-        int(progress.updates[m]) if swept[m] else 2 * len(eliminations[m].tree.edges) for m in range(layout.n_instances)
+        int(progress.updates[m]) if swept[m] else 2 * len(found[m].tree.edges) if m in found else 0
+        for m in range(layout.n_instances)
     ]
-    return [problem.result(reader, m, values[m], updates=n, **ended) for m, n in enumerate(updates)]
+    return [
+        None if np.isnan(values[m]) else problem.result(reader, m, values[m], updates=n, bound="exact", **ended)
+        for m, n in enumerate(updates)
+    ]
 
 
-class _Elimination:
-    """The junction tree of one instance, whose factors' scores lie one after the other: tables, then states of hubs."""
+def _swept(problem: Problem) -> Bools:
+    """(M,) instances without loops, on which two sweeps are exact."""
+    data = problem.data
+    return data.layout.instance_is_tree & (True if data.explicit is None else ~data.explicit)
+
+
+class Elimination:
+    """The junction tree of one instance, whose factors' scores lie one after the other: tables, then states of hubs.
+
+    It is summed over the states of the variables of ``cut``, which are in no clique.
+    """
 
     def __init__(
-        self, layout: Layout, instance: int, factors: FactorTree, plan: TreePlan, pooled: list[int], evidence: Evidence
-    ) -> None:
+        self, layout: Layout, instance: int, factors: FactorTree, plan: TreePlan, pooled: list[int],
+        evidence: Evidence, cut: Sequence[int],
+    ) -> None:  # fmt: skip
         tables = layout.cluster_table[slice(*layout.instance_clusters[instance : instance + 2])]
         hub_offset = layout.hub_offset[slice(layout.instance_hubs[instance], layout.instance_hubs[instance + 1] + 1)]
         self._table_start = layout.table_offset[tables]
         self._table_sizes = layout.table_offset[tables + 1] - self._table_start
         self._hub_states = slice(int(hub_offset[0]), int(hub_offset[-1]))
         self.start = pointer(np.concatenate([self._table_sizes, np.diff(hub_offset)]))  #: of each factor, and the end
-        self.tree = factors.tree
-        # Where each factor's observed states are, its free variables at 0.
-        steps = (strides(scope, factors.sizes) for scope in factors.scopes)
-        seen = [sum(stride * evidence.get(v, 0) for v, stride in step.items()) for step in steps]
-        source = self.start[:-1] + np.array(seen, dtype=np.int64)
-        self._constants = source[np.array(self.tree.assignment) < 0]  # of factors without a free variable
-        self._plan = plan._replace(factor_source=source[pooled])
+        self.factors, self.tree = factors, factors.tree
+        self._plan, self._pooled, self._evidence, self.cut = plan, pooled, evidence, cut
+        self._is_constant = np.array(self.tree.assignment) < 0  # without a free variable
+
+    @property
+    def entries(self) -> float:
+        """Entries of cliques that are worked out."""
+        return float(self.tree.table_entries) * math.prod(self.factors.sizes[v] for v in self.cut)
 
     def calibrated(self, entries: Floats, hub_scores: Floats, late: Bools) -> tuple[float, Floats]:
-        """log Z, and the marginals of all factors, in this order, from the scores of all instances."""
+        """log Z, and the marginals of all factors, in this order, from the scores of all instances; NaN: it is late."""
         moved = np.repeat(self._table_start - self.start[: self._table_start.size], self._table_sizes)
         scores = np.concatenate([entries[np.arange(moved.size) + moved], hub_scores[self._hub_states]])
-        beliefs = np.zeros(scores.size)
-        constant = float(scores[self._constants].sum())
+        total, beliefs = -np.inf, np.zeros(scores.size)
+        steps = [strides(scope, self.factors.sizes) for scope in self.factors.scopes]
+        for states in product(*(range(self.factors.sizes[v]) for v in self.cut)):
+            seen = {**self._evidence, **dict(zip(self.cut, states, strict=True))}
+            value, found = self._at(scores, seen, steps, late)
+            if math.isnan(value):
+                return value, beliefs
+            if value > -np.inf:
+                before, total = total, float(np.logaddexp(total, value))
+                beliefs = math.exp(before - total) * beliefs + math.exp(value - total) * found if self.cut else found
+        return total, beliefs
+
+    def _at(self, scores: Floats, seen: Evidence, steps: list[dict[int, int]], late: Bools) -> tuple[float, Floats]:
+        """The same at one state of the cut; factors are read where observed states are, free variables at 0."""
+        at = [sum(stride * seen.get(v, 0) for v, stride in step.items()) for step in steps]
+        source = self.start[:-1] + np.array(at, dtype=np.int64)
+        constants, beliefs = source[self._is_constant], np.zeros(scores.size)
+        constant = float(scores[constants].sum())
         if constant == -np.inf:
             return constant, beliefs
         value = np.empty(1)
-        calibrate_rows(self._plan, scores[None], beliefs[None], value, 0, 1, late)
-        beliefs[self._constants] = 1.0
+        plan = self._plan._replace(factor_source=source[self._pooled])
+        calibrate_rows(plan, scores[None], beliefs[None], value, 0, 1, late)
+        beliefs[constants] = 1.0
         return constant + float(value[0]), beliefs
 
 
-def _eliminations(problem: Problem, instances: list[int]) -> dict[int, _Elimination]:
-    """Junction trees of some instances; those with the same scopes and the same observed variables share a plan."""
-    planner = TreePlanner(problem.data, problem.options.memory_budget, whole=False)
+def eliminations(problem: Problem, **options: Any) -> tuple[dict[int, Elimination], dict[int, MemoryBudgetError]]:
+    """Junction trees of instances with loops, and why others have none; ``options`` of :func:`junction_tree`.
+
+    Those with the same scopes and the same observed variables share a plan.
+    """
+    planner = TreePlanner(problem.data, problem.options.memory_budget, whole=False, **options)
     plans: dict[FactorTree, tuple[TreePlan, list[int]]] = {}
-    found = {}
-    for m in instances:
-        factors = planner.tree(m, problem.evidence[m].keys())
+    found, refused = {}, {}
+    for m in np.flatnonzero(~_swept(problem)).tolist():
+        try:
+            factors, cut = _with_cut(planner, m, problem.evidence[m])
+        except MemoryBudgetError as error:
+            refused[m] = error
+            continue
         if factors not in plans:
             plans[factors] = tree_plan(factors)
-        found[m] = _Elimination(problem.data.layout, m, factors, *plans[factors], problem.evidence[m])
-    return found
+        found[m] = Elimination(problem.data.layout, m, factors, *plans[factors], problem.evidence[m], cut)
+    return found, refused
+
+
+def _with_cut(planner: TreePlanner, instance: int, evidence: Evidence) -> tuple[FactorTree, list[int]]:
+    """A junction tree that fits, without the few variables over whose states it must be summed to fit."""
+    cut: list[int] = []
+    states = 1
+    refused: MemoryBudgetError | None = None
+    while states <= _MOST_CUT:
+        try:
+            return planner.tree(instance, [*evidence, *cut]), cut
+        except MemoryBudgetError as error:
+            refused = refused or error
+            if error.tree is None or error.needed > _NEAR * error.budget:
+                break
+            sizes = planner.sizes(instance)
+            weight: dict[int, float] = {}
+            for scope in [sepset for _, _, sepset in error.tree.edges] or error.tree.cliques:
+                for v in scope:
+                    weight[v] = weight.get(v, 0.0) + math.prod(sizes[u] for u in scope) * (1.0 - 1.0 / sizes[v])
+            best = max(weight, key=lambda v: weight[v])
+            cut.append(best)
+            states *= sizes[best]
+    assert refused is not None
+    raise refused
 
 
 class _ExactReader(BeliefReader):
     """Marginals of clusters and hubs: of trees from their messages, of other instances from their junction trees."""
 
-    def __init__(self, messages: MemoryPart, eliminations: dict[int, _Elimination], beliefs: dict[int, Floats]) -> None:
+    def __init__(self, messages: MemoryPart, eliminations: dict[int, Elimination], beliefs: dict[int, Floats]) -> None:
         super().__init__(messages)
         self._eliminations, self._beliefs, layout = eliminations, beliefs, self._layout
         for m, found in beliefs.items():

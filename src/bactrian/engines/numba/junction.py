@@ -169,7 +169,14 @@ def _work_out(
     """
     level_of, kind_of, member_view, table_offset = plan.level, plan.kind, plan.member_view, plan.table_offset
     map_offset, maps, view_steps, steps = plan.map_offset, plan.maps, plan.view_steps, plan.steps
-    tiles, counter, row, first_of, base, dims = room.tiles, room.counter, room.row, room.first, room.base, plan.outer_dims
+    tiles, counter, row, first_of, base, dims = (
+        room.tiles,
+        room.counter,
+        room.row,
+        room.first,
+        room.base,
+        plan.outer_dims,
+    )
     n_edges = plan.child.size
     n_pools = table_offset.size - 1 - n_edges
     start, stop = plan.clique_members[q], plan.clique_members[q + 1]
@@ -347,7 +354,9 @@ def _fill_pool(plan: TreePlan, scores: Floats, values: Floats, pool: int, logs: 
 
 
 @njit()
-def _collect(plan: TreePlan, scores: Floats, values: Floats, totals: Floats, room: _Room, logs: bool, late: Bools) -> float:
+def _collect(
+    plan: TreePlan, scores: Floats, values: Floats, totals: Floats, room: _Room, logs: bool, late: Bools
+) -> float:
     """Messages towards the roots; returns log Z (-inf: no state is possible; NaN: logarithms are needed, or it is late).
 
     ``totals`` of roots are those of their tables.
