@@ -16,7 +16,7 @@ Dechter, AAAI 2011). With d the number of neighbours that v has left, the next v
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from math import log10, prod
@@ -112,7 +112,7 @@ def junction_tree(
     seed: int = 0,
     memory_budget: int = 4 * 2**30,
     whole: bool = True,
-    max_steps: int = _MOST_STEPS,
+    late: Callable[[], bool] = lambda: False,
 ) -> JunctionTree:
     """Triangulate by the best of several elimination orders and return the junction tree.
 
@@ -139,8 +139,8 @@ def junction_tree(
     whole
         Whether clique tables are held; otherwise the budget is that of messages between cliques, whose tables may be
         64 times as large.
-    max_steps
-        Variables that may be eliminated and edges added, in all draws together, before no more are drawn.
+    late
+        Says when no more are to be drawn.
 
     Returns
     -------
@@ -158,7 +158,7 @@ def junction_tree(
     free = np.ones(sizes.size, np.bool_)
     free[integers(list(evidence), "evidence", below=sizes.size)] = False
     entries = max(memory_budget, 1) / _BYTES_PER_ENTRY * (1 if whole else _WORKED_OUT)
-    best = _best_elimination(sizes, rows, free, orders, restarts, seed, float(np.log2(entries)), max_steps)
+    best = _best_elimination(sizes, rows, free, orders, restarts, seed, float(np.log2(entries)), late)
     tree = _build(sizes, rows, free, *best)
     needed = _BYTES_PER_ENTRY * (tree.table_entries if whole else tree.message_entries)
     refused = None
@@ -181,7 +181,7 @@ def _best_elimination(
     restarts: int,
     seed: int,
     log2_budget: float,
-    max_steps: int,
+    late: Callable[[], bool],
 ) -> tuple[Ints, Ints, Ints]:
     """Order, bag offsets and bags of the elimination with the fewest entries in its maximal cliques."""
     start, degree, pool = adjacency(scopes.values, scopes.bounds, free)
@@ -213,7 +213,7 @@ def _best_elimination(
                 return best
         if restart > _TRIED and fewest > log2_budget + _LATE_GAIN:
             break
-        if steps > max_steps or fewest < np.log2(_ENTRIES_PER_STEP * steps):
+        if late() or steps > _MOST_STEPS or fewest < np.log2(_ENTRIES_PER_STEP * steps):
             break
     assert best is not None
     return best

@@ -108,6 +108,7 @@ class Elimination:
         self._hub_states = slice(int(hub_offset[0]), int(hub_offset[-1]))
         self.start = pointer(np.concatenate([self._table_sizes, np.diff(hub_offset)]))  #: of each factor, and the end
         self.factors, self.tree = factors, factors.tree
+        self.uncut = factors.tree  #: the best tree with the variables of the cut
         self._plan, self._pooled, self._evidence, self.cut = plan, pooled, evidence, cut
         self._is_constant = np.array(self.tree.assignment) < 0  # without a free variable
 
@@ -157,24 +158,26 @@ def eliminations(problem: Problem, **options: Any) -> tuple[dict[int, Eliminatio
     found, refused = {}, {}
     for m in np.flatnonzero(~_swept(problem)).tolist():
         try:
-            factors, cut = _with_cut(planner, m, problem.evidence[m])
+            factors, cut, uncut = _with_cut(planner, m, problem.evidence[m])
         except MemoryBudgetError as error:
             refused[m] = error
             continue
         if factors not in plans:
             plans[factors] = tree_plan(factors)
         found[m] = Elimination(problem.data.layout, m, factors, *plans[factors], problem.evidence[m], cut)
+        found[m].uncut = uncut
     return found, refused
 
 
-def _with_cut(planner: TreePlanner, instance: int, evidence: Evidence) -> tuple[FactorTree, list[int]]:
-    """A junction tree that fits, without the few variables over whose states it must be summed to fit."""
+def _with_cut(planner: TreePlanner, instance: int, evidence: Evidence) -> tuple[FactorTree, list[int], JunctionTree]:
+    """A junction tree that fits, the few variables over whose states it must be summed for that, and the one with them."""
     cut: list[int] = []
     states = 1
     refused: MemoryBudgetError | None = None
     while states <= _MOST_CUT:
         try:
-            return planner.tree(instance, [*evidence, *cut]), cut
+            factors = planner.tree(instance, [*evidence, *cut])
+            return factors, cut, factors.tree if refused is None or refused.tree is None else refused.tree
         except MemoryBudgetError as error:
             refused = refused or error
             if error.tree is None or error.needed > _NEAR * error.budget:

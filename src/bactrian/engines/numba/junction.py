@@ -357,7 +357,7 @@ def _fill_pool(plan: TreePlan, scores: Floats, values: Floats, pool: int, logs: 
 def _collect(
     plan: TreePlan, scores: Floats, values: Floats, totals: Floats, room: _Room, logs: bool, late: Bools
 ) -> float:
-    """Messages towards the roots; returns log Z (-inf: no state is possible; NaN: logarithms are needed, or it is late).
+    """Messages towards the roots; returns log Z (-inf: no state is possible; NaN: logs are needed, or it is late).
 
     ``totals`` of roots are those of their tables.
     """
