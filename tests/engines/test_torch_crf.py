@@ -150,8 +150,8 @@ class Calls(torch.nn.Module):
         super().__init__()
         self.crf, self.name = crf, name
 
-    def forward(self, *arguments):
-        return getattr(self.crf, self.name)(*arguments)
+    def forward(self, *arguments, **options):
+        return getattr(self.crf, self.name)(*arguments, **options)
 
 
 def test_constraints_hold_and_a_label_that_they_forbid_is_named():
@@ -298,8 +298,8 @@ def test_bad_input_is_refused(change, message):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"n_labels": 0}, "n_labels must be a whole number, at least 1, found 0"),
-        ({"structure": "tree"}, "structure must be one of"),
+        ({"n_labels": 0}, "n_labels must be"),
+        ({"structure": "tree"}, "structure must be one of chain, grid, graph"),
         ({"constraints": [[True]]}, r"constraints must be bools of shape \(3, 3\)"),
         ({"class_weights": [1.0, -1.0, 1.0]}, "class_weights must be 3 numbers that are not negative"),
     ],
@@ -307,3 +307,224 @@ def test_bad_input_is_refused(change, message):
 def test_bad_options_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         CRF(**({"n_labels": 3} | options))
+
+
+# --- grids and graphs ---
+
+
+def graph_of(structure: str, seed: int = 0, k: int = 3, **options):
+    """A layer, its scores, what else it takes, and the same for the CPU: nodes, edges and their tables."""
+    torch.manual_seed(seed)
+    shapes = {"graph": (8,), "grid": (2, 3, 4), "chain": (2, 5)}
+    shape = (2, 2, 2, 3) if options.get("neighbours", 4) in (6, 18, 26) else shapes[structure]
+    crf = CRF(k, structure, **options).double()
+    with torch.no_grad():
+        for parameter in crf.parameters():
+            parameter.normal_()
+    scores = torch.randn(*shape, k, dtype=torch.float64)
+    tables = crf.tables.detach().numpy()
+    numbers = np.arange(int(np.prod(shape))).reshape(shape)
+    nodes, more, edges = scores.reshape(-1, k).numpy().copy(), {}, []
+    if structure == "grid":
+        for axis in range(1, len(shape)):
+            a, b = np.split(numbers, [1], axis)[1], np.split(numbers, [-1], axis)[0]
+            pairs = zip(b.ravel().tolist(), a.ravel().tolist(), strict=True)
+            edges += [(*pair, tables[len(shape) - 1 - axis]) for pair in pairs]
+    elif structure == "graph":
+        pairs = [(0, 1), (2, 1), (0, 2), (3, 2), (4, 5), (6, 5), (6, 7), (7, 4), (5, 7)]
+        types = torch.arange(9) % 2
+        more = {"edges": torch.tensor(pairs).T, "batch": torch.tensor([0] * 4 + [1] * 4), "edge_types": types}
+        edges = [(*pair, tables[t]) for pair, t in zip(pairs, types.tolist(), strict=True)]
+    else:
+        between, first, last = (crf.get_parameter(f"{n}transitions").detach().numpy() for n in ("", "start_", "end_"))
+        edges = [(t, t + 1, between) for row in numbers.tolist() for t in row[:-1]] + [
+            (0, 3, tables[0]),
+            (5, 8, tables[0]),
+        ]
+        more = {"edges": torch.tensor([[0, 5], [3, 8]])}
+        nodes[numbers[:, 0]] += first
+        nodes[numbers[:, -1]] += last
+    return crf, scores, more, (nodes, edges)
+
+
+def on_the_cpu(nodes, edges, method: str, chosen=None):
+    """Log Z and marginals by the engine for the CPU, of models with these scores."""
+    import bactrian as bt
+
+    chosen = range(len(nodes)) if chosen is None else chosen
+    place = {v: i for i, v in enumerate(chosen)}
+    inside = [(place[a], place[b], table) for a, b, table in edges if a in place and b in place]
+    k = nodes.shape[1]
+    graph = bt.ClusterGraph([k] * len(place), [*((v,) for v in range(len(place))), *((a, b) for a, b, _ in inside)])
+    scores = [*(nodes[v] for v in chosen), *(table.ravel() for *_, table in inside)]
+    model = bt.LogLinearModel(graph, [np.zeros((len(s), 1)) for s in scores], base_scores=scores)
+    found = bt.infer(model, np.zeros(1), method=method, tolerance=1e-11)
+    return found.log_partition, np.stack([found.variables[v] for v in range(len(place))])
+
+
+KINDS = [
+    ("grid", {}),
+    ("grid", {"neighbours": 6}),
+    ("graph", {"edge_types": 2}),
+    ("chain", {"edge_types": 1}),
+]
+
+
+@pytest.mark.parametrize(("structure", "options"), KINDS)
+def test_grids_and_graphs_equal_the_engine_for_the_cpu(structure, options):
+    crf, scores, more, (nodes, edges) = graph_of(structure, **options)
+    labels = torch.randint(3, scores.shape[:-1])
+    log_z, marginals = on_the_cpu(nodes, edges, "convex")
+    assert crf.log_partition(scores, **more).sum().item() == pytest.approx(log_z, rel=1e-9)
+    np.testing.assert_allclose(crf.marginals(scores, **more).detach().reshape(-1, 3), marginals, atol=1e-7)
+    flat = labels.ravel().numpy()
+    observed = nodes[np.arange(len(nodes)), flat].sum() + sum(table[flat[a], flat[b]] for a, b, table in edges)
+    loss = crf.loss(scores, labels, reduction="none", **more).detach()
+    assert loss.shape == (2,)
+    assert loss.sum().item() == pytest.approx(log_z - observed, rel=1e-9)
+    assert torch.equal(crf.decode(scores, **more).reshape(-1), torch.as_tensor(marginals.argmax(1)))
+    assert crf.last.converged
+    assert crf.last.sweeps > 1
+
+
+@pytest.mark.parametrize("structure", ["grid", "graph", "chain"])
+def test_a_mask_leaves_the_graph_of_what_is_there(structure):
+    crf, scores, more, (nodes, edges) = graph_of(
+        structure, seed=1, **({} if structure == "grid" else {"edge_types": 2})
+    )
+    mask = torch.rand(scores.shape[:-1]) > 0.3
+    if structure == "chain":
+        mask[:, 0] = mask[:, -1] = True
+        gone = (~mask).ravel().nonzero()[:, 0].tolist()
+        table = crf.transitions.detach().numpy()
+        for v in gone:  # a gap joins what is on both sides
+            (a,) = (a for a, b, t in edges if b == v and np.shares_memory(t, table))
+            (b,) = (b for x, b, t in edges if x == v and np.shares_memory(t, table))
+            edges = [e for e in edges if v not in e[:2]] + [(a, b, table)]
+    chosen = mask.ravel().nonzero()[:, 0].tolist()
+    log_z, marginals = on_the_cpu(nodes, edges, "convex", chosen)
+    assert crf.log_partition(scores, mask, **more).sum().item() == pytest.approx(log_z, rel=1e-9)
+    found = crf.marginals(scores, mask, **more).detach()
+    np.testing.assert_allclose(found[mask], marginals, atol=1e-7)
+    assert float(found[~mask].abs().sum()) == 0.0
+
+
+@pytest.mark.parametrize("method", ["convex", "camel0"])
+@pytest.mark.parametrize(("structure", "options"), KINDS)
+def test_derivatives_in_grids_and_graphs(structure, options, method):
+    crf, scores, more, _ = graph_of(structure, seed=2, k=2, method=method, **options)
+    labels = torch.randint(2, scores.shape[:-1])
+    labels[torch.rand(labels.shape) < 0.3] = -100
+    weigh = torch.tensor([0.5, 2.0])
+
+    def loss(scores, tables):
+        named = {"crf.tables": tables}
+        return torch.func.functional_call(Calls(crf, "loss"), named, (scores, labels, None, -100, "none"), more) * weigh
+
+    def marginals(scores, tables):
+        return torch.func.functional_call(Calls(crf, "marginals"), {"crf.tables": tables}, (scores, None), more)
+
+    inputs = scores.requires_grad_(), crf.tables.detach().clone().requires_grad_()
+    assert torch.autograd.gradcheck(loss, inputs, fast_mode=True)
+    assert torch.autograd.gradcheck(marginals, inputs, fast_mode=True)
+
+
+def test_cccp_replays_what_estimators_follow():
+    """Two relinearisations from uniform beliefs at the same scores; nothing is kept of the pictures."""
+    import bactrian as bt
+
+    crf, scores, _, (nodes, edges) = graph_of("grid", seed=3, method="cccp")
+    data = bt.GraphData(
+        np.eye(len(nodes)), [e[:2] for e in edges], n_labels=3, tables="full", edge_inputs=np.eye(len(edges)),
+        node_counts=[12, 12], node_factors="edges",
+    )  # fmt: skip
+    weights = np.concatenate([nodes.ravel(), *(table.ravel() for *_, table in edges)])
+    wanted = bt.infer(data, np.stack([weights] * 3), method="replay", tolerance=1e-10)
+    first, second = (crf.marginals(scores).detach().reshape(-1, 3).numpy() for _ in range(2))
+    np.testing.assert_array_equal(first, second)
+    np.testing.assert_allclose(first[:12], [wanted[0].variables[v] for v in range(12)], atol=1e-6)
+    leaf = scores.clone().requires_grad_()
+    with pytest.raises(NotImplementedError, match="beliefs of 'cccp' have no derivatives"):
+        crf.marginals(leaf)[0, 0, 0, 0].backward()
+
+
+def test_edges_that_come_both_ways_are_one():
+    crf, scores, more, _ = graph_of("graph", edge_types=2)
+    both = {
+        **more,
+        "edges": torch.cat([more["edges"], more["edges"].flip(0)], 1),
+        "edge_types": more["edge_types"].repeat(2),
+    }
+    directed = crf.log_partition(scores, **more).detach()
+    with torch.no_grad():
+        crf.tables.copy_(0.5 * (crf.tables + crf.tables.transpose(1, 2)))
+    symmetric = crf.log_partition(scores, **more).detach()
+    assert not torch.allclose(directed, symmetric)
+    torch.testing.assert_close(crf.log_partition(scores, **both).detach(), symmetric)
+    order = torch.randperm(18)
+    shuffled = {**both, "edges": both["edges"][:, order], "edge_types": both["edge_types"][order]}
+    torch.testing.assert_close(crf.log_partition(scores, **shuffled).detach(), symmetric)
+    own = crf.tables.detach()[both["edge_types"]] + torch.randn(18, 3, 3)
+    mean = 0.5 * (own[:9] + own[9:].transpose(1, 2))
+    plain = CRF(3, "graph").double()
+    with torch.no_grad():
+        plain.tables.zero_()
+    found = [
+        plain.log_partition(scores, edges=e, batch=more["batch"], edge_scores=t).detach()
+        for e, t in ((both["edges"], own), (more["edges"], mean))
+    ]
+    torch.testing.assert_close(*found)
+
+
+def test_a_row_of_pixels_is_a_chain_with_unknown_labels_too():
+    row, (scores, labels) = CRF(3, "grid").double(), batch(4, 6, 3)
+    line = CRF(3).double()
+    with torch.no_grad():
+        line.transitions.copy_(row.tables[0])
+        line.start_transitions.zero_()
+        line.end_transitions.zero_()
+    labels[torch.rand(4, 6) < 0.5] = -100
+    mask = every_length(4, 6)
+    given = [scores[:, None], labels[:, None], mask[:, None]]
+    wanted = line.loss(scores, labels, mask, reduction="none")
+    torch.testing.assert_close(row.loss(*given, reduction="none"), wanted, atol=1e-7, rtol=0)
+    torch.testing.assert_close(row.marginals(given[0], given[2])[:, 0], line.marginals(scores, mask), atol=1e-7, rtol=0)
+
+
+def test_what_did_not_settle_is_told_once():
+    from bactrian import ConvergenceWarning
+
+    crf, scores, _, _ = graph_of("grid", max_sweeps=2)
+    with pytest.warns(ConvergenceWarning, match="messages did not converge in max_sweeps=2 sweeps: residual"):
+        crf.marginals(scores)
+    crf.marginals(scores)  # a second warning would be an error
+    assert not crf.last.converged
+    assert crf.last.residual > 1e-9
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"edges": None}, "edges belong to structure='graph'"),
+        (
+            {"edges": torch.tensor([[0, 1], [1, 0], [2, 0]])},
+            r"edges must be integers of shape \(2, E\), found \(3, 2\)",
+        ),
+        ({"edges": torch.tensor([[0, 1], [1, 1]])}, r"edges\[1\] = \(1, 1\) must join two different nodes"),
+        ({"edges": torch.tensor([[0, 0], [1, 1]])}, r"edges have \(0, 1\) more than once"),
+        ({"batch": torch.tensor([1, 0, 0])}, "batch must have the nodes of a graph one after the other"),
+        ({"batch": torch.tensor([0, 0, 1])}, "must join two different nodes of one graph"),
+        ({"labels": torch.tensor([0, 3, 0])}, r"labels\[1\] = 3 is outside 0 to 2"),
+        ({"scores": torch.tensor([[0.0, torch.nan, 0.0]] * 3)}, r"scores\[0\] holds NaN"),
+        ({"scores": torch.tensor([[-torch.inf, 0.0, 0.0]] * 3)}, r"labels\[0\] = 0 is forbidden there"),
+        ({"edge_scores": torch.zeros(3, 3, 3)}, r"edge_scores must have shape \(E, 3, 3\)"),
+    ],
+)
+def test_bad_graphs_are_refused(more, message):
+    given = {
+        "scores": torch.zeros(3, 3),
+        "labels": torch.zeros(3, dtype=torch.long),
+        "edges": torch.tensor([[0, 1], [1, 2]]),
+    }
+    with pytest.raises(ValueError, match=message):
+        CRF(3, "graph").loss(**(given | more))
