@@ -36,6 +36,8 @@ _PER_ENTRY = 6e-9
 _PLANNED, _PREDICTED, _FIRST, _SAMPLED = 0.15, 0.6, 0.15, 0.25
 #: Width of an interval of log Z whose middle is taken for it, and change of marginals at which join graphs are done.
 _NARROW, _TOLERANCE = 1.0, 1e-5
+#: Part of table entries that may be forbidden where states are sampled.
+_HARD = 0.25
 #: Share of the old message that updates on join graphs keep.
 _DAMPING = 0.5
 #: Seconds that exact inference may take before something else is tried first, and between looks at the callback.
@@ -103,12 +105,17 @@ class _Search:
             if tree is not None:
                 share = (1.0 - _SAMPLED) * self._left() / (len(rest) - n)
                 self._refine(m, tree, Deadline(share))
-        if rest and not self._over():
+        if rest and not self._over() and not self._is_hard():
             self._bracket(rest)
 
     def _left(self) -> float:
         left = self._problem.deadline.left
         return 1e3 if left is None else left
+
+    def _is_hard(self) -> bool:
+        """Whether many joint states are forbidden, among which samples do not move."""
+        messages = self._problem.messages(carve(self._problem.data, "bethe").whole)
+        return float(np.mean(messages.tables.log_entries == -np.inf)) > _HARD
 
     def _over(self) -> bool:
         return bool(self._stopped) or self._problem.deadline.has_passed
@@ -195,7 +202,7 @@ class _Search:
             trust = "marginals are approximations; log Z lies in the interval with 95 % confidence"
         status = self._stopped if self._stopped and result.bound != "exact" else result.status
         route = f"{'; '.join(self._told[m])}: {trust}"
-        return replace(result, seconds=self._problem.seconds, status=status, route=route)
+        return replace(result, method="auto", seconds=self._problem.seconds, status=status, route=route)
 
 
 def _rank(result: InferenceResult) -> float:

@@ -170,7 +170,7 @@ def eliminations(problem: Problem, **options: Any) -> tuple[dict[int, Eliminatio
 
 
 def _with_cut(planner: TreePlanner, instance: int, evidence: Evidence) -> tuple[FactorTree, list[int], JunctionTree]:
-    """A junction tree that fits, the few variables over whose states it must be summed for that, and the one with them."""
+    """A junction tree that fits, the few variables over whose states it must be summed, and the tree with these."""
     cut: list[int] = []
     states = 1
     refused: MemoryBudgetError | None = None

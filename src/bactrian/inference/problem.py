@@ -50,7 +50,7 @@ def bytes_of(budget: float | str | None) -> int:
     if not isinstance(budget, str):
         check_number("memory_budget", budget, least=1)
         return int(budget)
-    parts = re.fullmatch(r"\s*([0-9.]+)\s*([kmgt]?)(?:i?b)?\s*", budget, re.IGNORECASE)
+    parts = re.fullmatch(r"\s*([0-9.]+(?:e[0-9]+)?)\s*([kmgt]?)(?:i?b)?\s*", budget, re.IGNORECASE)
     try:
         size = float(parts[1]) * 2.0 ** (10 * " kmgt".index(parts[2].lower() or " ")) if parts else math.nan
     except ValueError:
