@@ -229,7 +229,8 @@ def _on_join_graph(problem: Problem, m: int, joined: FactorTree) -> InferenceRes
     free = [1 if v in evidence else size for v, size in enumerate(joined.sizes)]
     clusters = ClusterGraph(free, graph.cliques, graph.edges)
     model = LogLinearModel(clusters, [np.zeros((b.size, 0)) for b in base], [b.ravel() for b in base])
-    options = replace(problem.options, tolerance=max(problem.options.tolerance, _TOLERANCE), damping=_DAMPING)
+    tolerance, room = max(problem.options.tolerance, _TOLERANCE), 80 * len(free) + problem.options.memory_budget
+    options = replace(problem.options, tolerance=tolerance, damping=_DAMPING, memory_budget=room)
     inner = replace(new_problem(model, [], None, options), context=problem.context, began=problem.began)
     (found,) = propagate(inner, "join-graph", "sequential")
     tables = _JoinTables(problem.data, m, joined, found, evidence)
