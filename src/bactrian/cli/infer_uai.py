@@ -29,7 +29,7 @@ EXAMPLES = (
 _METHOD_HELP = (
     "MAR and PR: auto (the default), exact, rbp, bp, trw, convex, double-loop, mean-field, annealing, "
     "gibbs (MAR alone); "
-    "MPE: max-product (the default), exact, max-marginals, dual."
+    "MPE: auto (the default), exact, max-product, max-marginals, dual."
 )
 
 
@@ -121,7 +121,7 @@ def infer_command(
     name = _method(method, wanted)
     options = {
         "max_iterations": max_iterations,
-        "memory_budget": problem.bytes_of(memory_budget),
+        "memory_budget": memory_budget or (2**32 if wanted is Task.MPE else problem.bytes_of(None)),
         "n_threads": threads,
         "tolerance": tolerance,
         "damping": damping,
@@ -182,7 +182,7 @@ def _method(method: str | None, task: Task) -> str:
     if task is Task.PR:
         choices.remove("gibbs")  # it has no estimate of log Z
     if method is None:
-        return "max-product" if task is Task.MPE else "auto"
+        return "auto"
     if method not in choices:
         raise BadInputError(f"--method {method} is not for {task.value}; choose from {', '.join(choices)}")
     return method
@@ -190,8 +190,9 @@ def _method(method: str | None, task: Task) -> str:
 
 def _check_options(more: dict[str, Any], method: str, task: Task) -> None:
     """Refuse options that the task or the method has no use for."""
-    if task is Task.MPE and more:
-        raise BadInputError(f"--{next(iter(more)).replace('_', '-')} is for MAR and PR; MPE does not use it")
+    unused = [option for option in more if option != "max_seconds"]
+    if task is Task.MPE and unused:
+        raise BadInputError(f"--{unused[0].replace('_', '-')} is for MAR and PR; MPE does not use it")
     if "fallback" in more and method not in ("bp", "rbp"):
         raise BadInputError(f"--fallback is for bp and rbp; {method} has none")
 
@@ -213,7 +214,7 @@ def _run(read: UaiModel, method: str, evidence: dict[int, int], task: Task, opti
     model = to_model(read, options["memory_budget"])
     with _progress(method, options.get("tolerance", 1e-8)) as callback:
         if task is Task.MPE:
-            found = decode(model, [], method, evidence, return_result=True, **options)
+            found = decode(model, [], method, evidence, return_result=True, callback=callback, **options)
             impossible = found.score == -math.inf and method != "max-marginals"
             short = not found.converged or impossible
             return _decoding_lines(found), lambda path: uai.write_assignment(path, found.assignment), short
@@ -242,6 +243,8 @@ def _progress(method: str, tolerance: float) -> Iterator[Callable[[InferenceProg
             if show is None:
                 return
             detail = f"iteration {at.iteration} residual {at.residual:.1e}"
+            if at.score is not None:
+                detail = f"round {at.iteration} log score {at.score:.9g}"
             if not tolerance < at.residual < math.inf:
                 show(at.method, detail, 0.0, None)
                 return

@@ -99,6 +99,7 @@ class InferenceProgress:
     n_converged: int
     n_models: int
     seconds: float
+    score: float | None = None  #: of the assignments found so far, together, for decoding
     best: Sequence[InferenceResult | None] = field(default=(), repr=False)
 
 
