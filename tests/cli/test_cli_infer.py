@@ -182,7 +182,7 @@ def test_stopping_short_is_exit_code_1_with_the_result_written(folder, capsys):
     assert (code, err) == (1, "")
     assert "converged   no: stopped at the limit of 3 iterations\n" in out
     assert len(read_marginals("out.MAR")) == 25
-    code, out, _ = run(["hard.uai", "-o", "out.MPE", "--max-iterations", "1"], capsys)
+    code, out, _ = run(["hard.uai", "-o", "out.MPE", "-m", "max-product", "--max-iterations", "1"], capsys)
     assert code == 1
     assert "converged   no\n" in out
     assert Path("out.MPE").exists()
