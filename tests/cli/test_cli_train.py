@@ -627,7 +627,7 @@ def test_variances_by_block_and_by_cross_validation(data, tmp_path, capsys):
     assert model.prior_variance_ == min(model.prior_scores_, key=lambda pair: pair[1])[0]
     code, _, err = run(["train", data / "train.conll", "--prior-variance", "ten", "-o", tmp_path / "none"], capsys)
     assert code == 2
-    assert "--prior-variance must be a number, None, a mapping by block or 'cv', found 'ten'" in err
+    assert "--prior-variance must be 'auto', a number, None, a mapping by block or 'cv', found 'ten'" in err
 
 
 # --- what files are taken for ---
