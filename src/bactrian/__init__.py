@@ -41,6 +41,7 @@ __all__ = [
     "UnifiedScaling",
     "__version__",
     "chain_graph",
+    "compare",
     "decode",
     "diagnose",
     "flat_scorer",
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
     from bactrian.estimators.labellings import flat_scorer
     from bactrian.estimators.markov_random_field import MarkovRandomField
     from bactrian.estimators.sequences import LinearChainCRF, SkipChainCRF
+    from bactrian.estimators.uncertainty import compare
     from bactrian.graphs.graph import ClusterGraph, chain_graph, grid_graph, junction_tree_graph, skip_chain_graph
     from bactrian.graphs.graph_data import GraphData
     from bactrian.graphs.loglinear import Instance, LogLinearModel, Moments, Samples
@@ -99,6 +101,7 @@ else:
         "estimators.labellings": "flat_scorer",
         "estimators.markov_random_field": "MarkovRandomField",
         "estimators.sequences": "LinearChainCRF SkipChainCRF",
+        "estimators.uncertainty": "compare",
         "graphs.graph": "ClusterGraph chain_graph grid_graph junction_tree_graph skip_chain_graph",
         "graphs.graph_data": "GraphData",
         "graphs.loglinear": "Instance LogLinearModel Moments Samples",
