@@ -144,6 +144,7 @@ def test_a_single_graph_needs_a_list(single):
     [
         ((X, named_pairs()), r"X\[0\]: edges must hold integer node numbers, .* \('ann', 'bob'\)"),
         ((dict(zip(NAMES, X, strict=True)), [("ann", "zoe")]), r"X\[0\]: edges name 'zoe', which is not a node"),
+        ((X, nx.Graph([*EDGES[::-1]])), r"X\[0\]: node_features has rows, and the nodes .* in another order"),
         ((X, sp.csr_array((5, 4))), r"X\[0\]: an adjacency must be square, found shape \(5, 4\)"),
         ((X, EDGES, [1.0]), r"X\[0\]: edge_features must have one row per edge: expected 5, found 1"),
         (3, r"X\[0\] must be \(node_features, edges\) or .*, or a graph of networkx, SciPy or PyTorch Geometric"),

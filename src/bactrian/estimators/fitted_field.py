@@ -265,10 +265,9 @@ class FittedField:
         if rounded:
             scopes, tables, possible = self._tables_to_match()
             along = self._on_regions and not possible and self.margins is not None and not self.margins.problem.base
-            drawn = (
-                draw_along(cardinalities, scopes, tables, n, seed=seed) if along else self._drawn([n], [{}], seed, True)
-            )
-            states = round_rows(drawn, cardinalities, scopes, tables, possible, seed=seed)
+            tree = (cardinalities, scopes, tables, n)
+            states = draw_along(*tree, seed=seed) if along else self._drawn([n], [{}], seed, even=True)
+            states = round_rows(states, *tree[:3], possible, seed=seed)
         else:
             states = self._drawn([n], [seen], seed)
         named = self.of.variables
@@ -282,12 +281,10 @@ class FittedField:
         states, seed = self.states_of(X), self._seed(seed)
         found = np.repeat(states[None], int(n_draws), axis=0)
         for rows, evidence, which in incomplete_rows(states, len(self._model.graph.clusters)):
-            order = np.argsort(which, kind="stable")
-            drawn = self._drawn(np.bincount(which) * int(n_draws), evidence, seed)
-            parts = np.split(drawn, n_draws * pointer(np.bincount(which))[1:-1])
-            found[:, rows[order]] = np.concatenate(
-                [part.reshape(n_draws, -1, states.shape[1]) for part in parts], axis=1
-            )
+            numbers, order = np.bincount(which), np.argsort(which, kind="stable")
+            drawn = self._drawn(numbers * int(n_draws), evidence, seed + int(rows[0]))  # groups differ
+            parts = np.split(drawn, n_draws * pointer(numbers)[1:-1])
+            found[:, rows[order]] = np.hstack([part.reshape(n_draws, -1, states.shape[1]) for part in parts])
         return [self._like(table, X) for table in found]
 
     def _seed(self, seed: int | None) -> int:
@@ -297,20 +294,12 @@ class FittedField:
 
     def _drawn(self, numbers: Any, given: Sequence[Mapping[int, int]], seed: int, even: bool = False) -> Ints:
         """Draws given each piece of evidence, as many as ``numbers`` says, one after the other."""
-        of, limits = (self._model, self.weights), self.options
+        of, threads, budget = (self._model, self.weights), self.options.n_threads, self.options.memory_budget
         try:
-            return draw_exactly(
-                *of,
-                numbers,
-                given,
-                seed=seed,
-                memory_budget=limits.memory_budget,
-                n_threads=limits.n_threads,
-                even=even,
-            )
+            return draw_exactly(*of, numbers, given, seed=seed, memory_budget=budget, n_threads=threads, even=even)
         except MemoryBudgetError:
-            pairs = zip(numbers, given, strict=True)
-            drawn = [draw_by_gibbs(*of, int(n), seen, seed=seed, n_threads=limits.n_threads) for n, seen in pairs]
+            pairs = enumerate(zip(numbers, given, strict=True))
+            drawn = [draw_by_gibbs(*of, int(n), seen, seed=seed + i, n_threads=threads) for i, (n, seen) in pairs]
             return np.concatenate(drawn)
 
     def _tables_to_match(self) -> tuple[Sequence[Scope], Sequence[Floats], list[tuple[Scope, Bools]]]:

@@ -162,6 +162,13 @@ def _named_nodes(nodes: Any, given: _Given) -> tuple[Sequence[Any] | None, Any]:
         return list(index), nodes.to_numpy()
     if given.names is None and nodes is None and not isinstance(given.ends, np.ndarray):
         return list(dict.fromkeys(name for pair in given.ends for name in pair)), None
+    if nodes is not given.nodes and given.names is not None:
+        numbers = list(range(len(given.names)))
+        if list(given.names) != numbers and set(given.names) == set(numbers):
+            raise ValueError(
+                ": node_features has rows, and the nodes of the graph are numbers in another order; give features by "
+                f"node, in a dict, or as the attribute {_FEATURES!r} of the nodes"
+            )
     return given.names, _array(nodes)
 
 
