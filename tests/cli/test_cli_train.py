@@ -1114,4 +1114,4 @@ def test_a_long_document_is_shown_by_its_sentences(data, tmp_path, capsys):
     code, _, _ = run(["train", data / "train.conll", "--dev", whole, *QUICK[:2], "-o", tmp_path / "run"], capsys)
     assert code == 0
     page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
-    assert "Document 1, sentence 2" in page
+    assert "whole.conll#1, sentence 2" in page

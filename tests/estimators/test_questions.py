@@ -162,6 +162,8 @@ def test_labelled_margins_give_labels_back(tmp_path):
         [bt.Marginal(frame.variable_names, frame.marginal(frame.variable_names))]
     )
     cells = again.marginal(frame.variable_names)
+    thrice = bt.MarkovRandomField().fit_marginals([bt.Marginal(frame.variable_names, cells)])
+    pandas.testing.assert_series_equal(thrice.marginal(frame.variable_names), cells, atol=1e-6)
     assert cells.loc["f", "no", 1] == pytest.approx(frame.probability({"sex": "f", "smoker": "no", "age": 1}))
     zone = bt.MarkovRandomField().fit_zones([margins], {"sex": ["f", "m"], "smoker": ["no", "yes"]})[0]
     assert set(zone.sample(5)["smoker"]) <= {"no", "yes"}

@@ -155,6 +155,8 @@ def _cells_of(names: tuple[str, ...], table: Any) -> tuple[list[tuple[Any, ...]]
         if len(counts) != 1:
             raise ArgumentError("table", f"must have one column of counts beside {names}, found {counts}")
         return list(zip(*(columns[name] for name in names), strict=True)), columns[counts[0]], columns.get("stddev")
+    if getattr(getattr(table, "index", None), "nlevels", 1) == len(names) > 1 == table.ndim:  # a series of pandas
+        return list(table.index), list(table), None
     if isinstance(table, Mapping) and not is_frame(table):
         return [key if len(names) > 1 else (key,) for key in table], list(table.values()), None
     return None
