@@ -144,16 +144,15 @@ def test_the_readme_shows_two_of_the_pictures():
 @pytest.mark.slow
 @pytest.mark.parametrize("page", GALLERY, ids=lambda page: page.stem)
 def test_programs_of_the_gallery_draw(page, tmp_path, monkeypatch):
-    matplotlib = pytest.importorskip("matplotlib")
-    matplotlib.use("Agg")
+    pytest.importorskip("matplotlib").use("Agg")
+    pyplot = pytest.importorskip("matplotlib.pyplot")
     for module in ("skimage", "networkx", "pandas", *(["torch"] if page.stem == "crf-on-a-network" else [])):
         pytest.importorskip(module)
     monkeypatch.chdir(tmp_path)
-    matplotlib.pyplot.close("all")
+    pyplot.close("all")
     exec(compile(code_of(page)[0], page.name, "exec"), {})
-    figure = matplotlib.pyplot.gcf()
-    assert any(axes.has_data() or axes.texts for axes in figure.axes)
-    matplotlib.pyplot.close("all")
+    assert any(axes.has_data() or axes.texts for axes in pyplot.gcf().axes)
+    pyplot.close("all")
 
 
 def test_the_page_on_networks_runs(capsys):
