@@ -324,7 +324,7 @@ def test_graphs_without_edges_or_nodes_may_stand_anywhere(edge_features, place):
         ("abc", [], TypeError, "X must be a list"),
         ([np.zeros((2, 2))], [[0, 1]], TypeError, r"X\[0\] must be \(node_features, edges\)"),
         ([([[1.0], [2.0]], [(0, 2)])], [[0, 1]], ValueError, r"X\[0\]: edges\[0\] = \(0, 2\)"),
-        ([([[1.0], [2.0]], [(1, 1)])], [[0, 1]], ValueError, r"X\[0\]: edges\[0\] = \(1, 1\)"),
+        ([([[1.0], [2.0]], [(1, 2)])], [[0, 1]], ValueError, r"X\[0\]: edges\[0\] = \(1, 2\)"),
         (
             [([[1.0], [2.0]], [(0.0, 1.0)])],
             [[0, 1]],

@@ -132,7 +132,7 @@ def test_auto_is_edges_where_the_model_was_chosen(options: dict[str, Any]) -> No
     with pytest.warns(bt.ConvergenceWarning):
         crf.fit([graph], [known])
     assert crf.restart_ is None
-    assert not hasattr(crf, "neighbour_scores_")
+    assert crf.neighbour_scores_ == []
 
 
 def test_auto_is_edges_where_labels_are_known_or_far_too_few() -> None:
@@ -141,7 +141,7 @@ def test_auto_is_edges_where_labels_are_known_or_far_too_few() -> None:
     for y in (labels, two):
         crf = bt.GraphCRF(labels=[0, 1, 2]).fit([graph], [y])
         assert crf.restart_ is None
-        assert not hasattr(crf, "neighbour_scores_")
+        assert crf.neighbour_scores_ == []
 
 
 def test_files_keep_what_was_chosen(tmp_path: Any) -> None:

@@ -18,7 +18,7 @@ FIT_EXAMPLES = (
 )
 QUERY_EXAMPLES = (
     'Examples:  bactrian query run "P(lung | smoker=yes)"  ·  bactrian query run "P(age, smoker)"  ·  '
-    'bactrian query run "P(lung=ill | smoker=yes, age=old)"'
+    'bactrian query run "P(lung=ill | smoker=yes, age in {40-59, 60+})"'
 )
 
 TimeLimit = Annotated[
@@ -95,7 +95,8 @@ def query_command(
 ) -> None:
     """Query a fitted field: print a probability, or a table of them as CSV.
 
-    A variable with a state is an event, or evidence after the bar; a variable without one stands for all of its states.
+    A variable with a state, or with one of several (edu in {13, 14}), is an event, or evidence after the bar; a
+    variable without one stands for all of its states.
     """
     with bad_input(ValueError, TypeError, OSError):
         from bactrian.estimators.markov_random_field import MarkovRandomField
@@ -130,6 +131,7 @@ def rake_command(
     entropy_weight: Annotated[
         float | None, typer.Option(help="Weight of the entropy against noisy margins (default: from their noise).")
     ] = None,
+    rescale: Annotated[bool, typer.Option("--rescale", help="Scale exact margins to the same total.")] = False,
     seconds: TimeLimit = None,
     memory: MemoryLimit = 256.0,
 ) -> None:
@@ -149,7 +151,7 @@ def rake_command(
         check_free(output)
         given = read_margins(margins, base) | ({} if total is None else {"total": total})
         field = MarkovRandomField(method=method, max_seconds=seconds, memory_budget=int(memory * 2**20))
-        field.fit_marginals(**given, entropy_weight=entropy_weight)
+        field.fit_marginals(**given, entropy_weight=entropy_weight, rescale=rescale)
         with atomic_folder(output) as draft:
             field.save(draft / MODEL)
             write_report(margins_report(field, f"Margins of {margins.name}"), draft / REPORT)

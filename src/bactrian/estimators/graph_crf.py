@@ -22,10 +22,11 @@ from bactrian.estimators.labelled_graphs import (
     encode_graphs,
     fitted_graphs,
     judge_graphs,
+    labels_of,
     learned_part,
     shapes_of_nothing,
 )
-from bactrian.estimators.labels import check_kind, checked_labels, codes_of
+from bactrian.estimators.labels import check_kind, codes_of, known_labels
 from bactrian.estimators.neighbours import compared, diffused_data, diffused_prior, may_diffuse
 from bactrian.estimators.priors import Fold, graph_folds, variances
 from bactrian.graphs.graph_data import GraphData
@@ -51,8 +52,14 @@ class GraphCRF(LearnedEstimator):
     edges have features z, a sum of tables weighted by them, t_ij = sum_k z_ijk T_k.
 
     X is a list of ``(node_features, edges)`` or ``(node_features, edges, edge_features)``: node features (n_nodes, d),
-    dense or sparse; edges (n_edges, 2), node numbers from 0; edge features (n_edges, e), dense or sparse. Graphs may
-    differ in size and may have no edges. y is a list of arrays of n_nodes labels: integers, booleans or strings.
+    dense or sparse, or None; edges (n_edges, 2), node numbers from 0; edge features (n_edges, e), dense or sparse.
+    Graphs may differ in size and may have no edges. y is a list of arrays of n_nodes labels: integers, booleans or
+    strings.
+
+    Edges may also be a networkx graph, a square SciPy matrix, an ``edge_index`` (2, n_edges) or triples with a weight,
+    and a whole graph may be one of these, or a ``Data`` of PyTorch Geometric. Node features of networkx are the
+    attribute ``"x"``; weights of edges become a feature. Nodes may have names: those of a networkx graph, of a dict or
+    of a frame of features; y is then in their order, or a dict by name (:mod:`bactrian.estimators.graph_inputs`).
 
     Parameters
     ----------
@@ -127,8 +134,8 @@ class GraphCRF(LearnedEstimator):
     restart_ : float or None
         The number by which features are diffused; None with ``"edges"``.
     neighbour_scores_ : list
-        The candidates of ``neighbours="auto"``: pairs of a restart, None for ``"edges"``, and the mean loss, - log p,
-        of a held-out label.
+        The candidates that ``neighbours="auto"`` compared, empty where it did not: pairs of a restart, None for
+        ``"edges"``, and the mean loss, - log p, of a held-out label.
     n_features_in_, n_edge_features_ : int
         Numbers of features of nodes and of edges (None for none), intercepts not counted.
     inference_method_ : tuple
@@ -201,8 +208,8 @@ class GraphCRF(LearnedEstimator):
 
     def _forget(self) -> None:
         super()._forget()
-        for name in ("restart_", "neighbour_scores_"):
-            self.__dict__.pop(name, None)
+        self.__dict__.pop("restart_", None)
+        self.neighbour_scores_ = []
 
     def check_params(self) -> None:
         """Refuse parameters that make no sense, before any data are looked at."""
@@ -364,19 +371,22 @@ class GraphCRF(LearnedEstimator):
         return (labels, found) if return_result else labels
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Accuracy over all nodes; ``sample_weight`` as in fit."""
+        """Accuracy over all nodes whose labels are known; ``sample_weight`` as in fit."""
         fitted = fitted_graphs(self)
         if shapes_of_nothing(self.codec_, X, None):
             raise ValueError("X has no nodes at all; a score needs at least one")
         stacked, data, _ = self.codec_.encoded(X)
         predicted = self.classes_[fitted.codes(data)]
-        truth = checked_labels(y, stacked.shapes)
-        check_kind(truth, self.classes_, "y")
-        weights = None if sample_weight is None else node_weights(sample_weight, stacked.shapes)
-        if sample_weight is not None and weights is None:
+        truth = labels_of(y, stacked)
+        known = known_labels(truth)
+        if not known.any():
+            raise ValueError("y holds no known label; a score needs at least one")
+        check_kind(truth[known], self.classes_, "y")
+        weights = np.ones(truth.size) if sample_weight is None else node_weights(sample_weight, stacked.shapes)
+        if weights is None:
             by_graph = real_numbers(sample_weight, "sample_weight", len(stacked.shapes))
             weights = np.repeat(by_graph, stacked.node_counts)
-        return float(np.average(predicted == truth, weights=weights))
+        return float(np.average(predicted[known] == truth[known], weights=weights[known]))
 
     def diagnose(self, X: Any, y: Any, predict: Any = None, known: Any = None, *, restarts: int = 4) -> Diagnosis:
         """Look for signs that the fitted model, or inference at its weights, cannot be trusted.
@@ -391,7 +401,7 @@ class GraphCRF(LearnedEstimator):
                 "neighbours='edges'"
             )
         stacked, data, _ = self.codec_.encoded(X)
-        data = data.with_labels(codes_of(checked_labels(y, stacked.shapes), self.classes_, "y"))
+        data = data.with_labels(codes_of(labels_of(y, stacked, unknown_allowed=False), self.classes_, "y"))
         if method not in ("bp", "rbp", "trw", "convex", "replay"):
             method, options = matched_inference(self.method_)
             method = "rbp" if method == "exact" else method
@@ -423,8 +433,7 @@ class GraphCRF(LearnedEstimator):
 
     def _contents(self) -> tuple[dict[str, Any], Arrays]:
         attributes, arrays = self.codec_.contents()
-        scores = getattr(self, "neighbour_scores_", None)
-        return {**attributes, "restart": self.restart_, "neighbour_scores": scores}, arrays
+        return {**attributes, "restart": self.restart_, "neighbour_scores": self.neighbour_scores_}, arrays
 
     def _restore(self, attributes: dict[str, Any], arrays: Arrays) -> None:
         codec = GraphCodec.restored(attributes, arrays, self.weights_.size, GraphReader)
@@ -432,5 +441,5 @@ class GraphCRF(LearnedEstimator):
         self._hold(replace(codec, restart=self.restart_))
         if self.restart_ is not None:
             check_number("its restart", self.restart_, positive=True, below=1)
-        if attributes.get("neighbour_scores") is not None:
-            self.neighbour_scores_ = [(restart, float(loss)) for restart, loss in attributes["neighbour_scores"]]
+        scores = attributes.get("neighbour_scores") or ()  # older files have none
+        self.neighbour_scores_ = [(restart, float(loss)) for restart, loss in scores]

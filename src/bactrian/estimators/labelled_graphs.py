@@ -15,6 +15,7 @@ from bactrian.camel.camel import Camel
 from bactrian.errors import check_choice, check_count, check_flag, check_number
 from bactrian.estimators.auto_prior import auto_prior
 from bactrian.estimators.graph_arrays import StackedGraphs, is_empty, node_weights, weight_layers
+from bactrian.estimators.graph_inputs import by_node
 from bactrian.estimators.labelled_nodes import FittedNodes
 from bactrian.estimators.labels import (
     check_class_weight,
@@ -142,7 +143,7 @@ class GraphCodec:
 
     def evidence(self, known: Any, stacked: StackedGraphs) -> list[dict[int, int]]:
         """Known labels by node; -1, or an empty string, stands for one that is not known."""
-        labels = checked_labels(known, stacked.shapes, "known", unknown_allowed=True)
+        labels = labels_of(known, stacked, "known")
         missing = unknown_label(labels)
         if missing in self.classes.tolist():  # in files of earlier releases
             raise ValueError(f"known: {missing!r} stands for an unknown label, but is one of the classes")
@@ -188,13 +189,19 @@ class GraphCodec:
         return cls(read, classes, tuple(attributes["tyings"]), attributes["node_factors"], n_known, prior)
 
 
+def labels_of(given: Any, stacked: StackedGraphs, name: str = "y", *, unknown_allowed: bool = True) -> NDArray[Any]:
+    """Labels of all nodes, stacked, from an array for each graph, or a mapping of nodes to labels."""
+    by_number = by_node(given, stacked.names, name)
+    return checked_labels(by_number, stacked.shapes, name, unknown_allowed=unknown_allowed)
+
+
 def encode_graphs(
     crf: Any, reader: Any, tyings: tuple[str, ...], X: Any, y: Any, sample_weight: Any
 ) -> tuple[GraphCodec, GraphData]:
     """The data that ``fit`` learns from, and what they fix; with ``warm_start`` that is as it was the last time."""
     last = crf.codec_ if crf.warm_start else None
     reader, stacked = (reader if last is None else last.reader).read(X)
-    labels = checked_labels(y, stacked.shapes, unknown_allowed=True)
+    labels = labels_of(y, stacked)
     known = known_labels(labels)
     if labels.size and not known.any():
         raise ValueError("y holds no known label; learning needs at least one")
