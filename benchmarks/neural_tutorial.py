@@ -1,6 +1,6 @@
 """Networks with and without a CRF on top: pictures, and a citation graph.
 
-``python benchmarks/neural_tutorial.py pictures|cora [--seeds 5] [--device cpu] [--json PATH]``
+``python benchmarks/neural_tutorial.py pictures|cora [--seeds 5] [--models ...] [--device cpu] [--json PATH]``
 
 pictures  Photographs that come with scikit-image, in grey; the label of a pixel is which quarter of the smoothed
           picture's brightness it is in. A network of two 3 x 3 convolutions sees tiles of 24 x 24 pixels under strong
@@ -44,9 +44,8 @@ def scored(marginals: torch.Tensor, truth: torch.Tensor) -> dict[str, float]:
     bins = (15 * confidence).long().clamp_max(14)
     gaps = torch.zeros(15, dtype=torch.float64).index_add_(0, bins, right - confidence.double())
     log_loss = -marginals.gather(1, truth[:, None]).clamp_min(1e-12).log().mean()
-    return {
-        "accuracy": 100.0 * float(right.mean()), "log loss": float(log_loss), "ECE": 100.0 * float(gaps.abs().sum()) / len(truth)
-    }  # fmt: skip
+    error = 100.0 * float(gaps.abs().sum()) / len(truth)
+    return {"accuracy": 100.0 * float(right.mean()), "log loss": float(log_loss), "ECE": error}
 
 
 # --- pictures ---
@@ -186,10 +185,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("task", choices=[*TASKS])
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--models", nargs="*", help="all by default; the first is what the others are compared with")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--json")
     arguments = parser.parse_args()
     run, models = TASKS[arguments.task]
+    models = tuple(arguments.models or models)
     found: dict[str, Any] = {"task": arguments.task, "seeds": arguments.seeds, "device": arguments.device}
     for kind in models:
         rows = [run(kind, seed, arguments.device) for seed in range(arguments.seeds)]

@@ -94,6 +94,10 @@ class GraphBatch:
         types = None if edge_types is None else np.tile(rectangular(edge_types, "edge_types"), n_graphs)
         return GraphBatch(stacked, np.full(n_graphs, n_nodes), edge_types=types, n_types=n_types)
 
+    def to(self, device: Any) -> GraphBatch:
+        """The batch itself, for code that moves batches: index tensors are made on the device of the scores."""
+        return self
+
     @property
     def n_graphs(self) -> int:
         """Number of graphs."""

@@ -111,7 +111,7 @@ class CamelLoss(torch.nn.Module):
 
     def __init__(
         self,
-        method: str = "cccp",
+        method: str = "convex",
         *,
         node_factors: str = "clusters",
         relinearise_every: int = 1,
@@ -195,9 +195,10 @@ class CamelLoss(torch.nn.Module):
 
     @torch.no_grad()
     def marginals(
-        self, node_scores: Tensor, edge_scores: Tensor, graphs: GraphBatch, *, method: str = "bp"
+        self, node_scores: Tensor, edge_scores: Tensor, graphs: GraphBatch, *, method: str | None = None
     ) -> Marginals:
-        """Marginals of a batch at test time: ``"bp"``, ``"convex"``, or ``"camel0"``, the training entropy's own."""
+        """Marginals of a batch at test time: ``"bp"``, ``"convex"`` or ``"camel0"``, by default as in training."""
+        method = (self.method if self.method in INFERENCE else "bp") if method is None else method
         if method not in INFERENCE:
             raise ValueError(f"method must be one of {', '.join(INFERENCE)}, found {method!r}")
         with memory_of(graphs, node_scores, edge_scores):
@@ -234,7 +235,8 @@ class CamelLoss(torch.nn.Module):
         """The ids under which state is kept, or None where none is."""
         if instances is None:
             return None
-        ids = instances.tolist() if isinstance(instances, Tensor) else list(instances)
+        given = instances.tolist() if hasattr(instances, "tolist") else list(instances)
+        ids = [name.item() if hasattr(name, "item") else name for name in given]  # plain ones, which files may hold
         if len(ids) != graphs.n_graphs or len(set(ids)) != len(ids):
             raise ValueError(f"instances must be {graphs.n_graphs} different ids, one per graph, found {len(ids)}")
         return None if self.method == "piecewise" else ids
