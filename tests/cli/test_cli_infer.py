@@ -309,7 +309,7 @@ def test_contradictory_evidence_has_no_best_assignment(method, folder, capsys):
         (["tree.uai", "-o", "out.txt"], "out.txt names no task"),
         (["tree.uai", "-o", "out.MAR", "--task", "PR"], "--task PR does not go with an output named out.MAR"),
         (["tree.uai", "-o", "out.PR", "-m", "gibbs"], "--method gibbs is not for PR"),
-        (["tree.uai", "-o", "out.MPE", "-m", "rbp"], "choose from exact, max-product, max-marginals, dual"),
+        (["tree.uai", "-o", "out.MPE", "-m", "rbp"], "choose from auto, exact, max-product, max-marginals, dual"),
         (["tree.uai", "-m", "dual"], "--method dual is not for MAR"),
         (["tree.uai", "-m", "dromedary"], "--method"),
         (["tree.uai", "--task", "MPE", "--seed", "1"], "--seed is for MAR and PR"),

@@ -28,7 +28,7 @@ EXAMPLES = (
 )
 _METHOD_HELP = (
     "MAR and PR: rbp (the default), exact, bp, trw, convex, double-loop, mean-field, annealing, gibbs (MAR alone); "
-    "MPE: max-product (the default), exact, max-marginals, dual."
+    "MPE: auto (the default), exact, max-product, max-marginals, dual."
 )
 
 
@@ -95,7 +95,7 @@ def infer_command(
         float | None,
         typer.Option(
             callback=positive,
-            help="Time limit of message passing, in seconds; compiling, on first use, not counted.",
+            help="Time limit in seconds (MPE by auto: 20); compiling, on first use, not counted.",
         ),
     ] = None,
     memory_budget: Annotated[
@@ -184,7 +184,7 @@ def _method(method: str | None, task: Task) -> str:
     if task is Task.PR:
         choices.remove("gibbs")  # it has no estimate of log Z
     if method is None:
-        return "max-product" if task is Task.MPE else "rbp"
+        return "auto" if task is Task.MPE else "rbp"
     if method not in choices:
         raise BadInputError(f"--method {method} is not for {task.value}; choose from {', '.join(choices)}")
     return method
@@ -192,8 +192,9 @@ def _method(method: str | None, task: Task) -> str:
 
 def _check_options(more: dict[str, Any], method: str, task: Task) -> None:
     """Refuse options that the task or the method has no use for."""
-    if task is Task.MPE and more:
-        raise BadInputError(f"--{next(iter(more)).replace('_', '-')} is for MAR and PR; MPE does not use it")
+    unused = [option for option in more if option != "max_seconds"]
+    if task is Task.MPE and unused:
+        raise BadInputError(f"--{unused[0].replace('_', '-')} is for MAR and PR; MPE does not use it")
     if "fallback" in more and method not in ("bp", "rbp"):
         raise BadInputError(f"--fallback is for bp and rbp; {method} has none")
 
@@ -215,7 +216,7 @@ def _run(read: UaiModel, method: str, evidence: dict[int, int], task: Task, opti
     model = to_model(read, options["memory_budget"])
     with _progress(method, options.get("tolerance", 1e-8)) as callback:
         if task is Task.MPE:
-            found = decode(model, [], method, evidence, return_result=True, **options)
+            found = decode(model, [], method, evidence, return_result=True, callback=callback, **options)
             impossible = found.score == -math.inf and method != "max-marginals"
             short = not found.converged or impossible
             return _decoding_lines(found), lambda path: uai.write_assignment(path, found.assignment), short
@@ -244,6 +245,8 @@ def _progress(method: str, tolerance: float) -> Iterator[Callable[[InferenceProg
             if show is None:
                 return
             detail = f"iteration {at.iteration} residual {at.residual:.1e}"
+            if at.score is not None:
+                detail = f"round {at.iteration} log score {at.score:.9g}"
             if not tolerance < at.residual < math.inf:
                 show(at.method, detail, 0.0, None)
                 return

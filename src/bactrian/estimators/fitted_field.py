@@ -293,7 +293,9 @@ class FittedField:
         states = self.states_of(X)
         method = "exact" if self._fits_exactly else "max-product"
         for rows, evidence, which in incomplete_rows(states.copy(), len(self._model.graph.clusters)):
-            found = decode([self._model] * len(evidence), self.weights, method, evidence, **self._limits)
+            found = decode(
+                [self._model] * len(evidence), self.weights, method, evidence, max_seconds=None, **self._limits
+            )
             states[rows] = np.stack(found)[which]
         if self.of.frames is None:
             return states

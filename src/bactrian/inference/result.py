@@ -93,6 +93,7 @@ class InferenceProgress:
     n_converged: int
     n_models: int
     seconds: float
+    score: float | None = None  #: of the assignments found so far, together, for decoding
 
 
 InferenceCallback = Callable[[InferenceProgress], Any]
