@@ -2,6 +2,7 @@
 
 import itertools
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -306,3 +307,12 @@ def test_scores_say_whether_log_z_is_exact_or_has_an_interval():
     again = pickle.loads(pickle.dumps(found))
     assert (again, again.interval, again.how) == (found, found.interval, found.how)
     assert "annealed importance sampling, " in repr(found)
+
+
+def test_large_junction_trees_have_the_information_of_drawn_rows():
+    X = np.random.default_rng(0).integers(2, size=(400, 6))
+    X[:, 1:] = np.where(np.random.default_rng(1).random((400, 5)) < 0.5, X[:, :1], X[:, 1:])
+    rows = bt.MarkovRandomField("complete", method="exact", prior_variance=1.0).fit(X).rows_
+    found = replace(rows, work=1e12).covariance.standard_errors
+    np.testing.assert_allclose(found, rows.covariance.standard_errors, rtol=0.03)
+    assert not np.array_equal(found, rows.covariance.standard_errors)

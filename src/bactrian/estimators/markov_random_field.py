@@ -715,6 +715,8 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
             self._precision,
             {name: getattr(self, name) for name in names},
             self.n_threads,
+            self._kept.exact_work(self.memory_budget),
+            lambda n: np.asarray(self.sample(n, seed=self.seed, frame=False)),
         )
 
     @property
@@ -745,12 +747,12 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
     ) -> Any:
         """Confidence intervals of the weights, (n_weights, 2); or of P(event | given), (low, high).
 
-        Those of ``"exact"`` are from the inverse Hessian, those of ``"pseudolikelihood"`` and of CAMEL's learners from
-        the sandwich, with the prior in the Hessian; that of a probability is by the delta method, in log odds
-        (:mod:`bactrian.estimators.uncertainty` has the formulas). Weights that a full table has beyond its contrasts
-        are held by the prior alone, and vary only as the contrasts do. Edges count as given: where they were selected
-        on the same rows, intervals are too narrow, which :meth:`bootstrap` shows. Files have intervals if they were
-        asked for before :meth:`save`.
+        Those of ``"exact"`` are from the inverse Hessian (of large junction trees, from drawn rows, to 0.3 %), those of
+        ``"pseudolikelihood"`` and of CAMEL's learners from the sandwich, with the prior in the Hessian; that of a
+        probability is by the delta method, in log odds (:mod:`bactrian.estimators.uncertainty` has the formulas).
+        Weights that a full table has beyond its contrasts are held by the prior alone, and vary only as the contrasts
+        do. Edges count as given: where they were selected on the same rows, intervals are too narrow. Files have
+        intervals if they were asked for before :meth:`save`.
 
         Examples
         --------
