@@ -316,3 +316,16 @@ def test_large_junction_trees_have_the_information_of_drawn_rows():
     found = replace(rows, work=1e12).covariance.standard_errors
     np.testing.assert_allclose(found, rows.covariance.standard_errors, rtol=0.03)
     assert not np.array_equal(found, rows.covariance.standard_errors)
+
+
+def test_constant_columns_and_fields_without_edges_are_no_trouble():
+    X = np.column_stack([rows_of(60), np.zeros(60, dtype=int)])
+    for method in ("exact", "pseudolikelihood"):
+        field = bt.MarkovRandomField("complete", method=method, prior_variance=1.0).fit(X)
+        assert np.isfinite(field.standard_errors_).all()
+        assert field.confint({3: 0}) == (1.0, 1.0)
+        assert field.bootstrap(3).weights.shape == (3, field.weights_.size)
+        assert bt.compare(field, field, n_permutations=9).p_value > 0.05
+        apart = bt.MarkovRandomField([], method=method, prior_variance=1.0).fit(X)
+        assert len(apart.summary()) == 0
+        assert bt.compare(apart, apart, n_permutations=3).p_value == 1.0

@@ -699,8 +699,9 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
     def rows_(self) -> LearnedRows:
         """The rows that the field was learned from, and how; see :mod:`bactrian.estimators.uncertainty`."""
         check_is_fitted(self, "weights_")
-        if self._samples is None or self.hidden:
-            why = "its variables are hidden" if self.hidden else "it was learned from margins, or read from a file"
+        hidden = self._kept.variables.n_hidden > 0
+        if self._samples is None or hidden:
+            why = "its variables are hidden" if hidden else "it was learned from margins, or read from a file"
             raise ValueError(f"the field has no rows of its own: {why}; intervals need a fit to rows without that")
         if self.l1:
             raise ArgumentError("l1", f"= {self.l1}: there are no formulas for intervals; select edges, then use 0")

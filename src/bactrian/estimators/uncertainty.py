@@ -507,7 +507,7 @@ class Bootstrap:
         for e, (u, v) in enumerate(rows.edges.tolist()):
             block = contrasts.matrix[contrasts.edge_first[e] : contrasts.edge_first[e + 1]]
             shape = contrasts.cardinalities[[u, v]] - 1
-            own, others = (_centred((block @ of.T).T.reshape(-1, *shape)) for of in (rows.weights[None], weights))
+            own, others = (_centred((block @ of.T).T.reshape(len(of), *shape)) for of in (rows.weights[None], weights))
             stability[e] = np.mean((own * others).sum(axis=(1, 2)) > 0.0)
         return Bootstrap(weights, stability, answers)
 
@@ -602,7 +602,7 @@ def compare(field_a: Any, field_b: Any, *, n_permutations: int = 1000, seed: int
     for e, block in enumerate(blocks):
         inverse = np.linalg.pinv(pooled.covariance.theta[block, block], hermitian=True)
         squares[:, e] = np.einsum("nq,qr,nr->n", gaps[:, block], inverse, gaps[:, block])
-    sizes = np.diff(contrasts.edge_first)
+    sizes = np.maximum(np.diff(contrasts.edge_first), 1)
     share = first / of.size
     rarity = -chi2.logsf(squares * share * (1.0 - share), sizes)  # edges with tables of other sizes are comparable
     largest, total = rarity.max(axis=1, initial=0.0), squares.sum(axis=1)
