@@ -27,7 +27,8 @@ EXAMPLES = (
     "bactrian infer model.uai --method exact -o model.PR  ·  bactrian infer model.uai --method dual -o model.MPE"
 )
 _METHOD_HELP = (
-    "MAR and PR: rbp (the default), exact, bp, trw, convex, double-loop, mean-field, annealing, gibbs (MAR alone); "
+    "MAR and PR: auto (the default), exact, rbp, bp, trw, convex, double-loop, mean-field, annealing, "
+    "gibbs (MAR alone); "
     "MPE: auto (the default), exact, max-product, max-marginals, dual."
 )
 
@@ -53,17 +54,13 @@ class Fallback(StrEnum):
 
 
 def bytes_of(text: str) -> int:
-    """A number of bytes such as 4GiB, 500MiB or 1000000."""
-    units = {"": 0, "b": 0, "kib": 10, "mib": 20, "gib": 30, "tib": 40}
-    number = text.strip().rstrip("BbIiKkMmGgTt ")
-    unit = text.strip()[len(number) :].strip().lower()
+    """A number of bytes such as 6G, 500MiB or 1000000."""
+    from bactrian.inference.problem import bytes_of
+
     try:
-        size = float(number) * 2 ** units[unit]
-    except (ValueError, KeyError):
-        size = math.nan
-    if not 1 <= size < 2**63:
-        raise typer.BadParameter(f"expected bytes such as 4GiB, 500MiB or 1000000, found {text!r}")
-    return int(size)
+        return bytes_of(text)
+    except ValueError:
+        raise typer.BadParameter(f"expected bytes such as 6G, 500MiB or 1000000, found {text!r}") from None
 
 
 def share(value: float | None) -> float | None:
@@ -95,17 +92,17 @@ def infer_command(
         float | None,
         typer.Option(
             callback=positive,
-            help="Time limit in seconds (MPE by auto: 20); compiling, on first use, not counted.",
+            help="Time limit in seconds (default of auto: 20); compiling, on first use, not counted.",
         ),
     ] = None,
     memory_budget: Annotated[
-        int,
+        int | None,
         typer.Option(
             parser=bytes_of,
             metavar="BYTES",
-            help="Memory limit of the clique tables of exact; models without loops need none.",
+            help="Memory limit of a junction tree (default: by free memory); models without loops need none.",
         ),
-    ] = "4GiB",  # type: ignore[assignment]
+    ] = None,
     seed: Annotated[
         int | None, typer.Option(min=0, help="Seed of mean-field, gibbs and annealing (default: 0).")
     ] = None,
@@ -116,14 +113,15 @@ def infer_command(
     Exit code 0: done; 1: stopped short, the result so far is written; 2: bad input, nothing written.
     """
     wanted = _task(task, output)
-    if wanted is not Task.MPE and method in (None, "bp", "rbp") and fallback is None:
+    if wanted is not Task.MPE and method in (None, "auto", "bp", "rbp") and fallback is None:
         _spare_compiling(model)
     from bactrian.compiling import seconds_compiling
+    from bactrian.inference import problem
 
     name = _method(method, wanted)
     options = {
         "max_iterations": max_iterations,
-        "memory_budget": memory_budget,
+        "memory_budget": memory_budget or (2**32 if wanted is Task.MPE else problem.bytes_of(None)),
         "n_threads": threads,
         "tolerance": tolerance,
         "damping": damping,
@@ -184,7 +182,7 @@ def _method(method: str | None, task: Task) -> str:
     if task is Task.PR:
         choices.remove("gibbs")  # it has no estimate of log Z
     if method is None:
-        return "auto" if task is Task.MPE else "rbp"
+        return "auto"
     if method not in choices:
         raise BadInputError(f"--method {method} is not for {task.value}; choose from {', '.join(choices)}")
     return method
@@ -277,6 +275,8 @@ def _inference_lines(result: InferenceResult) -> Iterator[tuple[str, str]]:
     else:
         meaning = _BOUNDS.get(result.bound or "") or _MEANING.get(result.method, "Bethe approximation")
         yield "log Z", f"{_logarithm(result.log_partition)}, {meaning}"
+    if result.route:
+        yield "route", result.route
     if result.interval is not None:
         yield "interval", f"{result.interval[0]:.9g} to {result.interval[1]:.9g}, 95 %"
 
