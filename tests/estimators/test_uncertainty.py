@@ -12,6 +12,7 @@ from scipy.special import logit, logsumexp
 from scipy.stats import binom, norm
 
 import bactrian as bt
+from bactrian.estimators.fitted_field import AnswerOptions, FieldModel, FittedField
 
 CARDINALITIES = (2, 3, 2)
 
@@ -329,3 +330,21 @@ def test_constant_columns_and_fields_without_edges_are_no_trouble():
         apart = bt.MarkovRandomField([], method=method, prior_variance=1.0).fit(X)
         assert len(apart.summary()) == 0
         assert bt.compare(apart, apart, n_permutations=3).p_value == 1.0
+
+
+def test_sets_of_states_have_the_slope_of_their_logarithm():
+    field = bt.MarkovRandomField(method="exact", prior_variance=1.0).fit(rows_of(200))
+    states, features = dense_features(field)
+    options = AnswerOptions("rbp", 2**20, 1, 0)
+    model = FieldModel(field.model_, field.rows_.variables, field.edges_)
+    held = FittedField(model, field.weights_, "exact", None, options)
+
+    def log_probability(w):
+        scores = features @ w
+        given = np.isin(states[:, 1], [0, 2])
+        return logsumexp(scores[given & (states[:, 1] > 0) & (states[:, 2] == 0)]) - logsumexp(scores[given])
+
+    found = held.log_slope({1: [1, 2], 2: 0}, {1: [0, 2]}, field.rows_.contrasts)
+    expected = approx_fprime(field.weights_, log_probability, 1e-7)
+    np.testing.assert_allclose(field.rows_.contrasts.matrix.T @ found, expected, atol=1e-6)
+    np.testing.assert_array_equal(held.log_slope({1: 1}, {1: 0}, field.rows_.contrasts), 0.0)
