@@ -341,6 +341,15 @@ class Variables:
         return Variables(self.names[:n], self.cardinalities[:n], self.labels[:n], self.ordered[:n])
 
     @property
+    def are_ordered(self) -> tuple[bool, ...]:
+        """Whether the states of each have an order: ordered categories, and numbers."""
+        ordered = self.ordered or (None,) * len(self.names)
+        return tuple(
+            of if of is not None else all(isinstance(s, int | float) and not isinstance(s, bool) for s in states)
+            for of, states in zip(ordered, self.states, strict=True)
+        )
+
+    @property
     def states(self) -> tuple[Sequence[Any], ...]:
         """What the states of each variable are called: labels, or else numbers."""
         return tuple(labels or range(k) for labels, k in zip(self.labels, self.cardinalities, strict=True))

@@ -2,6 +2,7 @@
 
 import itertools
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from scipy.special import logit, logsumexp
 from scipy.stats import binom, norm
 
 import bactrian as bt
+from bactrian.estimators.fitted_field import AnswerOptions, FieldModel, FittedField
 
 CARDINALITIES = (2, 3, 2)
 
@@ -306,3 +308,43 @@ def test_scores_say_whether_log_z_is_exact_or_has_an_interval():
     again = pickle.loads(pickle.dumps(found))
     assert (again, again.interval, again.how) == (found, found.interval, found.how)
     assert "annealed importance sampling, " in repr(found)
+
+
+def test_large_junction_trees_have_the_information_of_drawn_rows():
+    X = np.random.default_rng(0).integers(2, size=(400, 6))
+    X[:, 1:] = np.where(np.random.default_rng(1).random((400, 5)) < 0.5, X[:, :1], X[:, 1:])
+    rows = bt.MarkovRandomField("complete", method="exact", prior_variance=1.0).fit(X).rows_
+    found = replace(rows, work=1e12).covariance.standard_errors
+    np.testing.assert_allclose(found, rows.covariance.standard_errors, rtol=0.03)
+    assert not np.array_equal(found, rows.covariance.standard_errors)
+
+
+def test_constant_columns_and_fields_without_edges_are_no_trouble():
+    X = np.column_stack([rows_of(60), np.zeros(60, dtype=int)])
+    for method in ("exact", "pseudolikelihood"):
+        field = bt.MarkovRandomField("complete", method=method, prior_variance=1.0).fit(X)
+        assert np.isfinite(field.standard_errors_).all()
+        assert field.confint({3: 0}) == (1.0, 1.0)
+        assert field.bootstrap(3).weights.shape == (3, field.weights_.size)
+        assert bt.compare(field, field, n_permutations=9).p_value > 0.05
+        apart = bt.MarkovRandomField([], method=method, prior_variance=1.0).fit(X)
+        assert len(apart.summary()) == 0
+        assert bt.compare(apart, apart, n_permutations=3).p_value == 1.0
+
+
+def test_sets_of_states_have_the_slope_of_their_logarithm():
+    field = bt.MarkovRandomField(method="exact", prior_variance=1.0).fit(rows_of(200))
+    states, features = dense_features(field)
+    options = AnswerOptions("rbp", 2**20, 1, 0)
+    model = FieldModel(field.model_, field.rows_.variables, field.edges_)
+    held = FittedField(model, field.weights_, "exact", None, options)
+
+    def log_probability(w):
+        scores = features @ w
+        given = np.isin(states[:, 1], [0, 2])
+        return logsumexp(scores[given & (states[:, 1] > 0) & (states[:, 2] == 0)]) - logsumexp(scores[given])
+
+    found = held.log_slope({1: [1, 2], 2: 0}, {1: [0, 2]}, field.rows_.contrasts)
+    expected = approx_fprime(field.weights_, log_probability, 1e-7)
+    np.testing.assert_allclose(field.rows_.contrasts.matrix.T @ found, expected, atol=1e-6)
+    np.testing.assert_array_equal(held.log_slope({1: 1}, {1: 0}, field.rows_.contrasts), 0.0)

@@ -47,6 +47,9 @@ def fit_command(
     seconds: TimeLimit = None,
     memory: MemoryLimit = 256.0,
     seed: Annotated[int, typer.Option(help="Seed of starts and draws.")] = 0,
+    intervals: Annotated[
+        bool, typer.Option(help="Work out how sure the field is, for the page and for bactrian query --interval.")
+    ] = True,
 ) -> None:
     """Fit a Markov random field to the rows of a table, which may have missing cells.
 
@@ -80,8 +83,9 @@ def fit_command(
             seed=seed,
         ).fit(rows)
         with atomic_folder(output) as draft:
-            field.save(draft / MODEL)
-            write_report(field_report(field, f"Field of {table.name}"), draft / REPORT)
+            report = field_report(field, f"Field of {table.name}", intervals=intervals)
+            field.save(draft / MODEL)  # with the intervals of the page
+            write_report(report, draft / REPORT)
     missing = sum(cell is None for column in rows.values() for cell in column)
     say(f"{field.method_}: {field.solution_.status}")
     say(f"{int(field.total_)} rows of {len(rows)} columns, {missing} cells missing")
@@ -92,6 +96,9 @@ def fit_command(
 def query_command(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="A folder of bactrian fit or bactrian rake.")],
     question: Annotated[str, typer.Argument(metavar="QUESTION", help="A query such as P(lung | smoker=yes).")],
+    interval: Annotated[
+        bool, typer.Option("--interval", help="Print the 95 % confidence interval, low and high, behind each number.")
+    ] = False,
 ) -> None:
     """Query a fitted field: print a probability, or a table of them as CSV.
 
@@ -105,8 +112,14 @@ def query_command(
         if not (folder / MODEL).is_file():
             raise ValueError(f"{folder} is not a folder of bactrian fit or bactrian rake: it has no {MODEL}")
         asked = Question.of(question)
-        answer = asked.answer(MarkovRandomField.load(folder / MODEL))
-    sys.stdout.write(f"{answer:.6g}\n" if isinstance(answer, float) else as_csv(answer))
+        field = MarkovRandomField.load(folder / MODEL)
+        answer, limits = asked.answer(field), asked.limits(field) if interval else []
+    if isinstance(answer, float):
+        sys.stdout.write(" ".join(f"{number:.6g}" for number in (answer, *(n for pair in limits for n in pair))) + "\n")
+        return
+    for name, numbers in zip(("low", "high"), zip(*limits, strict=True), strict=False):
+        answer[name if name not in answer else f"{name}_"] = [f"{number:.6g}" for number in numbers]
+    sys.stdout.write(as_csv(answer))
 
 
 RAKE_EXAMPLES = (

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.special import softmax
 
 from bactrian.arrays import Bools, Floats, Ints
 from bactrian.errors import ArgumentError, ArgumentTypeError, check_number, warn
@@ -374,13 +375,27 @@ class FittedField:
 
     def log_slope(self, event: Mapping[Any, Any], given: Mapping[Any, Any] | None, contrasts: Contrasts) -> Floats:
         """Slope of log P(event | given) in the contrasts: their expectation given both, less that given the latter."""
-        asked, seen = self._evidence(event, "event"), self._evidence(given, "given")
-        n, n_edges = len(self._model.graph.clusters), len(contrasts.edges)
-        both, one = (
-            contrasts.expected(result.variables, [result.clusters[i] for i in range(n - n_edges, n)])
-            for result in self._infer([{**seen, **asked}, seen])
+        asked, seen = self._choices(event, "event"), self._choices(given or {}, "given")
+        both = [{**a, **b} for a in seen for b in asked if all(a.get(v, state) == state for v, state in b.items())]
+        return (
+            self._expected(both, contrasts) - self._expected(seen, contrasts) if both else self._expected([], contrasts)
         )
-        return both - one
+
+    def _choices(self, given: Mapping[Any, Any], name: str) -> list[dict[int, int]]:
+        """Evidence for each way in which variables may have one of some states."""
+        several = (list, tuple, set, frozenset, range, np.ndarray)
+        states = [list(of) if isinstance(of, several) else [of] for of in given.values()]
+        return [self._evidence(dict(zip(given, chosen, strict=True)), name) for chosen in product(*states)]
+
+    def _expected(self, evidence: Sequence[Mapping[int, int]], contrasts: Contrasts) -> Floats:
+        """Expected statistics of the contrasts where any of ``evidence`` holds, of which no two can."""
+        n, found = len(self._model.graph.clusters), np.zeros(contrasts.edge_first[-1])
+        results = self._infer(evidence) if evidence else []
+        masses = softmax([result.log_partition for result in results]) if len(results) > 1 else [1.0]
+        for mass, result in zip(masses, results, strict=False):
+            tables = [result.clusters[i] for i in range(n - len(contrasts.edges), n)]
+            found += mass * contrasts.expected(result.variables, tables)
+        return found
 
     def marginal(self, names: Any, given: Mapping[Any, Any] | None) -> Any:
         """The joint marginal of some variables."""

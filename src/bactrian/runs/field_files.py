@@ -116,6 +116,12 @@ class Question:
         *_, last = columns
         return Table({**columns, last: [f"{mass * chance:.6g}" for chance in columns[last]]})
 
+    def limits(self, field: MarkovRandomField) -> list[tuple[float, float]]:
+        """The 95 % confidence interval of each probability, in the order of the answer."""
+        event, given = _labelled(self.event, field), _labelled(self.given, field)
+        cells = product(*(field.states[name] for name in self.free))
+        return [field.confint({**event, **dict(zip(self.free, cell, strict=True))}, given) for cell in cells]
+
 
 def _terms(text: str, question: str) -> tuple[tuple[str, ...], dict[str, str | list[str]]]:
     """Variables, and those with a state, or with any of several: ``edu in {13, 14}``."""
