@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 
 import bactrian as bt
-from bactrian.graphs.elimination import MemoryBudgetError
-from bactrian.inference.problem import bytes_of
+from bactrian.graphs.elimination import MemoryBudgetError, junction_tree
+from bactrian.graphs.join_graph import join_graph
+from bactrian.inference.auto import on_join_graph
+from bactrian.inference.problem import Options, bytes_of, new_problem
 from bactrian.solvers.solution import ConvergenceWarning
 
 Scope = tuple[int, ...]
@@ -120,7 +122,7 @@ def test_a_few_variables_are_summed_over_where_memory_is_short() -> None:
 
 
 def test_approximations_where_nothing_fits() -> None:
-    """Join graphs come near; the route says what was done, and the interval holds log Z."""
+    """Clusters of two variables come near; the route says what was done, and the interval holds log Z."""
     sizes, tables = grid(4, 1.0)
     log_z, joint = enumerated(sizes, tables, {})
     result = bt.infer(model_of(sizes, tables), [], memory_budget=8, max_seconds=10.0)
@@ -136,7 +138,33 @@ def test_approximations_where_nothing_fits() -> None:
         np.testing.assert_allclose(result.variables[v], expected, atol=0.05)
     for i, scope in enumerate(tables):
         expected = joint.sum(axis=tuple(u for u in range(16) if u not in scope))
-        np.testing.assert_allclose(result.clusters[i], expected, atol=0.05)
+        np.testing.assert_allclose(result.clusters[i], expected, atol=0.1)
+
+
+@pytest.mark.parametrize("evidence", [{}, {7: 1, 12: 0}])
+def test_larger_clusters_come_nearer(evidence: dict[int, int]) -> None:
+    """Copies of variables agree in the end; clusters without copies are exact."""
+    sizes, tables = grid(4, 1.5, seed=2)
+    log_z, joint = enumerated(sizes, tables, evidence)
+    problem = new_problem(model_of(sizes, tables), [], evidence, Options())
+    _, clusters, hubs = problem.data.structure.scopes(0)
+    scopes = [*clusters, *hubs]
+    tree = junction_tree(sizes, scopes, evidence=evidence)
+    errors = []
+    for limit in (1, 8, 16, 2**16):
+        joined = join_graph(sizes, scopes, len(clusters), tree, limit)
+        assert all(len(clique) <= 4 for clique in joined.factors.tree.cliques) or limit > 16
+        result = on_join_graph(problem, 0, joined, lambda _: False)
+        assert result.converged
+        assert result.residual <= 1e-5
+        every = range(16)
+        expected = [joint.sum(axis=tuple(u for u in every if u != v)) for v in every]
+        errors.append(max(np.abs(result.variables[v] - expected[v]).max() for v in every))
+    assert not joined.pairs
+    assert result.bound == "exact"
+    assert result.log_partition == pytest.approx(log_z, abs=1e-9)
+    assert errors[-1] < 1e-10
+    assert errors[2] < errors[0]
 
 
 def test_observed_variables_of_join_graphs() -> None:
@@ -174,10 +202,22 @@ def test_a_callback_sees_the_best_so_far_and_stops() -> None:
     np.testing.assert_allclose(result.variables[0].sum(), 1.0)
 
 
+@pytest.mark.filterwarnings("ignore::bactrian.solvers.solution.ConvergenceWarning")
+def test_an_interrupt_returns_the_best_so_far() -> None:
+    def interrupt(progress: Any) -> None:
+        if progress.best[0] is not None:
+            raise KeyboardInterrupt
+
+    result = bt.infer(model_of(*grid(6, 2.0)), [], memory_budget=8, callback=interrupt, max_seconds=30.0)
+    assert result.status == "interrupted"
+    np.testing.assert_allclose(result.variables[0].sum(), 1.0)
+
+
 def test_the_time_limit_holds() -> None:
-    sizes, tables = grid(30, 3.0)
-    with pytest.warns(ConvergenceWarning, match="auto did not converge"):
-        result = bt.infer(model_of(sizes, tables), [], max_seconds=1.0, tolerance=1e-300)
+    model = model_of(*grid(30, 3.0))
+    for _ in range(2):  # the first time compiles, which does not count
+        with pytest.warns(ConvergenceWarning, match="auto did not converge"):
+            result = bt.infer(model, [], max_seconds=1.0, tolerance=1e-300)
     assert result.seconds < 10.0  # where others keep the machine busy
 
 
@@ -190,18 +230,18 @@ def test_budgets_in_words() -> None:
 
 @pytest.mark.slow
 def test_memory_stays_within_the_budget() -> None:
-    """A grid whose cliques would take 700 MiB, with messages of a third of that."""
+    """A grid whose cliques would take 485 MiB, with messages of 189 MiB."""
     code = (
         "import numpy as np, bactrian as bt\n"
-        "n = 21\n"
+        "n = 19\n"
         "pairs = [(n*i+j, n*i+j+d) for i in range(n) for j in range(n) for d in (1, n) "
         "if (d == 1 and j + 1 < n) or (d == n and i + 1 < n)]\n"
         "graph = bt.ClusterGraph([2]*(n*n), pairs)\n"
         "model = bt.LogLinearModel(graph, [np.array([[1.0], [0], [0], [1.0]])]*len(pairs))\n"
-        "print(bt.infer(model, [0.1], 'exact', memory_budget='600M', n_threads=1).log_partition)\n"
+        "print(bt.infer(model, [0.1], 'exact', memory_budget='200M', n_threads=1).log_partition)\n"
     )
     before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert float(done.stdout) > 0.0
     peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
-    assert peak == before or peak <= (600 + 256) * 1024
+    assert peak == before or peak <= (200 + 256) * 1024

@@ -11,23 +11,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
-from bactrian.arrays import Floats
 from bactrian.camel.entropy import carve
 from bactrian.graphs.elimination import JunctionTree
-from bactrian.graphs.graph import ClusterGraph
-from bactrian.graphs.join_graph import join_graph
-from bactrian.graphs.junction import FactorTree
-from bactrian.graphs.loglinear import LogLinearModel
-from bactrian.graphs.packed import InstanceBeliefs, PackedData, TableReader
+from bactrian.graphs.join_graph import JoinGraph, join_graph
+from bactrian.graphs.ragged import pointer
 from bactrian.inference.annealing import annealing
-from bactrian.inference.evidence import Evidence
-from bactrian.inference.exact import Elimination, eliminations, solve
-from bactrian.inference.problem import Problem, new_problem
+from bactrian.inference.exact import Elimination, ExactReader, eliminations, solve, tree_plan
+from bactrian.inference.problem import Problem
 from bactrian.inference.propagation import propagate
-from bactrian.inference.result import InferenceProgress, InferenceResult, VariableMarginals
+from bactrian.inference.result import InferenceProgress, InferenceResult
 from bactrian.parallel.threads import Deadline
 
 #: Seconds per entry of a clique's table, with its factors and messages.
@@ -42,8 +38,8 @@ _HARD = 0.25
 _DAMPING = 0.5
 #: Seconds that exact inference may take before something else is tried first, and between looks at the callback.
 _AT_ONCE, _LOOK = 2.0, 0.1
-#: States of the clusters of join graphs, in turn, and entries of all together that take a second to settle.
-_LIMITS, _ENTRIES_PER_SECOND = (1, 128, 2048, 2**15, 2**18), 100_000
+#: States of the clusters of join graphs, in turn, rounds for which there should be time, and the most of them.
+_LIMITS, _ROUNDS, _MOST_ROUNDS = (1, 2**8, 2**12, 2**16, 2**18, 2**20, 2**22, 2**24), 30, 200
 
 
 def auto(problem: Problem) -> list[InferenceResult]:
@@ -63,6 +59,7 @@ class _Search:
         self._inner = replace(problem, options=options)
         self._best: list[InferenceResult | None] = [None] * problem.data.layout.n_instances
         self._told: list[list[str]] = [[] for _ in self._best]
+        self._since = 0.0  # when what is tried now began
 
     def run(self) -> list[InferenceResult]:
         """Try what there is time for."""
@@ -155,30 +152,30 @@ class _Search:
 
     def _take(self, results: Sequence[InferenceResult | None], what: str) -> None:
         """Keep results that are better than those before."""
+        spent, self._since = self._problem.seconds - self._since, self._problem.seconds
         for m, new in enumerate(results):
             old = self._best[m]
             if new is None or (old is not None and old.bound == "exact"):
                 continue
             ended = "" if new.bound == "exact" else ", converged" if new.converged else f", {new.status}"
             better = old is None or new.bound == "exact" or _rank(new) <= _rank(old)
-            self._told[m].append(f"{what} ({new.seconds:.2g} s{ended}){'' if better else ', which was no better'}")
+            self._told[m].append(f"{what} ({spent:.2g} s{ended}){'' if better else ', which was no better'}")
             if better:
                 self._best[m] = new
 
     def _refine(self, m: int, tree: JunctionTree, deadline: Deadline) -> None:
-        """Belief propagation on join graphs of growing clusters."""
+        """Join graphs of growing clusters."""
         cardinalities, tables, hubs = self._problem.data.structure.scopes(m)
-        sizes, scopes = cardinalities.tolist(), [*tables, *hubs]
-        entries = 0
+        scopes, entries = [*tables, *hubs], 0
         for limit in _LIMITS:
-            joined = FactorTree(sizes, scopes, len(tables), join_graph(sizes, scopes, tree, limit))
-            seconds = deadline.left or 0.0
-            if self._over() or (entries and joined.tree.table_entries > _ENTRIES_PER_SECOND * seconds):
+            joined = join_graph(cardinalities.tolist(), scopes, len(tables), tree, limit)
+            before, entries = entries, joined.factors.tree.table_entries
+            seconds, needed = deadline.left or 0.0, 8 * joined.factors.tree.message_entries
+            if self._over() or (needed > self._problem.options.memory_budget and before):
                 return
-            if joined.tree.table_entries == entries:
+            if entries == before or (_ROUNDS * _PER_ENTRY * entries > seconds and before):
                 continue
-            entries = joined.tree.table_entries
-            found = self._for(seconds, lambda p, joined=joined: [_on_join_graph(p, m, joined)])  # type: ignore[misc]
+            found = self._for(seconds, lambda p, j=joined: [on_join_graph(p, m, j, self._tell)])  # type: ignore[misc]
             results: list[InferenceResult | None] = [None] * len(self._best)
             results[m] = found[0]
             self._take(results, f"a join graph of clusters of up to {limit} states")
@@ -210,69 +207,48 @@ def _rank(result: InferenceResult) -> float:
     return 0.0 if result.converged else max(result.residual, 1e-2)
 
 
-def _on_join_graph(problem: Problem, m: int, joined: FactorTree) -> InferenceResult:
-    """Damped belief propagation on the clusters of a join graph of one instance."""
-    scores, evidence = problem.messages(carve(problem.data, "bethe").whole).tables, problem.evidence[m]
-    layout, graph = problem.data.layout, joined.tree
-    base = [np.zeros(joined.shape(q)) for q in range(len(graph.cliques))]
-    constant = 0.0
-    places = [
-        (scores.log_entries, layout.table_offset, layout.cluster_table[c])
-        for c in range(*layout.instance_clusters[m : m + 2].tolist())
-    ] + [(scores.hub_scores, layout.hub_offset, h) for h in range(*layout.instance_hubs[m : m + 2].tolist())]
-    for f, (values, offset, index) in enumerate(places):
-        part = joined.spread(f, values[offset[index] : offset[index + 1]], evidence)
-        if graph.assignment[f] < 0:
-            constant += float(part.sum())
-        else:
-            base[graph.assignment[f]] += part
-    free = [1 if v in evidence else size for v, size in enumerate(joined.sizes)]
-    clusters = ClusterGraph(free, graph.cliques, graph.edges)
-    model = LogLinearModel(clusters, [np.zeros((b.size, 0)) for b in base], [b.ravel() for b in base])
-    tolerance, room = max(problem.options.tolerance, _TOLERANCE), 80 * len(free) + problem.options.memory_budget
-    options = replace(problem.options, tolerance=tolerance, damping=_DAMPING, memory_budget=room)
-    inner = replace(new_problem(model, [], None, options), context=problem.context, began=problem.began)
-    (found,) = propagate(inner, "join-graph", "sequential")
-    tables = _JoinTables(problem.data, m, joined, found, evidence)
-    return replace(
-        found,
-        variables=VariableMarginals(problem.data, tables, m),
-        clusters=InstanceBeliefs(problem.data, tables, m),
-        log_partition=None if found.log_partition is None else found.log_partition + constant,
-        free_energy=None if found.free_energy is None else found.free_energy - constant,
-        messages=None,
-        counting_numbers=None,
-    )
-
-
-class _JoinTables(TableReader):
-    """Tables of an instance's clusters and hubs, as marginals of those of its join graph."""
-
-    def __init__(
-        self, data: PackedData, m: int, joined: FactorTree, result: InferenceResult, evidence: Evidence
-    ) -> None:
-        self._joined, self._beliefs, self._evidence = joined, result.clusters, evidence
-        self._cluster, self._hub = int(data.layout.instance_clusters[m]), int(data.layout.instance_hubs[m])
-
-    def cluster(self, index: int) -> Floats:
-        """Table of a cluster."""
-        return self._factor(index - self._cluster)
-
-    def hub(self, index: int) -> Floats:
-        """Table of a hub."""
-        return self._factor(self._joined.n_tables + index - self._hub)
-
-    def _factor(self, f: int) -> Floats:
-        joined, seen = self._joined, self._evidence
-        scope, q = joined.axes(joined.scopes[f]), joined.tree.assignment[f]
-        found = np.zeros([joined.sizes[v] for v in scope])
-        at = tuple(seen.get(v, slice(None)) for v in scope)
-        if q < 0:
-            found[at] = 1.0
-            return found.ravel()
-        axes, free = joined.axes(joined.tree.cliques[q]), [v for v in scope if v not in seen]
-        table = np.asarray(self._beliefs[q]).reshape([joined.sizes[v] for v in axes])
-        summed = table.sum(axis=tuple(axis for axis, v in enumerate(axes) if v not in free))
-        kept = [v for v in axes if v in free]
-        found[at] = summed.transpose([kept.index(v) for v in free])
-        return (found / found.sum()).ravel()
+def on_join_graph(problem: Problem, m: int, joined: JoinGraph, tell: Callable[[InferenceProgress], bool]) -> Any:
+    """What copies of variables tell each other, damped, with exact messages between; None where time is up at once."""
+    messages, factors = problem.messages(carve(problem.data, "bethe").whole), joined.factors
+    tree = Elimination(problem.data.layout, m, factors, *tree_plan(factors), problem.evidence[m], ())
+    tables, late = messages.tables, problem.deadline.late
+    bounds = tree.start[len(factors.scopes) - 2 * len(joined.pairs) :] - tree.n_own
+    sizes = np.diff(bounds)
+    # Where the same state is at the other end of a pair, and the states of first ends.
+    other = np.arange(bounds[-1]) + np.repeat(np.tile([1, -1], len(joined.pairs)) * sizes, sizes)
+    first = np.repeat(np.tile([True, False], len(joined.pairs)), sizes)
+    told = -np.log(np.repeat(sizes, sizes))
+    best, iteration, status = None, 0, "converged"
+    most = min(_MOST_ROUNDS, problem.options.max_iterations)
+    while True:
+        value, beliefs = tree.calibrated(tables.log_entries, tables.hub_scores, late, told)
+        if not np.isfinite(value):
+            break
+        iteration += 1
+        ends = beliefs[tree.n_own :]
+        both = np.exp(told + told[other])[first]
+        starts = pointer(sizes[::2])[:-1]
+        value -= float(np.log(np.add.reduceat(both, starts)).sum()) if starts.size else 0.0
+        residual = float(np.abs(ends - ends[other]).max(initial=0.0))
+        best = value, beliefs[: tree.n_own], residual
+        if residual <= _TOLERANCE or iteration >= most:
+            status = "converged" if residual <= _TOLERANCE else f"stopped at the limit of {iteration} iterations"
+            break
+        if tell(InferenceProgress("join graph", iteration, residual, 0, 1, problem.seconds)):
+            break
+        with np.errstate(divide="ignore", invalid="ignore"):
+            new = np.where(ends > 0.0, np.log(ends) - told, -np.inf)[other]
+            new -= np.repeat(np.maximum.reduceat(new, bounds[:-1]), sizes)
+            told = np.where(new > -np.inf, _DAMPING * np.maximum(told, -1e4) + (1.0 - _DAMPING) * new, -np.inf)
+            told -= np.repeat(np.log(np.add.reduceat(np.exp(told), bounds[:-1])), sizes)
+    if best is None:
+        return None
+    if best[2] > _TOLERANCE and status == "converged":
+        status = f"stopped at the time limit of {problem.options.max_seconds} s"
+    value, beliefs, residual = best
+    exact = not joined.pairs
+    return problem.result(
+        ExactReader(messages, {m: tree}, {m: beliefs}), m, value, converged=status == "converged", iterations=iteration,
+        updates=iteration * 2 * len(factors.tree.edges), method="auto", status=status, residual=residual,
+        bound="exact" if exact else None,
+    )  # fmt: skip

@@ -73,7 +73,7 @@ def solve(problem: Problem, found: dict[int, Elimination], late: Bools) -> list[
     problem.workers.run(task, np.arange(len(others) + 1) if together else np.array([0, len(others)]))
     for impossible in np.flatnonzero(values == -np.inf):
         raise contradiction(int(impossible), problem.many, problem.evidence)
-    reader = _ExactReader(messages, found, beliefs)
+    reader = ExactReader(messages, found, beliefs)
     ended: dict[str, Any] = {"converged": True, "iterations": 2, "method": "exact", "status": "converged"}
     updates = [
         int(progress.updates[m]) if swept[m] else 2 * len(found[m].tree.edges) if m in found else 0
@@ -94,7 +94,8 @@ def _swept(problem: Problem) -> Bools:
 class Elimination:
     """The junction tree of one instance, whose factors' scores lie one after the other: tables, then states of hubs.
 
-    It is summed over the states of the variables of ``cut``, which are in no clique.
+    It is summed over the states of the variables of ``cut``, which are in no clique. Behind hubs come ``further``
+    factors of single variables, where the tree has more scopes.
     """
 
     def __init__(
@@ -106,7 +107,11 @@ class Elimination:
         self._table_start = layout.table_offset[tables]
         self._table_sizes = layout.table_offset[tables + 1] - self._table_start
         self._hub_states = slice(int(hub_offset[0]), int(hub_offset[-1]))
-        self.start = pointer(np.concatenate([self._table_sizes, np.diff(hub_offset)]))  #: of each factor, and the end
+        own = np.concatenate([self._table_sizes, np.diff(hub_offset)])
+        further = [factors.sizes[v] for (v,) in factors.scopes[own.size :]]
+        self.start = pointer(np.concatenate([own, np.array(further, dtype=np.int64)]))  #: of each factor, and the end
+        self.n_own = int(self.start[own.size])  #: where further factors start
+        self._steps = [strides(scope, factors.sizes) for scope in factors.scopes]
         self.factors, self.tree = factors, factors.tree
         self.uncut = factors.tree  #: the best tree with the variables of the cut
         self._plan, self._pooled, self._evidence, self.cut = plan, pooled, evidence, cut
@@ -117,15 +122,17 @@ class Elimination:
         """Entries of cliques that are worked out."""
         return float(self.tree.table_entries) * math.prod(self.factors.sizes[v] for v in self.cut)
 
-    def calibrated(self, entries: Floats, hub_scores: Floats, late: Bools) -> tuple[float, Floats]:
+    def calibrated(
+        self, entries: Floats, hub_scores: Floats, late: Bools, further: Floats | None = None
+    ) -> tuple[float, Floats]:
         """log Z, and the marginals of all factors, in this order, from the scores of all instances; NaN: it is late."""
         moved = np.repeat(self._table_start - self.start[: self._table_start.size], self._table_sizes)
-        scores = np.concatenate([entries[np.arange(moved.size) + moved], hub_scores[self._hub_states]])
+        own = entries[np.arange(moved.size) + moved], hub_scores[self._hub_states]
+        scores = np.concatenate(own if further is None else [*own, further])
         total, beliefs = -np.inf, np.zeros(scores.size)
-        steps = [strides(scope, self.factors.sizes) for scope in self.factors.scopes]
         for states in product(*(range(self.factors.sizes[v]) for v in self.cut)):
             seen = {**self._evidence, **dict(zip(self.cut, states, strict=True))}
-            value, found = self._at(scores, seen, steps, late)
+            value, found = self._at(scores, seen, late)
             if math.isnan(value):
                 return value, beliefs
             if value > -np.inf:
@@ -133,9 +140,9 @@ class Elimination:
                 beliefs = math.exp(before - total) * beliefs + math.exp(value - total) * found if self.cut else found
         return total, beliefs
 
-    def _at(self, scores: Floats, seen: Evidence, steps: list[dict[int, int]], late: Bools) -> tuple[float, Floats]:
+    def _at(self, scores: Floats, seen: Evidence, late: Bools) -> tuple[float, Floats]:
         """The same at one state of the cut; factors are read where observed states are, free variables at 0."""
-        at = [sum(stride * seen.get(v, 0) for v, stride in step.items()) for step in steps]
+        at = [sum(stride * seen.get(v, 0) for v, stride in step.items()) for step in self._steps]
         source = self.start[:-1] + np.array(at, dtype=np.int64)
         constants, beliefs = source[self._is_constant], np.zeros(scores.size)
         constant = float(scores[constants].sum())
@@ -194,7 +201,7 @@ def _with_cut(planner: TreePlanner, instance: int, evidence: Evidence) -> tuple[
     raise refused
 
 
-class _ExactReader(BeliefReader):
+class ExactReader(BeliefReader):
     """Marginals of clusters and hubs: of trees from their messages, of other instances from their junction trees."""
 
     def __init__(self, messages: MemoryPart, eliminations: dict[int, Elimination], beliefs: dict[int, Floats]) -> None:

@@ -284,7 +284,6 @@ def _convex(problem: Problem) -> list[InferenceResult]:
 
 
 METHODS: dict[str, Callable[..., list[InferenceResult]]] = {
-    "auto": auto,
     "exact": exact,
     "bp": _propagation("bp", None),
     "rbp": _propagation("rbp", "residual"),
@@ -295,6 +294,7 @@ METHODS: dict[str, Callable[..., list[InferenceResult]]] = {
     "mean-field": mean_field,
     "gibbs": gibbs,
     "annealing": annealing,
+    "auto": auto,
 }
 
 

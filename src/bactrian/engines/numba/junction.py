@@ -169,14 +169,8 @@ def _work_out(
     """
     level_of, kind_of, member_view, table_offset = plan.level, plan.kind, plan.member_view, plan.table_offset
     map_offset, maps, view_steps, steps = plan.map_offset, plan.maps, plan.view_steps, plan.steps
-    tiles, counter, row, first_of, base, dims = (
-        room.tiles,
-        room.counter,
-        room.row,
-        room.first,
-        room.base,
-        plan.outer_dims,
-    )
+    tiles, counter, row, first_of, base = room.tiles, room.counter, room.row, room.first, room.base
+    dims = plan.outer_dims
     n_edges = plan.child.size
     n_pools = table_offset.size - 1 - n_edges
     start, stop = plan.clique_members[q], plan.clique_members[q + 1]
