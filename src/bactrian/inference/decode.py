@@ -255,7 +255,8 @@ def decode(
                 scores, workers, tolerance=tolerance, damping=damping, late=deadline.late, **limits
             )
         else:
-            limits["n_threads"], limits["max_seconds"] = n_threads, deadline.left or max_seconds
+            limits["n_threads"] = n_threads
+            limits["max_seconds"] = None if deadline.left is None else max(deadline.left, 1e-3)
             marginals: Any = infer(model, weights, inference, evidence, **limits)
             found = _modes(scores, [marginals] if single else marginals)
     for m in np.flatnonzero(found.bound == -np.inf):

@@ -46,7 +46,7 @@ _RESCUE_BUDGET = 2**28
 #: Sweeps of max-product after a dual that is not tight.
 _SECOND_SWEEPS = 200
 #: Bytes of clique tables that are worth a second of the time that is left.
-_BYTES_PER_SECOND = 1.6e8
+_BYTES_PER_SECOND = 4e7
 #: Local search: log2 of the entries of a table at first and later, variables that are looked at together, and
 #: neighbourhoods in a row that find nothing better before they grow.
 _NARROW, _WIDE, _LARGEST_PART, _PATIENCE = 6, 18, 2048, 10

@@ -131,7 +131,7 @@ def marginal_score(found: Sequence[Floats], expected: Sequence[Floats]) -> float
     """100 where the marginals are the reference's, 0 where they are no better than uniform ones."""
 
     def distance(p: Floats, q: Floats) -> float:
-        return math.sqrt(max(0.0, 1.0 - float(np.sqrt(p * q).sum())))
+        return math.sqrt(0.5 * float(((np.sqrt(p) - np.sqrt(q)) ** 2).sum()))
 
     uniform = np.mean([distance(np.full(p.size, 1.0 / p.size), p) for p in expected])
     error = np.mean([distance(p, q) for p, q in zip(found, expected, strict=True)])
