@@ -526,7 +526,7 @@ def test_help_says_the_defaults_of_the_code():
         "test": "",
         "options.method": f"{chain.method} for chains, {skip.method} for skip chains, "
         "CAMEL with a convex entropy for graphs",
-        "options.prior_variance": f"{chain.prior_variance:g}; for graphs auto, by the scale of the features",
+        "options.prior_variance": chain.prior_variance,
         "options.l1": f"{chain.l1:g}",
         "options.tolerance": "1e-3; 1e-4 for skip chains",
         "options.max_iterations": f"{chain.max_iterations}",
@@ -636,7 +636,7 @@ def test_variances_by_block_and_by_cross_validation(data, tmp_path, capsys):
     assert model.prior_variance_ == min(model.prior_scores_, key=lambda pair: pair[1])[0]
     code, _, err = run(["train", data / "train.conll", "--prior-variance", "ten", "-o", tmp_path / "none"], capsys)
     assert code == 2
-    assert "--prior-variance must be a number, None, a mapping by block or 'cv', found 'ten'" in err
+    assert "--prior-variance must be 'auto', a number, None, a mapping by block or 'cv', found 'ten'" in err
 
 
 # --- what files are taken for ---
@@ -820,7 +820,7 @@ def test_a_report_says_things_as_a_person_would(trained, data, tmp_path, capsys)
     assert run(["report", trained, "-o", page], capsys)[0] == 0
     text = page.read_text(encoding="utf-8")
     assert "linear chain" in text
-    assert "Gaussian, variance 10" in text
+    assert "Gaussian; variance" in text
     assert "words, letters in them, shapes, neighbours up to 1 place away, words up to 4 places away" in text
     assert "cannot be compared" not in text
     assert "the word itself" in text

@@ -10,6 +10,7 @@ import typer
 
 from bactrian.atomic_files import atomic_file, atomic_folder
 from bactrian.cli.common import bad_input, check_output, positive, say
+from bactrian.cli.run_options import number_or_name
 
 FIT_EXAMPLES = (
     "Examples:  bactrian fit survey.csv -o run  ·  bactrian fit survey.csv -o run --edge age,smoker --edge smoker,lung"
@@ -40,7 +41,9 @@ def fit_command(
     ] = None,
     starts: Annotated[int | None, typer.Option(help="Number of starts with hidden variables (default: 5).")] = None,
     method: Annotated[str, typer.Option(help="auto, or a learner such as exact, cccp or pseudolikelihood.")] = "auto",
-    prior_variance: Annotated[float, typer.Option(callback=positive, help="Variance of the Gaussian prior.")] = 10.0,
+    prior_variance: Annotated[
+        str, typer.Option(metavar="NUMBER", help="Variance of the Gaussian prior; auto chooses it by held-out rows.")
+    ] = "auto",
     seconds: TimeLimit = None,
     memory: MemoryLimit = 256.0,
     seed: Annotated[int, typer.Option(help="Seed of starts and draws.")] = 0,
@@ -71,7 +74,7 @@ def fit_command(
             hidden=read_hidden(hidden) if hidden else None,
             n_starts=starts,
             method=method,
-            prior_variance=prior_variance,
+            prior_variance=number_or_name(prior_variance),
             max_seconds=seconds,
             memory_budget=int(memory * 2**20),
             seed=seed,

@@ -23,10 +23,11 @@ from bactrian.estimators.labelled_graphs import (
     fitted_graphs,
     judge_graphs,
     labels_of,
+    learned_part,
     shapes_of_nothing,
 )
 from bactrian.estimators.labels import check_kind, codes_of, known_labels
-from bactrian.estimators.neighbours import compared, diffused_data, has_few_labels, varying_part
+from bactrian.estimators.neighbours import compared, diffused_data, diffused_prior, may_diffuse
 from bactrian.estimators.priors import Fold, graph_folds, variances
 from bactrian.graphs.graph_data import GraphData
 from bactrian.inference.decode import Decoding, decode
@@ -35,7 +36,7 @@ from bactrian.learners.diffusion import learn_diffused
 from bactrian.learners.findings import Diagnosis
 from bactrian.learners.learn import matched_inference, with_lines
 from bactrian.parallel.threads import Deadline
-from bactrian.solvers.solution import Callback, Solution
+from bactrian.solvers.solution import Callback, Solution, tell
 
 #: What is as by default where ``neighbours="auto"`` looks beyond edges.
 _OF_THE_MODEL = (
@@ -72,13 +73,13 @@ class GraphCRF(LearnedEstimator):
         Any learner of :func:`bactrian.learn`. The default, ``Camel(entropy="convex")``, has a unique optimum and is
         about as fast as CAMEL(0); :doc:`/choosing-a-learner` compares them.
     prior_variance : "auto", float, mapping, "cv" or None
-        Variance of the Gaussian prior on weights. ``"auto"`` is 30 divided by the mean squared norm of the features of
-        a node, and 10 divided by that of an edge, or 10 where edges have none: the unit of features does not matter.
-        Where labels are unknown, both are multiplied by the square root of the share that is known. A mapping has one
-        for each block: ``{"nodes": 10.0, "edges": 0.1}``, None for no prior, 10 for blocks left out; deviations of
-        pooled tables are the block ``"deviations"``, by default with a tenth of the variance of the edges. ``"cv"``
-        chooses it by cross-validation over graphs, or over the nodes of a single graph, each predicted with the labels
-        of the others known.
+        Variance of the Gaussian prior on weights. ``"auto"`` chooses one for each block by the log loss of held-out
+        labels, given their features and neighbours, before learning begins; the unit of features does not matter
+        (:doc:`/priors-and-tables`). A mapping has one for each block: ``{"nodes": 10.0, "edges": 0.1}``, None for no
+        prior, 10 for blocks left out; deviations of pooled tables are the block ``"deviations"``, by default with a
+        tenth of the variance of the edges, and the ``"intercept"`` has by default that of the nodes. ``"cv"`` chooses
+        it by cross-validation of whole fits over graphs, or over the nodes of a single graph, each predicted with the
+        labels of the others known.
     l1, tolerance, max_iterations, max_seconds, n_threads
         See :func:`bactrian.learn`. Learning stops when the mean log-loss of a label, with the prior, is known to be
         within 1,000 times the square of ``tolerance`` of its minimum, or the moment gap is within ``tolerance``; with
@@ -145,20 +146,18 @@ class GraphCRF(LearnedEstimator):
     >>> import bactrian as bt
     >>> X = [([[0.2], [0.9], [0.7]], [(0, 1), (1, 2)]), ([[-0.5], [-0.1]], [(0, 1)]), ([[0.1]], [])]
     >>> y = [["sky", "sky", "sky"], ["sea", "sea"], ["sky"]]
-    >>> crf = bt.GraphCRF(method="cccp").fit(X, y)
+    >>> crf = bt.GraphCRF(method="cccp", prior_variance=100.0).fit(X, y)
     >>> crf.predict([([[-0.3], [0.1]], [(0, 1)])])
     [array(['sea', 'sky'], dtype='<U3')]
     >>> crf.predict_marginals([([[-0.3], [0.1]], [(0, 1)])], known=[["", "sky"]])[0].round(1)
-    array([[0.6, 0.4],
+    array([[0.1, 0.9],
            [0. , 1. ]])
     """
 
     _block_names: ClassVar = BLOCKS
-    _has_auto: ClassVar = True
     _newer_params: ClassVar = ("neighbours",)
 
     method: Any = CONVEX
-    prior_variance: Any = "auto"
     tolerance: float = 1e-3
     tables: str = "pooled"
     labels: Any = None
@@ -261,19 +260,19 @@ class GraphCRF(LearnedEstimator):
         options["max_seconds"] = deadline.left
         if restart is None:
             self.codec_ = replace(self.codec_, restart=None)
-            return super()._learner(data, start=start, **options)
+            return super()._learner(learned_part(self, data), start=start, **options)
         if self.n_edge_features_ is not None or (data.weights != 1.0).any():
             raise ArgumentError("neighbours", "must be 'auto' or 'edges' if edges have features or labels have weights")
-        self.codec_ = replace(self._scaled_to(diffused_data(data, restart)), restart=restart)
+        self.codec_ = self._diffused_codec(diffused_data(data, restart), restart)
         lines = with_lines(options["callback"], self.tolerance, options["verbose"])
         variance = self.learning_options()["prior_variance"]
         return learn_diffused(
             data, restart, variance, tolerance=self.tolerance, callback=lines, max_seconds=options["max_seconds"]
         )
 
-    def _scaled_to(self, data: GraphData) -> Any:
-        """Scaled to diffused features, and of these to distances from their mean, which is most of a diffused row."""
-        return self.codec_.scaled_to(data, varying_part(data, self.n_features_in_))
+    def _diffused_codec(self, data: GraphData, restart: float) -> GraphCodec:
+        """The codec with the prior for diffused features."""
+        return replace(self.codec_, restart=restart, auto_prior=diffused_prior(data, self.n_features_in_))
 
     def _chosen_restart(self, data: GraphData, start: Floats | None, options: dict[str, Any]) -> float | None:
         """The restart to learn with, None for edges alone; a warm start keeps that of the last fit."""
@@ -284,13 +283,21 @@ class GraphCRF(LearnedEstimator):
         other = GraphCRF(**{name: value for name, value in self.get_params().items() if name not in _OF_THE_MODEL})
         is_default = all(getattr(self, name) == getattr(other, name) for name in _OF_THE_MODEL)
         plain = self.n_edge_features_ is None and bool((data.weights == 1.0).all())
-        if not (self.neighbours == "auto" and is_default and plain and has_few_labels(data)):
+        if not (self.neighbours == "auto" and is_default and plain and may_diffuse(data)):
             return None
         rest = {name: value for name, value in options.items() if name not in ("callback", "verbose")}
         self.neighbour_scores_ = compared(
-            self, self._marginals, data, rest, lambda part: variances(self._scaled_to(part).auto_prior, self._blocks())
+            self,
+            self._marginals,
+            data,
+            rest,
+            lambda part: variances(diffused_prior(part, self.n_features_in_), self._blocks()),
         )
-        return min(self.neighbour_scores_, key=lambda pair: pair[1])[0]
+        chosen = min(self.neighbour_scores_, key=lambda pair: pair[1])[0]
+        if self.verbose:
+            losses = ", ".join(f"{restart or 'edges'} {loss:.3f}" for restart, loss in self.neighbour_scores_)
+            tell(f"neighbours={chosen or 'edges'!r}, by the loss of held-out labels: {losses}")
+        return chosen
 
     # --- prediction ---
 

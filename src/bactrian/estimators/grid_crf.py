@@ -79,10 +79,8 @@ class_weight, inference, inference_options, seed, warm_start, verbose
     """
 
     _block_names: ClassVar = BLOCKS
-    _has_auto: ClassVar = True
 
     method: Any = CONVEX
-    prior_variance: Any = "auto"
     tolerance: float = 1e-3
     tables: str = "pooled"
     labels: Any = None

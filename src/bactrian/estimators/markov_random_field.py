@@ -16,6 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from bactrian.arrays import Arrays, Bools, Floats, Ints
 from bactrian.errors import ArgumentError, ArgumentTypeError, check_choice, check_number, warn
+from bactrian.estimators.auto_prior import chosen_field_prior, prior_seconds
 from bactrian.estimators.base import LearnedEstimator
 from bactrian.estimators.fitted_field import AnswerOptions, FieldModel, FittedField, LogLikelihood
 from bactrian.estimators.pairwise import (
@@ -89,8 +90,10 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
         margins are given; ``method_`` is the choice. Or any learner of :func:`bactrian.learn`, with two exceptions:
         ``"pseudo-moments"``, a closed form, needs ``tables="full"``, ``node_factors="clusters"``,
         ``prior_variance=None`` and ``l1=0``; ``"ups"`` learns tables of variables only and refuses fields with edges.
-    prior_variance : float, mapping, "cv" or None
-        Variance of the Gaussian prior; a mapping has one for each block: ``{"variables": 10.0, "edges": 0.1}``.
+    prior_variance : "auto", float, mapping, "cv" or None
+        Variance of the Gaussian prior. ``"auto"`` has 10 for the tables of variables, and chooses that of edges by the
+        pseudo-likelihood of held-out samples (:doc:`/priors-and-tables`). A mapping has one for each block:
+        ``{"variables": 10.0, "edges": 0.1}``.
         ``"cv"`` chooses it by cross-validation over samples, by the loss of every state given the others of its sample;
         if some are missing, only states with known neighbours count.
     l1, tolerance, max_iterations, max_seconds, n_threads
@@ -185,6 +188,7 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
     _kept: FieldModel = field(init=False)  #: what is fixed before there are weights
     _margins: FittedMargins | None = field(init=False, default=None)
     _held: FittedField | None = field(init=False, default=None)  #: what answers questions; see :meth:`_field`
+    _chosen: dict[str, float] | None = field(init=False, default=None)  #: what ``prior_variance="auto"`` stands for
     _unknown: bool = field(init=False, default=False)  #: whether states of the last samples were missing
     _samples: Samples | None = field(init=False, default=None)  #: those of the last fit; in no file and no pickle
     _sure: tuple[Floats, Covariance] | None = field(init=False, default=None)  #: weights, and how sure they are
@@ -245,6 +249,9 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
             )
         self._keep(self.tables, edges, FieldModel(model, variables, edges, kind_of_frame(X) if is_frame(X) else None))
         self._unknown, self.total_ = bool((states < 0).any()), float(samples.sample_weight.sum())
+        if isinstance(self.prior_variance, str) and self.prior_variance == "auto":
+            losses, seconds = self._conditional_losses, prior_seconds(self.max_seconds)
+            self._chosen = chosen_field_prior(samples, self._blocks(), losses, self.n_threads, seconds)
         self._samples = samples
         return samples
 
@@ -494,7 +501,8 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
         def fold(out: Bools) -> Fold:
             rows, weights = data.X[out], data.sample_weight[out]
             train = Samples(data.model, data.X[~out], data.sample_weight[~out])
-            return Fold(train, lambda: float(weights @ self._conditional_losses(rows)), int(scored[out].sum()))
+            n_scored = int(scored[out].sum())
+            return Fold(train, lambda: float(weights @ self._conditional_losses(rows, self.weights_)), n_scored)
 
         return [fold(fold_of == f) for f in range(min(N_FOLDS, n))]
 
@@ -507,9 +515,13 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
             scored[:, b] &= known[:, a]
         return scored
 
-    def _conditional_losses(self, states: Ints) -> Floats:
+    @property
+    def _auto_prior(self) -> Any:
+        return self._chosen
+
+    def _conditional_losses(self, states: Ints, weights: Floats) -> Floats:
         """- sum_v log p(x_v | all others) of each sample, over states whose neighbours are known."""
-        variables, pairs = self.log_potentials()
+        variables, pairs = split_tables(self.tables_, self.cardinalities_, self.edges_, weights)
         scores = [np.tile(table, (states.shape[0], 1)) for table in variables]
         for (a, b), table in zip(self.edges_.tolist(), pairs, strict=True):
             scores[a] += table.T[states[:, b]]
@@ -810,7 +822,7 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
         A missing state and those next to it do not count.
         """
         samples = Samples(self.model_, self._field.states_of(X), sample_weight)
-        return -float(np.average(self._conditional_losses(samples.X), weights=samples.sample_weight))
+        return -float(np.average(self._conditional_losses(samples.X, self.weights_), weights=samples.sample_weight))
 
     def summary(self, level: float = 0.95) -> Any:
         """A row for each edge, the strongest first: the two variables, its association with an interval, and z.

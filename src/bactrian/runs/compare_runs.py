@@ -217,11 +217,11 @@ def _facts(run: FittedRun) -> dict[str, str]:
         facts["scored on"] = Path(scored).name
     facts["labels"] = f"{len(run.classes)}" + (f", in the scheme {settings.scheme}" if settings.is_text else "")
     facts["weights"] = f"{metrics['weights']:,}"
-    facts["prior"] = _prior_in_words(getattr(run.estimator, "prior_variance_", options.get("prior_variance", 10.0)))
+    facts["prior"] = prior_in_words(getattr(run.estimator, "prior_variance_", options.get("prior_variance", 10.0)))
     frequency = options.get("min_frequency", 1)
     if frequency > 1:
         facts["rare features"] = f"dropped on fewer than {frequency} tokens"
-    said = ("method", "prior_variance", "min_frequency")
+    said = ("method", "prior_variance", "min_frequency", "fit_intercept")
     usual = type(run.estimator)().get_params()
     facts |= {
         _OPTIONS.get(name, name.replace("_", " ")): str(value)
@@ -233,11 +233,14 @@ def _facts(run: FittedRun) -> dict[str, str]:
     return facts
 
 
-def _prior_in_words(variance: Any) -> str:
+def prior_in_words(variance: Any) -> str:
+    """A prior as learned with."""
     if variance is None:
         return "none"
     if isinstance(variance, Mapping):
-        return "Gaussian; variance " + ", ".join(f"{value:g} for {name}" for name, value in variance.items())
+        return "Gaussian; variance " + ", ".join(
+            f"{'none' if v is None else f'{v:.3g}'} for {name}" for name, v in variance.items()
+        )
     return f"Gaussian, variance {variance:g}" if isinstance(variance, int | float) else "Gaussian"
 
 
