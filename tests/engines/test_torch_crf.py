@@ -1,7 +1,10 @@
 """The layer: chains equal to pytorch-crf and to enumeration, derivatives by finite differences, what is refused."""
 
 import itertools
+import re
+import textwrap
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -528,3 +531,24 @@ def test_bad_graphs_are_refused(more, message):
     }
     with pytest.raises(ValueError, match=message):
         CRF(3, "graph").loss(**(given | more))
+
+
+def test_both_taggers_of_the_page_run_in_as_many_lines_to_the_same_end():
+    pytest.importorskip("torchcrf", reason="pytorch-crf is not installed: pip install pytorch-crf")
+    page = (Path(__file__).parents[2] / "docs" / "coming-from" / "pytorch-crf.md").read_text(encoding="utf-8")
+    theirs, ours, _, more = (
+        textwrap.dedent(code) for code in re.findall(r"```python\n(.*?)^    ```", page, re.M | re.S)
+    )
+    assert len(ours.splitlines()) <= len(theirs.splitlines())
+    ends = []
+    for program in (theirs, ours):
+        names = {}
+        exec(compile(program, "pytorch-crf.md", "exec"), names)
+        ends.append(
+            (names["loss"].item(), [list(map(int, path)) for path in names["paths"]], names["lengths"].tolist())
+        )
+    exec(compile(more, "pytorch-crf.md", "exec"), names)
+    assert ends[0][0] == pytest.approx(ends[1][0], rel=2e-2)
+    assert ends[0][0] < 1.0
+    for path, row, length in zip(ends[0][1], ends[1][1], ends[1][2], strict=True):
+        assert row == path + [-100] * (12 - length)

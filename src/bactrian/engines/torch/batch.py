@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import lru_cache, partial
+from threading import get_ident
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from bactrian.arrays import Bools, Ints, integers, number_pairs, rectangular
 from bactrian.camel.entropy import pairwise_numbers
-from bactrian.engines.torch.stars import NodeNumbers
+from bactrian.engines.torch.stars import NodeNumbers, Stars
 from bactrian.engines.torch.structure import Structure, build_structure
 from bactrian.errors import ArgumentError
 from bactrian.graphs.graph import neighbours
@@ -20,6 +21,8 @@ from bactrian.graphs.ragged import pointer
 
 #: Batches of a layer whose layout is kept.
 _KEPT = 64
+#: Sweeps that a layer starts on a GPU before it waits for what they changed.
+_PATIENCE = 2
 
 
 class GraphBatch:
@@ -70,10 +73,11 @@ class GraphBatch:
         self.edge_pointer: Ints = np.searchsorted(graph[:, 0], np.arange(self.n_graphs + 1))
         self._structures: dict[tuple[Any, int | None], Structure] = {}
         self._numbers: dict[tuple[Any, str, bool], NodeNumbers] = {}
+        self._stars: dict[tuple[Any, ...], Stars | None] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         """Without index tensors, which a worker process could not send: those on a GPU stay where they were made."""
-        return self.__dict__ | {"_structures": {}, "_numbers": {}}
+        return self.__dict__ | {"_structures": {}, "_numbers": {}, "_stars": {}}
 
     @staticmethod
     def copies(
@@ -89,6 +93,10 @@ class GraphBatch:
         stacked = (pairs[None] + n_nodes * np.arange(n_graphs)[:, None, None]).reshape(-1, 2)
         types = None if edge_types is None else np.tile(rectangular(edge_types, "edge_types"), n_graphs)
         return GraphBatch(stacked, np.full(n_graphs, n_nodes), edge_types=types, n_types=n_types)
+
+    def to(self, device: Any) -> GraphBatch:
+        """The batch itself, for code that moves batches: index tensors are made on the device of the scores."""
+        return self
 
     @property
     def n_graphs(self) -> int:
@@ -125,6 +133,22 @@ class GraphBatch:
             numbers = NodeNumbers(*map(torch.from_numpy, pairwise_numbers(entropy, degrees, own)))
             self._numbers[key] = numbers.to(structure.nodes.device)
         return self._numbers[key]
+
+    def stars(self, structure: Structure, entropy: str, n_labels: int, number: int, *, again: bool) -> Stars:
+        """Stars without messages; where they may be used ``again``, their launches on a GPU are recorded by then."""
+        make = partial(Stars, structure, self.numbers(structure, entropy, own=False), n_labels)
+        device = structure.nodes.device
+        if device.type == "cpu" or not again:
+            found = make()
+            found.records, found.patience = False, 1 if device.type == "cpu" else _PATIENCE
+            return found
+        key = (device, structure.own_tables, entropy, n_labels, number, get_ident())
+        seen = key in self._stars
+        stars = self._stars.get(key) or make()
+        self._stars[key] = stars if seen else None
+        stars.records, stars.patience = seen, _PATIENCE
+        stars.reset()
+        return stars
 
     def checked_scores(self, node_scores: Tensor, edge_scores: Tensor) -> tuple[Tensor, Structure]:
         """Tables of three axes, and the index tensors that fit them."""

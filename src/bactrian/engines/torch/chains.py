@@ -16,7 +16,7 @@ product. With transitions that are forbidden or far apart it may be all that is 
 worked out in float64, where b is bounded by the product of max(E exp(s_t)) / c_t: unless that is far below the inverse
 of the least number, log space does it.
 
-On a GPU with Triton all of that is one kernel (:mod:`.chain_kernel`); these operators are opaque to ``torch.compile``.
+On a GPU with Triton each of the two is one kernel (:mod:`.kernels`). To ``torch.compile`` the operators are opaque.
 """
 
 from __future__ import annotations
@@ -28,14 +28,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from bactrian.engines.torch.kernels import FLOOR, MODERATE, can_chain, chain_beliefs, chain_sums
 from bactrian.errors import ArgumentError
 
-#: Range of transitions (in nats) up to which the type of the scores is enough for linear space.
-_MODERATE = {torch.float64: 300.0, torch.float32: 40.0}
 #: Most that b may grow to in float64, in nats.
 _MOST_GROWTH = 500.0
-#: Stands for -inf in log space, where it has derivatives.
-_FLOOR = -1e30
 
 
 class Steps(NamedTuple):
@@ -124,8 +121,8 @@ class Chains(NamedTuple):
 
 def log_passes(chains: Chains) -> tuple[Tensor, Tensor, Tensor]:
     """(B,) log Z, and (N, K) log a and log b, neither of them scaled, in log space."""
-    steps, transitions = chains.steps, chains.transitions.clamp_min(_FLOOR)
-    values, alphas = chains.scores.new_zeros(steps.shape[0]), chains.scores.clamp_min(_FLOOR)
+    steps, transitions = chains.steps, chains.transitions.clamp_min(FLOOR)
+    values, alphas = chains.scores.new_zeros(steps.shape[0]), chains.scores.clamp_min(FLOOR)
     scores, betas = alphas.clone(), torch.zeros_like(alphas)
     if not steps.sizes:
         return values, alphas, betas
@@ -137,7 +134,7 @@ def log_passes(chains: Chains) -> tuple[Tensor, Tensor, Tensor]:
         backwards[t - 1][: len(later)] = torch.logsumexp(transitions + later[:, None, :], 2)
     first = steps.sizes[0]
     found = torch.logsumexp(scores[:first] + betas[:first], 1)
-    values[steps.sequence[:first]] = torch.where(found > 0.5 * _FLOOR, found, -torch.inf)
+    values[steps.sequence[:first]] = torch.where(found > 0.5 * FLOOR, found, -torch.inf)
     return values, alphas, betas
 
 
@@ -155,7 +152,7 @@ def forward(chains: Chains) -> Forward | None:
     """The forward pass, or None where linear space will not do."""
     steps, transitions = chains.steps, chains.transitions
     low, high = transitions.aminmax()
-    wide = not float(high - low) < _MODERATE[transitions.dtype]
+    wide = not float(high - low) < MODERATE[transitions.dtype]
     scores = chains.scores.to(torch.float64) if wide else chains.scores
     top = scores.amax(1, keepdim=True)
     tokens, table = (scores - top).exp_(), (transitions.to(scores.dtype) - high).exp_()
@@ -207,10 +204,10 @@ def _backward(steps: Steps, passed: Forward, weights: Tensor) -> tuple[Tensor, T
 
 def _counts_in_log_space(chains: Chains, weights: Tensor) -> tuple[Tensor, Tensor]:
     steps, wide = chains.steps, chains.in_double()
-    transitions = wide.transitions.clamp_min(_FLOOR)
+    transitions = wide.transitions.clamp_min(FLOOR)
     _, alphas, betas = log_passes(wide)
     weight = weights.to(torch.float64).index_select(0, steps.sequence)[:, None]
-    later = (wide.scores.clamp_min(_FLOOR) + betas).split(steps.sizes)
+    later = (wide.scores.clamp_min(FLOOR) + betas).split(steps.sizes)
     pairs = torch.zeros_like(transitions)
     for before, after, share in zip(alphas.split(steps.sizes), later[1:], weight.split(steps.sizes)[1:], strict=False):
         joint = before[: len(after), :, None] + transitions + after[:, None, :]
@@ -223,14 +220,14 @@ def covariances(chains: Chains, weights: Tensor, nodes: Tensor, pairs: Tensor) -
 
     The derivatives, by scores and by transitions, are weighted covariances of S with the counts of labels and of pairs.
     """
-    steps, transitions = chains.steps, chains.transitions.clamp_min(_FLOOR)
+    steps, transitions = chains.steps, chains.transitions.clamp_min(FLOOR)
     _, alphas, betas = log_passes(chains)
     marginals = torch.softmax(alphas + betas, 1)
     mean, by_pairs = torch.zeros_like(weights), torch.zeros_like(pairs)
     if not steps.sizes:
         return mean, torch.zeros_like(nodes), by_pairs
     ahead, behind = nodes.clone(), torch.zeros_like(nodes)
-    later = chains.scores.clamp_min(_FLOOR) + betas
+    later = chains.scores.clamp_min(FLOOR) + betas
     alpha, beta, score, front, back = (part.split(steps.sizes) for part in (alphas, later, nodes, ahead, behind))
     for t, n in enumerate(steps.sizes[1:]):
         given = torch.softmax(alpha[t][:n, :, None] + transitions, 1)
@@ -283,8 +280,13 @@ def _value(
     ignore_index: int,
 ) -> Tensor:
     """(B,) log Z, less the log of the sum over the labellings that agree with ``labels`` where these are given."""
+    given = scores, transitions, start, end
     with torch.autocast(scores.device.type, enabled=False):
-        chains = Chains.of(scores, transitions, start, end, mask)
+        if can_chain(scores):
+            sums = chain_sums(_places(mask), labels, ignore_index, *given)
+            if bool((sums.abs() < -0.5 * FLOOR).all()):  # the one time that this waits for the device
+                return sums if labels is None else sums[: len(scores)] - sums[len(scores) :]
+        chains = Chains.of(*given, mask)
         value = _log_sums(chains)
         if labels is not None:
             value = value - _observed(chains, labels, ignore_index)
@@ -297,11 +299,29 @@ def _counts(weights: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
     """Derivatives of ``weights @ _value(...)`` by scores, transitions, start and end."""
     scores, transitions, start, end, mask, labels, ignore_index = inputs
     with torch.autocast(scores.device.type, enabled=False):
+        if can_chain(scores):
+            places = _places(mask)
+            given = weights.to(scores.dtype), places, labels, ignore_index, scores, transitions, start, end
+            nodes, pairs = chain_beliefs(*given)
+            if places is None:
+                return nodes, pairs, nodes[:, 0].sum(0), nodes[:, -1].sum(0)
+            lengths, positions = places
+            last = positions.gather(1, (lengths - 1).clamp_min(0)[:, None])
+            ends = [nodes.gather(1, at[:, :, None].expand(-1, 1, nodes.shape[2])) for at in (positions[:, :1], last)]
+            return nodes, pairs, ends[0].sum((0, 1)), ends[1].sum((0, 1))
         chains = Chains.of(scores, transitions, start, end, mask)
         nodes, pairs = counts(chains, weights)
         if labels is not None:
             _subtract_observed(chains, labels, ignore_index, weights, nodes, pairs)
         return _by_input(chains.steps, nodes.to(scores.dtype), pairs.to(scores.dtype))
+
+
+def _places(mask: Tensor | None) -> tuple[Tensor, Tensor] | None:
+    """Lengths (B,) of sequences, and positions (B, T) of their tokens."""
+    if mask is None:
+        return None
+    mask = mask.to(torch.bool)
+    return mask.sum(1), (~mask).to(torch.uint8).argsort(dim=1, stable=True)
 
 
 def _curvature(upstream: Sequence[Tensor], weights: Tensor, *inputs: Any) -> tuple[Tensor, ...]:

@@ -204,7 +204,8 @@ class CRF(torch.nn.Module):
         if self._is_exact(graph):
             found = chain_value(*self._chain(scores), mask, labels, ignore_index)
         else:
-            found = self._in_graphs(scores, mask, labels, ignore_index, "value", **graph)
+            alike = reduction != "none" and weights is None and self._class_weights is None
+            found = self._in_graphs(scores, mask, labels, ignore_index, "value", alike=alike, **graph)
         if self._class_weights is not None:
             found = found * self._mean_class_weight(labels, mask, ignore_index, graph.get("batch"), len(found))
         if weights is not None:
@@ -218,7 +219,7 @@ class CRF(torch.nn.Module):
         self._check_shapes(scores, mask)
         if self._is_exact(graph):
             return chain_value(*self._chain(scores), mask, None, 0)
-        return self._in_graphs(scores, mask, None, 0, "value", **graph)
+        return self._in_graphs(scores, mask, None, 0, "value", alike=False, **graph)
 
     def marginals(self, scores: Tensor, mask: Tensor | None = None, **graph: Any) -> Tensor:
         """Probabilities of labels in the shape of the scores, 0 where the mask is off; options as in :meth:`loss`."""
@@ -279,6 +280,7 @@ class CRF(torch.nn.Module):
         ignore_index: int,
         wanted: str,
         *,
+        alike: bool = True,
         edges: Tensor | None = None,
         batch: Tensor | None = None,
         edge_types: Tensor | None = None,
@@ -300,8 +302,12 @@ class CRF(torch.nn.Module):
         n_types = steps if self.structure == "grid" else steps + self._n_tables
         layout = laid_out(Described(shape, 2 * steps, n_types, mask, edges, edge_types, batch))
         kept = layout.kept.to(scores.device)
-        nodes = scores.reshape(-1, k).index_select(0, kept).to(torch.float64)
-        self._check_scores(nodes, shape, kept)
+        nodes = scores.reshape(-1, k).to(torch.float64)
+        if len(kept) < len(nodes):
+            nodes = nodes.index_select(0, kept)
+        if labels is not None:
+            labels = labels.reshape(-1).index_select(0, kept)
+        known = self._check(nodes, labels, ignore_index, shape, kept)
         nodes, tables = nodes.clamp_min(FORBIDDEN), self._tables(steps)
         if self.structure == "chain":
             _, first, last = self._constrained(FORBIDDEN)
@@ -311,14 +317,11 @@ class CRF(torch.nn.Module):
                 nodes = nodes.index_add(0, at, part.to(torch.float64).expand(len(at), k))
         own = None if edge_scores is None else edge_scores.to(torch.float64).clamp_min(FORBIDDEN)
         tables = layout.tables(tables, own)
-        if labels is not None:
-            labels = labels.reshape(-1).index_select(0, kept)
-            self._check_labels(labels, ignore_index, nodes, shape, kept)
         tolerance = self.tolerance or (1e-9 if scores.dtype == torch.float64 else 1e-5)
         with memory_of(layout.graphs, nodes, tables):
             graphs = Graphs(
-                layout, self.method, labels, ignore_index,
-                own_tables=own is not None, tolerance=tolerance, max_sweeps=self.max_sweeps,
+                layout, self.method, labels, known,
+                own_tables=own is not None, alike=alike, tolerance=tolerance, max_sweeps=self.max_sweeps,
             )  # fmt: skip
             if wanted == "value":
                 found = graphs.values(nodes, tables)
@@ -357,28 +360,32 @@ class CRF(torch.nn.Module):
                 ConvergenceWarning,
             )
 
-    @staticmethod
-    def _check_scores(nodes: Tensor, shape: tuple[int, ...], kept: Tensor) -> None:
-        fit = nodes < torch.inf  # False for NaN
-        if not bool(fit.all()):
-            place = _place(kept[~fit.all(1)][0], shape)
-            raise ArgumentError("scores", f"{place} holds NaN or +inf (-inf forbids a label)")
+    def _check(
+        self, nodes: Tensor, labels: Tensor | None, ignore_index: int, shape: tuple[int, ...], kept: Tensor
+    ) -> Tensor | None:
+        """Refuse scores that are no numbers, and labels that do not exist or have a score of -inf.
 
-    def _check_labels(
-        self, labels: Tensor, ignore_index: int, nodes: Tensor, shape: tuple[int, ...], kept: Tensor
-    ) -> None:
-        """Refuse labels that do not exist, or that scores forbid."""
-        known = labels != ignore_index
-        outside = known & ((labels < 0) | (labels >= self.n_labels))
-        score = nodes.detach().gather(1, torch.where(known & ~outside, labels, 0)[:, None])[:, 0]
-        wrong = outside | (known & (score < 0.5 * FORBIDDEN))
-        if bool(wrong.any()):
+        Returns which labels are known, where some are not.
+        """
+        unfit = ~(nodes.detach() < torch.inf).all(1)  # true for NaN
+        if labels is None:
+            wrong, known, outside = unfit, torch.ones_like(unfit), unfit
+        else:
+            known = labels != ignore_index
+            outside = known & ((labels < 0) | (labels >= self.n_labels))
+            score = nodes.detach().gather(1, torch.where(known & ~outside, labels, 0)[:, None])[:, 0]
+            wrong = unfit | outside | (known & (score < 0.5 * FORBIDDEN))
+        any_wrong, all_known = torch.stack([wrong.any(), known.all()]).tolist()
+        if any_wrong and bool(unfit.any()):
+            raise ArgumentError("scores", f"{_place(kept[unfit][0], shape)} holds NaN or +inf (-inf forbids a label)")
+        if any_wrong and labels is not None:
             first = int(wrong.nonzero()[0])
             why = f"is outside 0 to {self.n_labels - 1}, and not {ignore_index}"
             found = f"{_place(kept[first], shape)} = {int(labels[first])}"
             raise ArgumentError(
                 "labels", f"{found} {why if outside[first] else 'is forbidden there: its score is -inf'}"
             )
+        return None if all_known else known
 
     def _mean_class_weight(
         self, labels: Tensor, mask: Tensor | None, ignore_index: int, batch: Tensor | None, count: int

@@ -12,6 +12,7 @@ relinearised at the last beliefs on a schedule (the concave-convex procedure, on
 
 from __future__ import annotations
 
+import copy
 import math
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -23,7 +24,16 @@ from torch import Tensor
 from bactrian.camel.camel import SHORTHAND
 from bactrian.engines.torch.batch import GraphBatch, Layout
 from bactrian.engines.torch.device import Needed, explain_memory, state_bytes
-from bactrian.engines.torch.stars import FINEST, Stars, edge_beliefs, evaluate, observed_counts, settle, sum_by_graph
+from bactrian.engines.torch.stars import (
+    FINEST,
+    Stars,
+    StarValues,
+    edge_beliefs,
+    evaluate,
+    observed_counts,
+    settle,
+    sum_by_graph,
+)
 from bactrian.engines.torch.structure import Structure
 from bactrian.errors import warn
 from bactrian.solvers.solution import ConvergenceWarning
@@ -101,7 +111,7 @@ class CamelLoss(torch.nn.Module):
 
     def __init__(
         self,
-        method: str = "cccp",
+        method: str = "convex",
         *,
         node_factors: str = "clusters",
         relinearise_every: int = 1,
@@ -185,9 +195,10 @@ class CamelLoss(torch.nn.Module):
 
     @torch.no_grad()
     def marginals(
-        self, node_scores: Tensor, edge_scores: Tensor, graphs: GraphBatch, *, method: str = "bp"
+        self, node_scores: Tensor, edge_scores: Tensor, graphs: GraphBatch, *, method: str | None = None
     ) -> Marginals:
-        """Marginals of a batch at test time: ``"bp"``, ``"convex"``, or ``"camel0"``, the training entropy's own."""
+        """Marginals of a batch at test time: ``"bp"``, ``"convex"`` or ``"camel0"``, by default as in training."""
+        method = (self.method if self.method in INFERENCE else "bp") if method is None else method
         if method not in INFERENCE:
             raise ValueError(f"method must be one of {', '.join(INFERENCE)}, found {method!r}")
         with memory_of(graphs, node_scores, edge_scores):
@@ -224,7 +235,8 @@ class CamelLoss(torch.nn.Module):
         """The ids under which state is kept, or None where none is."""
         if instances is None:
             return None
-        ids = instances.tolist() if isinstance(instances, Tensor) else list(instances)
+        given = instances.tolist() if hasattr(instances, "tolist") else list(instances)
+        ids = [name.item() if hasattr(name, "item") else name for name in given]  # plain ones, which files may hold
         if len(ids) != graphs.n_graphs or len(set(ids)) != len(ids):
             raise ValueError(f"instances must be {graphs.n_graphs} different ids, one per graph, found {len(ids)}")
         return None if self.method == "piecewise" else ids
@@ -371,10 +383,12 @@ class Graphs:
     method : {"convex", "camel0", "cccp"}
         With ``"cccp"`` the entropy is linearised at uniform beliefs first and twice again, the same at every visit.
     labels : (N,) ints of all nodes that the layout keeps, or None
-    ignore_index : int
-        Label of those that are not known.
+    known : (N,) bools of these, or None
+        Which labels are known, where some are not.
     own_tables : bool
         Whether tables belong to edges instead of types.
+    alike : bool
+        Whether the derivatives by the values of all graphs will be the same.
     """
 
     def __init__(
@@ -382,18 +396,19 @@ class Graphs:
         layout: Layout,
         method: str,
         labels: Tensor | None,
-        ignore_index: int,
+        known: Tensor | None,
         *,
         own_tables: bool,
+        alike: bool,
         tolerance: float,
         max_sweeps: int,
     ) -> None:
-        self.layout, self.method, self.labels, self.ignore_index = layout, method, labels, ignore_index
-        self.own_tables = own_tables
+        self.layout, self.method, self.labels, self.known = layout, method, labels, known
+        self.own_tables, self.alike = own_tables, alike
         self.tolerance, self.max_sweeps = tolerance, max_sweeps
         self.residual, self.sweeps = 0.0, 0
-        self.known: Tensor | None = None  #: (N,) inside, where some label is not
         self._stars: list[Stars] = []
+        self._evaluations: list[StarValues] = []
 
     def values(self, scores: Tensor, tables: Tensor) -> Tensor:
         """(M,), from scores (N, K) and tables, both in float64."""
@@ -411,39 +426,32 @@ class Graphs:
         """Pass messages; returns what :meth:`values` does."""
         graphs, n_labels = self.layout.graphs, scores.shape[1]
         s = graphs.structure(scores.device, n_types=None if self.own_tables else graphs.n_types)
-        numbers = graphs.numbers(s, str(METHODS[self.method].entropy), own=False)
-        count = 1
-        if self.labels is not None:
-            inside = self.labels[s.nodes]
-            known = inside != self.ignore_index
-            if not bool(known.all()):
-                self.known, count = known, 2
-        self._stars = [Stars(s, numbers, n_labels) for _ in range(count)]
-        for stars in self._stars:
-            stars.records = False
+        count = 1 if self.known is None else 2
+        entropy = str(METHODS[self.method].entropy)
+        self._stars = [graphs.stars(s, entropy, n_labels, number, again=self.alike) for number in range(count)]
         found = self._settle(scores, tables, self.tolerance, self.max_sweeps)
         if self.labels is not None and self.known is None:
-            found = found - observed_by_graph(s, self.labels[s.nodes], scores[s.nodes], tables)
+            found = found - observed_by_graph(s, self.labels, scores, tables)
+        if self.alike:
+            self._counts = self._counted(self._evaluations)
         return found
 
     def perturbed(self, scores: Tensor, tables: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Values (M,), and counts weighted by graph, at other scores not far away."""
-        settled = self._stars
-        self._stars = [stars.twin() for stars in settled]
-        try:
-            return self._settle(scores, tables, _EXACT, 4 * self.max_sweeps), *self.weighed(weights)
-        finally:
-            self._stars = settled
+        twin = copy.copy(self)
+        twin._stars, twin.alike = [stars.twin() for stars in self._stars], False
+        return twin._settle(scores, tables, _EXACT, 4 * self.max_sweeps), *twin.weighed(weights)
 
     def _settle(self, scores: Tensor, tables: Tensor, tolerance: float, max_sweeps: int) -> Tensor:
         """Messages of all stars to a tolerance; what the second has is subtracted from the first."""
         found: Tensor | float = 0.0
+        self._evaluations = []
         for stars, sign in zip(self._stars, (1.0, -1.0), strict=False):
             s = stars.structure
             inside = scores[s.nodes]
             if sign < 0.0 and self.known is not None and self.labels is not None:
                 states = torch.arange(stars.n_labels, device=scores.device)
-                other = self.known[:, None] & (states != self.labels[s.nodes][:, None])
+                other = self.known[s.nodes][:, None] & (states != self.labels[s.nodes][:, None])
                 inside = inside.masked_fill(other, FORBIDDEN)
             ordered = tables[s.edges] if s.own_tables else tables
             for step in range(1 + _RELINEARISATIONS * (self.method == "cccp")):
@@ -453,25 +461,35 @@ class Graphs:
                 values, sweeps, residual = settle(stars, tolerance, max_sweeps, tame=self.method == "convex")
                 self.sweeps, self.residual = self.sweeps + sweeps, max(self.residual, residual)
             found = found + sign * sum_by_graph(s, values)
+            self._evaluations.append(values)
         return torch.as_tensor(found)
 
     def weighed(self, weights: Tensor) -> tuple[Tensor, Tensor]:
         """Derivatives of ``weights @ values`` by scores and tables, at the messages as they are."""
-        by_node: Any = 0.0
-        by_table: Any = 0.0
-        for stars, sign in zip(self._stars, (1.0, -1.0), strict=False):
-            s = stars.structure
-            stars.structure = replace(s, node_weight=weights[s.node_graph], edge_weight=weights[s.edge_graph])
-            values = evaluate(stars)
-            nodes, entries = values.node_counts, values.table_counts
-            if self.labels is not None and self.known is None:
-                observed = observed_counts(stars.structure, self.labels[s.nodes], stars.n_labels)
-                nodes, entries = nodes - observed[0], entries - observed[1]
-            stars.structure = s
-            by_node, by_table = by_node + sign * nodes, by_table + sign * entries
-        return torch.empty_like(by_node).index_copy_(0, s.nodes, by_node), (
-            torch.empty_like(by_table).index_copy_(0, s.edges, by_table) if s.own_tables else by_table
-        )
+        s = self._stars[0].structure
+        if self.alike:
+            nodes, entries = self._counts[0] * weights[s.node_graph][:, None], self._counts[1] * weights[0]
+        else:
+            weighted = replace(s, node_weight=weights[s.node_graph], edge_weight=weights[s.edge_graph])
+            for stars in self._stars:
+                stars.structure = weighted
+            nodes, entries = self._counted([evaluate(stars) for stars in self._stars])
+            for stars in self._stars:
+                stars.structure = s
+        in_order = torch.empty_like(entries).index_copy_(0, s.edges, entries) if s.own_tables else entries
+        return torch.empty_like(nodes).index_copy_(0, s.nodes, nodes), in_order
+
+    def _counted(self, evaluations: list[StarValues]) -> tuple[Tensor, Tensor]:
+        """Counts of labels and of pairs, less those that agree with the labels, in the order of the structure."""
+        free, *bound = evaluations
+        nodes, entries = free.node_counts, free.table_counts
+        if bound:
+            return nodes - bound[0].node_counts, entries - bound[0].table_counts
+        if self.labels is None:
+            return nodes.clone(), entries.clone()
+        s = self._stars[0].structure
+        observed = observed_counts(s, self.labels[s.nodes], nodes.shape[1])
+        return nodes - observed[0], entries - observed[1]
 
 
 class _Values(torch.autograd.Function):
@@ -510,10 +528,10 @@ class _Counts(torch.autograd.Function):
 
 
 def observed_by_graph(structure: Structure, labels: Tensor, scores: Tensor, tables: Tensor) -> Tensor:
-    """(M,) scores of the labels, all in the order of the structure."""
+    """(M,) scores of the labels."""
     s = structure
-    found = scores.new_zeros(s.n_graphs).index_add_(0, s.node_graph, scores.gather(1, labels[:, None])[:, 0])
-    ends = labels[s.link_node[s.links]]
+    nodes = scores.gather(1, labels[:, None])[:, 0]
+    found = scores.new_zeros(s.n_graphs).index_add_(0, s.node_graph, nodes[s.nodes])
+    ends = labels[s.nodes][s.link_node[s.links]]
     ordered = tables[s.edges] if s.own_tables else tables
-    table = s.table_of(torch.arange(s.n_edges, device=labels.device))
-    return found.index_add_(0, s.edge_graph, ordered[table, ends[:, 0], ends[:, 1]])
+    return found.index_add_(0, s.edge_graph, ordered[s.edge_table, ends[:, 0], ends[:, 1]])
