@@ -418,9 +418,25 @@ def test_bad_data_to_predict(fields, X, error, message):
             getattr(fields["full"], method)(X)
 
 
-def test_missing_states_have_no_score(fields):
-    with pytest.raises(ValueError, match=r"X\[0, 0\] = -1 stands for an unknown state"):
-        fields["full"].score_samples([[-1, 0, 0, 0]])
+def test_scores_sum_over_missing_cells(fields):
+    field = fields["full"]
+    every = joint_states(field.cardinalities_)
+    chances = np.exp(field.score_samples(every))
+    rows = [[-1, 0, -1, 1], [1, -1, 0, 0], [-1, -1, -1, -1], [0, 0, 1, 1], [-1, 0, -1, 1]]
+    agree = [[(np.array(row) < 0) | (np.array(row) == state) for state in every] for row in rows]
+    expected = [np.log(chances[np.all(fits, axis=1)].sum()) for fits in agree]
+    np.testing.assert_allclose(field.score_samples(rows), expected, atol=1e-9)
+    assert field.score(rows, sample_weight=[1, 2, 0, 1, 3]) == pytest.approx(
+        np.average(expected, weights=[1, 2, 0, 1, 3])
+    )
+
+
+def test_rows_that_cannot_be_score_minus_infinity():
+    margins = [bt.Marginal(("a", "b"), [[1, 2], [0, 0]]), bt.Marginal(("b", "c"), [[1, 0], [1, 1]])]
+    field = bt.MarkovRandomField().fit_marginals(margins)
+    rows = [[0, -1, 0], [1, -1, 0], [1, -1, -1], [-1, -1, -1], [-1, 0, 1], [0, 0, 1]]
+    expected = [np.log(2 / 3), -np.inf, -np.inf, 0.0, -np.inf, -np.inf]
+    np.testing.assert_allclose(field.score_samples(rows), expected, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -462,7 +478,7 @@ def test_bad_arguments(fields):
     with pytest.raises(ValueError, match="names variable 9"):
         field.conditional({9: 0})
     with pytest.raises(ValueError, match="has no log-partition"):
-        clone(field).set_params(inference="gibbs", memory_budget=8).fit(coupled_samples()).score(coupled_samples())
+        _ = clone(field).set_params(inference="gibbs", memory_budget=8).fit(coupled_samples()).log_partition_
 
 
 def test_degenerate_shapes():
@@ -694,12 +710,13 @@ def test_scores_by_a_log_partition_that_did_not_converge_say_so():
     assert "rbp, which did not converge" in said
     assert "'pseudolikelihood'" not in said
     assert "'exact'" in said
-    for call in (field.score, field.score, field.score_samples):  # each time, whatever is remembered
+    for call in (field.score_samples, field.score_samples):  # each time, whatever is remembered
         with pytest.warns(
             bt.ConvergenceWarning, match=r"log Z is that of rbp, which did not converge.*memory_budget"
         ) as once:
             call(X)
         assert len(once) == 1
+    assert field.score(X).interval is not None  # of annealed importance sampling
     settled = bt.MarkovRandomField(method="pseudolikelihood", memory_budget=1000, inference="convex")
     with pytest.warns(bt.AttainmentWarning) as warned:
         settled.fit(X)

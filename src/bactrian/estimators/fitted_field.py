@@ -15,12 +15,14 @@ from numpy.typing import ArrayLike
 from bactrian.arrays import Bools, Floats, Ints
 from bactrian.errors import ArgumentTypeError, check_number, warn
 from bactrian.estimators.pairwise import checked_table, incomplete_rows, is_forest
+from bactrian.estimators.uncertainty import Contrasts
 from bactrian.frames import Variables, column_names, columns_of, is_frame, kind_of_frame, make_frame, word
 from bactrian.graphs.elimination import MemoryBudgetError, junction_tree
 from bactrian.graphs.graph import ClusterGraph, Scope
 from bactrian.graphs.loglinear import LogLinearModel, Samples
 from bactrian.inference.decode import decode
 from bactrian.inference.draw import draw_by_gibbs, draw_exactly
+from bactrian.inference.evidence import ImpossibleEvidenceError
 from bactrian.inference.infer import infer
 from bactrian.inference.problem import checked_evidence
 from bactrian.learners.learn import matched_inference
@@ -71,6 +73,33 @@ class AnswerOptions:
     memory_budget: int
     n_threads: int | None
     seed: int
+
+
+class LogLikelihood(float):
+    """A mean log-probability, which says how log Z was found.
+
+    Attributes
+    ----------
+    how : str
+        ``"exact"``, or by which estimate.
+    interval : (low, high) or None
+        At 95 %, for the error of log Z, where that is estimated.
+    """
+
+    interval: tuple[float, float] | None
+    how: str
+
+    def __new__(cls, value: float, interval: tuple[float, float] | None, how: str) -> LogLikelihood:  # noqa: D102
+        found = super().__new__(cls, value)
+        found.interval, found.how = interval, how
+        return found
+
+    def __getnewargs__(self) -> tuple[Any, ...]:
+        return float(self), self.interval, self.how
+
+    def __repr__(self) -> str:
+        between = "" if self.interval is None else ", {:.4f} to {:.4f} at 95 %".format(*self.interval)
+        return f"{float(self):.4f} ({self.how}{between})"
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,27 +192,54 @@ class FittedField:
     # --- samples ---
 
     def score_samples(self, X: Any) -> Floats:
-        """Log-probability of each sample, summed over hidden variables."""
-        return self.log_probabilities(self._states_of(X))
+        """Log-probability of what is known of each sample."""
+        return self.log_probabilities(self.states_of(X))
 
     def log_probabilities(self, states: Ints) -> Floats:
-        """The same of rows of numbers of states; -1 for hidden variables."""
-        scores, model = np.full(states.shape[0], -self.log_partition), self._model
-        if not self.of.variables.n_hidden:
-            for scope, features, base in zip(model.graph.clusters, model.features, model.base_scores, strict=True):
-                index = np.ravel_multi_index(tuple(states[:, scope].T), model.graph.shape(scope))
-                scores += 0.0 if features is None else (features @ self.weights)[index]
-                scores += 0.0 if base is None else base[index]
-            return scores
+        """The same of rows of numbers of states, summed over hidden variables and missing cells, which are -1."""
+        return self._log_sums(states) - self.log_partition
+
+    def _log_sums(self, states: Ints) -> Floats:
+        """log of the sum over all joint states that agree with each row."""
+        scores, model = np.zeros(states.shape[0]), self._model
+        complete = np.flatnonzero((states >= 0).all(axis=1))
+        known = states[complete]
+        for scope, features, base in zip(model.graph.clusters, model.features, model.base_scores, strict=True):
+            index = np.ravel_multi_index(tuple(known[:, scope].T), model.graph.shape(scope))
+            scores[complete] += 0.0 if features is None else (features @ self.weights)[index]
+            scores[complete] += 0.0 if base is None else base[index]
         for rows, evidence, which in incomplete_rows(states, len(model.graph.clusters)):
-            scores[rows] += np.array([result.log_partition for result in self._infer(evidence)])[which]
+            scores[rows] += np.array(self._log_masses(evidence))[which]
         return scores
 
-    def score(self, X: Any, sample_weight: ArrayLike | None) -> float:
+    def _log_masses(self, evidence: Sequence[Mapping[int, int]]) -> list[float]:
+        """log of the sum over all joint states that agree with each of ``evidence``; -inf where none is possible."""
+        try:
+            return [float(result.log_partition) for result in self._infer(evidence)]
+        except ImpossibleEvidenceError:
+            half = len(evidence) // 2
+            return self._log_masses(evidence[:half]) + self._log_masses(evidence[half:]) if half else [-np.inf]
+
+    def score(self, X: Any, sample_weight: ArrayLike | None) -> LogLikelihood:
         """Mean log-probability of the samples."""
-        states = self._states_of(X)
+        states = self.states_of(X)
         weights = Samples(self._model, states, sample_weight).sample_weight
-        return float(np.average(self.log_probabilities(states), weights=weights))
+        mean = float(np.average(self._log_sums(states), weights=weights))
+        log_partition, interval, how = self._estimated_partition
+        between = None if interval is None else (mean - interval[1], mean - interval[0])
+        return LogLikelihood(mean - log_partition, between, how)
+
+    @cached_property
+    def _estimated_partition(self) -> tuple[float, tuple[float, float] | None, str]:
+        """log Z, its interval where it is an estimate, and how it was found."""
+        method = self.inference_method
+        if method == "exact" or self._on_regions or self.options.inference == "matched":
+            return self.log_partition, None, "exact" if method == "exact" else f"by the log Z of {method}"
+        options: dict[str, Any] = {**self._limits, "seed": self.options.seed}
+        with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
+            result = infer(self._model, self.weights, "annealing", **options)
+        assert result.log_partition is not None
+        return result.log_partition, result.interval, "by annealed importance sampling"
 
     def sample(self, n_samples: int, seed: int | None, *, rounded: bool, frame: bool | None) -> Any:
         """Draws from the joint distribution."""
@@ -215,7 +271,7 @@ class FittedField:
 
     def predict_marginals(self, X: Any) -> Any:
         """Marginals given the observed states of each sample."""
-        states, named = self._states_of(X, missing=True), self.of.variables
+        states, named = self.states_of(X), self.of.variables
         found = [np.zeros((states.shape[0], int(k))) for k in named.cardinalities]
         for rows, evidence, which in incomplete_rows(states, len(self._model.graph.clusters)):
             given = self._conditionals(evidence)
@@ -234,10 +290,12 @@ class FittedField:
 
     def predict(self, X: Any) -> Any:
         """The most probable completion of each sample."""
-        states = self._states_of(X, missing=True)
+        states = self.states_of(X)
         method = "exact" if self._fits_exactly else "max-product"
         for rows, evidence, which in incomplete_rows(states.copy(), len(self._model.graph.clusters)):
-            found = decode([self._model] * len(evidence), self.weights, method, evidence, **self._limits)
+            found = decode(
+                [self._model] * len(evidence), self.weights, method, evidence, max_seconds=None, **self._limits
+            )
             states[rows] = np.stack(found)[which]
         if self.of.frames is None:
             return states
@@ -246,8 +304,8 @@ class FittedField:
         cells = [self.of.variables.cells(v, column, "table") for v, column in enumerate(states.T)]
         return np.array(cells, dtype=object).T
 
-    def _states_of(self, X: Any, missing: bool = False) -> Ints:
-        """Rows of numbers of states, checked; -1 for hidden variables and, where they may be, missing cells."""
+    def states_of(self, X: Any) -> Ints:
+        """Rows of numbers of states, checked; -1 for hidden variables and missing cells."""
         seen, n_hidden = self.of.variables.seen, self.of.variables.n_hidden
         framed = self.of.frames is not None or (is_frame(X) and any(self.of.variables.labels))
         given = columns_of(X) if framed else checked_table(X)
@@ -258,12 +316,21 @@ class FittedField:
         if n != expected:
             raise ValueError(f"X has {n} features, but MarkovRandomField is expecting {expected} features as input")
         states = seen.codes(given) if isinstance(given, list) else given
-        hidden = np.full((len(states), n_hidden), -1)
-        known = np.where(states == -1, 0, states) if missing else states
-        self._model.graph.checked_states(np.hstack([known, 0 * hidden]), "X")
-        return np.hstack([states, hidden])
+        states = np.hstack([states, np.full((len(states), n_hidden), -1)])
+        self._model.graph.checked_states(np.where(states == -1, 0, states), "X")
+        return states
 
     # --- questions ---
+
+    def log_slope(self, event: Mapping[Any, Any], given: Mapping[Any, Any] | None, contrasts: Contrasts) -> Floats:
+        """Slope of log P(event | given) in the contrasts: their expectation given both, less that given the latter."""
+        asked, seen = self._evidence(event, "event"), self._evidence(given, "given")
+        n, n_edges = len(self._model.graph.clusters), len(contrasts.edges)
+        both, one = (
+            contrasts.expected(result.variables, [result.clusters[i] for i in range(n - n_edges, n)])
+            for result in self._infer([{**seen, **asked}, seen])
+        )
+        return both - one
 
     def marginal(self, names: Any, given: Mapping[Any, Any] | None) -> Any:
         """The joint marginal of some variables."""

@@ -349,7 +349,9 @@ class GraphCRF(LearnedEstimator):
             none = np.zeros(0, dtype=np.int64)
             return (empty, [Decoding(none, 0.0, 0.0, True, True, 0, method) for _ in empty]) if return_result else empty
         stacked, data, evidence = self.codec_.encoded(X, known)
-        found = decode(data, fitted.weights, method, evidence, return_result=True, n_threads=self.n_threads)
+        found = decode(
+            data, fitted.weights, method, evidence, return_result=True, max_seconds=None, n_threads=self.n_threads
+        )
         parts = zip(found, stacked.shapes, strict=True)
         labels = [self.classes_[result.assignment].reshape(shape) for result, shape in parts]
         return (labels, found) if return_result else labels

@@ -15,9 +15,9 @@ from sklearn.base import DensityMixin, clone
 from sklearn.utils.validation import check_is_fitted
 
 from bactrian.arrays import Arrays, Bools, Floats, Ints
-from bactrian.errors import ArgumentError, check_choice, check_number, warn
+from bactrian.errors import ArgumentError, ArgumentTypeError, check_choice, check_number, warn
 from bactrian.estimators.base import LearnedEstimator
-from bactrian.estimators.fitted_field import AnswerOptions, FieldModel, FittedField
+from bactrian.estimators.fitted_field import AnswerOptions, FieldModel, FittedField, LogLikelihood
 from bactrian.estimators.network import Joined, check_edges, interactions, is_by_rows, joined
 from bactrian.estimators.pairwise import (
     FIELD_NODE_FACTORS,
@@ -33,7 +33,8 @@ from bactrian.estimators.pairwise import (
     seen_cardinalities,
     split_tables,
 )
-from bactrian.estimators.priors import N_FOLDS, VARIANCE, Block, Fold
+from bactrian.estimators.priors import N_FOLDS, VARIANCE, Block, Fold, variances
+from bactrian.estimators.uncertainty import Bootstrap, Contrasts, Covariance, LearnedRows, check_level, edge_table
 from bactrian.frames import (
     FRAMES,
     Variables,
@@ -210,6 +211,8 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
     _held: FittedField | None = field(init=False, default=None)  #: what answers questions; see :meth:`_field`
     _unknown: bool = field(init=False, default=False)  #: whether states of the last samples were missing
     _edge_variances: Floats | None = field(init=False, default=None)  #: of the prior with which edges were selected
+    _samples: Samples | None = field(init=False, default=None)  #: those of the last fit; in no file and no pickle
+    _sure: tuple[Floats, Covariance] | None = field(init=False, default=None)  #: weights, and how sure they are
 
     # --- learning ---
 
@@ -273,6 +276,7 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
         if joined.selection is not None:
             self.path_ = make_frame(self._kept.frames or "table", joined.selection.path)
             self._edge_variances = joined.selection.variances
+        self._samples = samples
         return samples
 
     def _joined(self, variables: Variables, sizes: Ints, states: Ints, sample_weight: Any, again: bool) -> Joined:
@@ -397,7 +401,7 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
     def _keep(self, tables: str, edges: Ints, kept: FieldModel) -> None:
         """Take up a model; its weights come apart from it."""
         self.tables_, self.node_factors_ = tables, self.node_factors
-        self._kept, self._margins, self._held = kept, None, None
+        self._kept, self._margins, self._held, self._samples, self._sure = kept, None, None, None, None
         self.model_, self.edges_ = kept.model, edges
         self.cardinalities_ = kept.model.graph.cardinalities.copy()
         seen = kept.variables.seen
@@ -658,14 +662,25 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
         return dict(zip(self.variable_names, self._kept.variables.states, strict=True))
 
     def score_samples(self, X: Any) -> Floats:
-        """Log-probability of each sample, summed over hidden variables.
+        """Log-probability of what is known of each sample, summed over missing cells and hidden variables.
 
         Where ``inference_method_`` is not exact, log Z is its approximation.
         """
         return self._field.score_samples(X)
 
-    def score(self, X: Any, y: object = None, sample_weight: ArrayLike | None = None) -> float:
-        """Mean log-probability of the samples, weighted where ``sample_weight`` is given; ``y`` is ignored."""
+    def score(self, X: Any, y: object = None, sample_weight: ArrayLike | None = None) -> LogLikelihood:
+        """Mean log-probability of the samples, weighted where ``sample_weight`` is given; ``y`` is ignored.
+
+        A float that says which it is: ``how`` is ``"exact"`` where log Z is; elsewhere log Z is estimated by annealed
+        importance sampling, and ``interval`` is (low, high) at 95 %, so that fields can be compared whose models are
+        too large to sum over. With ``inference="matched"`` log Z is that of the learner's entropy.
+
+        Examples
+        --------
+        >>> import bactrian as bt
+        >>> bt.MarkovRandomField(prior_variance=None).fit([[0], [1], [1], [1]]).score([[1]])
+        -0.2877 (exact)
+        """
         return self._field.score(X, sample_weight)
 
     def sample(
@@ -754,7 +769,112 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
         """
         return self._field.predict(X)
 
+    # --- how sure, and how good ---
+
+    @property
+    def rows_(self) -> LearnedRows:
+        """The rows that the field was learned from, and how; see :mod:`bactrian.estimators.uncertainty`."""
+        check_is_fitted(self, "weights_")
+        if self._samples is None or self.hidden:
+            why = "its variables are hidden" if self.hidden else "it was learned from margins, or read from a file"
+            raise ValueError(f"the field has no rows of its own: {why}; intervals need a fit to rows without that")
+        if self.l1:
+            raise ArgumentError("l1", f"= {self.l1}: there are no formulas for intervals; select edges, then use 0")
+        names = ("tolerance", "max_iterations", "seed")
+        return LearnedRows(
+            self.model_,
+            self._kept.variables,
+            self.edges_,
+            self._samples,
+            self.weights_,
+            self.method_,
+            self._precision,
+            {name: getattr(self, name) for name in names},
+            self.n_threads,
+        )
+
+    @property
+    def _precision(self) -> Floats:
+        """1 / variance of each weight."""
+        variance = variances(self.prior_variance_, self._blocks())
+        return np.broadcast_to(0.0 if variance is None else 1.0 / np.asarray(variance), self._n_weights())
+
+    @property
+    def _covariance(self) -> Covariance:
+        check_is_fitted(self, "weights_")
+        if self._sure is None or not np.array_equal(self._sure[0], self.weights_):
+            self._sure = self.weights_.copy(), self.rows_.covariance
+        return self._sure[1]
+
+    @property
+    def covariance_(self) -> Floats:
+        """(n_weights, n_weights) covariance of the weights; of a combination c of them, the variance is c V c."""
+        return self._covariance.weights
+
+    @property
+    def standard_errors_(self) -> Floats:
+        """(n_weights,) standard errors of the weights, of the inverse Hessian or the sandwich; see :meth:`confint`."""
+        return self._covariance.standard_errors
+
+    def confint(
+        self, event: Mapping[Any, Any] | None = None, given: Mapping[Any, Any] | None = None, *, level: float = 0.95
+    ) -> Any:
+        """Confidence intervals of the weights, (n_weights, 2); or of P(event | given), (low, high).
+
+        Those of ``"exact"`` are from the inverse Hessian, those of ``"pseudolikelihood"`` and of CAMEL's learners from
+        the sandwich, with the prior in the Hessian; that of a probability is by the delta method, in log odds
+        (:mod:`bactrian.estimators.uncertainty` has the formulas). Weights that a full table has beyond its contrasts
+        are held by the prior alone, and vary only as the contrasts do. Edges count as given: where they were selected
+        on the same rows, intervals are too narrow, which :meth:`bootstrap` shows. Files have intervals if they were
+        asked for before :meth:`save`.
+
+        Examples
+        --------
+        >>> import bactrian as bt
+        >>> field = bt.MarkovRandomField(prior_variance=None).fit([[0], [1], [1], [1]] * 25)
+        >>> low, high = field.confint({0: 1})
+        >>> round(low, 3), round(high, 3)
+        (0.656, 0.825)
+        """
+        if event is not None and not isinstance(event, Mapping):
+            raise ArgumentTypeError("event", f"must map variables to states, found {event!r}; the level is level=")
+        z = check_level(level)
+        if event is None:
+            return self.weights_[:, None] + z * np.array([-1.0, 1.0]) * self.standard_errors_[:, None]
+        slope = self._field.log_slope(event, given, self._covariance.contrasts)
+        return self._covariance.interval(self._field.probability(event, given), slope, level)
+
+    def bootstrap(self, n: int = 1000, seed: int = 0) -> Bootstrap:
+        """Refits to ``n`` samples of the rows, with their intervals and the stability of edges.
+
+        They start from the field and run on ``n_threads`` threads; the result depends on ``seed`` alone.
+        """
+        rows, kept, options = self.rows_, self._kept, self._field.options
+        return Bootstrap.of(rows, n, seed, lambda weights: FittedField(kept, weights, self.method_, None, options))
+
+    def pseudo_score(self, X: Any, y: object = None, sample_weight: ArrayLike | None = None) -> float:
+        """Mean pseudo-log-likelihood of the samples, sum_v log p(x_v | all others), which needs no log Z.
+
+        A missing state and those next to it do not count.
+        """
+        samples = Samples(self.model_, self._field.states_of(X), sample_weight)
+        return -float(np.average(self._conditional_losses(samples.X), weights=samples.sample_weight))
+
+    def summary(self, level: float = 0.95) -> Any:
+        """A row for each edge, the strongest first: the two variables, its association with an interval, and z.
+
+        The association of two variables of two states is the log odds ratio given all others, of larger tables the
+        root of the mean square of the centred table, which has no sign and no interval; ``p`` is that of Wald's test
+        that the edge has no effect. Returns a frame of the kind that the field was fitted to, else of pandas.
+        """
+        found = edge_table(self._covariance, self.weights_, check_level(level), self.variable_names)
+        return make_frame(self._kept.frames or "pandas", found)
+
     # --- files ---
+
+    def __getstate__(self) -> dict[str, Any]:
+        """See :class:`LearnedEstimator`; rows stay here, and what is known of the weights goes along."""
+        return {**super().__getstate__(), "_samples": None, "_held": None}
 
     def _contents(self) -> tuple[dict[str, Any], Arrays]:
         named = self._kept.variables
@@ -770,6 +890,8 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
             "ordered": list(named.ordered),
             "frames": self._kept.frames,
         }
+        if self._sure is not None and np.array_equal(self._sure[0], self.weights_):
+            arrays["covariance"] = self._sure[1].theta
         of_margins, their_arrays = self._margins.contents() if self._margins is not None else ({}, {})
         return attributes | of_margins, arrays | their_arrays
 
@@ -791,6 +913,9 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
                 raise ValueError(f"it has {n_weights} weights, which do not fit its tables")
             model = pairwise_model(tables, cardinalities, edges, attributes["node_factors"])
             self._keep(tables, edges, FieldModel(model, variables, edges, frames))
+            if "covariance" in arrays:
+                contrasts = Contrasts.of(model, edges)
+                self._sure = self.weights_.copy(), Covariance.of(contrasts, arrays["covariance"], self._precision)
         self.node_factors_ = attributes["node_factors"]
         if attributes.get("total") is not None:
             self.total_ = float(attributes["total"])

@@ -14,16 +14,16 @@ from __future__ import annotations
 
 import math
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 
 from bactrian.camel.camel import SHORTHAND
-from bactrian.engines.torch.batch import GraphBatch
+from bactrian.engines.torch.batch import GraphBatch, Layout
 from bactrian.engines.torch.device import Needed, explain_memory, state_bytes
-from bactrian.engines.torch.stars import FINEST, Stars, edge_beliefs, observed_counts, settle
+from bactrian.engines.torch.stars import FINEST, Stars, edge_beliefs, evaluate, observed_counts, settle, sum_by_graph
 from bactrian.engines.torch.structure import Structure
 from bactrian.errors import warn
 from bactrian.solvers.solution import ConvergenceWarning
@@ -31,6 +31,12 @@ from bactrian.solvers.solution import ConvergenceWarning
 #: Learners whose entropy and consistency the loss takes, and entropies of inference.
 METHODS = {name: SHORTHAND[name] for name in ("piecewise", "camel0", "convex", "cccp")}
 INFERENCE = {"bp": "total", "convex": "convex", "camel0": "clusters"}
+#: Relinearisations of a layer's ``"cccp"``; estimators replay as many.
+_RELINEARISATIONS = 2
+#: Stands for -inf: far enough to be nothing, near enough to keep the digits of what is added to it.
+FORBIDDEN = -1e4
+#: Step of a perturbation, and the tolerance of messages there.
+_STEP, _EXACT = 1e-4, 1e-11
 
 
 @dataclass
@@ -157,7 +163,7 @@ class CamelLoss(torch.nn.Module):
         instances : sequence of hashables, optional
             An id for each graph of the batch, under which its multipliers are kept.
         """
-        with _memory_of(graphs, node_scores, edge_scores):
+        with memory_of(graphs, node_scores, edge_scores):
             tables, structure = graphs.checked_scores(node_scores, edge_scores)
             labels = graphs.checked_labels(labels, node_scores.shape[1])
             ids = self._checked_ids(instances, graphs)
@@ -184,7 +190,7 @@ class CamelLoss(torch.nn.Module):
         """Marginals of a batch at test time: ``"bp"``, ``"convex"``, or ``"camel0"``, the training entropy's own."""
         if method not in INFERENCE:
             raise ValueError(f"method must be one of {', '.join(INFERENCE)}, found {method!r}")
-        with _memory_of(graphs, node_scores, edge_scores):
+        with memory_of(graphs, node_scores, edge_scores):
             tables, structure = graphs.checked_scores(node_scores, edge_scores)
             stars = self._stars(graphs, structure, node_scores.shape[1], INFERENCE[method])
             _set_scores(stars, node_scores, tables)
@@ -274,7 +280,7 @@ def _set_scores(stars: Stars, node_scores: Tensor, tables: Tensor) -> None:
     )
 
 
-def _memory_of(graphs: GraphBatch, node_scores: Tensor, edge_scores: Tensor) -> AbstractContextManager[None]:
+def memory_of(graphs: GraphBatch, node_scores: Tensor, edge_scores: Tensor) -> AbstractContextManager[None]:
     """Explains an out-of-memory error in work on a batch."""
 
     def needed() -> Needed:
@@ -330,7 +336,7 @@ class _ProfiledDual(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
         by_node, by_entry, node_scores, tables = ctx.saved_tensors
-        with _memory_of(ctx.graphs, by_node, by_entry):
+        with memory_of(ctx.graphs, by_node, by_entry):
             found: tuple[Tensor, Tensor] = _Gradient.apply(upstream, node_scores, tables, by_node, by_entry)
         return *found, None, None, None, None, None, None
 
@@ -350,3 +356,164 @@ class _Gradient(torch.autograd.Function):
             "CamelLoss has first derivatives only: a function of its gradient (a penalty on it, a Hessian) cannot be "
             "differentiated; take finite differences of the gradient, or detach() it"
         )
+
+
+class Graphs:
+    """Graphs of a batch under an entropy: values that stand in for log Z less the score of the labels, and beliefs.
+
+    Where some labels are unknown, a second D in which the known ones are fixed stands in for that score. Beliefs are
+    differentiated by perturbation (Domke 2010): their derivatives by the scores are second ones of D and so symmetric,
+    hence their product with a direction is a difference of beliefs at scores a little up and down that direction.
+
+    Parameters
+    ----------
+    layout : Layout
+    method : {"convex", "camel0", "cccp"}
+        With ``"cccp"`` the entropy is linearised at uniform beliefs first and twice again, the same at every visit.
+    labels : (N,) ints of all nodes that the layout keeps, or None
+    ignore_index : int
+        Label of those that are not known.
+    own_tables : bool
+        Whether tables belong to edges instead of types.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        method: str,
+        labels: Tensor | None,
+        ignore_index: int,
+        *,
+        own_tables: bool,
+        tolerance: float,
+        max_sweeps: int,
+    ) -> None:
+        self.layout, self.method, self.labels, self.ignore_index = layout, method, labels, ignore_index
+        self.own_tables = own_tables
+        self.tolerance, self.max_sweeps = tolerance, max_sweeps
+        self.residual, self.sweeps = 0.0, 0
+        self.known: Tensor | None = None  #: (N,) inside, where some label is not
+        self._stars: list[Stars] = []
+
+    def values(self, scores: Tensor, tables: Tensor) -> Tensor:
+        """(M,), from scores (N, K) and tables, both in float64."""
+        found: Tensor = _Values.apply(scores, tables, self)
+        return found
+
+    def counts(self, scores: Tensor, tables: Tensor) -> tuple[Tensor, Tensor]:
+        """Beliefs of nodes (N, K), and sums of those of the edges of a table."""
+        with torch.no_grad():
+            self.solve(scores, tables)
+        found: tuple[Tensor, Tensor] = _Counts.apply(scores.new_ones(self.layout.graphs.n_graphs), scores, tables, self)
+        return found
+
+    def solve(self, scores: Tensor, tables: Tensor) -> Tensor:
+        """Pass messages; returns what :meth:`values` does."""
+        graphs, n_labels = self.layout.graphs, scores.shape[1]
+        s = graphs.structure(scores.device, n_types=None if self.own_tables else graphs.n_types)
+        numbers = graphs.numbers(s, str(METHODS[self.method].entropy), own=False)
+        count = 1
+        if self.labels is not None:
+            inside = self.labels[s.nodes]
+            known = inside != self.ignore_index
+            if not bool(known.all()):
+                self.known, count = known, 2
+        self._stars = [Stars(s, numbers, n_labels) for _ in range(count)]
+        for stars in self._stars:
+            stars.records = False
+        found = self._settle(scores, tables, self.tolerance, self.max_sweeps)
+        if self.labels is not None and self.known is None:
+            found = found - observed_by_graph(s, self.labels[s.nodes], scores[s.nodes], tables)
+        return found
+
+    def perturbed(self, scores: Tensor, tables: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Values (M,), and counts weighted by graph, at other scores not far away."""
+        settled = self._stars
+        self._stars = [stars.twin() for stars in settled]
+        try:
+            return self._settle(scores, tables, _EXACT, 4 * self.max_sweeps), *self.weighed(weights)
+        finally:
+            self._stars = settled
+
+    def _settle(self, scores: Tensor, tables: Tensor, tolerance: float, max_sweeps: int) -> Tensor:
+        """Messages of all stars to a tolerance; what the second has is subtracted from the first."""
+        found: Tensor | float = 0.0
+        for stars, sign in zip(self._stars, (1.0, -1.0), strict=False):
+            s = stars.structure
+            inside = scores[s.nodes]
+            if sign < 0.0 and self.known is not None and self.labels is not None:
+                states = torch.arange(stars.n_labels, device=scores.device)
+                other = self.known[:, None] & (states != self.labels[s.nodes][:, None])
+                inside = inside.masked_fill(other, FORBIDDEN)
+            ordered = tables[s.edges] if s.own_tables else tables
+            for step in range(1 + _RELINEARISATIONS * (self.method == "cccp")):
+                if step:
+                    stars.linearisation.copy_(-stars.numbers.linearised[:, None] * stars.node_log)
+                stars.set_scores(inside - stars.linearisation, ordered)
+                values, sweeps, residual = settle(stars, tolerance, max_sweeps, tame=self.method == "convex")
+                self.sweeps, self.residual = self.sweeps + sweeps, max(self.residual, residual)
+            found = found + sign * sum_by_graph(s, values)
+        return torch.as_tensor(found)
+
+    def weighed(self, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """Derivatives of ``weights @ values`` by scores and tables, at the messages as they are."""
+        by_node: Any = 0.0
+        by_table: Any = 0.0
+        for stars, sign in zip(self._stars, (1.0, -1.0), strict=False):
+            s = stars.structure
+            stars.structure = replace(s, node_weight=weights[s.node_graph], edge_weight=weights[s.edge_graph])
+            values = evaluate(stars)
+            nodes, entries = values.node_counts, values.table_counts
+            if self.labels is not None and self.known is None:
+                observed = observed_counts(stars.structure, self.labels[s.nodes], stars.n_labels)
+                nodes, entries = nodes - observed[0], entries - observed[1]
+            stars.structure = s
+            by_node, by_table = by_node + sign * nodes, by_table + sign * entries
+        return torch.empty_like(by_node).index_copy_(0, s.nodes, by_node), (
+            torch.empty_like(by_table).index_copy_(0, s.edges, by_table) if s.own_tables else by_table
+        )
+
+
+class _Values(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, tables: Tensor, graphs: Graphs) -> Tensor:
+        ctx.save_for_backward(scores, tables)
+        ctx.graphs = graphs
+        return graphs.solve(scores, tables)
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+        found: tuple[Tensor, Tensor] = _Counts.apply(upstream, *ctx.saved_tensors, ctx.graphs)
+        return *found, None
+
+
+class _Counts(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, weights: Tensor, scores: Tensor, tables: Tensor, graphs: Graphs) -> tuple[Tensor, Tensor]:
+        ctx.save_for_backward(weights, scores, tables)
+        ctx.graphs = graphs
+        return graphs.weighed(weights)
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
+        if ctx.graphs.method == "cccp":
+            raise NotImplementedError(
+                "beliefs of 'cccp' have no derivatives: they stop short of its fixed point; 'convex' and 'camel0' have"
+            )
+        weights, scores, tables = ctx.saved_tensors
+        step = _STEP / max(1e-300, *(float(part.abs().max()) for part in upstream if part.numel()))
+        moved = (step * part for part in upstream)
+        nodes, entries = moved
+        up = ctx.graphs.perturbed(scores + nodes, tables + entries, weights)
+        down = ctx.graphs.perturbed(scores - nodes, tables - entries, weights)
+        return *((a - b) / (2.0 * step) for a, b in zip(up, down, strict=True)), None
+
+
+def observed_by_graph(structure: Structure, labels: Tensor, scores: Tensor, tables: Tensor) -> Tensor:
+    """(M,) scores of the labels, all in the order of the structure."""
+    s = structure
+    found = scores.new_zeros(s.n_graphs).index_add_(0, s.node_graph, scores.gather(1, labels[:, None])[:, 0])
+    ends = labels[s.link_node[s.links]]
+    ordered = tables[s.edges] if s.own_tables else tables
+    table = s.table_of(torch.arange(s.n_edges, device=labels.device))
+    return found.index_add_(0, s.edge_graph, ordered[table, ends[:, 0], ends[:, 1]])

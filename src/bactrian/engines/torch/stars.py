@@ -183,6 +183,14 @@ class Stars(Movable):
         moved.forget_recordings()
         return moved
 
+    def twin(self) -> Stars:
+        """The same graphs with messages of their own, which start from these."""
+        twin = Stars(self.structure, self.numbers, self.n_labels, dtype=self.dtype)
+        twin.records = False
+        for name in ("multipliers", "linearisation", "star_belief"):
+            getattr(twin, name).copy_(getattr(self, name))
+        return twin
+
     def take_state(self, other: Stars) -> None:
         """Take over multipliers, scores and beliefs of the same graphs on another device."""
         for name in _CHANGING:
