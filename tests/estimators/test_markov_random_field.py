@@ -442,7 +442,7 @@ def test_rows_that_cannot_be_score_minus_infinity():
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"edges": "star"}, ValueError, "edges must be 'complete', 'grid' or pairs"),
+        ({"edges": "star"}, ValueError, "edges must be 'auto', 'select', 'tree', 'complete', 'grid' or pairs"),
         ({"edges": "grid"}, ValueError, "shape must be"),
         ({"edges": "grid", "shape": (3, 1)}, ValueError, r"shape must be \(height, width\)"),
         ({"edges": [(0, 4)]}, ValueError, r"edges\[0\] = \(0, 4\) must join two different variables of 0 to 3"),

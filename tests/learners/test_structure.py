@@ -333,6 +333,18 @@ def test_prior_of_selected_edges_has_the_penalised_optimum(tmp_path):
     np.testing.assert_array_equal(loaded.edge_strengths_, field.edge_strengths_)
 
 
+def test_plot_shows_thickness_and_sign():
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    X = [[0, 0, 1], [1, 1, 0], [1, 1, 0], [0, 0, 1], [0, 1, 1], [1, 1, 0], [0, 0, 0], [1, 0, 0]]
+    field = bt.MarkovRandomField(edges=[(0, 1), (1, 2)]).fit(X)
+    axes = field.plot()
+    assert [text.get_text() for text in axes.texts] == ["0", "1", "2"]
+    assert [line.get_linestyle() for line in axes.lines] == ["-", "--"]
+    widths = [line.get_linewidth() for line in axes.lines]
+    assert np.argmax(widths) == np.argmax(field.edge_strengths_)
+    pyplot.close("all")
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [

@@ -13,6 +13,7 @@ from bactrian.cli.common import bad_input, check_output, positive, say
 
 FIT_EXAMPLES = (
     "Examples:  bactrian fit survey.csv -o run  ·  bactrian fit survey.csv -o run --edge age,smoker --edge smoker,lung"
+    "  ·  bactrian fit items.csv -o run --edges select"
     "  ·  bactrian fit votes.csv -o run --hidden party=3"
 )
 QUERY_EXAMPLES = (
@@ -31,8 +32,12 @@ def fit_command(
         Path, typer.Argument(metavar="TABLE", help="A .csv or .tsv file whose first line names the columns.")
     ],
     output: Annotated[Path, typer.Option("--output", "-o", metavar="RUN", help="Folder to write.")],
-    edge: Annotated[
-        list[str] | None, typer.Option(metavar="A,B", help="Two columns to join (default: all pairs). May be repeated.")
+    edge: Annotated[list[str] | None, typer.Option(metavar="A,B", help="Two columns to join. May be repeated.")] = None,
+    edges: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOW", help="auto, select, tree or complete (default: auto, without --edge); select joins more."
+        ),
     ] = None,
     hidden: Annotated[
         list[str] | None,
@@ -40,7 +45,9 @@ def fit_command(
     ] = None,
     starts: Annotated[int | None, typer.Option(help="Number of starts with hidden variables (default: 5).")] = None,
     method: Annotated[str, typer.Option(help="auto, or a learner such as exact, cccp or pseudolikelihood.")] = "auto",
-    prior_variance: Annotated[float, typer.Option(callback=positive, help="Variance of the Gaussian prior.")] = 10.0,
+    prior_variance: Annotated[
+        float | None, typer.Option(callback=positive, help="Variance of the Gaussian prior (default: auto).")
+    ] = None,
     seconds: TimeLimit = None,
     memory: MemoryLimit = 256.0,
     seed: Annotated[int, typer.Option(help="Seed of starts and draws.")] = 0,
@@ -56,8 +63,8 @@ def fit_command(
         from bactrian.runs.field_files import (
             MODEL,
             REPORT,
+            edges_of,
             read_hidden,
-            read_pairs,
             read_table,
             states_with_minus_one,
         )
@@ -66,12 +73,12 @@ def fit_command(
         check_free(output)
         rows = read_table(table)
         field = MarkovRandomField(
-            read_pairs(edge) if edge else "complete",
+            edges_of(edge, edges),
             cardinalities=states_with_minus_one(rows),
             hidden=read_hidden(hidden) if hidden else None,
             n_starts=starts,
             method=method,
-            prior_variance=prior_variance,
+            prior_variance="auto" if prior_variance is None else prior_variance,
             max_seconds=seconds,
             memory_budget=int(memory * 2**20),
             seed=seed,
@@ -80,6 +87,8 @@ def fit_command(
             field.save(draft / MODEL)
             write_report(field_report(field, f"Field of {table.name}"), draft / REPORT)
     missing = sum(cell is None for column in rows.values() for cell in column)
+    if edges or hasattr(field, "path_"):
+        say(getattr(field, "selection_", f"{len(field.edges_)} pairs"))
     say(f"{field.method_}: {field.solution_.status}")
     say(f"{int(field.total_)} rows of {len(rows)} columns, {missing} cells missing")
     if not field.solution_.converged:

@@ -18,7 +18,7 @@ from bactrian.arrays import Arrays, Bools, Floats, Ints
 from bactrian.errors import ArgumentError, ArgumentTypeError, check_choice, check_number, warn
 from bactrian.estimators.base import LearnedEstimator
 from bactrian.estimators.fitted_field import AnswerOptions, FieldModel, FittedField, LogLikelihood
-from bactrian.estimators.network import Joined, check_edges, interactions, is_by_rows, joined
+from bactrian.estimators.network import Joined, check_edges, draw, interactions, is_by_rows, joined
 from bactrian.estimators.pairwise import (
     FIELD_NODE_FACTORS,
     TABLES,
@@ -622,6 +622,14 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
     def edge_strengths_(self) -> Floats:
         """Norm of each edge's table, without what its variables have on their own."""
         return interactions(self.log_potentials()[1])[0]
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the network with matplotlib, on ``ax`` or a new figure, and return the axes.
+
+        Joined variables are near each other. Lines are as thick as ``edge_strengths_``, solid where larger states (the
+        later ones) go with larger ones, dashed where with smaller ones.
+        """
+        return draw(ax, self.variable_names, self.edges_, *interactions(self.log_potentials()[1]))
 
     # --- what a fitted field answers ---
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -135,3 +136,23 @@ def layout(n: int, edges: Ints, strengths: Floats) -> Floats:
         at = at + move / np.maximum(np.linalg.norm(move, axis=1, keepdims=True), 1e-9) * step
     at -= at.min(axis=0)
     return 0.06 + 0.88 * at / np.maximum(at.max(axis=0), 1e-9)
+
+
+def draw(ax: Any, names: Sequence[Any], edges: Ints, strengths: Floats, signs: Floats) -> Any:
+    """Draw a network on axes of matplotlib, or new ones, which are returned."""
+    if ax is None:
+        try:
+            from matplotlib import pyplot
+        except ImportError:
+            raise ImportError("plot needs matplotlib: pip install 'bactrian[report]'") from None
+        ax = pyplot.subplots(figsize=(7.0, 7.0))[1]
+    at, most = layout(len(names), edges, strengths), max(float(strengths.max(initial=0.0)), np.finfo(float).tiny)
+    for (a, b), strength, sign in zip(edges.tolist(), strengths.tolist(), signs.tolist(), strict=True):
+        style = {"color": "#2563a8", "linestyle": "-"} if sign >= 0.0 else {"color": "#c2410c", "linestyle": "--"}
+        ax.plot(*at[[a, b]].T, linewidth=0.3 + 4.7 * strength / most, alpha=0.75, zorder=1, **style)
+    for name, (x, y) in zip(names, at.tolist(), strict=True):
+        box = {"boxstyle": "round", "facecolor": "white", "edgecolor": "#888888"}
+        ax.text(x, y, str(name), ha="center", va="center", fontsize=8, zorder=2, bbox=box)
+    ax.set(xlim=(0.0, 1.0), ylim=(0.0, 1.0), aspect="equal")
+    ax.axis("off")
+    return ax
