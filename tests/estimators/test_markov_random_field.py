@@ -695,7 +695,7 @@ def test_matched_inference_answers_every_question(method: str, memory_budget: in
 def test_auto_leaves_exact_learning_where_an_evaluation_takes_long(n: int, method: str) -> None:
     """A table of 32 MiB fits the budget, but each of 66 pairs goes through all of it."""
     X = np.random.default_rng(0).integers(0, 4, (60, n))
-    field = bt.MarkovRandomField(max_iterations=3)
+    field = bt.MarkovRandomField("complete", max_iterations=3)
     with pytest.warns(bt.ConvergenceWarning):
         assert field.fit(X).method_ == method
     assert field.inference_method_ == "exact"
@@ -703,7 +703,7 @@ def test_auto_leaves_exact_learning_where_an_evaluation_takes_long(n: int, metho
 
 def test_scores_by_a_log_partition_that_did_not_converge_say_so():
     X = np.random.default_rng(0).integers(0, 2, (60, 24))
-    field = bt.MarkovRandomField(method="pseudolikelihood", memory_budget=1000)
+    field = bt.MarkovRandomField("complete", method="pseudolikelihood", memory_budget=1000)
     with pytest.warns(bt.AttainmentWarning) as warned:
         field.fit(X)
     said = str(warned[0].message)
@@ -717,7 +717,7 @@ def test_scores_by_a_log_partition_that_did_not_converge_say_so():
             call(X)
         assert len(once) == 1
     assert field.score(X).interval is not None  # of annealed importance sampling
-    settled = bt.MarkovRandomField(method="pseudolikelihood", memory_budget=1000, inference="convex")
+    settled = bt.MarkovRandomField("complete", method="pseudolikelihood", memory_budget=1000, inference="convex")
     with pytest.warns(bt.AttainmentWarning) as warned:
         settled.fit(X)
     assert "did not converge" not in str(warned[0].message)

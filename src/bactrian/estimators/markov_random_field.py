@@ -285,6 +285,8 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
             return Joined(checked_edges(variables.edges(self.edges), self.shape, sizes.size), "")
         if again:
             return Joined(self.edges_, getattr(self, "selection_", ""))
+        every = checked_edges("complete", None, sizes.size)
+        check_tables_fit(self.tables, sizes, every, variables.names if variables.are_named else None)
         apart = Samples(pairwise_model("full", sizes, np.zeros((0, 2), dtype=np.int64)), states, sample_weight)
         simple = self.tables == "full" and not self.hidden
         options: Any = {"seed": self.seed, "n_threads": self.n_threads, "max_seconds": self.max_seconds}
