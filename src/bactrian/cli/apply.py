@@ -215,9 +215,7 @@ def report_command(
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output",
-            "-o",
-            help="Page to write (default: report.html in the run folder, or comparison.html).",
+            "--output", "-o", help="Page to write (default: report.html in the run folder, or comparison.html)."
         ),
     ] = None,
 ) -> None:

@@ -160,7 +160,7 @@ def decode_auto(
                 active &= ~certified(found) & (found.bound > -np.inf)
         if active.any() and find_spec("pytoulbar2") is not None:
             for m in np.flatnonzero(active).tolist():
-                _ask_toulbar2(scores, found, m, 60.0 if deadline.left is None else 0.4 * deadline.left / active.sum())
+                _ask_toulbar2(scores, found, m, 60.0 if deadline.left is None else 0.35 * deadline.left / active.sum())
             active &= ~certified(found)
         if active.any():
             _search(scores, found, active, deadline, max_iterations, tell)
@@ -215,7 +215,7 @@ def _ask_toulbar2(scores: FactorScores, found: Assignments, m: int, seconds: flo
         np.savez(path, **given)
         command = [sys.executable, "-c", _TOULBAR2, path, str(int(seconds))]
         try:
-            said = subprocess.run(command, capture_output=True, text=True, timeout=seconds + 1.0, check=False).stdout
+            said = subprocess.run(command, capture_output=True, text=True, timeout=seconds + 0.5, check=False).stdout
         except subprocess.TimeoutExpired:
             return
     words = said.splitlines()[-1].split() if said else []
@@ -274,15 +274,13 @@ class _LocalSearch:
     def __init__(self, scores: FactorScores, states: Ints, instances: Sequence[int], late: Bools) -> None:
         layout = self._layout = scores.layout
         self.states, self._late, self._random = states.copy(), late, np.random.default_rng(0)
-        ranges = np.zeros(layout.n_tables)
-        for t, (a, b) in enumerate(pairwise(layout.table_offset.tolist())):
-            finite = scores.entries[a:b][scores.entries[a:b] > -np.inf]
-            ranges[t] = np.ptp(finite) if finite.size else 0.0
-        finite = np.where(scores.hubs > -np.inf, scores.hubs, 0.0)
-        penalty = -10.0 * (1.0 + ranges[layout.cluster_table].sum() + np.abs(finite).sum())
-        low = min(0.0, float(scores.entries[scores.entries > -np.inf].min(initial=0.0)))
-        entries, hubs = (np.maximum(values, penalty + low) for values in (scores.entries, scores.hubs))
-        self._scores = ScoreArrays(entries, hubs, scores.strides)
+        entries, hubs = (np.where(own > -np.inf, own, 0.0) for own in (scores.entries, scores.hubs))
+        tables = layout.table_offset[:-1]
+        ranges = np.maximum.reduceat(entries, tables) - np.minimum.reduceat(entries, tables)
+        penalty = -10.0 * (1.0 + ranges[layout.cluster_table].sum() + np.abs(hubs).sum()) + entries.min()
+        self._scores = ScoreArrays(
+            np.maximum(scores.entries, penalty), np.maximum(scores.hubs, penalty), scores.strides
+        )
         self._movable = np.add.reduceat(scores.hubs > -np.inf, layout.hub_offset[:-1]) > 1
         self._scale = {
             m: float(ranges[layout.cluster_table[slice(*layout.instance_clusters[m : m + 2])]].mean())
