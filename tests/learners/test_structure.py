@@ -367,3 +367,11 @@ def test_weights_of_rows_are_copies():
         other = select(np.repeat(X, weights.astype(int), axis=0), np.ones(int(weights.sum())), criterion)
         np.testing.assert_array_equal(one.edges, other.edges)
         np.testing.assert_allclose(one.path["criterion"], other.path["criterion"], rtol=1e-6)
+
+
+@pytest.mark.parametrize("criterion", ["ebic", "aic", "cv", "stability"])
+def test_few_rows_are_enough_to_say_that_nothing_is_known(criterion):
+    for rows in ([[0, 1, 0]], [[0, 1, 0], [1, 1, 1]] * 2, [[0, -1, 0], [1, 1, -1], [-1, 0, 1], [0, 0, -1]]):
+        found = select(np.array(rows), np.ones(len(rows)), criterion)
+        assert len(found.edges) <= 1
+        assert all(np.isfinite(column).all() for column in found.path.values())

@@ -208,8 +208,9 @@ class Conditionals:
 
     def value_and_gradient(self, bias: Floats, tables: Floats) -> tuple[float, Floats, Floats]:
         """The loss, without a penalty, and its gradient: in the biases, and in the tables, as in :class:`_Point`."""
-        bounds = np.linspace(0, len(self.features), _BLOCKS + 1).astype(np.int64)
-        found: list[tuple[float, Floats, Floats]] = [(0.0, np.zeros(0), np.zeros(0))] * _BLOCKS
+        n_blocks = min(_BLOCKS, len(self.features))
+        bounds = np.linspace(0, len(self.features), n_blocks + 1).astype(np.int64)
+        found: list[tuple[float, Floats, Floats]] = [(0.0, np.zeros(0), np.zeros(0))] * n_blocks
         inward = tables / self.scale
         kinds = self.kinds
 
