@@ -10,6 +10,7 @@ import typer
 
 from bactrian.atomic_files import atomic_file, atomic_folder
 from bactrian.cli.common import bad_input, check_output, positive, say
+from bactrian.cli.run_options import number_or_name
 
 FIT_EXAMPLES = (
     "Examples:  bactrian fit survey.csv -o run  ·  bactrian fit survey.csv -o run --edge age,smoker --edge smoker,lung"
@@ -18,7 +19,7 @@ FIT_EXAMPLES = (
 )
 QUERY_EXAMPLES = (
     'Examples:  bactrian query run "P(lung | smoker=yes)"  ·  bactrian query run "P(age, smoker)"  ·  '
-    'bactrian query run "P(lung=ill | smoker=yes, age=old)"'
+    'bactrian query run "P(lung=ill | smoker=yes, age in {40-59, 60+})"'
 )
 
 TimeLimit = Annotated[
@@ -46,8 +47,8 @@ def fit_command(
     starts: Annotated[int | None, typer.Option(help="Number of starts with hidden variables (default: 5).")] = None,
     method: Annotated[str, typer.Option(help="auto, or a learner such as exact, cccp or pseudolikelihood.")] = "auto",
     prior_variance: Annotated[
-        float | None, typer.Option(callback=positive, help="Variance of the Gaussian prior (default: auto).")
-    ] = None,
+        str, typer.Option(metavar="NUMBER", help="Variance of the Gaussian prior; auto chooses it by held-out rows.")
+    ] = "auto",
     seconds: TimeLimit = None,
     memory: MemoryLimit = 256.0,
     seed: Annotated[int, typer.Option(help="Seed of starts and draws.")] = 0,
@@ -78,7 +79,7 @@ def fit_command(
             hidden=read_hidden(hidden) if hidden else None,
             n_starts=starts,
             method=method,
-            prior_variance="auto" if prior_variance is None else prior_variance,
+            prior_variance=number_or_name(prior_variance),
             max_seconds=seconds,
             memory_budget=int(memory * 2**20),
             seed=seed,
@@ -101,7 +102,8 @@ def query_command(
 ) -> None:
     """Query a fitted field: print a probability, or a table of them as CSV.
 
-    A variable with a state is an event, or evidence after the bar; a variable without one stands for all of its states.
+    A variable with a state, or with one of several (edu in {13, 14}), is an event, or evidence after the bar; a
+    variable without one stands for all of its states.
     """
     with bad_input(ValueError, TypeError, OSError):
         from bactrian.estimators.markov_random_field import MarkovRandomField
@@ -136,6 +138,7 @@ def rake_command(
     entropy_weight: Annotated[
         float | None, typer.Option(help="Weight of the entropy against noisy margins (default: from their noise).")
     ] = None,
+    rescale: Annotated[bool, typer.Option("--rescale", help="Scale exact margins to the same total.")] = False,
     seconds: TimeLimit = None,
     memory: MemoryLimit = 256.0,
 ) -> None:
@@ -155,7 +158,7 @@ def rake_command(
         check_free(output)
         given = read_margins(margins, base) | ({} if total is None else {"total": total})
         field = MarkovRandomField(method=method, max_seconds=seconds, memory_budget=int(memory * 2**20))
-        field.fit_marginals(**given, entropy_weight=entropy_weight)
+        field.fit_marginals(**given, entropy_weight=entropy_weight, rescale=rescale)
         with atomic_folder(output) as draft:
             field.save(draft / MODEL)
             write_report(margins_report(field, f"Margins of {margins.name}"), draft / REPORT)

@@ -121,7 +121,7 @@ def infer_command(
     name = _method(method, wanted)
     options = {
         "max_iterations": max_iterations,
-        "memory_budget": memory_budget or (2**32 if wanted is Task.MPE else problem.bytes_of(None)),
+        "memory_budget": memory_budget or problem.bytes_of(None),
         "n_threads": threads,
         "tolerance": tolerance,
         "damping": damping,

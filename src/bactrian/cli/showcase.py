@@ -38,6 +38,14 @@ if TYPE_CHECKING:
 
 DEMO_EXAMPLES = "Examples:  bactrian demo  ·  bactrian demo --method piecewise --method cccp --noise 0.7 -o noisy.html"
 
+#: What to try after the demo.
+_NEXT = """
+Next, with a file of your own:
+  bactrian fit survey.csv -o run        a table: a column per question, then bactrian query run "P(smoker)"
+  bactrian train words.conll -o run     text: a word and its label per line, then bactrian predict run letter.txt
+  bactrian rake margins.csv -o run      tables of counts, then bactrian sample run
+  bactrian infer model.uai              a model in the UAI format"""
+
 
 def demo_command(
     output: Annotated[
@@ -104,6 +112,7 @@ def demo_command(
     for comparison in comparisons:
         console.print(_learners_table(comparison))
     say(f"Report: {path}", console)
+    say(_NEXT, console)
     if not all(comparison.converged for comparison in comparisons):
         raise typer.Exit(1)
 

@@ -13,13 +13,24 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from bactrian.arrays import Bools, Floats, Ints
-from bactrian.errors import ArgumentTypeError, check_number, warn
+from bactrian.errors import ArgumentError, ArgumentTypeError, check_number, warn
 from bactrian.estimators.pairwise import checked_table, incomplete_rows, is_forest
 from bactrian.estimators.uncertainty import Contrasts
-from bactrian.frames import Variables, column_names, columns_of, is_frame, kind_of_frame, make_frame, word
+from bactrian.frames import (
+    Variables,
+    column_names,
+    columns_of,
+    installed_kind,
+    is_frame,
+    kind_of_frame,
+    labelled_table,
+    make_frame,
+    word,
+)
 from bactrian.graphs.elimination import MemoryBudgetError, junction_tree
 from bactrian.graphs.graph import ClusterGraph, Scope
 from bactrian.graphs.loglinear import LogLinearModel, Samples
+from bactrian.graphs.ragged import pointer
 from bactrian.inference.decode import decode
 from bactrian.inference.draw import draw_by_gibbs, draw_exactly
 from bactrian.inference.evidence import ImpossibleEvidenceError
@@ -28,7 +39,7 @@ from bactrian.inference.problem import checked_evidence
 from bactrian.learners.learn import matched_inference
 from bactrian.margins.fit import FittedMargins
 from bactrian.margins.given import given_states, projected
-from bactrian.margins.rounding import round_rows
+from bactrian.margins.rounding import draw_along, round_rows
 from bactrian.solvers.solution import ConvergenceWarning
 
 #: Calls of inference, one for each state of the variables taken as evidence, that one marginal may cost; and how many
@@ -241,24 +252,55 @@ class FittedField:
         assert result.log_partition is not None
         return result.log_partition, result.interval, "by annealed importance sampling"
 
-    def sample(self, n_samples: int, seed: int | None, *, rounded: bool, frame: bool | None) -> Any:
-        """Draws from the joint distribution."""
+    def sample(
+        self, n_samples: int, seed: int | None, given: Mapping[Any, Any] | None, *, rounded: bool, frame: bool | None
+    ) -> Any:
+        """Draws from the joint distribution, given the states of some variables."""
         if isinstance(n_samples, bool) or not (isinstance(n_samples, int | np.integer) and n_samples >= 1):
             raise ValueError(f"n_samples must be an integer of at least 1, found {n_samples!r}")
+        seed, seen = self._seed(seed), self._evidence(given, "given")
+        if rounded and seen:
+            raise ArgumentError("given", "is for independent draws, and rounded rows are not; use rounded=False")
+        n, cardinalities = int(n_samples), self._model.graph.cardinalities
+        if rounded:
+            scopes, tables, possible = self._tables_to_match()
+            along = self._on_regions and not possible and self.margins is not None and not self.margins.problem.base
+            tree = (cardinalities, scopes, tables, n)
+            states = draw_along(*tree, seed=seed) if along else self._drawn([n], [{}], seed, even=True)
+            states = round_rows(states, *tree[:3], possible, seed=seed)
+        else:
+            states = self._drawn([n], [seen], seed)
+        named = self.of.variables
+        if not (self.of.frames is not None or any(named.labels) if frame is None else frame):
+            return states
+        return named.frame(range(states.shape[1]), states, self.of.frames or ("pandas" if frame else installed_kind()))
+
+    def impute(self, X: Any, n_draws: int, seed: int | None) -> list[Any]:
+        """Tables like X whose missing cells are drawn given the rest of their row."""
+        check_number("n_draws", n_draws, least=1, whole=True)
+        states, seed = self.states_of(X), self._seed(seed)
+        found = np.repeat(states[None], int(n_draws), axis=0)
+        for rows, evidence, which in incomplete_rows(states, len(self._model.graph.clusters)):
+            numbers, order = np.bincount(which), np.argsort(which, kind="stable")
+            drawn = self._drawn(numbers * int(n_draws), evidence, seed + int(rows[0]))  # groups differ
+            parts = np.split(drawn, n_draws * pointer(numbers)[1:-1])
+            found[:, rows[order]] = np.hstack([part.reshape(n_draws, -1, states.shape[1]) for part in parts])
+        return [self._like(table, X) for table in found]
+
+    def _seed(self, seed: int | None) -> int:
         seed = self.options.seed if seed is None else seed
         check_number("seed", seed, least=0, whole=True)
-        given, limits = (self._model, self.weights, int(n_samples)), self.options
+        return seed
+
+    def _drawn(self, numbers: Any, given: Sequence[Mapping[int, int]], seed: int, even: bool = False) -> Ints:
+        """Draws given each piece of evidence, as many as ``numbers`` says, one after the other."""
+        of, threads, budget = (self._model, self.weights), self.options.n_threads, self.options.memory_budget
         try:
-            states = draw_exactly(
-                *given, seed=seed, memory_budget=limits.memory_budget, n_threads=limits.n_threads, even=rounded
-            )
+            return draw_exactly(*of, numbers, given, seed=seed, memory_budget=budget, n_threads=threads, even=even)
         except MemoryBudgetError:
-            states = draw_by_gibbs(*given, seed=seed, n_threads=limits.n_threads)
-        if rounded:
-            states = round_rows(states, self._model.graph.cardinalities, *self._tables_to_match(), seed=seed)
-        if not (self.of.frames is not None if frame is None else frame):
-            return states
-        return self.of.variables.frame(range(states.shape[1]), states, self.of.frames or "pandas")
+            pairs = enumerate(zip(numbers, given, strict=True))
+            drawn = [draw_by_gibbs(*of, int(n), seen, seed=seed + i, n_threads=threads) for i, (n, seen) in pairs]
+            return np.concatenate(drawn)
 
     def _tables_to_match(self) -> tuple[Sequence[Scope], Sequence[Floats], list[tuple[Scope, Bools]]]:
         """Scopes and probabilities of the margins that rounded rows should have, and what else restricts them."""
@@ -280,12 +322,15 @@ class FittedField:
         complete = np.flatnonzero((states >= 0).all(axis=1))
         for v, table in enumerate(found):
             table[complete, states[complete, v]] = 1.0
-        if self.of.frames is None:
-            return found
-        kind = kind_of_frame(X) if is_frame(X) else self.of.frames
+        return found if self.of.frames is None else self._framed(dict(enumerate(found)), X)
+
+    def _framed(self, tables: Mapping[int, Floats], like: Any = None) -> dict[Any, Any]:
+        """Marginals of variables, (n, states) each, as frames by name with a column per state."""
+        named, kind = self.of.variables, kind_of_frame(like) if is_frame(like) else self.of.frames
+        assert kind is not None
         return {
-            name: make_frame(kind, dict(zip(map(word, named.words([v])), found[v].T, strict=True)), X)
-            for v, name in enumerate(named.names)
+            named.names[v]: make_frame(kind, dict(zip(map(word, named.words([v])), table.T, strict=True)), like)
+            for v, table in tables.items()
         }
 
     def predict(self, X: Any) -> Any:
@@ -297,6 +342,10 @@ class FittedField:
                 [self._model] * len(evidence), self.weights, method, evidence, max_seconds=None, **self._limits
             )
             states[rows] = np.stack(found)[which]
+        return self._like(states, X)
+
+    def _like(self, states: Ints, X: Any) -> Any:
+        """Rows of numbers of states as a table like X."""
         if self.of.frames is None:
             return states
         if is_frame(X):
@@ -311,7 +360,8 @@ class FittedField:
         given = columns_of(X) if framed else checked_table(X)
         names = column_names(X)
         if names is not None and seen.are_named:
-            _check_names(names, list(seen.names))
+            order = _places(names, seen.names)
+            given = [given[i] for i in order] if isinstance(given, list) else given[:, order]
         n, expected = len(given) if isinstance(given, list) else given.shape[1], len(seen.names)
         if n != expected:
             raise ValueError(f"X has {n} features, but MarkovRandomField is expecting {expected} features as input")
@@ -338,9 +388,9 @@ class FittedField:
         named = self.of.variables
         numbers = [named.index(name, "names") if isinstance(name, str) else name for name in listed]
         scope = self._model.graph.checked_scope(numbers, "names")
-        table = self._marginal(scope, self._evidence(given, "given"))
+        table = self._marginal_given(scope, self._event(given or {}, "given"))
         if self.of.frames is None:
-            return table
+            return labelled_table(table, [named.names[v] for v in scope], [named.labels[v] for v in scope])
         cells = np.indices(table.shape).reshape(table.ndim, -1).T
         return named.frame(scope, cells, self.of.frames, probability=table.ravel())
 
@@ -353,14 +403,26 @@ class FittedField:
         """Marginals of the variables that are not observed."""
         seen = self._evidence(evidence, "evidence")
         left = {v: table for v, table in self._conditionals([seen])[0].items() if v not in seen}
-        return left if self.of.frames is None else self._listed(left)
+        return left if self.of.frames is None else self._framed({v: table[None] for v, table in left.items()})
 
     def probability(self, event: Mapping[Any, Any], given: Mapping[Any, Any] | None) -> float:
         """P(event | given)."""
         if not isinstance(event, Mapping) or not event:
             raise ArgumentTypeError("event", f"must map variables to states, found {event!r}")
-        asked, seen, found = self._evidence(event, "event"), self._evidence(given, "given"), 1.0
-        belief = None if self._on_regions else self._belief(tuple(asked), seen)
+        asked, seen = self._event(event, "event"), self._event(given or {}, "given")
+        sets = {
+            v: states for v, states in asked.items() if len(states) > 1 or max(map(len, seen.values()), default=1) > 1
+        }
+        found = self._chance({v: states[0] for v, states in asked.items() if v not in sets}, seen)
+        if not sets or found == 0.0:
+            return found
+        table = self._marginal_given(tuple(sets), {**seen, **{v: of for v, of in asked.items() if v not in sets}})
+        return found * float(table[np.ix_(*sets.values())].sum())
+
+    def _chance(self, asked: Mapping[int, int], given: Mapping[int, Sequence[int]]) -> float:
+        """The probability of one state each of some variables."""
+        seen, found = {v: states[0] for v, states in given.items()}, 1.0
+        belief = None if self._on_regions or not asked else self._belief(tuple(asked), seen)
         if belief is not None:
             return float(belief[tuple(asked.values())])
         for v, state in asked.items():
@@ -368,6 +430,19 @@ class FittedField:
             if found == 0.0:
                 break
             seen = {**seen, v: state}
+        return found
+
+    def _event(self, given: Any, name: str) -> dict[int, list[int]]:
+        """Numbers of states by number of the variable, checked; several where any of them is meant."""
+        if not isinstance(given, Mapping):
+            raise ArgumentTypeError(name, f"must map variables to states, found {given!r}")
+        found: dict[int, list[int]] = {}
+        for variable, states in given.items():
+            several = isinstance(states, list | tuple | set | frozenset | range | np.ndarray)
+            codes = [self._evidence({variable: state}, name) for state in (states if several else [states])]
+            if not codes:
+                raise ArgumentError(name, f"[{variable!r}] has no states")
+            found |= {v: list(dict.fromkeys(code[v] for code in codes)) for v in codes[0]}
         return found
 
     def _evidence(self, given: Any, name: str) -> dict[int, int]:
@@ -413,6 +488,13 @@ class FittedField:
         table = self.margins.joint(asked, put_together=True)
         assert table is not None
         return table
+
+    def _marginal_given(self, scope: Scope, given: Mapping[int, list[int]]) -> Floats:
+        """The marginal of ``scope``, where each of ``given`` has any of some states."""
+        sets = {v: states for v, states in given.items() if len(states) > 1}
+        asked = (*scope, *(v for v in sets if v not in scope))
+        table = self._marginal(asked, {v: states[0] for v, states in given.items() if v not in sets})
+        return given_states(table, asked, scope, sets, "given") if sets else table
 
     def _marginal(self, scope: Scope, given: Mapping[int, int]) -> Floats:
         """The marginal of ``scope`` given evidence: what fitted margins hold is read off them.
@@ -469,13 +551,12 @@ class FittedField:
         return joint
 
 
-def _check_names(names: Sequence[str], expected: Sequence[str]) -> None:
-    """Refuse columns other than those of fit."""
+def _places(names: Sequence[str], expected: Sequence[str]) -> list[int]:
+    """Where the columns of fit are among those of a table; others are refused."""
     for name in names:
         if name not in expected:
             raise ValueError(f"X has a column {name!r}, which fit did not have; expected {', '.join(expected)}")
-    for v, name in enumerate(expected):
+    for name in expected:
         if name not in names:
             raise ValueError(f"X has no column {name!r}, which fit had")
-        if names[v] != name:
-            raise ValueError(f"X: column {v} is {names[v]!r}, but was {name!r} in fit")
+    return [names.index(name) for name in expected]

@@ -16,6 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from bactrian.arrays import Arrays, Bools, Floats, Ints
 from bactrian.errors import ArgumentError, ArgumentTypeError, check_choice, check_number, warn
+from bactrian.estimators.auto_prior import chosen_field_prior, prior_seconds
 from bactrian.estimators.base import LearnedEstimator
 from bactrian.estimators.fitted_field import AnswerOptions, FieldModel, FittedField, LogLikelihood
 from bactrian.estimators.network import Joined, check_edges, draw, interactions, is_by_rows, joined
@@ -101,9 +102,10 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
         ``"pseudo-moments"``, a closed form, needs ``tables="full"``, ``node_factors="clusters"``,
         ``prior_variance=None`` and ``l1=0``; ``"ups"`` learns tables of variables only and refuses fields with edges.
     prior_variance : "auto", float, mapping, "cv" or None
-        Variance of the Gaussian prior; a mapping has one for each block: ``{"variables": 10.0, "edges": 0.1}``, edges
-        a number or a list with one for each. ``"auto"``, the default, is 10, except for edges that ``"aic"`` or
-        ``"cv"`` selected: they have those under which the pseudo-likelihood has the selected optimum.
+        Variance of the Gaussian prior. ``"auto"`` has 10 for the tables of variables, and chooses that of edges by the
+        pseudo-likelihood of held-out samples (:doc:`/priors-and-tables`); edges that ``"aic"`` or ``"cv"`` selected
+        have those under which the pseudo-likelihood has the selected optimum. A mapping has one for each block:
+        ``{"variables": 10.0, "edges": 0.1}``, edges a number or a list with one for each.
         ``"cv"`` chooses it by cross-validation over samples, by the loss of every state given the others of its sample;
         if some are missing, only states with known neighbours count.
     l1, tolerance, max_iterations, max_seconds, n_threads
@@ -181,10 +183,8 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
 
     _block_names: ClassVar = ("variables", "edges")
     _newer_params: ClassVar = ("criterion", "hidden", "n_starts")
-    _has_auto: ClassVar = True
 
     method: Any = "auto"
-    prior_variance: Any = "auto"
     edges: Any = field(default="auto", kw_only=False)
     criterion: str | None = None
     shape: Any = None
@@ -209,6 +209,7 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
     _kept: FieldModel = field(init=False)  #: what is fixed before there are weights
     _margins: FittedMargins | None = field(init=False, default=None)
     _held: FittedField | None = field(init=False, default=None)  #: what answers questions; see :meth:`_field`
+    _chosen: dict[str, float] | None = field(init=False, default=None)  #: what ``prior_variance="auto"`` stands for
     _unknown: bool = field(init=False, default=False)  #: whether states of the last samples were missing
     _edge_variances: Floats | None = field(init=False, default=None)  #: of the prior with which edges were selected
     _samples: Samples | None = field(init=False, default=None)  #: those of the last fit; in no file and no pickle
@@ -276,6 +277,9 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
         if joined.selection is not None:
             self.path_ = make_frame(self._kept.frames or "table", joined.selection.path)
             self._edge_variances = joined.selection.variances
+        if self._edge_variances is None and isinstance(self.prior_variance, str) and self.prior_variance == "auto":
+            losses, seconds = self._conditional_losses, prior_seconds(self.max_seconds)
+            self._chosen = chosen_field_prior(samples, self._blocks(), losses, self.n_threads, seconds)
         self._samples = samples
         return samples
 
@@ -301,6 +305,7 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
         base: Any = None,
         impossible: Sequence[Mapping[str, Any]] = (),
         entropy_weight: float | None = None,
+        rescale: bool = False,
         callback: Callback | None = None,
     ) -> Self:
         """Learn the distribution of maximum entropy from tables of counts, without rows.
@@ -330,6 +335,8 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
             is close to least squares. By default the weight depends on the noise, and sixteen fits (eight on a region
             graph) follow each other, each with the last one as its base: they fit counts above the noise and leave
             those below it to the entropy. This is nearer to the truth, both on the given sets and on others.
+        rescale : bool
+            Scale exact margins to ``total``, or to the total of the first of them, instead of refusing other totals.
         callback : callable, optional
             Sees a :class:`Progress` after every iteration; returning True stops learning.
 
@@ -337,14 +344,17 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
         --------
         >>> import bactrian as bt
         >>> margins = [bt.Marginal("sex", [40, 60]), bt.Marginal(("sex", "smoker"), [[30, 10], [30, 30]])]
-        >>> field = bt.MarkovRandomField(method="auto").fit_marginals(margins, {"sex": ["f", "m"], "smoker": 2})
+        >>> field = bt.MarkovRandomField(method="auto").fit_marginals(margins)
         >>> field.marginal(("smoker", "sex")).round(3)
         array([[0.3, 0.3],
                [0.1, 0.3]])
+        >>> by_name = bt.Marginal("sex", {"f": 40, "m": 60})  # states may have labels
+        >>> bt.MarkovRandomField().fit_marginals([by_name]).probability({"sex": "m"})
+        0.6
         """
         self.check_params()
         check_entropy_weight(entropy_weight)
-        checked = check_margins(margins, cardinalities, total, base, impossible)
+        checked = check_margins(margins, cardinalities, total, base, impossible, rescale=rescale)
         options = FitOptions(
             self.tolerance, self.max_iterations, self.max_seconds, self.n_threads, self.seed, callback=callback
         )
@@ -389,7 +399,8 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
 
     def _adopt_margins(self, variables: Variables, found: MarginFit) -> Self:
         """Take up what was learned from margins."""
-        self._keep_margins(variables, FittedMargins(found.problem, found.problem.split(found.cells)), found.model)
+        fitted = FittedMargins(found.problem, found.problem.split(found.cells))
+        self._keep_margins(variables, fitted, found.model)
         self.residuals_ = found.residuals
         self.solution_, self.weights_, self.method_ = found.solution, found.solution.weights.copy(), found.method
         self.prior_variance_ = None
@@ -541,10 +552,9 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
         return [Block("variables", slice(0, first)), Block("edges", slice(first, self._n_weights()), sizes=sizes)]
 
     def _prior(self) -> Any:
-        if not (isinstance(self.prior_variance, str) and self.prior_variance == "auto"):
+        given = not (isinstance(self.prior_variance, str) and self.prior_variance == "auto")
+        if given or self._edge_variances is None:
             return super()._prior()
-        if self._edge_variances is None:
-            return VARIANCE
         # A likelihood sees an edge once, a pseudo-likelihood from both of its ends.
         often = 1.0 if self._options()["method"] == "pseudolikelihood" else 2.0
         edges = np.where(np.isnan(self._edge_variances), VARIANCE, often * self._edge_variances)
@@ -565,7 +575,8 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
         def fold(out: Bools) -> Fold:
             rows, weights = data.X[out], data.sample_weight[out]
             train = Samples(data.model, data.X[~out], data.sample_weight[~out])
-            return Fold(train, lambda: float(weights @ self._conditional_losses(rows)), int(scored[out].sum()))
+            n_scored = int(scored[out].sum())
+            return Fold(train, lambda: float(weights @ self._conditional_losses(rows, self.weights_)), n_scored)
 
         return [fold(fold_of == f) for f in range(min(N_FOLDS, n))]
 
@@ -578,9 +589,13 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
             scored[:, b] &= known[:, a]
         return scored
 
-    def _conditional_losses(self, states: Ints) -> Floats:
+    @property
+    def _auto_prior(self) -> Any:
+        return self._chosen
+
+    def _conditional_losses(self, states: Ints, weights: Floats) -> Floats:
         """- sum_v log p(x_v | all others) of each sample, over states whose neighbours are known."""
-        variables, pairs = self.log_potentials()
+        variables, pairs = split_tables(self.tables_, self.cardinalities_, self.edges_, weights)
         scores = [np.tile(table, (states.shape[0], 1)) for table in variables]
         for (a, b), table in zip(self.edges_.tolist(), pairs, strict=True):
             scores[a] += table.T[states[:, b]]
@@ -694,7 +709,13 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
         return self._field.score(X, sample_weight)
 
     def sample(
-        self, n_samples: int = 1, seed: int | None = None, *, rounded: bool = False, frame: bool | None = None
+        self,
+        n_samples: int = 1,
+        seed: int | None = None,
+        *,
+        given: Mapping[Any, Any] | None = None,
+        rounded: bool = False,
+        frame: bool | None = None,
     ) -> Any:
         """Draws from the joint distribution, shape (n_samples, n_variables); the same ones for the same seed.
 
@@ -707,15 +728,31 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
         n_samples : int
         seed : int, optional
             By default the seed of the field.
+        given : mapping, optional
+            States of observed variables, as in :meth:`conditional`.
         rounded : bool
             Change a few states until counts of the rows match the field's margins (the fitted margins, else its tables)
             as closely as whole rows can (:mod:`bactrian.margins.rounding`). Rows are then not independent: they form a
-            synthetic population.
+            synthetic population. Those of margins on a region graph start from draws down a tree of the fitted margins.
         frame : bool, optional
             Return a data frame, with labels of states if the field has them; by default if the field was fitted to a
-            frame. It is of the same kind, or else of pandas.
+            frame, or to margins whose states have labels. It is of the same kind, or else of pandas.
         """
-        return self._field.sample(n_samples, seed, rounded=rounded, frame=frame)
+        return self._field.sample(n_samples, seed, given, rounded=rounded, frame=frame)
+
+    def impute(self, X: Any, n_draws: int = 5, seed: int | None = None) -> list[Any]:
+        """Multiple imputation: ``n_draws`` tables like X, each with missing cells drawn given the rest of their row.
+
+        Draws are independent and exact where :meth:`sample` is.
+
+        Examples
+        --------
+        >>> import bactrian as bt
+        >>> field = bt.MarkovRandomField().fit([[0, 0], [0, 0], [1, 1], [1, 1], [0, 1]])
+        >>> [table[0].tolist() for table in field.impute([[0, -1], [1, 1]], 4)]
+        [[0, 0], [0, 1], [0, 0], [0, 0]]
+        """
+        return self._field.impute(X, n_draws, seed)
 
     def marginal(self, names: str | int | Sequence[str | int], given: Mapping[Any, Any] | None = None) -> Any:
         """The joint marginal of some variables: probabilities, one axis per variable, in the order asked for.
@@ -725,13 +762,14 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
         inference is matched to another learner, the states of all of them but one are taken as evidence in turn. If
         margins were fitted on a region graph, the result is the table of maximum entropy that agrees with the fitted
         margins of its variables. A field that was fitted to a frame returns a frame: a row per cell of the table, and
-        the column ``probability``.
+        the column ``probability``. One that was fitted to margins whose states have labels returns what such a margin
+        may be, if pandas is installed: a series, or a frame with the states of one variable as columns.
 
         Parameters
         ----------
         names : name or number of a variable, or a sequence of them
         given : mapping, optional
-            States of observed variables, as in :meth:`conditional`.
+            States of observed variables, as in :meth:`probability`.
         """
         return self._field.marginal(names, given)
 
@@ -746,13 +784,15 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
     def conditional(self, evidence: Mapping[Any, Any]) -> Any:
         """Marginals of the variables that are not observed, given the states of those that are.
 
-        Returns arrays by number of the variable, or a frame like that of :meth:`marginals` if the field was fitted to
-        one.
+        Returns a dict with an array by number of the variable; a field that was fitted to a frame one with a frame by
+        name, as :meth:`predict_marginals` does for one row: a column per state.
         """
         return self._field.conditional(evidence)
 
     def probability(self, event: Mapping[Any, Any], given: Mapping[Any, Any] | None = None) -> float:
         """P(event | given), each the states of some variables: by name with labels, or by number with numbers.
+
+        A list or set of states stands for any of them: ``{"edu": [13, 14]}``.
 
         Examples
         --------
@@ -868,7 +908,7 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
         A missing state and those next to it do not count.
         """
         samples = Samples(self.model_, self._field.states_of(X), sample_weight)
-        return -float(np.average(self._conditional_losses(samples.X), weights=samples.sample_weight))
+        return -float(np.average(self._conditional_losses(samples.X, self.weights_), weights=samples.sample_weight))
 
     def summary(self, level: float = 0.95) -> Any:
         """A row for each edge, the strongest first: the two variables, its association with an interval, and z.

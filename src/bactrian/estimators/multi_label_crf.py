@@ -237,7 +237,6 @@ class MultiLabelCRF(LearnedEstimator):
     """
 
     _block_names: ClassVar = tuple(_AUTO)
-    _has_auto: ClassVar = True
 
     method: Any = "auto"
     prior_variance: Any = "auto"

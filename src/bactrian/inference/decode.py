@@ -27,7 +27,7 @@ from bactrian.inference.maximum import (
     decode_max_product,
     score_assignments,
 )
-from bactrian.inference.problem import check_free_states, checked_weights, packed
+from bactrian.inference.problem import bytes_of, check_free_states, checked_weights, packed
 from bactrian.inference.result import InferenceCallback, InferenceProgress, InferenceResult
 from bactrian.parallel.threads import Deadline, Workers
 from bactrian.solvers.solution import ConvergenceWarning
@@ -75,7 +75,7 @@ class _DecodingOptions(TypedDict, total=False):
     max_iterations: int
     damping: float
     max_seconds: float | None
-    memory_budget: int | None
+    memory_budget: int | str | None
     n_threads: int | None
     callback: InferenceCallback | None
 
@@ -86,7 +86,6 @@ _NUMBERS = {
     "max_iterations": Number(least=1, whole=True),
     "damping": Number(least=0, below=1),
     "max_seconds": Number(positive=True, optional=True),
-    "memory_budget": Number(least=0, optional=True),
     "n_threads": Number(least=1, whole=True, optional=True),
 }
 
@@ -143,7 +142,7 @@ def decode(
     max_iterations: int = 1000,
     damping: float = 0.3,
     max_seconds: float | None = 20.0,
-    memory_budget: int | None = None,
+    memory_budget: int | str | None = None,
     n_threads: int | None = None,
     callback: InferenceCallback | None = None,
 ) -> Ints | Decoding | list[Ints] | list[Decoding]:
@@ -181,8 +180,9 @@ def decode(
         Share of the old message that max-product keeps, from 0 to below 1.
     max_seconds : float, optional
         Time limit, which ``"exact"`` does not look at; None for none. Compiling, on first use, does not count.
-    memory_budget : int, optional
-        Memory limit of the clique tables of a junction tree, in bytes, at 8 per entry; models without loops need none.
+    memory_budget : int or str, optional
+        Memory limit of the clique tables of a junction tree, in bytes, at 8 per entry, or such as ``"6G"``; by default
+        most of what is free. Models without loops need none.
         Variables in no cluster are refused if their states alone would exceed it.
     n_threads : int, optional
         Number of threads, which share models; one per core by default. It does not change the result, but through the
@@ -217,8 +217,8 @@ def decode(
     >>> bt.decode(model, [-1.0], method="exact", evidence={1: 1})
     array([0, 1, 0])
     """
-    memory_budget = 4 * 2**30 if memory_budget is None else memory_budget
-    limits: dict[str, Any] = {"max_iterations": max_iterations, "memory_budget": memory_budget}
+    budget = bytes_of(memory_budget)
+    limits: dict[str, Any] = {"max_iterations": max_iterations, "memory_budget": budget}
     check_choice("method", method, METHODS)
     check_choice("inference", inference, INFERENCE)
     check_flag("return_result", return_result)
@@ -228,7 +228,7 @@ def decode(
     if isinstance(model, Sequence) and not len(model):
         return []
     began, deadline = time.perf_counter(), Deadline(max_seconds)
-    check_free_states(model, memory_budget)
+    check_free_states(model, budget)
     single = isinstance(model, LogLinearModel)
     data, observed = packed(model, evidence)
     weights = checked_weights(weights, data.n_weights)
@@ -245,7 +245,7 @@ def decode(
         if method == "auto":
             found = decode_auto(scores, workers, deadline, tell=tell, **limits)
         elif method == "exact":
-            found = decode_exactly(scores, workers, memory_budget)
+            found = decode_exactly(scores, workers, budget)
         elif method == "dual":
             tolerance = 1e-7 if tolerance is None else float(tolerance)
             found = decode_dual(scores, workers, tolerance=tolerance, late=deadline.late, **limits)

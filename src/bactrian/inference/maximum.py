@@ -152,7 +152,7 @@ def decode_auto(
         if active.any():
             _try_cliques(scores, found, active, workers, affordable)
         active &= ~found.converged
-        for share, method in ((0.15, _dual), (0.2, _max_product)):
+        for share, method in ((0.1, _dual), (0.15, _max_product)):
             if active.any():
                 with Deadline(None if deadline.left is None else share * deadline.left) as own:
                     run = method(scores, 1e-7, max_iterations, late=own.late)
@@ -160,7 +160,7 @@ def decode_auto(
                 active &= ~certified(found) & (found.bound > -np.inf)
         if active.any() and find_spec("pytoulbar2") is not None:
             for m in np.flatnonzero(active).tolist():
-                _ask_toulbar2(scores, found, m, 60.0 if deadline.left is None else 0.35 * deadline.left / active.sum())
+                _ask_toulbar2(scores, found, m, 60.0 if deadline.left is None else 0.25 * deadline.left / active.sum())
             active &= ~certified(found)
         if active.any():
             _search(scores, found, active, deadline, max_iterations, tell)
