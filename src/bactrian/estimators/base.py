@@ -15,6 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from bactrian.arrays import Arrays, Floats
 from bactrian.errors import check_flag
+from bactrian.estimators.held_out import HeldOut
 from bactrian.estimators.priors import VARIANCE, Block, Fold, cross_validated, is_by_block, variances
 from bactrian.estimators.saving import SavedModel, read_model, write_saved
 from bactrian.learners.learn import check_options, followed, learn
@@ -54,6 +55,7 @@ class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
     solution_: Solution = field(init=False)
     method_: Any = field(init=False)  #: the method that was learned with
     prior_variance_: Any = field(init=False)  #: the prior that was learned with; what was chosen where a word was given
+    held_out_scores_: list[tuple[int, float]] = field(init=False)  #: iteration and log loss of each look at ``X_dev``
     prior_scores_: list[tuple[Any, float]] = field(init=False)  #: what ``"cv"`` tried, with the loss per held-out label
 
     def __dir__(self) -> list[str]:
@@ -142,15 +144,26 @@ class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         self.__dict__.pop("weights_", None)
         self.__dict__.pop("solution_", None)
 
-    def _fit(self, encode: Callable[[], Any], callback: Callback | None) -> Self:
-        """Encode, learn and adopt; where anything fails the estimator stays as it was."""
+    def _fit(
+        self,
+        encode: Callable[[], Any],
+        callback: Callback | None,
+        held_out: Callable[[], Callable[[], float]] | None = None,
+    ) -> Self:
+        """Encode, learn and adopt; where anything fails the estimator stays as it was.
+
+        ``held_out``, called after ``encode``, gives the loss of the adopted weights on held-out data.
+        """
         before = self.__dict__.copy()
         start = {"start": self.weights_} if self.warm_start and hasattr(self, "weights_") else {}
         try:
             data, deadline = encode(), Deadline(self.max_seconds)
+            watch = None if held_out is None else HeldOut(self, held_out(), callback)
             choose_prior(self, data)
             options = {**self.learning_options(), "max_seconds": deadline.left, **start}
-            self.adopt(self._learner(data, **options, callback=callback, verbose=self.verbose))
+            solution = self._learner(data, **options, callback=watch or callback, verbose=self.verbose)
+            self.adopt(solution if watch is None else watch.chosen(solution))
+            self.held_out_scores_ = [] if watch is None else watch.scores
             judge(self, data)
         except BaseException:
             self.__dict__.clear()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
 
@@ -14,6 +14,7 @@ from bactrian.arrays import Arrays, Floats, real_numbers
 from bactrian.errors import ArgumentError, check_choice, check_flag, check_number
 from bactrian.estimators.base import LearnedEstimator
 from bactrian.estimators.graph_arrays import GraphReader, node_weights
+from bactrian.estimators.held_out import check_given_together, checked_codes, log_loss
 from bactrian.estimators.labelled_graphs import (
     BLOCKS,
     CONVEX,
@@ -174,7 +175,16 @@ class GraphCRF(LearnedEstimator):
 
     # --- learning ---
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None, *, callback: Callback | None = None) -> Self:
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any = None,
+        *,
+        X_dev: Any = None,
+        y_dev: Any = None,
+        callback: Callback | None = None,
+    ) -> Self:
         """Learn the weights.
 
         Parameters
@@ -185,10 +195,22 @@ class GraphCRF(LearnedEstimator):
             Weight of each graph's term of the log-likelihood, or of each node. A likelihood is not a sum over nodes, so
             node weights mean the sum over thresholds t of (t - the threshold below) log p(labels of nodes of weight t
             or more). Nodes of weight 0 thus count as unknown, and every distinct weight costs as much as a graph.
+        X_dev, y_dev : optional
+            Held-out graphs: learning stops where their log loss falls no further, looked at every 5 iterations, and
+            keeps the weights of the smallest. ``held_out_scores_`` has the iterations and losses.
         callback : callable, optional
             Sees a :class:`Progress` after every iteration; returning True stops learning.
         """
-        return self._fit(lambda: self.encode(X, y, sample_weight), callback)
+        check_given_together(X_dev, y_dev)
+        held_out = None if X_dev is None else lambda: self._held_out(X_dev, y_dev)
+        return self._fit(lambda: self.encode(X, y, sample_weight), callback, held_out)
+
+    def _held_out(self, X: Any, y: Any) -> Callable[[], float]:
+        """The loss of the adopted weights on these graphs."""
+        stacked, _, _ = self.codec_.encoded(X)
+        codes = checked_codes(codes_of(labels_of(y, stacked, "y_dev"), self.classes_, "y_dev"))
+        # The codec may change before learning begins, where features are diffused.
+        return lambda: log_loss(fitted_graphs(self).marginals(self.codec_.encoded(X)[1]).nodes, codes)
 
     def encode(self, X: Any, y: Any, sample_weight: Any = None) -> GraphData:
         """The data that :meth:`fit` learns from; :meth:`adopt` keeps what is learned from them.

@@ -98,6 +98,7 @@ class_weight, inference, inference_options, seed, warm_start, verbose
     # --- learning ---
 
     fit = GraphCRF.fit
+    _held_out = GraphCRF._held_out
 
     def encode(self, X: Any, y: Any, sample_weight: Any = None) -> GraphData:
         """The data that :meth:`fit` learns from; see :meth:`GraphCRF.encode`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, ClassVar, Self
@@ -15,6 +16,7 @@ from bactrian.arrays import Arrays, Floats, Ints, number_pairs
 from bactrian.errors import ArgumentError, ArgumentTypeError, check_choice, check_number, warn
 from bactrian.estimators.base import LearnedEstimator, largest_weights
 from bactrian.estimators.encoding import check_sequences, fit_vocabulary
+from bactrian.estimators.held_out import check_given_together, checked_codes, log_loss
 from bactrian.estimators.labelled_nodes import FittedNodes
 from bactrian.estimators.labelled_sequences import (
     ADVICE,
@@ -139,6 +141,9 @@ class LinearChainCRF(LearnedEstimator):
         transition_features: Any = None,
         skip_features: Any = None,
         sample_weight: Any = None,
+        X_dev: Any = None,
+        y_dev: Any = None,
+        given_dev: Mapping[str, Any] | None = None,
         callback: Callback | None = None,
     ) -> Self:
         """Learn from sequences X and their labels y.
@@ -158,11 +163,27 @@ class LinearChainCRF(LearnedEstimator):
             For each sequence, features of its transitions, or skip edges, given like tokens.
         sample_weight : (n_sequences,), optional
             Weight of each sequence's term of the log-likelihood.
+        X_dev, y_dev : optional
+            Held-out sequences: learning stops where their log loss falls no further, looked at every 5 iterations, and
+            keeps the weights of the smallest. ``held_out_scores_`` has the iterations and losses.
+        given_dev : mapping, optional
+            Skips, breaks and features of edges of ``X_dev``, named as those of ``X``.
         callback : callable, optional
             See :func:`bactrian.learn`.
         """
         given = EdgesGiven(skips, breaks, transition_features, skip_features)
-        return self._fit(lambda: self.encode(X, y, sample_weight=sample_weight, **vars(given)), callback)
+        check_given_together(X_dev, y_dev)
+        held_out = None if X_dev is None else lambda: self._held_out(X_dev, y_dev, EdgesGiven(**(given_dev or {})))
+        return self._fit(lambda: self.encode(X, y, sample_weight=sample_weight, **vars(given)), callback, held_out)
+
+    def _held_out(self, X: Any, y: Any, given: EdgesGiven) -> Callable[[], float]:
+        """The loss of the adopted weights on these sequences, which are encoded once."""
+        check_sequences(X, "X_dev")
+        rows = self.codec_.rows(X, given)
+        listed = listed_labels(y, rows["X"].lengths.tolist(), "y_dev", unknown_allowed=True)
+        codes = checked_codes(self.codec_.labels.codes(listed, "y_dev"))
+        data = self.codec_.encoded(X, given, self._skips, rows)
+        return lambda: log_loss(self._fitted().marginals(data).nodes, codes)
 
     def encode(self, X: Any, y: Any, *, sample_weight: Any = None, **edges: Any) -> GraphData:
         """The data that :meth:`fit` learns from, with its arguments; :meth:`adopt` keeps what is learned from them.
@@ -576,6 +597,7 @@ all_possible_transitions, warm_start, verbose
     # --- learning ---
 
     fit = LinearChainCRF.fit
+    _held_out = LinearChainCRF._held_out
 
     def encode(self, X: Any, y: Any, *, sample_weight: Any = None, **edges: Any) -> GraphData:
         """The data that :meth:`fit` learns from; warns where a rule finds no skip edge at all."""
