@@ -113,7 +113,7 @@ def test_edges_and_hidden_variables(table, tmp_path, capsys):
     options = ("--hidden", "kind=2", "--starts", "2", "--edge", "kind,age", "--edge", "lung , kind")
     assert call("fit", table, "-o", tmp_path / "run", *options) == 0
     field = bt.MarkovRandomField.load(tmp_path / "run" / "field.safetensors")
-    assert field.edges_.tolist() == [[4, 0], [2, 4]]
+    assert field.edges_.tolist() == [["kind", "age"], ["lung", "kind"]]
     assert field.starts_.size == 2
     assert "objectives" in (tmp_path / "run" / "report.html").read_text()
     capsys.readouterr()
@@ -240,7 +240,7 @@ def test_edges_are_selected(table, tmp_path, capsys):
     table.write_text("\n".join(["a,b,c", *lines]) + "\n")
     assert call("fit", table, "-o", tmp_path / "chosen", "--edges", "select") == 0
     assert capsys.readouterr().out.startswith("select: 1 of 3 pairs, by ebic")
-    assert bt.MarkovRandomField.load(tmp_path / "chosen" / "field.safetensors").edges_.tolist() == [[0, 1]]
+    assert bt.MarkovRandomField.load(tmp_path / "chosen" / "field.safetensors").edges_.tolist() == [["a", "b"]]
     assert call("fit", table, "-o", tmp_path / "both", "--edge", "a,c", "--edges", "select") == 0
     assert "2 of 3 pairs, 1 of them given" in capsys.readouterr().out
     assert call("fit", table, "-o", tmp_path / "no", "--edge", "a,c", "--edges", "tree") == 2

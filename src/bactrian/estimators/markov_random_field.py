@@ -150,8 +150,10 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
     model_ : LogLinearModel
         The model, for use with :func:`bactrian.infer` and others: a cluster per variable (with
         ``node_factors="edges"`` per variable without edges), then one per edge.
-    edges_, cardinalities_, tables_
-        The edges, the numbers of states, and how the tables are tied.
+    edges_ : (n_edges, 2)
+        Pairs of variables that are joined, by name where variables have names, else by number.
+    cardinalities_, tables_
+        The numbers of states, and how the tables are tied.
     edge_strengths_ : (n_edges,)
         Norm of each edge's table, without what its variables have on their own.
     selection_ : str
@@ -201,7 +203,7 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
     tables_: str = field(init=False)
     node_factors_: str = field(init=False)
     model_: LogLinearModel = field(init=False)
-    edges_: Ints = field(init=False)
+    _edges: Ints = field(init=False)  #: by the numbers of variables
     cardinalities_: Ints = field(init=False)
     n_features_in_: int = field(init=False)
     residuals_: Residuals = field(init=False)
@@ -266,7 +268,7 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
             self._forget()
         elif not (
             np.array_equal(cardinalities, self.cardinalities_)
-            and np.array_equal(edges, self.edges_)
+            and np.array_equal(edges, self._edges)
             and (self.tables, self.node_factors) == (self.tables_, self.node_factors_)
         ):
             raise ValueError(
@@ -291,7 +293,7 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
         if not is_by_rows(self.edges):
             return Joined(checked_edges(variables.edges(self.edges), self.shape, sizes.size), "")
         if again:
-            return Joined(self.edges_, getattr(self, "selection_", ""))
+            return Joined(self._edges, getattr(self, "selection_", ""))
         every = checked_edges("complete", None, sizes.size)
         check_tables_fit(self.tables, sizes, every, variables.names if variables.are_named else None)
         apart = Samples(pairwise_model("full", sizes, np.zeros((0, 2), dtype=np.int64)), states, sample_weight)
@@ -418,7 +420,7 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
         """Take up a model; its weights come apart from it."""
         self.tables_, self.node_factors_ = tables, self.node_factors
         self._kept, self._margins, self._held, self._samples, self._sure = kept, None, None, None, None
-        self.model_, self.edges_ = kept.model, edges
+        self.model_, self._edges = kept.model, edges
         self.cardinalities_ = kept.model.graph.cardinalities.copy()
         seen = kept.variables.seen
         self.n_features_in_ = len(seen.names)
@@ -454,7 +456,7 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
 
     def _fit_tables(self, data: Samples, **options: Any) -> Solution:
         """:func:`bactrian.learners.structure.fit_tables` where it applies; the general learner has the same optimum."""
-        sizes, edges = self.cardinalities_, self.edges_
+        sizes, edges = self.cardinalities_, self._edges
         tables = np.cumsum([0, *sizes, *sizes[edges].prod(axis=1)])[:-1]
         prior = options.pop("prior_variance")
         variances = np.broadcast_to(np.inf if prior is None else prior, self._n_weights())[tables]
@@ -551,7 +553,7 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
     def _blocks(self) -> list[Block]:
         variables = len(self.cardinalities_) if self.tables_ != "shared" else 1
         first = int(self.cardinalities_[:variables].sum())
-        sizes = self.cardinalities_[self.edges_].prod(axis=1) if self.tables_ == "full" else None
+        sizes = self.cardinalities_[self._edges].prod(axis=1) if self.tables_ == "full" else None
         return [Block("variables", slice(0, first)), Block("edges", slice(first, self._n_weights()), sizes=sizes)]
 
     def _prior(self) -> Any:
@@ -587,7 +589,7 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
         """Which states of samples are known, and all of those next to them."""
         known: Bools = states >= 0
         scored = known.copy()
-        for a, b in self.edges_.tolist():
+        for a, b in self._edges.tolist():
             scored[:, a] &= known[:, b]
             scored[:, b] &= known[:, a]
         return scored
@@ -598,9 +600,9 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
 
     def _conditional_losses(self, states: Ints, weights: Floats) -> Floats:
         """- sum_v log p(x_v | all others) of each sample, over states whose neighbours are known."""
-        variables, pairs = split_tables(self.tables_, self.cardinalities_, self.edges_, weights)
+        variables, pairs = split_tables(self.tables_, self.cardinalities_, self._edges, weights)
         scores = [np.tile(table, (states.shape[0], 1)) for table in variables]
-        for (a, b), table in zip(self.edges_.tolist(), pairs, strict=True):
+        for (a, b), table in zip(self._edges.tolist(), pairs, strict=True):
             scores[a] += table.T[states[:, b]]
             scores[b] += table[states[:, a]]
         losses, scored = np.zeros(states.shape[0]), self._with_known_neighbours(states)
@@ -637,7 +639,7 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
         if self.tables_ == MARGINS:
             raise ValueError("a field learned from margins has no tables of edges; see model_ and weights_")
         ordered = self._kept.variables.are_ordered
-        return split_tables(self.tables_, self.cardinalities_, self.edges_, self.weights_, ordered)
+        return split_tables(self.tables_, self.cardinalities_, self._edges, self.weights_, ordered)
 
     @property
     def edge_strengths_(self) -> Floats:
@@ -650,7 +652,7 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
         Joined variables are near each other. Lines are as thick as ``edge_strengths_``, solid where larger states (the
         later ones) go with larger ones, dashed where with smaller ones.
         """
-        return draw(ax, self.variable_names, self.edges_, *interactions(self.log_potentials()[1]))
+        return draw(ax, self.variable_names, self._edges, *interactions(self.log_potentials()[1]))
 
     # --- what a fitted field answers ---
 
@@ -674,6 +676,12 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
     def log_partition_(self) -> float:
         """log Z, or its approximation."""
         return self._field.log_partition
+
+    @property
+    def edges_(self) -> Any:
+        """Pairs of variables that are joined, by name where variables have names, else by number."""
+        named = self._kept.variables
+        return np.array(named.names, dtype=object)[self._edges] if named.are_named else self._edges
 
     @property
     def variable_names(self) -> tuple[Any, ...]:
@@ -839,7 +847,7 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
         return LearnedRows(
             self.model_,
             self._kept.variables,
-            self.edges_,
+            self._edges,
             self._samples,
             self.weights_,
             self.method_,
@@ -935,7 +943,7 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
 
     def _contents(self) -> tuple[dict[str, Any], Arrays]:
         named = self._kept.variables
-        arrays: Arrays = {"edges": self.edges_, "cardinalities": self.cardinalities_}
+        arrays: Arrays = {"edges": self._edges, "cardinalities": self.cardinalities_}
         attributes = {
             "tables": self.tables_,  # parameters may have changed since
             "node_factors": self.node_factors_,
