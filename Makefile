@@ -90,10 +90,11 @@ clean:
 
 # On Linux the registry's PyTorch brings CUDA along: 2.6 GB to fetch and 5.4 GB on the disk, a few minutes. The tests need
 # none of it, so where pip is set up to find a build for the CPU alone (a version that ends in +cpu), that one is taken.
+# pytorch-crf is a judge.
 $(READY)-torch: pyproject.toml src/bactrian/__init__.py | $(READY)
 	@build=$$($(BIN)/python -m pip index versions torch 2>/dev/null | grep -o '[0-9][0-9.]*+cpu' | head -n 1); \
 	echo "Installing torch$${build:+==$$build} and bactrian[torch] into $(VENV); this may take minutes."; \
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check "torch$${build:+==$$build}" --editable ".[torch]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check "torch$${build:+==$$build}" pytorch-crf --editable ".[torch]"
 	@touch $@
 
 # One stamp per set of extras: a second run installs nothing unless these files have changed.
