@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from pathlib import Path
 from typing import Any
 
@@ -241,6 +242,9 @@ def test_edges_are_selected(table, tmp_path, capsys):
     assert call("fit", table, "-o", tmp_path / "chosen", "--edges", "select") == 0
     assert capsys.readouterr().out.startswith("select: 1 of 3 pairs, by ebic")
     assert bt.MarkovRandomField.load(tmp_path / "chosen" / "field.safetensors").edges_.tolist() == [["a", "b"]]
+    page = (tmp_path / "chosen" / "report.html").read_text()
+    assert page.count("<line class=") == 1  # the picture of the network
+    assert re.search(r'<line class="above"[^>]*stroke-width="6.5"><title>a, b: ', page)
     assert call("fit", table, "-o", tmp_path / "both", "--edge", "a,c", "--edges", "select") == 0
     assert "2 of 3 pairs, 1 of them given" in capsys.readouterr().out
     assert call("fit", table, "-o", tmp_path / "no", "--edge", "a,c", "--edges", "tree") == 2

@@ -18,6 +18,7 @@ import numpy as np
 from bactrian.arrays import Floats
 from bactrian.errors import check_count
 from bactrian.estimators.markov_random_field import MarkovRandomField
+from bactrian.estimators.network import interactions, layout
 from bactrian.frames import columns_of, word
 from bactrian.inference.infer import infer
 from bactrian.margins.fit import MarginResidual
@@ -106,6 +107,17 @@ class ByLearnerSection:
 
 
 @dataclass(frozen=True)
+class NetworkSection:
+    """Which variables are joined, and how strongly: names with places, and lines with widths, styles and notes."""
+
+    template: ClassVar = "network"
+    width: ClassVar = 640
+    title: str
+    nodes: tuple[tuple[str, tuple[float, float]], ...]
+    lines: tuple[tuple[tuple[float, float], tuple[float, float], float, str, str], ...]
+
+
+@dataclass(frozen=True)
 class GallerySection:
     """Pictures: restored digits, segmentations."""
 
@@ -138,7 +150,14 @@ class NoteSection:
 
 
 Section = (
-    HeadingSection | LearnersSection | TableSection | ByLearnerSection | GallerySection | TextSection | NoteSection
+    HeadingSection
+    | LearnersSection
+    | TableSection
+    | ByLearnerSection
+    | NetworkSection
+    | GallerySection
+    | TextSection
+    | NoteSection
 )
 
 
@@ -193,6 +212,8 @@ def _sections_of(comparison: Comparison) -> tuple[Section, ...]:
 
 #: Pairs that the page lists, those that tell most of each other.
 _LISTED = 20
+#: Variables of a network beyond which its picture is a knot.
+_DRAWN = 60
 #: Cells of each margin that the page lists, those that differ most.
 _CELLS = 10
 
@@ -224,6 +245,8 @@ def field_report(field: MarkovRandomField, title: str, *, intervals: bool = True
             "" if len(pairs) <= _LISTED else f"The {_LISTED} of {len(pairs)} pairs that tell most of each other.",
         ),
     ]
+    if pairs and len(names) <= _DRAWN and field.tables_ != "margins":
+        sections.insert(0, _network(field, names))
     if intervals and pairs:
         sections.append(_sure(field))
     if hasattr(field, "starts_"):
@@ -238,6 +261,21 @@ def field_report(field: MarkovRandomField, title: str, *, intervals: bool = True
         "seconds": f"{field.solution_.seconds:.2f}",
     }
     return Report(title, tuple(sections), facts=facts)
+
+
+def _network(field: MarkovRandomField, names: tuple[Any, ...]) -> Section:
+    """The picture of the edges."""
+    number = {name: v for v, name in enumerate(names)}
+    edges = np.array([[number[a], number[b]] for a, b in field.edges_.tolist()])
+    strengths, signs = interactions(field.log_potentials()[1])
+    places = (NetworkSection.width * layout(len(names), edges, strengths)).round(1).tolist()
+    at = [(float(x), float(y)) for x, y in places]
+    widths = 0.5 + 6.0 * strengths / max(float(strengths.max()), np.finfo(float).tiny)
+    lines = tuple(
+        (at[a], at[b], round(width, 2), "above" if sign >= 0.0 else "below", f"{names[a]}, {names[b]}: {strength:.3g}")
+        for (a, b), width, sign, strength in zip(edges.tolist(), widths, signs, strengths, strict=True)
+    )
+    return NetworkSection("The network", tuple(zip(map(str, names), at, strict=True)), lines)
 
 
 def _sure(field: MarkovRandomField) -> Section:
