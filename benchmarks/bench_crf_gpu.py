@@ -155,7 +155,7 @@ def check_grids() -> None:
 def chains(configurations: list[tuple[int, int]]) -> list[dict[str, float]]:
     rows = []
     for b, k in configurations:
-        torch._dynamo.reset()
+        torch.compiler.reset()
         crf = CRF(k).cuda()
         scores = torch.randn(b, TOKENS, k, device="cuda", requires_grad=True)
         labels = torch.randint(k, (b, TOKENS), device="cuda")
