@@ -418,9 +418,25 @@ def test_bad_data_to_predict(fields, X, error, message):
             getattr(fields["full"], method)(X)
 
 
-def test_missing_states_have_no_score(fields):
-    with pytest.raises(ValueError, match=r"X\[0, 0\] = -1 stands for an unknown state"):
-        fields["full"].score_samples([[-1, 0, 0, 0]])
+def test_scores_sum_over_missing_cells(fields):
+    field = fields["full"]
+    every = joint_states(field.cardinalities_)
+    chances = np.exp(field.score_samples(every))
+    rows = [[-1, 0, -1, 1], [1, -1, 0, 0], [-1, -1, -1, -1], [0, 0, 1, 1], [-1, 0, -1, 1]]
+    agree = [[(np.array(row) < 0) | (np.array(row) == state) for state in every] for row in rows]
+    expected = [np.log(chances[np.all(fits, axis=1)].sum()) for fits in agree]
+    np.testing.assert_allclose(field.score_samples(rows), expected, atol=1e-9)
+    assert field.score(rows, sample_weight=[1, 2, 0, 1, 3]) == pytest.approx(
+        np.average(expected, weights=[1, 2, 0, 1, 3])
+    )
+
+
+def test_rows_that_cannot_be_score_minus_infinity():
+    margins = [bt.Marginal(("a", "b"), [[1, 2], [0, 0]]), bt.Marginal(("b", "c"), [[1, 0], [1, 1]])]
+    field = bt.MarkovRandomField().fit_marginals(margins)
+    rows = [[0, -1, 0], [1, -1, 0], [1, -1, -1], [-1, -1, -1], [-1, 0, 1], [0, 0, 1]]
+    expected = [np.log(2 / 3), -np.inf, -np.inf, 0.0, -np.inf, -np.inf]
+    np.testing.assert_allclose(field.score_samples(rows), expected, atol=1e-6)
 
 
 @pytest.mark.parametrize(

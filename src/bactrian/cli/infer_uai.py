@@ -27,7 +27,7 @@ EXAMPLES = (
     "bactrian infer model.uai --method exact -o model.PR  ·  bactrian infer model.uai --method dual -o model.MPE"
 )
 _METHOD_HELP = (
-    "MAR and PR: rbp (the default), exact, bp, trw, convex, double-loop, mean-field, gibbs (MAR alone); "
+    "MAR and PR: rbp (the default), exact, bp, trw, convex, double-loop, mean-field, annealing, gibbs (MAR alone); "
     "MPE: max-product (the default), exact, max-marginals, dual."
 )
 
@@ -106,7 +106,9 @@ def infer_command(
             help="Memory limit of the clique tables of exact; models without loops need none.",
         ),
     ] = "4GiB",  # type: ignore[assignment]
-    seed: Annotated[int | None, typer.Option(min=0, help="Seed of mean-field and gibbs (default: 0).")] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Seed of mean-field, gibbs and annealing (default: 0).")
+    ] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Number of threads (default: one per core).")] = None,
 ) -> None:
     """Compute marginals (MAR), partition function (PR) or most probable assignment (MPE) of a UAI model.
@@ -224,7 +226,8 @@ def _run(read: UaiModel, method: str, evidence: dict[int, int], task: Task, opti
         if task is Task.MAR:
             uai.write_marginals(path, list(result.variables))
         else:
-            assert log_partition is not None  # gibbs was refused
+            if log_partition is None:
+                raise BadInputError(f"{method} has no estimate of log Z: {result.status}")
             uai.write_log_partition(path, log_partition)
 
     return _inference_lines(result), write, not result.converged
@@ -253,8 +256,9 @@ def _progress(method: str, tolerance: float) -> Iterator[Callable[[InferenceProg
 
 # --- the summary ---
 
-#: What a method's log Z is; the bound of trw holds once it has converged.
-_MEANING = {"exact": "exact", "trw": "upper bound", "mean-field": "lower bound", "convex": "convex approximation"}
+#: What a method's log Z is where it is not Bethe's approximation.
+_MEANING = {"convex": "convex approximation", "annealing": "estimate", "trw": "no bound before convergence"}
+_BOUNDS = {"exact": "exact", "upper": "upper bound", "lower": "lower bound"}
 
 
 def _inference_lines(result: InferenceResult) -> Iterator[tuple[str, str]]:
@@ -268,10 +272,10 @@ def _inference_lines(result: InferenceResult) -> Iterator[tuple[str, str]]:
     if result.log_partition is None:
         yield "log Z", f"none: {result.method} does not estimate it"
     else:
-        meaning = _MEANING.get(result.method, "Bethe approximation")
-        if result.method == "trw" and not result.converged:
-            meaning = "no bound before convergence"
+        meaning = _BOUNDS.get(result.bound or "") or _MEANING.get(result.method, "Bethe approximation")
         yield "log Z", f"{_logarithm(result.log_partition)}, {meaning}"
+    if result.interval is not None:
+        yield "interval", f"{result.interval[0]:.9g} to {result.interval[1]:.9g}, 95 %"
 
 
 def _decoding_lines(result: Decoding) -> Iterator[tuple[str, str]]:

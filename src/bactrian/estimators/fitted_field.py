@@ -21,6 +21,7 @@ from bactrian.graphs.graph import ClusterGraph, Scope
 from bactrian.graphs.loglinear import LogLinearModel, Samples
 from bactrian.inference.decode import decode
 from bactrian.inference.draw import draw_by_gibbs, draw_exactly
+from bactrian.inference.evidence import ImpossibleEvidenceError
 from bactrian.inference.infer import infer
 from bactrian.inference.problem import checked_evidence
 from bactrian.learners.learn import matched_inference
@@ -163,21 +164,29 @@ class FittedField:
     # --- samples ---
 
     def score_samples(self, X: Any) -> Floats:
-        """Log-probability of each sample, summed over hidden variables."""
+        """Log-probability of what is known of each sample."""
         return self.log_probabilities(self._states_of(X))
 
     def log_probabilities(self, states: Ints) -> Floats:
-        """The same of rows of numbers of states; -1 for hidden variables."""
+        """The same of rows of numbers of states, summed over hidden variables and missing cells, which are -1."""
         scores, model = np.full(states.shape[0], -self.log_partition), self._model
-        if not self.of.variables.n_hidden:
-            for scope, features, base in zip(model.graph.clusters, model.features, model.base_scores, strict=True):
-                index = np.ravel_multi_index(tuple(states[:, scope].T), model.graph.shape(scope))
-                scores += 0.0 if features is None else (features @ self.weights)[index]
-                scores += 0.0 if base is None else base[index]
-            return scores
+        complete = np.flatnonzero((states >= 0).all(axis=1))
+        known = states[complete]
+        for scope, features, base in zip(model.graph.clusters, model.features, model.base_scores, strict=True):
+            index = np.ravel_multi_index(tuple(known[:, scope].T), model.graph.shape(scope))
+            scores[complete] += 0.0 if features is None else (features @ self.weights)[index]
+            scores[complete] += 0.0 if base is None else base[index]
         for rows, evidence, which in incomplete_rows(states, len(model.graph.clusters)):
-            scores[rows] += np.array([result.log_partition for result in self._infer(evidence)])[which]
+            scores[rows] += np.array(self._log_masses(evidence))[which]
         return scores
+
+    def _log_masses(self, evidence: Sequence[Mapping[int, int]]) -> list[float]:
+        """log of the sum over all joint states that agree with each of ``evidence``; -inf where none is possible."""
+        try:
+            return [float(result.log_partition) for result in self._infer(evidence)]
+        except ImpossibleEvidenceError:
+            half = len(evidence) // 2
+            return self._log_masses(evidence[:half]) + self._log_masses(evidence[half:]) if half else [-np.inf]
 
     def score(self, X: Any, sample_weight: ArrayLike | None) -> float:
         """Mean log-probability of the samples."""
@@ -215,7 +224,7 @@ class FittedField:
 
     def predict_marginals(self, X: Any) -> Any:
         """Marginals given the observed states of each sample."""
-        states, named = self._states_of(X, missing=True), self.of.variables
+        states, named = self._states_of(X), self.of.variables
         found = [np.zeros((states.shape[0], int(k))) for k in named.cardinalities]
         for rows, evidence, which in incomplete_rows(states, len(self._model.graph.clusters)):
             given = self._conditionals(evidence)
@@ -234,7 +243,7 @@ class FittedField:
 
     def predict(self, X: Any) -> Any:
         """The most probable completion of each sample."""
-        states = self._states_of(X, missing=True)
+        states = self._states_of(X)
         method = "exact" if self._fits_exactly else "max-product"
         for rows, evidence, which in incomplete_rows(states.copy(), len(self._model.graph.clusters)):
             found = decode([self._model] * len(evidence), self.weights, method, evidence, **self._limits)
@@ -246,8 +255,8 @@ class FittedField:
         cells = [self.of.variables.cells(v, column, "table") for v, column in enumerate(states.T)]
         return np.array(cells, dtype=object).T
 
-    def _states_of(self, X: Any, missing: bool = False) -> Ints:
-        """Rows of numbers of states, checked; -1 for hidden variables and, where they may be, missing cells."""
+    def _states_of(self, X: Any) -> Ints:
+        """Rows of numbers of states, checked; -1 for hidden variables and missing cells."""
         seen, n_hidden = self.of.variables.seen, self.of.variables.n_hidden
         framed = self.of.frames is not None or (is_frame(X) and any(self.of.variables.labels))
         given = columns_of(X) if framed else checked_table(X)
@@ -258,10 +267,9 @@ class FittedField:
         if n != expected:
             raise ValueError(f"X has {n} features, but MarkovRandomField is expecting {expected} features as input")
         states = seen.codes(given) if isinstance(given, list) else given
-        hidden = np.full((len(states), n_hidden), -1)
-        known = np.where(states == -1, 0, states) if missing else states
-        self._model.graph.checked_states(np.hstack([known, 0 * hidden]), "X")
-        return np.hstack([states, hidden])
+        states = np.hstack([states, np.full((len(states), n_hidden), -1)])
+        self._model.graph.checked_states(np.where(states == -1, 0, states), "X")
+        return states
 
     # --- questions ---
 

@@ -577,7 +577,7 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
         return dict(zip(self.variable_names, self._kept.variables.states, strict=True))
 
     def score_samples(self, X: Any) -> Floats:
-        """Log-probability of each sample, summed over hidden variables.
+        """Log-probability of what is known of each sample, summed over missing cells and hidden variables.
 
         Where ``inference_method_`` is not exact, log Z is its approximation.
         """

@@ -63,11 +63,15 @@ def hub_bias(data: PackedData, evidence: Sequence[Evidence]) -> Floats:
     return bias
 
 
-def contradiction(instance: int, many: bool, evidence: Sequence[Evidence]) -> ValueError:
+class ImpossibleEvidenceError(ValueError):
+    """No joint state that agrees with the evidence has positive probability."""
+
+
+def contradiction(instance: int, many: bool, evidence: Sequence[Evidence]) -> ImpossibleEvidenceError:
     """The error for evidence, or potentials of zero, that leave no state with positive probability."""
     which = f"model {instance}: " if many else ""
     if evidence[instance]:
         why = "the evidence contradicts the model: no joint state that agrees with it has positive probability"
     else:
         why = "no joint state has positive probability: forbidden states (potentials of zero) rule all of them out"
-    return ValueError(which + why)
+    return ImpossibleEvidenceError(which + why)

@@ -60,7 +60,9 @@ def exact(problem: Problem) -> list[InferenceResult]:
     for impossible in np.flatnonzero(values == -np.inf):
         raise contradiction(int(impossible), problem.many, problem.evidence)
     reader = _ExactReader(messages, eliminations, beliefs)
-    ended: dict[str, Any] = {"converged": True, "iterations": 2, "method": "exact", "status": "converged"}
+    ended: dict[str, Any] = {
+        "converged": True, "iterations": 2, "method": "exact", "status": "converged", "bound": "exact",
+    }  # fmt: skip
     updates = [
         int(progress.updates[m]) if swept[m] else 2 * len(eliminations[m].tree.edges) for m in range(layout.n_instances)
     ]

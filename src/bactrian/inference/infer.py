@@ -24,6 +24,7 @@ from bactrian.errors import (
 from bactrian.graphs.graph_data import GraphData
 from bactrian.graphs.loglinear import LogLinearModel
 from bactrian.graphs.ragged import pointer
+from bactrian.inference.annealing import annealing
 from bactrian.inference.double_loop import TIGHTENED, double_loop, replay, tightened
 from bactrian.inference.exact import exact
 from bactrian.inference.gibbs import gibbs
@@ -86,7 +87,7 @@ def infer(
         1/|cluster|)`` for variables; ``"double-loop"``: minimises the Bethe free energy and always converges;
         ``"replay"``: the double loop along a path of weights, ``solution.path``, one relinearisation per row but the
         last, which on the training data ends at the learned beliefs; ``"mean-field"``: fully factorised, a lower bound;
-        ``"gibbs"``: sampling.
+        ``"gibbs"``: sampling; ``"annealing"``: annealed importance sampling, with an interval for the log-partition.
     evidence : dict, optional
         Observed states by variable; for several models a list of such dicts or None.
     tolerance : float
@@ -119,12 +120,13 @@ def infer(
     n_threads : int, optional
         Number of threads, which share models and large graphs; one per core by default. It does not change the result.
     seed : int
-        Seed of ``"gibbs"``, and of the restarts of ``"mean-field"``.
+        Seed of ``"gibbs"`` and ``"annealing"``, and of the restarts of ``"mean-field"``.
     callback : callable, optional
         Called with an :class:`InferenceProgress` between rounds; return True to stop.
     **more
-        Options of ``"mean-field"`` and ``"gibbs"``: see :func:`bactrian.inference.mean_field.mean_field` and
-        :func:`bactrian.inference.gibbs.gibbs`.
+        Options of ``"mean-field"``, ``"gibbs"`` and ``"annealing"``: see
+        :func:`bactrian.inference.mean_field.mean_field`, :func:`bactrian.inference.gibbs.gibbs` and
+        :func:`bactrian.inference.annealing.annealing`.
 
     Returns
     -------
@@ -194,6 +196,7 @@ _OWN_NUMBERS = {
         "r_hat": Number(least=1),
     },
     "mean-field": {"restarts": Number(least=1, whole=True)},
+    "annealing": {"n_samples": Number(least=1, whole=True), "width": Number(positive=True, below=np.inf)},
 }
 _OWN_FLAGS = {"gibbs": ("blocked",)}
 _CHOICES = ("schedule", "counting_numbers", "fallback")
@@ -281,6 +284,7 @@ METHODS: dict[str, Callable[..., list[InferenceResult]]] = {
     "replay": replay,
     "mean-field": mean_field,
     "gibbs": gibbs,
+    "annealing": annealing,
 }
 
 

@@ -66,6 +66,7 @@ def mean_field(problem: Problem, *, restarts: int = 1) -> list[InferenceResult]:
                 method="mean-field",
                 status=status if allowed else "no start reached beliefs without forbidden states",
                 residual=float(best.residual[m]),
+                bound="lower",
             )
         )
     return results

@@ -268,6 +268,7 @@ def collect(
                 counting_numbers=reported_numbers(data, messages.carving, m),
                 history=() if histories is None else histories[m],
                 messages=warm_start_of(messages, m),
+                bound="upper" if method == "trw" and converged else None,
             )
         )
     return results

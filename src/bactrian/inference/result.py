@@ -49,6 +49,10 @@ class InferenceResult:
         Time of the call, for all of its models together.
     triplets : tuple of tuples of int
         Triplets of variables that ``tighten`` added.
+    interval : tuple of two floats or None
+        Low and high end of a 95 % interval of log Z, where it is estimated by sampling.
+    bound : {"exact", "upper", "lower", None}
+        What ``log_partition`` is known to be; None for an approximation.
     """
 
     variables: Sequence[Floats] = field(repr=False)
@@ -67,6 +71,8 @@ class InferenceResult:
     seconds: float = 0.0
     messages: WarmStart | None = field(default=None, repr=False)
     triplets: tuple[tuple[int, int, int], ...] = field(default=(), repr=False)
+    interval: tuple[float, float] | None = None
+    bound: str | None = None
 
 
 @dataclass(frozen=True)

@@ -215,8 +215,187 @@ def _keep(chain: Chain, m: int, sample: int, cluster_start: Ints, draws: Draws, 
         for hub in range(layout.instance_hubs[m], layout.instance_hubs[m + 1]):
             draws.halves[part, layout.hub_offset[hub] + states[hub]] += 1
     for cluster in range(layout.instance_clusters[m], layout.instance_clusters[m + 1]):
-        index = cluster_start[cluster]
-        for position in range(layout.cluster_links[cluster], layout.cluster_links[cluster + 1]):
-            link = layout.cluster_link[position]
-            index += chain.scores.strides[link] * states[layout.link_hub[link]]
-        draws.clusters[index] += 1
+        entry = _state_of(layout, chain.scores.strides, cluster, states)
+        draws.clusters[cluster_start[cluster] + entry - layout.table_offset[layout.cluster_table[cluster]]] += 1
+
+
+class Population(NamedTuple):
+    """Particles that are led from a product of independent variables to the model; the scores under way are their own.
+
+    At inverse temperature b the score of x is (1 - b) log q(x) + b s(x), with forbidden entries of tables at a finite
+    penalty until the end.
+    """
+
+    chain: Chain
+    target: ScoreArrays  #: s
+    base: Floats  #: (n_hub_states,) log q, -inf where a state is ruled out
+    floor: float  #: the penalty
+    states: Ints  #: (P, n) of the instance's variables
+    log_weights: Floats  #: (P,)
+    gains: Floats  #: (P,) s - log q at the states
+    mean: Floats  #: (n_hub_states,) weighted sum of conditional marginals
+    cluster_start: Ints  #: (C + 1,) where those of a cluster are in ``clusters``
+    clusters: Floats  #: weighted counts of sampled states of clusters
+    late: Bools  #: (1,) time is up
+
+
+@njit()
+def _temper(population: Population, m: int, beta: float, floor: float) -> None:
+    layout, scores, target = population.chain.layout, population.chain.scores, population.target
+    hubs = layout.instance_hubs[m], layout.instance_hubs[m + 1]
+    for k in range(layout.hub_offset[hubs[0]], layout.hub_offset[hubs[1]]):
+        base = population.base[k]
+        scores.hubs[k] = -np.inf if base == -np.inf else (1.0 - beta) * base + beta * target.hubs[k]
+    for cluster in range(layout.instance_clusters[m], layout.instance_clusters[m + 1]):
+        table = layout.cluster_table[cluster]
+        for k in range(layout.table_offset[table], layout.table_offset[table + 1]):
+            scores.entries[k] = beta * max(target.entries[k], floor)
+
+
+@njit()
+def _gain(population: Population, m: int, states: Ints) -> float:
+    layout, target = population.chain.layout, population.target
+    total = 0.0
+    for hub in range(layout.instance_hubs[m], layout.instance_hubs[m + 1]):
+        k = layout.hub_offset[hub] + states[hub]
+        total += target.hubs[k] - population.base[k]
+    for cluster in range(layout.instance_clusters[m], layout.instance_clusters[m + 1]):
+        total += _entry(target, _state_of(layout, target.strides, cluster, states), population.floor)
+    return total
+
+
+@njit()
+def _state_of(layout: Layout, strides: Ints, cluster: int, states: Ints) -> int:
+    """Entry of a cluster at the states of its variables."""
+    index = layout.table_offset[layout.cluster_table[cluster]]
+    for position in range(layout.cluster_links[cluster], layout.cluster_links[cluster + 1]):
+        link = layout.cluster_link[position]
+        index += strides[link] * states[layout.link_hub[link]]
+    return index
+
+
+@njit()
+def _kept_share(log_weights: Floats, gains: Floats, step: float) -> float:
+    """Effective part of the weighted particles after a step of the temperature (Zhou, Johansen & Aston 2016)."""
+    top, most = log_weights.max(), -np.inf
+    for i in range(gains.size):
+        most = max(most, step * gains[i])
+    weight, first, second = 0.0, 0.0, 0.0
+    for i in range(gains.size):
+        w, u = exp(log_weights[i] - top), exp(step * gains[i] - most)
+        weight += w
+        first += w * u
+        second += w * u * u
+    return first * first / (weight * second)
+
+
+@njit()
+def _next_beta(population: Population, beta: float, kept: float) -> float:
+    """The largest inverse temperature after which a part ``kept`` of the particles is effective."""
+    log_weights, gains = population.log_weights, population.gains
+    if _kept_share(log_weights, gains, 1.0 - beta) >= kept:
+        return 1.0
+    low, high = 0.0, 1.0 - beta
+    for _ in range(40):
+        middle = 0.5 * (low + high)
+        if _kept_share(log_weights, gains, middle) >= kept:
+            low = middle
+        else:
+            high = middle
+    return min(1.0, beta + max(low, 1e-9))
+
+
+@njit()
+def _resample(population: Population, random: Generator) -> float:
+    """Draw the particles by their weights, systematically; returns the logarithm of their mean weight."""
+    log_weights, states = population.log_weights, population.states
+    n = log_weights.size
+    mean = logsumexp(log_weights, 0, n) - np.log(n)
+    old = states.copy()
+    place, total = random.random(), 0.0
+    filled = 0
+    for i in range(n):
+        total += exp(log_weights[i] - mean)
+        while filled < n and place + filled < total:
+            states[filled] = old[i]
+            filled += 1
+    while filled < n:  # rounding
+        states[filled] = old[n - 1]
+        filled += 1
+    log_weights[:] = 0.0
+    return mean
+
+
+@kernel()
+def anneal(
+    population: Population, m: int, path: Floats, adaptive: bool, kept: float, n_shown: int, random: Generator
+) -> tuple[float, int]:
+    """Lead a population to the model: log Z, NaN where time was up, and how many temperatures it took.
+
+    The inverse temperatures are those of ``path``, or if ``adaptive`` chosen so that a part ``kept`` of the particles
+    stays effective, and left there. What ``n_shown`` sweeps on the model itself show is added to the sums.
+    """
+    chain, states, log_weights = population.chain, population.states, population.log_weights
+    layout = chain.layout
+    first, last = layout.instance_hubs[m], layout.instance_hubs[m + 1]
+    n = states.shape[0]
+    even = np.zeros(n)
+    log_weights[:] = 0.0
+    for hub in range(first, last):
+        start = layout.hub_offset[hub]
+        size = layout.hub_offset[hub + 1] - start
+        for x in range(size):
+            chain.small[x] = exp(population.base[start + x])
+        for i in range(n):
+            states[i, hub - first] = draw(chain.small, 0, size, random)
+    log_partition, beta, k = 0.0, 0.0, 0
+    while beta < 1.0:
+        if population.late[0] or k == path.size:
+            return np.nan, k
+        for i in range(n):
+            chain.states[first:last] = states[i]
+            population.gains[i] = _gain(population, m, chain.states)
+        if adaptive:
+            path[k] = _next_beta(population, beta, kept)
+        for i in range(n):
+            log_weights[i] += (path[k] - beta) * population.gains[i]
+        beta = path[k]
+        k += 1
+        if _kept_share(even, log_weights, 1.0) < 0.5:
+            log_partition += _resample(population, random)
+        _temper(population, m, beta, population.floor)
+        for i in range(n):
+            chain.states[first:last] = states[i]
+            _sweep(chain, m, -np.inf, False, random)
+            states[i] = chain.states[first:last]
+    _temper(population, m, 1.0, -np.inf)
+    for i in range(n):
+        chain.states[first:last] = states[i]
+        if joint_score(layout, chain.scores, chain.states, m) == -np.inf:
+            log_weights[i] = -np.inf
+    log_partition += logsumexp(log_weights, 0, n) - np.log(n)
+    if log_partition > -np.inf:
+        _show(population, m, n_shown, random)
+    return log_partition, k
+
+
+@njit()
+def _show(population: Population, m: int, n_sweeps: int, random: Generator) -> None:
+    """Add what weighted sweeps on the model itself show to the sums, which have total weight 1."""
+    chain, log_weights = population.chain, population.log_weights
+    layout = chain.layout
+    first, last = layout.instance_hubs[m], layout.instance_hubs[m + 1]
+    total = logsumexp(log_weights, 0, log_weights.size)
+    for i in range(log_weights.size):
+        if log_weights[i] == -np.inf:
+            continue
+        weight = exp(log_weights[i] - total) / n_sweeps
+        chain.states[first:last] = population.states[i]
+        for _ in range(n_sweeps):
+            _sweep(chain, m, -np.inf, True, random)
+            for k in range(layout.hub_offset[first], layout.hub_offset[last]):
+                population.mean[k] += weight * chain.marginals[k]
+            for cluster in range(layout.instance_clusters[m], layout.instance_clusters[m + 1]):
+                table = layout.table_offset[layout.cluster_table[cluster]]
+                entry = _state_of(layout, chain.scores.strides, cluster, chain.states) - table
+                population.clusters[population.cluster_start[cluster] + entry] += weight
