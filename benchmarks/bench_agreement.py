@@ -209,7 +209,9 @@ def text(corpus: str) -> Problem:
     def marginals(tagger: Any) -> Any:
         return np.concatenate(tagger.predict_marginals(test.tokens, breaks=test.breaks))
 
-    edgeless = bt.LinearChainCRF(method="piecewise", min_frequency=settings.min_frequency, tolerance=settings.tolerance)
+    edgeless = bt.LinearChainCRF(
+        prior_variance=10.0, method="piecewise", min_frequency=settings.min_frequency, tolerance=settings.tolerance
+    )
     every = [np.arange(1, len(tokens)) for tokens in train.tokens]  # a break before every token: no transitions
     edgeless.fit(train.tokens, train.tags, breaks=every)
     classes = edgeless.classes_

@@ -76,7 +76,7 @@ def errors(seed: int, rows: int, at_random: bool) -> dict[str, float]:
     }
     found = {}
     for name, form in forms.items():
-        field = bt.MarkovRandomField(EDGES, method="exact", cardinalities=STATES).fit(form)
+        field = bt.MarkovRandomField(EDGES, method="exact", cardinalities=STATES, prior_variance=10.0).fit(form)
         found[name] = float(np.sqrt(np.mean((zero_sum(*field.log_potentials()) - truth) ** 2)))
     return found
 
@@ -106,7 +106,7 @@ def generative_data(rows: int) -> tuple[list[Any], int]:
     rng = np.random.default_rng(0)
     _, X = drawn(rng, rows)
     holey = with_holes(rng, X, False)
-    model = bt.MarkovRandomField(EDGES, cardinalities=STATES).encode(X).model
+    model = bt.MarkovRandomField(EDGES, cardinalities=STATES, prior_variance=10.0).encode(X).model
     return [bt.Samples(model, table) for table in (X, holey)], len(np.unique(holey[(holey < 0).any(axis=1)], axis=0))
 
 
@@ -137,7 +137,7 @@ def shape_data(edges: list[tuple[int, int]], states: list[int], rows: int = 2000
     rng = np.random.default_rng(0)
     X = rng.integers(0, states, (rows, len(states)))
     holey = with_holes(rng, X, False)
-    model = bt.MarkovRandomField(edges, cardinalities=states).encode(X).model
+    model = bt.MarkovRandomField(edges, cardinalities=states, prior_variance=10.0).encode(X).model
     return [bt.Samples(model, table) for table in (X, holey)], len(np.unique(holey[(holey < 0).any(axis=1)], axis=0))
 
 

@@ -216,7 +216,9 @@ def strings_of(X: list[Any]) -> list[Any]:
 
 
 def chain(**options: Any) -> bt.LinearChainCRF:
-    return bt.LinearChainCRF(all_possible_states=False, all_possible_transitions=False, n_threads=1, **options)
+    return bt.LinearChainCRF(
+        fit_intercept=False, all_possible_states=False, all_possible_transitions=False, n_threads=1, **options
+    )
 
 
 #: Seconds since the start, data included, and the objective then.
@@ -284,8 +286,16 @@ def chains(_: int, data: str) -> Iterator[Row]:
         full = {"all_possible_states": True, "all_possible_transitions": True}
         cases.append((f"{n_labels} labels, dense", *letters(n_labels, sequences), full, wanted))
     for name, X, y, options, wanted in cases:
-        given = {"all_possible_states": False, "all_possible_transitions": False, "n_threads": 1, **options}
-        bt.LinearChainCRF(max_iterations=2, **given).fit(X, y)  # compiled, for so many labels and tokens
+        given = {
+            "fit_intercept": False,
+            "all_possible_states": False,
+            "all_possible_transitions": False,
+            "n_threads": 1,
+            **options,
+        }
+        bt.LinearChainCRF(prior_variance=5.0, max_iterations=2, **given).fit(
+            X, y
+        )  # compiled, for so many labels and tokens
         ours = own_trace(bt.LinearChainCRF(prior_variance=5.0, **given), X, y)
         words = {f"feature.{name}": 1 for name in ("possible_states", "possible_transitions")} if options else {}
         listed = [[{str(i): v for i, v in enumerate(row)} for row in part] for part in X] if options else X
@@ -299,7 +309,7 @@ def chains(_: int, data: str) -> Iterator[Row]:
 def l1(_: int, data: str) -> Iterator[Row]:
     X, y = conll(data, "eng.train", 2000)
     X = strings_of(X)
-    chain(max_iterations=2, l1=0.1).fit(X[:50], y[:50])  # compiled
+    chain(prior_variance=5.0, max_iterations=2, l1=0.1).fit(X[:50], y[:50])  # compiled
     theirs = crfsuite_trace(X, y, c1=0.1, c2=0.1)
     ours = own_trace(chain(prior_variance=5.0, l1=0.1), X, y)
     print(f"  CRFsuite {len(theirs)} iterations to {theirs[-1][1]:.3f}, ours to {ours[-1][1]:.3f}")
@@ -313,7 +323,7 @@ def tagging(rounds: int, data: str) -> Iterator[Row]:
 
     X, y = conll(data, "eng.train", 1500)
     test, _ = conll(data, "eng.testa", 3000)
-    model = chain(tolerance=1e-2, max_iterations=30).fit(X, y)
+    model = chain(prior_variance=10.0, tolerance=1e-2, max_iterations=30).fit(X, y)
     trainer = pycrfsuite.Trainer(verbose=False)
     trainer.set_params({"c2": 0.1, "max_iterations": 30})
     for sequence, labels in zip(X, y, strict=True):

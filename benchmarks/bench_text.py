@@ -77,7 +77,7 @@ def ours(X: list[Any], y: list[Any], target: float) -> dict[str, float]:
 
     with peak_memory() as memory:
         began = time.perf_counter()
-        bt.LinearChainCRF(min_frequency=2, tolerance=1e-6).fit(X, y, callback=stop)
+        bt.LinearChainCRF(prior_variance=10.0, min_frequency=2, tolerance=1e-6).fit(X, y, callback=stop)
         seconds = time.perf_counter() - began
     return {"seconds": seconds, "MiB": memory.peak, **reached}
 
@@ -92,7 +92,9 @@ def report(name: str, theirs: dict[str, float], mine: dict[str, float], wanted: 
 
 def bench_chain(train: Corpus, limit: int | None, name: str, wanted: float) -> float:
     X, y = sentences(train, limit)
-    bt.LinearChainCRF(min_frequency=2, max_iterations=3, tolerance=1.0).fit(X[:4000], y[:4000])  # compiles
+    bt.LinearChainCRF(prior_variance=10.0, min_frequency=2, max_iterations=3, tolerance=1.0).fit(
+        X[:4000], y[:4000]
+    )  # compiles
     theirs = crfsuite(X, y)
     report(name, theirs, ours(X, y, 1.001 * theirs["objective"]), wanted)
     return theirs["seconds"]
@@ -112,7 +114,7 @@ def bench_skip(train: Corpus, chain_seconds: float) -> None:
 
         with peak_memory() as memory:
             began = time.perf_counter()
-            model = bt.SkipChainCRF(method=method, min_frequency=2, tolerance=1e-3)
+            model = bt.SkipChainCRF(prior_variance=10.0, method=method, min_frequency=2, tolerance=1e-3)
             model.fit(train.tokens, train.tags, breaks=train.breaks, callback=stop)
             seconds = time.perf_counter() - began
         solution = model.solution_
@@ -172,8 +174,8 @@ def labels_of(model: bt.LinearChainCRF | bt.SkipChainCRF, rows: bt.GraphData) ->
 
 def bench_tagging(train: Corpus, test: Corpus) -> None:
     n = sum(map(len, test.tokens))
-    chain = bt.LinearChainCRF(min_frequency=2, max_iterations=60, tolerance=1.0)
-    skip = bt.SkipChainCRF(method="camel0", min_frequency=2, tolerance=1e-2, max_iterations=60)
+    chain = bt.LinearChainCRF(prior_variance=10.0, min_frequency=2, max_iterations=60, tolerance=1.0)
+    skip = bt.SkipChainCRF(prior_variance=10.0, method="camel0", min_frequency=2, tolerance=1e-2, max_iterations=60)
     flat = flattened(test)
     with tempfile.TemporaryDirectory() as folder:
         theirs = tokens_a_second(n, crfsuite_tagger(train, test, folder))

@@ -29,6 +29,7 @@ __all__ = [
     "Marginal",
     "MarkovRandomField",
     "Moments",
+    "MultiLabelCRF",
     "PackedFolder",
     "Progress",
     "ProgressLines",
@@ -41,6 +42,7 @@ __all__ = [
     "UnifiedScaling",
     "__version__",
     "chain_graph",
+    "compare",
     "decode",
     "diagnose",
     "flat_scorer",
@@ -63,7 +65,9 @@ if TYPE_CHECKING:
     from bactrian.estimators.label_model import LabelModel
     from bactrian.estimators.labellings import flat_scorer
     from bactrian.estimators.markov_random_field import MarkovRandomField
+    from bactrian.estimators.multi_label_crf import MultiLabelCRF
     from bactrian.estimators.sequences import LinearChainCRF, SkipChainCRF
+    from bactrian.estimators.uncertainty import compare
     from bactrian.graphs.graph import ClusterGraph, chain_graph, grid_graph, junction_tree_graph, skip_chain_graph
     from bactrian.graphs.graph_data import GraphData
     from bactrian.graphs.loglinear import Instance, LogLinearModel, Moments, Samples
@@ -98,7 +102,9 @@ else:
         "estimators.label_model": "LabelModel",
         "estimators.labellings": "flat_scorer",
         "estimators.markov_random_field": "MarkovRandomField",
+        "estimators.multi_label_crf": "MultiLabelCRF",
         "estimators.sequences": "LinearChainCRF SkipChainCRF",
+        "estimators.uncertainty": "compare",
         "graphs.graph": "ClusterGraph chain_graph grid_graph junction_tree_graph skip_chain_graph",
         "graphs.graph_data": "GraphData",
         "graphs.loglinear": "Instance LogLinearModel Moments Samples",

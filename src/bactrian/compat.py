@@ -160,6 +160,7 @@ class CRF(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
             if given[name] is not None:
                 check_flag(name, given[name])
         chain = LinearChainCRF(
+            fit_intercept=False,
             prior_variance=None if given["c2"] == 0.0 else 0.5 / given["c2"],
             l1=given["c1"],
             tolerance=given["epsilon"],

@@ -10,6 +10,7 @@ missing cell, with a warning.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -70,6 +71,11 @@ def kind_of_frame(X: Any) -> str:
     return "polars" if libraries.is_polars_dataframe(X) else "pandas"
 
 
+def installed_kind() -> str:
+    """A kind of frame for which there is a library."""
+    return next((kind for kind in FRAMES[:-1] if importlib.util.find_spec(kind) is not None), FRAMES[-1])
+
+
 def make_frame(kind: str, columns: Mapping[Any, Any], like: Any = None) -> Any:
     """A frame of the kind, with the index of a frame that it is ``like`` where that has one."""
     if kind == "table":
@@ -105,8 +111,8 @@ class Column:
         for cell in found:
             if not isinstance(cell.item() if isinstance(cell, np.generic) else cell, _PLAIN):
                 raise TypeError(
-                    f"X: column {self.name!r} holds {cell!r}, which is not a string, boolean or integer; make "
-                    "strings or categories of such values"
+                    f"X: column {self.name!r} holds {cell!r}, which is not a string, boolean or integer; put times "
+                    "into bins, and make strings or categories of other values"
                 )
         if given is not None:
             return tuple(range(given)) if isinstance(given, int | np.integer) else tuple(map(plain_state, given))
@@ -212,6 +218,20 @@ def states_of_axes(table: Any) -> tuple[tuple[Any, tuple[Any, ...]], ...]:
     return tuple((axis.name, tuple(map(plain_state, axis.to_list()))) for axis in axes)
 
 
+def labelled_table(table: Any, names: Sequence[Any], labels: Sequence[Sequence[Any] | None]) -> Any:
+    """The table as a series or frame of pandas with the states on its axes, if they have labels and pandas is there."""
+    if not any(labels) or installed_kind() != "pandas":
+        return table
+    pandas = _library("pandas")
+    states = [range(k) if of is None else of for of, k in zip(labels, table.shape, strict=True)]
+    if table.ndim == 2:
+        rows, columns = (pandas.Index(of, name=name) for of, name in zip(states, names, strict=True))
+        return pandas.DataFrame(table, rows, columns)
+    one = table.ndim == 1
+    index = pandas.Index(states[0], name=names[0]) if one else pandas.MultiIndex.from_product(states, names=names)
+    return pandas.Series(table.ravel(), index)
+
+
 def has_names(edges: Any) -> bool:
     """Whether edges are pairs of variables of which some are given by name."""
     if isinstance(edges, str) or not isinstance(edges, Sequence | np.ndarray):
@@ -284,6 +304,13 @@ class Variables:
             if name not in names:
                 raise ArgumentError("cardinalities", f": there is no column {name!r} in X")
         labels = [column.labels(given.get(column.name)) for column in columns]
+        for column, of in zip(columns, labels, strict=True):
+            if column.name not in given and column.categories is None and len(of) > max(_LISTED, len(column.cells) / 2):
+                warn(
+                    f"X: column {column.name!r} has {len(of)} states in {len(column.cells)} rows: leave out what names "
+                    "rows, and put times and measurements into bins, as pandas.cut does",
+                    UserWarning,
+                )
         for name, of in zip(names, labels, strict=True):
             words = list(map(word, of))
             if len(set(words)) < len(words):
@@ -312,6 +339,15 @@ class Variables:
         """Those that tables have columns of."""
         n = len(self.names) - self.n_hidden
         return Variables(self.names[:n], self.cardinalities[:n], self.labels[:n], self.ordered[:n])
+
+    @property
+    def are_ordered(self) -> tuple[bool, ...]:
+        """Whether the states of each have an order: ordered categories, and numbers."""
+        ordered = self.ordered or (None,) * len(self.names)
+        return tuple(
+            of if of is not None else all(isinstance(s, int | float) and not isinstance(s, bool) for s in states)
+            for of, states in zip(ordered, self.states, strict=True)
+        )
 
     @property
     def states(self) -> tuple[Sequence[Any], ...]:

@@ -1,6 +1,7 @@
 """The PyTorch engine under the name that users import: :mod:`bactrian.engines.torch`."""
 
 from bactrian.engines.torch import (
+    CRF,
     CamelLoss,
     DeviceMemoryError,
     GraphBatch,
@@ -10,4 +11,4 @@ from bactrian.engines.torch import (
     learn,
 )
 
-__all__ = ["CamelLoss", "DeviceMemoryError", "GraphBatch", "GraphMarginals", "Marginals", "infer", "learn"]
+__all__ = ["CRF", "CamelLoss", "DeviceMemoryError", "GraphBatch", "GraphMarginals", "Marginals", "infer", "learn"]

@@ -72,7 +72,11 @@ def test_demo_prints_a_table_and_writes_the_report(tmp_path, monkeypatch, capsys
     assert (code, err) == (0, "")
     for word in ("noisy input", "node-only", "piecewise", "accuracy", "converged", "chain", "speaker"):
         assert word in out
-    assert out.rstrip().endswith(f"Report: {Path('bactrian-demo/report.html')}")
+    said, following = out.split("\nNext, with a file of your own:\n")
+    assert said.rstrip().endswith(f"Report: {Path('bactrian-demo/report.html')}")
+    assert [line.split()[:2] for line in following.splitlines()] == [
+        ["bactrian", name] for name in ("fit", "train", "rake", "infer")
+    ]
     assert "</html>" in (tmp_path / "bactrian-demo" / "report.html").read_text(encoding="utf-8")
 
 

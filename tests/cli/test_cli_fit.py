@@ -53,6 +53,23 @@ def answer(run: Path, question: str, capsys: pytest.CaptureFixture[str]) -> list
     return list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
 
 
+def test_intervals_stand_behind_the_numbers(run, table, tmp_path, capsys):
+    field = bt.MarkovRandomField.load(run / "field.safetensors")
+    assert call("query", run, "P(lung=ill | smoker=yes)", "--interval") == 0
+    event, given = {"lung": "ill"}, {"smoker": "yes"}
+    expected = [field.probability(event, given), *field.confint(event, given)]
+    np.testing.assert_allclose([float(n) for n in capsys.readouterr().out.split()], expected, rtol=1e-5)
+    assert call("query", run, "P(lung | smoker=yes)", "--interval") == 0
+    (ill, well) = csv.DictReader(io.StringIO(capsys.readouterr().out))
+    np.testing.assert_allclose([float(ill[name]) for name in ("probability", "low", "high")], expected, rtol=1e-5)
+    assert float(well["low"]) == pytest.approx(1 - float(ill["high"]), abs=1e-5)
+    assert "How sure the field is" in (run / "report.html").read_text()
+    assert call("fit", table, "-o", tmp_path / "bare", "--no-intervals") == 0
+    assert "How sure the field is" not in (tmp_path / "bare" / "report.html").read_text()
+    assert call("query", tmp_path / "bare", "P(lung=ill)", "--interval") == 2
+    assert "no rows of its own" in capsys.readouterr().err
+
+
 def test_questions(run, capsys):
     field = bt.MarkovRandomField.load(run / "field.safetensors")
     given = answer(run, "P(lung | smoker=yes)", capsys)

@@ -54,7 +54,7 @@ def test_a_seed_table_and_noise(margins, tmp_path):
     seed.write_text("sex,vote,count\nf,yes,1\nf,no,3\nm,yes,2\nm,no,1\n")
     assert call("rake", margins, "--base", seed, "-o", tmp_path / "run") == 0
     field = bt.MarkovRandomField.load(tmp_path / "run" / "field.safetensors")
-    joint = field.marginal(("sex", "vote"))
+    joint = np.asarray(field.marginal(("sex", "vote")))
     assert joint[0, 0] * joint[1, 1] / (joint[0, 1] * joint[1, 0]) == pytest.approx(1 / 6, rel=1e-6)  # of the seed
     noisy = tmp_path / "noisy.csv"
     noisy.write_text("a,b,count,stddev\n0,,52,2\n1,,47,2\n0,x,30,3\n0,y,20,3\n1,x,10,3\n1,y,-1,3\n")

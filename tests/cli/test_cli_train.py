@@ -15,7 +15,16 @@ from bactrian.experiments.paper_table import PaperTable
 from bactrian.graphs.graph import grid_edges
 from bactrian.learners.learn import METHODS
 from bactrian.runs.settings import RunSettings, with_defaults
-from bactrian.text import CONLL, SEMINAR_FIELDS, SEMINARS, parse_seminar, read_columns, read_tagged, write_columns
+from bactrian.text import (
+    CONLL,
+    SEMINAR_FIELDS,
+    SEMINARS,
+    find_entities,
+    parse_seminar,
+    read_columns,
+    read_tagged,
+    write_columns,
+)
 
 QUICK = ["--tolerance", "1e-2", "--no-report"]
 
@@ -517,7 +526,7 @@ def test_help_says_the_defaults_of_the_code():
         "test": "",
         "options.method": f"{chain.method} for chains, {skip.method} for skip chains, "
         "CAMEL with a convex entropy for graphs",
-        "options.prior_variance": f"{chain.prior_variance:g}; for graphs auto, by the scale of the features",
+        "options.prior_variance": chain.prior_variance,
         "options.l1": f"{chain.l1:g}",
         "options.tolerance": "1e-3; 1e-4 for skip chains",
         "options.max_iterations": f"{chain.max_iterations}",
@@ -627,7 +636,7 @@ def test_variances_by_block_and_by_cross_validation(data, tmp_path, capsys):
     assert model.prior_variance_ == min(model.prior_scores_, key=lambda pair: pair[1])[0]
     code, _, err = run(["train", data / "train.conll", "--prior-variance", "ten", "-o", tmp_path / "none"], capsys)
     assert code == 2
-    assert "--prior-variance must be a number, None, a mapping by block or 'cv', found 'ten'" in err
+    assert "--prior-variance must be 'auto', a number, None, a mapping by block or 'cv', found 'ten'" in err
 
 
 # --- what files are taken for ---
@@ -811,7 +820,7 @@ def test_a_report_says_things_as_a_person_would(trained, data, tmp_path, capsys)
     assert run(["report", trained, "-o", page], capsys)[0] == 0
     text = page.read_text(encoding="utf-8")
     assert "linear chain" in text
-    assert "Gaussian, variance 10" in text
+    assert "Gaussian; variance" in text
     assert "words, letters in them, shapes, neighbours up to 1 place away, words up to 4 places away" in text
     assert "cannot be compared" not in text
     assert "the word itself" in text
@@ -1062,3 +1071,47 @@ def test_graphs_whose_labels_are_minus_one_and_one(tmp_path, capsys):
     assert "labels=" not in said
     assert "None" not in said
     assert not (tmp_path / "run").exists()
+
+
+# --- what files of others bring ---
+
+
+def test_tabs_stay_tabs_and_names_count_once(trained, data, tmp_path, capsys):
+    given = (data / "test.conll").read_text(encoding="utf-8")
+    tabbed = tmp_path / "tabbed.conll"
+    tabbed.write_text(given.replace(" ", "\t"), encoding="utf-8")
+    code, out, err = run(["predict", trained, tabbed, "--input", "columns"], capsys)
+    assert (code, err) == (0, "")
+    rows = [line.split("\t") for line in out.splitlines() if line and "DOCSTART" not in line]
+    assert {len(row) for row in rows} == {3}
+    plain = run(["predict", trained, data / "test.conll", "--input", "columns"], capsys)[1]
+    assert out.replace("\t", " ") == plain
+    scores = json.loads(run(["evaluate", trained, tabbed, "--json"], capsys)[1])
+    names = [set(), set()]
+    for document in read_columns(data / "test.conll"):
+        names[0] |= {(found.type, found.text) for found in find_entities(document)}
+    position = 0
+    for document in read_columns(data / "test.conll"):
+        tags = [row[2] for row in rows[position : position + len(document)]]
+        names[1] |= {(found.type, found.text) for found in find_entities(document, tags)}
+        position += len(document)
+    assert scores["surface"]["support"] == len(names[0])
+    assert scores["surface"]["precision"] == pytest.approx(len(names[0] & names[1]) / len(names[1]))
+
+
+def test_a_type_that_the_model_lacks_is_named(trained, data, tmp_path, capsys):
+    other = tmp_path / "other.conll"
+    other.write_text((data / "test.conll").read_text(encoding="utf-8").replace("-speaker", "-guest"), encoding="utf-8")
+    code, _, err = run(["evaluate", trained, other], capsys)
+    assert code == 0
+    assert "the model has no label of the type guest" in " ".join(err.split())
+
+
+def test_a_long_document_is_shown_by_its_sentences(data, tmp_path, capsys):
+    lines = [line for line in (data / "train.conll").read_text(encoding="utf-8").splitlines() if "DOCSTART" not in line]
+    whole = tmp_path / "whole.conll"
+    whole.write_text("\n".join(lines * 4) + "\n", encoding="utf-8")
+    code, _, _ = run(["train", data / "train.conll", "--dev", whole, *QUICK[:2], "-o", tmp_path / "run"], capsys)
+    assert code == 0
+    page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    assert "whole.conll#1, sentence 2" in page

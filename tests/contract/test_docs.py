@@ -21,7 +21,8 @@ from bactrian.cli.run_options import DATA_OPTIONS, LEARNING_OPTIONS
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGES = sorted(page for page in DOCS.rglob("*.md"))
-PEERS = sorted((DOCS / "coming-from").glob("*.md"))
+#: The page on pytorch-crf needs PyTorch: tests/engines/test_torch_crf.py runs it.
+PEERS = sorted(page for page in (DOCS / "coming-from").glob("*.md") if page.stem != "pytorch-crf")
 
 #: Our side of a table of two programs: the second cell of a row.
 OURS = re.compile(r"^  - ```python\n(.*?)^    ```", re.MULTILINE | re.DOTALL)
@@ -119,6 +120,40 @@ def test_the_front_page_shows_ten_lines_that_run():
     names = {}
     exec(compile(code, "index.md", "exec"), names)
     assert (names["restored"] == names["tones"][:, 48:]).mean() > 0.85
+
+
+GALLERY = sorted((DOCS / "gallery").glob("*.md"))
+
+
+@pytest.mark.parametrize("page", GALLERY, ids=lambda page: page.stem)
+def test_a_card_leads_to_twenty_lines_whose_picture_it_shows(page):
+    (code,) = code_of(page)
+    assert len(code.splitlines()) <= 20
+    assert (DOCS / "img" / "gallery" / f"{page.stem}.png").stat().st_size > 2_000
+    front = (DOCS / "index.md").read_text(encoding="utf-8")
+    assert re.search(rf"\[!\[[^\]]+\]\(img/gallery/{page.stem}\.png\).*\]\(gallery/{page.stem}\.md\)", front)
+
+
+def test_the_readme_shows_two_of_the_pictures():
+    text = (DOCS.parent / "README.md").read_text(encoding="utf-8")
+    assert len(GALLERY) == 8
+    shown = re.findall(r"!\[[^\]]+\]\((docs/img/gallery/[a-z-]+\.png)\)", text)
+    assert len(shown) == 2
+    assert all((DOCS.parent / path).is_file() for path in shown)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", GALLERY, ids=lambda page: page.stem)
+def test_programs_of_the_gallery_draw(page, tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib").use("Agg")
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    for module in ("skimage", "networkx", "pandas", *(["torch"] if page.stem == "crf-on-a-network" else [])):
+        pytest.importorskip(module)
+    monkeypatch.chdir(tmp_path)
+    pyplot.close("all")
+    exec(compile(code_of(page)[0], page.name, "exec"), {})
+    assert any(axes.has_data() or axes.texts for axes in pyplot.gcf().axes)
+    pyplot.close("all")
 
 
 def test_the_page_on_networks_runs(capsys):

@@ -46,7 +46,7 @@ def slope(function: Any, weights: Floats, step: float = 1e-5) -> Floats:
 
 @pytest.mark.parametrize("unknown", [False, True])
 def test_each_call_is_the_best_around_the_last(unknown: bool) -> None:
-    model = bt.LinearChainCRF(prior_variance=VARIANCE, tolerance=1e-9)
+    model = bt.LinearChainCRF(fit_intercept=False, prior_variance=VARIANCE, tolerance=1e-9)
     mean, precision = np.zeros(8), np.full(8, 1 / VARIANCE)
     for X, y in batches(0):
         if unknown:
@@ -62,8 +62,8 @@ def test_each_call_is_the_best_around_the_last(unknown: bool) -> None:
 
 def test_the_first_call_is_fit_and_precision_is_the_curvature_of_single_tokens() -> None:
     X, y = batches(1, sizes=(12,), lengths=1)[0]
-    model = bt.LinearChainCRF(prior_variance=VARIANCE, tolerance=1e-9).partial_fit(X, y)
-    at_once = bt.LinearChainCRF(prior_variance=VARIANCE, tolerance=1e-9).fit(X, y)
+    model = bt.LinearChainCRF(fit_intercept=False, prior_variance=VARIANCE, tolerance=1e-9).partial_fit(X, y)
+    at_once = bt.LinearChainCRF(fit_intercept=False, prior_variance=VARIANCE, tolerance=1e-9).fit(X, y)
     np.testing.assert_allclose(model.weights_, at_once.weights_, atol=1e-12)
     curvature = [
         (loss(model.weights_ + e, X, y) - 2 * loss(model.weights_, X, y) + loss(model.weights_ - e, X, y)) / 1e-8
@@ -74,8 +74,8 @@ def test_the_first_call_is_fit_and_precision_is_the_curvature_of_single_tokens()
 
 def test_weights_count_like_repetitions() -> None:
     X, y = batches(2, sizes=(3,))[0]
-    twice = bt.LinearChainCRF(tolerance=1e-9).partial_fit(X * 2, y * 2)
-    weighted = bt.LinearChainCRF(tolerance=1e-9).partial_fit(X, y, sample_weight=[2.0] * 3)
+    twice = bt.LinearChainCRF(prior_variance=10.0, tolerance=1e-9).partial_fit(X * 2, y * 2)
+    weighted = bt.LinearChainCRF(prior_variance=10.0, tolerance=1e-9).partial_fit(X, y, sample_weight=[2.0] * 3)
     np.testing.assert_allclose(twice.weights_, weighted.weights_, atol=1e-6)
     np.testing.assert_allclose(twice.precision_, weighted.precision_, atol=1e-6)
 
@@ -95,11 +95,11 @@ def test_features_grow_and_labels_may_come_later(tmp_path: Path) -> None:
 def test_in_parts_it_is_nearly_as_good_as_at_once() -> None:
     parts = batches(3, sizes=(40,) * 6, lengths=8)
     X, y = [x for part in parts for x in part[0]], [labels for part in parts for labels in part[1]]
-    whole = bt.LinearChainCRF().fit(X, y)
-    model = bt.LinearChainCRF()
+    whole = bt.LinearChainCRF(fit_intercept=False, prior_variance=10.0).fit(X, y)
+    model = bt.LinearChainCRF(fit_intercept=False, prior_variance=10.0)
     for part in parts:
         model.partial_fit(*part)
-    last = bt.LinearChainCRF().fit(*parts[-1])
+    last = bt.LinearChainCRF(fit_intercept=False, prior_variance=10.0).fit(*parts[-1])
     best, parted, alone = (loss(one.weights_, X, y) for one in (whole, model, last))
     assert best < parted
     assert parted - best < 0.4 * (alone - best)
@@ -116,7 +116,10 @@ def test_bad_input_is_one_error() -> None:
         (lambda: begun.partial_fit(X, y, classes=[0, 1, 2]), "must be those of the first call"),
         (lambda: begun.partial_fit(X, [[None] * len(labels) for labels in y]), "y holds no known label"),
         (lambda: bt.LinearChainCRF(method="cccp").partial_fit(X, y), "learns by method='exact'"),
-        (lambda: bt.LinearChainCRF(prior_variance=None).partial_fit(X, y), "must be numbers in partial_fit"),
+        (
+            lambda: bt.LinearChainCRF(fit_intercept=False, prior_variance=None).partial_fit(X, y),
+            "must be numbers in partial_fit",
+        ),
     ):
         with pytest.raises(ValueError, match=words):
             call()
@@ -130,7 +133,9 @@ def test_precision_of_pairs_is_the_curvature_of_the_likelihood(tables: str) -> N
     rng = np.random.default_rng(0)
     X, y = [rng.normal(size=(2, 2)) for _ in range(6)], rng.integers(3, size=(6, 2)).tolist()
     variance = {"tokens": VARIANCE, "transitions": 1.0, **({"deviations": 1.0} if tables == "pooled" else {})}
-    model = bt.LinearChainCRF(prior_variance=variance, transition_tables=tables).partial_fit(X, y, classes=[0, 1, 2])
+    model = bt.LinearChainCRF(fit_intercept=False, prior_variance=variance, transition_tables=tables).partial_fit(
+        X, y, classes=[0, 1, 2]
+    )
     pairs = np.array(list(itertools.combinations_with_replacement(range(3), 2)))
     states = np.array(list(itertools.product(range(3), repeat=2)))
     agree = (states[:, :1] == states[:, 1:]).astype(float)
@@ -154,5 +159,7 @@ def test_precision_of_pairs_is_the_curvature_of_the_likelihood(tables: str) -> N
 
 
 def test_sequences_of_one_token_say_nothing_of_transitions() -> None:
-    model = bt.LinearChainCRF(prior_variance=VARIANCE).partial_fit([np.ones((1, 1))] * 2, [[0], [1]])
+    model = bt.LinearChainCRF(fit_intercept=False, prior_variance=VARIANCE).partial_fit(
+        [np.ones((1, 1))] * 2, [[0], [1]]
+    )
     np.testing.assert_allclose(model.precision_[2:], 1 / VARIANCE)

@@ -291,7 +291,7 @@ def test_the_default_prior_does_not_depend_on_the_unit_of_features() -> None:
     features = np.asarray(features.todense() if hasattr(features, "todense") else features, dtype=float)
     metres = bt.GraphCRF(fit_intercept=False, tolerance=1e-7).fit([(features, edges)], [labels])
     millimetres = bt.GraphCRF(fit_intercept=False, tolerance=1e-7).fit([(1000.0 * features, edges)], [labels])
-    assert metres.prior_variance_["nodes"] == pytest.approx(30.0 / np.square(features).sum(axis=1).mean())
+    assert metres.prior_variance_["nodes"] == pytest.approx(1e6 * millimetres.prior_variance_["nodes"])
     found = [
         model.predict_marginals([(unit * features, edges)])[0] for model, unit in ((metres, 1.0), (millimetres, 1000.0))
     ]

@@ -328,7 +328,7 @@ def test_tokens_without_edges_are_logistic_regression() -> None:
     rows = rng.normal(size=(60, 4))
     labels = rng.integers(0, 3, 60)
     X, y = [row[None] for row in rows], [[int(label)] for label in labels]
-    model = bt.LinearChainCRF(prior_variance=2.0, tolerance=1e-8).fit(X, y)
+    model = bt.LinearChainCRF(fit_intercept=False, prior_variance=2.0, tolerance=1e-8).fit(X, y)
     judge = LogisticRegression(C=2.0, fit_intercept=False, tol=1e-10, max_iter=1000).fit(rows, labels)
     np.testing.assert_allclose(np.concatenate(model.predict_marginals(X)), judge.predict_proba(rows), atol=1e-5)
 
@@ -438,8 +438,8 @@ def test_breaks_cut_the_chain() -> None:
     X, y = corpus(30)
     joined = [[token for sentence in X for token in sentence]], [[tag for tags in y for tag in tags]]
     starts = np.cumsum([0, *(len(sentence) for sentence in X[:-1])])
-    one = bt.LinearChainCRF(tolerance=1e-8).fit(X, y)
-    other = bt.LinearChainCRF(tolerance=1e-8).fit(*joined, breaks=[starts])
+    one = bt.LinearChainCRF(prior_variance=10.0, tolerance=1e-8).fit(X, y)
+    other = bt.LinearChainCRF(prior_variance=10.0, tolerance=1e-8).fit(*joined, breaks=[starts])
     np.testing.assert_allclose(one.weights_, other.weights_, atol=1e-5)
     np.testing.assert_allclose(
         np.concatenate(one.predict_marginals(X)), other.predict_marginals(joined[0], breaks=[starts])[0], atol=1e-6
@@ -466,9 +466,10 @@ def test_edge_features_add_to_the_table_that_all_share() -> None:
     """Two kinds of transitions, told apart by a feature: the constant and the features make up two tables."""
     X, y = corpus(30, seed=3)
     kinds = [[["kind=even"] if t % 2 == 0 else ["kind=odd"] for t in range(len(s) - 1)] for s in X]
-    fitted = bt.LinearChainCRF(tolerance=1e-8).fit(X, y, transition_features=kinds)
+    fitted, bare = (bt.LinearChainCRF(prior_variance=10.0, tolerance=1e-8) for _ in range(2))
+    fitted.fit(X, y, transition_features=kinds)
     assert fitted.solution_.moment_gap < 1e-4
-    assert fitted.solution_.objective < bt.LinearChainCRF(tolerance=1e-8).fit(X, y).solution_.objective
+    assert fitted.solution_.objective < bare.fit(X, y).solution_.objective
     # The same model by hand: a chain with two types of edges, one table each, and a prior on parts of their sum.
     edges = fitted.predict_marginals(X, transition_features=kinds, edges=True)[1]
     expected = sum(tables.sum(axis=0) for _, tables in edges)
@@ -501,8 +502,8 @@ def test_partial_labels_are_kept_and_change_their_neighbours() -> None:
 
 def test_sample_and_class_weights() -> None:
     X, y = corpus(20)
-    doubled = bt.LinearChainCRF(tolerance=1e-8).fit([*X, *X[:5]], [*y, *y[:5]])
-    weighted = bt.LinearChainCRF(tolerance=1e-8).fit(X, y, sample_weight=[2.0] * 5 + [1.0] * 15)
+    doubled = bt.LinearChainCRF(prior_variance=10.0, tolerance=1e-8).fit([*X, *X[:5]], [*y, *y[:5]])
+    weighted = bt.LinearChainCRF(prior_variance=10.0, tolerance=1e-8).fit(X, y, sample_weight=[2.0] * 5 + [1.0] * 15)
     np.testing.assert_allclose(doubled.weights_, weighted.weights_, atol=1e-5)
     rare = bt.LinearChainCRF(class_weight={"I-LOC": 20.0}).fit(X, y)
     assert not np.allclose(rare.weights_, bt.LinearChainCRF().fit(X, y).weights_)

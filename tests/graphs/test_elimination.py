@@ -212,7 +212,7 @@ def test_best_order_is_kept() -> None:
 
 
 def test_degenerate_models() -> None:
-    assert junction_tree([], []) == JunctionTree((), (), -1, 0, ())
+    assert junction_tree([], []) == JunctionTree((), (), -1, 0, 0, ())
     assert junction_tree([], [()]).assignment == (-1,)
     alone = junction_tree([3, 1, 2], [])
     assert sorted(alone.cliques) == [(0,), (1,), (2,)]

@@ -111,7 +111,7 @@ def test_max_product_is_good_on_loops() -> None:
     for seed in range(40):
         problem = generative_problem(seed, "dense", size=5, rows=1, coupling=1.5)
         dense, weights = problem.data[0].model, problem.true_weights
-        found = bt.decode(model_of(dense), weights, return_result=True)
+        found = bt.decode(model_of(dense), weights, "max-product", return_result=True)
         _, best = first_best(dense, weights)
         assert found.bound is None
         assert found.score <= best + 1e-9
@@ -343,13 +343,13 @@ def viterbi(node, table) -> float:
 def test_bad_arguments_are_named() -> None:
     model = model_of(table_model([2, 2], [(0, 1)], [np.zeros(4)]))
     for message, arguments in {
-        "method must be one of exact, max-product": {"method": "best"},
+        "method must be one of auto, exact, max-product": {"method": "best"},
         "weights must have shape": {"weights": [1.0, 2.0]},
         "NaN": {"weights": [np.nan]},
         "variables are 0 to 1": {"evidence": {2: 0}},
         "states of variable 1": {"evidence": {1: 2}},
         "damping must be at least 0 and below 1, found 1.0": {"damping": 1.0},
-        "inference must be one of exact, bp": {"inference": "guesswork"},
+        "inference must be one of auto, exact": {"inference": "guesswork"},
         "max_iterations": {"max_iterations": 0},
         "tolerance": {"tolerance": -1.0},
     }.items():

@@ -527,7 +527,7 @@ def test_limits_and_callbacks_stop_with_a_status() -> None:
         ({"method": "convex", "counting_numbers": 1.0}, TypeError, "must be CountingNumbers"),
         ({"start": 3}, TypeError, "start must be an InferenceResult"),
         ({"callback": 3}, TypeError, "callback must be callable, found int"),
-        ({"colour": 3}, TypeError, "colour is not an option of 'rbp'"),
+        ({"colour": 3}, TypeError, "colour is not an option of 'auto'"),
         ({"model": "x"}, TypeError, "model must be a LogLinearModel"),
         ({"model": []}, ValueError, "empty list"),
     ],

@@ -468,3 +468,13 @@ def test_weights_that_the_prior_alone_rules_out_are_not_worth_messages(
         with pytest.warns(bt.ConvergenceWarning):
             found = bt.learn(data, method, prior_variance=1.0, max_iterations=0, start=start)
         assert found.objective >= 0.5 * float(start @ start)
+
+
+def test_bethe_on_large_graphs_with_loops_is_refused_before_work() -> None:
+    rng = np.random.default_rng(0)
+    edges = np.unique(np.sort(rng.integers(0, 2500, (5000, 2)), axis=1), axis=0)
+    edges = edges[edges[:, 0] < edges[:, 1]]
+    labels = np.where(rng.random(2500) < 0.5, rng.integers(0, 2, 2500), -1)
+    crf = bt.GraphCRF(method="cccp", prior_variance=1.0)
+    with pytest.raises(ValueError, match=r"cccp does not learn with unknown states .* choose method='convex'"):
+        crf.fit([(rng.normal(size=(2500, 1)), edges)], [labels])

@@ -14,6 +14,7 @@ from bactrian.margins.rounding import (
     cells_of,
     change_states,
     distances,
+    draw_along,
     exchange_states,
     round_rows,
 )
@@ -47,10 +48,10 @@ def test_every_pass_lowers_the_squares_by_what_its_bookkeeping_says(seed, exchan
     weights = np.array([1.0, 0.2, 3.0, 0.7])
     before = squares(states, margins, weights)
     cells, excess = cells_of(states, SHAPE, SCOPES, margins)
-    allowed = np.concatenate([table.ravel() for table in margins]) > 0.0
+    barrier = np.where(np.concatenate([table.ravel() for table in margins]) > 0.0, 0.0, np.inf)
     entries = [(0, 0, 4), (0, 2, 1), (1, 0, 1), (1, 1, 1), (2, 1, 4), (3, 2, 3), (3, 3, 1)]
     variable, table, stride = np.array(entries).T.copy()
-    rows = RowsInTables(states, cells, excess, allowed)
+    rows = RowsInTables(states, cells, excess, barrier)
     around = TablesAround(np.searchsorted(variable, np.arange(5)), table, stride, weights[table])
     rng = np.random.default_rng(seed)
     counts = [np.bincount(column) for column in states.T]
@@ -173,3 +174,17 @@ def test_frames_have_names_and_labels(monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(ImportError, match="needs pandas: pip install pandas"):
         field.sample(3, frame=True)
+
+
+def test_draws_down_a_tree_of_margins():
+    rng = np.random.default_rng(0)
+    p = np.zeros((4, 3, 2))  # a chain: c depends on a through b alone
+    for b, part in enumerate(rng.dirichlet(np.ones(3))):
+        p[:, b, :] = part * np.outer(rng.dirichlet(np.ones(4)), rng.dirichlet(np.ones(2)))
+    sizes, scopes = np.array([4, 3, 2, 5]), [(1, 0), (1, 2)]
+    rows = draw_along(sizes, scopes, [p.sum(axis=2).T, p.sum(axis=0)], 6000, seed=1)
+    counts = np.zeros((4, 3, 2))
+    np.add.at(counts, tuple(rows[:, :3].T), 1.0 / 6000)
+    assert 0.5 * np.abs(counts - p).sum() < 0.02
+    assert np.bincount(rows[:, 3]).min() > 1150  # in no margin
+    np.testing.assert_array_equal(rows, draw_along(sizes, scopes, [p.sum(axis=2).T, p.sum(axis=0)], 6000, seed=1))

@@ -1,4 +1,5 @@
-"""Three walks of a new user, each in a fresh clone with nothing compiled, at a terminal: a tagger, a picture, a table.
+"""Walks of new users, each in a fresh clone with nothing compiled, at a terminal: a tagger, a picture, a table, a
+network, and a layer of PyTorch.
 
 Every line that a person sees is looked at: none is part of a traceback, figures are those that counting by hand gives,
 and wherever a program works for more than five seconds in silence, its last line says why.
@@ -221,3 +222,102 @@ def test_a_table(tmp_path: Path) -> None:
     assert (wrong.code, len(wrong.lines)) == (2, 1)
     assert "age" in wrong.text
     assert walk.counted < 15
+
+    asked = walk.bactrian("query", "field", "P(lung=ill | smoker in {yes, no}, sport=never)")
+    both = np.mean(lung[~sport])
+    assert float(asked.lines[-1]) == pytest.approx(both, abs=0.02)
+    (walk.folder / "fill.py").write_text(
+        """
+import pandas as pd
+import bactrian as bt
+
+survey = pd.read_csv("survey.csv")
+field = bt.MarkovRandomField.load("field/field.safetensors")
+survey.loc[:99, "lung"] = None
+print("score", round(float(field.score(survey[["sport", "lung", "smoker"]])), 3))
+print("answers", sorted(field.conditional({"smoker": "yes"})))
+print("ill", [int((table["lung"] == "ill").sum()) for table in field.impute(survey, 3)])
+""",
+        encoding="utf-8",
+    )
+    filled = walk.python("fill.py")
+    assert filled.code == 0, filled.text
+    score, answers, ill = [line for line in filled.lines if not EXPLAINED.search(line)]
+    assert -2.0 < float(score.removeprefix("score ")) < -1.0
+    assert answers == "answers ['lung', 'sport']"
+    assert all(abs(number - lung.sum()) < 40 for number in json.loads(ill.removeprefix("ill ")))
+
+
+def test_a_network(tmp_path: Path) -> None:
+    pytest.importorskip("networkx")
+    walk = Walk(tmp_path)
+    (walk.folder / "club.py").write_text(
+        """
+import networkx as nx
+import bactrian as bt
+
+club = nx.karate_club_graph()
+graph = nx.Graph(club.edges)
+graph.add_edge(3, 3)
+sides = nx.get_node_attributes(club, "club")
+known = {member: sides[member] for member in (0, 1, 2, 5, 7, 23, 29, 30, 32, 33)}
+try:
+    bt.GraphCRF().fit(graph, known)
+except ValueError as error:
+    print(error)
+crf = bt.GraphCRF(fit_intercept=False).fit([graph], [known])
+print("learning", crf.solution_.status)
+found = dict(zip(graph, crf.predict([graph], known=[known])[0]))
+print("right", sum(found[member] == side for member, side in sides.items() if member not in known))
+print("known", crf.score([graph], [known]))
+crf.save("club.bactrian")
+again = bt.GraphCRF.load("club.bactrian")
+print("same", (again.predict([graph], known=[known])[0] == list(found.values())).all())
+""",
+        encoding="utf-8",
+    )
+    seen = walk.python("club.py")
+    assert seen.code == 0, seen.text
+    assert "X is a single graph; pass a list of graphs and a list of labels: fit([X], [y])" in seen.text
+    assert "edges from a node to itself are left out, 1 in all" in seen.text
+    said = dict(line.split(" ", 1) for line in seen.lines if re.match("(learning|right|known|same) ", line))
+    assert said["learning"] == "converged"
+    assert int(said["right"]) >= 20  # of 24
+    assert said["same"] == "True"
+
+
+def test_a_layer(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    walk = Walk(tmp_path)
+    (walk.folder / "layer.py").write_text(
+        """
+import torch
+from bactrian.torch import CRF
+
+generator = torch.manual_seed(0)
+labels = (torch.arange(12) // 3 % 2).repeat(40, 1)
+inputs = labels[..., None] + torch.randn(40, 12, 1, generator=generator)
+network, crf = torch.nn.Linear(1, 2), CRF(2)
+optimiser = torch.optim.Adam([*network.parameters(), *crf.parameters()], lr=0.1)
+for step in range(60):
+    optimiser.zero_grad()
+    loss = crf.loss(network(inputs), labels)
+    loss.backward()
+    optimiser.step()
+    if step in (0, 59):
+        print("loss", round(loss.item(), 2))
+found = torch.tensor(crf.decode(network(inputs)))
+print("alone", round((network(inputs).argmax(2) == labels).float().mean().item(), 3))
+print("together", round((found == labels).float().mean().item(), 3))
+torch.save(crf.state_dict(), "crf.pt")
+""",
+        encoding="utf-8",
+    )
+    seen = walk.python("layer.py")
+    assert seen.code == 0, seen.text
+    said = [line.split() for line in seen.lines if not EXPLAINED.search(line)]
+    assert [name for name, _ in said] == ["loss", "loss", "alone", "together"]
+    first, last, alone, together = (float(value) for _, value in said)
+    assert last < first
+    assert together > alone
+    assert (walk.folder / "crf.pt").is_file()

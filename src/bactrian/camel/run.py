@@ -190,11 +190,7 @@ class Run:
         return self.finish(inner, result.weights, result.status, junction)
 
     def finish(
-        self,
-        inner: InnerSolver,
-        weights: Vector,
-        status: Status,
-        junction: JunctionData | TightenedData | None = None,
+        self, inner: InnerSolver, weights: Vector, status: Status, junction: JunctionData | TightenedData | None = None
     ) -> Solution:
         """The solution at ``weights``."""
         dual, evaluation = inner.dual, inner.evaluate(weights)

@@ -125,7 +125,9 @@ def _text_lines(
             number += 1
             document = document.replace(tags=None) if known else document
             if shown == "columns":
-                yield from prediction_lines(document, labels, probabilities=chances, start=number > 1)
+                yield from prediction_lines(
+                    document, labels, probabilities=chances, separator=_separator(path, run), start=number > 1
+                )
                 continue
             found = find_entities(document, labels, probabilities=chances)
             yield json_line(document, found) if shown == "json" else tagged_text(document, found)
@@ -143,6 +145,14 @@ def _with_known_words(documents: Iterable[Document], path: Path, run: FittedRun)
             f"{path}: of {total:,} tokens {known:,} are words of the training texts; if the language is the same, they "
             "may be split another way (train with another --tokenizer)"
         )
+
+
+def _separator(path: Path, run: FittedRun) -> str:
+    """What stands between columns: what the settings say, or tabs for a file that has them."""
+    if run.settings.input.separator or not path.is_file():
+        return run.settings.input.separator or " "
+    with path.open("rb") as stream:
+        return "\t" if b"\t" in stream.read(1 << 12) else " "
 
 
 def _form(path: Path, run: FittedRun) -> str:
@@ -215,9 +225,7 @@ def report_command(
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output",
-            "-o",
-            help="Page to write (default: report.html in the run folder, or comparison.html).",
+            "--output", "-o", help="Page to write (default: report.html in the run folder, or comparison.html)."
         ),
     ] = None,
 ) -> None:

@@ -155,6 +155,7 @@ def print_scores(scores: dict[str, Any], title: str) -> None:
         for what, scored in (("entities", entities), ("tokens", tokens)):
             for mean in ("micro", "macro"):
                 table.add_row(f"{what}, {mean}", *_figures(scored[mean]))
+        table.add_row("names, each once", *_figures(scores["surface"]))
         console.print(table)
     elif scores.get("labels"):
         for name, score in scores["labels"].items():

@@ -10,6 +10,7 @@ import typer
 
 from bactrian.atomic_files import atomic_file, atomic_folder
 from bactrian.cli.common import bad_input, check_output, positive, say
+from bactrian.cli.run_options import number_or_name
 
 FIT_EXAMPLES = (
     "Examples:  bactrian fit survey.csv -o run  ·  bactrian fit survey.csv -o run --edge age,smoker --edge smoker,lung"
@@ -17,7 +18,7 @@ FIT_EXAMPLES = (
 )
 QUERY_EXAMPLES = (
     'Examples:  bactrian query run "P(lung | smoker=yes)"  ·  bactrian query run "P(age, smoker)"  ·  '
-    'bactrian query run "P(lung=ill | smoker=yes, age=old)"'
+    'bactrian query run "P(lung=ill | smoker=yes, age in {40-59, 60+})"'
 )
 
 TimeLimit = Annotated[
@@ -40,10 +41,15 @@ def fit_command(
     ] = None,
     starts: Annotated[int | None, typer.Option(help="Number of starts with hidden variables (default: 5).")] = None,
     method: Annotated[str, typer.Option(help="auto, or a learner such as exact, cccp or pseudolikelihood.")] = "auto",
-    prior_variance: Annotated[float, typer.Option(callback=positive, help="Variance of the Gaussian prior.")] = 10.0,
+    prior_variance: Annotated[
+        str, typer.Option(metavar="NUMBER", help="Variance of the Gaussian prior; auto chooses it by held-out rows.")
+    ] = "auto",
     seconds: TimeLimit = None,
     memory: MemoryLimit = 256.0,
     seed: Annotated[int, typer.Option(help="Seed of starts and draws.")] = 0,
+    intervals: Annotated[
+        bool, typer.Option(help="Work out how sure the field is, for the page and for bactrian query --interval.")
+    ] = True,
 ) -> None:
     """Fit a Markov random field to the rows of a table, which may have missing cells.
 
@@ -71,14 +77,15 @@ def fit_command(
             hidden=read_hidden(hidden) if hidden else None,
             n_starts=starts,
             method=method,
-            prior_variance=prior_variance,
+            prior_variance=number_or_name(prior_variance),
             max_seconds=seconds,
             memory_budget=int(memory * 2**20),
             seed=seed,
         ).fit(rows)
         with atomic_folder(output) as draft:
-            field.save(draft / MODEL)
-            write_report(field_report(field, f"Field of {table.name}"), draft / REPORT)
+            report = field_report(field, f"Field of {table.name}", intervals=intervals)
+            field.save(draft / MODEL)  # with the intervals of the page
+            write_report(report, draft / REPORT)
     missing = sum(cell is None for column in rows.values() for cell in column)
     say(f"{field.method_}: {field.solution_.status}")
     say(f"{int(field.total_)} rows of {len(rows)} columns, {missing} cells missing")
@@ -89,10 +96,14 @@ def fit_command(
 def query_command(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="A folder of bactrian fit or bactrian rake.")],
     question: Annotated[str, typer.Argument(metavar="QUESTION", help="A query such as P(lung | smoker=yes).")],
+    interval: Annotated[
+        bool, typer.Option("--interval", help="Print the 95 % confidence interval, low and high, behind each number.")
+    ] = False,
 ) -> None:
     """Query a fitted field: print a probability, or a table of them as CSV.
 
-    A variable with a state is an event, or evidence after the bar; a variable without one stands for all of its states.
+    A variable with a state, or with one of several (edu in {13, 14}), is an event, or evidence after the bar; a
+    variable without one stands for all of its states.
     """
     with bad_input(ValueError, TypeError, OSError):
         from bactrian.estimators.markov_random_field import MarkovRandomField
@@ -101,8 +112,14 @@ def query_command(
         if not (folder / MODEL).is_file():
             raise ValueError(f"{folder} is not a folder of bactrian fit or bactrian rake: it has no {MODEL}")
         asked = Question.of(question)
-        answer = asked.answer(MarkovRandomField.load(folder / MODEL))
-    sys.stdout.write(f"{answer:.6g}\n" if isinstance(answer, float) else as_csv(answer))
+        field = MarkovRandomField.load(folder / MODEL)
+        answer, limits = asked.answer(field), asked.limits(field) if interval else []
+    if isinstance(answer, float):
+        sys.stdout.write(" ".join(f"{number:.6g}" for number in (answer, *(n for pair in limits for n in pair))) + "\n")
+        return
+    for name, numbers in zip(("low", "high"), zip(*limits, strict=True), strict=False):
+        answer[name if name not in answer else f"{name}_"] = [f"{number:.6g}" for number in numbers]
+    sys.stdout.write(as_csv(answer))
 
 
 RAKE_EXAMPLES = (
@@ -127,6 +144,7 @@ def rake_command(
     entropy_weight: Annotated[
         float | None, typer.Option(help="Weight of the entropy against noisy margins (default: from their noise).")
     ] = None,
+    rescale: Annotated[bool, typer.Option("--rescale", help="Scale exact margins to the same total.")] = False,
     seconds: TimeLimit = None,
     memory: MemoryLimit = 256.0,
 ) -> None:
@@ -146,7 +164,7 @@ def rake_command(
         check_free(output)
         given = read_margins(margins, base) | ({} if total is None else {"total": total})
         field = MarkovRandomField(method=method, max_seconds=seconds, memory_budget=int(memory * 2**20))
-        field.fit_marginals(**given, entropy_weight=entropy_weight)
+        field.fit_marginals(**given, entropy_weight=entropy_weight, rescale=rescale)
         with atomic_folder(output) as draft:
             field.save(draft / MODEL)
             write_report(margins_report(field, f"Margins of {margins.name}"), draft / REPORT)

@@ -27,8 +27,9 @@ EXAMPLES = (
     "bactrian infer model.uai --method exact -o model.PR  ·  bactrian infer model.uai --method dual -o model.MPE"
 )
 _METHOD_HELP = (
-    "MAR and PR: rbp (the default), exact, bp, trw, convex, double-loop, mean-field, annealing, gibbs (MAR alone); "
-    "MPE: max-product (the default), exact, max-marginals, dual."
+    "MAR and PR: auto (the default), exact, rbp, bp, trw, convex, double-loop, mean-field, annealing, "
+    "gibbs (MAR alone); "
+    "MPE: auto (the default), exact, max-product, max-marginals, dual."
 )
 
 
@@ -53,17 +54,13 @@ class Fallback(StrEnum):
 
 
 def bytes_of(text: str) -> int:
-    """A number of bytes such as 4GiB, 500MiB or 1000000."""
-    units = {"": 0, "b": 0, "kib": 10, "mib": 20, "gib": 30, "tib": 40}
-    number = text.strip().rstrip("BbIiKkMmGgTt ")
-    unit = text.strip()[len(number) :].strip().lower()
+    """A number of bytes such as 6G, 500MiB or 1000000."""
+    from bactrian.inference.problem import bytes_of
+
     try:
-        size = float(number) * 2 ** units[unit]
-    except (ValueError, KeyError):
-        size = math.nan
-    if not 1 <= size < 2**63:
-        raise typer.BadParameter(f"expected bytes such as 4GiB, 500MiB or 1000000, found {text!r}")
-    return int(size)
+        return bytes_of(text)
+    except ValueError:
+        raise typer.BadParameter(f"expected bytes such as 6G, 500MiB or 1000000, found {text!r}") from None
 
 
 def share(value: float | None) -> float | None:
@@ -95,17 +92,17 @@ def infer_command(
         float | None,
         typer.Option(
             callback=positive,
-            help="Time limit of message passing, in seconds; compiling, on first use, not counted.",
+            help="Time limit in seconds (default of auto: 20); compiling, on first use, not counted.",
         ),
     ] = None,
     memory_budget: Annotated[
-        int,
+        int | None,
         typer.Option(
             parser=bytes_of,
             metavar="BYTES",
-            help="Memory limit of the clique tables of exact; models without loops need none.",
+            help="Memory limit of a junction tree (default: by free memory); models without loops need none.",
         ),
-    ] = "4GiB",  # type: ignore[assignment]
+    ] = None,
     seed: Annotated[
         int | None, typer.Option(min=0, help="Seed of mean-field, gibbs and annealing (default: 0).")
     ] = None,
@@ -116,14 +113,15 @@ def infer_command(
     Exit code 0: done; 1: stopped short, the result so far is written; 2: bad input, nothing written.
     """
     wanted = _task(task, output)
-    if wanted is not Task.MPE and method in (None, "bp", "rbp") and fallback is None:
+    if wanted is not Task.MPE and method in (None, "auto", "bp", "rbp") and fallback is None:
         _spare_compiling(model)
     from bactrian.compiling import seconds_compiling
+    from bactrian.inference import problem
 
     name = _method(method, wanted)
     options = {
         "max_iterations": max_iterations,
-        "memory_budget": memory_budget,
+        "memory_budget": memory_budget or problem.bytes_of(None),
         "n_threads": threads,
         "tolerance": tolerance,
         "damping": damping,
@@ -184,7 +182,7 @@ def _method(method: str | None, task: Task) -> str:
     if task is Task.PR:
         choices.remove("gibbs")  # it has no estimate of log Z
     if method is None:
-        return "max-product" if task is Task.MPE else "rbp"
+        return "auto"
     if method not in choices:
         raise BadInputError(f"--method {method} is not for {task.value}; choose from {', '.join(choices)}")
     return method
@@ -192,8 +190,9 @@ def _method(method: str | None, task: Task) -> str:
 
 def _check_options(more: dict[str, Any], method: str, task: Task) -> None:
     """Refuse options that the task or the method has no use for."""
-    if task is Task.MPE and more:
-        raise BadInputError(f"--{next(iter(more)).replace('_', '-')} is for MAR and PR; MPE does not use it")
+    unused = [option for option in more if option != "max_seconds"]
+    if task is Task.MPE and unused:
+        raise BadInputError(f"--{unused[0].replace('_', '-')} is for MAR and PR; MPE does not use it")
     if "fallback" in more and method not in ("bp", "rbp"):
         raise BadInputError(f"--fallback is for bp and rbp; {method} has none")
 
@@ -215,7 +214,7 @@ def _run(read: UaiModel, method: str, evidence: dict[int, int], task: Task, opti
     model = to_model(read, options["memory_budget"])
     with _progress(method, options.get("tolerance", 1e-8)) as callback:
         if task is Task.MPE:
-            found = decode(model, [], method, evidence, return_result=True, **options)
+            found = decode(model, [], method, evidence, return_result=True, callback=callback, **options)
             impossible = found.score == -math.inf and method != "max-marginals"
             short = not found.converged or impossible
             return _decoding_lines(found), lambda path: uai.write_assignment(path, found.assignment), short
@@ -244,6 +243,8 @@ def _progress(method: str, tolerance: float) -> Iterator[Callable[[InferenceProg
             if show is None:
                 return
             detail = f"iteration {at.iteration} residual {at.residual:.1e}"
+            if at.score is not None:
+                detail = f"round {at.iteration} log score {at.score:.9g}"
             if not tolerance < at.residual < math.inf:
                 show(at.method, detail, 0.0, None)
                 return
@@ -274,6 +275,8 @@ def _inference_lines(result: InferenceResult) -> Iterator[tuple[str, str]]:
     else:
         meaning = _BOUNDS.get(result.bound or "") or _MEANING.get(result.method, "Bethe approximation")
         yield "log Z", f"{_logarithm(result.log_partition)}, {meaning}"
+    if result.route:
+        yield "route", result.route
     if result.interval is not None:
         yield "interval", f"{result.interval[0]:.9g} to {result.interval[1]:.9g}, 95 %"
 

@@ -142,8 +142,8 @@ LEARNING_OPTIONS = (
     RunOption(
         "options.prior_variance",
         number_or_name,
-        "Variance of the Gaussian prior; inf for no prior, cv to choose it by cross-validation (default: 10; for "
-        "graphs auto, by the scale of the features).",
+        "Variance of the Gaussian prior; inf for no prior, auto to choose it by held-out labels, cv by "
+        "cross-validation of whole fits (default: auto).",
     ),
     RunOption("options.l1", float, "Coefficient of an L1 penalty (default: 0)."),
     RunOption("options.tolerance", float, "Tolerance at which learning stops (default: 1e-3; 1e-4 for skip chains)."),

@@ -38,6 +38,14 @@ if TYPE_CHECKING:
 
 DEMO_EXAMPLES = "Examples:  bactrian demo  ·  bactrian demo --method piecewise --method cccp --noise 0.7 -o noisy.html"
 
+#: What to try after the demo.
+_NEXT = """
+Next, with a file of your own:
+  bactrian fit survey.csv -o run        a table: a column per question, then bactrian query run "P(smoker)"
+  bactrian train words.conll -o run     text: a word and its label per line, then bactrian predict run letter.txt
+  bactrian rake margins.csv -o run      tables of counts, then bactrian sample run
+  bactrian infer model.uai              a model in the UAI format"""
+
 
 def demo_command(
     output: Annotated[
@@ -104,6 +112,7 @@ def demo_command(
     for comparison in comparisons:
         console.print(_learners_table(comparison))
     say(f"Report: {path}", console)
+    say(_NEXT, console)
     if not all(comparison.converged for comparison in comparisons):
         raise typer.Exit(1)
 
@@ -225,6 +234,35 @@ def learners(
 
 
 bench_app.command("learners", help=in_paragraphs(learners), epilog=BENCH_EXAMPLES)(learners)
+
+
+@bench_app.command("uai", epilog="Example:  bactrian bench uai DIR --seconds 20")
+def uai(
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Models NAME.uai with references such as NAME.uai.MAR.")
+    ],
+    seconds: Annotated[float, typer.Option(callback=positive, help="Time of each problem, all counted.")] = 20.0,
+    task: Annotated[list[str] | None, typer.Option(help="MAR, PR or MPE (default: all). May be repeated.")] = None,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="JSON file to write; what it holds already is not solved again.")
+    ] = Path("uai.json"),
+) -> None:
+    """Solve the problems of a UAI competition by bactrian infer, a process each, and score them as their board does."""
+    from bactrian.experiments.bench.uai import COLUMNS, SUFFIXES, family_rows, run_uai
+
+    tasks = tuple(SUFFIXES) if not task else tuple(name.upper() for name in task)
+    if unknown := set(tasks) - set(SUFFIXES):
+        raise BadInputError(f"--task: expected MAR, PR or MPE, found {min(unknown)}")
+    if not folder.is_dir():
+        raise BadInputError(f"{folder} is not a folder")
+    make_folder(output.parent)
+    with progress_bar("uai") as show, bad_input(ValueError, OSError):
+        outcomes = run_uai(folder, output, seconds=seconds, tasks=tasks, tell=show)
+    table = terminal_table(f"{folder}, {seconds:g} seconds each", COLUMNS, numbers=True)
+    for row in family_rows(outcomes):
+        table.add_row(*map(escape, row))
+    Console().print(table)
+    say(f"Written: {output}")
 
 
 def _numbers(text: str) -> tuple[float, ...]:

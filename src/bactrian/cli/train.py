@@ -107,7 +107,7 @@ def _trained(path: Path, values: dict[str, Any] | None, given: GivenOptions, ran
 
 def _finish(trained: TrainedRun) -> None:
     """Write the report and print a summary, which comes last: nobody may be reading any more."""
-    from bactrian.runs.compare_runs import compare_runs
+    from bactrian.runs.compare_runs import compare_runs, prior_in_words
     from bactrian.runs.fitted_run import FittedRun
 
     folder, metrics = trained.folder, trained.metrics
@@ -121,6 +121,7 @@ def _finish(trained: TrainedRun) -> None:
     lines = [
         ("model", f"{run.settings.model}, {metrics['weights']:,} weights, {len(run.classes)} labels"),
         ("learner", f"{metrics['method']}, {metrics['outer_iterations']} outer and {metrics['iterations']} iterations"),
+        ("prior", prior_in_words(run.estimator.prior_variance_)),
         ("status", metrics["status_in_words"]),
         ("seconds", f"{metrics['seconds']:.3g}"),
     ]

@@ -43,10 +43,10 @@ def _use(kind: str) -> None:
         model.predict_marginals(X)
         model.decode(X)
     elif kind == "grids":
-        truth = np.zeros((24, 24), dtype=int)
-        truth[6:18, 6:18] = 1
-        X = [truth + rng.normal(0, 0.8, truth.shape)]
-        for edge_features in (None, "contrast"):
+        for side, edge_features in ((16, None), (24, "contrast")):  # loops of any length, and those for two labels
+            truth = np.zeros((side, side), dtype=int)
+            truth[6:-6, 6:-6] = 1
+            X = [truth + rng.normal(0, 0.8, truth.shape)]
             model = bt.GridCRF(edge_features=edge_features, max_iterations=20).fit(X, [truth])
             model.predict_marginals(X)
         model.decode(X)

@@ -115,10 +115,7 @@ def read_packed(file: MappedFile, active: Bools | None) -> PackedData:
     """Packed data whose arrays are those of the file."""
     described = json.loads(file.metadata["packed"])
     arrays = file.arrays
-    layout = Layout(
-        **{name: arrays[f"layout.{name}"] for name in _LAYOUT},
-        table_shared=int(described["table_shared"]),
-    )
+    layout = Layout(**{name: arrays[f"layout.{name}"] for name in _LAYOUT}, table_shared=int(described["table_shared"]))
     n_labels = int(described["n_labels"])
     types = []
     for t, kind in enumerate(described["types"]):

@@ -57,8 +57,8 @@ _LEAST_ENTRIES = 2_000.0
 _LEAST_TRANSPOSED = 8
 #: Hubs from which an instance that has a sixteenth of all is cut into pieces, and swept by all threads.
 WORTH_CUTTING = 20_000
-#: States up to which loops are unrolled.
-_MOST_UNROLLED = 20
+#: States up to which loops are unrolled, and how much sooner those over two are: most models of this size share them.
+_MOST_UNROLLED, _SOONER = 20, 10
 #: The slowest decrease in a leg of sweeps that is believed when slow modes are extrapolated.
 _SLOWEST = 0.995
 #: Multipliers above which their level is removed: it takes digits from what they say.
@@ -462,7 +462,8 @@ def _equal_states(layout: Layout) -> int:
 
 def _worth_unrolling(states: int, layout: Layout, carving: Carving, schedule: Schedule) -> bool:
     """Whether loops over so many states can be unrolled, and that pays for its compilation."""
-    if layout.n_link_states < schedule.worth_compiling or not 2 <= states <= _MOST_UNROLLED:
+    n_link_states = layout.n_link_states * (_SOONER if states == 2 else 1)
+    if n_link_states < schedule.worth_compiling or not 2 <= states <= _MOST_UNROLLED:
         return False
     return bool((carving.cluster == 1.0).all()) and bool((carving.hub + np.diff(layout.hub_links) > 0.0).all())
 

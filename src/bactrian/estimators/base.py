@@ -38,11 +38,9 @@ class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
     _block_names: ClassVar[tuple[str, ...]]
     #: Parameters that files of earlier releases do not have.
     _newer_params: ClassVar[tuple[str, ...]] = ()
-    #: Whether ``prior_variance`` may be "auto".
-    _has_auto: ClassVar[bool] = False
 
     method: Any = "cccp"
-    prior_variance: Any = VARIANCE
+    prior_variance: Any = "auto"
     l1: float = 0.0
     tolerance: float = 1e-6
     max_iterations: int = 10_000
@@ -70,7 +68,7 @@ class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
 
     def _check_prior(self, options: dict[str, Any], prior_variance: Any) -> None:
         """Refuse options with such a prior that :func:`bactrian.learn` would not take."""
-        by_block = is_by_block(prior_variance, self._block_names, auto=self._has_auto)
+        by_block = is_by_block(prior_variance, self._block_names)
         check_options(**{**options, "prior_variance": VARIANCE if by_block else prior_variance})
 
     def _options(self) -> dict[str, Any]:
@@ -89,11 +87,16 @@ class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         """The prior to learn with, as a number, a mapping or None."""
         if not isinstance(self.prior_variance, str):
             return self.prior_variance
-        if self.prior_variance == "auto":
-            return self.codec_.auto_prior
-        if not hasattr(self, "prior_variance_"):
-            raise ValueError("prior_variance='cv' is not chosen yet: call choose_prior with what encode gave")
-        return self.prior_variance_
+        found = self._auto_prior if self.prior_variance == "auto" else getattr(self, "prior_variance_", None)
+        if found is None:
+            step = "encode" if self.prior_variance == "auto" else "choose_prior with what encode gave"
+            raise ValueError(f"prior_variance={self.prior_variance!r} is not chosen yet: call {step}")
+        return found
+
+    @property
+    def _auto_prior(self) -> Any:
+        """What ``encode`` chose, where ``prior_variance="auto"``."""
+        return None if self.codec_ is None else self.codec_.auto_prior
 
     def _blocks(self) -> list[Block]:
         """Blocks of weights whose variances may differ; without any there is one variance for all."""

@@ -11,14 +11,27 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.special import softmax
 
 from bactrian.arrays import Bools, Floats, Ints
-from bactrian.errors import ArgumentTypeError, check_number, warn
+from bactrian.errors import ArgumentError, ArgumentTypeError, check_number, warn
 from bactrian.estimators.pairwise import checked_table, incomplete_rows, is_forest
-from bactrian.frames import Variables, column_names, columns_of, is_frame, kind_of_frame, make_frame, word
+from bactrian.estimators.uncertainty import Contrasts
+from bactrian.frames import (
+    Variables,
+    column_names,
+    columns_of,
+    installed_kind,
+    is_frame,
+    kind_of_frame,
+    labelled_table,
+    make_frame,
+    word,
+)
 from bactrian.graphs.elimination import MemoryBudgetError, junction_tree
 from bactrian.graphs.graph import ClusterGraph, Scope
 from bactrian.graphs.loglinear import LogLinearModel, Samples
+from bactrian.graphs.ragged import pointer
 from bactrian.inference.decode import decode
 from bactrian.inference.draw import draw_by_gibbs, draw_exactly
 from bactrian.inference.evidence import ImpossibleEvidenceError
@@ -27,7 +40,7 @@ from bactrian.inference.problem import checked_evidence
 from bactrian.learners.learn import matched_inference
 from bactrian.margins.fit import FittedMargins
 from bactrian.margins.given import given_states, projected
-from bactrian.margins.rounding import round_rows
+from bactrian.margins.rounding import draw_along, round_rows
 from bactrian.solvers.solution import ConvergenceWarning
 
 #: Calls of inference, one for each state of the variables taken as evidence, that one marginal may cost; and how many
@@ -72,6 +85,33 @@ class AnswerOptions:
     memory_budget: int
     n_threads: int | None
     seed: int
+
+
+class LogLikelihood(float):
+    """A mean log-probability, which says how log Z was found.
+
+    Attributes
+    ----------
+    how : str
+        ``"exact"``, or by which estimate.
+    interval : (low, high) or None
+        At 95 %, for the error of log Z, where that is estimated.
+    """
+
+    interval: tuple[float, float] | None
+    how: str
+
+    def __new__(cls, value: float, interval: tuple[float, float] | None, how: str) -> LogLikelihood:  # noqa: D102
+        found = super().__new__(cls, value)
+        found.interval, found.how = interval, how
+        return found
+
+    def __getnewargs__(self) -> tuple[Any, ...]:
+        return float(self), self.interval, self.how
+
+    def __repr__(self) -> str:
+        between = "" if self.interval is None else ", {:.4f} to {:.4f} at 95 %".format(*self.interval)
+        return f"{float(self):.4f} ({self.how}{between})"
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,11 +205,15 @@ class FittedField:
 
     def score_samples(self, X: Any) -> Floats:
         """Log-probability of what is known of each sample."""
-        return self.log_probabilities(self._states_of(X))
+        return self.log_probabilities(self.states_of(X))
 
     def log_probabilities(self, states: Ints) -> Floats:
         """The same of rows of numbers of states, summed over hidden variables and missing cells, which are -1."""
-        scores, model = np.full(states.shape[0], -self.log_partition), self._model
+        return self._log_sums(states) - self.log_partition
+
+    def _log_sums(self, states: Ints) -> Floats:
+        """log of the sum over all joint states that agree with each row."""
+        scores, model = np.zeros(states.shape[0]), self._model
         complete = np.flatnonzero((states >= 0).all(axis=1))
         known = states[complete]
         for scope, features, base in zip(model.graph.clusters, model.features, model.base_scores, strict=True):
@@ -188,30 +232,76 @@ class FittedField:
             half = len(evidence) // 2
             return self._log_masses(evidence[:half]) + self._log_masses(evidence[half:]) if half else [-np.inf]
 
-    def score(self, X: Any, sample_weight: ArrayLike | None) -> float:
+    def score(self, X: Any, sample_weight: ArrayLike | None) -> LogLikelihood:
         """Mean log-probability of the samples."""
-        states = self._states_of(X)
+        states = self.states_of(X)
         weights = Samples(self._model, states, sample_weight).sample_weight
-        return float(np.average(self.log_probabilities(states), weights=weights))
+        mean = float(np.average(self._log_sums(states), weights=weights))
+        log_partition, interval, how = self._estimated_partition
+        between = None if interval is None else (mean - interval[1], mean - interval[0])
+        return LogLikelihood(mean - log_partition, between, how)
 
-    def sample(self, n_samples: int, seed: int | None, *, rounded: bool, frame: bool | None) -> Any:
-        """Draws from the joint distribution."""
+    @cached_property
+    def _estimated_partition(self) -> tuple[float, tuple[float, float] | None, str]:
+        """log Z, its interval where it is an estimate, and how it was found."""
+        method = self.inference_method
+        if method == "exact" or self._on_regions or self.options.inference == "matched":
+            return self.log_partition, None, "exact" if method == "exact" else f"by the log Z of {method}"
+        options: dict[str, Any] = {**self._limits, "seed": self.options.seed}
+        with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
+            result = infer(self._model, self.weights, "annealing", **options)
+        assert result.log_partition is not None
+        return result.log_partition, result.interval, "by annealed importance sampling"
+
+    def sample(
+        self, n_samples: int, seed: int | None, given: Mapping[Any, Any] | None, *, rounded: bool, frame: bool | None
+    ) -> Any:
+        """Draws from the joint distribution, given the states of some variables."""
         if isinstance(n_samples, bool) or not (isinstance(n_samples, int | np.integer) and n_samples >= 1):
             raise ValueError(f"n_samples must be an integer of at least 1, found {n_samples!r}")
+        seed, seen = self._seed(seed), self._evidence(given, "given")
+        if rounded and seen:
+            raise ArgumentError("given", "is for independent draws, and rounded rows are not; use rounded=False")
+        n, cardinalities = int(n_samples), self._model.graph.cardinalities
+        if rounded:
+            scopes, tables, possible = self._tables_to_match()
+            along = self._on_regions and not possible and self.margins is not None and not self.margins.problem.base
+            tree = (cardinalities, scopes, tables, n)
+            states = draw_along(*tree, seed=seed) if along else self._drawn([n], [{}], seed, even=True)
+            states = round_rows(states, *tree[:3], possible, seed=seed)
+        else:
+            states = self._drawn([n], [seen], seed)
+        named = self.of.variables
+        if not (self.of.frames is not None or any(named.labels) if frame is None else frame):
+            return states
+        return named.frame(range(states.shape[1]), states, self.of.frames or ("pandas" if frame else installed_kind()))
+
+    def impute(self, X: Any, n_draws: int, seed: int | None) -> list[Any]:
+        """Tables like X whose missing cells are drawn given the rest of their row."""
+        check_number("n_draws", n_draws, least=1, whole=True)
+        states, seed = self.states_of(X), self._seed(seed)
+        found = np.repeat(states[None], int(n_draws), axis=0)
+        for rows, evidence, which in incomplete_rows(states, len(self._model.graph.clusters)):
+            numbers, order = np.bincount(which), np.argsort(which, kind="stable")
+            drawn = self._drawn(numbers * int(n_draws), evidence, seed + int(rows[0]))  # groups differ
+            parts = np.split(drawn, n_draws * pointer(numbers)[1:-1])
+            found[:, rows[order]] = np.hstack([part.reshape(n_draws, -1, states.shape[1]) for part in parts])
+        return [self._like(table, X) for table in found]
+
+    def _seed(self, seed: int | None) -> int:
         seed = self.options.seed if seed is None else seed
         check_number("seed", seed, least=0, whole=True)
-        given, limits = (self._model, self.weights, int(n_samples)), self.options
+        return seed
+
+    def _drawn(self, numbers: Any, given: Sequence[Mapping[int, int]], seed: int, even: bool = False) -> Ints:
+        """Draws given each piece of evidence, as many as ``numbers`` says, one after the other."""
+        of, threads, budget = (self._model, self.weights), self.options.n_threads, self.options.memory_budget
         try:
-            states = draw_exactly(
-                *given, seed=seed, memory_budget=limits.memory_budget, n_threads=limits.n_threads, even=rounded
-            )
+            return draw_exactly(*of, numbers, given, seed=seed, memory_budget=budget, n_threads=threads, even=even)
         except MemoryBudgetError:
-            states = draw_by_gibbs(*given, seed=seed, n_threads=limits.n_threads)
-        if rounded:
-            states = round_rows(states, self._model.graph.cardinalities, *self._tables_to_match(), seed=seed)
-        if not (self.of.frames is not None if frame is None else frame):
-            return states
-        return self.of.variables.frame(range(states.shape[1]), states, self.of.frames or "pandas")
+            pairs = enumerate(zip(numbers, given, strict=True))
+            drawn = [draw_by_gibbs(*of, int(n), seen, seed=seed + i, n_threads=threads) for i, (n, seen) in pairs]
+            return np.concatenate(drawn)
 
     def _tables_to_match(self) -> tuple[Sequence[Scope], Sequence[Floats], list[tuple[Scope, Bools]]]:
         """Scopes and probabilities of the margins that rounded rows should have, and what else restricts them."""
@@ -224,7 +314,7 @@ class FittedField:
 
     def predict_marginals(self, X: Any) -> Any:
         """Marginals given the observed states of each sample."""
-        states, named = self._states_of(X), self.of.variables
+        states, named = self.states_of(X), self.of.variables
         found = [np.zeros((states.shape[0], int(k))) for k in named.cardinalities]
         for rows, evidence, which in incomplete_rows(states, len(self._model.graph.clusters)):
             given = self._conditionals(evidence)
@@ -233,21 +323,30 @@ class FittedField:
         complete = np.flatnonzero((states >= 0).all(axis=1))
         for v, table in enumerate(found):
             table[complete, states[complete, v]] = 1.0
-        if self.of.frames is None:
-            return found
-        kind = kind_of_frame(X) if is_frame(X) else self.of.frames
+        return found if self.of.frames is None else self._framed(dict(enumerate(found)), X)
+
+    def _framed(self, tables: Mapping[int, Floats], like: Any = None) -> dict[Any, Any]:
+        """Marginals of variables, (n, states) each, as frames by name with a column per state."""
+        named, kind = self.of.variables, kind_of_frame(like) if is_frame(like) else self.of.frames
+        assert kind is not None
         return {
-            name: make_frame(kind, dict(zip(map(word, named.words([v])), found[v].T, strict=True)), X)
-            for v, name in enumerate(named.names)
+            named.names[v]: make_frame(kind, dict(zip(map(word, named.words([v])), table.T, strict=True)), like)
+            for v, table in tables.items()
         }
 
     def predict(self, X: Any) -> Any:
         """The most probable completion of each sample."""
-        states = self._states_of(X)
+        states = self.states_of(X)
         method = "exact" if self._fits_exactly else "max-product"
         for rows, evidence, which in incomplete_rows(states.copy(), len(self._model.graph.clusters)):
-            found = decode([self._model] * len(evidence), self.weights, method, evidence, **self._limits)
+            found = decode(
+                [self._model] * len(evidence), self.weights, method, evidence, max_seconds=None, **self._limits
+            )
             states[rows] = np.stack(found)[which]
+        return self._like(states, X)
+
+    def _like(self, states: Ints, X: Any) -> Any:
+        """Rows of numbers of states as a table like X."""
         if self.of.frames is None:
             return states
         if is_frame(X):
@@ -255,14 +354,15 @@ class FittedField:
         cells = [self.of.variables.cells(v, column, "table") for v, column in enumerate(states.T)]
         return np.array(cells, dtype=object).T
 
-    def _states_of(self, X: Any) -> Ints:
+    def states_of(self, X: Any) -> Ints:
         """Rows of numbers of states, checked; -1 for hidden variables and missing cells."""
         seen, n_hidden = self.of.variables.seen, self.of.variables.n_hidden
         framed = self.of.frames is not None or (is_frame(X) and any(self.of.variables.labels))
         given = columns_of(X) if framed else checked_table(X)
         names = column_names(X)
         if names is not None and seen.are_named:
-            _check_names(names, list(seen.names))
+            order = _places(names, seen.names)
+            given = [given[i] for i in order] if isinstance(given, list) else given[:, order]
         n, expected = len(given) if isinstance(given, list) else given.shape[1], len(seen.names)
         if n != expected:
             raise ValueError(f"X has {n} features, but MarkovRandomField is expecting {expected} features as input")
@@ -273,15 +373,39 @@ class FittedField:
 
     # --- questions ---
 
+    def log_slope(self, event: Mapping[Any, Any], given: Mapping[Any, Any] | None, contrasts: Contrasts) -> Floats:
+        """Slope of log P(event | given) in the contrasts: their expectation given both, less that given the latter."""
+        asked, seen = self._choices(event, "event"), self._choices(given or {}, "given")
+        both = [{**a, **b} for a in seen for b in asked if all(a.get(v, state) == state for v, state in b.items())]
+        return (
+            self._expected(both, contrasts) - self._expected(seen, contrasts) if both else self._expected([], contrasts)
+        )
+
+    def _choices(self, given: Mapping[Any, Any], name: str) -> list[dict[int, int]]:
+        """Evidence for each way in which variables may have one of some states."""
+        several = (list, tuple, set, frozenset, range, np.ndarray)
+        states = [list(of) if isinstance(of, several) else [of] for of in given.values()]
+        return [self._evidence(dict(zip(given, chosen, strict=True)), name) for chosen in product(*states)]
+
+    def _expected(self, evidence: Sequence[Mapping[int, int]], contrasts: Contrasts) -> Floats:
+        """Expected statistics of the contrasts where any of ``evidence`` holds, of which no two can."""
+        n, found = len(self._model.graph.clusters), np.zeros(contrasts.edge_first[-1])
+        results = self._infer(evidence) if evidence else []
+        masses = softmax([result.log_partition for result in results]) if len(results) > 1 else [1.0]
+        for mass, result in zip(masses, results, strict=False):
+            tables = [result.clusters[i] for i in range(n - len(contrasts.edges), n)]
+            found += mass * contrasts.expected(result.variables, tables)
+        return found
+
     def marginal(self, names: Any, given: Mapping[Any, Any] | None) -> Any:
         """The joint marginal of some variables."""
         listed: list[Any] = [names] if isinstance(names, str | int | np.integer) else list(names)
         named = self.of.variables
         numbers = [named.index(name, "names") if isinstance(name, str) else name for name in listed]
         scope = self._model.graph.checked_scope(numbers, "names")
-        table = self._marginal(scope, self._evidence(given, "given"))
+        table = self._marginal_given(scope, self._event(given or {}, "given"))
         if self.of.frames is None:
-            return table
+            return labelled_table(table, [named.names[v] for v in scope], [named.labels[v] for v in scope])
         cells = np.indices(table.shape).reshape(table.ndim, -1).T
         return named.frame(scope, cells, self.of.frames, probability=table.ravel())
 
@@ -294,14 +418,26 @@ class FittedField:
         """Marginals of the variables that are not observed."""
         seen = self._evidence(evidence, "evidence")
         left = {v: table for v, table in self._conditionals([seen])[0].items() if v not in seen}
-        return left if self.of.frames is None else self._listed(left)
+        return left if self.of.frames is None else self._framed({v: table[None] for v, table in left.items()})
 
     def probability(self, event: Mapping[Any, Any], given: Mapping[Any, Any] | None) -> float:
         """P(event | given)."""
         if not isinstance(event, Mapping) or not event:
             raise ArgumentTypeError("event", f"must map variables to states, found {event!r}")
-        asked, seen, found = self._evidence(event, "event"), self._evidence(given, "given"), 1.0
-        belief = None if self._on_regions else self._belief(tuple(asked), seen)
+        asked, seen = self._event(event, "event"), self._event(given or {}, "given")
+        sets = {
+            v: states for v, states in asked.items() if len(states) > 1 or max(map(len, seen.values()), default=1) > 1
+        }
+        found = self._chance({v: states[0] for v, states in asked.items() if v not in sets}, seen)
+        if not sets or found == 0.0:
+            return found
+        table = self._marginal_given(tuple(sets), {**seen, **{v: of for v, of in asked.items() if v not in sets}})
+        return found * float(table[np.ix_(*sets.values())].sum())
+
+    def _chance(self, asked: Mapping[int, int], given: Mapping[int, Sequence[int]]) -> float:
+        """The probability of one state each of some variables."""
+        seen, found = {v: states[0] for v, states in given.items()}, 1.0
+        belief = None if self._on_regions or not asked else self._belief(tuple(asked), seen)
         if belief is not None:
             return float(belief[tuple(asked.values())])
         for v, state in asked.items():
@@ -309,6 +445,19 @@ class FittedField:
             if found == 0.0:
                 break
             seen = {**seen, v: state}
+        return found
+
+    def _event(self, given: Any, name: str) -> dict[int, list[int]]:
+        """Numbers of states by number of the variable, checked; several where any of them is meant."""
+        if not isinstance(given, Mapping):
+            raise ArgumentTypeError(name, f"must map variables to states, found {given!r}")
+        found: dict[int, list[int]] = {}
+        for variable, states in given.items():
+            several = isinstance(states, list | tuple | set | frozenset | range | np.ndarray)
+            codes = [self._evidence({variable: state}, name) for state in (states if several else [states])]
+            if not codes:
+                raise ArgumentError(name, f"[{variable!r}] has no states")
+            found |= {v: list(dict.fromkeys(code[v] for code in codes)) for v in codes[0]}
         return found
 
     def _evidence(self, given: Any, name: str) -> dict[int, int]:
@@ -354,6 +503,13 @@ class FittedField:
         table = self.margins.joint(asked, put_together=True)
         assert table is not None
         return table
+
+    def _marginal_given(self, scope: Scope, given: Mapping[int, list[int]]) -> Floats:
+        """The marginal of ``scope``, where each of ``given`` has any of some states."""
+        sets = {v: states for v, states in given.items() if len(states) > 1}
+        asked = (*scope, *(v for v in sets if v not in scope))
+        table = self._marginal(asked, {v: states[0] for v, states in given.items() if v not in sets})
+        return given_states(table, asked, scope, sets, "given") if sets else table
 
     def _marginal(self, scope: Scope, given: Mapping[int, int]) -> Floats:
         """The marginal of ``scope`` given evidence: what fitted margins hold is read off them.
@@ -410,13 +566,12 @@ class FittedField:
         return joint
 
 
-def _check_names(names: Sequence[str], expected: Sequence[str]) -> None:
-    """Refuse columns other than those of fit."""
+def _places(names: Sequence[str], expected: Sequence[str]) -> list[int]:
+    """Where the columns of fit are among those of a table; others are refused."""
     for name in names:
         if name not in expected:
             raise ValueError(f"X has a column {name!r}, which fit did not have; expected {', '.join(expected)}")
-    for v, name in enumerate(expected):
+    for name in expected:
         if name not in names:
             raise ValueError(f"X has no column {name!r}, which fit had")
-        if names[v] != name:
-            raise ValueError(f"X: column {v} is {names[v]!r}, but was {name!r} in fit")
+    return [names.index(name) for name in expected]

@@ -12,8 +12,9 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from bactrian.arrays import Floats, Ints, number_pairs, real_numbers
-from bactrian.errors import about, check_count
+from bactrian.arrays import Floats, Ints, real_numbers
+from bactrian.errors import about, check_count, warn
+from bactrian.estimators.graph_inputs import FORMS, check_not_single, graph_parts
 from bactrian.estimators.labels import checked_list
 from bactrian.graphs.inputs import checked_rows
 from bactrian.graphs.ragged import pointer
@@ -32,6 +33,7 @@ class StackedGraphs:
     edge_inputs: Any  #: (n_edges, n_edge_inputs) dense or sparse, or None
     shapes: list[tuple[int, ...]]  #: of each graph's array of nodes: (n_nodes,), or (height, width)
     edge_counts: Ints  #: (n_graphs,)
+    names: Sequence[Sequence[Any]] = ()  #: of the nodes of each graph, numbers where they have no others
 
     @property
     def node_counts(self) -> Ints:
@@ -134,7 +136,7 @@ def weight_layers(weights: Floats, pointer: Ints) -> tuple[Ints, Floats, Floats]
 
 @dataclass(frozen=True)
 class GraphReader:
-    """Stacks (node_features, edges) or (node_features, edges, edge_features) of every graph."""
+    """Stacks graphs of any form (:mod:`bactrian.estimators.graph_inputs`)."""
 
     intercepts: tuple[bool, bool]  #: whether nodes, and edges that have features, get one that is 1
     n_features: int | None = None  #: of a node; of the first graph that has any where there is none yet
@@ -142,17 +144,18 @@ class GraphReader:
 
     def read(self, X: Any) -> tuple[Self, StackedGraphs]:
         """The graphs, and a reader of others with the same numbers of features."""
-        graphs = checked_list(X, "X", "(node_features, edges) or (node_features, edges, edge_features)")
+        check_not_single(X)
+        graphs = checked_list(X, "X", FORMS)
         n_features, n_edge_features = self.n_features, self.n_edge_features
-        nodes, edges, edge_rows = [], [], []
+        nodes, edges, edge_rows, names, loops = [], [], [], [], []
         is_fixed = n_features is not None  # whether edges have features
         for i, graph in enumerate(graphs):
             with about("X", i):
-                parts = _parts_of(graph)
-                rows = _feature_rows(parts[0], ": node_features", n_features)
+                parts = graph_parts(graph)
+                rows = _feature_rows(parts.nodes, ": node_features", n_features)
                 n_features = n_features if rows.shape == _NOTHING else int(rows.shape[1])
-                pairs = number_pairs(parts[1], rows.shape[0], ": edges")
-                given = None if parts[2] is None else _feature_rows(parts[2], ": edge_features", n_edge_features)
+                pairs, given = parts.edges, parts.edge_features
+                given = None if given is None else _feature_rows(given, ": edge_features", n_edge_features)
                 given = None if given is not None and given.shape == _NOTHING and not len(pairs) else given
                 if not is_fixed and (given is not None or len(pairs)):
                     is_fixed, n_edge_features = True, None if given is None else int(given.shape[1])
@@ -160,11 +163,14 @@ class GraphReader:
                     expected = "no edge_features" if n_edge_features is None else f"{n_edge_features} edge_features"
                     found = f"has {'no ' if given is None else ''}edge_features"
                     raise ValueError(f"{found}, expected {expected} as elsewhere")
-                if given is not None:
-                    check_count(": edge_features", given.shape[0], len(pairs), "row per edge")
                 nodes.append(rows)
+                names.append(range(rows.shape[0]) if parts.names is None else parts.names)
+                loops.append(parts.n_loops)
                 edges.append(pairs)
                 edge_rows.append(given)
+        if any(loops):
+            first = int(np.argmax(np.array(loops) > 0))
+            warn(f"X: edges from a node to itself are left out, {sum(loops)} in all, first in X[{first}]", UserWarning)
         counts = np.array([rows.shape[0] for rows in nodes], dtype=np.int64)
         if self.n_features is None and not counts.any():
             raise ValueError("X has no nodes at all; expected at least one")
@@ -180,6 +186,7 @@ class GraphReader:
             edge_inputs=None if n_edge_features is None else stack_rows(edge_rows, self.intercepts[1]),
             shapes=[(int(n),) for n in counts],
             edge_counts=edge_counts,
+            names=names,
         )
         return replace(self, n_features=n_features, n_edge_features=n_edge_features), stacked
 
@@ -188,13 +195,3 @@ def is_empty(graph: Any) -> bool:
     """Whether a graph is (node_features, ...) without any node."""
     rows: Any = graph[0] if isinstance(graph, tuple | list) and len(graph) in (2, 3) else None
     return bool((rows.shape if sp.issparse(rows) else np.shape(rows))[:1] == (0,))
-
-
-def _parts_of(graph: Any) -> tuple[Any, Any, Any]:
-    """Node features, edges and, or None, edge features."""
-    # An object array of tuples of equal length comes apart into rows that are arrays themselves.
-    is_row = isinstance(graph, np.ndarray) and graph.dtype == object and graph.ndim == 1
-    if not (isinstance(graph, tuple | list) or is_row) or len(graph) not in (2, 3):
-        found = f"{len(graph)} parts" if isinstance(graph, tuple | list) else type(graph).__name__
-        raise TypeError(f"must be (node_features, edges) or (node_features, edges, edge_features), found {found}")
-    return graph[0], graph[1], graph[2] if len(graph) == 3 else None

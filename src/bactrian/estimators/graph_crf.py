@@ -22,10 +22,12 @@ from bactrian.estimators.labelled_graphs import (
     encode_graphs,
     fitted_graphs,
     judge_graphs,
+    labels_of,
+    learned_part,
     shapes_of_nothing,
 )
-from bactrian.estimators.labels import check_kind, checked_labels, codes_of
-from bactrian.estimators.neighbours import compared, diffused_data, has_few_labels, varying_part
+from bactrian.estimators.labels import check_kind, codes_of, known_labels
+from bactrian.estimators.neighbours import compared, diffused_data, diffused_prior, may_diffuse
 from bactrian.estimators.priors import Fold, graph_folds, variances
 from bactrian.graphs.graph_data import GraphData
 from bactrian.inference.decode import Decoding, decode
@@ -34,7 +36,7 @@ from bactrian.learners.diffusion import learn_diffused
 from bactrian.learners.findings import Diagnosis
 from bactrian.learners.learn import matched_inference, with_lines
 from bactrian.parallel.threads import Deadline
-from bactrian.solvers.solution import Callback, Solution
+from bactrian.solvers.solution import Callback, Solution, tell
 
 #: What is as by default where ``neighbours="auto"`` looks beyond edges.
 _OF_THE_MODEL = (
@@ -50,8 +52,14 @@ class GraphCRF(LearnedEstimator):
     edges have features z, a sum of tables weighted by them, t_ij = sum_k z_ijk T_k.
 
     X is a list of ``(node_features, edges)`` or ``(node_features, edges, edge_features)``: node features (n_nodes, d),
-    dense or sparse; edges (n_edges, 2), node numbers from 0; edge features (n_edges, e), dense or sparse. Graphs may
-    differ in size and may have no edges. y is a list of arrays of n_nodes labels: integers, booleans or strings.
+    dense or sparse, or None; edges (n_edges, 2), node numbers from 0; edge features (n_edges, e), dense or sparse.
+    Graphs may differ in size and may have no edges. y is a list of arrays of n_nodes labels: integers, booleans or
+    strings.
+
+    Edges may also be a networkx graph, a square SciPy matrix, an ``edge_index`` (2, n_edges) or triples with a weight,
+    and a whole graph may be one of these, or a ``Data`` of PyTorch Geometric. Node features of networkx are the
+    attribute ``"x"``; weights of edges become a feature. Nodes may have names: those of a networkx graph, of a dict or
+    of a frame of features; y is then in their order, or a dict by name (:mod:`bactrian.estimators.graph_inputs`).
 
     Parameters
     ----------
@@ -65,13 +73,13 @@ class GraphCRF(LearnedEstimator):
         Any learner of :func:`bactrian.learn`. The default, ``Camel(entropy="convex")``, has a unique optimum and is
         about as fast as CAMEL(0); :doc:`/choosing-a-learner` compares them.
     prior_variance : "auto", float, mapping, "cv" or None
-        Variance of the Gaussian prior on weights. ``"auto"`` is 30 divided by the mean squared norm of the features of
-        a node, and 10 divided by that of an edge, or 10 where edges have none: the unit of features does not matter.
-        Where labels are unknown, both are multiplied by the square root of the share that is known. A mapping has one
-        for each block: ``{"nodes": 10.0, "edges": 0.1}``, None for no prior, 10 for blocks left out; deviations of
-        pooled tables are the block ``"deviations"``, by default with a tenth of the variance of the edges. ``"cv"``
-        chooses it by cross-validation over graphs, or over the nodes of a single graph, each predicted with the labels
-        of the others known.
+        Variance of the Gaussian prior on weights. ``"auto"`` chooses one for each block by the log loss of held-out
+        labels, given their features and neighbours, before learning begins; the unit of features does not matter
+        (:doc:`/priors-and-tables`). A mapping has one for each block: ``{"nodes": 10.0, "edges": 0.1}``, None for no
+        prior, 10 for blocks left out; deviations of pooled tables are the block ``"deviations"``, by default with a
+        tenth of the variance of the edges, and the ``"intercept"`` has by default that of the nodes. ``"cv"`` chooses
+        it by cross-validation of whole fits over graphs, or over the nodes of a single graph, each predicted with the
+        labels of the others known.
     l1, tolerance, max_iterations, max_seconds, n_threads
         See :func:`bactrian.learn`. Learning stops when the mean log-loss of a label, with the prior, is known to be
         within 1,000 times the square of ``tolerance`` of its minimum, or the moment gap is within ``tolerance``; with
@@ -126,8 +134,8 @@ class GraphCRF(LearnedEstimator):
     restart_ : float or None
         The number by which features are diffused; None with ``"edges"``.
     neighbour_scores_ : list
-        The candidates of ``neighbours="auto"``: pairs of a restart, None for ``"edges"``, and the mean loss, - log p,
-        of a held-out label.
+        The candidates that ``neighbours="auto"`` compared, empty where it did not: pairs of a restart, None for
+        ``"edges"``, and the mean loss, - log p, of a held-out label.
     n_features_in_, n_edge_features_ : int
         Numbers of features of nodes and of edges (None for none), intercepts not counted.
     inference_method_ : tuple
@@ -138,20 +146,18 @@ class GraphCRF(LearnedEstimator):
     >>> import bactrian as bt
     >>> X = [([[0.2], [0.9], [0.7]], [(0, 1), (1, 2)]), ([[-0.5], [-0.1]], [(0, 1)]), ([[0.1]], [])]
     >>> y = [["sky", "sky", "sky"], ["sea", "sea"], ["sky"]]
-    >>> crf = bt.GraphCRF(method="cccp").fit(X, y)
+    >>> crf = bt.GraphCRF(method="cccp", prior_variance=100.0).fit(X, y)
     >>> crf.predict([([[-0.3], [0.1]], [(0, 1)])])
     [array(['sea', 'sky'], dtype='<U3')]
     >>> crf.predict_marginals([([[-0.3], [0.1]], [(0, 1)])], known=[["", "sky"]])[0].round(1)
-    array([[0.6, 0.4],
+    array([[0.1, 0.9],
            [0. , 1. ]])
     """
 
     _block_names: ClassVar = BLOCKS
-    _has_auto: ClassVar = True
     _newer_params: ClassVar = ("neighbours",)
 
     method: Any = CONVEX
-    prior_variance: Any = "auto"
     tolerance: float = 1e-3
     tables: str = "pooled"
     labels: Any = None
@@ -202,8 +208,8 @@ class GraphCRF(LearnedEstimator):
 
     def _forget(self) -> None:
         super()._forget()
-        for name in ("restart_", "neighbour_scores_"):
-            self.__dict__.pop(name, None)
+        self.__dict__.pop("restart_", None)
+        self.neighbour_scores_ = []
 
     def check_params(self) -> None:
         """Refuse parameters that make no sense, before any data are looked at."""
@@ -254,19 +260,19 @@ class GraphCRF(LearnedEstimator):
         options["max_seconds"] = deadline.left
         if restart is None:
             self.codec_ = replace(self.codec_, restart=None)
-            return super()._learner(data, start=start, **options)
+            return super()._learner(learned_part(self, data), start=start, **options)
         if self.n_edge_features_ is not None or (data.weights != 1.0).any():
             raise ArgumentError("neighbours", "must be 'auto' or 'edges' if edges have features or labels have weights")
-        self.codec_ = replace(self._scaled_to(diffused_data(data, restart)), restart=restart)
+        self.codec_ = self._diffused_codec(diffused_data(data, restart), restart)
         lines = with_lines(options["callback"], self.tolerance, options["verbose"])
         variance = self.learning_options()["prior_variance"]
         return learn_diffused(
             data, restart, variance, tolerance=self.tolerance, callback=lines, max_seconds=options["max_seconds"]
         )
 
-    def _scaled_to(self, data: GraphData) -> Any:
-        """Scaled to diffused features, and of these to distances from their mean, which is most of a diffused row."""
-        return self.codec_.scaled_to(data, varying_part(data, self.n_features_in_))
+    def _diffused_codec(self, data: GraphData, restart: float) -> GraphCodec:
+        """The codec with the prior for diffused features."""
+        return replace(self.codec_, restart=restart, auto_prior=diffused_prior(data, self.n_features_in_))
 
     def _chosen_restart(self, data: GraphData, start: Floats | None, options: dict[str, Any]) -> float | None:
         """The restart to learn with, None for edges alone; a warm start keeps that of the last fit."""
@@ -277,13 +283,21 @@ class GraphCRF(LearnedEstimator):
         other = GraphCRF(**{name: value for name, value in self.get_params().items() if name not in _OF_THE_MODEL})
         is_default = all(getattr(self, name) == getattr(other, name) for name in _OF_THE_MODEL)
         plain = self.n_edge_features_ is None and bool((data.weights == 1.0).all())
-        if not (self.neighbours == "auto" and is_default and plain and has_few_labels(data)):
+        if not (self.neighbours == "auto" and is_default and plain and may_diffuse(data)):
             return None
         rest = {name: value for name, value in options.items() if name not in ("callback", "verbose")}
         self.neighbour_scores_ = compared(
-            self, self._marginals, data, rest, lambda part: variances(self._scaled_to(part).auto_prior, self._blocks())
+            self,
+            self._marginals,
+            data,
+            rest,
+            lambda part: variances(diffused_prior(part, self.n_features_in_), self._blocks()),
         )
-        return min(self.neighbour_scores_, key=lambda pair: pair[1])[0]
+        chosen = min(self.neighbour_scores_, key=lambda pair: pair[1])[0]
+        if self.verbose:
+            losses = ", ".join(f"{restart or 'edges'} {loss:.3f}" for restart, loss in self.neighbour_scores_)
+            tell(f"neighbours={chosen or 'edges'!r}, by the loss of held-out labels: {losses}")
+        return chosen
 
     # --- prediction ---
 
@@ -349,25 +363,30 @@ class GraphCRF(LearnedEstimator):
             none = np.zeros(0, dtype=np.int64)
             return (empty, [Decoding(none, 0.0, 0.0, True, True, 0, method) for _ in empty]) if return_result else empty
         stacked, data, evidence = self.codec_.encoded(X, known)
-        found = decode(data, fitted.weights, method, evidence, return_result=True, n_threads=self.n_threads)
+        found = decode(
+            data, fitted.weights, method, evidence, return_result=True, max_seconds=None, n_threads=self.n_threads
+        )
         parts = zip(found, stacked.shapes, strict=True)
         labels = [self.classes_[result.assignment].reshape(shape) for result, shape in parts]
         return (labels, found) if return_result else labels
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Accuracy over all nodes; ``sample_weight`` as in fit."""
+        """Accuracy over all nodes whose labels are known; ``sample_weight`` as in fit."""
         fitted = fitted_graphs(self)
         if shapes_of_nothing(self.codec_, X, None):
             raise ValueError("X has no nodes at all; a score needs at least one")
         stacked, data, _ = self.codec_.encoded(X)
         predicted = self.classes_[fitted.codes(data)]
-        truth = checked_labels(y, stacked.shapes)
-        check_kind(truth, self.classes_, "y")
-        weights = None if sample_weight is None else node_weights(sample_weight, stacked.shapes)
-        if sample_weight is not None and weights is None:
+        truth = labels_of(y, stacked)
+        known = known_labels(truth)
+        if not known.any():
+            raise ValueError("y holds no known label; a score needs at least one")
+        check_kind(truth[known], self.classes_, "y")
+        weights = np.ones(truth.size) if sample_weight is None else node_weights(sample_weight, stacked.shapes)
+        if weights is None:
             by_graph = real_numbers(sample_weight, "sample_weight", len(stacked.shapes))
             weights = np.repeat(by_graph, stacked.node_counts)
-        return float(np.average(predicted == truth, weights=weights))
+        return float(np.average(predicted[known] == truth[known], weights=weights[known]))
 
     def diagnose(self, X: Any, y: Any, predict: Any = None, known: Any = None, *, restarts: int = 4) -> Diagnosis:
         """Look for signs that the fitted model, or inference at its weights, cannot be trusted.
@@ -382,7 +401,7 @@ class GraphCRF(LearnedEstimator):
                 "neighbours='edges'"
             )
         stacked, data, _ = self.codec_.encoded(X)
-        data = data.with_labels(codes_of(checked_labels(y, stacked.shapes), self.classes_, "y"))
+        data = data.with_labels(codes_of(labels_of(y, stacked, unknown_allowed=False), self.classes_, "y"))
         if method not in ("bp", "rbp", "trw", "convex", "replay"):
             method, options = matched_inference(self.method_)
             method = "rbp" if method == "exact" else method
@@ -414,8 +433,7 @@ class GraphCRF(LearnedEstimator):
 
     def _contents(self) -> tuple[dict[str, Any], Arrays]:
         attributes, arrays = self.codec_.contents()
-        scores = getattr(self, "neighbour_scores_", None)
-        return {**attributes, "restart": self.restart_, "neighbour_scores": scores}, arrays
+        return {**attributes, "restart": self.restart_, "neighbour_scores": self.neighbour_scores_}, arrays
 
     def _restore(self, attributes: dict[str, Any], arrays: Arrays) -> None:
         codec = GraphCodec.restored(attributes, arrays, self.weights_.size, GraphReader)
@@ -423,5 +441,5 @@ class GraphCRF(LearnedEstimator):
         self._hold(replace(codec, restart=self.restart_))
         if self.restart_ is not None:
             check_number("its restart", self.restart_, positive=True, below=1)
-        if attributes.get("neighbour_scores") is not None:
-            self.neighbour_scores_ = [(restart, float(loss)) for restart, loss in attributes["neighbour_scores"]]
+        scores = attributes.get("neighbour_scores") or ()  # older files have none
+        self.neighbour_scores_ = [(restart, float(loss)) for restart, loss in scores]

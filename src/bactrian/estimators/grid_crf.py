@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
 
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bactrian.arrays import Arrays, Floats, Ints, rectangular
-from bactrian.errors import about, check_choice, check_flag
+from bactrian.errors import ArgumentError, about, check_choice, check_flag
 from bactrian.estimators.base import LearnedEstimator
 from bactrian.estimators.graph_arrays import GraphReader, StackedGraphs, stack_rows
 from bactrian.estimators.graph_crf import GraphCRF
@@ -26,6 +26,7 @@ from bactrian.graphs.graph import neighbours
 from bactrian.graphs.graph_data import GraphData
 
 _CONNECTIVITIES = (4, 8, 6, 18, 26)
+_SINGLE = "is of a single grid; pass lists: fit([X], [y]), predict([X])"
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -78,10 +79,8 @@ class_weight, inference, inference_options, seed, warm_start, verbose
     """
 
     _block_names: ClassVar = BLOCKS
-    _has_auto: ClassVar = True
 
     method: Any = CONVEX
-    prior_variance: Any = "auto"
     tolerance: float = 1e-3
     tables: str = "pooled"
     labels: Any = None
@@ -104,6 +103,7 @@ class_weight, inference, inference_options, seed, warm_start, verbose
         """The data that :meth:`fit` learns from; see :meth:`GraphCRF.encode`."""
         self.check_params()
         connectivity, rows = int(self.connectivity), GraphReader((bool(self.fit_intercept), True))
+        _check_axes(X, y, _axes(connectivity))
         reader = GridReader(connectivity, bool(self.by_direction), self.edge_features is not None, rows)
         tyings = (self.tables,) * (connectivity // 2 if self.by_direction else 1)
         codec, data = encode_graphs(self, reader, tyings, X, y, sample_weight)
@@ -192,7 +192,10 @@ class GridReader:
     def read(self, X: Any) -> tuple[Self, StackedGraphs]:
         """The grids, and a reader of others with as many features, in the same units of contrast."""
         graphs, types, shapes = [], [], []
-        for grid, own in _checked_grids(X, 2 if self.connectivity in (4, 8) else 3):
+        axes = _axes(self.connectivity)
+        if isinstance(X, np.ndarray) and X.ndim > axes and self.n_features == X.shape[axes] > 1 == X.ndim - axes:
+            raise ArgumentError("X", _SINGLE)
+        for grid, own in _checked_grids(X, axes):
             if self.contrast and own is not None:
                 raise ValueError("X brings edge features, which edge_features='contrast' computes; give one of the two")
             shapes.append(grid.shape[:-1])
@@ -216,6 +219,19 @@ def _checked_connectivity(connectivity: Any) -> int:
     return int(connectivity)
 
 
+def _axes(connectivity: int) -> int:
+    return 2 if connectivity in (4, 8) else 3
+
+
+def _check_axes(X: Any, y: Any, axes: int) -> None:
+    """Refuse labels of a single grid, and of volumes where grids are pictures."""
+    found = np.asarray(y[0], dtype=object).ndim if isinstance(y, Sequence | np.ndarray) and len(y) else axes
+    if found == axes - 1 and (isinstance(X, np.ndarray) or (isinstance(X, list) and X and isinstance(X[0], list))):
+        raise ArgumentError("y", _SINGLE)
+    if found == 3 > axes:
+        raise ArgumentError("y", "has volumes, of three axes; pass connectivity=6, or 18 or 26", 0)
+
+
 def _checked_grids(X: Any, axes: int) -> Iterator[tuple[NDArray[Any], Any]]:
     """Features (..., d) of each grid, and the edge features that came with it, or None."""
     expected = f"({', '.join(('depth', 'height', 'width')[3 - axes :])}, n_features)"
@@ -225,7 +241,9 @@ def _checked_grids(X: Any, axes: int) -> Iterator[tuple[NDArray[Any], Any]]:
             array = rectangular(grid, "")
             array = array[..., None] if array.ndim == axes else array
             if array.ndim != axes + 1 or 0 in array.shape[:axes]:
-                raise ValueError(f"must have shape {expected}, none 0, found {np.shape(grid)}")
+                more = "; for volumes pass connectivity=6" if array.ndim == 4 else ""
+                more = "; a single grid goes into a list" if array.ndim == axes - 1 else more
+                raise ValueError(f"must have shape {expected}, none 0, found {np.shape(grid)}{more}")
         yield array, own
 
 

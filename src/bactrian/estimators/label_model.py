@@ -24,15 +24,16 @@ from scipy.optimize import linear_sum_assignment
 from sklearn.utils.validation import check_is_fitted
 
 from bactrian.arrays import Arrays, Floats, Ints, check_minus_one, number_pairs, real_numbers
-from bactrian.errors import ArgumentError, check_count
+from bactrian.errors import ArgumentError, check_count, warn
 from bactrian.estimators.base import LearnedEstimator
 from bactrian.estimators.labels import codes_of, known_labels, label_array, unknown_label
 from bactrian.estimators.pairwise import incomplete_rows
+from bactrian.estimators.priors import VARIANCE
 from bactrian.frames import column_names
 from bactrian.graphs.graph import ClusterGraph
 from bactrian.graphs.loglinear import LogLinearModel, Samples
 from bactrian.inference.infer import infer
-from bactrian.solvers.solution import Callback, Solution
+from bactrian.solvers.solution import AttainmentWarning, Callback, Solution
 
 #: Weight of agreement with the truth from which every labeller starts.
 _BETTER_THAN_CHANCE = 2.0
@@ -41,6 +42,12 @@ _PRIOR_ROWS = 10.0
 #: Standard errors from which agreement is clear, and the multiple of what is expected from which it is worth an edge.
 _CLEAR, _WORTH = 4.0, 1.25
 _ROUNDING = 1e-12
+#: Labellers among whom dependent pairs are looked for: with fewer there are no others to compare with.
+_LEAST_LABELLERS = 5
+#: What labels may agree less with the labellers than those of majority vote.
+_BELOW_MAJORITY = 0.04
+#: Rows on which that is judged.
+_JUDGED = 2_000
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -55,8 +62,8 @@ class LabelModel(LearnedEstimator):
     ----------
     edges : (n_edges, 2) labellers, "auto" or None
         Pairs of labellers that depend on each other beyond the truth, by number or by name. Without an edge, two copies
-        of one labeller count twice, and may be taken for the truth. ``"auto"`` finds such pairs
-        (:func:`dependent_pairs`), which needs at least five labellers.
+        of one labeller count twice, and may be taken for the truth. ``"auto"``, the default, finds such pairs
+        (:func:`dependent_pairs`) among five labellers or more; among fewer, and with None, there are none.
     labels : sequence, optional
         All labels; by default those seen.
     class_prior : (n_labels,) floats, optional
@@ -95,8 +102,9 @@ class LabelModel(LearnedEstimator):
     _block_names: ClassVar = ()
 
     method: Any = "exact"
+    prior_variance: Any = VARIANCE
     tolerance: float = 1e-4
-    edges: Any = None
+    edges: Any = "auto"
     labels: Any = None
     class_prior: Any = None
     classes_: NDArray[Any] = field(init=False)
@@ -108,7 +116,9 @@ class LabelModel(LearnedEstimator):
         """Refuse parameters that make no sense, before any data are looked at."""
         super().check_params()
         if isinstance(self.prior_variance, str):
-            raise ArgumentError("prior_variance", "= 'cv' needs known labels to hold out; give a number")
+            raise ArgumentError(
+                "prior_variance", f"= {self.prior_variance!r} needs known labels to hold out; give a number"
+            )
         if isinstance(self.edges, str) and self.edges != "auto":
             raise ArgumentError("edges", f"must be pairs of labellers, 'auto' or None, found {self.edges!r}")
 
@@ -151,7 +161,9 @@ class LabelModel(LearnedEstimator):
         if not isinstance(self.edges, str):
             self.edges_ = self._checked_edges()
         elif not again:
-            self.edges_ = dependent_pairs(rows[: len(said), :-1], classes.size)
+            enough = said.shape[1] >= _LEAST_LABELLERS
+            none = np.zeros((0, 2), dtype=np.int64)
+            self.edges_ = dependent_pairs(rows[: len(said), :-1], classes.size) if enough else none
         return Samples(self._model(), rows, counts)
 
     def learning_options(self) -> dict[str, Any]:
@@ -175,6 +187,22 @@ class LabelModel(LearnedEstimator):
             tables[:] = tables[:, order]
             self.solution_ = replace(solution, weights=self.weights_.copy(), beliefs=(), state=None)
         return self
+
+    def _judge(self, data: Samples) -> None:
+        """Warn where the labels agree with the labellers much less than those of majority vote."""
+        said = data.X[data.X[:, :-1].max(axis=1) >= 0, :-1][:_JUDGED]
+        if self._anchored or not len(said):
+            return
+        votes = np.stack([(said == label).sum(axis=1) for label in range(self.classes_.size)], axis=1)
+        chosen = votes[np.arange(len(said)), self._posterior(said).argmax(axis=1)].sum()
+        found, most = chosen / votes.sum(), votes.max(axis=1).sum() / votes.sum()
+        if found < most - _BELOW_MAJORITY:
+            warn(
+                f"the labels agree with {100 * found:.1f} % of what labellers say, those of majority vote with "
+                f"{100 * most:.1f} %: few labellers may have been taken for the truth (see labellers_); name those "
+                "that copy from each other with edges=, or give some true labels",
+                AttainmentWarning,
+            )
 
     def _checked_classes(self, said: NDArray[Any], truth: NDArray[Any]) -> NDArray[Any]:
         if self.labels is not None:
@@ -237,7 +265,10 @@ class LabelModel(LearnedEstimator):
             raise ValueError(f"L has {said.shape[1]} features (labellers), and the model {self.n_features_in_}")
         if names is not None and known is not None and names != known.tolist():
             raise ValueError(f"L has the columns {', '.join(names)}, and the model {', '.join(known)}")
-        rows = np.column_stack([codes_of(said, self.classes_, "L"), np.full(len(said), -1)])
+        return self._posterior(codes_of(said, self.classes_, "L"))
+
+    def _posterior(self, said: Ints) -> Floats:
+        rows = np.column_stack([said, np.full(len(said), -1)])
         model, found = self._model(), np.empty((len(rows), self.classes_.size))
         for numbers, evidence, which in incomplete_rows(rows, len(model.graph.clusters)):
             results = infer([model] * len(evidence), self.weights_, "exact", evidence, n_threads=self.n_threads)
@@ -287,8 +318,6 @@ def dependent_pairs(said: Ints, n_labels: int) -> Ints:
     agreement no longer speaks about others.
     """
     m = said.shape[1]
-    if m < 5:
-        raise ArgumentError("edges", f"= 'auto' needs at least five labellers, found {m}; name the pairs")
     together, error = np.full((m, m), np.nan), np.full((m, m), np.inf)
     for u, v in itertools.combinations(range(m), 2):
         both = said[(said[:, u] >= 0) & (said[:, v] >= 0)]

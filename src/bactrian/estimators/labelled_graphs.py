@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,9 @@ from sklearn.utils.validation import check_is_fitted
 from bactrian.arrays import Arrays, check_minus_one
 from bactrian.camel.camel import Camel
 from bactrian.errors import check_choice, check_count, check_flag, check_number
+from bactrian.estimators.auto_prior import auto_prior
 from bactrian.estimators.graph_arrays import StackedGraphs, is_empty, node_weights, weight_layers
+from bactrian.estimators.graph_inputs import by_node
 from bactrian.estimators.labelled_nodes import FittedNodes
 from bactrian.estimators.labels import (
     check_class_weight,
@@ -37,17 +39,17 @@ from bactrian.learners.learn import matched_inference
 CONVEX = Camel(entropy="convex")
 
 #: Names of the blocks of weights whose variances may differ.
-BLOCKS = ("nodes", "edges", "deviations")
+BLOCKS = ("nodes", "edges", "deviations", "intercept")
 
 #: Change of a message (rbp) or marginal at which message passing stops: for marginals, and where only labels are asked
 #: for. On large noisy grids fewer than 1 label in 1,000 changed after the second, and none in 10,000 after the first.
 _TOLERANCES = 1e-3, 1e-2
 
+#: Labels are few where at most this part is known.
+_FEW = 0.5
+
 #: Twice 0.001, in squares of the default tolerance.
 _PER_LABEL = 2_000.0
-
-#: Variance of the scores of a node, and of an edge, under the prior "auto".
-_AUTO = {"nodes": 30.0, "edges": 10.0}
 
 
 def check_graph_params(crf: Any) -> None:
@@ -77,8 +79,7 @@ class GraphCodec:
     tyings: tuple[str, ...]  #: of the table of each edge type
     node_factors: str
     n_known: float | None = None  #: labels that were learned from, each with its weight; None in older files
-    #: Of the features of a node, and of an edge, summed; over the root of the share of labels that are known.
-    mean_squares: Mapping[str, float] | None = None
+    auto_prior: Mapping[str, float] | None = None  #: what "auto" chose
     restart: float | None = None  #: of the diffusion of features, where there is one
 
     def data(self, stacked: StackedGraphs, **more: Any) -> GraphData:
@@ -112,24 +113,12 @@ class GraphCodec:
     @property
     def blocks(self) -> list[Block]:
         """Blocks of weights."""
-        return graph_blocks(self.layout, ("nodes", *("edges",) * len(self.tyings)))
+        return graph_blocks(self.layout, self.block_names, self.n_features)
 
     @property
-    def auto_prior(self) -> dict[str, float]:
-        """The prior "auto" for features of such mean squares."""
-        if self.mean_squares is None:
-            raise ValueError("prior_variance='auto' needs the scale of the features, which older files do not have")
-        return {name: value / self.mean_squares[name] for name, value in _AUTO.items()}
-
-    def scaled_to(self, data: GraphData, varying: float = 1.0) -> Self:
-        """The same with the scale of these data; ``varying`` is the part of the squares of nodes that counts."""
-        assert data.labels is not None
-        counts = np.repeat(data.weights, np.diff(data.node_pointer))
-        n_known = float(counts @ (data.labels >= 0))
-        share = n_known / counts.sum() if n_known > 0.0 else 1.0
-        nodes, edges = data.mean_squares(self.n_features)
-        squares = {"nodes": nodes / share**0.5 * varying, "edges": edges / share**0.5}
-        return replace(self, n_known=n_known, mean_squares=squares)
+    def block_names(self) -> tuple[str, ...]:
+        """Blocks of the weights of nodes, and of the tables of each type of edges."""
+        return ("nodes", *("edges",) * len(self.tyings))
 
     def with_gap(self, options: dict[str, Any]) -> dict[str, Any]:
         """Options of learning in which the moment gap is judged by what it may cost per label.
@@ -154,7 +143,7 @@ class GraphCodec:
 
     def evidence(self, known: Any, stacked: StackedGraphs) -> list[dict[int, int]]:
         """Known labels by node; -1, or an empty string, stands for one that is not known."""
-        labels = checked_labels(known, stacked.shapes, "known", unknown_allowed=True)
+        labels = labels_of(known, stacked, "known")
         missing = unknown_label(labels)
         if missing in self.classes.tolist():  # in files of earlier releases
             raise ValueError(f"known: {missing!r} stands for an unknown label, but is one of the classes")
@@ -173,8 +162,8 @@ class GraphCodec:
             "n_features": self.reader.n_features,
             "n_edge_features": self.reader.n_edge_features,
         }
-        if self.mean_squares is not None:
-            attributes |= {"n_known": self.n_known, "mean_squares": dict(self.mean_squares)}
+        if self.n_known is not None:
+            attributes["n_known"] = self.n_known
         return attributes, {"classes": self.classes} if numbers else {}
 
     @classmethod
@@ -188,18 +177,22 @@ class GraphCodec:
             raise ValueError("its classes are not a list of different labels")
         node, edge = attributes["intercepts"]
         sizes = attributes["n_features"], attributes["n_edge_features"]
-        n_known = squares = None
-        if "mean_squares" in attributes:  # older files have none
-            n_known = float(attributes["n_known"])
-            squares = {name: float(attributes["mean_squares"][name]) for name in _AUTO}
-            if not all(0.0 < value < np.inf for value in (*squares.values(), 1.0 + n_known)):
-                raise ValueError("its features or labels have no scale")
+        n_known = attributes.get("n_known")  # older files have none
+        if n_known is not None and not 0.0 <= float(n_known) < np.inf:
+            raise ValueError(f"it has {n_known} known labels")
         for size in (sizes[0], sizes[1] or 0):
             check_number("its number of features", size, least=0, whole=True)
             if not size <= n_weights:  # before any array is made
                 raise ValueError(f"it has {n_weights} weights, too few for {size} features")
         read = reader((bool(node), bool(edge)), *sizes)
-        return cls(read, classes, tuple(attributes["tyings"]), attributes["node_factors"], n_known, squares)
+        prior = attributes.get("fitted_prior")  # checked already
+        return cls(read, classes, tuple(attributes["tyings"]), attributes["node_factors"], n_known, prior)
+
+
+def labels_of(given: Any, stacked: StackedGraphs, name: str = "y", *, unknown_allowed: bool = True) -> NDArray[Any]:
+    """Labels of all nodes, stacked, from an array for each graph, or a mapping of nodes to labels."""
+    by_number = by_node(given, stacked.names, name)
+    return checked_labels(by_number, stacked.shapes, name, unknown_allowed=unknown_allowed)
 
 
 def encode_graphs(
@@ -208,7 +201,7 @@ def encode_graphs(
     """The data that ``fit`` learns from, and what they fix; with ``warm_start`` that is as it was the last time."""
     last = crf.codec_ if crf.warm_start else None
     reader, stacked = (reader if last is None else last.reader).read(X)
-    labels = checked_labels(y, stacked.shapes, unknown_allowed=True)
+    labels = labels_of(y, stacked)
     known = known_labels(labels)
     if labels.size and not known.any():
         raise ValueError("y holds no known label; learning needs at least one")
@@ -236,7 +229,35 @@ def encode_graphs(
         classes.tolist(), tyings, crf.node_factors,
     ):  # fmt: skip
         raise ValueError("warm_start: classes, tables or node_factors differ from those of the last fit")
-    return codec.scaled_to(data), data
+    assert data.labels is not None
+    part = learned_part(crf, data)
+    assert part.labels is not None
+    counts = np.repeat(part.weights, np.diff(part.node_pointer))
+    n_known = float(counts @ (part.labels >= 0))
+    share = n_known / counts.sum() if n_known > 0.0 else 1.0
+    codec = replace(codec, n_known=n_known, auto_prior=auto_prior(crf, codec, part, share))
+    return codec, data if has_few_labels(data) else part  # features of few may be diffused over the whole graph
+
+
+def has_few_labels(data: GraphData) -> bool:
+    """Whether this is one graph with edges, at least half of whose labels are unknown."""
+    assert data.labels is not None
+    return data.n_graphs == 1 and len(data.edges) > 0 and int((data.labels >= 0).sum()) <= _FEW * data.n_nodes
+
+
+def learned_part(crf: Any, data: GraphData) -> GraphData:
+    """The data without nodes of unknown label, where the others have a known neighbour each, by the default method.
+
+    Where entropies are approximate those nodes cost more, by the difference of two approximations, than they say: on
+    Cora with 35 % of the labels the log loss was .449 without and .489 with them, with 20 % .518 and .510, with 5 %
+    1.10 and .59.
+    """
+    assert data.labels is not None
+    known = data.labels >= 0
+    if crf.method != CONVEX:
+        return data
+    n_known, joined = int(known.sum()), int(known[data.edges].all(axis=1).sum())
+    return data.subset(known) if n_known < known.size and 2 * joined >= n_known else data
 
 
 # --- answers ---

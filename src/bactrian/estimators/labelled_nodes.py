@@ -70,7 +70,9 @@ class FittedNodes:
         """The most probable labels of all nodes, as numbers."""
         if self.decoding == "max-marginals":
             return self.marginals(data, evidence, labels_alone=True).nodes.argmax(axis=1)
-        found = decode(data, self.weights, self.decoding, evidence, n_threads=self.options["n_threads"])
+        found = decode(
+            data, self.weights, self.decoding, evidence, max_seconds=None, n_threads=self.options["n_threads"]
+        )
         return np.concatenate(found)
 
     def judge(self, data: GraphData, *, same: bool, advice: str) -> None:

@@ -13,10 +13,12 @@ from typing import Any, Self
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
+from scipy.sparse.linalg import lsmr
 
 from bactrian.arrays import Arrays, Floats, Ints, integers, is_unknown
 from bactrian.engines.numba.forest_optimum import best_labels
 from bactrian.errors import check_choice, check_count, check_flag, check_number
+from bactrian.estimators.auto_prior import auto_prior
 from bactrian.estimators.encoding import FeatureRows, FeatureVocabulary, fit_vocabulary
 from bactrian.estimators.labelled_nodes import FittedNodes
 from bactrian.estimators.labels import Labels, check_class_weight, class_weights, listed_labels
@@ -36,6 +38,9 @@ _BLOCKS = ("transitions", "skips")
 
 #: What to do where edges make the labels of sequences worse.
 ADVICE = "use method='exact', on a skip chain inference='matched', or a stronger prior on transitions and skips"
+
+#: Tokens that are asked whether features add up to 1, and what a sum may be off, in the root mean square.
+_ASKED, _LEFT_OVER = 2_000, 1e-3
 
 #: Tokens below which a block of chains is not worth handing to a thread.
 _LEAST_TOKENS = 1_000.0
@@ -67,6 +72,7 @@ def check_sequence_params(crf: Any, tyings: tuple[str, ...]) -> None:
     check_number("min_frequency", crf.min_frequency, least=1, whole=True)
     for kind, tying in zip(_EDGE_KINDS, tyings, strict=False):
         check_choice(f"{kind}_tables", tying, TYINGS)
+    check_flag("fit_intercept", crf.fit_intercept)
     check_flag("all_possible_states", crf.all_possible_states)
     check_flag("all_possible_transitions", crf.all_possible_transitions)
     if crf.labels is not None:
@@ -84,6 +90,8 @@ class SequenceCodec:
     vocabularies: Mapping[str, FeatureVocabulary]  #: of X and, where they have features, of transitions and skips
     tyings: tuple[str, ...] = ()  #: of transitions, and of skips
     node_factors: str = "edges"
+    auto_prior: Mapping[str, float] | None = None  #: what "auto" chose
+    intercept: bool = False  #: whether a feature that is 1 follows those of the vocabulary
 
     def rows(self, X: Any, given: EdgesGiven) -> dict[str, FeatureRows]:
         """Features of tokens and edges over these vocabularies."""
@@ -109,7 +117,7 @@ class SequenceCodec:
                     check_count(name, found, n_edges, "entry per edge", m)
                 inputs[kind] = with_constant(rows[name])
         return GraphData(
-            rows["X"].inputs,
+            with_intercept(rows["X"].inputs) if self.intercept else rows["X"].inputs,
             np.concatenate(edges),
             n_labels=self.classes.size,
             tables=self.tyings,
@@ -156,7 +164,7 @@ class SequenceCodec:
             if f"{name}_features" in self.vocabularies
         }
         return GraphData(
-            np.zeros((1, self.n_features)),
+            np.zeros((1, self.n_features + self.intercept)),
             np.zeros((0, 2), dtype=np.int64),
             n_labels=self.classes.size,
             tables=self.tyings,
@@ -167,7 +175,12 @@ class SequenceCodec:
     @property
     def blocks(self) -> list[Block]:
         """Blocks of weights."""
-        return graph_blocks(self.layout, ("tokens", *_BLOCKS[: len(self.tyings)]))
+        return graph_blocks(self.layout, self.block_names, self.n_features)
+
+    @property
+    def block_names(self) -> tuple[str, ...]:
+        """Blocks of the weights of tokens, and of the tables of each type of edges."""
+        return ("tokens", *_BLOCKS[: len(self.tyings)])
 
     # --- files ---
 
@@ -179,6 +192,7 @@ class SequenceCodec:
             "sizes": {name: vocabulary.n_features for name, vocabulary in self.vocabularies.items()},
             "tyings": list(self.tyings),
             "node_factors": self.node_factors,
+            "intercept": self.intercept,
         }, {}
 
     @classmethod
@@ -200,7 +214,9 @@ class SequenceCodec:
         if len(found) != len(tyings):
             raise ValueError(f"it has {len(found)} tables, expected {len(tyings)}")
         labels = Labels.of([], attributes["classes"])
-        return cls(labels, vocabularies, found, attributes.get("node_factors", node_factors))
+        factors = attributes.get("node_factors", node_factors)
+        intercept = attributes.get("intercept", False)  # older files have none
+        return cls(labels, vocabularies, found, factors, attributes.get("fitted_prior"), bool(intercept))
 
 
 def encode_sequences(
@@ -231,12 +247,37 @@ def encode_sequences(
     weights = nonnegative_weights(sample_weight, lengths.size, "sample_weight")
     if last is not None and hasattr(crf, "weights_") and last.tyings != tyings:
         raise ValueError("warm_start: tables are tied differently from the last fit")
-    codec = SequenceCodec(labels, vocabularies, tyings, crf.node_factors)
+    intercept = crf.fit_intercept and not spans_constant(rows["X"].inputs) if last is None else last.intercept
+    codec = SequenceCodec(labels, vocabularies, tyings, crf.node_factors, intercept=bool(intercept))
     data = codec.data(rows, edges, labels=codes, class_weight=class_weight, weights=weights)
     if not (crf.all_possible_states and crf.all_possible_transitions):
         seen = sums_over_labels(data, abs_entries) > 0.0
         data.scores.active = seen | of_all_labels(data, crf.all_possible_states, crf.all_possible_transitions)
-    return codec, data
+    return replace(codec, auto_prior=auto_prior(crf, codec, data)), data
+
+
+def with_intercept(inputs: Any) -> Any:
+    """Inputs with a last column of ones."""
+    if isinstance(inputs, BundledRows):
+        none = sp.csr_array((inputs.bundles.shape[0], 1))
+        return BundledRows(with_intercept(inputs.own), inputs.use, sp.csr_array(sp.hstack([inputs.bundles, none])))
+    ones = np.ones((inputs.shape[0], 1))
+    return sp.csr_array(sp.hstack([inputs, ones])) if sp.issparse(inputs) else np.hstack([inputs, ones])
+
+
+def spans_constant(inputs: Any) -> bool:
+    """Whether some sum of features is 1 on every token, such as that of words, one on each; 2,000 tokens are asked."""
+    n = inputs.shape[0]
+    asked = np.zeros(n, dtype=bool)
+    asked[np.linspace(0, n - 1, min(n, _ASKED)).astype(np.int64)] = True
+    rows = Inputs(inputs).rows(asked)
+    rows = sp.csr_array(rows.multiplied_out() if isinstance(rows, BundledRows) else rows)
+    used = rows[:, np.unique(rows.indices)]
+    if 0 in used.shape:
+        return False
+    scale = np.sqrt(np.asarray(used.power(2).mean(axis=0)).ravel())
+    found = lsmr(used / scale, np.ones(used.shape[0]), atol=1e-7, btol=1e-7, maxiter=200)
+    return bool(found[3] <= _LEFT_OVER * used.shape[0] ** 0.5)
 
 
 def sums_over_labels(data: GraphData, change: Callable[[Any], Any]) -> Floats:
@@ -292,12 +333,14 @@ def best_of_chains(crf: Any, rows: Mapping[str, FeatureRows], given: EdgesGiven)
         joined = np.zeros(n, dtype=bool)
         joined[sequence_edges(lengths, given.breaks, None)[0][:, 1]] = True
         bounds = np.append(np.flatnonzero(~joined), n)
-    shared = codec.n_features * k
-    nodes, tied = crf.weights_[:shared].reshape(-1, k), crf.weights_[shared:]
+    own, shared = codec.n_features * k, (codec.n_features + codec.intercept) * k
+    nodes, tied = crf.weights_[:own].reshape(-1, k), crf.weights_[shared:]
     table = TiedTable.make(codec.tyings[0], k).expand(tied).reshape(k, k)
     codes, sure = np.empty(n, dtype=np.int64), np.empty(bounds.size - 1, dtype=bool)
     workers = Workers(crf.n_threads)
     scores = rows["X"].times(nodes, workers)
+    if codec.intercept:
+        scores += crf.weights_[own:shared]
     workers.run(
         lambda _, first, last: best_labels(scores, table, bounds, first, last, TIE, codes, sure),
         blocks_of_rows(bounds, N_BLOCKS, _LEAST_TOKENS),

@@ -15,9 +15,10 @@ from sklearn.base import DensityMixin, clone
 from sklearn.utils.validation import check_is_fitted
 
 from bactrian.arrays import Arrays, Bools, Floats, Ints
-from bactrian.errors import ArgumentError, check_choice, check_number, warn
+from bactrian.errors import ArgumentError, ArgumentTypeError, check_choice, check_number, warn
+from bactrian.estimators.auto_prior import chosen_field_prior, prior_seconds
 from bactrian.estimators.base import LearnedEstimator
-from bactrian.estimators.fitted_field import AnswerOptions, FieldModel, FittedField
+from bactrian.estimators.fitted_field import AnswerOptions, FieldModel, FittedField, LogLikelihood
 from bactrian.estimators.pairwise import (
     FIELD_NODE_FACTORS,
     TABLES,
@@ -32,7 +33,8 @@ from bactrian.estimators.pairwise import (
     seen_cardinalities,
     split_tables,
 )
-from bactrian.estimators.priors import N_FOLDS, Block, Fold
+from bactrian.estimators.priors import N_FOLDS, Block, Fold, variances
+from bactrian.estimators.uncertainty import Bootstrap, Contrasts, Covariance, LearnedRows, check_level, edge_table
 from bactrian.frames import (
     FRAMES,
     Variables,
@@ -41,6 +43,7 @@ from bactrian.frames import (
     has_names,
     is_frame,
     kind_of_frame,
+    make_frame,
     restored_variables,
 )
 from bactrian.graphs.graph import Domain
@@ -78,17 +81,22 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
         variables in row order.
     shape : (height, width), optional
         Shape of the grid.
-    tables : {"full", "shared", "potts"}
+    tables : {"full", "shared", "potts", "ordinal"}
         A table per variable and per edge; one table for all variables and one for all edges (which then need equally
-        many states); or a table per variable and a single weight for agreement on any edge.
+        many states); a table per variable and a single weight for agreement on any edge; or, with few weights, a table
+        per variable and scores of states on edges: an edge of two ordered variables has a single weight, which their
+        scores multiply, one of an ordered variable and another a weight per state of that. Ordered are columns of
+        ordered categories and of numbers; their scores go in equal steps, with mean 0 and variance 1.
     method : str or learner
         ``"auto"``, the default, is ``"exact"`` if a junction tree fits ``memory_budget`` and has at most 1e8 entries,
         counted once for each table of the model, else ``"pseudolikelihood"``, or ``"cccp"`` if states are missing or
         margins are given; ``method_`` is the choice. Or any learner of :func:`bactrian.learn`, with two exceptions:
         ``"pseudo-moments"``, a closed form, needs ``tables="full"``, ``node_factors="clusters"``,
         ``prior_variance=None`` and ``l1=0``; ``"ups"`` learns tables of variables only and refuses fields with edges.
-    prior_variance : float, mapping, "cv" or None
-        Variance of the Gaussian prior; a mapping has one for each block: ``{"variables": 10.0, "edges": 0.1}``.
+    prior_variance : "auto", float, mapping, "cv" or None
+        Variance of the Gaussian prior. ``"auto"`` has 10 for the tables of variables, and chooses that of edges by the
+        pseudo-likelihood of held-out samples (:doc:`/priors-and-tables`). A mapping has one for each block:
+        ``{"variables": 10.0, "edges": 0.1}``.
         ``"cv"`` chooses it by cross-validation over samples, by the loss of every state given the others of its sample;
         if some are missing, only states with known neighbours count.
     l1, tolerance, max_iterations, max_seconds, n_threads
@@ -183,7 +191,10 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
     _kept: FieldModel = field(init=False)  #: what is fixed before there are weights
     _margins: FittedMargins | None = field(init=False, default=None)
     _held: FittedField | None = field(init=False, default=None)  #: what answers questions; see :meth:`_field`
+    _chosen: dict[str, float] | None = field(init=False, default=None)  #: what ``prior_variance="auto"`` stands for
     _unknown: bool = field(init=False, default=False)  #: whether states of the last samples were missing
+    _samples: Samples | None = field(init=False, default=None)  #: those of the last fit; in no file and no pickle
+    _sure: tuple[Floats, Covariance] | None = field(init=False, default=None)  #: weights, and how sure they are
 
     # --- learning ---
 
@@ -226,7 +237,7 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
         cardinalities = np.array(variables.cardinalities, dtype=np.int64)
         edges = checked_edges(variables.edges(self.edges), self.shape, cardinalities.size)
         check_tables_fit(self.tables, cardinalities, edges, variables.names if variables.are_named else None)
-        model = pairwise_model(self.tables, cardinalities, edges, self.node_factors)
+        model = pairwise_model(self.tables, cardinalities, edges, self.node_factors, variables.are_ordered)
         samples = Samples(model, states, sample_weight)
         if not again:
             self._forget()
@@ -241,6 +252,10 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
             )
         self._keep(self.tables, edges, FieldModel(model, variables, edges, kind_of_frame(X) if is_frame(X) else None))
         self._unknown, self.total_ = bool((states < 0).any()), float(samples.sample_weight.sum())
+        if isinstance(self.prior_variance, str) and self.prior_variance == "auto":
+            losses, seconds = self._conditional_losses, prior_seconds(self.max_seconds)
+            self._chosen = chosen_field_prior(samples, self._blocks(), losses, self.n_threads, seconds)
+        self._samples = samples
         return samples
 
     def fit_marginals(
@@ -252,6 +267,7 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
         base: Any = None,
         impossible: Sequence[Mapping[str, Any]] = (),
         entropy_weight: float | None = None,
+        rescale: bool = False,
         callback: Callback | None = None,
     ) -> Self:
         """Learn the distribution of maximum entropy from tables of counts, without rows.
@@ -281,6 +297,8 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
             is close to least squares. By default the weight depends on the noise, and sixteen fits (eight on a region
             graph) follow each other, each with the last one as its base: they fit counts above the noise and leave
             those below it to the entropy. This is nearer to the truth, both on the given sets and on others.
+        rescale : bool
+            Scale exact margins to ``total``, or to the total of the first of them, instead of refusing other totals.
         callback : callable, optional
             Sees a :class:`Progress` after every iteration; returning True stops learning.
 
@@ -288,14 +306,17 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
         --------
         >>> import bactrian as bt
         >>> margins = [bt.Marginal("sex", [40, 60]), bt.Marginal(("sex", "smoker"), [[30, 10], [30, 30]])]
-        >>> field = bt.MarkovRandomField(method="auto").fit_marginals(margins, {"sex": ["f", "m"], "smoker": 2})
+        >>> field = bt.MarkovRandomField(method="auto").fit_marginals(margins)
         >>> field.marginal(("smoker", "sex")).round(3)
         array([[0.3, 0.3],
                [0.1, 0.3]])
+        >>> by_name = bt.Marginal("sex", {"f": 40, "m": 60})  # states may have labels
+        >>> bt.MarkovRandomField().fit_marginals([by_name]).probability({"sex": "m"})
+        0.6
         """
         self.check_params()
         check_entropy_weight(entropy_weight)
-        checked = check_margins(margins, cardinalities, total, base, impossible)
+        checked = check_margins(margins, cardinalities, total, base, impossible, rescale=rescale)
         options = FitOptions(
             self.tolerance, self.max_iterations, self.max_seconds, self.n_threads, self.seed, callback=callback
         )
@@ -340,7 +361,8 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
 
     def _adopt_margins(self, variables: Variables, found: MarginFit) -> Self:
         """Take up what was learned from margins."""
-        self._keep_margins(variables, FittedMargins(found.problem, found.problem.split(found.cells)), found.model)
+        fitted = FittedMargins(found.problem, found.problem.split(found.cells))
+        self._keep_margins(variables, fitted, found.model)
         self.residuals_ = found.residuals
         self.solution_, self.weights_, self.method_ = found.solution, found.solution.weights.copy(), found.method
         self.prior_variance_ = None
@@ -354,7 +376,7 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
     def _keep(self, tables: str, edges: Ints, kept: FieldModel) -> None:
         """Take up a model; its weights come apart from it."""
         self.tables_, self.node_factors_ = tables, self.node_factors
-        self._kept, self._margins, self._held = kept, None, None
+        self._kept, self._margins, self._held, self._samples, self._sure = kept, None, None, None, None
         self.model_, self.edges_ = kept.model, edges
         self.cardinalities_ = kept.model.graph.cardinalities.copy()
         seen = kept.variables.seen
@@ -443,7 +465,7 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
             return Variables.numbered(self._numbers_of_states(states, again, names), names), states
         columns = columns_of(X)
         _check_not_empty((len(columns[0].cells) if columns else 0, len(columns)))
-        variables = Variables.of_columns(columns, self.cardinalities, alike=self.tables != "full")
+        variables = Variables.of_columns(columns, self.cardinalities, alike=self.tables in ("shared", "potts"))
         if again and self._kept.frames is not None and variables.names == self._kept.variables.seen.names:
             variables = self._kept.variables.seen
         return variables, variables.codes(columns)
@@ -482,7 +504,8 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
         def fold(out: Bools) -> Fold:
             rows, weights = data.X[out], data.sample_weight[out]
             train = Samples(data.model, data.X[~out], data.sample_weight[~out])
-            return Fold(train, lambda: float(weights @ self._conditional_losses(rows)), int(scored[out].sum()))
+            n_scored = int(scored[out].sum())
+            return Fold(train, lambda: float(weights @ self._conditional_losses(rows, self.weights_)), n_scored)
 
         return [fold(fold_of == f) for f in range(min(N_FOLDS, n))]
 
@@ -495,9 +518,13 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
             scored[:, b] &= known[:, a]
         return scored
 
-    def _conditional_losses(self, states: Ints) -> Floats:
+    @property
+    def _auto_prior(self) -> Any:
+        return self._chosen
+
+    def _conditional_losses(self, states: Ints, weights: Floats) -> Floats:
         """- sum_v log p(x_v | all others) of each sample, over states whose neighbours are known."""
-        variables, pairs = self.log_potentials()
+        variables, pairs = split_tables(self.tables_, self.cardinalities_, self.edges_, weights)
         scores = [np.tile(table, (states.shape[0], 1)) for table in variables]
         for (a, b), table in zip(self.edges_.tolist(), pairs, strict=True):
             scores[a] += table.T[states[:, b]]
@@ -536,7 +563,8 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
         check_is_fitted(self, "weights_")
         if self.tables_ == MARGINS:
             raise ValueError("a field learned from margins has no tables of edges; see model_ and weights_")
-        return split_tables(self.tables_, self.cardinalities_, self.edges_, self.weights_)
+        ordered = self._kept.variables.are_ordered
+        return split_tables(self.tables_, self.cardinalities_, self.edges_, self.weights_, ordered)
 
     # --- what a fitted field answers ---
 
@@ -583,12 +611,29 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
         """
         return self._field.score_samples(X)
 
-    def score(self, X: Any, y: object = None, sample_weight: ArrayLike | None = None) -> float:
-        """Mean log-probability of the samples, weighted where ``sample_weight`` is given; ``y`` is ignored."""
+    def score(self, X: Any, y: object = None, sample_weight: ArrayLike | None = None) -> LogLikelihood:
+        """Mean log-probability of the samples, weighted where ``sample_weight`` is given; ``y`` is ignored.
+
+        A float that says which it is: ``how`` is ``"exact"`` where log Z is; elsewhere log Z is estimated by annealed
+        importance sampling, and ``interval`` is (low, high) at 95 %, so that fields can be compared whose models are
+        too large to sum over. With ``inference="matched"`` log Z is that of the learner's entropy.
+
+        Examples
+        --------
+        >>> import bactrian as bt
+        >>> bt.MarkovRandomField(prior_variance=None).fit([[0], [1], [1], [1]]).score([[1]])
+        -0.2877 (exact)
+        """
         return self._field.score(X, sample_weight)
 
     def sample(
-        self, n_samples: int = 1, seed: int | None = None, *, rounded: bool = False, frame: bool | None = None
+        self,
+        n_samples: int = 1,
+        seed: int | None = None,
+        *,
+        given: Mapping[Any, Any] | None = None,
+        rounded: bool = False,
+        frame: bool | None = None,
     ) -> Any:
         """Draws from the joint distribution, shape (n_samples, n_variables); the same ones for the same seed.
 
@@ -601,15 +646,31 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
         n_samples : int
         seed : int, optional
             By default the seed of the field.
+        given : mapping, optional
+            States of observed variables, as in :meth:`conditional`.
         rounded : bool
             Change a few states until counts of the rows match the field's margins (the fitted margins, else its tables)
             as closely as whole rows can (:mod:`bactrian.margins.rounding`). Rows are then not independent: they form a
-            synthetic population.
+            synthetic population. Those of margins on a region graph start from draws down a tree of the fitted margins.
         frame : bool, optional
             Return a data frame, with labels of states if the field has them; by default if the field was fitted to a
-            frame. It is of the same kind, or else of pandas.
+            frame, or to margins whose states have labels. It is of the same kind, or else of pandas.
         """
-        return self._field.sample(n_samples, seed, rounded=rounded, frame=frame)
+        return self._field.sample(n_samples, seed, given, rounded=rounded, frame=frame)
+
+    def impute(self, X: Any, n_draws: int = 5, seed: int | None = None) -> list[Any]:
+        """Multiple imputation: ``n_draws`` tables like X, each with missing cells drawn given the rest of their row.
+
+        Draws are independent and exact where :meth:`sample` is.
+
+        Examples
+        --------
+        >>> import bactrian as bt
+        >>> field = bt.MarkovRandomField().fit([[0, 0], [0, 0], [1, 1], [1, 1], [0, 1]])
+        >>> [table[0].tolist() for table in field.impute([[0, -1], [1, 1]], 4)]
+        [[0, 0], [0, 1], [0, 0], [0, 0]]
+        """
+        return self._field.impute(X, n_draws, seed)
 
     def marginal(self, names: str | int | Sequence[str | int], given: Mapping[Any, Any] | None = None) -> Any:
         """The joint marginal of some variables: probabilities, one axis per variable, in the order asked for.
@@ -619,13 +680,14 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
         inference is matched to another learner, the states of all of them but one are taken as evidence in turn. If
         margins were fitted on a region graph, the result is the table of maximum entropy that agrees with the fitted
         margins of its variables. A field that was fitted to a frame returns a frame: a row per cell of the table, and
-        the column ``probability``.
+        the column ``probability``. One that was fitted to margins whose states have labels returns what such a margin
+        may be, if pandas is installed: a series, or a frame with the states of one variable as columns.
 
         Parameters
         ----------
         names : name or number of a variable, or a sequence of them
         given : mapping, optional
-            States of observed variables, as in :meth:`conditional`.
+            States of observed variables, as in :meth:`probability`.
         """
         return self._field.marginal(names, given)
 
@@ -640,13 +702,15 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
     def conditional(self, evidence: Mapping[Any, Any]) -> Any:
         """Marginals of the variables that are not observed, given the states of those that are.
 
-        Returns arrays by number of the variable, or a frame like that of :meth:`marginals` if the field was fitted to
-        one.
+        Returns a dict with an array by number of the variable; a field that was fitted to a frame one with a frame by
+        name, as :meth:`predict_marginals` does for one row: a column per state.
         """
         return self._field.conditional(evidence)
 
     def probability(self, event: Mapping[Any, Any], given: Mapping[Any, Any] | None = None) -> float:
         """P(event | given), each the states of some variables: by name with labels, or by number with numbers.
+
+        A list or set of states stands for any of them: ``{"edu": [13, 14]}``.
 
         Examples
         --------
@@ -673,7 +737,115 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
         """
         return self._field.predict(X)
 
+    # --- how sure, and how good ---
+
+    @property
+    def rows_(self) -> LearnedRows:
+        """The rows that the field was learned from, and how; see :mod:`bactrian.estimators.uncertainty`."""
+        check_is_fitted(self, "weights_")
+        hidden = self._kept.variables.n_hidden > 0
+        if self._samples is None or hidden:
+            why = "its variables are hidden" if hidden else "it was learned from margins, or read from a file"
+            raise ValueError(f"the field has no rows of its own: {why}; intervals need a fit to rows without that")
+        if self.l1:
+            raise ArgumentError("l1", f"= {self.l1}: there are no formulas for intervals; select edges, then use 0")
+        names = ("tolerance", "max_iterations", "seed")
+        return LearnedRows(
+            self.model_,
+            self._kept.variables,
+            self.edges_,
+            self._samples,
+            self.weights_,
+            self.method_,
+            self._precision,
+            {name: getattr(self, name) for name in names},
+            self.n_threads,
+            self._kept.exact_work(self.memory_budget),
+            lambda n: np.asarray(self.sample(n, seed=self.seed, frame=False)),
+        )
+
+    @property
+    def _precision(self) -> Floats:
+        """1 / variance of each weight."""
+        variance = variances(self.prior_variance_, self._blocks())
+        return np.broadcast_to(0.0 if variance is None else 1.0 / np.asarray(variance), self._n_weights())
+
+    @property
+    def _covariance(self) -> Covariance:
+        check_is_fitted(self, "weights_")
+        if self._sure is None or not np.array_equal(self._sure[0], self.weights_):
+            self._sure = self.weights_.copy(), self.rows_.covariance
+        return self._sure[1]
+
+    @property
+    def covariance_(self) -> Floats:
+        """(n_weights, n_weights) covariance of the weights; of a combination c of them, the variance is c V c."""
+        return self._covariance.weights
+
+    @property
+    def standard_errors_(self) -> Floats:
+        """(n_weights,) standard errors of the weights, of the inverse Hessian or the sandwich; see :meth:`confint`."""
+        return self._covariance.standard_errors
+
+    def confint(
+        self, event: Mapping[Any, Any] | None = None, given: Mapping[Any, Any] | None = None, *, level: float = 0.95
+    ) -> Any:
+        """Confidence intervals of the weights, (n_weights, 2); or of P(event | given), (low, high).
+
+        Those of ``"exact"`` are from the inverse Hessian (of large junction trees, from drawn rows, to 0.3 %), those of
+        ``"pseudolikelihood"`` and of CAMEL's learners from the sandwich, with the prior in the Hessian; that of a
+        probability is by the delta method, in log odds (:mod:`bactrian.estimators.uncertainty` has the formulas).
+        Weights that a full table has beyond its contrasts are held by the prior alone, and vary only as the contrasts
+        do. Edges count as given: where they were selected on the same rows, intervals are too narrow. Files have
+        intervals if they were asked for before :meth:`save`.
+
+        Examples
+        --------
+        >>> import bactrian as bt
+        >>> field = bt.MarkovRandomField(prior_variance=None).fit([[0], [1], [1], [1]] * 25)
+        >>> low, high = field.confint({0: 1})
+        >>> round(low, 3), round(high, 3)
+        (0.656, 0.825)
+        """
+        if event is not None and not isinstance(event, Mapping):
+            raise ArgumentTypeError("event", f"must map variables to states, found {event!r}; the level is level=")
+        z = check_level(level)
+        if event is None:
+            return self.weights_[:, None] + z * np.array([-1.0, 1.0]) * self.standard_errors_[:, None]
+        slope = self._field.log_slope(event, given, self._covariance.contrasts)
+        return self._covariance.interval(self._field.probability(event, given), slope, level)
+
+    def bootstrap(self, n: int = 1000, seed: int = 0) -> Bootstrap:
+        """Refits to ``n`` samples of the rows, with their intervals and the stability of edges.
+
+        They start from the field and run on ``n_threads`` threads; the result depends on ``seed`` alone.
+        """
+        rows, kept, options = self.rows_, self._kept, self._field.options
+        return Bootstrap.of(rows, n, seed, lambda weights: FittedField(kept, weights, self.method_, None, options))
+
+    def pseudo_score(self, X: Any, y: object = None, sample_weight: ArrayLike | None = None) -> float:
+        """Mean pseudo-log-likelihood of the samples, sum_v log p(x_v | all others), which needs no log Z.
+
+        A missing state and those next to it do not count.
+        """
+        samples = Samples(self.model_, self._field.states_of(X), sample_weight)
+        return -float(np.average(self._conditional_losses(samples.X, self.weights_), weights=samples.sample_weight))
+
+    def summary(self, level: float = 0.95) -> Any:
+        """A row for each edge, the strongest first: the two variables, its association with an interval, and z.
+
+        The association of two variables of two states is the log odds ratio given all others, of larger tables the
+        root of the mean square of the centred table, which has no sign and no interval; ``p`` is that of Wald's test
+        that the edge has no effect. Returns a frame of the kind that the field was fitted to, else of pandas.
+        """
+        found = edge_table(self._covariance, self.weights_, check_level(level), self.variable_names)
+        return make_frame(self._kept.frames or "pandas", found)
+
     # --- files ---
+
+    def __getstate__(self) -> dict[str, Any]:
+        """See :class:`LearnedEstimator`; rows stay here, and what is known of the weights goes along."""
+        return {**super().__getstate__(), "_samples": None, "_held": None}
 
     def _contents(self) -> tuple[dict[str, Any], Arrays]:
         named = self._kept.variables
@@ -689,6 +861,8 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
             "ordered": list(named.ordered),
             "frames": self._kept.frames,
         }
+        if self._sure is not None and np.array_equal(self._sure[0], self.weights_):
+            arrays["covariance"] = self._sure[1].theta
         of_margins, their_arrays = self._margins.contents() if self._margins is not None else ({}, {})
         return attributes | of_margins, arrays | their_arrays
 
@@ -706,10 +880,14 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
             self._keep_margins(variables, margins, margins.problem.model(graph))
         else:
             edges = checked_edges(arrays["edges"], None, cardinalities.size)
-            if n_weights_of(tables, cardinalities, edges) != n_weights:  # before any table is made
+            ordered = variables.are_ordered if tables == "ordinal" else ()
+            if n_weights_of(tables, cardinalities, edges, ordered) != n_weights:  # before any table is made
                 raise ValueError(f"it has {n_weights} weights, which do not fit its tables")
-            model = pairwise_model(tables, cardinalities, edges, attributes["node_factors"])
+            model = pairwise_model(tables, cardinalities, edges, attributes["node_factors"], ordered)
             self._keep(tables, edges, FieldModel(model, variables, edges, frames))
+            if "covariance" in arrays:
+                contrasts = Contrasts.of(model, edges)
+                self._sure = self.weights_.copy(), Covariance.of(contrasts, arrays["covariance"], self._precision)
         self.node_factors_ = attributes["node_factors"]
         if attributes.get("total") is not None:
             self.total_ = float(attributes["total"])

@@ -6,7 +6,7 @@ An identifier among the variables, or tables beyond the machine's memory, are re
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -117,7 +117,7 @@ def incomplete_rows(states: Ints, n_clusters: int) -> list[tuple[Ints, list[dict
 
 # --- models ---
 
-TABLES = ("full", "shared", "potts")
+TABLES = ("full", "shared", "potts", "ordinal")
 
 #: Where the tables of variables may sit.
 FIELD_NODE_FACTORS = ("clusters", "edges")
@@ -150,27 +150,45 @@ def _checked_shape(shape: Any, n_variables: int) -> tuple[int, int]:
     return int(sides[0]), int(sides[1])
 
 
-def n_weights_of(tables: str, cardinalities: Ints, edges: Ints) -> int:
+def n_weights_of(tables: str, cardinalities: Ints, edges: Ints, ordered: Sequence[bool] = ()) -> int:
     """Number of weights of :func:`pairwise_model`."""
     if tables == "shared":
         k = int(cardinalities[0])
         return k + (k * k if edges.size else 0)
-    per_edge = cardinalities[edges].prod(axis=1).sum() if tables == "full" else min(len(edges), 1)
+    per_edge = min(len(edges), 1) if tables == "potts" else _widths(cardinalities, ordered)[edges].prod(axis=1).sum()
     return int(cardinalities.sum() + per_edge)
 
 
-def pairwise_model(tables: Any, cardinalities: Ints, edges: Ints, node_factors: Any = "clusters") -> LogLinearModel:
+def _widths(cardinalities: Ints, ordered: Sequence[bool]) -> Ints:
+    """Weights that a variable has for each of its neighbour's in a table: its states, or one where it has scores."""
+    return np.where(np.array(ordered, dtype=bool), 1, cardinalities) if len(ordered) else cardinalities
+
+
+def _scores(n_states: int, is_ordered: bool) -> Floats:
+    """(states, weights) of a variable in a table: indicators, or scores in equal steps of mean 0 and variance 1."""
+    if not is_ordered:
+        return np.eye(n_states)
+    steps = np.arange(n_states) - 0.5 * (n_states - 1)
+    return np.asarray(steps / np.sqrt(np.mean(steps**2) or 1.0))[:, None]
+
+
+def pairwise_model(
+    tables: Any, cardinalities: Ints, edges: Ints, node_factors: Any = "clusters", ordered: Sequence[bool] = ()
+) -> LogLinearModel:
     """A model with one singleton cluster per variable, then one pair per edge, every table of indicator features.
 
     ``tables``: ``"full"``, a table for every variable and edge; ``"shared"``, one for all variables and one for all
     edges, rows for the first variable of an edge; ``"potts"``, a table for every variable and one weight for agreement
-    on any edge. Weights are in that order: variables, then edges; tables in C order. With ``node_factors="edges"``
-    the variables' tables are absorbed into the incident edges in equal parts, and only variables without edges have
-    singleton clusters, which come first; the weights, and the distribution at given weights, are the same.
+    on any edge; ``"ordinal"``, a table for every variable, and for an edge that of weights times the scores of its
+    ``ordered`` variables (linear-by-linear association: Goodman, JASA 74, 1979). Weights are in that order: variables,
+    then edges; tables in C order. With ``node_factors="edges"`` the variables' tables are absorbed into the incident
+    edges in equal parts, and only variables without edges have singleton clusters, which come first; the weights, and
+    the distribution at given weights, are the same.
     """
     _check_kinds(tables, cardinalities, node_factors)
-    n_weights = n_weights_of(tables, cardinalities, edges)
-    starts, pair_starts = _columns(tables, cardinalities, edges)
+    ordered = ordered if tables == "ordinal" else ()
+    n_weights = n_weights_of(tables, cardinalities, edges, ordered)
+    starts, pair_starts = _columns(tables, cardinalities, edges, ordered)
     sizes = cardinalities.tolist()
     pairs = [(a, b) for a, b in edges.tolist()]
     alone = [v for v in range(len(sizes)) if node_factors == "clusters"]
@@ -190,7 +208,8 @@ def pairwise_model(tables: Any, cardinalities: Ints, edges: Ints, node_factors: 
         absorbed = tuple((starts[v], parts[v]) if parts[v] else None for v in (a, b))
         key = (sizes[a], sizes[b], start, absorbed)
         if key not in known:
-            known[key] = _pair_features(tables, (sizes[a], sizes[b]), start, absorbed, n_weights)
+            scores = [_scores(sizes[v], ordered[v]) for v in (a, b)] if ordered else None
+            known[key] = _pair_features(tables, (sizes[a], sizes[b]), start, absorbed, n_weights, scores)
         features.append(known[key])
     return LogLinearModel(ClusterGraph(cardinalities, [*((v,) for v in alone), *pairs]), features)
 
@@ -206,7 +225,9 @@ def _check_kinds(tables: Any, cardinalities: Ints, node_factors: Any) -> None:
         )
 
 
-def _columns(tables: str, cardinalities: Ints, edges: Ints) -> tuple[list[int], list[int]]:
+def _columns(
+    tables: str, cardinalities: Ints, edges: Ints, ordered: Sequence[bool] = ()
+) -> tuple[list[int], list[int]]:
     """First weight of the table of every variable, and of every edge."""
     if tables == "shared":
         return [0] * cardinalities.size, [int(cardinalities[0])] * len(edges)
@@ -214,30 +235,46 @@ def _columns(tables: str, cardinalities: Ints, edges: Ints) -> tuple[list[int], 
     starts = [0, *ends[:-1].tolist()]
     if tables == "potts":
         return starts, [int(ends[-1])] * len(edges)
-    return starts, [int(end) for end in ends[-1] + np.cumsum([0, *cardinalities[edges].prod(axis=1)])[:-1]]
+    return starts, [
+        int(end) for end in ends[-1] + np.cumsum([0, *_widths(cardinalities, ordered)[edges].prod(axis=1)])[:-1]
+    ]
 
 
-def split_tables(tables: str, cardinalities: Ints, edges: Ints, weights: Floats) -> tuple[list[Floats], list[Floats]]:
+def split_tables(
+    tables: str, cardinalities: Ints, edges: Ints, weights: Floats, ordered: Sequence[bool] = ()
+) -> tuple[list[Floats], list[Floats]]:
     """Log-potentials: a table for every variable and, apart from those, one for every edge."""
-    starts, pair_starts = _columns(tables, cardinalities, edges)
+    ordered = ordered if tables == "ordinal" else ()
+    starts, pair_starts = _columns(tables, cardinalities, edges, ordered)
     sizes = cardinalities.tolist()
     variables = [weights[start : start + k].copy() for k, start in zip(sizes, starts, strict=True)]
     if tables == "potts":
         return variables, [weights[-1] * np.eye(sizes[a], sizes[b]) for a, b in edges.tolist()]
-    pairs = [
-        weights[start : start + sizes[a] * sizes[b]].reshape(sizes[a], sizes[b]).copy()
-        for (a, b), start in zip(edges.tolist(), pair_starts, strict=True)
-    ]
+    pairs = []
+    for (a, b), start in zip(edges.tolist(), pair_starts, strict=True):
+        rows, columns = (_scores(sizes[v], bool(ordered) and ordered[v]) for v in (a, b))
+        n = rows.shape[1] * columns.shape[1]
+        pairs.append(rows @ weights[start : start + n].reshape(rows.shape[1], -1) @ columns.T)
     return variables, pairs
 
 
 def _pair_features(
-    tables: str, shape: tuple[int, int], start: int, absorbed: tuple[tuple[int, float] | None, ...], n_weights: int
+    tables: str,
+    shape: tuple[int, int],
+    start: int,
+    absorbed: tuple[tuple[int, float] | None, ...],
+    n_weights: int,
+    scores: Sequence[Floats] | None,
 ) -> sp.csr_array:
     """Features of an edge, and parts of its variables' own, each given by first weight and part."""
     states = np.indices(shape).reshape(2, -1)
     agree = np.where(states[0] == states[1], 0, -1)
-    features = _indicators(agree if tables == "potts" else np.arange(agree.size), start, 1.0, n_weights)
+    if scores is not None:
+        table = np.kron(*scores)
+        apart = [sp.csr_array((agree.size, n)) for n in (start, n_weights - start - table.shape[1])]
+        features = sp.csr_array(sp.hstack([apart[0], table, apart[1]]))
+    else:
+        features = _indicators(agree if tables == "potts" else np.arange(agree.size), start, 1.0, n_weights)
     for own, given in zip(states, absorbed, strict=True):
         if given is not None:
             features = sp.csr_array(features + _indicators(own, *given, n_weights))

@@ -19,7 +19,7 @@ from bactrian.solvers.solution import ConvergenceWarning
 
 #: Variance of blocks that a mapping does not name.
 VARIANCE = 10.0
-#: Of that of a pooled table's attraction, the part that its deviations have where theirs is not given.
+#: Of the variance of a pooled table's attraction, the part that its deviations have where theirs is not given.
 DEVIATIONS = 0.1
 #: What cross-validation tries, from the strongest prior on.
 PATH = (0.01, 0.1, 1.0, 10.0, 100.0)
@@ -41,31 +41,35 @@ class Block:
 
     name: str
     weights: Ints | slice
-    deviations_of: str | None = None  #: the block from which these are deviations
+    beside: str | None = None  #: the block on whose variance this one's depends where its own is not given
+    part: float = 1.0  #: of that variance
     unit: float = 1.0  #: what the weights are multiplied by: variances are those of the product
 
 
-def graph_blocks(data: GraphData, names: Sequence[str]) -> list[Block]:
-    """Blocks of the weights of ``data``; ``names`` are those of nodes and of each edge type."""
-    bounds = data.scores.bounds.tolist()
-    blocks = [Block(names[0], slice(0, bounds[1]))]
+def graph_blocks(data: GraphData, names: Sequence[str], n_features: int) -> list[Block]:
+    """Blocks of the weights of ``data``; ``names`` are those of nodes and of each edge type.
+
+    Inputs of nodes behind the first ``n_features`` are the intercept.
+    """
+    bounds, own = data.scores.bounds.tolist(), n_features * data.n_labels
+    blocks = [Block(names[0], slice(0, own)), Block("intercept", slice(own, bounds[1]), beside=names[0])]
     for name, kind, (first, last) in zip(names[1:], data.scores.types, itertools.pairwise(bounds[1:]), strict=True):
         if kind.table.is_pooled:
             number = np.arange(first, last)
             shared = (number - first) % kind.table.n_tied == 0
             blocks += [
                 Block(name, number[shared], unit=kind.table.attraction),
-                Block("deviations", number[~shared], deviations_of=name),
+                Block("deviations", number[~shared], beside=name, part=DEVIATIONS),
             ]
         else:
             blocks.append(Block(name, slice(first, last)))
     return blocks
 
 
-def is_by_block(prior_variance: Any, names: Sequence[str], *, auto: bool = False) -> bool:
+def is_by_block(prior_variance: Any, names: Sequence[str]) -> bool:
     """Whether variances are given for blocks of these names, or a word stands for them; mistakes are refused."""
-    if isinstance(prior_variance, str) and prior_variance not in (("auto", "cv") if auto else ("cv",)):
-        expected = "must be " + "'auto', " * auto + "a number, None, a mapping by block or 'cv'"
+    if isinstance(prior_variance, str) and prior_variance not in ("auto", "cv"):
+        expected = "must be 'auto', a number, None, a mapping by block or 'cv'"
         raise ArgumentError("prior_variance", f"{expected}, found {prior_variance!r}")
     if not isinstance(prior_variance, Mapping):
         return isinstance(prior_variance, str)
@@ -79,9 +83,9 @@ def is_by_block(prior_variance: Any, names: Sequence[str], *, auto: bool = False
 
 def variances(prior_variance: Any, blocks: Sequence[Block]) -> Any:
     """``prior_variance`` in the form that :func:`bactrian.learn` takes: None, a number or one per weight."""
-    pooled = any(block.deviations_of for block in blocks)
+    pooled = any(block.name == "deviations" for block in blocks)
     if isinstance(prior_variance, _NUMBERS) and pooled:
-        return variances({block.name: prior_variance for block in blocks if not block.deviations_of}, blocks)
+        return variances({block.name: prior_variance for block in blocks if block.name != "deviations"}, blocks)
     if not isinstance(prior_variance, Mapping):
         return prior_variance
     given = {name: np.inf if value is None else float(value) for name, value in prior_variance.items()}
@@ -89,9 +93,7 @@ def variances(prior_variance: Any, blocks: Sequence[Block]) -> Any:
         raise ArgumentError("prior_variance", "names block 'deviations', but no table is pooled")
     found = np.empty(sum(_size(block.weights) for block in blocks))
     for block in blocks:
-        default = VARIANCE
-        if block.deviations_of:
-            default = DEVIATIONS * given.get(block.deviations_of, VARIANCE)
+        default = block.part * given.get(block.beside or "", VARIANCE)
         found[block.weights] = given.get(block.name, default) / block.unit**2
     return found
 
@@ -176,7 +178,7 @@ def cross_validated(
     that one as long as the loss falls.
     """
     deadline = Deadline(None if estimator.max_seconds is None else _SHARE * estimator.max_seconds)
-    names = list(dict.fromkeys(block.name for block in blocks if not block.deviations_of))
+    names = list(dict.fromkeys(block.name for block in blocks if not block.beside))
     tried: list[tuple[Any, float]] = []
 
     def path(candidates: Iterable[Any], start: list[Any]) -> list[Any]:

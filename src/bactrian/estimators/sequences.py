@@ -29,12 +29,12 @@ from bactrian.estimators.labelled_sequences import (
     check_sequence_params,
     encode_sequences,
     fitted_sequences,
+    spans_constant,
 )
 from bactrian.estimators.labellings import Labellings, Words, best_labellings, label_code, reasons
 from bactrian.estimators.labels import Labels, accuracy, listed_labels
 from bactrian.estimators.priors import Fold, graph_folds
 from bactrian.graphs.graph_data import GraphData
-from bactrian.graphs.inputs import Inputs, squared
 from bactrian.graphs.packed import PackedData
 from bactrian.graphs.packing import pack
 from bactrian.graphs.ragged import pointer
@@ -62,9 +62,11 @@ class LinearChainCRF(LearnedEstimator):
     ----------
     method : str or learner
         Any learner of :func:`bactrian.learn`; on chains ``"exact"`` is maximum likelihood.
-    prior_variance : float, mapping, "cv" or None
-        Variance of the Gaussian prior; a mapping has one for each block: ``{"tokens": 10.0, "transitions": 1.0}``, None
-        for no prior. ``"cv"`` chooses it by cross-validation over sequences, by the loss of their labels.
+    prior_variance : "auto", float, mapping, "cv" or None
+        Variance of the Gaussian prior. ``"auto"`` chooses one for each block by the log loss of held-out labels, given
+        their features and neighbours, before learning begins (:doc:`/priors-and-tables`). A mapping has one for each
+        block: ``{"tokens": 10.0, "transitions": 1.0}``, None for no prior. ``"cv"`` chooses it by cross-validation of
+        whole fits over sequences.
     l1, tolerance, max_iterations, max_seconds, n_threads, seed
         See :func:`bactrian.learn`.
     transition_tables : {"full", "symmetric", "diagonal", "potts", "pooled"}
@@ -75,6 +77,8 @@ class LinearChainCRF(LearnedEstimator):
         All labels; by default those seen in ``fit``, sorted.
     class_weight : "balanced" or dict, optional
         Weight of each label; a sequence is weighted by the mean weight of its labels.
+    fit_intercept : bool
+        Append a feature that is 1 on every token, unless a sum of the given ones is, as that of words; ``intercept_``.
     node_factors : {"edges", "clusters"}
         See above.
     all_possible_states, all_possible_transitions : bool
@@ -88,10 +92,12 @@ class LinearChainCRF(LearnedEstimator):
     ----------
     classes_, feature_names_, n_features_in_
         Labels and features.
-    weights_, state_weights_, state_features_, transition_features_
+    weights_, state_weights_, intercept_, state_features_, transition_features_
         What was learned.
     solution_ : Solution
         Status and history of learning.
+    prior_variance_ : mapping, float or None
+        The prior that was learned with.
     precision_ : (n_weights,)
         After :meth:`partial_fit`: precision (inverse variance) of each weight.
 
@@ -105,7 +111,8 @@ class LinearChainCRF(LearnedEstimator):
     [['B', 'A']]
     """
 
-    _block_names: ClassVar = ("tokens", "transitions", "deviations")
+    _block_names: ClassVar = ("tokens", "transitions", "deviations", "intercept")
+    _newer_params: ClassVar = ("fit_intercept",)
 
     method: Any = "exact"
     # On CoNLL-2003 F1 was the same as with 1e-4, after three quarters of the evaluations or less.
@@ -114,6 +121,7 @@ class LinearChainCRF(LearnedEstimator):
     min_frequency: int = 1
     labels: Any = None
     class_weight: Any = None
+    fit_intercept: bool = True
     node_factors: str = "edges"
     all_possible_states: bool = True
     all_possible_transitions: bool = True
@@ -219,7 +227,7 @@ class LinearChainCRF(LearnedEstimator):
         """
         if self.method != "exact" or self.l1 or not (self.all_possible_states and self.all_possible_transitions):
             raise ValueError("partial_fit learns by method='exact', with l1=0 and all possible states and transitions")
-        if self.prior_variance is None or isinstance(self.prior_variance, str):
+        if self.prior_variance is None or self.prior_variance == "cv":
             raise ArgumentError("prior_variance", f"must be numbers in partial_fit, found {self.prior_variance!r}")
         again = hasattr(self, "weights_")
         if again and not hasattr(self, "precision_"):
@@ -234,9 +242,12 @@ class LinearChainCRF(LearnedEstimator):
         known = self.codec_.vocabularies["X"] if again else new
         vocabulary = known.extended(new)
         part = clone(self).set_params(warm_start=True)
+        if again:
+            part.prior_variance = self.prior_variance_  # "auto" chooses in the first call
         listed = listed_labels(y, rows.lengths.tolist(), unknown_allowed=True)
         labels = self.codec_.labels if again else Labels.of(listed, self.labels if classes is None else classes)
-        part.codec_ = SequenceCodec(labels, {"X": vocabulary})
+        intercept = self.codec_.intercept if again else self.fit_intercept and not spans_constant(rows.inputs)
+        part.codec_ = SequenceCodec(labels, {"X": vocabulary}, intercept=bool(intercept))
         data = part.encode(X, y, breaks=breaks, sample_weight=sample_weight)
         options = part.learning_options()
         mean, precision = np.zeros(data.n_weights), 1.0 / np.broadcast_to(options["prior_variance"], data.n_weights)
@@ -248,7 +259,7 @@ class LinearChainCRF(LearnedEstimator):
         solution = learn(
             _around(pack(data), mean * precision), **{**options, "prior_variance": 1.0 / precision}, start=mean
         )
-        self._hold(part.codec_)
+        self._hold(replace(part.codec_, auto_prior=self.codec_.auto_prior) if again else part.codec_)
         self.adopt(solution)
         self.precision_ = precision + self._curvature(X, data)
         return self
@@ -266,8 +277,7 @@ class LinearChainCRF(LearnedEstimator):
             sizes = np.ones(table.n_tied)
             sizes[0] = table.attraction if table.is_pooled else 1.0
             tied = (both * means * (sizes - means)).sum(axis=0)
-        rows = self.codec_.vocabularies["X"].encode(X)
-        squares = Inputs(squared(rows.inputs))
+        squares = data.scores.inputs.squared()
         nodes = np.empty((squares.shape[1], self.classes_.size))
         squares.transposed_times(known[:, None] * found.nodes * (1.0 - found.nodes), nodes, Workers(self.n_threads))
         return np.concatenate([nodes.ravel(), tied.ravel()])
@@ -383,11 +393,10 @@ class LinearChainCRF(LearnedEstimator):
         rest = np.where(np.arange(len(labels)) == own, -1.0, marginals[position])
         other = int(rest.argmax()) if against is None else label_code(against, labels, "against")
         edges = EdgesGiven(**given)
-        rows = self.codec_.rows([sequence], edges)
-        data = self.codec_.encoded([sequence], edges, self._skips, rows)
-        inputs = rows["X"].inputs
+        data = self.codec_.encoded([sequence], edges, self._skips)
+        inputs = data.scores.inputs.rows(np.ones(data.n_nodes, dtype=bool))
         inputs = inputs if isinstance(inputs, np.ndarray) or sp.issparse(inputs) else inputs.multiplied_out()
-        words = Words(self.feature_names_, labels)
+        words = Words([*self.feature_names_, "intercept"], labels)
         return reasons(data, inputs, self.weights_, codes, int(position), (int(own), other), words)[:n]
 
     def score(
@@ -430,6 +439,13 @@ class LinearChainCRF(LearnedEstimator):
         check_is_fitted(self, "weights_")
         k = self.classes_.size
         return self.weights_[: self.n_features_in_ * k].reshape(-1, k)
+
+    @property
+    def intercept_(self) -> Floats:
+        """(n_labels,) weights of the feature that is 1 on every token; 0 where there is none."""
+        check_is_fitted(self, "weights_")
+        k, n = self.classes_.size, self.n_features_in_
+        return self.weights_[n * k : (n + 1) * k] if self.codec_.intercept else np.zeros(k)
 
     @property
     def state_features_(self) -> dict[tuple[str, Any], float]:
@@ -508,11 +524,11 @@ class SkipChainCRF(LearnedEstimator):
         :func:`bactrian.decode`, which keeps entities of several tokens whole.
     method : str or learner
         Any learner of :func:`bactrian.learn`.
-    prior_variance : float, mapping, "cv" or None
+    prior_variance : "auto", float, mapping, "cv" or None
         See :class:`LinearChainCRF`; skip edges are the block ``"skips"``.
     l1, tolerance, max_iterations, max_seconds, n_threads, seed
         See :func:`bactrian.learn`.
-    transition_tables, min_frequency, labels, class_weight, node_factors, all_possible_states, \
+    transition_tables, min_frequency, labels, class_weight, fit_intercept, node_factors, all_possible_states, \
 all_possible_transitions, warm_start, verbose
         See :class:`LinearChainCRF`.
 
@@ -536,7 +552,8 @@ all_possible_transitions, warm_start, verbose
     [['PER', 'O', 'PER']]
     """
 
-    _block_names: ClassVar = ("tokens", "transitions", "skips", "deviations")
+    _block_names: ClassVar = ("tokens", "transitions", "skips", "deviations", "intercept")
+    _newer_params: ClassVar = ("fit_intercept",)
 
     method: Any = "cccp"
     tolerance: float = 1e-4
@@ -550,6 +567,7 @@ all_possible_transitions, warm_start, verbose
     min_frequency: int = 1
     labels: Any = None
     class_weight: Any = None
+    fit_intercept: bool = True
     node_factors: str = "edges"
     all_possible_states: bool = True
     all_possible_transitions: bool = True
@@ -625,6 +643,7 @@ all_possible_transitions, warm_start, verbose
     score = LinearChainCRF.score
     feature_names_ = LinearChainCRF.feature_names_
     state_weights_ = LinearChainCRF.state_weights_
+    intercept_ = LinearChainCRF.intercept_
     state_features_ = LinearChainCRF.state_features_
     transition_features_ = LinearChainCRF.transition_features_
     top_features = LinearChainCRF.top_features

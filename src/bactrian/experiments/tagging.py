@@ -115,6 +115,7 @@ def make_tagger(row: Row, settings: TaggerSettings) -> LinearChainCRF | SkipChai
         "tolerance": settings.tolerance,
         "max_seconds": settings.max_seconds,
         "node_factors": row.node_factors,
+        "fit_intercept": False,
     }
     if row.chain:
         return LinearChainCRF(**common)

@@ -16,7 +16,7 @@ Dechter, AAAI 2011). With d the number of neighbours that v has left, the next v
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from math import log10, prod
@@ -32,28 +32,36 @@ from bactrian.graphs.ragged import Ragged, pointer
 ORDERS = ("min-fill", "min-mean-fill", "min-weight")
 
 _BYTES_PER_ENTRY = 8
-_JITTER = 0.1  # spread of the log-normal factor that random draws of min-mean-fill put on a variable's cost
-_ENTRIES_PER_STEP = 32  # table entries that inference handles in the time of one step of an elimination
+_JITTERS = (0.1, 0.3)  # spread of the log-normal factors that random draws of min-mean-fill put on costs, in turn
+_ENTRIES_PER_STEP = 64  # table entries that inference handles in the time of one step of an elimination
 _MOST_STEPS = 2**24  # a few seconds, for large models whose tables would cost more still
 _HOPELESS = 24.0  # log2 of the factor over the budget that no further draw is expected to make good
+_TRIED, _LATE_GAIN = 16, 8.0  # draws of every rule, after which the best goes on alone, and what it may gain yet
+#: Entries of cliques that may be worked out for each that is held, where only messages between cliques are.
+_WORKED_OUT = 64
 
 
 class MemoryBudgetError(ArgumentError):
-    """The clique tables of the best junction tree found would not fit in the memory budget.
+    """The tables of the best junction tree found would not fit in the memory budget.
 
     Attributes
     ----------
     width, needed, budget
         Width of the tree, bytes of its tables, and bytes allowed.
+    tree
+        The tree, where the error was raised in this process.
     """
 
-    def __init__(self, width: int, needed: int, budget: int) -> None:
-        found = f"width {width} and clique tables of {_readable(needed)}; expected at most {_readable(budget)}"
-        super().__init__("memory_budget", f": the best junction tree found has {found}")
-        self.width, self.needed, self.budget = width, needed, budget
+    tree: JunctionTree | None = None
 
-    def __reduce__(self) -> tuple[type, tuple[int, int, int]]:
-        return type(self), (self.width, self.needed, self.budget)
+    def __init__(self, width: int, needed: int, budget: int, what: str = "clique tables") -> None:
+        found = f"width {width} and {what} of {_readable(needed)}; expected at most {_readable(budget)}"
+        advice = "raise the budget, observe more variables, or choose an approximate method such as 'rbp'"
+        super().__init__("memory_budget", f": the best junction tree found has {found}: {advice}")
+        self.width, self.needed, self.budget, self.what = width, needed, budget, what
+
+    def __reduce__(self) -> tuple[type, tuple[int, int, int, str]]:
+        return type(self), (self.width, self.needed, self.budget, self.what)
 
 
 @dataclass(frozen=True)
@@ -72,6 +80,8 @@ class JunctionTree:
         Size of the largest clique, less one (-1 where there is no clique).
     table_entries
         Sum over the cliques of the number of joint states.
+    message_entries
+        The same over the sepsets, and once more for those of one clique's children, the most there are.
     assignment
         For each scope given, the index of a clique that contains what evidence leaves of it; -1 where
         nothing is left.
@@ -81,6 +91,7 @@ class JunctionTree:
     edges: tuple[tuple[int, int, tuple[int, ...]], ...]
     width: int
     table_entries: int
+    message_entries: int
     assignment: tuple[int, ...]
 
     @property
@@ -97,9 +108,11 @@ def junction_tree(
     *,
     evidence: Iterable[int] = frozenset(),
     orders: Sequence[str] = ORDERS,
-    restarts: int = 64,
+    restarts: int = 2048,
     seed: int = 0,
     memory_budget: int = 4 * 2**30,
+    whole: bool = True,
+    late: Callable[[], bool] = lambda: False,
 ) -> JunctionTree:
     """Triangulate by the best of several elimination orders and return the junction tree.
 
@@ -116,12 +129,18 @@ def junction_tree(
         Greedy rules to draw, of ``"min-fill"``, ``"min-mean-fill"`` and ``"min-weight"``.
     restarts
         How often each rule is drawn at most. The first draw breaks ties by the variable's number, the others
-        at random. No more are drawn once an order adds no edge (the graph is chordal, the tree optimal), or
-        once further search would cost more time than the tables of the best tree.
+        at random, and after some draws only the best rule goes on. No more are drawn once an order adds no edge (the
+        graph is chordal, the tree optimal), or once further search would cost more time than the tables of the best
+        tree.
     seed
         Seed of the random draws.
     memory_budget
         Bytes that the clique tables may take together, at 8 bytes per entry.
+    whole
+        Whether clique tables are held; otherwise the budget is that of messages between cliques, whose tables may be
+        64 times as large.
+    late
+        Says when no more are to be drawn.
 
     Returns
     -------
@@ -138,17 +157,31 @@ def junction_tree(
     rows = Ragged(offsets, integers(list(chain.from_iterable(scopes)), "scopes", below=sizes.size))
     free = np.ones(sizes.size, np.bool_)
     free[integers(list(evidence), "evidence", below=sizes.size)] = False
-    log2_budget = float(np.log2(max(memory_budget, 1) / _BYTES_PER_ENTRY))
-    best = _best_elimination(sizes, rows, free, orders, restarts, seed, log2_budget)
+    entries = max(memory_budget, 1) / _BYTES_PER_ENTRY * (1 if whole else _WORKED_OUT)
+    best = _best_elimination(sizes, rows, free, orders, restarts, seed, float(np.log2(entries)), late)
     tree = _build(sizes, rows, free, *best)
-    needed = _BYTES_PER_ENTRY * tree.table_entries
+    needed = _BYTES_PER_ENTRY * (tree.table_entries if whole else tree.message_entries)
+    refused = None
     if needed > memory_budget:
-        raise MemoryBudgetError(tree.width, needed, int(memory_budget))
+        refused = MemoryBudgetError(tree.width, needed, int(memory_budget), "clique tables" if whole else "messages")
+    elif tree.table_entries > entries:
+        allowed = int(_BYTES_PER_ENTRY * entries)
+        refused = MemoryBudgetError(tree.width, _BYTES_PER_ENTRY * tree.table_entries, allowed)
+    if refused is not None:
+        refused.tree = tree
+        raise refused
     return tree
 
 
 def _best_elimination(
-    sizes: Ints, scopes: Ragged, free: Bools, orders: Sequence[str], restarts: int, seed: int, log2_budget: float
+    sizes: Ints,
+    scopes: Ragged,
+    free: Bools,
+    orders: Sequence[str],
+    restarts: int,
+    seed: int,
+    log2_budget: float,
+    late: Callable[[], bool],
 ) -> tuple[Ints, Ints, Ints]:
     """Order, bag offsets and bags of the elimination with the fewest entries in its maximal cliques."""
     start, degree, pool = adjacency(scopes.values, scopes.bounds, free)
@@ -158,11 +191,14 @@ def _best_elimination(
     generator = np.random.default_rng(seed)
     n = sizes.size
     rank, jitter = np.arange(n), np.ones(n)
-    best, fewest, steps = None, np.inf, 0
+    best, fewest, steps, winner = None, np.inf, 0, orders[0]
     for restart in range(restarts):
+        if restart == _TRIED:
+            orders = [winner]
         for rule in orders:
             if restart > 0:
-                rank, jitter = generator.permutation(n), np.exp(_JITTER * generator.standard_normal(n))
+                spread = _JITTERS[restart % len(_JITTERS)]
+                rank, jitter = generator.permutation(n), np.exp(spread * generator.standard_normal(n))
             order, bag_offsets, bags, added = eliminate(
                 start, degree, pool, fill, free, logs, ORDERS.index(rule), rank, jitter, fewest
             )
@@ -172,10 +208,12 @@ def _best_elimination(
             _, first_of, _ = supernodes(order, bag_offsets, bags, n)
             total = _log2_entries(logs, order, bag_offsets, bags, first_of)
             if best is None or total < fewest:
-                best, fewest = (order, bag_offsets, bags), total
+                best, fewest, winner = (order, bag_offsets, bags), total, rule
             if added == 0 or fewest > log2_budget + _HOPELESS:
                 return best
-        if steps > _MOST_STEPS or fewest < np.log2(_ENTRIES_PER_STEP * steps):
+        if restart > _TRIED and fewest > log2_budget + _LATE_GAIN:
+            break
+        if late() or steps > _MOST_STEPS or fewest < np.log2(_ENTRIES_PER_STEP * steps):
             break
     assert best is not None
     return best
@@ -200,11 +238,16 @@ def _build(sizes: Ints, scopes: Ragged, free: Bools, order: Ints, bag_offsets: I
     children, parents = clique_of[order[leaving]].tolist(), clique_of[parent[leaving]].tolist()
     sepsets = [tuple(sorted(variables[bounds[t] : bounds[t + 1]])) for t in leaving.tolist()]
     cards = sizes.tolist()
+    messages = [prod([cards[v] for v in sepset]) for sepset in sepsets]
+    entering = [0] * (len(cliques) + 1)
+    for above, entries in zip(parents, messages, strict=True):
+        entering[above] += entries
     return JunctionTree(
         cliques=cliques,
         edges=tuple(zip(children, parents, sepsets, strict=True)),
         width=max(map(len, cliques), default=0) - 1,
         table_entries=sum(prod([cards[v] for v in clique]) for clique in cliques),
+        message_entries=sum(messages) + max(entering),
         assignment=tuple(assign_scopes(scopes.values, scopes.bounds, free, order, clique_of).tolist()),
     )
 

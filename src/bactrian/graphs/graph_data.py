@@ -115,16 +115,15 @@ class GraphData:
         """Number of weights."""
         return self.scores.n_weights
 
-    def mean_squares(self, n_features: int) -> tuple[float, float]:
-        """Mean squared norm of the first inputs of a node, and of all of an edge: 1 where edges have none."""
+    def mean_squares(self, n_features: int) -> list[float]:
+        """Mean squared norm of the first inputs of a node, and of all of an edge of each type: 1 where it has none."""
         weights = np.repeat(self.weights, np.diff(self.node_pointer))
         of_edges = weights[self.edges[:, 0]]
         edges = [
-            kind.inputs.mean_square(of_edges[self.edge_types == t])
+            1.0 if kind.inputs is None else kind.inputs.mean_square(of_edges[self.edge_types == t])
             for t, kind in enumerate(self.scores.types)
-            if kind.inputs is not None
         ]
-        return self.scores.inputs.mean_square(weights, n_features), max(edges, default=1.0)
+        return [self.scores.inputs.mean_square(weights, n_features), *edges]
 
     def _label_weights(self, class_weight: str | ArrayLike) -> Floats:
         """Mean label weight of each graph; 1 for a graph without nodes."""

@@ -134,11 +134,13 @@ class Inputs:
         return blocks_of_rows(self._columns[0], N_BLOCKS, _LEAST)
 
     def mean_square(self, weights: Floats, n_columns: int | None = None) -> float:
-        """Weighted mean over rows, which are not bundled, of the sum of squared entries; 1 where that is 0.
+        """Weighted mean over rows of the sum of squared entries; 1 where that is 0.
 
         Of the first ``n_columns`` alone, where it is given.
         """
         n_columns = self.shape[1] if n_columns is None else n_columns
+        if self.bundles is not None:
+            return Inputs(self.rows(weights != 0.0).multiplied_out()).mean_square(weights[weights != 0.0], n_columns)
         if self.dense is None:
             pointer, column, value = self.compressed
             squares = np.repeat(weights, np.diff(pointer)) @ np.square(value * (column < n_columns))

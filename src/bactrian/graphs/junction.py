@@ -94,17 +94,22 @@ class FactorTree:
 class TreePlanner:
     """Finds the junction trees of packed instances."""
 
-    def __init__(self, data: PackedData, memory_budget: int = 4 * 2**30) -> None:
-        self._data, self._memory_budget = data, memory_budget
+    def __init__(self, data: PackedData, memory_budget: int = 4 * 2**30, **options: Any) -> None:
+        self._data, self._options = data, {"memory_budget": memory_budget, **options}
         self._known: dict[tuple[object, ...], FactorTree] = {}
 
+    def sizes(self, instance: int) -> list[int]:
+        """Cardinalities of an instance's variables."""
+        found: list[int] = self._data.structure.scopes(instance)[0].tolist()
+        return found
+
     def tree(self, instance: int, observed: Collection[int] = ()) -> FactorTree:
-        """The tree of an instance without its observed variables, or MemoryBudgetError where its tables do not fit."""
+        """The tree of an instance without its observed variables, or MemoryBudgetError; see :func:`junction_tree`."""
         cardinalities, tables, hubs = self._data.structure.scopes(instance)
         sizes, scopes = cardinalities.tolist(), [*tables, *hubs]
         key = (tuple(sizes), tuple(scopes), len(tables), frozenset(observed))
         if key not in self._known:
-            tree = junction_tree(cardinalities, scopes, evidence=observed, memory_budget=self._memory_budget)
+            tree = junction_tree(cardinalities, scopes, evidence=observed, **self._options)
             self._known[key] = FactorTree(sizes, scopes, len(tables), tree)
         return self._known[key]
 

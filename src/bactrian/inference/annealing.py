@@ -34,10 +34,11 @@ _POPULATIONS = 16
 _KEPT, _MOST_TEMPERATURES = 0.9, 10_000
 #: Score of a forbidden entry on the way to the model.
 _PENALTY = -40.0
-#: Sweeps of the messages that find the marginals to start from, and the part of them that is made uniform.
-_SWEEPS, _UNIFORM = 50, 0.1
+#: Sweeps of the messages that find the marginals to start from and their tolerance, and the part of the marginals that
+#: is made uniform. All of it is where messages do not settle: half-way they may have lost whole modes.
+_SWEEPS, _TOLERANCE, _UNIFORM = 100, 1e-3, 0.3
 #: Rounds at most, each with twice the temperatures of the one before.
-_ROUNDS = 10
+_ROUNDS = 8
 #: Sweeps on the model itself that show its marginals.
 _SHOWN = 4
 
@@ -65,7 +66,7 @@ def _estimate(log_partitions: Floats) -> _Estimate:
     middle = float(logsumexp(log_partitions) - np.log(max(n, 1))) if n else -np.inf
     if n < 2 or middle == -np.inf:
         return _Estimate(middle, -np.inf, np.inf)
-    quantile = float(stdtrit(n - 1, 0.975))
+    quantile = float(stdtrit(n - 1, 0.995))  # not 0.975: rounds stop when an interval happens to be narrow
     error = quantile * float(np.exp(log_partitions - middle).std(ddof=1)) / np.sqrt(n)
     low, high = middle + (np.log1p(-error) if error < 1.0 else -np.inf), middle + np.log1p(error)
     if np.isfinite(log_partitions).all():
@@ -77,7 +78,7 @@ def _estimate(log_partitions: Floats) -> _Estimate:
     return _Estimate(middle, float(max(low, middle - np.log(40.0))), float(high))
 
 
-def annealing(problem: Problem, *, n_samples: int = 1024, width: float = 0.2) -> list[InferenceResult]:
+def annealing(problem: Problem, *, n_samples: int = 1024, width: float = 0.4) -> list[InferenceResult]:
     """Annealed importance sampling.
 
     Particles start as independent variables, at marginals near those of ``"convex"``, and blocked Gibbs sampling leads
@@ -114,7 +115,7 @@ def annealing(problem: Problem, *, n_samples: int = 1024, width: float = 0.2) ->
 
 def _start(problem: Problem, scores: FactorScores) -> Floats:
     """(n_hub_states,) marginals to start from."""
-    options = replace(problem.options, max_iterations=_SWEEPS, callback=None, start=None)
+    options = replace(problem.options, max_iterations=_SWEEPS, tolerance=_TOLERANCE, callback=None, start=None)
     convex = propagate(
         replace(problem, options=options), "convex", "sequential", carve(problem.data, "convex"), tame=True
     )
@@ -122,7 +123,9 @@ def _start(problem: Problem, scores: FactorScores) -> Floats:
     allowed = (scores.hubs > -np.inf).astype(np.float64)
     found = np.nan_to_num(np.concatenate([p for result in convex for p in result.variables])) * allowed
     uniform = allowed / np.bincount(variable, allowed)[variable]
-    return _normalised(scores, (1.0 - _UNIFORM) * found + _UNIFORM * uniform)
+    share = np.array([_UNIFORM if result.converged else 1.0 for result in convex])
+    share = np.repeat(share, np.diff(scores.layout.instance_hubs))[variable]
+    return _normalised(scores, (1.0 - share) * found + share * uniform)
 
 
 def _normalised(scores: FactorScores, marginals: Floats) -> Floats:
@@ -138,10 +141,7 @@ class _Run:
         self._problem, self._scores, self._start = problem, scores, _start(problem, scores)
         layout = scores.layout
         self.cluster_start = pointer(np.diff(layout.table_offset)[layout.cluster_table])
-        self.mean = self._start.copy()  # where nothing is found, independent marginals
-        product = ProductTables(layout, self.mean)
-        tables = [product.cluster(c) for c in range(layout.n_clusters)]
-        self.clusters = np.concatenate([*tables, np.zeros(0)])
+        self.mean, self.clusters = self._start.copy(), np.zeros(int(self.cluster_start[-1]))
         blocks = build_blocks(layout, scores.hubs, LARGEST_PAIR)
         largest = int(np.diff(layout.hub_offset).max(initial=1))
         most = int(np.diff(layout.instance_hubs).max(initial=0))
@@ -186,6 +186,10 @@ class _Run:
                 break
             path = np.stack([0.5 * (np.append(0.0, path[:-1]) + path), path], axis=1).ravel()
         found = best.log_partition > -np.inf
+        if not found:  # independent marginals, where it started
+            product, layout = ProductTables(self._scores.layout, self.mean), self._scores.layout
+            for c in range(*layout.instance_clusters[m : m + 2]):
+                self.clusters[self.cluster_start[c] : self.cluster_start[c + 1]] = product.cluster(c)
         return {
             "log_partition": best.log_partition if found else None,
             "interval": (best.low, best.high) if found else None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypedDict, Unpack, overload
@@ -11,21 +12,28 @@ from numpy.typing import ArrayLike
 
 from bactrian.arrays import Ints
 from bactrian.engines.numba.decoding import Assignments
-from bactrian.errors import Number, check_choice, check_flag, check_numbers, warn
+from bactrian.errors import Number, check_callback, check_choice, check_flag, check_numbers, warn
 from bactrian.graphs.graph_data import GraphData
 from bactrian.graphs.loglinear import LogLinearModel
 from bactrian.inference.evidence import contradiction
 from bactrian.inference.factors import FactorScores, factor_scores
 from bactrian.inference.infer import METHODS as INFERENCE
 from bactrian.inference.infer import infer
-from bactrian.inference.maximum import certified, decode_dual, decode_exactly, decode_max_product, score_assignments
-from bactrian.inference.problem import check_free_states, checked_weights, packed
-from bactrian.inference.result import InferenceResult
-from bactrian.parallel.threads import Workers
+from bactrian.inference.maximum import (
+    certified,
+    decode_auto,
+    decode_dual,
+    decode_exactly,
+    decode_max_product,
+    score_assignments,
+)
+from bactrian.inference.problem import bytes_of, check_free_states, checked_weights, packed
+from bactrian.inference.result import InferenceCallback, InferenceProgress, InferenceResult
+from bactrian.parallel.threads import Deadline, Workers
 from bactrian.solvers.solution import ConvergenceWarning
 
 Models = Sequence[LogLinearModel] | GraphData
-METHODS = ("exact", "max-product", "max-marginals", "dual")
+METHODS = ("auto", "exact", "max-product", "max-marginals", "dual")
 
 
 @dataclass(frozen=True)
@@ -45,7 +53,7 @@ class Decoding:
     converged : bool
         Whether the method's stopping rule was met.
     iterations : int
-        Sweeps over the variables (for the dual forward and backward count as one).
+        Sweeps over the variables (for the dual forward and backward count as one), or rounds of local search.
     method : str
         What was done.
     """
@@ -66,8 +74,10 @@ class _DecodingOptions(TypedDict, total=False):
     tolerance: float | None
     max_iterations: int
     damping: float
-    memory_budget: int
+    max_seconds: float | None
+    memory_budget: int | str | None
     n_threads: int | None
+    callback: InferenceCallback | None
 
 
 #: Options that are numbers.
@@ -75,7 +85,7 @@ _NUMBERS = {
     "tolerance": Number(least=0, optional=True),
     "max_iterations": Number(least=1, whole=True),
     "damping": Number(least=0, below=1),
-    "memory_budget": Number(least=0),
+    "max_seconds": Number(positive=True, optional=True),
     "n_threads": Number(least=1, whole=True, optional=True),
 }
 
@@ -123,7 +133,7 @@ def decode(
 def decode(
     model: LogLinearModel | Models,
     weights: ArrayLike,
-    method: str = "max-product",
+    method: str = "auto",
     evidence: Any = None,
     *,
     return_result: bool = False,
@@ -131,8 +141,10 @@ def decode(
     tolerance: float | None = None,
     max_iterations: int = 1000,
     damping: float = 0.3,
-    memory_budget: int = 4 * 2**30,
+    max_seconds: float | None = 20.0,
+    memory_budget: int | str | None = None,
     n_threads: int | None = None,
+    callback: InferenceCallback | None = None,
 ) -> Ints | Decoding | list[Ints] | list[Decoding]:
     """Find a most probable assignment: the largest sum of cluster scores.
 
@@ -143,6 +155,9 @@ def decode(
     weights : (n_weights,)
         Weights of the features.
     method : str
+        - ``"auto"``: exact on forests and where a junction tree fits and is worth its time. Elsewhere ``"dual"`` and
+          ``"max-product"``, then local search by large neighbourhoods from the better of their assignments, until the
+          time is up or the bound is met. Ctrl-C ends it with the best so far.
         - ``"exact"``: max-product on the factor graph where that is a forest, on a junction tree elsewhere. Among
           best assignments the lexicographically first.
         - ``"max-product"``: exact on forests (variables and clusters without cycles); elsewhere sequential damped
@@ -160,14 +175,20 @@ def decode(
     tolerance : float, optional
         Decoding stops at this largest change of a message (by default 1e-6) or relative decrease of the bound (1e-7).
     max_iterations : int
-        Maximum number of sweeps.
+        Maximum number of sweeps, and of rounds of local search.
     damping : float
         Share of the old message that max-product keeps, from 0 to below 1.
-    memory_budget : int
-        Memory limit of the clique tables of a junction tree, in bytes, at 8 per entry; models without loops need none.
+    max_seconds : float, optional
+        Time limit, which ``"exact"`` does not look at; None for none. Compiling, on first use, does not count.
+    memory_budget : int or str, optional
+        Memory limit of the clique tables of a junction tree, in bytes, at 8 per entry, or such as ``"6G"``; by default
+        most of what is free. Models without loops need none.
         Variables in no cluster are refused if their states alone would exceed it.
     n_threads : int, optional
-        Number of threads, which share models; one per core by default. It does not change the result.
+        Number of threads, which share models; one per core by default. It does not change the result, but through the
+        time that ``"auto"`` has left.
+    callback : callable, optional
+        Called with an :class:`InferenceProgress` between rounds of the search of ``"auto"``; return True to stop.
 
     Returns
     -------
@@ -196,29 +217,48 @@ def decode(
     >>> bt.decode(model, [-1.0], method="exact", evidence={1: 1})
     array([0, 1, 0])
     """
-    limits = {"max_iterations": max_iterations, "memory_budget": memory_budget}
+    budget = bytes_of(memory_budget)
+    limits: dict[str, Any] = {"max_iterations": max_iterations, "memory_budget": budget}
     check_choice("method", method, METHODS)
     check_choice("inference", inference, INFERENCE)
     check_flag("return_result", return_result)
-    check_numbers(_NUMBERS, {"tolerance": tolerance, "damping": damping, "n_threads": n_threads, **limits})
+    numbers = {"tolerance": tolerance, "damping": damping, "max_seconds": max_seconds, "n_threads": n_threads}
+    check_numbers(_NUMBERS, numbers | limits)
+    check_callback(callback)
     if isinstance(model, Sequence) and not len(model):
         return []
-    check_free_states(model, memory_budget)
+    began, deadline = time.perf_counter(), Deadline(max_seconds)
+    check_free_states(model, budget)
     single = isinstance(model, LogLinearModel)
     data, observed = packed(model, evidence)
     weights = checked_weights(weights, data.n_weights)
     workers = Workers(n_threads)
     scores = factor_scores(data, weights, observed, workers)
-    if method == "exact":
-        found = decode_exactly(scores, workers, memory_budget)
-    elif method == "dual":
-        found = decode_dual(scores, workers, tolerance=1e-7 if tolerance is None else float(tolerance), **limits)
-    elif method == "max-product":
-        tolerance = 1e-6 if tolerance is None else float(tolerance)
-        found = decode_max_product(scores, workers, tolerance=tolerance, damping=float(damping), **limits)
-    else:
-        marginals: Any = infer(model, weights, inference, evidence, n_threads=n_threads, **limits)
-        found = _modes(scores, [marginals] if single else marginals)
+
+    def tell(found: Assignments, rounds: int) -> bool:
+        gap, n = float((found.bound - found.score).max()), scores.layout.n_instances
+        optimal, seconds = int(certified(found).sum()), time.perf_counter() - began
+        told = InferenceProgress("auto", rounds, gap, optimal, n, seconds, float(found.score.sum()))
+        return callback is not None and bool(callback(told))
+
+    with deadline:
+        if method == "auto":
+            found = decode_auto(scores, workers, deadline, tell=tell, **limits)
+        elif method == "exact":
+            found = decode_exactly(scores, workers, budget)
+        elif method == "dual":
+            tolerance = 1e-7 if tolerance is None else float(tolerance)
+            found = decode_dual(scores, workers, tolerance=tolerance, late=deadline.late, **limits)
+        elif method == "max-product":
+            tolerance, damping = 1e-6 if tolerance is None else float(tolerance), float(damping)
+            found = decode_max_product(
+                scores, workers, tolerance=tolerance, damping=damping, late=deadline.late, **limits
+            )
+        else:
+            limits["n_threads"] = n_threads
+            limits["max_seconds"] = None if deadline.left is None else max(deadline.left, 1e-3)
+            marginals: Any = infer(model, weights, inference, evidence, **limits)
+            found = _modes(scores, [marginals] if single else marginals)
     for m in np.flatnonzero(found.bound == -np.inf):
         raise contradiction(int(m), not single, observed)
     _warn_forbidden(found, method)

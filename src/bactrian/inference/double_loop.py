@@ -204,10 +204,7 @@ def tightened(problem: Problem, method: Callable[[Problem], list[InferenceResult
     data = tighten(problem.data, triplets)
     hub_log = np.concatenate([np.log(np.maximum(b, 1e-300)) for result in before for b in result.variables])
     inner = replace(
-        problem,
-        data=data.packed,
-        bias=data.spread_hubs(problem.bias),
-        options=replace(problem.options, start=None),
+        problem, data=data.packed, bias=data.spread_hubs(problem.bias), options=replace(problem.options, start=None)
     )
     end = descend(inner, data.total, data.start(hub_log, tables), skipped=np.array([not t for t in triplets]))
     for m in np.flatnonzero(end.log_partition == -np.inf).tolist():

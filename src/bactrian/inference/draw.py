@@ -6,6 +6,9 @@ its sepset with the parent (Dawid, Statistics and Computing 2, 1992). Elsewhere 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -15,6 +18,7 @@ from bactrian.graphs.elimination import junction_tree
 from bactrian.graphs.graph import ClusterGraph, Scope
 from bactrian.graphs.loglinear import LogLinearModel
 from bactrian.graphs.ragged import pointer
+from bactrian.inference.evidence import Evidence
 from bactrian.inference.factors import factor_scores
 from bactrian.inference.gibbs import LARGEST_PAIR, Chains
 from bactrian.inference.infer import infer
@@ -27,7 +31,8 @@ _CHAINS, _BURN_IN, _THINNING = 16, 500, 10
 def draw_exactly(
     model: LogLinearModel,
     weights: ArrayLike,
-    n_samples: int,
+    n_samples: Any,
+    given: Sequence[Evidence] = ({},),
     *,
     seed: int = 0,
     memory_budget: int = 4 * 2**30,
@@ -35,6 +40,8 @@ def draw_exactly(
     even: bool = False,
 ) -> Ints:
     """Independent draws, shape (n_samples, n_variables), down a junction tree; MemoryBudgetError where it is too big.
+
+    With several pieces of evidence, ``n_samples`` draws, or its entry of them, for each, one after the other.
 
     With ``even`` they are no longer independent: rows that agree on a sepset get the states below it in proportion, as
     far as whole rows can (systematic sampling).
@@ -52,16 +59,18 @@ def draw_exactly(
         [*model.features, *[None] * len(tree.cliques)],
         [*model.base_scores, *[None] * len(tree.cliques)],
     )
-    result = infer(with_cliques, weights, method="exact", memory_budget=memory_budget, n_threads=n_threads)
-    random = np.random.default_rng(seed)
-    states = np.zeros((n_samples, graph.n_variables), dtype=np.int64)
-    for clique, sepset in tree.downwards:
-        belief = result.clusters[len(graph.clusters) + clique]
-        _draw_clique(belief, tree.cliques[clique], sepset, states, random, even)
+    options: dict[str, Any] = {"memory_budget": memory_budget, "n_threads": n_threads}
+    results = infer([with_cliques] * len(given), weights, "exact", list(given), **options)
+    random, bounds = np.random.default_rng(seed), pointer(np.broadcast_to(n_samples, len(given)))
+    states = np.zeros((int(bounds[-1]), graph.n_variables), dtype=np.int64)
+    for result, first, last in zip(results, bounds[:-1], bounds[1:], strict=True):
+        for clique, sepset in tree.downwards:
+            belief = result.clusters[len(graph.clusters) + clique]
+            draw_clique(belief, tree.cliques[clique], sepset, states[first:last], random, even)
     return states
 
 
-def _draw_clique(
+def draw_clique(
     belief: Floats,
     scope: Scope,
     sepset: Scope,
@@ -99,10 +108,16 @@ def _evenly(group: Ints, random: np.random.Generator) -> Floats:
 
 
 def draw_by_gibbs(
-    model: LogLinearModel, weights: ArrayLike, n_samples: int, *, seed: int = 0, n_threads: int | None = None
+    model: LogLinearModel,
+    weights: ArrayLike,
+    n_samples: int,
+    given: Evidence | None = None,
+    *,
+    seed: int = 0,
+    n_threads: int | None = None,
 ) -> Ints:
     """Draws, shape (n_samples, n_variables), from chains in turn: approximate, and dependent within a chain."""
-    problem = new_problem(model, weights, None, Options(seed=seed), n_threads)
+    problem = new_problem(model, weights, given, Options(seed=seed), n_threads)
     scores = factor_scores(problem.data, problem.weights, problem.evidence, problem.workers)
     n_chains = max(1, min(_CHAINS, n_samples))
     chains = Chains(scores, build_blocks(scores.layout, scores.hubs, LARGEST_PAIR), n_chains, seed)

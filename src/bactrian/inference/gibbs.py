@@ -131,7 +131,7 @@ def gibbs(
 class CountTables(HubTables):
     """Marginals of variables as given, and of clusters from counts."""
 
-    def __init__(self, layout: Layout, hubs: Floats, cluster_start: Ints, counts: Ints) -> None:
+    def __init__(self, layout: Layout, hubs: Floats, cluster_start: Ints, counts: Ints | Floats) -> None:
         super().__init__(layout, hubs)
         self._cluster_start, self._counts = cluster_start, counts
 

@@ -25,11 +25,12 @@ from bactrian.graphs.graph_data import GraphData
 from bactrian.graphs.loglinear import LogLinearModel
 from bactrian.graphs.ragged import pointer
 from bactrian.inference.annealing import annealing
+from bactrian.inference.auto import auto
 from bactrian.inference.double_loop import TIGHTENED, double_loop, replay, tightened
 from bactrian.inference.exact import exact
 from bactrian.inference.gibbs import gibbs
 from bactrian.inference.mean_field import mean_field
-from bactrian.inference.problem import Options, Problem, new_problem
+from bactrian.inference.problem import Options, Problem, bytes_of, new_problem
 from bactrian.inference.propagation import propagate
 from bactrian.inference.result import InferenceCallback, InferenceResult, VariableMarginals
 from bactrian.solvers.solution import ConvergenceWarning
@@ -54,7 +55,7 @@ def infer(
 def infer(
     model: LogLinearModel | Sequence[LogLinearModel] | GraphData,
     weights: ArrayLike,
-    method: str = "rbp",
+    method: str = "auto",
     evidence: Any = None,
     *,
     tolerance: float = 1e-8,
@@ -66,7 +67,7 @@ def infer(
     fallback: str | None = None,
     tighten: int = 0,
     start: InferenceResult | Sequence[InferenceResult] | None = None,
-    memory_budget: int = 4 * 2**30,
+    memory_budget: int | str | None = None,
     n_threads: int | None = None,
     seed: int = 0,
     callback: InferenceCallback | None = None,
@@ -81,7 +82,9 @@ def infer(
     weights : (n_weights,), for ``"replay"`` (n_steps, n_weights)
         Weights of the features.
     method : str
-        ``"exact"``: junction tree, refused if its tables exceed ``memory_budget``; ``"bp"``: loopy belief propagation;
+        ``"auto"``: exact if that fits memory and time, else the best approximation that is found in ``max_seconds``, 20
+        by default; see the result's ``route``. ``"exact"``: junction tree, refused if it exceeds ``memory_budget``;
+        ``"bp"``: loopy belief propagation;
         ``"rbp"``: residual belief propagation; ``"trw"``: tree-reweighted, whose log-partition is an upper bound at
         convergence; ``"convex"``: a concave entropy, by default kappa = 1 for clusters and ``max(1 - d, -sum
         1/|cluster|)`` for variables; ``"double-loop"``: minimises the Bethe free energy and always converges;
@@ -113,10 +116,11 @@ def infer(
         cycles (twice that for grids): with fewer the marginals can be worse than without. 0 for none.
     start : result or list of results, optional
         Earlier results on the same graphs, whose messages to start from.
-    memory_budget : int
-        Memory limit of the clique tables of one junction tree, in bytes, at 8 per entry. The model's own tables do not
-        count, and models without loops need no others. For every method, variables in no cluster are refused if their
-        states alone would exceed it.
+    memory_budget : int or str, optional
+        Memory limit of the messages of one junction tree, in bytes or as ``"6G"``, at 8 bytes per entry; by default
+        three quarters of what is free. Tables of cliques are not held, and may be 64 times as large. The model's own
+        tables do not count, and models without loops need no others. For every method, variables in no cluster are
+        refused if their states alone would exceed it.
     n_threads : int, optional
         Number of threads, which share models and large graphs; one per core by default. It does not change the result.
     seed : int
@@ -147,10 +151,12 @@ def infer(
     >>> bt.infer(model, [0.0], evidence={0: 1}).variables[1].tolist()
     [0.5, 0.5]
     """
+    if method == "auto" and max_seconds is None:
+        max_seconds = _AUTO_SECONDS
     given: dict[str, Any] = {
         "tolerance": tolerance, "max_iterations": max_iterations, "max_seconds": max_seconds, "damping": damping,
         "schedule": schedule, "counting_numbers": counting_numbers, "fallback": fallback,
-        "memory_budget": memory_budget, "seed": seed,
+        "memory_budget": bytes_of(memory_budget), "seed": seed,
     }  # fmt: skip
     check_inference(method, {**given, "tighten": tighten, "n_threads": n_threads, **more})
     check_callback(callback)
@@ -175,6 +181,9 @@ def _warn_unconverged(method: str, results: Sequence[InferenceResult]) -> None:
         f" ({which}residual {results[worst].residual:.1e})",
     )
 
+
+#: Time limit of "auto" where none is given.
+_AUTO_SECONDS = 20.0
 
 #: Options that are numbers, of all methods and of some alone.
 _NUMBERS = {
@@ -285,6 +294,7 @@ METHODS: dict[str, Callable[..., list[InferenceResult]]] = {
     "mean-field": mean_field,
     "gibbs": gibbs,
     "annealing": annealing,
+    "auto": auto,
 }
 
 

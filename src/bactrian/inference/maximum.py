@@ -7,9 +7,15 @@ variables or instances.
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from itertools import pairwise
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 
@@ -19,6 +25,7 @@ from bactrian.engines.numba.blocks import Blocks, build_blocks
 from bactrian.engines.numba.decoding import Assignments, Search, dual_instances, max_product_instances
 from bactrian.engines.numba.forest_optimum import Forest, decode_pairs, decode_trees
 from bactrian.engines.numba.layout import Layout
+from bactrian.engines.numba.neighbourhoods import new_part, search_neighbourhoods
 from bactrian.engines.numba.tables import Limits
 from bactrian.graphs.elimination import MemoryBudgetError
 from bactrian.graphs.graph import strides
@@ -27,7 +34,7 @@ from bactrian.graphs.packed import instance_blocks
 from bactrian.graphs.ragged import pointer
 from bactrian.inference.evidence import contradiction
 from bactrian.inference.factors import FactorScores
-from bactrian.parallel.threads import Workers
+from bactrian.parallel.threads import Deadline, Workers
 
 #: Decodes the active instances of a block: (found, active, first, last).
 DecodeBlock = Callable[[Assignments, Bools, int, int], None]
@@ -38,6 +45,13 @@ TIE = 1e-9
 _RESCUE_BUDGET = 2**28
 #: Sweeps of max-product after a dual that is not tight.
 _SECOND_SWEEPS = 200
+#: Bytes of clique tables that are worth a second of the time that is left.
+_BYTES_PER_SECOND = 4e7
+#: Local search: log2 of the entries of a table at first and later, variables that are looked at together, and
+#: neighbourhoods in a row that find nothing better before they grow.
+_NARROW, _WIDE, _LARGEST_PART, _PATIENCE = 6, 18, 2048, 10
+#: What a forbidden entry costs in a network of toulbar2, whose costs are finite.
+_FORBIDDEN = 1e8
 #: Joint states of a pair up to which climbing moves it jointly.
 _LARGEST_PAIR = 4096
 
@@ -70,18 +84,25 @@ def decode_max_product(
     max_iterations: int,
     damping: float,
     memory_budget: int,
+    late: Bools | None = None,
 ) -> Assignments:
     """Max-product on loops (Wainwright, Jaakkola & Willsky, Statistics and Computing 14, 2004), exact on forests.
 
     Messages are passed sequentially with damping and rounded to an assignment by conditioning, one variable after the
     other, and climbing.
     """
-    run = _max_product(scores, tolerance, max_iterations, damping)
+    run = _max_product(scores, tolerance, max_iterations, damping, late)
     return _decode_loopy(scores, workers, run, memory_budget)
 
 
 def decode_dual(
-    scores: FactorScores, workers: Workers, *, tolerance: float, max_iterations: int, memory_budget: int
+    scores: FactorScores,
+    workers: Workers,
+    *,
+    tolerance: float,
+    max_iterations: int,
+    memory_budget: int,
+    late: Bools | None = None,
 ) -> Assignments:
     """Sequential reweighted message passing: TRW-S (Kolmogorov, PAMI 28(10), 2006) carried over to larger clusters.
 
@@ -89,23 +110,231 @@ def decode_dual(
     never rises. Clusters of three or more variables follow Kolmogorov, PAMI 37(5), 2015. Forests are decoded exactly.
     Where no assignment meets the bound, max-product looks for a better one.
     """
-    limits, parts = Limits(tolerance, max_iterations), _search_parts(scores)
-
-    def run(found: Assignments, active: Bools, first: int, last: int) -> None:
-        dual_instances(Search(*parts, found, active), limits, first, last)
-
+    run = _dual(scores, tolerance, max_iterations, late)
     found = _decode_loopy(scores, workers, run, memory_budget)
     unsettled = ~certified(found) & (found.bound > -np.inf)
     if unsettled.any():
-        n = scores.layout.n_instances
-        again = Assignments(
-            found.states, found.score, np.full(n, np.inf), np.zeros(n, dtype=np.bool_), np.zeros(n, dtype=np.int64)
-        )
-        second = _max_product(scores, 1e-6, min(max_iterations, _SECOND_SWEEPS), 0.3)
-        workers.run(lambda _, first, last: second(again, unsettled, first, last), scores.data.blocks)
-        np.minimum(found.bound, again.bound, out=found.bound)
-        np.maximum(found.bound, found.score, out=found.bound)
+        second = _max_product(scores, 1e-6, min(max_iterations, _SECOND_SWEEPS), 0.3, late)
+        _follow(scores, found, second, unsettled, workers)
     return found
+
+
+def _follow(scores: FactorScores, found: Assignments, run: DecodeBlock, active: Bools, workers: Workers) -> None:
+    """Let another method look for better assignments; what is said of the first stays, and the bounds of both count."""
+    n = scores.layout.n_instances
+    again = found._replace(
+        bound=np.full(n, np.inf), converged=np.zeros(n, dtype=np.bool_), iterations=np.zeros(n, dtype=np.int64)
+    )
+    workers.run(lambda _, first, last: run(again, active, first, last), scores.data.blocks)
+    np.minimum(found.bound, again.bound, out=found.bound)
+    np.maximum(found.bound, found.score, out=found.bound)
+
+
+def decode_auto(
+    scores: FactorScores,
+    workers: Workers,
+    deadline: Deadline,
+    *,
+    max_iterations: int,
+    memory_budget: int,
+    tell: Callable[[Assignments, int], object],
+) -> Assignments:
+    """Exact where a junction tree fits and is worth its time, else the dual, max-product and local search till the end.
+
+    ``tell`` is told of the assignments found so far, and says whether to stop; so does an interrupt.
+    """
+    found = _decode_forests(scores, workers)
+    active = ~scores.layout.instance_is_tree
+    found.bound[active], found.converged[active], found.iterations[active] = np.inf, False, 0
+    left = deadline.left
+    affordable = memory_budget if left is None else min(memory_budget, int(_BYTES_PER_SECOND * left))
+    try:
+        if active.any():
+            _try_cliques(scores, found, active, workers, affordable)
+        active &= ~found.converged
+        for share, method in ((0.1, _dual), (0.15, _max_product)):
+            if active.any():
+                with Deadline(None if deadline.left is None else share * deadline.left) as own:
+                    run = method(scores, 1e-7, max_iterations, late=own.late)
+                    _follow(scores, found, run, active, workers)
+                active &= ~certified(found) & (found.bound > -np.inf)
+        if active.any() and find_spec("pytoulbar2") is not None:
+            for m in np.flatnonzero(active).tolist():
+                _ask_toulbar2(scores, found, m, 60.0 if deadline.left is None else 0.25 * deadline.left / active.sum())
+            active &= ~certified(found)
+        if active.any():
+            _search(scores, found, active, deadline, max_iterations, tell)
+    except KeyboardInterrupt:  # what was found so far stands
+        pass
+    found.converged[:] |= certified(found) | (found.bound == -np.inf)
+    return found
+
+
+#: What a process with toulbar2 does: in this one it would take over interrupts, and hold the lock of the interpreter.
+_TOULBAR2 = """
+import sys, numpy as np
+from pytoulbar2 import CFN
+given = np.load(sys.argv[1])
+network = CFN(float(given["above"]), resolution=6, verbose=-1)
+for v, size in enumerate(given["sizes"].tolist()):
+    network.AddVariable(f"x{v}", range(size))
+scopes, entries = given["scope_start"].tolist(), given["entry_start"].tolist()
+for f in range(len(scopes) - 1):
+    scope = given["scopes"][scopes[f] : scopes[f + 1]].tolist()
+    network.AddFunction(scope, given["costs"][entries[f] : entries[f + 1]].tolist())
+network.Solve(timeLimit=int(sys.argv[2]))
+found = network.GetSolutions()
+print(int(network.GetDDualBound() >= network.GetUB() - 2e-6), *(found[-1][1] if found else []))
+"""
+
+
+def _ask_toulbar2(scores: FactorScores, found: Assignments, m: int, seconds: float) -> None:
+    """Let toulbar2 look for a better assignment of an instance, or prove that there is none, to six decimals a score.
+
+    Hurley et al., Constraints 21(3), 2016.
+    """
+    if seconds < 1.0:
+        return
+    layout, hubs = scores.layout, range(*scores.layout.instance_hubs[m : m + 2])
+    scopes, tables = [[v] for v in range(len(hubs))], [scores.hubs[slice(*layout.hub_offset[h : h + 2])] for h in hubs]
+    for cluster in range(*layout.instance_clusters[m : m + 2]):
+        links = layout.cluster_link[slice(*layout.cluster_links[cluster : cluster + 2])]
+        scopes.append((layout.link_hub[links] - hubs[0]).tolist())
+        table = layout.cluster_table[cluster]
+        tables.append(scores.entries[slice(*layout.table_offset[table : table + 2])])
+    given: dict[str, Any] = {
+        "above": 1e-6 - found.score[m] if found.score[m] > -np.inf else _FORBIDDEN / 10.0,
+        "sizes": [table.size for table in tables[: len(hubs)]],
+        "scopes": np.concatenate(scopes),
+        "scope_start": pointer([len(scope) for scope in scopes]),
+        "costs": np.minimum(-np.concatenate(tables), _FORBIDDEN),
+        "entry_start": pointer([table.size for table in tables]),
+    }
+    with TemporaryDirectory() as folder:
+        path = os.path.join(folder, "network.npz")
+        np.savez(path, **given)
+        command = [sys.executable, "-c", _TOULBAR2, path, str(int(seconds))]
+        try:
+            said = subprocess.run(command, capture_output=True, text=True, timeout=seconds + 0.5, check=False).stdout
+        except subprocess.TimeoutExpired:
+            return
+    words = said.splitlines()[-1].split() if said else []
+    if len(words) > 1:
+        trial = found.states.copy()
+        trial[hubs[0] : hubs[-1] + 1] = [int(word) for word in words[1:]]
+        score = _score(scores, trial, m)
+        if score > found.score[m]:
+            found.states[:], found.score[m] = trial, score
+    if words and words[0] == "1" and found.score[m] > -np.inf:
+        found.bound[m] = found.score[m]
+
+
+def _search(
+    scores: FactorScores,
+    found: Assignments,
+    active: Bools,
+    deadline: Deadline,
+    max_rounds: int,
+    tell: Callable[[Assignments, int], object],
+) -> None:
+    """Rounds of local search on all active instances in turn, until a limit or a certificate."""
+    search, number = _LocalSearch(scores, found.states, np.flatnonzero(active).tolist(), deadline.late), 0
+    while search.paces and number < max_rounds and not deadline.has_passed and not tell(found, number):
+        number += 1
+        for m in list(search.paces):
+            search.round(m)
+            score = _score(scores, search.states, m)
+            found.iterations[m] += 1
+            if score > found.score[m]:
+                hubs = slice(*scores.layout.instance_hubs[m : m + 2])
+                found.states[hubs], found.score[m] = search.states[hubs], score
+                found.bound[m] = max(found.bound[m], score)
+                if certified(found)[m]:
+                    del search.paces[m]
+            if deadline.has_passed:
+                break
+
+
+@dataclass
+class _Pace:
+    """How an instance is searched now."""
+
+    bound: float  #: log2 of the entries of a table of its neighbourhoods
+    failures: int = 0  #: neighbourhoods in a row that found nothing better
+
+
+class _LocalSearch:
+    """Large neighbourhoods, wider and wider; where none helps any more, the assignment is heated and cooled again.
+
+    Heated, a neighbourhood is set to its best at scores with Gumbel noise, which draws from about the distribution at
+    that temperature (perturb and MAP, Papandreou & Yuille, ICCV 2011); simulated annealing: Kirkpatrick, Gelatt &
+    Vecchi, Science 220, 1983. Forbidden entries have a finite penalty here that outweighs all else.
+    """
+
+    def __init__(self, scores: FactorScores, states: Ints, instances: Sequence[int], late: Bools) -> None:
+        layout = self._layout = scores.layout
+        self.states, self._late, self._random = states.copy(), late, np.random.default_rng(0)
+        entries, hubs = (np.where(own > -np.inf, own, 0.0) for own in (scores.entries, scores.hubs))
+        tables = layout.table_offset[:-1]
+        ranges = np.maximum.reduceat(entries, tables) - np.minimum.reduceat(entries, tables)
+        penalty = -10.0 * (1.0 + ranges[layout.cluster_table].sum() + np.abs(hubs).sum()) + entries.min()
+        self._scores = ScoreArrays(
+            np.maximum(scores.entries, penalty), np.maximum(scores.hubs, penalty), scores.strides
+        )
+        self._movable = np.add.reduceat(scores.hubs > -np.inf, layout.hub_offset[:-1]) > 1
+        self._scale = {
+            m: float(ranges[layout.cluster_table[slice(*layout.instance_clusters[m : m + 2])]].mean())
+            for m in instances
+        }
+        sizes = np.log2(np.diff(layout.hub_offset))
+        least = {m: float(sizes[slice(*layout.instance_hubs[m : m + 2])].max()) for m in instances}
+        self.paces = {m: _Pace(max(_NARROW, least[m] + 1.0)) for m in instances}
+        self._widest = {m: max(_WIDE, least[m] + 2.0) for m in instances}
+        most = max(layout.instance_hubs[m + 1] - layout.instance_hubs[m] for m in instances)
+        self._part = new_part(int(most), int(min(most, _LARGEST_PART)))
+
+    def round(self, m: int) -> None:
+        """A neighbourhood, or, where these have long found nothing better, one heating; the score never falls."""
+        pace, before = self.paces[m], self._value(self.states, m)
+        if pace.failures < _PATIENCE:
+            self._improve(self.states, m, pace.bound)
+        else:
+            self._heat(m, before)
+        pace.failures += 1
+        if self._value(self.states, m) > before + 1e-9:
+            pace.failures = 0
+        elif pace.failures == _PATIENCE and pace.bound < self._widest[m]:
+            pace.bound, pace.failures = pace.bound + 1.0, 0
+
+    def _heat(self, m: int, before: float) -> None:
+        random, hubs = self._random, slice(*self._layout.instance_hubs[m : m + 2])
+        states = slice(*self._layout.hub_offset[self._layout.instance_hubs[m : m + 2]])
+        trial, noisy = self.states.copy(), self._scores.hubs.copy()
+        steps = int(10 * 2.0 ** random.uniform(0.0, 5.0))
+        bound = self._widest[m] - float(random.integers(6, _WIDE - _NARROW + 1))
+        heat = self._scale[m] * 10.0 ** random.uniform(-1.5, -0.3)
+        for step in range(steps):
+            noise = random.gumbel(size=states.stop - states.start)
+            noisy[states] = self._scores.hubs[states] + heat * 0.01 ** (step / steps) * noise
+            self._improve(trial, m, bound, self._scores._replace(hubs=noisy))
+        value, last = self._value(trial, m), -np.inf
+        while value > last + 1e-9 and not self._late[0]:
+            last = value
+            self._improve(trial, m, bound + 4.0, tries=4)
+            value = self._value(trial, m)
+        if value >= before - 1e-9:
+            self.states[hubs] = trial[hubs]
+
+    def _improve(
+        self, states: Ints, m: int, bound: float, scores: ScoreArrays | None = None, *, tries: int = 1
+    ) -> None:
+        search_neighbourhoods(
+            self._layout, scores or self._scores, self._movable, states, m, self._part, float(bound), tries,
+            self._random, self._late,
+        )  # fmt: skip
+
+    def _value(self, states: Ints, m: int) -> float:
+        return float(score_of(self._layout, self._scores, states, m))
 
 
 def find_allowed(
@@ -164,8 +393,10 @@ class _InstancePlan:
     factors: FactorTree
 
 
-def _plan_cliques(scores: FactorScores, instances: Ints, memory_budget: int) -> list[_InstancePlan]:
-    """Junction trees of some instances, or MemoryBudgetError for the first that does not fit.
+def _plan_cliques(
+    scores: FactorScores, instances: Ints, memory_budget: int, *, where_they_fit: bool = False
+) -> list[_InstancePlan]:
+    """Junction trees of some instances, MemoryBudgetError for the first that does not fit, or of those that do.
 
     Evidence leaves a variable one state, as does a cardinality of 1: such variables are in no clique.
     """
@@ -178,7 +409,11 @@ def _plan_cliques(scores: FactorScores, instances: Ints, memory_budget: int) -> 
             allowed = np.flatnonzero(scores.hubs[layout.hub_offset[hub] : layout.hub_offset[hub + 1]] > -np.inf)
             if allowed.size <= 1:
                 fixed[v] = int(allowed[0]) if allowed.size else 0
-        plans.append(_InstancePlan(m, fixed, planner.tree(m, fixed.keys())))
+        try:
+            plans.append(_InstancePlan(m, fixed, planner.tree(m, fixed.keys())))
+        except MemoryBudgetError:
+            if not where_they_fit:
+                raise
     return plans
 
 
@@ -282,12 +517,9 @@ def _decode_loopy(scores: FactorScores, workers: Workers, run: DecodeBlock, memo
 
 def _try_cliques(scores: FactorScores, found: Assignments, chosen: Bools, workers: Workers, memory_budget: int) -> None:
     """Decode the chosen instances by junction trees where those fit in the budget."""
-    for m in np.flatnonzero(chosen):
-        try:
-            plans = _plan_cliques(scores, np.array([m]), memory_budget)
-        except MemoryBudgetError:
-            continue
-        _decode_cliques(scores, plans, found, workers)
+    plans = _plan_cliques(scores, np.flatnonzero(chosen), memory_budget, where_they_fit=True)
+    for group in _grouped(plans, memory_budget):
+        _decode_cliques(scores, group, found, workers)
 
 
 def _search_parts(scores: FactorScores) -> tuple[Layout, ScoreArrays, Blocks, Floats]:
@@ -296,11 +528,24 @@ def _search_parts(scores: FactorScores) -> tuple[Layout, ScoreArrays, Blocks, Fl
     return layout, scores.arrays, build_blocks(layout, scores.hubs, _LARGEST_PAIR), np.zeros(layout.n_link_states)
 
 
-def _max_product(scores: FactorScores, tolerance: float, max_iterations: int, damping: float) -> DecodeBlock:
+def _max_product(
+    scores: FactorScores, tolerance: float, max_iterations: int, damping: float = 0.3, late: Bools | None = None
+) -> DecodeBlock:
     limits, parts = Limits(tolerance, max_iterations, damping=damping), _search_parts(scores)
+    late = np.zeros(1, dtype=np.bool_) if late is None else late
 
     def run(found: Assignments, active: Bools, first: int, last: int) -> None:
-        max_product_instances(Search(*parts, found, active), limits, first, last)
+        max_product_instances(Search(*parts, found, active, late), limits, first, last)
+
+    return run
+
+
+def _dual(scores: FactorScores, tolerance: float, max_iterations: int, late: Bools | None = None) -> DecodeBlock:
+    limits, parts = Limits(tolerance, max_iterations), _search_parts(scores)
+    late = np.zeros(1, dtype=np.bool_) if late is None else late
+
+    def run(found: Assignments, active: Bools, first: int, last: int) -> None:
+        dual_instances(Search(*parts, found, active, late), limits, first, last)
 
     return run
 

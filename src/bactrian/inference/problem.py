@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import os
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,7 +16,7 @@ from numpy.typing import ArrayLike
 from bactrian.arrays import Floats, Ints, real_numbers
 from bactrian.camel.entropy import Carving, CountingNumbers
 from bactrian.engines.memory import MemoryPart
-from bactrian.errors import ArgumentError, check_count
+from bactrian.errors import ArgumentError, check_count, check_number
 from bactrian.graphs.graph_data import GraphData
 from bactrian.graphs.loglinear import LogLinearModel
 from bactrian.graphs.packed import InstanceBeliefs, PackedData, TableReader
@@ -29,6 +32,32 @@ from bactrian.parallel.threads import Deadline, Workers
 
 #: What inference takes for each state of a variable.
 _BYTES_PER_STATE = 80
+#: Memory budget where the system does not tell how much is free, and the part of that which may be used.
+_UNKNOWN, _USED = 4 * 2**30, 0.75
+
+
+def bytes_of(budget: float | str | None) -> int:
+    """A memory budget in bytes, from a number, a text such as ``"6G"``, or None: most of what is free.
+
+    >>> bytes_of("6G") == bytes_of("6GB") == bytes_of("6GiB") == 6 * 2**30
+    True
+    """
+    if budget is None:
+        try:
+            return int(_USED * os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+        except (AttributeError, ValueError, OSError):
+            return _UNKNOWN
+    if not isinstance(budget, str):
+        check_number("memory_budget", budget, least=1)
+        return int(budget)
+    parts = re.fullmatch(r"\s*([0-9.]+(?:e[0-9]+)?)\s*([kmgt]?)(?:i?b)?\s*", budget, re.IGNORECASE)
+    try:
+        size = float(parts[1]) * 2.0 ** (10 * " kmgt".index(parts[2].lower() or " ")) if parts else math.nan
+    except ValueError:
+        size = math.nan
+    if not 1 <= size < 2**63:
+        raise ArgumentError("memory_budget", f"must be bytes such as '6G', '500MiB' or 1000000, found {budget!r}")
+    return int(size)
 
 
 def packed(model: Any, evidence: Any) -> tuple[PackedData, list[Evidence]]:

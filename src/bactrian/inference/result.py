@@ -53,6 +53,8 @@ class InferenceResult:
         Low and high end of a 95 % interval of log Z, where it is estimated by sampling.
     bound : {"exact", "upper", "lower", None}
         What ``log_partition`` is known to be; None for an approximation.
+    route : str
+        What ``"auto"`` tried, what it took, and how far to trust the result.
     """
 
     variables: Sequence[Floats] = field(repr=False)
@@ -73,6 +75,7 @@ class InferenceResult:
     triplets: tuple[tuple[int, int, int], ...] = field(default=(), repr=False)
     interval: tuple[float, float] | None = None
     bound: str | None = None
+    route: str = ""
 
 
 @dataclass(frozen=True)
@@ -85,7 +88,10 @@ class WarmStart:
 
 @dataclass(frozen=True)
 class InferenceProgress:
-    """What a callback sees between rounds of message passing; returning True stops inference."""
+    """What a callback sees between rounds of message passing; returning True stops inference.
+
+    With ``"auto"``, ``best`` has the best result of each model so far, or None.
+    """
 
     method: str
     iteration: int
@@ -93,6 +99,8 @@ class InferenceProgress:
     n_converged: int
     n_models: int
     seconds: float
+    score: float | None = None  #: of the assignments found so far, together, for decoding
+    best: Sequence[InferenceResult | None] = field(default=(), repr=False)
 
 
 InferenceCallback = Callable[[InferenceProgress], Any]

@@ -101,11 +101,7 @@ def _from_csv(path: Path | None, base: Path | None) -> dict[str, Any]:
         raise ValueError(f"{base}: a seed table has the same variables filled in on every line")
     found = {file: [_table(*group, labels) for group in of.items()] for file, of in groups.items()}
     states = {name: list(known) for name, known in labels.items()}
-    return {
-        "margins": found[path] if path else [],
-        "cardinalities": states,
-        "base": found[base][0] if base else None,
-    }
+    return {"margins": found[path] if path else [], "cardinalities": states, "base": found[base][0] if base else None}
 
 
 def _table(names: tuple[str, ...], cells: Sequence[_Cell], labels: dict[str, dict[str, int]]) -> Marginal:

@@ -156,11 +156,7 @@ class FittedMargins:
 
 
 def fit_margins(
-    checked: CheckedMargins,
-    method: Any,
-    entropy_weight: float | None,
-    memory_budget: int,
-    options: FitOptions,
+    checked: CheckedMargins, method: Any, entropy_weight: float | None, memory_budget: int, options: FitOptions
 ) -> MarginFit:
     """Learn from margins by the junction tree or on regions, as ``method`` and memory say; warns of what is amiss."""
     problem = margin_problem(checked, entropy_weight, nearest=True)
@@ -179,11 +175,7 @@ def tolerance_of(problem: MarginProblem, options: FitOptions) -> float:
 
 
 def fit_with(
-    checked: CheckedMargins,
-    tree: MarginTree | None,
-    method: Any,
-    entropy_weight: float | None,
-    options: FitOptions,
+    checked: CheckedMargins, tree: MarginTree | None, method: Any, entropy_weight: float | None, options: FitOptions
 ) -> MarginFit:
     """Learn on a junction tree, or on regions where there is none.
 

@@ -10,8 +10,16 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from bactrian.arrays import Bools, Floats, real_numbers
-from bactrian.errors import ArgumentError, ArgumentTypeError, check_number
-from bactrian.frames import Variables, states_of_axes, word
+from bactrian.errors import ArgumentError, ArgumentTypeError, check_flag, check_number, warn
+from bactrian.frames import (
+    Variables,
+    column_names,
+    columns_of,
+    is_frame,
+    plain_state,
+    states_of_axes,
+    word,
+)
 from bactrian.graphs.graph import Scope
 from bactrian.graphs.regions import intersections
 
@@ -35,9 +43,11 @@ class Marginal:
     ----------
     names : str or tuple of str
         The variables, one per axis of the table.
-    table : array
+    table : array, dict or frame
         Counts, or probabilities: a table that adds up to 1 holds probabilities. The index and columns of pandas' series
-        and frames are states: they are put in the order of the field's states, and name them if nothing else does.
+        and frames are states: they are put in the order of the field's states, and name them if nothing else does. A
+        dict has the count of each state, or of each tuple of states; a frame with a column for each of ``names`` has a
+        row per cell and one more column, and perhaps ``stddev``. Exact cells that they do not list are 0.
     stddev : float or array, optional
         Standard deviation of the noise in each entry, in its units; None for an exact table. Only noisy tables may have
         negative entries.
@@ -55,11 +65,15 @@ class Marginal:
         self.names: tuple[str, ...] = listed
         if not self.names or len(set(self.names)) != len(self.names):
             raise ArgumentError("names", f"must be one or more different variables, found {names!r}")
+        cells = _cells_of(self.names, table)
+        if cells is not None:
+            table, stddev, states = _filled(self.names, *cells, stddev)
         self.table = real_numbers(table, "table")
         if self.table.ndim != len(self.names):
             raise ArgumentError("table", f"must have one axis for each of {self.names}, found shape {self.table.shape}")
         #: Of each axis, where the table says them.
         self.states: tuple[tuple[Any, ...] | None, ...] = self._checked_states(table) or (None,) * len(self.names)
+        self.states, self.is_listed = (self.states if cells is None else states), cells is not None
         if not np.isfinite(self.table).all():
             raise ArgumentError("table", f"holds NaN or infinity at {first_cell(~np.isfinite(self.table))}")
         if (np.abs(self.table) > _ANY).any():
@@ -106,6 +120,9 @@ class Marginal:
             known = tuple(variables.states[variables.index(name, what)])
             if states is None or states == known or states == tuple(range(len(known))):
                 continue
+            if self.is_listed and stddev is None and set(states) < set(known):  # cells that are not listed are 0
+                table = np.concatenate([table, np.zeros_like(table.take([0] * (len(known) - len(states)), axis))], axis)
+                states = (*states, *(state for state in known if state not in states))
             if set(states) != set(known):
                 expected = f"must have the states {', '.join(map(word, known))} of {name!r}"
                 found = f"found {', '.join(map(word, states))}; reindex fills in those of count 0"
@@ -128,6 +145,46 @@ class Marginal:
     def scaled(self, factor: float) -> Marginal:
         """The same in other units."""
         return Marginal(self.names, factor * self.table, None if self.stddev is None else factor * self.stddev)
+
+
+def _cells_of(names: tuple[str, ...], table: Any) -> tuple[list[tuple[Any, ...]], list[Any], Any] | None:
+    """States and number of each cell of a dict or of a frame with a row per cell, and its noise; None for the rest."""
+    if is_frame(table) and set(names) <= set(column_names(table) or ()):
+        columns = {column.name: column.cells for column in columns_of(table)}
+        counts = [name for name in columns if name not in (*names, "stddev")]
+        if len(counts) != 1:
+            raise ArgumentError("table", f"must have one column of counts beside {names}, found {counts}")
+        return list(zip(*(columns[name] for name in names), strict=True)), columns[counts[0]], columns.get("stddev")
+    if getattr(getattr(table, "index", None), "nlevels", 1) == len(names) > 1 == table.ndim:  # a series of pandas
+        return list(table.index), list(table), None
+    if isinstance(table, Mapping) and not is_frame(table):
+        return [key if len(names) > 1 else (key,) for key in table], list(table.values()), None
+    return None
+
+
+def _filled(
+    names: tuple[str, ...], cells: list[tuple[Any, ...]], numbers: list[Any], noise: Any, stddev: Any
+) -> tuple[Any, Any, tuple[tuple[Any, ...], ...]]:
+    """Arrays of numbers and of noise, and the states of each axis in the order in which cells name them."""
+    for cell in cells:
+        if not isinstance(cell, tuple) or len(cell) != len(names):
+            raise ArgumentError("table", f"must have a state of each of {names} in every cell, found {cell!r}")
+    plain = [tuple(map(plain_state, cell)) for cell in cells]
+    if len(set(plain)) < len(plain):
+        raise ArgumentError("table", f"has the cell {max(plain, key=plain.count)} twice")
+    states = tuple(tuple(dict.fromkeys(axis)) for axis in zip(*plain, strict=True))
+    place = tuple(
+        np.array([[of.index(s) for s in axis] for of, axis in zip(states, zip(*plain, strict=True), strict=True)])
+    )
+    shape = tuple(map(len, states))
+    table = np.zeros(shape)
+    table[place] = real_numbers(numbers, "table")
+    if (stddev is not None or noise is not None) and len(plain) < table.size:
+        raise ArgumentError("table", f"is noisy and has {len(plain)} of {table.size} cells; expected all")
+    if noise is not None:
+        stddev = np.zeros(shape)
+        stddev[place] = real_numbers(noise, "stddev")
+    return table, stddev, states
 
 
 def check_entropy_weight(weight: Any) -> None:
@@ -165,8 +222,11 @@ class CheckedMargins:
     is_consistent: bool  #: exact margins agree, two by two
 
 
-def check_margins(margins: Any, cardinalities: Any, total: Any, base: Any, impossible: Any) -> CheckedMargins:
+def check_margins(
+    margins: Any, cardinalities: Any, total: Any, base: Any, impossible: Any, *, rescale: bool = False
+) -> CheckedMargins:
     """Refuse margins that make no sense, each with an error of its own, before any work."""
+    check_flag("rescale", rescale)
     if isinstance(margins, Marginal) or not isinstance(margins, Sequence):
         raise ArgumentTypeError("margins", f"must be a list of Marginal, found {type(margins).__name__}")
     if not margins:
@@ -180,8 +240,12 @@ def check_margins(margins: Any, cardinalities: Any, total: Any, base: Any, impos
     variables = Variables.of(sizes)
     margins = [margin.in_order(variables, f"margins[{i}]") for i, margin in enumerate(margins)]
     scopes = [_scope_of(margin, variables, f"margins[{i}]") for i, margin in enumerate(margins)]
-    in_counts, number = _in_counts(margins, total)
+    in_counts, number = _in_counts(margins, total, rescale)
     tables = _checked_base(base, variables)
+    told = {v for scope in (*scopes, *(scope for scope, _ in tables)) for v in scope}
+    untold = [repr(name) for v, name in enumerate(variables.names) if v not in told]
+    if untold:
+        warn(f"cardinalities: no margin has {', '.join(untold)}, whose states will be equally likely", UserWarning)
     cells, more = _checked_impossible(impossible, variables, in_counts, scopes, tables)
     _check_base_has_mass(in_counts, scopes, tables, variables)
     words, consistent = _contradictions(in_counts, scopes, number, variables)
@@ -218,7 +282,7 @@ def _named_states(name: Any, states: Any, margins: Sequence[Marginal]) -> Any:
     return states
 
 
-def _in_counts(margins: Sequence[Marginal], total: Any) -> tuple[list[Marginal], float]:
+def _in_counts(margins: Sequence[Marginal], total: Any, rescale: bool) -> tuple[list[Marginal], float]:
     """All margins in counts, and the total: given, that of exact margins, or the best estimate from noisy ones."""
     check_number("total", total, positive=True, below=np.inf, optional=True)
     if total is not None:
@@ -238,16 +302,18 @@ def _in_counts(margins: Sequence[Marginal], total: Any) -> tuple[list[Marginal],
     number = 1.0 if number is None else number
     _check_range("margins", number, _TOTAL, ": the total that they add up to ")
     for i, margin in exact:
-        if abs(margin.table.sum() - number) > AGREEMENT * number:
+        if abs(margin.table.sum() - number) > AGREEMENT * number and not rescale:
             other = f"total is {number:g}" if total is not None else f"margins[{exact[0][0]}] to {number:g}"
             raise ArgumentError(
                 "margins",
-                f" is exact and adds up to {margin.table.sum():.10g}, but {other}; scale it, give probabilities, or "
-                "give stddev= where it is only known roughly",
+                f" is exact and adds up to {margin.table.sum():.10g}, but {other}; use rescale=True, give "
+                "probabilities, or give stddev= where it is only known roughly",
                 i,
             )
     scaled = [
-        margin.scaled(number / margin.table.sum() if margin.stddev is None else number) if is_probability else margin
+        margin.scaled(number / margin.table.sum())
+        if margin.stddev is None and (is_probability or rescale)
+        else margin.scaled(number if is_probability else 1.0)
         for margin, is_probability in zip(margins, probabilities, strict=True)
     ]
     for i, margin in enumerate(scaled):
@@ -350,10 +416,13 @@ def projected(table: Floats, scope: Scope, onto: Sequence[int]) -> Floats:
     return summed.transpose([left.index(v) for v in onto])
 
 
-def given_states(joint: Floats, asked: Scope, scope: Scope, evidence: Mapping[int, int], name: str) -> Floats:
-    """The marginal of some variables of a table over ``asked``, given states of others; errors say ``name``."""
+def given_states(joint: Floats, asked: Scope, scope: Scope, evidence: Mapping[int, Any], name: str) -> Floats:
+    """The marginal of some variables of a table over ``asked``, given states of others; errors say ``name``.
+
+    Evidence may be several states, any of which a variable has.
+    """
     seen = np.zeros_like(joint)
-    at = tuple(evidence.get(v, slice(None)) for v in asked)
+    at = np.ix_(*(np.atleast_1d(evidence.get(v, range(k))) for v, k in zip(asked, joint.shape, strict=True)))
     seen[at] = joint[at]
     if not seen.sum() > 0.0:
         raise ArgumentError(name, "has probability 0")

@@ -126,9 +126,7 @@ class MarginProblem:
         forbidden = np.split(np.where(self.forbidden, -np.inf, 0.0), self.bounds[1:-1])
         base_scores = [table if (table < 0.0).any() else None for table in forbidden]
         return LogLinearModel(
-            graph,
-            [*features, *[None] * len(self.base)],
-            [*base_scores, *(table for _, table in self.base)],
+            graph, [*features, *[None] * len(self.base)], [*base_scores, *(table for _, table in self.base)]
         )
 
 

@@ -43,7 +43,7 @@ class MarginTree:
     def calibrated(self, scores: Floats) -> tuple[Floats, Floats]:
         """log Z (-inf where no state is possible) and marginals of sets of scores, one per row."""
         beliefs, log_z = np.zeros(scores.shape), np.zeros(scores.shape[0])
-        calibrate_rows(self._plan, scores, beliefs, log_z, 0, log_z.size)
+        calibrate_rows(self._plan, scores, beliefs, log_z, 0, log_z.size, np.zeros(1, dtype=np.bool_))
         return log_z, beliefs
 
 

@@ -8,6 +8,7 @@ page.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -17,7 +18,7 @@ import numpy as np
 from bactrian.arrays import Floats
 from bactrian.errors import check_count
 from bactrian.estimators.markov_random_field import MarkovRandomField
-from bactrian.frames import word
+from bactrian.frames import columns_of, word
 from bactrian.inference.infer import infer
 from bactrian.margins.fit import MarginResidual
 from bactrian.runs.comparison import Comparison, Entry, Gallery, Metric, TaggedText
@@ -196,8 +197,8 @@ _LISTED = 20
 _CELLS = 10
 
 
-def field_report(field: MarkovRandomField, title: str) -> Report:
-    """Marginals of all variables, and the pairs that tell most of each other."""
+def field_report(field: MarkovRandomField, title: str, *, intervals: bool = True) -> Report:
+    """Marginals of all variables, the pairs that tell most of each other, and with ``intervals`` how sure that is."""
     found = infer(field.model_, field.weights_, field.inference_method_, memory_budget=max(1, field.memory_budget))
     names, words = field.variable_names, [list(map(word, states)) for states in field.states.values()]
     shares = [
@@ -223,6 +224,8 @@ def field_report(field: MarkovRandomField, title: str) -> Report:
             "" if len(pairs) <= _LISTED else f"The {_LISTED} of {len(pairs)} pairs that tell most of each other.",
         ),
     ]
+    if intervals and pairs:
+        sections.append(_sure(field))
     if hasattr(field, "starts_"):
         listed = ", ".join(f"{objective:.2f}" for objective in field.starts_)
         sections.append(NoteSection("Starts", (f"They ended with the objectives {listed}; the least is kept.",)))
@@ -235,6 +238,24 @@ def field_report(field: MarkovRandomField, title: str) -> Report:
         "seconds": f"{field.solution_.seconds:.2f}",
     }
     return Report(title, tuple(sections), facts=facts)
+
+
+def _sure(field: MarkovRandomField) -> Section:
+    """Edges with their intervals, the strongest first."""
+    title = "How sure the field is"
+    try:
+        found = {column.name: column.cells for column in columns_of(field.summary())}
+    except ValueError as error:
+        return NoteSection(title, (f"There are no intervals: {error}.",))
+    rows = [
+        (f"{a}, {b}", f"{size:.3f}", "" if math.isnan(low) else f"{low:.3f} to {high:.3f}", f"{p:.2g}")
+        for a, b, size, low, high, p in zip(*found.values(), strict=True)
+    ]
+    about = (
+        "The association given all other variables: of two variables with two states the log odds ratio and its 95 % "
+        "interval, of others the root of the mean square of the centred table. p: Wald's test that there is none."
+    )
+    return TableSection(title, ("pair", "association", "95 % interval", "p"), tuple(rows[:_LISTED]), about)
 
 
 def _dependence(joint: Floats) -> tuple[float, Floats]:

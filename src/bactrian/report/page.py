@@ -342,10 +342,7 @@ def lay_out(text: TaggedText) -> tuple[Place, ...]:
 
 
 def lines_of(
-    text: TaggedText,
-    places: Sequence[Place],
-    colours: dict[str, int],
-    learner: str | None,
+    text: TaggedText, places: Sequence[Place], colours: dict[str, int], learner: str | None
 ) -> list[list[Stretch]]:
     """The text in lines of stretches, with the labels of a learner, or (None) the true ones; ``colours`` by entity."""
     labels = text.truth if learner is None else text.predictions[learner].labels

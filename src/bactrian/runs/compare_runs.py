@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ _METRICS = {
 _MODELS = {"chain": "linear chain", "skip-chain": "skip chain", "graph": "graph"}
 _OPTIONS = {"n_threads": "threads", "max_seconds": "time limit (seconds)", "l1": "L1 penalty"}
 _MOST_TEXTS = 8  #: documents that the page shows
+_LONGEST_TEXT = 2_000  #: tokens of a document, beyond which its sentences are shown
 _LARGEST_TABLE = 40  #: labels, beyond which a heat map or a confusion matrix tells nothing
 
 
@@ -215,11 +217,11 @@ def _facts(run: FittedRun) -> dict[str, str]:
         facts["scored on"] = Path(scored).name
     facts["labels"] = f"{len(run.classes)}" + (f", in the scheme {settings.scheme}" if settings.is_text else "")
     facts["weights"] = f"{metrics['weights']:,}"
-    facts["prior"] = _prior_in_words(getattr(run.estimator, "prior_variance_", options.get("prior_variance", 10.0)))
+    facts["prior"] = prior_in_words(getattr(run.estimator, "prior_variance_", options.get("prior_variance", 10.0)))
     frequency = options.get("min_frequency", 1)
     if frequency > 1:
         facts["rare features"] = f"dropped on fewer than {frequency} tokens"
-    said = ("method", "prior_variance", "min_frequency")
+    said = ("method", "prior_variance", "min_frequency", "fit_intercept")
     usual = type(run.estimator)().get_params()
     facts |= {
         _OPTIONS.get(name, name.replace("_", " ")): str(value)
@@ -231,11 +233,14 @@ def _facts(run: FittedRun) -> dict[str, str]:
     return facts
 
 
-def _prior_in_words(variance: Any) -> str:
+def prior_in_words(variance: Any) -> str:
+    """A prior as learned with."""
     if variance is None:
         return "none"
     if isinstance(variance, Mapping):
-        return "Gaussian; variance " + ", ".join(f"{value:g} for {name}" for name, value in variance.items())
+        return "Gaussian; variance " + ", ".join(
+            f"{'none' if v is None else f'{v:.3g}'} for {name}" for name, v in variance.items()
+        )
     return f"Gaussian, variance {variance:g}" if isinstance(variance, int | float) else "Gaussian"
 
 
@@ -256,14 +261,24 @@ def _texts(
         if evaluation is not None and run.classes == classes and evaluation.data.y == base.data.y
     ]
     texts = []
-    shown = [number for number, document in enumerate(base.data.documents) if len(document)]
-    for number in shown[:_MOST_TEXTS]:
-        document = base.data.documents[number]
-        title, truth = document.name or f"Document {number + 1}", base.data.y[number]
-        found = {name: Tagging(tuple(one.predicted[number]), one.marginals[number]) for name, one in same}
+    for number, title, document, part in islice(_pieces(base.data.documents), _MOST_TEXTS):
+        truth = base.data.y[number][part]
+        found = {name: Tagging(tuple(one.predicted[number][part]), one.marginals[number][part]) for name, one in same}
         skips = skip_edges(document.words) if linked else ()
         texts.append(shown_text(document, title, truth, found, classes, skips))
     return tuple(texts)
+
+
+def _pieces(documents: Sequence[Document]) -> Iterator[tuple[int, str, Document, slice]]:
+    """What the page shows: documents, or the sentences of one that is too long to read, and where they are in it."""
+    for number, document in enumerate(documents):
+        title, bounds = document.name or f"Document {number + 1}", [0, len(document)]
+        pieces = [document]
+        if len(document) > _LONGEST_TEXT:
+            bounds, pieces = [*document.sentence_starts.tolist(), len(document)], list(document.sentences())
+        for k, (piece, first, last) in enumerate(zip(pieces, bounds[:-1], bounds[1:], strict=True)):
+            if len(piece):
+                yield number, title if len(pieces) == 1 else f"{title}, sentence {k + 1}", piece, slice(first, last)
 
 
 def shown_text(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from bactrian.estimators.markov_random_field import MarkovRandomField
-from bactrian.frames import Table, columns_of, word
+from bactrian.frames import Table, columns_of, is_frame, word
 from bactrian.margins.files import rows_of
 
 #: The fitted field in its folder, and the page about it.
@@ -84,8 +84,8 @@ class Question:
     """P(free, event | given) in words."""
 
     free: tuple[str, ...]
-    event: dict[str, str]
-    given: dict[str, str]
+    event: dict[str, str | list[str]]
+    given: dict[str, str | list[str]]
 
     @staticmethod
     def of(text: str) -> Question:
@@ -107,34 +107,45 @@ class Question:
         if not self.free:
             return mass
         found = field.marginal(self.free, {**given, **event} if mass > 0.0 else given)
-        if isinstance(found, np.ndarray):
+        if not (is_frame(found) and tuple(found.columns)[: len(self.free)] == self.free):  # a table by its axes
             cells = zip(*product(*(field.states[name] for name in self.free)), strict=True)
             columns: dict[str, Any] = dict(zip(self.free, map(list, cells), strict=True))
-            columns["probability"] = found.ravel().tolist()
+            columns["probability"] = np.ravel(found).tolist()
         else:
             columns = {column.name: column.cells for column in columns_of(found)}
         *_, last = columns
         return Table({**columns, last: [f"{mass * chance:.6g}" for chance in columns[last]]})
 
+    def limits(self, field: MarkovRandomField) -> list[tuple[float, float]]:
+        """The 95 % confidence interval of each probability, in the order of the answer."""
+        event, given = _labelled(self.event, field), _labelled(self.given, field)
+        cells = product(*(field.states[name] for name in self.free))
+        return [field.confint({**event, **dict(zip(self.free, cell, strict=True))}, given) for cell in cells]
 
-def _terms(text: str, question: str) -> tuple[tuple[str, ...], dict[str, str]]:
-    free, fixed = [], {}
-    for term in text.split(","):
-        name, equals, state = (part.strip() for part in term.partition("="))
-        if not name or (equals and not state) or name in free or name in fixed:
+
+def _terms(text: str, question: str) -> tuple[tuple[str, ...], dict[str, str | list[str]]]:
+    """Variables, and those with a state, or with any of several: ``edu in {13, 14}``."""
+    free: list[str] = []
+    fixed: dict[str, str | list[str]] = {}
+    for term in re.split(r",(?![^{}]*\})", text):
+        several = re.fullmatch(r"\s*(.+?)\s+in\s*\{([^{}]*)\}\s*", term)
+        name, equals, state = (part.strip() for part in (several.expand(r"\1=\2") if several else term).partition("="))
+        states = [part.strip() for part in state.split(",")] if several else [state]
+        if not name or (equals and not all(states)) or name in free or name in fixed:
             raise ValueError(f"{_EXPECTED}: {term.strip()!r} is not a variable, or is there twice, in {question!r}")
         if equals:
-            fixed[name] = state
+            fixed[name] = states if several else state
         else:
             free.append(name)
     return tuple(free), fixed
 
 
-def _labelled(states: dict[str, str], field: MarkovRandomField) -> dict[str, Any]:
+def _labelled(states: Mapping[str, str | list[str]], field: MarkovRandomField) -> dict[str, Any]:
     """States as the field calls them, from how they are written."""
+    written = {name: {word(label): label for label in field.states.get(name, ())} for name in states}
     return {
-        name: next((label for label in field.states.get(name, ()) if word(label) == state), state)
-        for name, state in states.items()
+        name: [written[name].get(state, state) for state in ([of] if isinstance(of, str) else of)]
+        for name, of in states.items()
     }
 
 

@@ -10,15 +10,16 @@ from typing import Any, cast
 import numpy as np
 
 from bactrian.arrays import Floats
+from bactrian.errors import warn
 from bactrian.estimators.base import LearnedEstimator
 from bactrian.estimators.labels import accuracy
 from bactrian.runs.folders import RunFolder
 from bactrian.runs.graph_files import LabelledGraph, places_of
 from bactrian.runs.run_data import RunData, batches, breaks_of, read_data
 from bactrian.runs.settings import MODELS, RunSettings
-from bactrian.text.columns import UNKNOWN_TAGS
+from bactrian.text.columns import UNKNOWN_TAGS, find_entities
 from bactrian.text.documents import Document
-from bactrian.text.entities import convert, entity_scores, token_scores
+from bactrian.text.entities import Score, convert, entity_scores, token_scores
 from bactrian.text.features import EntityFeatures
 
 #: Tokens of documents, or nodes of graphs, that are labelled together.
@@ -161,6 +162,16 @@ def text_scores(true: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]
             for tags, where in zip(predicted, starts, strict=True)
         ]
         scores["entities"] = entity_scores(true, plain, sentence_starts=starts).as_dict()
+        # Each name once, as in the shared tasks on emerging entities (WNUT).
+        names = [
+            {
+                (found.type, found.text)
+                for document, of in zip(data.documents, tags, strict=True)
+                for found in find_entities(document, of)
+            }
+            for tags in (true, plain)
+        ]
+        scores["surface"] = Score(len(names[0]), len(names[1]), len(names[0] & names[1])).as_dict()
         scores["token_f1"] = token_scores(true, plain).as_dict()
     return scores
 
@@ -196,6 +207,11 @@ def evaluate_run(run: FittedRun, paths: Sequence[str]) -> RunEvaluation:
     if settings.is_text:
         marginals = [np.asarray(table) for table in estimator.predict_marginals(data.X, **data.given)]
         predicted = [list(tags) for tags in estimator.predict(data.X, **data.given)]
+        strange = sorted({str(tag)[2:] for tags in data.y for tag in tags} - {str(tag)[2:] for tag in run.classes})
+        if data.scheme is not None and strange:
+            warn(
+                f"the model has no label of the type {', '.join(strange)}, so that it misses all of these", UserWarning
+            )
         return RunEvaluation(data, predicted, marginals, text_scores(data.y, predicted, data))
     classes, marginals = run.classes, run.graph_marginals(data.X, data.places)
     predicted = [[classes[k] for k in table.argmax(axis=1)] for table in marginals]

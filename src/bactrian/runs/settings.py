@@ -197,7 +197,8 @@ def with_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
         check_choice("features.preset", preset, FEATURES)
         named = {name: getattr(FEATURES[preset], name) for name in _entries(EntityFeatures)}
         filled["features"] = {**named, **_read_features(features, inputs.get("columns"))}
-        filled["options"] = {"min_frequency": 2, **filled.get("options", {})}
+        # Features of texts span an intercept; packs, which see a chunk at a time, need not ask.
+        filled["options"] = {"min_frequency": 2, "fit_intercept": False, **filled.get("options", {})}
     elif features:
         raise ValueError("features are for texts; graphs bring their own")
     return filled

@@ -14,6 +14,7 @@ import numpy as np
 from bactrian.atomic_files import atomic_folder
 from bactrian.engines.files import PackedFolder
 from bactrian.errors import warn
+from bactrian.estimators.auto_prior import sampled_places
 from bactrian.estimators.base import LearnedEstimator, choose_prior, judge, to_adopt
 from bactrian.estimators.encoding import GrowingVocabulary
 from bactrian.estimators.labelled_sequences import SequenceCodec
@@ -182,7 +183,7 @@ def _train(
         if isinstance(encoded, GraphData) and communicator.size == 1:
             solution = to_adopt(estimator, encoded, solution)
     estimator.adopt(solution)
-    metrics = _training_metrics(solution, trace)
+    metrics = _training_metrics(solution, trace) | {"prior_variance": estimator.prior_variance_}
     if isinstance(data, RunData) and hasattr(estimator, "n_skips_"):
         metrics["skip_edges"], metrics["documents"] = estimator.n_skips_, len(data.documents)
     if communicator.rank > 0:
@@ -288,17 +289,34 @@ def _text_parts(settings: RunSettings, estimator: Any, chunk: int) -> Iterator[G
             f"{', '.join(settings.train)}: some tags are unknown, and a pack needs every tag; train from files"
         )
     say_reading(reading, documents(), settings.train)
-    growing, classes = GrowingVocabulary(), set[str]()
+    growing, classes, sizes = GrowingVocabulary(), set[str](), list[int]()
     for batch in batches(documents(), len, chunk):
         growing.add(list(extractor.extract_many(batch)))
         classes.update(tag for document in batch for tag in reading.tags(document))
+        sizes += map(len, batch)
     vocabulary = growing.vocabulary(estimator.min_frequency)
     estimator.codec_ = SequenceCodec(Labels.of([], sorted(classes)), {"X": vocabulary})
-    estimator.set_params(warm_start=True)
     del growing
-    for batch in batches(documents(), len, chunk):
+
+    def encoded(batch: list[Document]) -> GraphData:
         X = list(extractor.extract_many(batch))
-        yield estimator.encode(X, [reading.tags(document) for document in batch], breaks=breaks_of(batch))
+        return estimator.encode(X, [reading.tags(document) for document in batch], breaks=breaks_of(batch))
+
+    estimator.set_params(warm_start=True, prior_variance=None)
+    for batch in batches(documents(), len, chunk):
+        yield encoded(batch)
+    _choose_prior_of_pack(estimator, settings, encoded, documents(), sizes)
+
+
+def _choose_prior_of_pack(
+    estimator: Any, settings: RunSettings, encoded: Callable[[list[Any]], GraphData], parts: Iterable[Any], sizes: Any
+) -> None:
+    """Choose the prior by the sample of the parts of these sizes that would be looked at if all were in memory."""
+    if settings.estimator().prior_variance != "auto":
+        return
+    estimator.set_params(prior_variance="auto")
+    chosen = set(sampled_places(np.array(sizes)).tolist())
+    encoded([part for place, part in enumerate(parts) if place in chosen])
 
 
 def _graph_parts(settings: RunSettings, estimator: Any, chunk: int) -> Iterator[GraphData]:
@@ -319,15 +337,17 @@ def _graph_parts(settings: RunSettings, estimator: Any, chunk: int) -> Iterator[
             if len(graph.node_features):
                 yield graph
 
-    known, sizes, squares = 0.0, np.zeros(2), np.zeros(2)
-    for batch in batches(graphs(), lambda graph: len(graph.node_features), chunk):
+    def encoded(batch: list[LabelledGraph]) -> GraphData:
         with places_of([graph.place for graph in batch]):
-            part = estimator.encode([graph.inputs for graph in batch], [graph.labels for graph in batch])
+            return estimator.encode([graph.inputs for graph in batch], [graph.labels for graph in batch])
+
+    known, sizes = 0.0, list[int]()
+    estimator.set_params(prior_variance=None)
+    for batch in batches(graphs(), lambda graph: len(graph.node_features), chunk):
+        part = encoded(batch)
         estimator.set_params(warm_start=True)
         known += estimator.codec_.n_known
-        size = np.array([part.n_nodes, len(part.edges)])
-        sizes, squares = sizes + size, squares + size * list(estimator.codec_.mean_squares.values())
+        sizes += [len(graph.node_features) for graph in batch]
         yield part
-    means = np.where(sizes > 0, squares / np.maximum(sizes, 1), 1.0)
-    scale = {"nodes": float(means[0]), "edges": float(means[1])}
-    estimator.codec_ = replace(estimator.codec_, n_known=known, mean_squares=scale)
+    _choose_prior_of_pack(estimator, settings, encoded, graphs(), sizes)
+    estimator.codec_ = replace(estimator.codec_, n_known=known)

@@ -213,6 +213,11 @@ class ProgressLines:
         return max(0.0, gap - math.log(self.tolerance)) * (now - then) / (before - gap)
 
 
+def tell(line: str) -> None:
+    """Print a line where those of :class:`ProgressLines` go."""
+    sys.stderr.write(f"{line}\n")
+
+
 def in_words(at: Progress) -> str:
     """How far learning has come."""
     outer = f"relinearisation {at.outer}, " if at.outer else ""

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from bactrian.arrays import Ints, integers
+from bactrian.arrays import Bools, Ints, integers
 from bactrian.errors import ArgumentError, check_count
 
 #: An entity: its type, the position of its first token, and the position after its last.
@@ -159,6 +159,46 @@ def guess_scheme(labels: Iterable[Any]) -> str | None:
             prefixes.add(prefix)
     order = ("IO", "BIO", "BIOES", "BILOU", "BMES")
     return next((name for name in order if prefixes and prefixes <= set(SCHEMES[name])), None)
+
+
+def allowed_transitions(tags: Sequence[str], scheme: str | None = None) -> tuple[Bools, Bools, Bools]:
+    """Which tag may follow which, which may be the first, and which the last, in well-formed sequences.
+
+    Parameters
+    ----------
+    tags
+        The tags, in the order of their numbers.
+    scheme
+        One of :data:`SCHEMES`; by default what :func:`guess_scheme` says.
+
+    Returns
+    -------
+    between : (K, K)
+        Rows belong to the tag before, columns to the one that follows.
+    first, last : (K,)
+
+    Examples
+    --------
+    >>> between, first, last = allowed_transitions(["O", "B-PER", "I-PER", "I-LOC"], "BIO")
+    >>> between.astype(int).tolist(), first.tolist()
+    ([[1, 1, 0, 0], [1, 1, 1, 0], [1, 1, 1, 0], [1, 1, 0, 1]], [True, True, False, False])
+    """
+    found = guess_scheme(tags) if scheme is None else checked_scheme(scheme, "scheme")
+    if found is None:
+        raise ArgumentError("tags", f"are of no scheme that is known: {list(tags)!r}")
+
+    def may_follow(before: tuple[str, str], after: tuple[str, str]) -> bool:
+        inside = before[0] in "BI" and before[1] == after[1]
+        if found in ("IO", "IOB1"):
+            return found == "IO" or after[0] != "B" or inside
+        if found == "BIO" or before[0] not in "BI":
+            return after[0] not in "IE" or inside
+        return after[0] in "IE" and inside
+
+    parts, outside = _split_tags(tags, found, "tags"), ("O", "")
+    between = np.array([[may_follow(before, after) for after in parts] for before in parts])
+    ends = [may_follow(outside, part) for part in parts], [may_follow(part, outside) for part in parts]
+    return between, np.array(ends[0]), np.array(ends[1])
 
 
 def entity_tags(counts: Mapping[str, int]) -> dict[str, str] | None:

@@ -239,11 +239,7 @@ def _context(key: tuple[str, bool, Sequence[str]]) -> tuple[str, ...]:
     strings = [f"{letter}={here}"] if own else []
     for d in range(1, reach + 1):
         strings += [f"{letter}-{d}={values[reach - d]}", f"{letter}+{d}={values[reach + d]}"]
-    strings += [
-        f"{letter}-1:0={before}|{here}",
-        f"{letter}:1={here}|{after}",
-        f"{letter}-1:1={before}|{here}|{after}",
-    ]
+    strings += [f"{letter}-1:0={before}|{here}", f"{letter}:1={here}|{after}", f"{letter}-1:1={before}|{here}|{after}"]
     return tuple(map(intern, strings))
 
 

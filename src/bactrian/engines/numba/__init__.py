@@ -6,7 +6,8 @@ a thread of its own, without Python's lock. The star update, m = E'u in it, and 
 counts, have one source in linear space (:mod:`.linear` and :mod:`.pair_evaluation`) and one in log space:
 
 1. Linear space, compiled for K states, with unrolled loops over them: all clusters are pairs of number 1, all hubs have
-   the same number K of states (2 to 20), and there are at least 20,000 link states, so that compiling for K pays.
+   the same number K of states (2 to 20), and there are at least 20,000 link states, or 2,000 where K is 2, so that
+   compiling for K pays.
 2. Linear space, the same source with loops over any number of states: all clusters of the instance are pairs, of any
    numbers and states.
 3. :mod:`.stars`, in log space: everything else, and damped updates unless learning halves their steps. A pair whose

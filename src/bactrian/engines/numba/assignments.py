@@ -75,13 +75,7 @@ def max_message(
 
 @njit()
 def update_star(
-    layout: Layout,
-    entries: Floats,
-    hub_scores: Floats,
-    multipliers: Floats,
-    hub: int,
-    damping: float,
-    work: Workspace,
+    layout: Layout, entries: Floats, hub_scores: Floats, multipliers: Floats, hub: int, damping: float, work: Workspace
 ) -> float:
     """Max-product at one hub: d_l = theta_v + sum of m over its other links, largest 0; returns the largest change.
 

@@ -51,6 +51,7 @@ class Search(NamedTuple):
     multipliers: Floats  #: (n_link_states,)
     found: Assignments
     active: Bools  #: (M,) instances to work on
+    late: Bools  #: (1,) time is up
 
 
 @kernel()
@@ -59,7 +60,7 @@ def max_product_instances(search: Search, limits: Limits, first: int, last: int)
 
     The first ten sweeps, then every tenth and the last are rounded, and what beats ``found`` is kept.
     """
-    layout, scores, _, multipliers, found, active = search
+    layout, scores, _, multipliers, found, active, late = search
     max_iterations = limits.max_sweeps
     work = scratch(layout, first, last)
     trial = found.states.copy()
@@ -80,16 +81,16 @@ def max_product_instances(search: Search, limits: Limits, first: int, last: int)
             found.converged[m] = residual <= limits.tolerance
             if found.bound[m] == -np.inf:
                 break
-            if found.converged[m] or sweep <= 10 or sweep % 10 == 0 or sweep == max_iterations:
+            if found.converged[m] or late[0] or sweep <= 10 or sweep % 10 == 0 or sweep == max_iterations:
                 _round(search, trial, m, work, climber)
-            if found.converged[m]:
+            if found.converged[m] or late[0]:
                 break
 
 
 @njit()
 def _round(search: Search, trial: Ints, m: int, work: Workspace, climber: Climber) -> None:
     """Round the multipliers to an assignment and keep it if it is the best so far."""
-    layout, scores, blocks, multipliers, found, _ = search
+    layout, scores, blocks, multipliers, found, _, _ = search
     assign_greedily(layout, scores.entries, scores.hubs, multipliers, trial, m, work)
     climb(layout, scores, trial, m, _CLIMBS, climber)
     score = joint_score(layout, scores, trial, m)
@@ -110,7 +111,7 @@ def dual_instances(search: Search, limits: Limits, first: int, last: int) -> Non
     the score of any assignment. It stops when B meets the best assignment found (a certificate), when an iteration
     lowers it by less than the tolerance of its size, or after ``max_sweeps`` iterations.
     """
-    layout, scores, _, multipliers, found, active = search
+    layout, scores, _, multipliers, found, active, late = search
     max_iterations = limits.max_sweeps
     work = scratch(layout, first, last)
     trial = found.states.copy()
@@ -135,11 +136,11 @@ def dual_instances(search: Search, limits: Limits, first: int, last: int) -> Non
                 found.converged[m] = True
                 break
             settled = previous - found.bound[m] <= limits.tolerance * max(1.0, abs(found.bound[m]))
-            if settled or iteration <= 10 or iteration % 5 == 0 or iteration == max_iterations:
+            if settled or late[0] or iteration <= 10 or iteration % 5 == 0 or iteration == max_iterations:
                 _round(search, trial, m, work, climber)
             tight = found.bound[m] - found.score[m] <= _ROUNDING * max(1.0, abs(found.bound[m]))
             found.converged[m] = settled or tight
-            if found.converged[m]:
+            if found.converged[m] or late[0]:
                 break
 
 

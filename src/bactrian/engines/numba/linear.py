@@ -27,13 +27,7 @@ from bactrian.compiling import njit, record
 from bactrian.engines.numba.arithmetic import CAREFUL, FAST_MATH, LEAST, MOST, RISE, RISING, WIDEST, exp, in_range, log
 from bactrian.engines.numba.layout import Layout
 from bactrian.engines.numba.tables import Numbers, Passing, Plan, turned
-from bactrian.engines.numba.vectors import (
-    States,
-    pair_message,
-    place,
-    size_of,
-    unsigned,
-)
+from bactrian.engines.numba.vectors import States, pair_message, place, size_of, unsigned
 
 #: Links of a hub up to which the product of their messages is safe to stay in range.
 _MOST_FACTORS = 64

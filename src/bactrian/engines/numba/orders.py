@@ -10,12 +10,7 @@ from bactrian.compiling import kernel, njit, setup
 
 @setup
 def sweep_order(
-    instance_hubs: Ints,
-    hub_links: Ints,
-    link_cluster: Ints,
-    link_hub: Ints,
-    cluster_links: Ints,
-    cluster_link: Ints,
+    instance_hubs: Ints, hub_links: Ints, link_cluster: Ints, link_hub: Ints, cluster_links: Ints, cluster_link: Ints
 ) -> tuple[Ints, Bools]:
     """Order of each instance's hubs, and whether its graph of hubs and clusters is a forest.
 

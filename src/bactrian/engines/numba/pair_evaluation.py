@@ -34,15 +34,7 @@ from bactrian.engines.numba.linear import (
     sweep_pairs,
 )
 from bactrian.engines.numba.tables import ALMOST_NOTHING, Limits, Passing
-from bactrian.engines.numba.vectors import (
-    States,
-    copy_scaled,
-    pair_message,
-    place,
-    size_of,
-    smallest,
-    unsigned,
-)
+from bactrian.engines.numba.vectors import States, copy_scaled, pair_message, place, size_of, smallest, unsigned
 
 
 class Tally(NamedTuple):

@@ -22,14 +22,7 @@ import scipy.sparse as sp
 from bactrian.arrays import Floats, Ints
 from bactrian.compiling import kernel, njit
 from bactrian.engines.numba.layout import Layout
-from bactrian.engines.numba.linear import (
-    HeldLinear,
-    Linear,
-    load_states,
-    match_scales,
-    store_logs,
-    sweep_pairs,
-)
+from bactrian.engines.numba.linear import HeldLinear, Linear, load_states, match_scales, store_logs, sweep_pairs
 from bactrian.engines.numba.pair_evaluation import (
     add_tally,
     finish_hubs,
@@ -59,14 +52,7 @@ class Phase(NamedTuple):
 
 @kernel()
 def evaluate_pieces(
-    part: Passing,
-    limits: Limits,
-    messages: Linear,
-    counts: Floats,
-    first: int,
-    last: int,
-    phase: Phase,
-    states: States,
+    part: Passing, limits: Limits, messages: Linear, counts: Floats, first: int, last: int, phase: Phase, states: States
 ) -> bool:
     """One phase of an evaluation for pieces ``first:last``; False where log space is needed.
 

@@ -46,7 +46,7 @@ from bactrian.engines.numba.linear import (
     store_logs,
     update_pairs_together,
 )
-from bactrian.engines.numba.stars import log_belief, log_messages, sweep_hubs
+from bactrian.engines.numba.stars import log_belief, messages_of_arrays, sweep_hubs
 from bactrian.engines.numba.tables import Limits, Passing, Scratch, new_scratch, turned
 from bactrian.engines.numba.vectors import States, pair_message, place, size_of, unsigned
 
@@ -278,16 +278,16 @@ HeldStar = record(Star)
 HeldQueue = record(Queue)
 
 
-@njit()
-def _update_logs(part: Passing, star: Star, hub: int, commit: bool, steps: Floats) -> bool:
+@njit(forceinline=True)
+def _update_logs(
+    link_offset: Ints, link_cluster: Ints, cluster_number: Floats, number: float, hub_scores: Floats,
+    multipliers: Floats, hub_log: Floats, incoming: Floats, start: int, n: int, first: int, last: int, damping: float,
+    commit: bool, steps: Floats,
+) -> bool:  # fmt: skip
     """b of a hub and the change of its multipliers in log space, see :func:`_run_instance`; False: none is possible."""
-    layout, multipliers, hub_log, incoming = part.layout, part.multipliers, part.beliefs.hub_log, star.incoming
-    link_offset, link_cluster, cluster_number = layout.link_offset, layout.link_cluster, part.numbers.cluster
-    start, first, last = layout.hub_offset[hub], layout.hub_links[hub], layout.hub_links[hub + 1]
-    at, n, damping = link_offset[first], layout.hub_offset[hub + 1] - start, star.damping
     if not log_belief(
-        link_cluster, cluster_number, part.numbers.hub[hub], part.tables.hub_scores, start, n, first, last, incoming,
-        at, hub_log, start,
+        link_cluster, cluster_number, number, hub_scores, start, n, first, last, incoming, link_offset[first], hub_log,
+        start,
     ):  # fmt: skip
         return False
     for link in range(first, last):
@@ -333,7 +333,11 @@ def _run_instance(
     entries, turned, message, psi = linear.entries, linear.turned, linear.message, linear.psi
     belief, product, low, high = linear.belief, linear.product, linear.low, linear.high
     hub_scores, cluster_number = part.tables.hub_scores, part.numbers.cluster
-    scratch, incoming, logs, damping = star.scratch, star.incoming, star.logs, star.damping
+    multipliers, hub_log, log_entries = part.multipliers, part.beliefs.hub_log, part.tables.log_entries
+    link_projection, projection, table_offset = layout.link_projection, layout.projection, layout.table_offset
+    narrow, shift, table_number = part.tables.narrow, part.tables.shift, part.numbers.table
+    small, received, scores = star.scratch.small, star.scratch.product, star.scratch.scores
+    incoming, logs, damping = star.incoming, star.logs, star.damping
     first_state, first_hub_state = star.first_state, star.first_hub_state
     base, stop = layout.instance_hubs[instance], layout.instance_hubs[instance + 1]
     unseen, updates = stop if queue.started[instance] else base, 0
@@ -361,8 +365,15 @@ def _run_instance(
             left += pending[link]
         if logs:
             # Those between the first and the last that are out of date come for less than a call of their own.
-            log_messages(part, scratch, since, until, incoming, link_offset[since])
-            if not _update_logs(part, star, hub, not looks, steps):
+            messages_of_arrays(
+                link_cluster, link_partner, link_offset, link_axis, link_projection, projection, cluster_links,
+                cluster_link, cluster_table, table_offset, cluster_number, table_number, narrow, shift, log_entries,
+                entries, turned, multipliers, small, received, scores, since, until, incoming, link_offset[since],
+            )  # fmt: skip
+            if not _update_logs(
+                link_offset, link_cluster, cluster_number, hub_number[hub], hub_scores, multipliers, hub_log, incoming,
+                hub_offset[hub], n, first, last, damping, not looks, steps,
+            ):  # fmt: skip
                 return CONTRADICTION, updates
         else:
             at, to = place(link_offset, first, states) - first_state, place(hub_offset, hub, states) - first_hub_state

@@ -26,6 +26,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bactrian.arrays import Bools, Floats, Ints
 from bactrian.compiling import kernel, njit
@@ -46,7 +47,7 @@ from bactrian.engines.numba.vectors import pair_message
 
 @njit()
 def log_messages(part: Passing, scratch: Scratch, first: int, last: int, out: Floats, start: int) -> None:
-    """log m of links ``first:last``, one after the other, into ``out[start:]``."""
+    """:func:`messages_of_arrays` of a record, for many links: what is taken out of it is counted, by locked writes."""
     layout, tables, numbers, multipliers = part.layout, part.tables, part.numbers, part.multipliers
     link_cluster, link_partner, link_offset = layout.link_cluster, layout.link_partner, layout.link_offset
     cluster_table, table_offset, link_axis = layout.cluster_table, layout.table_offset, layout.link_axis
@@ -55,6 +56,22 @@ def log_messages(part: Passing, scratch: Scratch, first: int, last: int, out: Fl
     small, product, scores = scratch.small, scratch.product, scratch.scores
     cluster_links, cluster_link = layout.cluster_links, layout.cluster_link
     link_projection, projection = layout.link_projection, layout.projection
+    messages_of_arrays(
+        link_cluster, link_partner, link_offset, link_axis, link_projection, projection, cluster_links, cluster_link,
+        cluster_table, table_offset, cluster_number, table_number, narrow, shift, entries, exponentials, turn,
+        multipliers, small, product, scores, first, last, out, start,
+    )  # fmt: skip
+
+
+@njit(forceinline=True)
+def messages_of_arrays(
+    link_cluster: Ints, link_partner: Ints, link_offset: Ints, link_axis: Ints, link_projection: Ints,
+    projection: NDArray[np.int32], cluster_links: Ints, cluster_link: Ints, cluster_table: Ints, table_offset: Ints,
+    cluster_number: Floats, table_number: Floats, narrow: Bools, shift: Floats, entries: Floats, exponentials: Floats,
+    turn: int, multipliers: Floats, small: Floats, product: Floats, scores: Floats,
+    first: int, last: int, out: Floats, start: int,
+) -> None:  # fmt: skip
+    """log m of links ``first:last``, one after the other, into ``out[start:]``."""
     for link in range(first, last):
         cluster, partner, n = link_cluster[link], link_partner[link], link_offset[link + 1] - link_offset[link]
         table, kappa, fits, level = cluster_table[cluster], cluster_number[cluster], False, 0.0

@@ -40,9 +40,10 @@ except ModuleNotFoundError as error:
     ) from error
 
 from bactrian.engines.torch.batch import GraphBatch
+from bactrian.engines.torch.crf import CRF
 from bactrian.engines.torch.device import DeviceMemoryError
 from bactrian.engines.torch.infer import GraphMarginals, infer
 from bactrian.engines.torch.learn import learn
 from bactrian.engines.torch.loss import CamelLoss, Marginals
 
-__all__ = ["CamelLoss", "DeviceMemoryError", "GraphBatch", "GraphMarginals", "Marginals", "infer", "learn"]
+__all__ = ["CRF", "CamelLoss", "DeviceMemoryError", "GraphBatch", "GraphMarginals", "Marginals", "infer", "learn"]

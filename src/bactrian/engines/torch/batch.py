@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import lru_cache, partial
+from threading import get_ident
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from bactrian.arrays import Ints, integers, number_pairs, rectangular
+from bactrian.arrays import Bools, Ints, integers, number_pairs, rectangular
 from bactrian.camel.entropy import pairwise_numbers
-from bactrian.engines.torch.stars import NodeNumbers
+from bactrian.engines.torch.stars import NodeNumbers, Stars
 from bactrian.engines.torch.structure import Structure, build_structure
+from bactrian.errors import ArgumentError
+from bactrian.graphs.graph import neighbours
 from bactrian.graphs.ragged import pointer
+
+#: Batches of a layer whose layout is kept.
+_KEPT = 64
+#: Sweeps that a layer starts on a GPU before it waits for what they changed.
+_PATIENCE = 2
 
 
 class GraphBatch:
@@ -64,10 +73,11 @@ class GraphBatch:
         self.edge_pointer: Ints = np.searchsorted(graph[:, 0], np.arange(self.n_graphs + 1))
         self._structures: dict[tuple[Any, int | None], Structure] = {}
         self._numbers: dict[tuple[Any, str, bool], NodeNumbers] = {}
+        self._stars: dict[tuple[Any, ...], Stars | None] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         """Without index tensors, which a worker process could not send: those on a GPU stay where they were made."""
-        return self.__dict__ | {"_structures": {}, "_numbers": {}}
+        return self.__dict__ | {"_structures": {}, "_numbers": {}, "_stars": {}}
 
     @staticmethod
     def copies(
@@ -83,6 +93,10 @@ class GraphBatch:
         stacked = (pairs[None] + n_nodes * np.arange(n_graphs)[:, None, None]).reshape(-1, 2)
         types = None if edge_types is None else np.tile(rectangular(edge_types, "edge_types"), n_graphs)
         return GraphBatch(stacked, np.full(n_graphs, n_nodes), edge_types=types, n_types=n_types)
+
+    def to(self, device: Any) -> GraphBatch:
+        """The batch itself, for code that moves batches: index tensors are made on the device of the scores."""
+        return self
 
     @property
     def n_graphs(self) -> int:
@@ -119,6 +133,22 @@ class GraphBatch:
             numbers = NodeNumbers(*map(torch.from_numpy, pairwise_numbers(entropy, degrees, own)))
             self._numbers[key] = numbers.to(structure.nodes.device)
         return self._numbers[key]
+
+    def stars(self, structure: Structure, entropy: str, n_labels: int, number: int, *, again: bool) -> Stars:
+        """Stars without messages; where they may be used ``again``, their launches on a GPU are recorded by then."""
+        make = partial(Stars, structure, self.numbers(structure, entropy, own=False), n_labels)
+        device = structure.nodes.device
+        if device.type == "cpu" or not again:
+            found = make()
+            found.records, found.patience = False, 1 if device.type == "cpu" else _PATIENCE
+            return found
+        key = (device, structure.own_tables, entropy, n_labels, number, get_ident())
+        seen = key in self._stars
+        stars = self._stars.get(key) or make()
+        self._stars[key] = stars if seen else None
+        stars.records, stars.patience = seen, _PATIENCE
+        stars.reset()
+        return stars
 
     def checked_scores(self, node_scores: Tensor, edge_scores: Tensor) -> tuple[Tensor, Structure]:
         """Tables of three axes, and the index tensors that fit them."""
@@ -177,3 +207,96 @@ class GraphBatch:
         if int(labels.min()) < 0 or int(labels.max()) >= n_labels:
             raise ValueError(f"labels must be between 0 and {n_labels - 1}")
         return labels
+
+
+class Described(NamedTuple):
+    """Graphs of a batch as tensors on any device; what they are made of decides which are given."""
+
+    shape: tuple[int, ...]  #: of the scores but for the labels: (B, T), (B, H, W), ... or (N,)
+    connectivity: int  #: neighbours of an inner pixel; 2 in chains, 0 in graphs
+    n_types: int  #: types of the edges of the grid or chain and, behind these, of the edges given
+    mask: Tensor | None = None  #: of this shape
+    edges: Tensor | None = None  #: (2, E) pairs of nodes, numbered through
+    edge_types: Tensor | None = None  #: (E,)
+    batch: Tensor | None = None  #: (N,) graph of each node
+
+
+class Layout(NamedTuple):
+    """Described graphs, laid out once."""
+
+    graphs: GraphBatch
+    kept: Tensor  #: numbers of the nodes that the mask leaves
+    given: Tensor  #: (E, 2) which edge of those described an edge is, and which is its mirror image, or the same again
+    mirrored: str  #: "none", "all" or "some" of the edges come both ways
+
+    def tables(self, by_type: Tensor, by_edge: Tensor | None) -> Tensor:
+        """Tables of the types or edges of ``graphs``, from (T, K, K) and (E', K, K): means over both ways."""
+        if by_edge is None:
+            means = 0.5 * (by_type + by_type.transpose(1, 2))
+            return {"none": by_type, "all": means}.get(self.mirrored, torch.cat([by_type, means]))
+        there, back = self.given.to(by_edge.device).T
+        types = torch.from_numpy(self.graphs.edge_types).to(by_edge.device) % len(by_type)
+        own = by_type[types] + by_edge[there]
+        turned = (by_type[types] + by_edge[back]).transpose(1, 2)
+        return torch.where((there != back)[:, None, None], 0.5 * (own + turned), own)
+
+
+def laid_out(batch: Described) -> Layout:
+    """The layout of a batch, from a cache where the same was seen before; edges that come both ways are one."""
+    raw = [None if part is None else part.detach().cpu().numpy() for part in batch[3:]]
+    return _laid_out(batch[:3], *(None if part is None else (part.dtype.str, part.tobytes()) for part in raw))
+
+
+@lru_cache(_KEPT)
+def _laid_out(sizes: tuple[Any, ...], *parts: tuple[str, bytes] | None) -> Layout:
+    shape, connectivity, n_types = sizes
+    mask, edges, types, batch = (None if part is None else np.frombuffer(part[1], part[0]) for part in parts)
+    n_nodes = int(np.prod(shape))
+    inside = np.ones(n_nodes, dtype=np.bool_) if mask is None else mask.astype(np.bool_)
+    if connectivity:
+        pairs, kinds, graph = _regular(shape, connectivity, inside)
+    else:
+        pairs, kinds = np.zeros((0, 2), dtype=np.int64), np.zeros(0, dtype=np.int64)
+        graph = np.zeros(n_nodes, dtype=np.int64) if batch is None else integers(batch, "batch", n_nodes)
+        if (np.diff(graph) < 0).any():
+            raise ArgumentError("batch", "must have the nodes of a graph one after the other, found numbers that fall")
+    if edges is not None:
+        own = number_pairs(edges.reshape(2, -1).T, n_nodes, "edges")
+        first = int(kinds.max(initial=-1)) + 1
+        which = np.zeros(len(own), dtype=np.int64)
+        if types is not None:
+            which = integers(types, "edge_types", len(own), below=n_types - first)
+        pairs, kinds = np.concatenate([pairs, own]), np.concatenate([kinds, first + which])
+    chosen = np.flatnonzero(inside[pairs].all(1))
+    low, high = np.sort(pairs[chosen], 1).T
+    keys = (low * n_nodes + high) * n_types + kinds[chosen]
+    _, seen, number = np.unique(keys, return_index=True, return_inverse=True)
+    given = np.stack([chosen[seen]] * 2, 1)
+    turned = pairs[chosen, 0] != pairs[given[number, 0], 0]
+    repeated = ~turned & (chosen != given[number, 0])
+    if repeated.any():
+        raise ArgumentError("edges", f"have {tuple(pairs[chosen[np.argmax(repeated)]].tolist())} more than once")
+    given[number[turned], 1] = chosen[turned]
+    given = given[np.argsort(graph[pairs[given[:, 0], 0]], kind="stable")]
+    both = given[:, 0] != given[:, 1]
+    mirrored = "none" if not both.any() else "all" if both.all() else "some"
+    kept, renumbered = np.flatnonzero(inside), np.cumsum(inside) - 1
+    graphs = GraphBatch(
+        renumbered[pairs[given[:, 0]]],
+        np.bincount(graph[kept], minlength=shape[0] if connectivity else int(graph.max(initial=0)) + 1),
+        edge_types=kinds[given[:, 0]] + (n_types * both if mirrored == "some" else 0),
+        n_types=2 * n_types if mirrored == "some" else n_types,
+    )
+    return Layout(graphs, torch.from_numpy(kept), torch.from_numpy(given), mirrored)
+
+
+def _regular(shape: tuple[int, ...], connectivity: int, inside: Bools) -> tuple[Ints, Ints, Ints]:
+    """Edges of chains or grids, their types, and the graph of each node; in chains across what the mask leaves out."""
+    graph = np.repeat(np.arange(shape[0]), inside.size // shape[0])
+    if connectivity == 2:
+        kept = np.flatnonzero(inside)
+        pairs = np.stack([kept[:-1], kept[1:]], 1)[graph[kept[:-1]] == graph[kept[1:]]]
+        return pairs, np.zeros(len(pairs), dtype=np.int64), graph
+    pairs, kinds = neighbours(shape[1:], connectivity)
+    stacked = pairs + (inside.size // shape[0]) * np.arange(shape[0])[:, None, None]
+    return stacked.reshape(-1, 2), np.tile(kinds, shape[0]), graph

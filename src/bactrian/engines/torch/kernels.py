@@ -9,6 +9,9 @@ Triton comes with PyTorch for CUDA. Where it is missing, or a kernel does not fi
 - :func:`update_stars`, the star updates of a colour's nodes, is several times faster than a dozen kernels of plain
   tensors. A program updates a few nodes as :mod:`.stars` has it. Messages into a node are left in the place of its own
   multipliers until its belief is known.
+- :func:`chain_sums` and :func:`chain_beliefs`, the two passes of :mod:`.chains`: a program goes along a few sequences
+  with the table in its registers. States are logs; products with a table of moderate range are made in linear space.
+  Nothing is kept from the sums for the beliefs: these go forward again, leaving log a where beliefs will be.
 """
 
 from __future__ import annotations
@@ -36,6 +39,12 @@ _PIECE, _BLOCK = 1024, 64
 _MOST_COLUMNS = 32
 #: Labels up to which a table fits into a program's registers.
 _MOST_LABELS = 32
+#: Labels up to which the transitions of chains do, and programs that share the sequences of a batch.
+_MOST_CHAIN_LABELS, _PROGRAMS = 128, 2048
+#: Sequences of a block, and how many sequences and labels there must be for blocks to pay.
+_BLOCK_CHAINS, _MANY_CHAINS, _MANY_LABELS = 16, 256, 16
+#: Range of transitions (in nats) up to which the kernels work in linear space, and what stands for -inf there.
+MODERATE, FLOOR = {torch.float64: 300.0, torch.float32: 40.0}, -1e30
 #: Threads of a program, one a state: it updates as many nodes as have so many states.
 _THREADS = 32
 
@@ -113,6 +122,356 @@ if triton is not None:
             place = multipliers + link[:, None] * labels + state
             incoming = tl.load(place, mask=present, other=0.0)
             tl.store(place, total - incoming, mask=present)
+
+    @triton.jit
+    def _step(log_a, table, entries, is_wide):  # type: ignore[no-untyped-def]
+        """log of a vector, whose largest entry is 0 in logs, times the table; the vector belongs to rows."""
+        if is_wide:
+            joint = log_a[:, None] + table
+            top = tl.max(joint, 0)
+            found = top + tl.log(tl.sum(tl.exp(joint - top[None, :]), 0))
+        else:
+            found = tl.log(tl.sum(tl.exp(log_a)[:, None] * entries, 0))
+        return found
+
+    @triton.jit
+    def _token(  # type: ignore[no-untyped-def]
+        scores, start, end, labels, positions, sequence, step, length, times, n_labels, ignore, restricted, state,
+        has_mask: tl.constexpr, has_labels: tl.constexpr, floor: tl.constexpr,
+    ):  # fmt: skip
+        """Scores of a token, those of ends added, and of the labels that are not the known one taken away."""
+        inside = (state < n_labels) & (step < length)
+        place = sequence.to(tl.int64) * times
+        place += tl.load(positions + place + step, mask=step < length, other=0) if has_mask else step
+        score = tl.load(scores + place * n_labels + state, mask=inside, other=floor)
+        score += tl.load(start + state, mask=inside & (step == 0), other=0.0)
+        score += tl.load(end + state, mask=inside & (step == length - 1), other=0.0)
+        if has_labels:
+            label = tl.load(labels + place, mask=step < length, other=ignore)
+            score = tl.where(restricted & (label != ignore) & (label != state), floor, score)
+        return tl.maximum(score, floor), place
+
+    @triton.jit
+    def _sum_chains(  # type: ignore[no-untyped-def]
+        scores, transitions, start, end, wide, lengths, positions, labels, out, batch, total, times, n_labels, ignore,
+        padded: tl.constexpr, programs: tl.constexpr, has_mask: tl.constexpr, has_labels: tl.constexpr,
+        floor: tl.constexpr, wide_only: tl.constexpr,
+    ):  # fmt: skip
+        state = tl.arange(0, padded)
+        rows, columns = tl.arange(0, padded)[:, None], tl.arange(0, padded)[None, :]
+        both = (rows < n_labels) & (columns < n_labels)
+        table = tl.maximum(tl.load(transitions + rows * n_labels + columns, mask=both, other=floor), floor)
+        top = tl.max(tl.max(table, 1), 0)
+        entries = tl.exp(table - top)
+        is_wide = tl.load(wide) != 0
+        shift = tl.where(is_wide, 0.0, top)
+        here = total
+        if wide_only and not is_wide:
+            here = 0
+        for number in range(tl.program_id(0), here, programs):
+            sequence, restricted = number % batch, number >= batch
+            length = tl.load(lengths + sequence) if has_mask else times
+            log_a, _ = _token(
+                scores, start, end, labels, positions, sequence, 0, length, times, n_labels, ignore, restricted, state,
+                has_mask, has_labels, floor,
+            )  # fmt: skip
+            following, _ = _token(
+                scores, start, end, labels, positions, sequence, 1, length, times, n_labels, ignore, restricted, state,
+                has_mask, has_labels, floor,
+            )  # fmt: skip
+            most = tl.max(log_a, 0)
+            log_a -= most
+            value = most
+            for step in range(1, length):
+                score = following
+                following, _ = _token(
+                    scores, start, end, labels, positions, sequence, step + 1, length, times, n_labels, ignore,
+                    restricted, state, has_mask, has_labels, floor,
+                )  # fmt: skip
+                log_a = tl.maximum(_step(log_a, table, entries, is_wide) + shift, floor) + score
+                most = tl.max(log_a, 0)
+                log_a -= most
+                value += most
+            value += tl.log(tl.sum(tl.exp(log_a), 0))
+            tl.store(out + number, tl.where(length > 0, value, 0.0))
+
+    @triton.jit
+    def _believe_chains(  # type: ignore[no-untyped-def]
+        scores, transitions, start, end, wide, lengths, positions, labels, weights, nodes, pairs, batch, total, times,
+        n_labels, ignore,
+        padded: tl.constexpr, programs: tl.constexpr, has_mask: tl.constexpr, has_labels: tl.constexpr,
+        floor: tl.constexpr, wide_only: tl.constexpr,
+    ):  # fmt: skip
+        state = tl.arange(0, padded)
+        rows, columns = tl.arange(0, padded)[:, None], tl.arange(0, padded)[None, :]
+        both = (rows < n_labels) & (columns < n_labels)
+        table = tl.maximum(tl.load(transitions + rows * n_labels + columns, mask=both, other=floor), floor)
+        top = tl.max(tl.max(table, 1), 0)
+        entries = tl.exp(table - top)
+        is_wide = tl.load(wide) != 0
+        sums = tl.zeros((padded, padded), table.dtype)
+        here = total
+        if wide_only and not is_wide:
+            here = 0
+        for number in range(tl.program_id(0), here, programs):
+            sequence, restricted = number % batch, number >= batch
+            length = tl.load(lengths + sequence) if has_mask else times
+            weight = tl.load(weights + sequence)
+            out = nodes + tl.where(restricted, batch, 0).to(tl.int64) * times * n_labels
+            log_a, place = _token(
+                scores, start, end, labels, positions, sequence, 0, length, times, n_labels, ignore, restricted, state,
+                has_mask, has_labels, floor,
+            )  # fmt: skip
+            log_a -= tl.max(log_a, 0)
+            for step in range(1, length):
+                tl.store(out + place * n_labels + state, log_a, mask=state < n_labels)
+                score, place = _token(
+                    scores, start, end, labels, positions, sequence, step, length, times, n_labels, ignore, restricted,
+                    state, has_mask, has_labels, floor,
+                )  # fmt: skip
+                log_a = tl.maximum(_step(log_a, table, entries, is_wide), floor) + score
+                log_a -= tl.max(log_a, 0)
+            tl.debug_barrier()  # a is read by other threads than wrote it
+            log_b = tl.zeros((padded,), table.dtype)
+            for back in range(1, length):
+                step = length - back
+                belief = tl.exp(log_a + log_b - tl.max(log_a + log_b, 0))
+                score, place = _token(
+                    scores, start, end, labels, positions, sequence, step, length, times, n_labels, ignore, restricted,
+                    state, has_mask, has_labels, floor,
+                )  # fmt: skip
+                _, earlier = _token(
+                    scores, start, end, labels, positions, sequence, step - 1, length, times, n_labels, ignore,
+                    restricted, state, has_mask, False, floor,
+                )  # fmt: skip
+                log_a = tl.load(out + earlier * n_labels + state, mask=state < n_labels, other=floor)
+                tl.store(out + place * n_labels + state, belief * (weight / tl.sum(belief, 0)), mask=state < n_labels)
+                log_f = score + log_b
+                log_f -= tl.max(log_f, 0)
+                signed = tl.where(restricted, -weight, weight)
+                if is_wide:
+                    joint = table + log_f[None, :]
+                    most = tl.max(joint, 1)
+                    log_b = most + tl.log(tl.sum(tl.exp(joint - most[:, None]), 1))
+                    joint += log_a[:, None]
+                    joint = tl.exp(joint - tl.max(tl.max(joint, 1), 0))
+                    sums += joint * (signed / tl.sum(tl.sum(joint, 1), 0))
+                else:
+                    product, before = tl.exp(log_f), tl.exp(log_a)
+                    backward = tl.sum(entries * product[None, :], 1)
+                    sums += before[:, None] * (product * (signed / tl.sum(before * backward, 0)))[None, :]
+                    log_b = tl.log(backward)
+                log_b = tl.maximum(log_b - tl.max(log_b, 0), floor)
+            belief = tl.exp(log_a + log_b - tl.max(log_a + log_b, 0))
+            _, place = _token(
+                scores, start, end, labels, positions, sequence, 0, length, times, n_labels, ignore, restricted, state,
+                has_mask, False, floor,
+            )  # fmt: skip
+            belief *= weight / tl.sum(belief, 0)
+            tl.store(out + place * n_labels + state, belief, mask=(state < n_labels) & (length > 0))
+        sums = tl.where(is_wide, sums, sums * entries)
+        at = tl.program_id(0).to(tl.int64) * n_labels * n_labels + rows * n_labels + columns
+        tl.store(pairs + at, sums, mask=both & (is_wide | (not wide_only)))
+
+    @triton.jit
+    def _tokens(  # type: ignore[no-untyped-def]
+        scores, start, end, labels, positions, sequence, step, length, times, n_labels, ignore, restricted, state,
+        has_mask: tl.constexpr, has_labels: tl.constexpr, floor: tl.constexpr,
+    ):  # fmt: skip
+        """:func:`_token` for a block of sequences: exp of scores less the largest, that, and places."""
+        there = step < length
+        inside = there[:, None] & (state[None, :] < n_labels)
+        place = sequence.to(tl.int64) * times
+        place += tl.load(positions + place + step, mask=there, other=0) if has_mask else step
+        score = tl.load(scores + place[:, None] * n_labels + state[None, :], mask=inside, other=floor)
+        ends = tl.load(start + state, mask=state < n_labels, other=0.0)[None, :] * tl.where(step == 0, 1.0, 0.0)
+        last = tl.load(end + state, mask=state < n_labels, other=0.0)[None, :]
+        score += tl.where(inside, ends + tl.where((step == length - 1)[:, None], last, 0.0), 0.0)
+        if has_labels:
+            label = tl.load(labels + place, mask=there, other=ignore)[:, None]
+            score = tl.where(restricted[:, None] & (label != ignore) & (label != state[None, :]), floor, score)
+        score = tl.maximum(score, floor)
+        most = tl.max(score, 1)
+        return tl.exp(score - most[:, None]), most, place
+
+    @triton.jit
+    def _sum_many_chains(  # type: ignore[no-untyped-def]
+        scores, transitions, start, end, wide, lengths, positions, labels, out, batch, total, times, n_labels, ignore,
+        padded: tl.constexpr, block: tl.constexpr, has_mask: tl.constexpr, has_labels: tl.constexpr,
+        floor: tl.constexpr,
+    ):  # fmt: skip
+        """:func:`_sum_chains` for a block of sequences at once, with tables of moderate range."""
+        if tl.load(wide) == 0:
+            state = tl.arange(0, padded)
+            both = (state[:, None] < n_labels) & (state[None, :] < n_labels)
+            table = tl.load(transitions + state[:, None] * n_labels + state[None, :], mask=both, other=floor)
+            top = tl.max(tl.max(table, 1), 0)
+            entries = tl.exp(table - top)
+            number = tl.program_id(0) * block + tl.arange(0, block)
+            sequence, restricted = number % batch, number >= batch
+            length = tl.load(lengths + sequence, mask=number < total, other=0) if has_mask else times
+            length = tl.where(number < total, length, 0)
+            alpha, value, _ = _tokens(
+                scores, start, end, labels, positions, sequence, 0, length, times, n_labels, ignore, restricted, state,
+                has_mask, has_labels, floor,
+            )  # fmt: skip
+            norm = tl.sum(alpha, 1)
+            alpha /= norm[:, None]
+            value += tl.log(norm)
+            for step in range(1, tl.max(length, 0)):
+                token, most, _ = _tokens(
+                    scores, start, end, labels, positions, sequence, step, length, times, n_labels, ignore, restricted,
+                    state, has_mask, has_labels, floor,
+                )  # fmt: skip
+                new = tl.dot(alpha, entries, input_precision="ieee") * token
+                norm = tl.sum(new, 1)
+                on = step < length
+                alpha = tl.where(on[:, None], new / norm[:, None], alpha)
+                value += tl.where(on, tl.log(norm) + most + top, 0.0)
+            tl.store(out + number, tl.where(length > 0, value, 0.0), mask=number < total)
+
+    @triton.jit
+    def _believe_many_chains(  # type: ignore[no-untyped-def]
+        scores, transitions, start, end, wide, lengths, positions, labels, weights, nodes, pairs, batch, total, times,
+        n_labels, ignore,
+        padded: tl.constexpr, block: tl.constexpr, has_mask: tl.constexpr, has_labels: tl.constexpr,
+        floor: tl.constexpr,
+    ):  # fmt: skip
+        """:func:`_believe_chains` likewise."""
+        if tl.load(wide) == 0:
+            state = tl.arange(0, padded)
+            both = (state[:, None] < n_labels) & (state[None, :] < n_labels)
+            at = state[:, None] * n_labels + state[None, :]
+            table = tl.load(transitions + at, mask=both, other=floor)
+            top = tl.max(tl.max(table, 1), 0)
+            entries = tl.exp(table - top)
+            turned = tl.load(transitions + state[None, :] * n_labels + state[:, None], mask=both, other=floor)
+            turned = tl.exp(turned - top)
+            number = tl.program_id(0) * block + tl.arange(0, block)
+            sequence, restricted = number % batch, number >= batch
+            length = tl.load(lengths + sequence, mask=number < total, other=0) if has_mask else times
+            length = tl.where(number < total, length, 0)
+            weight = tl.load(weights + sequence, mask=number < total, other=0.0)
+            signed = tl.where(restricted, -weight, weight)
+            out = nodes + tl.where(restricted, batch, 0).to(tl.int64) * times * n_labels
+            used = (state < n_labels)[None, :]
+            alpha, _, place = _tokens(
+                scores, start, end, labels, positions, sequence, 0, length, times, n_labels, ignore, restricted, state,
+                has_mask, has_labels, floor,
+            )  # fmt: skip
+            alpha /= tl.sum(alpha, 1)[:, None]
+            for step in range(1, tl.max(length, 0)):
+                tl.store(
+                    out[:, None] + place[:, None] * n_labels + state[None, :], alpha,
+                    mask=used & (step <= length)[:, None],
+                )  # fmt: skip
+                token, _, place = _tokens(
+                    scores, start, end, labels, positions, sequence, step, length, times, n_labels, ignore, restricted,
+                    state, has_mask, has_labels, floor,
+                )  # fmt: skip
+                new = tl.dot(alpha, entries, input_precision="ieee") * token
+                alpha = tl.where((step < length)[:, None], new / tl.sum(new, 1)[:, None], alpha)
+            tl.debug_barrier()  # a is read by other threads than wrote it
+            beta = tl.full((block, padded), 1.0, table.dtype)
+            sums = tl.zeros((padded, padded), table.dtype)
+            for back in range(1, tl.max(length, 0)):
+                step = tl.max(length, 0) - back
+                on = (step < length)[:, None]
+                token, _, place = _tokens(
+                    scores, start, end, labels, positions, sequence, step, length, times, n_labels, ignore, restricted,
+                    state, has_mask, has_labels, floor,
+                )  # fmt: skip
+                _, _, earlier = _tokens(
+                    scores, start, end, labels, positions, sequence, step - 1, length, times, n_labels, ignore,
+                    restricted, state, has_mask, False, floor,
+                )  # fmt: skip
+                before = tl.load(out[:, None] + earlier[:, None] * n_labels + state[None, :], mask=used & on, other=0.0)
+                belief = alpha * beta
+                belief *= (weight / tl.sum(belief, 1))[:, None]
+                tl.store(out[:, None] + place[:, None] * n_labels + state[None, :], belief, mask=used & on)
+                flow = token * beta
+                flow /= tl.max(flow, 1)[:, None]
+                product = tl.dot(flow, turned, input_precision="ieee")
+                share = tl.where(step < length, signed / tl.sum(before * product, 1), 0.0)
+                left = tl.where(on, before * share[:, None], 0.0)
+                sums += tl.dot(tl.trans(left), tl.where(on, flow, 0.0), input_precision="ieee")
+                beta = tl.where(on, product / tl.max(product, 1)[:, None], beta)
+                alpha = tl.where(on, before, alpha)
+            _, _, place = _tokens(
+                scores, start, end, labels, positions, sequence, 0, length, times, n_labels, ignore, restricted, state,
+                has_mask, False, floor,
+            )  # fmt: skip
+            belief = alpha * beta
+            belief *= (weight / tl.sum(belief, 1))[:, None]
+            tl.store(
+                out[:, None] + place[:, None] * n_labels + state[None, :], belief, mask=used & (length > 0)[:, None]
+            )
+            tl.store(pairs + tl.program_id(0).to(tl.int64) * n_labels * n_labels + at, sums * entries, mask=both)
+
+
+def can_chain(scores: Tensor) -> bool:
+    """Whether the kernels for chains are for such scores."""
+    return triton is not None and scores.is_cuda and scores.shape[-1] <= _MOST_CHAIN_LABELS
+
+
+def chain_sums(
+    places: tuple[Tensor, Tensor] | None, labels: Tensor | None, ignore_index: int, *given: Tensor
+) -> Tensor:
+    """(B,) log Z, and behind it that of the labellings that agree with ``labels`` where these are given.
+
+    ``given`` are scores (B, T, K), transitions, start and end; ``places`` are the lengths (B,) of sequences and the
+    positions (B, T) of their tokens, or None where all are full. -inf counts as -1e30.
+    """
+    total = len(given[0]) * (1 if labels is None else 2)
+    out = given[0].new_empty(total)
+    if triton is not None:
+        _launch((_sum_chains, _sum_many_chains), places, labels, ignore_index, given, (out,), total)
+    return out
+
+
+def chain_beliefs(
+    weights: Tensor, places: tuple[Tensor, Tensor] | None, labels: Tensor | None, ignore_index: int, *given: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Expected counts of labels (B, T, K) and pairs (K, K), times weights (B,), less those that agree with labels."""
+    scores, transitions, *_ = given
+    total = len(scores) * (1 if labels is None else 2)
+    make = torch.empty if places is None else torch.zeros
+    nodes = make((total, *scores.shape[1:]), dtype=scores.dtype, device=scores.device)
+    pairs = transitions.new_zeros(min(total, _PROGRAMS), *transitions.shape)
+    if triton is not None:
+        found = (weights.contiguous(), nodes, pairs)
+        _launch((_believe_chains, _believe_many_chains), places, labels, ignore_index, given, found, total)
+    return (nodes if labels is None else nodes[: len(scores)] - nodes[len(scores) :]), pairs.sum(0)
+
+
+def _launch(
+    kernels: tuple[Any, Any],
+    places: tuple[Tensor, Tensor] | None,
+    labels: Tensor | None,
+    ignore_index: int,
+    given: tuple[Tensor, ...],
+    found: tuple[Tensor, ...],
+    total: int,
+) -> None:
+    """Start the kernel for single chains, and where these are many the one for blocks of them, of which one works."""
+    batch, times, n_labels = given[0].shape
+    if total == 0:
+        return
+    scores, transitions, *ends = (part.contiguous() for part in given)
+    low, high = transitions.aminmax()
+    wide = (~(high - low < MODERATE[transitions.dtype])).to(torch.int32)
+    lengths, positions = (wide, wide) if places is None else places
+    many = scores.dtype is torch.float32 and n_labels > _MANY_LABELS and total >= _MANY_CHAINS
+    common = (scores, transitions, *ends, wide, lengths, positions, wide if labels is None else labels.contiguous())
+    numbers = (batch, total, times, n_labels, ignore_index)
+    padded = max(2, triton.next_power_of_2(n_labels))
+    known = (places is not None, labels is not None, FLOOR)
+    programs = min(total, _PROGRAMS)
+    warps = max(1, min(8, padded * padded // 1024))
+    kernels[0][(programs,)](*common, *found, *numbers, padded, programs, *known, many, num_warps=warps)
+    if many:
+        blocks = triton.cdiv(total, _BLOCK_CHAINS)
+        kernels[1][(blocks,)](*common, *found, *numbers, padded, _BLOCK_CHAINS, *known, num_warps=4)
 
 
 def tables_at_once(n_labels: int) -> int:

@@ -12,18 +12,28 @@ relinearised at the last beliefs on a schedule (the concave-convex procedure, on
 
 from __future__ import annotations
 
+import copy
 import math
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 
 from bactrian.camel.camel import SHORTHAND
-from bactrian.engines.torch.batch import GraphBatch
+from bactrian.engines.torch.batch import GraphBatch, Layout
 from bactrian.engines.torch.device import Needed, explain_memory, state_bytes
-from bactrian.engines.torch.stars import FINEST, Stars, edge_beliefs, observed_counts, settle
+from bactrian.engines.torch.stars import (
+    FINEST,
+    Stars,
+    StarValues,
+    edge_beliefs,
+    evaluate,
+    observed_counts,
+    settle,
+    sum_by_graph,
+)
 from bactrian.engines.torch.structure import Structure
 from bactrian.errors import warn
 from bactrian.solvers.solution import ConvergenceWarning
@@ -31,6 +41,12 @@ from bactrian.solvers.solution import ConvergenceWarning
 #: Learners whose entropy and consistency the loss takes, and entropies of inference.
 METHODS = {name: SHORTHAND[name] for name in ("piecewise", "camel0", "convex", "cccp")}
 INFERENCE = {"bp": "total", "convex": "convex", "camel0": "clusters"}
+#: Relinearisations of a layer's ``"cccp"``; estimators replay as many.
+_RELINEARISATIONS = 2
+#: Stands for -inf: far enough to be nothing, near enough to keep the digits of what is added to it.
+FORBIDDEN = -1e4
+#: Step of a perturbation, and the tolerance of messages there.
+_STEP, _EXACT = 1e-4, 1e-11
 
 
 @dataclass
@@ -95,7 +111,7 @@ class CamelLoss(torch.nn.Module):
 
     def __init__(
         self,
-        method: str = "cccp",
+        method: str = "convex",
         *,
         node_factors: str = "clusters",
         relinearise_every: int = 1,
@@ -157,7 +173,7 @@ class CamelLoss(torch.nn.Module):
         instances : sequence of hashables, optional
             An id for each graph of the batch, under which its multipliers are kept.
         """
-        with _memory_of(graphs, node_scores, edge_scores):
+        with memory_of(graphs, node_scores, edge_scores):
             tables, structure = graphs.checked_scores(node_scores, edge_scores)
             labels = graphs.checked_labels(labels, node_scores.shape[1])
             ids = self._checked_ids(instances, graphs)
@@ -179,12 +195,13 @@ class CamelLoss(torch.nn.Module):
 
     @torch.no_grad()
     def marginals(
-        self, node_scores: Tensor, edge_scores: Tensor, graphs: GraphBatch, *, method: str = "bp"
+        self, node_scores: Tensor, edge_scores: Tensor, graphs: GraphBatch, *, method: str | None = None
     ) -> Marginals:
-        """Marginals of a batch at test time: ``"bp"``, ``"convex"``, or ``"camel0"``, the training entropy's own."""
+        """Marginals of a batch at test time: ``"bp"``, ``"convex"`` or ``"camel0"``, by default as in training."""
+        method = (self.method if self.method in INFERENCE else "bp") if method is None else method
         if method not in INFERENCE:
             raise ValueError(f"method must be one of {', '.join(INFERENCE)}, found {method!r}")
-        with _memory_of(graphs, node_scores, edge_scores):
+        with memory_of(graphs, node_scores, edge_scores):
             tables, structure = graphs.checked_scores(node_scores, edge_scores)
             stars = self._stars(graphs, structure, node_scores.shape[1], INFERENCE[method])
             _set_scores(stars, node_scores, tables)
@@ -218,7 +235,8 @@ class CamelLoss(torch.nn.Module):
         """The ids under which state is kept, or None where none is."""
         if instances is None:
             return None
-        ids = instances.tolist() if isinstance(instances, Tensor) else list(instances)
+        given = instances.tolist() if hasattr(instances, "tolist") else list(instances)
+        ids = [name.item() if hasattr(name, "item") else name for name in given]  # plain ones, which files may hold
         if len(ids) != graphs.n_graphs or len(set(ids)) != len(ids):
             raise ValueError(f"instances must be {graphs.n_graphs} different ids, one per graph, found {len(ids)}")
         return None if self.method == "piecewise" else ids
@@ -274,7 +292,7 @@ def _set_scores(stars: Stars, node_scores: Tensor, tables: Tensor) -> None:
     )
 
 
-def _memory_of(graphs: GraphBatch, node_scores: Tensor, edge_scores: Tensor) -> AbstractContextManager[None]:
+def memory_of(graphs: GraphBatch, node_scores: Tensor, edge_scores: Tensor) -> AbstractContextManager[None]:
     """Explains an out-of-memory error in work on a batch."""
 
     def needed() -> Needed:
@@ -330,7 +348,7 @@ class _ProfiledDual(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
         by_node, by_entry, node_scores, tables = ctx.saved_tensors
-        with _memory_of(ctx.graphs, by_node, by_entry):
+        with memory_of(ctx.graphs, by_node, by_entry):
             found: tuple[Tensor, Tensor] = _Gradient.apply(upstream, node_scores, tables, by_node, by_entry)
         return *found, None, None, None, None, None, None
 
@@ -350,3 +368,170 @@ class _Gradient(torch.autograd.Function):
             "CamelLoss has first derivatives only: a function of its gradient (a penalty on it, a Hessian) cannot be "
             "differentiated; take finite differences of the gradient, or detach() it"
         )
+
+
+class Graphs:
+    """Graphs of a batch under an entropy: values that stand in for log Z less the score of the labels, and beliefs.
+
+    Where some labels are unknown, a second D in which the known ones are fixed stands in for that score. Beliefs are
+    differentiated by perturbation (Domke 2010): their derivatives by the scores are second ones of D and so symmetric,
+    hence their product with a direction is a difference of beliefs at scores a little up and down that direction.
+
+    Parameters
+    ----------
+    layout : Layout
+    method : {"convex", "camel0", "cccp"}
+        With ``"cccp"`` the entropy is linearised at uniform beliefs first and twice again, the same at every visit.
+    labels : (N,) ints of all nodes that the layout keeps, or None
+    known : (N,) bools of these, or None
+        Which labels are known, where some are not.
+    own_tables : bool
+        Whether tables belong to edges instead of types.
+    alike : bool
+        Whether the derivatives by the values of all graphs will be the same.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        method: str,
+        labels: Tensor | None,
+        known: Tensor | None,
+        *,
+        own_tables: bool,
+        alike: bool,
+        tolerance: float,
+        max_sweeps: int,
+    ) -> None:
+        self.layout, self.method, self.labels, self.known = layout, method, labels, known
+        self.own_tables, self.alike = own_tables, alike
+        self.tolerance, self.max_sweeps = tolerance, max_sweeps
+        self.residual, self.sweeps = 0.0, 0
+        self._stars: list[Stars] = []
+        self._evaluations: list[StarValues] = []
+
+    def values(self, scores: Tensor, tables: Tensor) -> Tensor:
+        """(M,), from scores (N, K) and tables, both in float64."""
+        found: Tensor = _Values.apply(scores, tables, self)
+        return found
+
+    def counts(self, scores: Tensor, tables: Tensor) -> tuple[Tensor, Tensor]:
+        """Beliefs of nodes (N, K), and sums of those of the edges of a table."""
+        with torch.no_grad():
+            self.solve(scores, tables)
+        found: tuple[Tensor, Tensor] = _Counts.apply(scores.new_ones(self.layout.graphs.n_graphs), scores, tables, self)
+        return found
+
+    def solve(self, scores: Tensor, tables: Tensor) -> Tensor:
+        """Pass messages; returns what :meth:`values` does."""
+        graphs, n_labels = self.layout.graphs, scores.shape[1]
+        s = graphs.structure(scores.device, n_types=None if self.own_tables else graphs.n_types)
+        count = 1 if self.known is None else 2
+        entropy = str(METHODS[self.method].entropy)
+        self._stars = [graphs.stars(s, entropy, n_labels, number, again=self.alike) for number in range(count)]
+        found = self._settle(scores, tables, self.tolerance, self.max_sweeps)
+        if self.labels is not None and self.known is None:
+            found = found - observed_by_graph(s, self.labels, scores, tables)
+        if self.alike:
+            self._counts = self._counted(self._evaluations)
+        return found
+
+    def perturbed(self, scores: Tensor, tables: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Values (M,), and counts weighted by graph, at other scores not far away."""
+        twin = copy.copy(self)
+        twin._stars, twin.alike = [stars.twin() for stars in self._stars], False
+        return twin._settle(scores, tables, _EXACT, 4 * self.max_sweeps), *twin.weighed(weights)
+
+    def _settle(self, scores: Tensor, tables: Tensor, tolerance: float, max_sweeps: int) -> Tensor:
+        """Messages of all stars to a tolerance; what the second has is subtracted from the first."""
+        found: Tensor | float = 0.0
+        self._evaluations = []
+        for stars, sign in zip(self._stars, (1.0, -1.0), strict=False):
+            s = stars.structure
+            inside = scores[s.nodes]
+            if sign < 0.0 and self.known is not None and self.labels is not None:
+                states = torch.arange(stars.n_labels, device=scores.device)
+                other = self.known[s.nodes][:, None] & (states != self.labels[s.nodes][:, None])
+                inside = inside.masked_fill(other, FORBIDDEN)
+            ordered = tables[s.edges] if s.own_tables else tables
+            for step in range(1 + _RELINEARISATIONS * (self.method == "cccp")):
+                if step:
+                    stars.linearisation.copy_(-stars.numbers.linearised[:, None] * stars.node_log)
+                stars.set_scores(inside - stars.linearisation, ordered)
+                values, sweeps, residual = settle(stars, tolerance, max_sweeps, tame=self.method == "convex")
+                self.sweeps, self.residual = self.sweeps + sweeps, max(self.residual, residual)
+            found = found + sign * sum_by_graph(s, values)
+            self._evaluations.append(values)
+        return torch.as_tensor(found)
+
+    def weighed(self, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """Derivatives of ``weights @ values`` by scores and tables, at the messages as they are."""
+        s = self._stars[0].structure
+        if self.alike:
+            nodes, entries = self._counts[0] * weights[s.node_graph][:, None], self._counts[1] * weights[0]
+        else:
+            weighted = replace(s, node_weight=weights[s.node_graph], edge_weight=weights[s.edge_graph])
+            for stars in self._stars:
+                stars.structure = weighted
+            nodes, entries = self._counted([evaluate(stars) for stars in self._stars])
+            for stars in self._stars:
+                stars.structure = s
+        in_order = torch.empty_like(entries).index_copy_(0, s.edges, entries) if s.own_tables else entries
+        return torch.empty_like(nodes).index_copy_(0, s.nodes, nodes), in_order
+
+    def _counted(self, evaluations: list[StarValues]) -> tuple[Tensor, Tensor]:
+        """Counts of labels and of pairs, less those that agree with the labels, in the order of the structure."""
+        free, *bound = evaluations
+        nodes, entries = free.node_counts, free.table_counts
+        if bound:
+            return nodes - bound[0].node_counts, entries - bound[0].table_counts
+        if self.labels is None:
+            return nodes.clone(), entries.clone()
+        s = self._stars[0].structure
+        observed = observed_counts(s, self.labels[s.nodes], nodes.shape[1])
+        return nodes - observed[0], entries - observed[1]
+
+
+class _Values(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, tables: Tensor, graphs: Graphs) -> Tensor:
+        ctx.save_for_backward(scores, tables)
+        ctx.graphs = graphs
+        return graphs.solve(scores, tables)
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+        found: tuple[Tensor, Tensor] = _Counts.apply(upstream, *ctx.saved_tensors, ctx.graphs)
+        return *found, None
+
+
+class _Counts(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, weights: Tensor, scores: Tensor, tables: Tensor, graphs: Graphs) -> tuple[Tensor, Tensor]:
+        ctx.save_for_backward(weights, scores, tables)
+        ctx.graphs = graphs
+        return graphs.weighed(weights)
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
+        if ctx.graphs.method == "cccp":
+            raise NotImplementedError(
+                "beliefs of 'cccp' have no derivatives: they stop short of its fixed point; 'convex' and 'camel0' have"
+            )
+        weights, scores, tables = ctx.saved_tensors
+        step = _STEP / max(1e-300, *(float(part.abs().max()) for part in upstream if part.numel()))
+        moved = (step * part for part in upstream)
+        nodes, entries = moved
+        up = ctx.graphs.perturbed(scores + nodes, tables + entries, weights)
+        down = ctx.graphs.perturbed(scores - nodes, tables - entries, weights)
+        return *((a - b) / (2.0 * step) for a, b in zip(up, down, strict=True)), None
+
+
+def observed_by_graph(structure: Structure, labels: Tensor, scores: Tensor, tables: Tensor) -> Tensor:
+    """(M,) scores of the labels."""
+    s = structure
+    nodes = scores.gather(1, labels[:, None])[:, 0]
+    found = scores.new_zeros(s.n_graphs).index_add_(0, s.node_graph, nodes[s.nodes])
+    ends = labels[s.nodes][s.link_node[s.links]]
+    ordered = tables[s.edges] if s.own_tables else tables
+    return found.index_add_(0, s.edge_graph, ordered[s.edge_table, ends[:, 0], ends[:, 1]])

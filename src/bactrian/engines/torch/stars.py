@@ -137,6 +137,8 @@ class Stars(Movable):
         Whether the range of some table needs log space.
     records : bool
         Whether launches may be recorded.
+    patience : int
+        Sweeps between looks at how much beliefs change, for which the host waits.
     """
 
     def __init__(
@@ -173,7 +175,7 @@ class Stars(Movable):
         self.any_unowned = bool(self.unowned.any())
         self._oriented = self._log_tables = torch.zeros(0)
         self.wide = False
-        self.records = device.type == "cuda"
+        self.records, self.patience = device.type == "cuda", 1
         self._recordings: dict[str, Recording[Any]] = {}
 
     def to(self, device: Any) -> Self:
@@ -182,6 +184,20 @@ class Stars(Movable):
         moved.records = False
         moved.forget_recordings()
         return moved
+
+    def reset(self) -> None:
+        """Forget all messages."""
+        for part in (self.multipliers, self.linearisation, self.star_belief):
+            part.zero_()
+        self.swept = False
+
+    def twin(self) -> Stars:
+        """The same graphs with messages of their own, which start from these."""
+        twin = Stars(self.structure, self.numbers, self.n_labels, dtype=self.dtype)
+        twin.records, twin.patience = False, self.patience
+        for name in ("multipliers", "linearisation", "star_belief"):
+            getattr(twin, name).copy_(getattr(self, name))
+        return twin
 
     def take_state(self, other: Stars) -> None:
         """Take over multipliers, scores and beliefs of the same graphs on another device."""
@@ -337,8 +353,10 @@ class Stars(Movable):
         sweeps, change = 0, math.inf
         for _ in range(_ROUNDS):
             while sweeps < max_sweeps and time.perf_counter() < deadline:
-                change = float(self.sweep(damping))
-                sweeps += 1
+                for _ in range(min(self.patience, max_sweeps - sweeps)):
+                    last = self.sweep(damping)
+                    sweeps += 1
+                change = float(last)
                 if not change > target:
                     break
             values = self.evaluate()
@@ -434,10 +452,9 @@ def observed_counts(structure: Structure, labels: Tensor, n_labels: int) -> tupl
     nodes = torch.nn.functional.one_hot(labels, k) * s.node_weight[:, None]
     ends = labels[s.link_node[s.links]]
     state = k * ends[:, 0] + ends[:, 1]
-    table = s.table_of(torch.arange(s.n_edges, device=labels.device))
     n_tables = s.n_edges if s.own_tables else len(s.type_edges) - 1
     # Not bincount, which with weights on a GPU has no deterministic form.
-    counts = s.edge_weight.new_zeros(n_tables * k * k).index_add_(0, k * k * table + state, s.edge_weight)
+    counts = s.edge_weight.new_zeros(n_tables * k * k).index_add_(0, k * k * s.edge_table + state, s.edge_weight)
     return nodes, counts.view(n_tables, k, k)
 
 

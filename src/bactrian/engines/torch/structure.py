@@ -10,6 +10,7 @@ is one contiguous slice.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -66,6 +67,11 @@ class Structure(Movable):
             return edges
         bounds = torch.tensor(self.type_edges[1:], device=edges.device)
         return torch.searchsorted(bounds, edges, right=True)
+
+    @cached_property
+    def edge_table(self) -> Tensor:
+        """(E,) which table each edge has."""
+        return self.table_of(torch.arange(self.n_edges, device=self.nodes.device))
 
     @property
     def nbytes(self) -> int:

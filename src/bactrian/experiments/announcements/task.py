@@ -132,7 +132,7 @@ def _fit(name: str, train: _Texts, settings: AnnouncementsSettings, callback: Te
         skips=_no_skips if chain else "nearest",
         method="exact" if chain else name,
         inference="bp",
-        **{**settings.options, "prior_variance": prior},
+        **{**settings.options, "prior_variance": prior, "fit_intercept": False},
     )
     return model.fit(train.features, train.labels, callback=callback)
 

@@ -125,14 +125,14 @@ class TextonVocabulary:
         pixels_an_image: int = 1500,
         seed: int = 0,
     ) -> TextonVocabulary:
-        """Learn a vocabulary from ``images``, which must be training images."""
+        """Learn a vocabulary from training images: arrays, or what :func:`bactrian.vision.segment_image` gives."""
         numbers = {"n_textons": n_textons, "n_colours": n_colours, "n_structures": n_structures}
         for name, number in {**numbers, "pixels_an_image": pixels_an_image}.items():
             check_number(name, number, least=1, whole=True)
         rng = np.random.default_rng(seed)
         drawn_responses, drawn_colours, drawn_structures = [], [], []
         for image in images:
-            lab = lab_of(image)
+            lab = lab_of(image.image if isinstance(image, SegmentedImage) else image)
             responses = filter_responses(lab).reshape(-1, N_FILTERS)
             drawn = rng.choice(responses.shape[0], min(pixels_an_image, responses.shape[0]), replace=False)
             drawn_responses.append(responses[drawn])
@@ -395,6 +395,8 @@ def superpixel_features(
 
     Without ``context`` only a superpixel's own appearance.
     """
+    if not isinstance(image, SegmentedImage):
+        raise TypeError(f"image must be what segment_image gives, found {type(image).__name__}")
     own = appearance(image.image, image.segments, vocabulary)
     if not context:
         return np.concatenate([own.own, own.structure], axis=1).astype(np.float32)

@@ -1,0 +1,416 @@
+"""A layer that turns a network's scores into a conditional random field: loss, marginals, most probable labels."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from bactrian.engines.torch.batch import Described, laid_out
+from bactrian.engines.torch.chains import Chains, best_labels, chain_counts, chain_value
+from bactrian.engines.torch.loss import FORBIDDEN, Graphs, memory_of
+from bactrian.errors import ArgumentError, ArgumentTypeError, check_number, warn
+from bactrian.solvers.solution import ConvergenceWarning
+
+METHODS = ("convex", "camel0", "cccp")
+REDUCTIONS = ("mean", "sum", "none")
+#: Numbers of neighbours in pictures and volumes.
+NEIGHBOURS = {4: 2, 8: 2, 6: 3, 18: 3, 26: 3}
+#: What :meth:`CRF.decode` has where the mask is off.
+PADDING = -100
+
+
+class Last(NamedTuple):
+    """How inference went in the last call of a layer."""
+
+    residual: float  #: largest change of a belief, or disagreement, that was left; 0 where inference is exact
+    sweeps: int
+    converged: bool
+
+
+class CRF(torch.nn.Module):
+    """A conditional random field on top of a network, which gives the scores of labels; the layer owns the tables.
+
+    Parameters
+    ----------
+    n_labels : int
+        K.
+    structure : {"chain", "grid", "graph"}
+        Which labels depend on each other directly: those of neighbours in sequences (B, T, K), in pictures (B, H, W, K)
+        or volumes (B, D, H, W, K), or at the ends of edges between nodes (N, K).
+    method : {"convex", "camel0", "cccp"}
+        Entropy of learning, which marginals and decoding share. Chains without skip edges are exact, unless
+        ``"camel0"`` is asked for; there parameters are called as in pytorch-crf, and its ``state_dict`` loads.
+        ``"cccp"`` linearises Bethe's entropy at uniform beliefs and twice at those found, again at each visit.
+    constraints : (K, K) bools, or three arrays, optional
+        Which label (column) may follow which (row); with (K,) bools for the first and the last label as in
+        :func:`bactrian.text.allowed_transitions`. Observed labels that they forbid raise an error.
+    edge_types : int, optional
+        Types of edges, each with a table of its own. In graphs 1 by default; in grids one per step to a neighbour, or
+        1 for all; in chains 0, or more for skip edges.
+    neighbours : {4, 8, 6, 18, 26}
+        Of a pixel, or from 6 of a voxel.
+    class_weights : (K,), optional
+        The loss of a sequence, picture or graph counts as much as these say of its known labels, on average.
+    tolerance : float, optional
+        Largest change of a belief at which message passing stops; by default 1e-9 for scores in float64, else 1e-5.
+    max_sweeps : int
+        Sweeps of message passing at most.
+
+    Attributes
+    ----------
+    transitions, start_transitions, end_transitions : Parameter
+        Chains: scores (K, K) of a label (column) after another (row), of the first, and of the last label.
+    tables : Parameter
+        (edge_types, K, K) scores of the pairs of labels of an edge; rows belong to its first node: the one to the left,
+        above or in front, or the first one given. Of edges given both ways the two tables are averaged.
+    last : Last
+        How inference went in the last call. The first that did not converge gives a
+        :class:`bactrian.ConvergenceWarning`.
+
+    Notes
+    -----
+    Scores and parameters of -inf forbid labels. Sums are float32 at least in chains and float64 elsewhere, whatever the
+    type of the scores, also under autocast. All results but :meth:`decode` may be differentiated, and the loss and the
+    marginals twice in chains; marginals of ``"cccp"`` may not. Nothing is kept of an instance between calls.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from bactrian.torch import CRF
+    >>> crf = CRF(3)
+    >>> scores, labels = torch.zeros(2, 4, 3), torch.zeros(2, 4, dtype=torch.long)
+    >>> crf.loss(scores, labels).backward()
+    >>> crf.marginals(scores).shape, crf.decode(scores).shape
+    (torch.Size([2, 4, 3]), torch.Size([2, 4]))
+    >>> crf, CRF(2, "grid")
+    (CRF(3 labels, chain, convex, exact), CRF(2 labels, grid, convex, 2 tables, 4 neighbours))
+    """
+
+    def __init__(
+        self,
+        n_labels: int,
+        structure: str = "chain",
+        method: str = "convex",
+        constraints: Any = None,
+        *,
+        edge_types: int | None = None,
+        neighbours: int = 4,
+        class_weights: Any = None,
+        tolerance: float | None = None,
+        max_sweeps: int = 200,
+    ) -> None:
+        super().__init__()
+        check_number("n_labels", n_labels, least=1, whole=True)
+        check_number("max_sweeps", max_sweeps, least=1, whole=True)
+        for name, found, among in (
+            ("structure", structure, ("chain", "grid", "graph")),
+            ("method", method, METHODS),
+            ("neighbours", neighbours, tuple(NEIGHBOURS)),
+        ):
+            if found not in among:
+                raise ArgumentError(name, f"must be one of {', '.join(map(str, among))}, found {found!r}")
+        steps = {"chain": 0, "grid": neighbours // 2, "graph": 1}[structure]
+        n_tables = steps if edge_types is None else edge_types
+        check_number("edge_types", n_tables, least=min(steps, 1), whole=True)
+        if structure == "grid" and n_tables not in (1, steps):
+            raise ArgumentError("edge_types", f"must be 1 or {steps}, one per step to a neighbour, found {edge_types}")
+        self.n_labels, self.structure, self.method, self.neighbours = n_labels, structure, method, neighbours
+        self.tolerance, self.max_sweeps = tolerance, max_sweeps
+        if structure == "chain":
+            self.start_transitions = torch.nn.Parameter(torch.empty(n_labels))
+            self.end_transitions = torch.nn.Parameter(torch.empty(n_labels))
+            self.transitions = torch.nn.Parameter(torch.empty(n_labels, n_labels))
+        if n_tables:
+            self.tables = torch.nn.Parameter(torch.empty(n_tables, n_labels, n_labels))
+        self._n_tables = n_tables
+        self.reset_parameters()
+        weights = None if class_weights is None else torch.as_tensor(class_weights, dtype=torch.float32)
+        if weights is not None and (weights.shape != (n_labels,) or not bool((weights >= 0).all())):
+            raise ArgumentError("class_weights", f"must be {n_labels} numbers that are not negative")
+        self.register_buffer("_class_weights", weights, persistent=False)
+        for name, allowed in zip(("between", "first", "last"), self._checked_constraints(constraints), strict=True):
+            self.register_buffer(f"_allowed_{name}", allowed, persistent=False)
+        self.last = Last(float("nan"), 0, converged=False)
+        self._warned = False
+
+    def reset_parameters(self) -> None:
+        """Draw all scores of the layer from -0.1 to 0.1."""
+        for parameter in self.parameters():
+            torch.nn.init.uniform_(parameter, -0.1, 0.1)
+
+    def extra_repr(self) -> str:
+        """What ``repr`` has in brackets."""
+        words = [f"{self.n_labels} labels", self.structure, self.method]
+        if self.structure == "chain" and self.method != "camel0":
+            words.append("exact but with skip edges" if self._n_tables else "exact")
+        if self._n_tables:
+            words.append(f"{self._n_tables} table{'s' if self._n_tables > 1 else ''}")
+        if self.structure == "grid":
+            words.append(f"{self.neighbours} neighbours")
+        if self._allowed_between is not None:
+            words.append(f"{int(self._allowed_between.sum())} of {self.n_labels**2} transitions allowed")
+        return ", ".join(words)
+
+    def forward(self, *arguments: Any, **options: Any) -> Tensor:
+        """The loss, for those who call the layer, such as ``DistributedDataParallel``."""
+        return self.loss(*arguments, **options)
+
+    def loss(
+        self,
+        scores: Tensor,
+        labels: Tensor,
+        mask: Tensor | None = None,
+        ignore_index: int = -100,
+        reduction: str = "mean",
+        *,
+        weights: Tensor | None = None,
+        **graph: Any,
+    ) -> Tensor:
+        """Negative log-likelihood of the labels, or what stands in for it in graphs with loops.
+
+        Parameters
+        ----------
+        scores : (B, T, K), (B, H, W, K), (B, D, H, W, K) or (N, K)
+            Scores of labels; -inf forbids one.
+        labels : ints of the same shape, without the last axis
+            Observed labels. Where one is ``ignore_index`` it is not known, and summed over: the likelihood is that of
+            the labels that are known.
+        mask : bools of that shape, optional
+            Which nodes are there. Tokens on both sides of a gap in a chain are neighbours, pixels are not.
+        ignore_index : int
+            Stands for a label that is not known.
+        reduction : {"mean", "sum", "none"}
+            Over sequences, pictures or graphs.
+        weights : (B,), optional
+            The loss of each sequence, picture or graph counts so much; the mean still divides by their number.
+        edges : (2, E) ints
+            Edges of graphs, or skip edges of chains: pairs of nodes, numbered through all graphs of the batch (token t
+            of sequence b is T b + t). Edges may come one way or both ways.
+        batch : (N,) ints, optional
+            The graph of each node, as in PyTorch Geometric; by default there is one.
+        edge_types : (E,) ints, optional
+            Which of ``tables`` an edge has; 0 by default.
+        edge_scores : (E, K, K), optional
+            Added to the table of each edge of a graph.
+        """
+        if reduction not in REDUCTIONS:
+            raise ArgumentError("reduction", f"must be one of {', '.join(REDUCTIONS)}, found {reduction!r}")
+        self._check_shapes(scores, mask)
+        if labels.shape != scores.shape[:-1] or labels.is_floating_point():
+            wanted = tuple(scores.shape[:-1])
+            raise ArgumentError("labels", f"must be integers of shape {wanted}, found {tuple(labels.shape)}")
+        if self._is_exact(graph):
+            found = chain_value(*self._chain(scores), mask, labels, ignore_index)
+        else:
+            alike = reduction != "none" and weights is None and self._class_weights is None
+            found = self._in_graphs(scores, mask, labels, ignore_index, "value", alike=alike, **graph)
+        if self._class_weights is not None:
+            found = found * self._mean_class_weight(labels, mask, ignore_index, graph.get("batch"), len(found))
+        if weights is not None:
+            found = found * weights
+        if reduction == "none":
+            return found
+        return found.sum() if reduction == "sum" else found.mean()
+
+    def log_partition(self, scores: Tensor, mask: Tensor | None = None, **graph: Any) -> Tensor:
+        """(B,) log of the sum of exp(score) over all labellings; ``edges`` and the like as in :meth:`loss`."""
+        self._check_shapes(scores, mask)
+        if self._is_exact(graph):
+            return chain_value(*self._chain(scores), mask, None, 0)
+        return self._in_graphs(scores, mask, None, 0, "value", alike=False, **graph)
+
+    def marginals(self, scores: Tensor, mask: Tensor | None = None, **graph: Any) -> Tensor:
+        """Probabilities of labels in the shape of the scores, 0 where the mask is off; options as in :meth:`loss`."""
+        self._check_shapes(scores, mask)
+        if self._is_exact(graph):
+            inputs = self._chain(scores)
+            return chain_counts(inputs[0].new_ones(len(scores)), *inputs, mask, None, 0)[0]
+        return self._in_graphs(scores, mask, None, 0, "marginals", **graph)
+
+    @torch.no_grad()
+    def decode(self, scores: Tensor, mask: Tensor | None = None, **graph: Any) -> Tensor:
+        """Labels, -100 where the mask is off: the most probable labelling of an exact chain, else of each node.
+
+        Options are those of :meth:`loss`.
+        """
+        self._check_shapes(scores, mask)
+        if self._is_exact(graph):
+            chains = Chains.of(*self._chain(scores), mask)
+            found = chains.steps.padded(best_labels(chains))
+        else:
+            found = self._in_graphs(scores, mask, None, 0, "marginals", **graph).argmax(-1)
+        return found if mask is None else found.masked_fill(~mask.bool(), PADDING)
+
+    def _is_exact(self, graph: dict[str, Any]) -> bool:
+        return self.structure == "chain" and self.method != "camel0" and graph.get("edges") is None
+
+    def _check_shapes(self, scores: Tensor, mask: Tensor | None) -> None:
+        axes = {"chain": 3, "grid": NEIGHBOURS[self.neighbours] + 2, "graph": 2}[self.structure]
+        if scores.ndim != axes or scores.shape[-1] != self.n_labels or min(scores.shape[1:]) < 1:
+            names = {2: "N", 3: "B, T", 4: "B, H, W", 5: "B, D, H, W"}[axes]
+            raise ArgumentError("scores", f"must have shape ({names}, {self.n_labels}), found {tuple(scores.shape)}")
+        if not scores.is_floating_point():
+            raise ArgumentTypeError("scores", f"must be floating-point numbers, found {scores.dtype}")
+        if mask is not None and mask.shape != scores.shape[:-1]:
+            raise ArgumentError("mask", f"must have shape {tuple(scores.shape[:-1])}, found {tuple(mask.shape)}")
+
+    def _chain(self, scores: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Scores, transitions, and those at the start and at the end, of one type."""
+        wide = torch.promote_types(torch.promote_types(scores.dtype, self.transitions.dtype), torch.float32)
+        between, first, last = (part.to(wide) for part in self._constrained(-torch.inf))
+        self.last = Last(0.0, 1, converged=True)
+        return scores.to(wide), between, first, last
+
+    def _constrained(self, low: float) -> list[Tensor]:
+        """Transitions, and those at the start and at the end, ``low`` where constraints forbid them."""
+        parts = [self.transitions, self.start_transitions, self.end_transitions]
+        if self._allowed_between is None:
+            return parts
+        allowed = (self._allowed_between, self._allowed_first, self._allowed_last)
+        return [part.masked_fill(~may, low) for part, may in zip(parts, allowed, strict=True)]
+
+    @torch.compiler.disable
+    def _in_graphs(
+        self,
+        scores: Tensor,
+        mask: Tensor | None,
+        labels: Tensor | None,
+        ignore_index: int,
+        wanted: str,
+        *,
+        alike: bool = True,
+        edges: Tensor | None = None,
+        batch: Tensor | None = None,
+        edge_types: Tensor | None = None,
+        edge_scores: Tensor | None = None,
+    ) -> Tensor:
+        """Values (B,), or marginals, by message passing."""
+        shape, k = tuple(scores.shape[:-1]), self.n_labels
+        if (edges is None) != (self.structure != "graph") and not (self.structure == "chain" and self._n_tables):
+            raise ArgumentError("edges", "belong to structure='graph', and to chains with edge_types")
+        if edges is not None and (edges.ndim != 2 or len(edges) != 2 or edges.is_floating_point()):
+            raise ArgumentError("edges", f"must be integers of shape (2, E), found {tuple(edges.shape)}")
+        if edge_scores is not None and (
+            edges is None or self.structure == "chain" or edge_scores.shape != (edges.shape[1], k, k)
+        ):
+            raise ArgumentError(
+                "edge_scores", f"must have shape (E, {k}, {k}), one table for each of the edges of a graph"
+            )
+        steps = {"chain": 1, "grid": self.neighbours // 2, "graph": 0}[self.structure]
+        n_types = steps if self.structure == "grid" else steps + self._n_tables
+        layout = laid_out(Described(shape, 2 * steps, n_types, mask, edges, edge_types, batch))
+        kept = layout.kept.to(scores.device)
+        nodes = scores.reshape(-1, k).to(torch.float64)
+        if len(kept) < len(nodes):
+            nodes = nodes.index_select(0, kept)
+        if labels is not None:
+            labels = labels.reshape(-1).index_select(0, kept)
+        known = self._check(nodes, labels, ignore_index, shape, kept)
+        nodes, tables = nodes.clamp_min(FORBIDDEN), self._tables(steps)
+        if self.structure == "chain":
+            _, first, last = self._constrained(FORBIDDEN)
+            pointer = torch.from_numpy(layout.graphs.node_pointer).to(scores.device)
+            there = pointer.diff() > 0
+            for part, at in ((first, pointer[:-1][there]), (last, pointer[1:][there] - 1)):
+                nodes = nodes.index_add(0, at, part.to(torch.float64).expand(len(at), k))
+        own = None if edge_scores is None else edge_scores.to(torch.float64).clamp_min(FORBIDDEN)
+        tables = layout.tables(tables, own)
+        tolerance = self.tolerance or (1e-9 if scores.dtype == torch.float64 else 1e-5)
+        with memory_of(layout.graphs, nodes, tables):
+            graphs = Graphs(
+                layout, self.method, labels, known,
+                own_tables=own is not None, alike=alike, tolerance=tolerance, max_sweeps=self.max_sweeps,
+            )  # fmt: skip
+            if wanted == "value":
+                found = graphs.values(nodes, tables)
+            else:
+                beliefs = graphs.counts(nodes, tables)[0]
+                found = beliefs.new_zeros(scores[..., 0].numel(), k).index_copy(0, kept, beliefs).view(*shape, k)
+        self._note(graphs, tolerance)
+        return found.to(torch.promote_types(scores.dtype, torch.float32))
+
+    def _tables(self, steps: int) -> Tensor:
+        """(T, K, K) tables of all types of edges."""
+        parts = (
+            [self.tables.expand(max(steps, self._n_tables), -1, -1) if self.structure == "grid" else self.tables]
+            if (self._n_tables)
+            else []
+        )
+        if self.structure == "chain":
+            parts.insert(0, self.transitions[None])
+        tables = torch.cat(parts).to(torch.float64)
+        if self._allowed_between is not None:
+            n_between = 1 if self.structure == "chain" else len(tables)
+            allowed = torch.cat(
+                [self._allowed_between.expand(n_between, -1, -1), torch.ones_like(tables[n_between:], dtype=torch.bool)]
+            )
+            tables = tables.masked_fill(~allowed, FORBIDDEN)
+        return tables.clamp_min(FORBIDDEN)
+
+    def _note(self, graphs: Graphs, tolerance: float) -> None:
+        """Say how inference went."""
+        self.last = Last(graphs.residual, graphs.sweeps, converged=graphs.residual <= tolerance)
+        if not (self.last.converged or self._warned):
+            self._warned = True
+            warn(
+                f"messages did not converge in max_sweeps={self.max_sweeps} sweeps: residual {self.last.residual:.1e} "
+                f"for tolerance={tolerance:.1e}; this layer warns only once; see CRF.last",
+                ConvergenceWarning,
+            )
+
+    def _check(
+        self, nodes: Tensor, labels: Tensor | None, ignore_index: int, shape: tuple[int, ...], kept: Tensor
+    ) -> Tensor | None:
+        """Refuse scores that are no numbers, and labels that do not exist or have a score of -inf.
+
+        Returns which labels are known, where some are not.
+        """
+        unfit = ~(nodes.detach() < torch.inf).all(1)  # true for NaN
+        if labels is None:
+            wrong, known, outside = unfit, torch.ones_like(unfit), unfit
+        else:
+            known = labels != ignore_index
+            outside = known & ((labels < 0) | (labels >= self.n_labels))
+            score = nodes.detach().gather(1, torch.where(known & ~outside, labels, 0)[:, None])[:, 0]
+            wrong = unfit | outside | (known & (score < 0.5 * FORBIDDEN))
+        any_wrong, all_known = torch.stack([wrong.any(), known.all()]).tolist()
+        if any_wrong and bool(unfit.any()):
+            raise ArgumentError("scores", f"{_place(kept[unfit][0], shape)} holds NaN or +inf (-inf forbids a label)")
+        if any_wrong and labels is not None:
+            first = int(wrong.nonzero()[0])
+            why = f"is outside 0 to {self.n_labels - 1}, and not {ignore_index}"
+            found = f"{_place(kept[first], shape)} = {int(labels[first])}"
+            raise ArgumentError(
+                "labels", f"{found} {why if outside[first] else 'is forbidden there: its score is -inf'}"
+            )
+        return None if all_known else known
+
+    def _mean_class_weight(
+        self, labels: Tensor, mask: Tensor | None, ignore_index: int, batch: Tensor | None, count: int
+    ) -> Tensor:
+        """(B,) means of the class weights of known labels."""
+        known = labels != ignore_index if mask is None else mask.bool() & (labels != ignore_index)
+        each = self._class_weights[torch.where(known, labels, 0)] * known
+        if self.structure != "graph":
+            return each.flatten(1).sum(1) / known.flatten(1).sum(1).clamp_min(1)
+        where = torch.zeros_like(labels) if batch is None else batch
+        sums = each.new_zeros(2, count).index_add_(1, where, torch.stack([each, known.to(each.dtype)]))
+        return sums[0] / sums[1].clamp_min(1)
+
+    def _checked_constraints(self, constraints: Any) -> tuple[Tensor | None, ...]:
+        """What may follow what, begin and end."""
+        if constraints is None:
+            return None, None, None
+        k = self.n_labels
+        parts = constraints if isinstance(constraints, tuple) else (constraints, [True] * k, [True] * k)
+        allowed = tuple(torch.as_tensor(part) for part in parts)
+        if [part.shape for part in allowed] != [(k, k), (k,), (k,)] or any(p.dtype != torch.bool for p in allowed):
+            raise ArgumentError("constraints", f"must be bools of shape ({k}, {k}), or also two of shape ({k},)")
+        return allowed
+
+
+def _place(number: Tensor, shape: tuple[int, ...]) -> str:
+    """The place of a node in an array of this shape."""
+    return str([int(part) for part in torch.unravel_index(number, shape)])

@@ -1,0 +1,73 @@
+"""Score tables of ordered variables, against enumeration."""
+
+import itertools
+
+import numpy as np
+import pytest
+from scipy.optimize import minimize
+from scipy.special import logsumexp
+
+import bactrian as bt
+
+SIZES = (4, 3, 2)
+STATES = np.array(list(itertools.product(*map(range, SIZES))))
+
+
+def rows(n=300):
+    rng = np.random.default_rng(0)
+    latent = rng.normal(size=(n, 1)) + rng.normal(size=(n, 3))
+    return np.stack([np.digitize(latent[:, v], np.linspace(-1, 1, k + 1)[1:-1]) for v, k in enumerate(SIZES)], axis=1)
+
+
+def standard(k):
+    return (np.arange(k) - (k - 1) / 2) / np.arange(k).std()
+
+
+def test_numbers_have_one_weight_for_an_edge_and_the_most_likely_one():
+    X = rows()
+    field = bt.MarkovRandomField(tables="ordinal", method="exact", prior_variance=2.0, tolerance=1e-9).fit(X)
+    assert field.weights_.size == sum(SIZES) + 3
+
+    def scores(weights, at):
+        variables = sum(weights[s + at[:, v]] for v, s in enumerate((0, 4, 7)))
+        scored = [standard(k)[at[:, v]] for v, k in enumerate(SIZES)]
+        pairs = zip(weights[9:], [(0, 1), (0, 2), (1, 2)], strict=True)
+        return variables + sum(w * scored[a] * scored[b] for w, (a, b) in pairs)
+
+    loss = lambda w: len(X) * logsumexp(scores(w, STATES)) - scores(w, X).sum() + w @ w / 4  # noqa: E731
+    judge = minimize(loss, np.zeros(12), options={"gtol": 1e-6})
+    np.testing.assert_allclose(field.weights_, judge.x, atol=1e-4)
+    variables, pairs = field.log_potentials()
+    np.testing.assert_allclose(pairs[0], judge.x[9] * np.outer(standard(4), standard(3)), atol=1e-4)
+    found = sum(table[STATES[:, v]] for v, table in enumerate(variables))
+    found = found + sum(t[STATES[:, a], STATES[:, b]] for t, (a, b) in zip(pairs, field.edges_.tolist(), strict=True))
+    np.testing.assert_allclose(field.score_samples(STATES), found - logsumexp(found), atol=1e-9)
+    edges = bt.MarkovRandomField(tables="ordinal", method="exact", node_factors="edges", prior_variance=2.0).fit(X)
+    np.testing.assert_allclose(edges.weights_, field.weights_, atol=1e-4)
+    information = np.zeros((12, 12))
+    p = np.exp(found - logsumexp(found))
+    features = np.stack([scores(e, STATES) for e in np.eye(12)], axis=1)
+    information = len(X) * (features.T * p) @ (features - p @ features)
+    np.testing.assert_allclose(
+        field.covariance_[9:, 9:], np.linalg.inv(information + np.eye(12) / 2)[9:, 9:], atol=1e-6
+    )
+
+
+def test_ordered_categories_have_scores_and_others_states_of_their_own(tmp_path):
+    pandas = pytest.importorskip("pandas")
+    X = rows()
+    frame = pandas.DataFrame(
+        {
+            "often": pandas.Categorical.from_codes(X[:, 0], ["never", "rarely", "often", "always"], ordered=True),
+            "level": pandas.Categorical.from_codes(X[:, 1], ["low", "middle", "high"], ordered=True),
+            "colour": pandas.Categorical.from_codes(X[:, 1], ["red", "green", "blue"]),
+        }
+    )
+    field = bt.MarkovRandomField(tables="ordinal", prior_variance=1.0).fit(frame)
+    assert field.weights_.size == 10 + 1 + 3 + 3
+    field.save(tmp_path / "field")
+    again = bt.MarkovRandomField.load(tmp_path / "field")
+    assert again.tables_ == "ordinal"
+    event, given = {"often": "always"}, {"level": "high"}
+    assert again.probability(event, given) == pytest.approx(field.probability(event, given))
+    assert field.probability(event, given) > field.probability(event, {"level": "low"})
