@@ -233,3 +233,15 @@ def test_minus_one_in_a_file_is_a_state(tmp_path, capsys):
     assert [row["vote"] for row in given] == ["-1", "0", "1"]
     rows = bt.MarkovRandomField(cardinalities=[3, 2, 2]).fit([[0, 0, 0], [1, 1, 1], [2, 0, 1], [0, 1, 0], [-1, 0, 1]])
     assert [float(row["probability"]) for row in given] == pytest.approx(rows.marginals()[0], abs=1e-6)
+
+
+def test_edges_are_selected(table, tmp_path, capsys):
+    lines = [f"{i % 2},{i % 2},{i // 7 % 2}" for i in range(60)]
+    table.write_text("\n".join(["a,b,c", *lines]) + "\n")
+    assert call("fit", table, "-o", tmp_path / "chosen", "--edges", "select") == 0
+    assert capsys.readouterr().out.startswith("select: 1 of 3 pairs, by ebic")
+    assert bt.MarkovRandomField.load(tmp_path / "chosen" / "field.safetensors").edges_.tolist() == [[0, 1]]
+    assert call("fit", table, "-o", tmp_path / "both", "--edge", "a,c", "--edges", "select") == 0
+    assert "2 of 3 pairs, 1 of them given" in capsys.readouterr().out
+    assert call("fit", table, "-o", tmp_path / "no", "--edge", "a,c", "--edges", "tree") == 2
+    assert "--edge goes alone or with --edges select" in capsys.readouterr().err

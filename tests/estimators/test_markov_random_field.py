@@ -443,7 +443,7 @@ def test_rows_that_cannot_be_score_minus_infinity():
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"edges": "star"}, ValueError, "edges must be 'complete', 'grid' or pairs"),
+        ({"edges": "star"}, ValueError, "edges must be 'auto', 'select', 'tree', 'complete', 'grid' or pairs"),
         ({"edges": "grid"}, ValueError, "shape must be"),
         ({"edges": "grid", "shape": (3, 1)}, ValueError, r"shape must be \(height, width\)"),
         ({"edges": [(0, 4)]}, ValueError, r"edges\[0\] = \(0, 4\) must join two different variables of 0 to 3"),
@@ -696,7 +696,7 @@ def test_matched_inference_answers_every_question(method: str, memory_budget: in
 def test_auto_leaves_exact_learning_where_an_evaluation_takes_long(n: int, method: str) -> None:
     """A table of 32 MiB fits the budget, but each of 66 pairs goes through all of it."""
     X = np.random.default_rng(0).integers(0, 4, (60, n))
-    field = bt.MarkovRandomField(max_iterations=3)
+    field = bt.MarkovRandomField("complete", max_iterations=3)
     with pytest.warns(bt.ConvergenceWarning):
         assert field.fit(X).method_ == method
     assert field.inference_method_ == "exact"
@@ -704,7 +704,7 @@ def test_auto_leaves_exact_learning_where_an_evaluation_takes_long(n: int, metho
 
 def test_scores_by_a_log_partition_that_did_not_converge_say_so():
     X = np.random.default_rng(0).integers(0, 2, (60, 24))
-    options = {"method": "pseudolikelihood", "memory_budget": 1000, "prior_variance": 10.0}
+    options = {"edges": "complete", "method": "pseudolikelihood", "memory_budget": 1000, "prior_variance": 10.0}
     field = bt.MarkovRandomField(**options)
     with pytest.warns(bt.AttainmentWarning) as warned:
         field.fit(X)

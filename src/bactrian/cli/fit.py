@@ -14,6 +14,7 @@ from bactrian.cli.run_options import number_or_name
 
 FIT_EXAMPLES = (
     "Examples:  bactrian fit survey.csv -o run  ·  bactrian fit survey.csv -o run --edge age,smoker --edge smoker,lung"
+    "  ·  bactrian fit items.csv -o run --edges select"
     "  ·  bactrian fit votes.csv -o run --hidden party=3"
 )
 QUERY_EXAMPLES = (
@@ -32,8 +33,12 @@ def fit_command(
         Path, typer.Argument(metavar="TABLE", help="A .csv or .tsv file whose first line names the columns.")
     ],
     output: Annotated[Path, typer.Option("--output", "-o", metavar="RUN", help="Folder to write.")],
-    edge: Annotated[
-        list[str] | None, typer.Option(metavar="A,B", help="Two columns to join (default: all pairs). May be repeated.")
+    edge: Annotated[list[str] | None, typer.Option(metavar="A,B", help="Two columns to join. May be repeated.")] = None,
+    edges: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOW", help="auto, select, tree or complete (default: auto, without --edge); select joins more."
+        ),
     ] = None,
     hidden: Annotated[
         list[str] | None,
@@ -62,8 +67,8 @@ def fit_command(
         from bactrian.runs.field_files import (
             MODEL,
             REPORT,
+            edges_of,
             read_hidden,
-            read_pairs,
             read_table,
             states_with_minus_one,
         )
@@ -72,7 +77,7 @@ def fit_command(
         check_free(output)
         rows = read_table(table)
         field = MarkovRandomField(
-            read_pairs(edge) if edge else "complete",
+            edges_of(edge, edges),
             cardinalities=states_with_minus_one(rows),
             hidden=read_hidden(hidden) if hidden else None,
             n_starts=starts,
@@ -87,6 +92,8 @@ def fit_command(
             field.save(draft / MODEL)  # with the intervals of the page
             write_report(report, draft / REPORT)
     missing = sum(cell is None for column in rows.values() for cell in column)
+    if edges or hasattr(field, "path_"):
+        say(getattr(field, "selection_", f"{len(field.edges_)} pairs"))
     say(f"{field.method_}: {field.solution_.status}")
     say(f"{int(field.total_)} rows of {len(rows)} columns, {missing} cells missing")
     if not field.solution_.converged:

@@ -19,6 +19,7 @@ from bactrian.errors import ArgumentError, ArgumentTypeError, check_choice, chec
 from bactrian.estimators.auto_prior import chosen_field_prior, prior_seconds
 from bactrian.estimators.base import LearnedEstimator
 from bactrian.estimators.fitted_field import AnswerOptions, FieldModel, FittedField, LogLikelihood
+from bactrian.estimators.network import Joined, check_edges, draw, interactions, is_by_rows, joined
 from bactrian.estimators.pairwise import (
     FIELD_NODE_FACTORS,
     TABLES,
@@ -33,14 +34,13 @@ from bactrian.estimators.pairwise import (
     seen_cardinalities,
     split_tables,
 )
-from bactrian.estimators.priors import N_FOLDS, Block, Fold, variances
+from bactrian.estimators.priors import N_FOLDS, VARIANCE, Block, Fold, variances
 from bactrian.estimators.uncertainty import Bootstrap, Contrasts, Covariance, LearnedRows, check_level, edge_table
 from bactrian.frames import (
     FRAMES,
     Variables,
     column_names,
     columns_of,
-    has_names,
     is_frame,
     kind_of_frame,
     make_frame,
@@ -50,12 +50,14 @@ from bactrian.graphs.graph import Domain
 from bactrian.graphs.loglinear import LogLinearModel, Samples
 from bactrian.inference.infer import OF_WEIGHTS
 from bactrian.learners.hidden import random_weights
+from bactrian.learners.learn import with_lines
+from bactrian.learners.structure import fit_tables
 from bactrian.margins.fit import FittedMargins, MarginFit, Residuals, fit_margins
 from bactrian.margins.given import Marginal, check_entropy_weight, check_margins
 from bactrian.margins.problem import FitOptions
 from bactrian.margins.zones import Zones, check_zones, fit_all_zones
 from bactrian.parallel.threads import Deadline
-from bactrian.solvers.solution import AttainmentWarning, Callback, ConvergenceWarning, Solution
+from bactrian.solvers.solution import AttainmentWarning, Callback, ConvergenceWarning, Solution, warn_stopped
 
 #: What ``tables_`` of a field says that was learned from margins.
 MARGINS = "margins"
@@ -63,6 +65,8 @@ MARGINS = "margins"
 _WORTH_A_WORD = 0.01
 #: Work of exact learning that ``"auto"`` takes on: an evaluation takes a third of a second.
 _MOST_WORK = 1e8
+#: Of that work, the part where edges were selected by pseudo-likelihood.
+_SELECTED = 0.1
 #: Starts where there are hidden variables, and nats by which objectives of the same optimum may differ.
 _STARTS, _SAME_OPTIMUM = 5, 0.01
 
@@ -76,9 +80,16 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
 
     Parameters
     ----------
-    edges : "complete", "grid" or pairs
+    edges : "auto", "select", "tree", "complete", "grid" or pairs
         Pairs of variables that are joined, by number or, for a data frame, by name; a grid is 4-connected, with
-        variables in row order.
+        variables in row order. ``"select"`` finds them (:mod:`bactrian.learners.structure`); behind pairs it finds the
+        rest: ``[("age", "smoker"), "select"]``. ``"tree"`` is the tree of greatest likelihood. ``"auto"``, the default,
+        is complete where exact learning takes it on and edges have at most 10 free weights or one for five rows (or
+        with hidden variables, or other tables), else ``"select"`` with the criterion ``"aic"``; ``selection_`` says
+        which.
+    criterion : {"ebic", "aic", "cv", "stability"}, optional
+        What selects edges: ``"ebic"``, the default of ``"select"``, is best at finding them, ``"aic"`` and ``"cv"``
+        at predicting; ``"stability"`` bounds the number of false ones.
     shape : (height, width), optional
         Shape of the grid.
     tables : {"full", "shared", "potts", "ordinal"}
@@ -95,8 +106,9 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
         ``prior_variance=None`` and ``l1=0``; ``"ups"`` learns tables of variables only and refuses fields with edges.
     prior_variance : "auto", float, mapping, "cv" or None
         Variance of the Gaussian prior. ``"auto"`` has 10 for the tables of variables, and chooses that of edges by the
-        pseudo-likelihood of held-out samples (:doc:`/priors-and-tables`). A mapping has one for each block:
-        ``{"variables": 10.0, "edges": 0.1}``.
+        pseudo-likelihood of held-out samples (:doc:`/priors-and-tables`); edges that ``"aic"`` or ``"cv"`` selected
+        have those under which the pseudo-likelihood has the selected optimum. A mapping has one for each block:
+        ``{"variables": 10.0, "edges": 0.1}``, edges a number or a list with one for each.
         ``"cv"`` chooses it by cross-validation over samples, by the loss of every state given the others of its sample;
         if some are missing, only states with known neighbours count.
     l1, tolerance, max_iterations, max_seconds, n_threads
@@ -140,6 +152,12 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
         ``node_factors="edges"`` per variable without edges), then one per edge.
     edges_, cardinalities_, tables_
         The edges, the numbers of states, and how the tables are tied.
+    edge_strengths_ : (n_edges,)
+        Norm of each edge's table, without what its variables have on their own.
+    selection_ : str
+        Which edges were chosen, and how, where they depend on the rows.
+    path_ : table
+        Where edges were selected: ``penalty``, ``edges``, ``pseudo_log_likelihood`` and ``criterion``, row by row.
     n_features_in_ : int
         Number of variables, without hidden ones.
     total_ : float
@@ -167,10 +185,11 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
     """
 
     _block_names: ClassVar = ("variables", "edges")
-    _newer_params: ClassVar = ("hidden", "n_starts")
+    _newer_params: ClassVar = ("criterion", "hidden", "n_starts")
 
     method: Any = "auto"
-    edges: Any = field(default="complete", kw_only=False)
+    edges: Any = field(default="auto", kw_only=False)
+    criterion: str | None = None
     shape: Any = None
     tables: str = "full"
     cardinalities: Any = None
@@ -188,11 +207,14 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
     residuals_: Residuals = field(init=False)
     total_: float = field(init=False)
     starts_: Floats = field(init=False)
+    selection_: str = field(init=False)
+    path_: Any = field(init=False)
     _kept: FieldModel = field(init=False)  #: what is fixed before there are weights
     _margins: FittedMargins | None = field(init=False, default=None)
     _held: FittedField | None = field(init=False, default=None)  #: what answers questions; see :meth:`_field`
     _chosen: dict[str, float] | None = field(init=False, default=None)  #: what ``prior_variance="auto"`` stands for
     _unknown: bool = field(init=False, default=False)  #: whether states of the last samples were missing
+    _edge_variances: Floats | None = field(init=False, default=None)  #: of the prior with which edges were selected
     _samples: Samples | None = field(init=False, default=None)  #: those of the last fit; in no file and no pickle
     _sure: tuple[Floats, Covariance] | None = field(init=False, default=None)  #: weights, and how sure they are
 
@@ -235,7 +257,8 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
             variables = variables.with_hidden(self.hidden)
             states = np.hstack([states, np.full((len(states), variables.n_hidden), -1)])
         cardinalities = np.array(variables.cardinalities, dtype=np.int64)
-        edges = checked_edges(variables.edges(self.edges), self.shape, cardinalities.size)
+        joined = self._joined(variables, cardinalities, states, sample_weight, again)
+        edges = joined.edges
         check_tables_fit(self.tables, cardinalities, edges, variables.names if variables.are_named else None)
         model = pairwise_model(self.tables, cardinalities, edges, self.node_factors, variables.are_ordered)
         samples = Samples(model, states, sample_weight)
@@ -252,11 +275,29 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
             )
         self._keep(self.tables, edges, FieldModel(model, variables, edges, kind_of_frame(X) if is_frame(X) else None))
         self._unknown, self.total_ = bool((states < 0).any()), float(samples.sample_weight.sum())
-        if isinstance(self.prior_variance, str) and self.prior_variance == "auto":
+        if joined.why:
+            self.selection_ = joined.why
+        if joined.selection is not None:
+            self.path_ = make_frame(self._kept.frames or "table", joined.selection.path)
+            self._edge_variances = joined.selection.variances
+        if self._edge_variances is None and isinstance(self.prior_variance, str) and self.prior_variance == "auto":
             losses, seconds = self._conditional_losses, prior_seconds(self.max_seconds)
             self._chosen = chosen_field_prior(samples, self._blocks(), losses, self.n_threads, seconds)
         self._samples = samples
         return samples
+
+    def _joined(self, variables: Variables, sizes: Ints, states: Ints, sample_weight: Any, again: bool) -> Joined:
+        """The pairs that are joined; with ``warm_start`` those of the last fit where they were found in rows."""
+        if not is_by_rows(self.edges):
+            return Joined(checked_edges(variables.edges(self.edges), self.shape, sizes.size), "")
+        if again:
+            return Joined(self.edges_, getattr(self, "selection_", ""))
+        every = checked_edges("complete", None, sizes.size)
+        check_tables_fit(self.tables, sizes, every, variables.names if variables.are_named else None)
+        apart = Samples(pairwise_model("full", sizes, np.zeros((0, 2), dtype=np.int64)), states, sample_weight)
+        simple = self.tables == "full" and not self.hidden
+        options: Any = {"seed": self.seed, "n_threads": self.n_threads, "max_seconds": self.max_seconds}
+        return joined(self.edges, self.criterion, variables, apart, simple=simple, most_work=_MOST_WORK, **options)
 
     def fit_marginals(
         self,
@@ -381,8 +422,9 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
         self.cardinalities_ = kept.model.graph.cardinalities.copy()
         seen = kept.variables.seen
         self.n_features_in_ = len(seen.names)
-        for name in ("feature_names_in_", "residuals_", "starts_"):  # of an earlier fit
+        for name in ("feature_names_in_", "residuals_", "starts_", "selection_", "path_"):  # of an earlier fit
             self.__dict__.pop(name, None)
+        self._edge_variances = None
         if seen.are_named:
             self.feature_names_in_ = np.array(seen.names, dtype=object)
 
@@ -393,14 +435,36 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
         """See :class:`LearnedEstimator`; what ``"auto"`` stands for is known as soon as the model is."""
         options = super()._options()
         if options["method"] == "auto":
-            fits = hasattr(self, "_kept") and self._kept.exact_work(self.memory_budget) <= _MOST_WORK
+            most = _MOST_WORK * (_SELECTED if hasattr(self, "path_") else 1.0)
+            fits = hasattr(self, "_kept") and self._kept.exact_work(self.memory_budget) <= most
             options["method"] = "exact" if fits else "cccp" if self._unknown else "pseudolikelihood"
         return options
 
     @property
     def _learner(self) -> Any:
         n = self.n_starts or (_STARTS if self.hidden else 1)
+        if (
+            self.method == "auto"
+            and self._options()["method"] == "pseudolikelihood"
+            and self.tables_ == "full"
+            and not self.l1
+        ):
+            return self._fit_tables
         return partial(self._best_of_starts, n) if n > 1 and self._unknown else super()._learner
+
+    def _fit_tables(self, data: Samples, **options: Any) -> Solution:
+        """:func:`bactrian.learners.structure.fit_tables` where it applies; the general learner has the same optimum."""
+        sizes, edges = self.cardinalities_, self.edges_
+        tables = np.cumsum([0, *sizes, *sizes[edges].prod(axis=1)])[:-1]
+        prior = options.pop("prior_variance")
+        variances = np.broadcast_to(np.inf if prior is None else prior, self._n_weights())[tables]
+        if options.get("start") is not None or not np.isfinite(variances).all() or (sizes < 2).any():
+            return super()._learner(data, **options, prior_variance=prior)
+        limits = {name: options[name] for name in ("tolerance", "max_iterations", "max_seconds", "n_threads")}
+        callback = with_lines(options["callback"], options["tolerance"], options["verbose"])
+        solution = fit_tables(data.X, sizes, data.sample_weight, edges, variances, **limits, callback=callback)
+        warn_stopped(solution)
+        return solution
 
     def _best_of_starts(self, n: int, data: Samples, start: Floats | None = None, **options: Any) -> Solution:
         """The best of ``n`` solutions, where some states were not seen."""
@@ -487,7 +551,17 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
     def _blocks(self) -> list[Block]:
         variables = len(self.cardinalities_) if self.tables_ != "shared" else 1
         first = int(self.cardinalities_[:variables].sum())
-        return [Block("variables", slice(0, first)), Block("edges", slice(first, self._n_weights()))]
+        sizes = self.cardinalities_[self.edges_].prod(axis=1) if self.tables_ == "full" else None
+        return [Block("variables", slice(0, first)), Block("edges", slice(first, self._n_weights()), sizes=sizes)]
+
+    def _prior(self) -> Any:
+        given = not (isinstance(self.prior_variance, str) and self.prior_variance == "auto")
+        if given or self._edge_variances is None:
+            return super()._prior()
+        # A likelihood sees an edge once, a pseudo-likelihood from both of its ends.
+        often = 1.0 if self._options()["method"] == "pseudolikelihood" else 2.0
+        edges = np.where(np.isnan(self._edge_variances), VARIANCE, often * self._edge_variances)
+        return {"variables": VARIANCE, "edges": edges.tolist()}
 
     def _folds(self, data: Samples) -> list[Fold]:
         """Folds over samples; the loss is that of every state given its neighbours, which needs no log Z."""
@@ -555,8 +629,7 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
                 raise ArgumentError("hidden", f"needs tables='full', found {self.tables!r}")
         if self.shape is not None and (np.shape(self.shape) != (2,) or np.asarray(self.shape).dtype.kind not in "iu"):
             raise ArgumentError("shape", f"must be (height, width), found {self.shape!r}")
-        if not (isinstance(self.edges, str) and self.edges in ("complete", "grid")) and not has_names(self.edges):
-            checked_edges(self.edges, None, np.iinfo(np.int64).max)
+        check_edges(self.edges, self.criterion)
 
     def log_potentials(self) -> tuple[list[Floats], list[Floats]]:
         """Tables of log-potentials: one per variable, shape (states,), and one per edge of ``edges_``."""
@@ -565,6 +638,19 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
             raise ValueError("a field learned from margins has no tables of edges; see model_ and weights_")
         ordered = self._kept.variables.are_ordered
         return split_tables(self.tables_, self.cardinalities_, self.edges_, self.weights_, ordered)
+
+    @property
+    def edge_strengths_(self) -> Floats:
+        """Norm of each edge's table, without what its variables have on their own."""
+        return interactions(self.log_potentials()[1])[0]
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the network with matplotlib, on ``ax`` or a new figure, and return the axes.
+
+        Joined variables are near each other. Lines are as thick as ``edge_strengths_``, solid where larger states (the
+        later ones) go with larger ones, dashed where with smaller ones.
+        """
+        return draw(ax, self.variable_names, self.edges_, *interactions(self.log_potentials()[1]))
 
     # --- what a fitted field answers ---
 

@@ -131,7 +131,8 @@ def checked_edges(edges: Any, shape: Any, n_variables: int) -> Ints:
         if edges == "grid":
             height, width = _checked_shape(shape, n_variables)
             return grid_edges(height, width)
-        raise ArgumentError("edges", f"must be 'complete', 'grid' or pairs of variables, found {edges!r}")
+        words = "'auto', 'select', 'tree', 'complete', 'grid'"
+        raise ArgumentError("edges", f"must be {words} or pairs of variables, found {edges!r}")
     pairs = number_pairs(edges, n_variables, "edges", "variable")
     _, first, counts = np.unique(np.sort(pairs, axis=1), axis=0, return_index=True, return_counts=True)
     if (counts > 1).any():

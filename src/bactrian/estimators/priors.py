@@ -44,6 +44,7 @@ class Block:
     beside: str | None = None  #: the block on whose variance this one's depends where its own is not given
     part: float = 1.0  #: of that variance
     unit: float = 1.0  #: what the weights are multiplied by: variances are those of the product
+    sizes: Ints | None = None  #: of its tables, where each may have a variance of its own
 
 
 def graph_blocks(data: GraphData, names: Sequence[str], n_features: int) -> list[Block]:
@@ -76,6 +77,8 @@ def is_by_block(prior_variance: Any, names: Sequence[str]) -> bool:
     for name, value in prior_variance.items():
         if name not in names:
             raise ArgumentError("prior_variance", f"names block {name!r}; the blocks are {', '.join(names)}")
+        if isinstance(value, list) and value and name == "edges":
+            value = min(value, key=lambda number: number if isinstance(number, _NUMBERS) else -1.0)
         if value is not None and not (isinstance(value, _NUMBERS) and not isinstance(value, bool) and value > 0.0):
             raise ArgumentError("prior_variance", f"[{name!r}] must be positive, or None for no prior, found {value!r}")
     return True
@@ -88,13 +91,14 @@ def variances(prior_variance: Any, blocks: Sequence[Block]) -> Any:
         return variances({block.name: prior_variance for block in blocks if block.name != "deviations"}, blocks)
     if not isinstance(prior_variance, Mapping):
         return prior_variance
-    given = {name: np.inf if value is None else float(value) for name, value in prior_variance.items()}
+    given: dict[str, Any] = {name: np.inf if value is None else value for name, value in prior_variance.items()}
     if "deviations" in given and not pooled:
         raise ArgumentError("prior_variance", "names block 'deviations', but no table is pooled")
     found = np.empty(sum(_size(block.weights) for block in blocks))
     for block in blocks:
-        default = block.part * given.get(block.beside or "", VARIANCE)
-        found[block.weights] = given.get(block.name, default) / block.unit**2
+        value = given.get(block.name, block.part * given.get(block.beside or "", VARIANCE))
+        each = np.repeat(value, 1 if block.sizes is None else block.sizes) if isinstance(value, list) else value
+        found[block.weights] = each / block.unit**2
     return found
 
 

@@ -68,6 +68,14 @@ def read_pairs(texts: Sequence[str]) -> list[tuple[str, str]]:
     return [(a, b) for a, b in pairs]
 
 
+def edges_of(pairs: Sequence[str] | None, how: str | None) -> Any:
+    """What a field is told of its edges: pairs such as ``age,smoker``, a word, or pairs with the rest selected."""
+    if pairs and how not in (None, "select"):
+        raise ValueError(f"--edge goes alone or with --edges select, found --edges {how}")
+    listed = read_pairs(pairs or ())
+    return [*listed, "select"] if pairs and how else listed or how or "auto"
+
+
 def read_hidden(texts: Sequence[str]) -> dict[str, int]:
     """Numbers of states from texts such as ``party=3``."""
     found = {}
