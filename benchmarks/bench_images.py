@@ -76,7 +76,7 @@ def speed(scored: ScoredSplit, limits: Budget, prior: float | None, fold: str) -
     loose, error, tolerance = loose_cccp(data, limits, prior, beliefs)
     show("CCCP to a belief error", loose, base, f", error {error:.4f} at tolerance {tolerance:g}")
     show("CCCP, tight", tight, base)
-    again, converged = marginals(ROW["CCCP"], data, tight.solution.weights, "rbp")
+    again, converged = marginals(ROW["CCCP"], data, tight.solution, "rbp")
     apart = np.abs(again - beliefs).max(axis=1)
     print(
         f"  tight CCCP against belief propagation from nothing at its weights: largest distance {apart.max():.1e}, "
@@ -92,7 +92,7 @@ def accuracy(row: TableRow, scored: ScoredSplit, limits: Budget, prior: float | 
     options: dict[str, Any] = {"edges": row.edges, "has_prior": prior is not None}
     fitted = fit(row, scored.training_graphs(fold, **options), limits, prior_variance=prior)
     test = scored.test_graphs(fold, **options)
-    found = [marginals(row, test, fitted.solution.weights, way)[0] for way in ("rbp", "matched")]
+    found = [marginals(row, test, fitted.solution, way)[0] for way in ("rbp", "matched")]
     return [100.0 * float((one.argmax(axis=1) == test.labels).mean()) for one in found]
 
 

@@ -22,7 +22,7 @@ from bactrian.experiments.table3.corel import (
     read_corel,
     score_split,
 )
-from bactrian.experiments.table3.learners import ROWS, Budget
+from bactrian.experiments.table3.learners import ROW, ROWS, Budget, fit, marginals
 from bactrian.experiments.table3.node_scores import image_folds
 from bactrian.experiments.table3.protocol import NODE_ROW, Table3Settings, run_table3
 from bactrian.experiments.table3.table import (
@@ -172,11 +172,11 @@ def test_the_table_has_every_row_and_says_where_choices_come_from():
     mean = 100.0 * np.mean([c.superpixel["rbp"] for c in cells])
     (shown,) = [row for row in rows if row[:2] == ("CCCP", "none")]
     assert shown[4].startswith(f"{mean:.1f} (")
-    assert shown[9] == "84.4 (0.6)"
+    assert shown[10] == "84.4 (0.6)"
     alone = 100.0 * np.mean([c.superpixel["matched"] for c in table.cells if c.row == NODE_ROW])
     matched = 100.0 * np.mean([c.superpixel["matched"] for c in cells])
     assert shown[6].startswith(f"{matched - alone:+.2f} (")
-    called = "CCCP without a prior"
+    called = "CCCP without a prior, in-fold"
     assert (called in worse_than_nodes(table).split(";")[0]) == (matched < alone)
     # On two splits: boosting rounds, kind of score, node factors of two rows without a prior, priors of all four rows.
     assert sum("cross-validation over the 4 training images" in choice for choice in table.choices) == 2 * (2 + 2 + 4)
@@ -193,7 +193,7 @@ def test_choices_are_the_best_on_held_out_images_with_their_out_of_fold_scores()
     corel = photographs(6)
     scored = score_split(corel, draw_splits(6, n_drawn=6, n_train=4)[0], SMALL, ArrayCache(None))
     row = next(row for row in ROWS if row.name == "piecewise")
-    candidates = candidates_of(row, (1e-2, 1e-6), FOLDS)
+    candidates = [one for fold in FOLDS for one in candidates_of(row, (1e-2, 1e-6), fold)]
     assert len(candidates) == 8  # two priors, two places of node scores, in-fold and out-of-fold
     assert [one.prior_variance for one in candidates[:2]] == [1e-6, 1e-2]
     limits = Budget(tolerance=1e-5, max_iterations=60)
@@ -222,6 +222,7 @@ def test_choices_are_the_best_on_held_out_images_with_their_out_of_fold_scores()
     for one, accuracy in zip(candidates, accuracies, strict=True):
         assert f"{one}: {accuracy:.1f} %" in why
     assert choose(row, scored, candidates[:1], **options).candidate == candidates[0]
+    assert choose(row, scored, candidates, **{**options, "n_folds": 0}).candidate == candidates[0]
 
 
 def test_held_out_images_have_out_of_fold_scores_whatever_is_learned_from():
@@ -327,6 +328,34 @@ def test_rows_are_the_same_with_and_without_those_they_depend_on(quick_folder, q
     more = run(quick_folder, quick=True, rows=("piecewise", "convex", *FEW), cache=quick_folder / "one")
     kept = [row for row in figures(more)[0] if row[0] in (NODE_ROW, *FEW)]
     assert kept == figures(quick_table)[0]
+
+
+def test_weak_scores_are_learned_from_in_both_ways_and_paths_are_followed(quick_folder):
+    rows = ("CAMEL(0)", "CCCP", "CCCP, followed")
+    table = run(quick_folder, scores="own", quick=True, rows=rows, splits=1, cache=quick_folder / "own")
+    place = {name: k for k, name in enumerate(table.columns)}
+    kinds = [(row[0], row[place["prior variance"]], row[place["scores learned from"]]) for row in table.rows]
+    assert kinds == [(NODE_ROW, "none", ""), *((r, p, f) for f in FOLDS for p in ("none", "1") for r in rows)]
+    for row in table.rows:
+        compared = row[place["against CAMEL(0), matched"]]
+        assert (compared == "") == (row[0] in (NODE_ROW, "CAMEL(0)"))
+    with pytest.raises(ValueError, match="scores must be among rich, own, found 'poor'"):
+        run(quick_folder, scores="poor")
+
+
+def test_a_followed_row_is_judged_along_its_path():
+    corel = photographs(6)
+    scored = score_split(corel, draw_splits(6, n_drawn=6, n_train=4)[0], SMALL, ArrayCache(None))
+    train, test = scored.training_graphs("out-of-fold"), scored.test_graphs("out-of-fold")
+    limits = Budget(tolerance=1e-4)
+    solution = fit(ROW["CCCP"], train, limits, prior_variance=100.0).solution
+    path = fit(ROW["CCCP, followed"], train, limits, prior_variance=100.0, start=solution).solution
+    assert path.path is not None  # belief propagation leaves the learned beliefs of these weak scores
+    found, _ = marginals(ROW["CCCP, followed"], test, path, "matched")
+    replayed = infer(test, path.path, "replay", tolerance=1e-6, max_iterations=300)
+    np.testing.assert_allclose(found, np.concatenate([one.variables for one in replayed]), atol=1e-12)
+    cold, _ = marginals(ROW["CCCP, followed"], test, path, "rbp")
+    assert np.abs(cold - found).max() > 1e-3
 
 
 def test_a_limit_in_seconds_is_told(quick_folder):

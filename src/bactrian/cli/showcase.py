@@ -357,9 +357,12 @@ def table3(
     seconds: Seconds = None,
     splits: Splits = None,
     cache: Annotated[Path | None, typer.Option(help="Folder in which to cache features.")] = None,
+    scores: Annotated[
+        str, typer.Option(help="Node scores: rich, or of a superpixel's own appearance alone (own; ten splits).")
+    ] = "rich",
 ) -> None:
     """Images as superpixels: Corel, three random splits."""
-    _reproduce("table3", data, output, quick, rows, seconds, splits=splits, cache=cache)
+    _reproduce("table3", data, output, quick, rows, seconds, splits=splits, cache=cache, scores=scores)
 
 
 def _reproduce(

@@ -56,10 +56,10 @@ def graph_options(row: TableRow, candidate: Candidate) -> dict[str, Any]:
     }
 
 
-def candidates_of(row: TableRow, priors: Sequence[float | None], folds: Sequence[str]) -> list[Candidate]:
-    """Every prior with every kind of scores and place for them; the strongest prior first."""
+def candidates_of(row: TableRow, priors: Sequence[float | None], fold: str) -> list[Candidate]:
+    """Every prior with every place of the node scores; the strongest prior first."""
     ordered = sorted(priors, key=lambda prior: np.inf if prior is None else prior)
-    return [Candidate(prior, place, fold) for fold, place, prior in itertools.product(folds, row.node_factors, ordered)]
+    return [Candidate(prior, place, fold) for place, prior in itertools.product(row.node_factors, ordered)]
 
 
 def choose(
@@ -72,8 +72,8 @@ def choose(
     seed: int,
     say: Tell,
 ) -> Choice:
-    """The candidate with the highest held-out accuracy under matched inference, the first of equals."""
-    if len(candidates) == 1:
+    """The candidate with the highest held-out accuracy under matched inference, the first of equals or of all."""
+    if len(candidates) == 1 or n_folds == 0:
         return Choice(candidates[0], f"{row.name}: {candidates[0]}, set beforehand")
     began = perf_counter()
     steps = row.rough_iterations if limits.max_iterations is None else min(limits.max_iterations, row.rough_iterations)
@@ -108,7 +108,7 @@ def _right(
         start = weights if same else None
         solution = fit(row, train, limits, prior_variance=candidate.prior_variance, start=start).solution
         weights, late = solution.weights, late or status_of(solution) == LATE
-        found, _ = marginals(row, test, weights, "matched", limits.n_threads)
+        found, _ = marginals(row, test, solution, "matched", limits.n_threads)
         right[c] = np.add.reduceat(found.argmax(axis=1) == test.labels, test.node_pointer[:-1], dtype=np.float64)
         last = candidate
     return right, late

@@ -13,7 +13,7 @@ from bactrian.arrays import Floats
 from bactrian.camel.camel import Camel
 from bactrian.graphs.graph_data import GraphData
 from bactrian.inference.infer import graph_marginals
-from bactrian.learners.learn import Learner, learn, matched_inference
+from bactrian.learners.learn import Learner, followed, learn, matched_inference
 from bactrian.learners.likelihood import Likelihood
 from bactrian.solvers.solution import ConvergenceWarning, Solution
 
@@ -27,6 +27,7 @@ class TableRow:
     name: str
     method: str | Learner
     start: str | None = None  #: row whose weights it starts from
+    follows: str | None = None  #: row whose solution it replaces by the path that inference can follow
     choices_from: str | None = None  #: row with the same or a like objective, whose chosen prior it takes
     node_factors: tuple[str, ...] = ("clusters",)  #: where node scores may sit; choices change what is learned
     paper: tuple[float, float] | None = None  #: accuracy in the paper and its standard deviation
@@ -38,7 +39,7 @@ class TableRow:
     @property
     def has_bethe_entropy(self) -> bool:
         """Whether its solution should be a fixed point of belief propagation."""
-        return matched_inference(self.method)[0] == "rbp"
+        return matched_inference(self.method)[0] == "rbp" and self.follows is None
 
 
 # CAMEL(0) starts from nothing: its optimum is unique, and piecewise weights, which "camel0" starts from, run away
@@ -55,6 +56,7 @@ ROWS = (
     TableRow("CCCP", "cccp", paper=(84.4, 0.6), **_CCCP),
     TableRow("CCCP (empirical)", "cccp-empirical", choices_from="CCCP", paper=(84.4, 0.5), **_CCCP),
     TableRow("CCCP, folded", Camel(fold=True), choices_from="CCCP", **_CCCP),
+    TableRow("CCCP, followed", "cccp", follows="CCCP", choices_from="CCCP", **_CCCP),
     TableRow("convex", Camel(entropy="convex"), is_camel=True, max_iterations=500),
     TableRow("TRW", Camel(entropy="trw"), choices_from="convex", is_camel=True, max_iterations=20),
     TableRow(
@@ -85,9 +87,22 @@ class Budget:
 
     tolerance: float = 1e-4
     max_iterations: int | None = None  #: quasi-Newton steps of one training run; by default the row's own
+    part: float = 1.0  #: of the row's own steps
     max_relinearisations: int = 400
     max_seconds: float | None = None  #: of one training run; where it strikes, figures depend on the machine
     n_threads: int | None = None
+
+    def options(self, row: TableRow, prior_variance: float | None) -> dict[str, Any]:
+        """What :func:`bactrian.learn` is given for a row."""
+        own = round(self.part * row.max_iterations)
+        return {
+            "prior_variance": prior_variance,
+            "tolerance": self.tolerance,
+            "max_iterations": own if self.max_iterations is None else self.max_iterations,
+            "max_relinearisations": self.max_relinearisations,
+            "max_seconds": self.max_seconds,
+            "n_threads": self.n_threads,
+        }
 
 
 @dataclass(frozen=True)
@@ -100,31 +115,29 @@ class Fitted:
 
 
 def fit(row: TableRow, data: GraphData, limits: Budget, *, prior_variance: float | None, start: Any = None) -> Fitted:
-    """Learn a row's weights; where it stops short its status says so."""
+    """Learn a row's weights; where it stops short its status says so. ``start``: weights, or the solution to follow."""
     began, cpu = time.perf_counter(), time.process_time()
+    options = limits.options(row, prior_variance)
     with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
-        solution = learn(
-            data,
-            row.method,
-            prior_variance=prior_variance,
-            tolerance=limits.tolerance,
-            max_iterations=row.max_iterations if limits.max_iterations is None else limits.max_iterations,
-            max_relinearisations=limits.max_relinearisations,
-            max_seconds=limits.max_seconds,
-            start=start,
-            n_threads=limits.n_threads,
-        )
+        if row.follows is None:
+            solution = learn(data, row.method, start=start, **options)
+        else:
+            solution = followed(data, start, row.method, **options)
     return Fitted(solution, time.perf_counter() - began, time.process_time() - cpu)
 
 
 def marginals(
-    row: TableRow, data: GraphData, weights: Floats, inference: str, n_threads: int | None = None
+    row: TableRow, data: GraphData, solution: Solution, inference: str, n_threads: int | None = None
 ) -> tuple[Floats, float]:
     """Marginals (n_nodes, n_labels) and the part of the graphs on which message passing converged.
 
-    ``inference`` is a method of :func:`bactrian.infer` or ``"matched"``: that with the entropy of the row's learner.
+    ``inference`` is a method of :func:`bactrian.infer` or ``"matched"``: that with the entropy of the row's learner, or
+    along the path that it followed.
     """
     method, options = matched_inference(row.method) if inference == "matched" else (inference, {})
+    weights = solution.weights
+    if inference == "matched" and solution.path is not None:
+        method, weights = "replay", solution.path
     with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
         found = graph_marginals(
             data, weights, method, tolerance=1e-6, max_iterations=300, n_threads=n_threads, **options

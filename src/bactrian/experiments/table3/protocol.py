@@ -5,6 +5,7 @@ Nothing is chosen on test images: see :mod:`bactrian.experiments.table3.choices`
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
@@ -40,9 +41,9 @@ class Table3Settings:
     n_splits: int = 3
     seed: int = 0
     rows: tuple[str, ...] = ()  #: names; all rows without any
-    folds: tuple[str, ...] = FOLDS[:1]  #: scores that may be learned from; without a prior the first
+    folds: tuple[str, ...] = FOLDS[:1]  #: scores to learn from, one after the other
     priors: tuple[float, ...] = (1e-3, 1e-2, 1e-1)  #: variances among which cross-validation chooses
-    n_folds: int = 4  #: of that cross-validation
+    n_folds: int = 4  #: of that cross-validation; 0: no choice, the strongest prior and node scores as clusters
     limits: Budget = field(default_factory=Budget)
 
     def __post_init__(self) -> None:
@@ -93,7 +94,7 @@ class Table3:
     test_images: tuple[Ints, ...]  #: of each split, their numbers
     sizes: tuple[Ints, ...]  #: of each split, superpixels of the test images
     split: ScoredSplit  #: the first one
-    predictions: dict[str, list[Floats]]  #: matched marginals of its test images by row, with a prior if there is one
+    predictions: dict[str, list[Floats]]  #: matched marginals of its test images by row, as last learned
 
 
 def run_table3(corel: CorelImages, settings: Table3Settings, cache: ArrayCache, tell: Tell | None = None) -> Table3:
@@ -143,8 +144,8 @@ def _run_split(
     cells = [Cell(NODE_ROW, number, None, superpixel, pixel, dict.fromkeys(INFERENCES, alone[2]))]
     predictions = {NODE_ROW: [_softmax(score) for score in scored.test_scores]}
     choices: list[str] = []
-    for with_prior in (False, True) if settings.priors else (False,):
-        learning = _Learning(number, scored, settings, with_prior, say)
+    for fold, with_prior in itertools.product(settings.folds, (False, True) if settings.priors else (False,)):
+        learning = _Learning(number, scored, settings, fold, with_prior, say)
         for row in rows_named(ROWS, settings.rows):
             # Four times as many weights of tables call for a prior.
             if with_prior or row.edges != "features":
@@ -155,10 +156,13 @@ def _run_split(
 
 
 class _Learning:
-    """Learning on a split, with a prior or without: each row once, and with it those that it depends on."""
+    """Learning on a split from some scores, with a prior or without: each row once, with those that it depends on."""
 
-    def __init__(self, number: int, scored: ScoredSplit, settings: Table3Settings, with_prior: bool, say: Tell) -> None:
-        self.number, self.scored, self.settings, self.with_prior, self.say = number, scored, settings, with_prior, say
+    def __init__(
+        self, number: int, scored: ScoredSplit, settings: Table3Settings, fold: str, with_prior: bool, say: Tell
+    ) -> None:
+        self.number, self.scored, self.settings, self.say = number, scored, settings, say
+        self.fold, self.with_prior = fold, with_prior
         self.choices: list[str] = []
         self._chosen: dict[str, Choice] = {}
         self._fitted: dict[str, Fitted] = {}
@@ -171,7 +175,7 @@ class _Learning:
         if row.name not in self._chosen:
             settings = self.settings
             priors = settings.priors if self.with_prior else (None,)
-            candidates = candidates_of(row, priors, settings.folds if self.with_prior else settings.folds[:1])
+            candidates = candidates_of(row, priors, self.fold)
             found = self._chosen[row.name] = choose(
                 row,
                 self.scored,
@@ -181,7 +185,7 @@ class _Learning:
                 seed=settings.seed,
                 say=self.say,
             )
-            if len(candidates) > 1:
+            if len(candidates) > 1 and settings.n_folds:
                 kin = [one.name for one in rows_named(ROWS, settings.rows) if one.choices_from == row.name]
                 self.choices.append(found.why + (f"; taken over by {', '.join(kin)}" if kin else ""))
         return self._chosen[row.name]
@@ -191,9 +195,11 @@ class _Learning:
         if row.name not in self._fitted:
             choice, start = self.choice(row), None
             late = choice.late
-            if row.start is not None:
-                start = self.fitted(ROW[row.start]).solution.weights
-                late |= self._late[row.start]
+            earlier = row.start or row.follows
+            if earlier is not None:
+                solution = self.fitted(ROW[earlier]).solution
+                start = solution.weights if row.follows is None else solution
+                late |= self._late[earlier]
             candidate = choice.candidate
             self.say(f"split {self.number + 1}: {row.name}, {candidate}")
             data = self.scored.training_graphs(candidate.fold, **graph_options(row, candidate))
@@ -212,7 +218,7 @@ class _Learning:
         for inference in INFERENCES:
             if inference == "rbp" or not row.has_bethe_entropy:
                 threads = self.settings.limits.n_threads
-                found, converged[inference] = marginals(row, test, solution.weights, inference, threads)
+                found, converged[inference] = marginals(row, test, solution, inference, threads)
             parts = np.split(found.argmax(axis=1), ends)
             superpixel[inference], pixel[inference], right[inference] = _accuracies(parts, images)
         cell = Cell(
