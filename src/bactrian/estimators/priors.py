@@ -77,7 +77,9 @@ def is_by_block(prior_variance: Any, names: Sequence[str]) -> bool:
     for name, value in prior_variance.items():
         if name not in names:
             raise ArgumentError("prior_variance", f"names block {name!r}; the blocks are {', '.join(names)}")
-        if isinstance(value, list) and value and name == "edges":
+        if value == [] and name == "edges":  # no edge was chosen
+            continue
+        if isinstance(value, list) and name == "edges":
             value = min(value, key=lambda number: number if isinstance(number, _NUMBERS) else -1.0)
         if value is not None and not (isinstance(value, _NUMBERS) and not isinstance(value, bool) and value > 0.0):
             raise ArgumentError("prior_variance", f"[{name!r}] must be positive, or None for no prior, found {value!r}")
