@@ -353,7 +353,7 @@ def chain_checks(number: int) -> Iterator[Check]:
     method = ("exact", "piecewise", "pseudolikelihood", "camel0")[number % 4]
     options = {
         "method": method, "prior_variance": variance, "tolerance": TOLERANCE, "transition_tables": tables,
-        "max_iterations": 2000,
+        "max_iterations": 2000, "fit_intercept": False,
     }  # fmt: skip
 
     def fitted(X: Any, y: Any, kind: Any = bt.LinearChainCRF, fit: Any = None, **more: Any) -> Any:

@@ -106,10 +106,10 @@ def test_at_most_so_many_and_only_where_they_help() -> None:
     complete = library(dense(rng, 5, list(combinations(range(5), 2)), 1.0))
     chain = library(dense(rng, 3, [(0, 1), (1, 2)], 1.0))
     square = library(dense(rng, 4, SQUARE, 1.0))
-    counts = [len(result.triplets) for result in bt.infer([complete, chain, square], [0.0], tighten=3)]
+    counts = [len(result.triplets) for result in bt.infer([complete, chain, square], [0.0], "rbp", tighten=3)]
     assert counts == [3, 0, 2]
     # One triplet cannot triangulate a square; ten triangles of K5 hold six independent ones.
-    assert len(bt.infer(square, [0.0], tighten=1).triplets) == 0
+    assert len(bt.infer(square, [0.0], "rbp", tighten=1).triplets) == 0
     assert len(bt.infer(complete, [0.0], "double-loop", tighten=99).triplets) == 6
 
 
@@ -139,8 +139,8 @@ def test_triplets_do_not_depend_on_company_or_threads() -> None:
 
 def test_result_can_start_another_call() -> None:
     model = library(dense(np.random.default_rng(2), 4, SQUARE, 1.0))
-    first = bt.infer(model, [0.0], tighten=2)
-    again = bt.infer(model, [0.0], tighten=2, start=first)
+    first = bt.infer(model, [0.0], "rbp", tighten=2)
+    again = bt.infer(model, [0.0], "rbp", tighten=2, start=first)
     assert again.log_partition == pytest.approx(first.log_partition, abs=1e-6)
 
 
@@ -228,7 +228,7 @@ def test_bad_arguments() -> None:
     graph = bt.ClusterGraph([2, 2], [(0, 1), (1,)], [(0, 1, (1,))])
     explicit = bt.LogLinearModel(graph, [np.zeros((4, 1)), np.zeros((2, 1))])
     with pytest.raises(ValueError, match="explicit edges"):
-        bt.infer(explicit, [0.0], tighten=1)
+        bt.infer(explicit, [0.0], "rbp", tighten=1)
     with pytest.raises(ValueError, match="explicit edges"):
         bt.learn(bt.Samples(explicit, [[0, 1]]), bt.Camel(tighten=1))
 

@@ -251,9 +251,10 @@ def test_nor_do_they_with_few_labels(method: str) -> None:
     known = np.where(np.arange(300) < 60, classes, -1)
     counts = []
     for X in (words, words / np.maximum(words.sum(axis=1, keepdims=True), 1.0), 1000.0 * words, 0.01 * words):
-        model = bt.GraphCRF(method=method, neighbours="edges", fit_intercept=False, n_threads=1).fit(
-            [(X, graph)], [known]
-        )
+        prior = {"nodes": 13.4 / float((X**2).sum(axis=1).mean()), "edges": 4.5}  # in units of the features
+        model = bt.GraphCRF(
+            method=method, neighbours="edges", fit_intercept=False, prior_variance=prior, n_threads=1
+        ).fit([(X, graph)], [known])
         assert model.solution_.converged
         counts.append(model.solution_.evaluations)
     assert max(counts) < 2.0 * min(counts), counts

@@ -48,7 +48,7 @@ def test_uai_files_of_a_few_bytes_take_little_memory(tmp_path: Path) -> None:
     found = [json.loads(line) for line in done.stdout.splitlines()]
     tasks = ("MAR", "PR", "MPE")
     assert [(path, task) for path, task, *_ in found] == [(path, task) for path in files for task in tasks]
-    refusal = f"--memory-budget: the marginals of variables that are in no table would take more than {4 * 2**30}"
+    refusal = "--memory-budget: the marginals of variables that are in no table would take more than "
     for path, _, code, said, grown in found:
         assert code == 2
         assert len(said.splitlines()) == 1

@@ -116,11 +116,11 @@ def test_rows_that_are_dense_sparse_or_bundled_choose_alike() -> None:
 
 def test_fields_choose_by_pseudo_likelihood() -> None:
     rng = np.random.default_rng(2)
-    alone = bt.MarkovRandomField(cardinalities=2).fit(rng.integers(0, 2, (200, 6)))
+    alone = bt.MarkovRandomField("complete", cardinalities=2).fit(rng.integers(0, 2, (200, 6)))
     chain = np.cumsum(rng.random((400, 6)) < 0.1, axis=1) % 2
-    joined = bt.MarkovRandomField(cardinalities=2).fit(chain)
+    joined = bt.MarkovRandomField("complete", cardinalities=2).fit(chain)
     assert alone.prior_variance_["edges"] < 0.1 < joined.prior_variance_["edges"]
-    few = bt.MarkovRandomField(cardinalities=2).fit(chain[:5])
+    few = bt.MarkovRandomField("complete", cardinalities=2).fit(chain[:5])
     assert few.prior_variance_ == {"variables": 10.0, "edges": 1.0}
 
 

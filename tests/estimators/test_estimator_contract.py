@@ -272,9 +272,11 @@ class Frame:
 def test_feature_names_of_tables():
     model = bt.MarkovRandomField([(0, 1)]).fit(Frame(STATES, ["a", "b", "c"]))
     assert model.feature_names_in_.tolist() == ["a", "b", "c"]
-    model.score_samples(Frame(STATES, ["a", "b", "c"]))
-    with pytest.raises(ValueError, match="column 0 is 'b'"):
-        model.score_samples(Frame(STATES, ["b", "a", "c"]))
+    scores = model.score_samples(Frame(STATES, ["a", "b", "c"]))
+    turned = Frame(STATES[:, [1, 0, 2]], ["b", "a", "c"])
+    np.testing.assert_array_equal(model.score_samples(turned), scores)  # columns in another order are taken by name
+    with pytest.raises(ValueError, match="'d'"):
+        model.score_samples(Frame(STATES, ["a", "b", "d"]))
 
 
 @pytest.mark.parametrize("name", ["chain", "skip chain"])

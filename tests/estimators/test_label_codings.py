@@ -31,6 +31,7 @@ def of_chains(y: Any, **options: Any) -> Any:
 
 
 def of_skip_chains(y: Any, **options: Any) -> Any:
+    options = {"prior_variance": 10.0, **options}
     return bt.SkipChainCRF(**options).fit(CHAINS, y, skips=[[(0, 2)]] * 3)
 
 

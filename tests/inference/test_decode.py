@@ -349,7 +349,7 @@ def test_bad_arguments_are_named() -> None:
         "variables are 0 to 1": {"evidence": {2: 0}},
         "states of variable 1": {"evidence": {1: 2}},
         "damping must be at least 0 and below 1, found 1.0": {"damping": 1.0},
-        "inference must be one of auto, exact": {"inference": "guesswork"},
+        "inference must be one of exact, bp": {"inference": "guesswork"},
         "max_iterations": {"max_iterations": 0},
         "tolerance": {"tolerance": -1.0},
     }.items():

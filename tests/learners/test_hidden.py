@@ -380,7 +380,7 @@ def test_messages_of_both_models_stay_warm(method):
     holey = [np.where(rng.random(label.shape) < 0.3, -1, label) for label in labels]
     sweeps = []
     for y in (labels, holey):
-        data = bt.GridCRF().encode(X, y)
+        data = bt.GridCRF(method=method).encode(X, y)
         found = bt.learn(data, method, prior_variance=1.0, n_threads=1)
         assert found.converged
         n_instances = 12 if y is labels else 12 + conditioned(pack(data)).clamped.layout.n_instances

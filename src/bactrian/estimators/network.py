@@ -144,7 +144,7 @@ def draw(ax: Any, names: Sequence[Any], edges: Ints, strengths: Floats, signs: F
         try:
             from matplotlib import pyplot
         except ImportError:
-            raise ImportError("plot needs matplotlib: pip install 'bactrian[report]'") from None
+            raise ImportError("plot needs matplotlib: install the extra 'report'") from None
         ax = pyplot.subplots(figsize=(7.0, 7.0))[1]
     at, most = layout(len(names), edges, strengths), max(float(strengths.max(initial=0.0)), np.finfo(float).tiny)
     for (a, b), strength, sign in zip(edges.tolist(), strengths.tolist(), signs.tolist(), strict=True):
