@@ -49,4 +49,4 @@ def test_exact_agrees_with_the_published_answers(real_data: Path, name: str) -> 
 def test_what_does_not_fit_is_refused(real_data: Path, name: str) -> None:
     model, evidence, _ = load(real_data / "uai", name)
     with pytest.raises(MemoryBudgetError, match="width"):
-        bt.infer(model, np.zeros(0), "exact", evidence, memory_budget=64 * 2**20)
+        bt.infer(model, np.zeros(0), "exact", evidence, memory_budget=2**16)
