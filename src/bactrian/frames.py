@@ -219,17 +219,18 @@ def states_of_axes(table: Any) -> tuple[tuple[Any, tuple[Any, ...]], ...]:
 
 
 def labelled_table(table: Any, names: Sequence[Any], labels: Sequence[Sequence[Any] | None]) -> Any:
-    """The table as a series or frame of pandas with the states on its axes, if they have labels and pandas is there."""
-    if not any(labels) or installed_kind() != "pandas":
+    """A table of one or two variables as a series or frame of pandas with the states on its axes.
+
+    The table itself where states have no labels, where pandas is not there, and where there are more axes.
+    """
+    if not any(labels) or table.ndim > 2 or installed_kind() != "pandas":
         return table
     pandas = _library("pandas")
     states = [range(k) if of is None else of for of, k in zip(labels, table.shape, strict=True)]
     if table.ndim == 2:
         rows, columns = (pandas.Index(of, name=name) for of, name in zip(states, names, strict=True))
         return pandas.DataFrame(table, rows, columns)
-    one = table.ndim == 1
-    index = pandas.Index(states[0], name=names[0]) if one else pandas.MultiIndex.from_product(states, names=names)
-    return pandas.Series(table.ravel(), index)
+    return pandas.Series(table, pandas.Index(states[0], name=names[0]))
 
 
 def has_names(edges: Any) -> bool:
