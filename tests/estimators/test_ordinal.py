@@ -71,3 +71,20 @@ def test_ordered_categories_have_scores_and_others_states_of_their_own(tmp_path)
     event, given = {"often": "always"}, {"level": "high"}
     assert again.probability(event, given) == pytest.approx(field.probability(event, given))
     assert field.probability(event, given) > field.probability(event, {"level": "low"})
+
+
+def test_the_pseudo_likelihood_is_that_of_the_scores_and_chooses_a_prior():
+    rng = np.random.default_rng(5)
+    X = np.stack([rng.integers(0, k, 80) for k in SIZES], axis=1)
+    X[:, 1] = np.minimum(X[:, 0], SIZES[1] - 1)
+    field = bt.MarkovRandomField("complete", tables="ordinal", method="exact").fit(X)
+    assert field.prior_variance_["edges"] > 0.0
+    variables, pairs = field.log_potentials()
+    total = 0.0
+    for row in X:
+        for v, k in enumerate(SIZES):
+            scores = variables[v].copy()
+            for (a, b), table in zip(field.edges_.tolist(), pairs, strict=True):
+                scores += table[:, row[b]] if a == v else table[row[a]] if b == v else np.zeros(k)
+            total += scores[row[v]] - logsumexp(scores)
+    assert field.pseudo_score(X) == pytest.approx(total / len(X), rel=1e-10)

@@ -600,7 +600,7 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
 
     def _conditional_losses(self, states: Ints, weights: Floats) -> Floats:
         """- sum_v log p(x_v | all others) of each sample, over states whose neighbours are known."""
-        variables, pairs = split_tables(self.tables_, self.cardinalities_, self._edges, weights)
+        variables, pairs = self._tables_at(weights)
         scores = [np.tile(table, (states.shape[0], 1)) for table in variables]
         for (a, b), table in zip(self._edges.tolist(), pairs, strict=True):
             scores[a] += table.T[states[:, b]]
@@ -638,8 +638,12 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
         check_is_fitted(self, "weights_")
         if self.tables_ == MARGINS:
             raise ValueError("a field learned from margins has no tables of edges; see model_ and weights_")
+        return self._tables_at(self.weights_)
+
+    def _tables_at(self, weights: Floats) -> tuple[list[Floats], list[Floats]]:
+        """Tables of variables and of edges at these weights."""
         ordered = self._kept.variables.are_ordered
-        return split_tables(self.tables_, self.cardinalities_, self._edges, self.weights_, ordered)
+        return split_tables(self.tables_, self.cardinalities_, self._edges, weights, ordered)
 
     @property
     def edge_strengths_(self) -> Floats:
@@ -774,8 +778,8 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
         inference is matched to another learner, the states of all of them but one are taken as evidence in turn. If
         margins were fitted on a region graph, the result is the table of maximum entropy that agrees with the fitted
         margins of its variables. A field that was fitted to a frame returns a frame: a row per cell of the table, and
-        the column ``probability``. One that was fitted to margins whose states have labels returns what such a margin
-        may be, if pandas is installed: a series, or a frame with the states of one variable as columns.
+        the column ``probability``. One that was fitted to margins whose states have labels returns one or two variables
+        as a series, or as a frame with the states of the second as columns, if pandas is installed.
 
         Parameters
         ----------
