@@ -33,8 +33,7 @@ from bactrian.camel.entropy import carve
 from bactrian.camel.prior import Prior
 from bactrian.engines.torch.parts import DeviceGraphs
 from bactrian.graphs.packing import pack
-from bactrian.parallel.context import Context
-from bactrian.parallel.threads import Workers
+from bactrian.parallel.threads import Context, Workers
 from problems import cpu_name, superpixel_like
 
 warnings.simplefilter("ignore", bt.ConvergenceWarning)

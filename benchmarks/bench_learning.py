@@ -24,8 +24,7 @@ from bactrian.camel.entropy import carve
 from bactrian.camel.joint import JointObjective
 from bactrian.camel.prior import Prior
 from bactrian.graphs.packing import pack
-from bactrian.parallel.context import Context
-from bactrian.parallel.threads import Workers, single_threaded_blas
+from bactrian.parallel.threads import Context, Workers, single_threaded_blas
 from numpy_dual import NumpyDual
 from problems import superpixel_like
 

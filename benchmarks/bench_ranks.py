@@ -36,8 +36,7 @@ from bactrian.camel.entropy import carve
 from bactrian.camel.prior import Prior
 from bactrian.graphs.packing import pack
 from bactrian.parallel import AllReduce, Alone, Signals, largest_anywhere
-from bactrian.parallel.context import Context
-from bactrian.parallel.threads import Workers
+from bactrian.parallel.threads import Context, Workers
 from problems import cpu_name, superpixel_like
 
 NODES = 300

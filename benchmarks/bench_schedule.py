@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 import bactrian as bt
-from bactrian.camel.schedule import SCHEDULE, Schedule
+from bactrian.camel.accuracy import SCHEDULE, Schedule
 from bactrian.experiments.bench.learners import BenchSettings, make_problem
 from bactrian.experiments.bench.random_fields import FieldSize
 from bench_agreement import picture

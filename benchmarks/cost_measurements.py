@@ -25,8 +25,7 @@ from bactrian.engines.long_memory import make_memory
 from bactrian.graphs.graph_data import GraphData
 from bactrian.graphs.packing import pack
 from bactrian.learners.learn import learn
-from bactrian.parallel.context import Context
-from bactrian.parallel.threads import Workers, single_threaded_blas
+from bactrian.parallel.threads import Context, Workers, single_threaded_blas
 from bactrian.solvers.solution import ConvergenceWarning
 from cost_model import (
     CostModel,

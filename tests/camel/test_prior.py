@@ -16,8 +16,7 @@ from bactrian.camel.dual import Dual
 from bactrian.camel.entropy import carve
 from bactrian.camel.prior import Prior
 from bactrian.graphs.packing import pack
-from bactrian.parallel.context import Context
-from bactrian.parallel.threads import Workers
+from bactrian.parallel.threads import Context, Workers
 from bactrian.runs.checkpoints import learn_in_segments
 
 Floats = NDArray[np.float64]

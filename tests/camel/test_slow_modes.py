@@ -6,19 +6,17 @@ import numpy as np
 import pytest
 
 import bactrian as bt
-from bactrian.camel.accuracy import Accuracy, Demands
+from bactrian.camel.accuracy import SCHEDULE, Accuracy, Demands
 from bactrian.camel.dual import Dual
 from bactrian.camel.entropy import carve
 from bactrian.camel.linearisation import Linearisation
 from bactrian.camel.prior import Prior
 from bactrian.camel.profiled import ProfiledObjective
-from bactrian.camel.schedule import SCHEDULE
 from bactrian.engines.numba.tables import Limits, summarise
 from bactrian.experiments.bench.learners import BenchSettings, make_problem
 from bactrian.experiments.bench.random_fields import FieldSize
 from bactrian.graphs.packing import pack
-from bactrian.parallel.context import Context
-from bactrian.parallel.threads import Workers
+from bactrian.parallel.threads import Context, Workers
 from bactrian.solvers.lbfgs import minimise
 from bactrian.solvers.solution import Status
 

@@ -14,8 +14,8 @@ from scipy.optimize import minimize
 from scipy.special import logsumexp
 
 import bactrian as bt
+from bactrian.camel.accuracy import SCHEDULE
 from bactrian.camel.prior import Prior
-from bactrian.camel.schedule import SCHEDULE
 from bactrian.camel.units import Learned, curvature_units, feature_units
 from bactrian.engines.memory import HostVectors
 from bactrian.graphs.inputs import BundledRows, Inputs

@@ -29,7 +29,7 @@ from bactrian.inference import infer as inference
 from bactrian.inference.problem import Problem
 from bactrian.inference.result import InferenceResult
 from bactrian.learners import learn as learning
-from bactrian.parallel.context import Context
+from bactrian.parallel.threads import Context
 from bactrian.text import Document
 
 

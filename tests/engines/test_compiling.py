@@ -58,7 +58,7 @@ _LEARNING = """
 import warnings
 import numpy as np
 import bactrian as bt
-from bactrian.camel.schedule import SCHEDULE
+from bactrian.camel.accuracy import SCHEDULE
 
 warnings.simplefilter("error")
 warnings.simplefilter("ignore", bt.ConvergenceWarning)

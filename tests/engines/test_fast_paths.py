@@ -11,17 +11,16 @@ import scipy.sparse as sp
 from numba import njit
 
 import bactrian as bt
+from bactrian.camel.accuracy import SCHEDULE
 from bactrian.camel.dual import Dual
 from bactrian.camel.entropy import Carving, carve
 from bactrian.camel.prior import Prior
-from bactrian.camel.schedule import SCHEDULE
 from bactrian.engines.long_memory import LongMemory
 from bactrian.engines.numba.arithmetic import log
 from bactrian.graphs import inputs
 from bactrian.graphs.inputs import BundledRows, Inputs
 from bactrian.graphs.packing import pack
-from bactrian.parallel.context import Context
-from bactrian.parallel.threads import Workers
+from bactrian.parallel.threads import Context, Workers
 from bactrian.solvers.lbfgs import Memory
 
 Array = np.ndarray[Any, Any]

@@ -35,8 +35,7 @@ from bactrian.engines.numba.orders import stable_order
 from bactrian.engines.numba.sparse import rows_times_weights
 from bactrian.graphs.packing import pack, projection_map
 from bactrian.graphs.scores import Inputs, TiedTable
-from bactrian.parallel.context import Context
-from bactrian.parallel.threads import Workers, balanced_blocks, blocks_of_rows
+from bactrian.parallel.threads import Context, Workers, balanced_blocks, blocks_of_rows
 from bactrian.solvers.lbfgs import Memory, minimise
 from bactrian.solvers.solution import Status
 

@@ -9,15 +9,14 @@ import numpy as np
 import pytest
 
 import bactrian as bt
+from bactrian.camel.accuracy import SCHEDULE
 from bactrian.camel.dual import Dual
 from bactrian.camel.entropy import carve
 from bactrian.camel.prior import Prior
-from bactrian.camel.schedule import SCHEDULE
 from bactrian.engines import memory
 from bactrian.engines.numba.pieces import cut
 from bactrian.graphs.packing import pack
-from bactrian.parallel.context import Context
-from bactrian.parallel.threads import Workers
+from bactrian.parallel.threads import Context, Workers
 
 SIDE = 150
 WHOLE = 1 << 60

@@ -18,8 +18,7 @@ from bactrian.camel.dual import Dual  # noqa: E402
 from bactrian.camel.entropy import carve  # noqa: E402
 from bactrian.camel.prior import Prior  # noqa: E402
 from bactrian.engines.torch.parts import DeviceGraphs  # noqa: E402
-from bactrian.parallel.context import Context  # noqa: E402
-from bactrian.parallel.threads import Workers  # noqa: E402
+from bactrian.parallel.threads import Context, Workers  # noqa: E402
 from bactrian.torch import CamelLoss, GraphBatch  # noqa: E402
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"))]

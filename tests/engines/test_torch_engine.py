@@ -23,8 +23,11 @@ from bactrian.engines.torch.parts import DeviceGraphs, compressed  # noqa: E402
 from bactrian.engines.torch.stars import Recording  # noqa: E402
 from bactrian.graphs.inputs import BundledRows  # noqa: E402
 from bactrian.graphs.packing import pack  # noqa: E402
-from bactrian.parallel.context import Context  # noqa: E402
-from bactrian.parallel.threads import Deadline, Workers  # noqa: E402
+from bactrian.parallel.threads import (  # noqa: E402
+    Context,
+    Deadline,
+    Workers,
+)
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"))]
 METHODS = ["piecewise", "camel0", "cccp", "cccp-empirical", "convex"]

@@ -12,8 +12,7 @@ from bactrian.camel.dual import Dual  # noqa: E402
 from bactrian.camel.entropy import carve  # noqa: E402
 from bactrian.camel.prior import Prior  # noqa: E402
 from bactrian.graphs.packing import pack  # noqa: E402
-from bactrian.parallel.context import Context  # noqa: E402
-from bactrian.parallel.threads import Workers  # noqa: E402
+from bactrian.parallel.threads import Context, Workers  # noqa: E402
 from bactrian.torch import CamelLoss, GraphBatch  # noqa: E402
 
 #: Two loops, a pendant node and a lonely one; then a triangle.

@@ -12,8 +12,7 @@ from bactrian.camel.prior import Prior
 from bactrian.engines import memory
 from bactrian.graphs.packed import tables_by_number
 from bactrian.graphs.packing import pack
-from bactrian.parallel.context import Context
-from bactrian.parallel.threads import Workers
+from bactrian.parallel.threads import Context, Workers
 
 
 def graphs(n: int, n_labels: int, seed: int) -> bt.GraphData:

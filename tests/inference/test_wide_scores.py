@@ -24,7 +24,7 @@ from oracle import (
 from scipy.special import logsumexp
 
 import bactrian as bt
-from bactrian.camel.schedule import SCHEDULE
+from bactrian.camel.accuracy import SCHEDULE
 from bactrian.engines import memory
 from bactrian.inference.draw import draw_exactly
 

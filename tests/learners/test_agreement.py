@@ -17,8 +17,7 @@ from bactrian.graphs.graph import grid_edges
 from bactrian.graphs.packing import pack
 from bactrian.inference.propagation import contracts
 from bactrian.learners.learn import followed
-from bactrian.parallel.context import Context
-from bactrian.parallel.threads import Workers
+from bactrian.parallel.threads import Context, Workers
 
 
 def picture(seed: int = 0, side: int = 14, n_labels: int = 3, noise: float = 1.0) -> tuple[list, np.ndarray]:

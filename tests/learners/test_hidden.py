@@ -17,9 +17,9 @@ from bactrian.camel.dual import Dual
 from bactrian.graphs.conditioning import conditioned
 from bactrian.graphs.junction import on_junction_trees
 from bactrian.graphs.packing import pack
-from bactrian.learners import shared_rows
+from bactrian.learners import hidden
+from bactrian.learners.hidden import SharedRows
 from bactrian.learners.learn import matched_inference
-from bactrian.learners.shared_rows import SharedRows
 from bactrian.parallel.threads import Workers
 
 Floats = NDArray[np.float64]
@@ -153,7 +153,7 @@ def test_rows_that_differ_in_too_many_ways_are_models_of_their_own(monkeypatch: 
     shared = learn(field, rows, counts, allowed, "exact")
     packed = pack(bt.Samples(field.model, rows, counts, allowed=allowed))
     for most in (50, 150):  # entries of a step, factors
-        monkeypatch.setattr(shared_rows, "MOST_SHARED", most)
+        monkeypatch.setattr(hidden, "MOST_SHARED", most)
         assert not SharedRows(on_junction_trees(packed), packed.holes, Workers(1)).fits
         own = learn(field, rows, counts, allowed, "exact")
         np.testing.assert_allclose(own.weights, shared.weights, atol=1e-5)
@@ -169,7 +169,7 @@ def test_rows_share_what_lies_between_variables_that_were_seen(monkeypatch: pyte
     packed = pack(bt.MarkovRandomField(chain, cardinalities=[2] * 14).encode(rows))
     assert packed.holes is not None
     assert len(packed.holes.weights) > 400
-    monkeypatch.setattr(shared_rows, "MOST_SHARED", 1500)
+    monkeypatch.setattr(hidden, "MOST_SHARED", 1500)
     assert SharedRows(on_junction_trees(packed), packed.holes, Workers(1)).fits
 
 

@@ -21,8 +21,7 @@ from bactrian.camel.prior import Prior
 from bactrian.camel.run import InnerResult, Run, Settings, Work
 from bactrian.graphs.packing import pack
 from bactrian.learners.likelihood import MOST_UNCONVERGED
-from bactrian.parallel.context import Context
-from bactrian.parallel.threads import Deadline
+from bactrian.parallel.threads import Context, Deadline
 from bactrian.solvers.solution import Status
 
 ON_TREES: dict[str, Any] = {

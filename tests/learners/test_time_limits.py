@@ -20,8 +20,7 @@ from bactrian.camel.dual import Dual
 from bactrian.camel.entropy import carve
 from bactrian.camel.prior import Prior
 from bactrian.graphs.packing import pack
-from bactrian.parallel.context import Context
-from bactrian.parallel.threads import Deadline, Workers
+from bactrian.parallel.threads import Context, Deadline, Workers
 from bactrian.solvers.lbfgs import minimise
 from bactrian.solvers.solution import Status
 

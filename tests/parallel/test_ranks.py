@@ -27,9 +27,8 @@ from bactrian.camel.entropy import carve
 from bactrian.camel.prior import Prior
 from bactrian.graphs.packing import pack
 from bactrian.parallel import AllReduce, Alone, Signals, anywhere, combine, largest_anywhere, total
-from bactrian.parallel.context import Context
 from bactrian.parallel.launched import launched
-from bactrian.parallel.threads import Workers
+from bactrian.parallel.threads import Context, Workers
 from bactrian.runs.checkpoints import learn_in_segments
 
 #: Learners that take a thousand evaluations and more.

@@ -25,7 +25,7 @@ from bactrian.graphs.packed import PackedData
 from bactrian.graphs.packing import require_bethe
 from bactrian.graphs.triplets import find_triplets, tighten
 from bactrian.parallel import anywhere
-from bactrian.parallel.context import Context
+from bactrian.parallel.threads import Context
 from bactrian.solvers.anderson import Anderson
 from bactrian.solvers.lbfgs import largest_magnitude
 from bactrian.solvers.solution import Solution, Status

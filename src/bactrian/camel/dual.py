@@ -18,13 +18,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bactrian.arrays import Floats
+from bactrian.camel.accuracy import Schedule
 from bactrian.camel.entropy import Carving
 from bactrian.camel.parts import Carve, Part, State, Vector, store
 from bactrian.camel.prior import Prior
-from bactrian.camel.schedule import Schedule
 from bactrian.graphs.packed import PackedData, TableReader
 from bactrian.parallel import AllReduce, anywhere, combine, largest_anywhere
-from bactrian.parallel.context import Context
+from bactrian.parallel.threads import Context
 from bactrian.solvers.lbfgs import largest_magnitude, on_host
 from bactrian.solvers.solution import WarmState
 

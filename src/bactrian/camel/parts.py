@@ -20,7 +20,7 @@ from bactrian.arrays import Bools, Floats, Ints
 from bactrian.camel.entropy import Carving
 from bactrian.camel.prior import Prior
 from bactrian.graphs.packed import PackedData, TableReader
-from bactrian.parallel.context import Context
+from bactrian.parallel.threads import Context
 from bactrian.solvers.lbfgs import Memory
 
 #: An array, or a tensor on a device.

@@ -19,7 +19,7 @@ from bactrian.graphs.junction import JunctionData
 from bactrian.graphs.packed import BeliefTables
 from bactrian.graphs.triplets import TightenedData
 from bactrian.parallel import AllReduce, Signals, total
-from bactrian.parallel.context import Context
+from bactrian.parallel.threads import Context
 from bactrian.solvers.lbfgs import largest_slope, on_host
 from bactrian.solvers.solution import Progress, Record, Solution, Status
 

@@ -13,7 +13,7 @@ that features of about 1, and indicators, leave all paths as they are.
 Features of a text occur once or in every token, and the curvature differs as much. L-BFGS takes half of the iterations
 to within 0.1 % of the optimum of an exact likelihood where weight k is counted in units of c_k^(-0.15), c_k being the
 sum of squares of the feature, in the units above, times the probability of its states if all are alike, and the prior's
-precision. (Plain strings of CoNLL-2003, see :class:`.schedule.Schedule`; with c_k^(-1/2), Newton's step for a diagonal
+precision. (Plain strings of CoNLL-2003, see :class:`.accuracy.Schedule`; with c_k^(-1/2), Newton's step for a diagonal
 Hessian, it takes more iterations than without: at the optimum frequent features have least left to say.) Unknown labels
 gain as well. Where entropies are approximate and all labels known it can take twice as many as without, so there the
 units above are all.
@@ -28,9 +28,9 @@ from typing import Any
 import numpy as np
 
 from bactrian.arrays import Floats
+from bactrian.camel.accuracy import SCHEDULE
 from bactrian.camel.parts import Vectors
 from bactrian.camel.prior import Prior
-from bactrian.camel.schedule import SCHEDULE
 from bactrian.graphs.packed import PackedData
 from bactrian.graphs.scores import StructuredScores
 from bactrian.parallel import Alone, Communicator

@@ -40,7 +40,7 @@ from bactrian.graphs.packed import PackedData
 from bactrian.graphs.packing import pack
 from bactrian.graphs.scores import EdgeType, StructuredScores, TiedTable
 from bactrian.graphs.structure import no_structure
-from bactrian.parallel.context import Context
+from bactrian.parallel.threads import Context
 
 _DTYPES = {"F64": np.float64, "I64": np.int64, "I32": np.int32, "BOOL": np.bool_}
 _LAYOUT = tuple(name for name in Layout._fields if name != "table_shared")

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bactrian.arrays import Floats, Ints
-from bactrian.camel.schedule import SCHEDULE
+from bactrian.camel.accuracy import SCHEDULE
 from bactrian.compiling import kernel, njit
 from bactrian.engines.numba.arithmetic import FAST_MATH
 from bactrian.parallel.threads import Workers

@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bactrian.arrays import Bools, Floats, Ints
+from bactrian.camel.accuracy import SCHEDULE, Schedule
 from bactrian.camel.dual import Dual
 from bactrian.camel.entropy import Carving
 from bactrian.camel.parts import AddTerms, Carve, Hubs, Links, State, Storage, Summary, Vectors, store
 from bactrian.camel.prior import Prior
-from bactrian.camel.schedule import SCHEDULE, Schedule
 from bactrian.engines.long_memory import make_memory
 from bactrian.engines.numba.layout import Layout
 from bactrian.engines.numba.linear import make_plan
@@ -42,8 +42,7 @@ from bactrian.engines.recession import is_unbounded
 from bactrian.graphs.inputs import N_BLOCKS
 from bactrian.graphs.packed import HubTables, PackedData, instance_blocks, tables_by_number
 from bactrian.graphs.ragged import pointer
-from bactrian.parallel.context import Context
-from bactrian.parallel.threads import Workers, balanced_blocks
+from bactrian.parallel.threads import Context, Workers, balanced_blocks
 from bactrian.solvers.lbfgs import Memory
 
 Array = TypeVar("Array", bound=NDArray[Any])

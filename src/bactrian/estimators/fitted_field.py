@@ -34,9 +34,8 @@ from bactrian.graphs.loglinear import LogLinearModel, Samples
 from bactrian.graphs.ragged import pointer
 from bactrian.inference.decode import decode
 from bactrian.inference.draw import draw_by_gibbs, draw_exactly
-from bactrian.inference.evidence import ImpossibleEvidenceError
 from bactrian.inference.infer import infer
-from bactrian.inference.problem import checked_evidence
+from bactrian.inference.problem import ImpossibleEvidenceError, checked_evidence
 from bactrian.learners.learn import matched_inference
 from bactrian.margins.fit import FittedMargins
 from bactrian.margins.given import given_states, projected

@@ -49,8 +49,7 @@ from bactrian.inference.infer import infer
 from bactrian.learners.learn import METHODS, learn, matched_inference
 from bactrian.learners.likelihood import Likelihood
 from bactrian.learners.pseudolikelihood import PseudoLikelihood
-from bactrian.parallel.context import Context
-from bactrian.parallel.threads import Workers, single_threaded_blas
+from bactrian.parallel.threads import Context, Workers, single_threaded_blas
 from bactrian.solvers.solution import ConvergenceWarning
 
 #: Most contrasts whose covariance is worked out: 128 MB.

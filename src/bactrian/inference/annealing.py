@@ -17,8 +17,8 @@ from scipy.special import logsumexp, stdtrit
 from bactrian.arrays import Floats
 from bactrian.camel.entropy import carve
 from bactrian.engines.numba.assignments import ScoreArrays
-from bactrian.engines.numba.blocks import build_blocks
 from bactrian.engines.numba.gibbs import Chain, Population, anneal
+from bactrian.engines.numba.orders import build_blocks
 from bactrian.graphs.packed import InstanceBeliefs
 from bactrian.graphs.ragged import pointer
 from bactrian.inference.factors import FactorScores, FactorTables, factor_scores

@@ -15,7 +15,6 @@ from bactrian.engines.numba.decoding import Assignments
 from bactrian.errors import Number, check_callback, check_choice, check_flag, check_numbers, warn
 from bactrian.graphs.graph_data import GraphData
 from bactrian.graphs.loglinear import LogLinearModel
-from bactrian.inference.evidence import contradiction
 from bactrian.inference.factors import FactorScores, factor_scores
 from bactrian.inference.infer import METHODS as INFERENCE
 from bactrian.inference.infer import infer
@@ -27,7 +26,7 @@ from bactrian.inference.maximum import (
     decode_max_product,
     score_assignments,
 )
-from bactrian.inference.problem import bytes_of, check_free_states, checked_weights, packed
+from bactrian.inference.problem import bytes_of, check_free_states, checked_weights, contradiction, packed
 from bactrian.inference.result import InferenceCallback, InferenceProgress, InferenceResult
 from bactrian.parallel.threads import Deadline, Workers
 from bactrian.solvers.solution import ConvergenceWarning

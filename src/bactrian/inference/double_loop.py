@@ -35,8 +35,7 @@ from bactrian.engines.numba.schedules import CONVERGED, RUNNING, SweepProgress
 from bactrian.graphs.packed import PackedData, TableReader, instance_of
 from bactrian.graphs.packing import require_bethe
 from bactrian.graphs.triplets import find_triplets, tighten
-from bactrian.inference.evidence import contradiction
-from bactrian.inference.problem import Problem
+from bactrian.inference.problem import Problem, contradiction
 from bactrian.inference.propagation import BeliefReader, collect, sequential
 from bactrian.inference.result import InferenceResult
 from bactrian.inference.rounds import check_contradictions, new_progress, report

@@ -13,16 +13,15 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from bactrian.arrays import Floats, Ints
-from bactrian.engines.numba.blocks import build_blocks
+from bactrian.engines.numba.orders import build_blocks
 from bactrian.graphs.elimination import junction_tree
 from bactrian.graphs.graph import ClusterGraph, Scope
 from bactrian.graphs.loglinear import LogLinearModel
 from bactrian.graphs.ragged import pointer
-from bactrian.inference.evidence import Evidence
 from bactrian.inference.factors import factor_scores
 from bactrian.inference.gibbs import LARGEST_PAIR, Chains
 from bactrian.inference.infer import infer
-from bactrian.inference.problem import Options, new_problem
+from bactrian.inference.problem import Evidence, Options, new_problem
 
 #: Chains of Gibbs sampling, sweeps of each before its first draw, and sweeps for each draw.
 _CHAINS, _BURN_IN, _THINNING = 16, 500, 10

@@ -24,8 +24,7 @@ from bactrian.graphs.graph import strides
 from bactrian.graphs.junction import FactorTree, TreePlanner
 from bactrian.graphs.packed import TableReader, instance_of
 from bactrian.graphs.ragged import pointer
-from bactrian.inference.evidence import Evidence, contradiction
-from bactrian.inference.problem import Problem
+from bactrian.inference.problem import Evidence, Problem, contradiction
 from bactrian.inference.propagation import BeliefReader, sequential
 from bactrian.inference.result import InferenceResult
 from bactrian.inference.rounds import check_contradictions, new_progress

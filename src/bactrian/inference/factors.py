@@ -20,8 +20,7 @@ from bactrian.graphs.packing import TablePlan, build_layout, pack_layout
 from bactrian.graphs.ragged import Ragged, pointer
 from bactrian.graphs.scores import SpreadScores
 from bactrian.graphs.structure import structure_of_scopes
-from bactrian.inference.evidence import Evidence, hub_bias
-from bactrian.inference.problem import check_scores
+from bactrian.inference.problem import Evidence, check_scores, hub_bias
 from bactrian.parallel.threads import Workers
 
 

@@ -13,9 +13,9 @@ from math import isqrt
 import numpy as np
 
 from bactrian.arrays import Floats, Ints
-from bactrian.engines.numba.blocks import Blocks, build_blocks
 from bactrian.engines.numba.gibbs import Chain, Draws, Sweeps, run_chain, start_chain
 from bactrian.engines.numba.layout import Layout
+from bactrian.engines.numba.orders import Blocks, build_blocks
 from bactrian.graphs.packed import HubTables, InstanceBeliefs
 from bactrian.graphs.ragged import pointer
 from bactrian.inference.factors import FactorScores, FactorTables, factor_scores

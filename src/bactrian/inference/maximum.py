@@ -21,19 +21,19 @@ import numpy as np
 
 from bactrian.arrays import Bools, Floats, Ints
 from bactrian.engines.numba.assignments import ScoreArrays, score_of
-from bactrian.engines.numba.blocks import Blocks, build_blocks
 from bactrian.engines.numba.decoding import Assignments, Search, dual_instances, max_product_instances
 from bactrian.engines.numba.forest_optimum import Forest, decode_pairs, decode_trees
 from bactrian.engines.numba.layout import Layout
 from bactrian.engines.numba.neighbourhoods import new_part, search_neighbourhoods
+from bactrian.engines.numba.orders import Blocks, build_blocks
 from bactrian.engines.numba.tables import Limits
 from bactrian.graphs.elimination import MemoryBudgetError
 from bactrian.graphs.graph import strides
 from bactrian.graphs.junction import FactorTree, TreePlanner, clique_layout
 from bactrian.graphs.packed import instance_blocks
 from bactrian.graphs.ragged import pointer
-from bactrian.inference.evidence import contradiction
 from bactrian.inference.factors import FactorScores
+from bactrian.inference.problem import contradiction
 from bactrian.parallel.threads import Deadline, Workers
 
 #: Decodes the active instances of a block: (found, active, first, last).

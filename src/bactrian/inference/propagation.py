@@ -30,8 +30,7 @@ from bactrian.engines.numba.schedules import (
     run_sequential,
 )
 from bactrian.engines.numba.tables import Limits
-from bactrian.inference.evidence import contradiction
-from bactrian.inference.problem import Options, Problem
+from bactrian.inference.problem import Options, Problem, contradiction
 from bactrian.inference.result import InferenceResult
 from bactrian.inference.rounds import Advance, new_progress, run_rounds, warm_start_of
 

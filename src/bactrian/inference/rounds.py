@@ -11,8 +11,7 @@ from bactrian.engines.memory import MemoryPart
 from bactrian.engines.numba.arithmetic import RISING
 from bactrian.engines.numba.schedules import CONTRADICTION, CONVERGED, RUNNING, SweepProgress
 from bactrian.graphs.ragged import pointer
-from bactrian.inference.evidence import contradiction
-from bactrian.inference.problem import Problem
+from bactrian.inference.problem import Problem, contradiction
 from bactrian.inference.result import InferenceProgress, WarmStart
 
 #: Runs at most the given number of sweeps of every instance that is still running.

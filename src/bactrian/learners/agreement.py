@@ -33,7 +33,7 @@ from bactrian.graphs.packed import PackedData
 from bactrian.graphs.ragged import pointer, ranges
 from bactrian.inference.infer import StackedMarginals, graph_marginals
 from bactrian.inference.propagation import contracts, settle
-from bactrian.parallel.context import Context
+from bactrian.parallel.threads import Context
 from bactrian.solvers.solution import Callback, Progress, Record, Solution, Status, WarmState
 
 #: Relinearisations after which a path that is to be replayed stops. On 27 noisy pictures of 24 x 24 pixels with 2, 3

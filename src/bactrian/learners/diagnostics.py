@@ -39,8 +39,7 @@ from bactrian.learners.findings import (
     look_without_edges,
     weight_name,
 )
-from bactrian.parallel.context import Context
-from bactrian.parallel.threads import Workers
+from bactrian.parallel.threads import Context, Workers
 from bactrian.solvers.lbfgs import pseudo_gradient
 from bactrian.solvers.solution import Solution
 

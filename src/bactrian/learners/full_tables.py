@@ -57,7 +57,7 @@ from bactrian.engines.numba.stars import scale_hubs
 from bactrian.graphs.packed import BeliefTables, PackedData, link_cells
 from bactrian.graphs.ragged import pointer
 from bactrian.graphs.scores import SparseScores
-from bactrian.parallel.context import Context
+from bactrian.parallel.threads import Context
 from bactrian.solvers.solution import Record, Solution, Status
 
 #: Moment gap, per sample, that rounding may leave in the closed form.

@@ -28,8 +28,7 @@ from bactrian.learners.hidden import Hidden
 from bactrian.learners.likelihood import Likelihood
 from bactrian.learners.pseudolikelihood import PseudoLikelihood
 from bactrian.parallel import Alone, Communicator, largest_anywhere
-from bactrian.parallel.context import Context
-from bactrian.parallel.threads import Deadline, Workers, single_threaded_blas
+from bactrian.parallel.threads import Context, Deadline, Workers, single_threaded_blas
 from bactrian.solvers.solution import (
     AttainmentWarning,
     Callback,

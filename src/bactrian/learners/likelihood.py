@@ -32,7 +32,7 @@ from bactrian.graphs.junction import JunctionData, on_junction_trees
 from bactrian.graphs.packed import PackedData
 from bactrian.graphs.scores import StructuredScores
 from bactrian.inference.propagation import settle
-from bactrian.parallel.context import Context
+from bactrian.parallel.threads import Context
 from bactrian.solvers.solution import Solution
 
 #: Evaluations in a row at which belief propagation did not converge, after which learning gives up: it would take a

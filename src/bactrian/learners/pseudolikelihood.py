@@ -49,8 +49,7 @@ from bactrian.graphs.packing import TablePlan, build_layout, pack_layout
 from bactrian.graphs.ragged import Ragged, pointer
 from bactrian.graphs.scores import ScoreMap, SpreadScores
 from bactrian.graphs.structure import Incidence, no_structure, structure_of_scopes
-from bactrian.parallel.context import Context
-from bactrian.parallel.threads import Workers, balanced_blocks
+from bactrian.parallel.threads import Context, Workers, balanced_blocks
 from bactrian.solvers.solution import Solution
 
 #: Terms looked at together when equal conditionals are sought; bounds the memory.

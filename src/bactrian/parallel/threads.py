@@ -1,4 +1,4 @@
-"""Threads over fixed blocks of work, and a time limit that array routines can see between two sweeps.
+"""The circumstances of a call: threads over fixed blocks of work, and a time limit that array routines can see.
 
 Blocks depend on the data alone, never on the number of threads, and their results are added in order; so the
 numbers do not depend on how many threads there are.
@@ -12,10 +12,12 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from functools import cache
 from threading import TIMEOUT_MAX, Timer
 from time import perf_counter
 from types import TracebackType
+from typing import Any
 
 import numpy as np
 from threadpoolctl import ThreadpoolController
@@ -23,6 +25,7 @@ from threadpoolctl import ThreadpoolController
 from bactrian.arrays import Floats, Ints
 from bactrian.compiling import seconds_compiling
 from bactrian.errors import ArgumentError, ArgumentTypeError
+from bactrian.parallel import Alone, Communicator
 
 
 class Deadline:
@@ -119,6 +122,17 @@ class Workers:
             wait(helpers)
         for helper in helpers:
             helper.result()
+
+
+@dataclass(frozen=True)
+class Context:
+    """Where and for how long work is done, and who is told: by default a thread per core, one rank, no time limit."""
+
+    workers: Workers = field(default_factory=Workers)
+    deadline: Deadline = field(default_factory=Deadline)
+    communicator: Communicator = field(default_factory=Alone)
+    begun: float = field(default_factory=perf_counter)  #: zero of the clock of all runs in this context
+    callback: Callable[[Any], Any] | None = None  #: called with the progress; True asks to stop
 
 
 @cache

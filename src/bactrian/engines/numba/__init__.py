@@ -15,8 +15,8 @@ counts, have one source in linear space (:mod:`.linear` and :mod:`.pair_evaluati
 
 In 1 and 2 the range of floating point is checked (:data:`.arithmetic.WIDEST` and its neighbours, the one notion of
 what is safe): an instance that leaves it, or has forbidden states, is not ``done`` and is left to 3, from the
-multipliers as they were. :mod:`.vectors` is what 1 and 2 share below: loops over n entries,
-n known to the compiler or not.
+multipliers as they were. :mod:`.arithmetic` has what 1 and 2 share below: loops over n
+entries, n known to the compiler or not.
 
 Threads take blocks of instances. A graph with loops of 20,000 hubs and more, all clusters pairs, is itself cut into
 pieces that threads take (:mod:`.pieces`), by the functions of 1 and 2, unless it is so entangled that no order of its
@@ -28,5 +28,5 @@ sweeps of belief propagation are exact, whatever the route; those of pairs multi
 
 Beside them: :mod:`.junction` (exact inference, also for many rows of evidence), :mod:`.decoding`, :mod:`.assignments`
 and :mod:`.forest_optimum` (most probable assignments), :mod:`.mean_field`, :mod:`.gibbs`, :mod:`.elimination` and
-:mod:`.orders` (of graphs), :mod:`.sparse` and :mod:`.names` (inputs), and :mod:`.threads`.
+:mod:`.orders` (of graphs), :mod:`.sparse` and :mod:`.names` (inputs).
 """

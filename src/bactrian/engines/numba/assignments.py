@@ -8,8 +8,8 @@ import numpy as np
 
 from bactrian.arrays import Floats, Ints
 from bactrian.compiling import kernel, njit
-from bactrian.engines.numba.blocks import Blocks, conditional_start
 from bactrian.engines.numba.layout import Layout
+from bactrian.engines.numba.orders import Blocks, conditional_start
 from bactrian.engines.numba.tables import fill_scores, largest_sizes
 
 Workspace = tuple[Floats, Floats, Floats, Floats]
@@ -257,7 +257,7 @@ def climb_blocks(
 ) -> None:
     """Improve an allowed assignment one block at a time, each set to its best given the others, until none helps.
 
-    The blocks are forests of pairs (:mod:`bactrian.engines.numba.blocks`), so that many variables move together.
+    The blocks are forests of pairs (:mod:`bactrian.engines.numba.orders`), so that many variables move together.
     """
     first, last = blocks.instance_blocks[m], blocks.instance_blocks[m + 1]
     score = joint_score(layout, scores, states, m)

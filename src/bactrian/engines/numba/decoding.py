@@ -24,8 +24,8 @@ from bactrian.engines.numba.assignments import (
     scratch,
     update_star,
 )
-from bactrian.engines.numba.blocks import Blocks
 from bactrian.engines.numba.layout import Layout
+from bactrian.engines.numba.orders import Blocks
 from bactrian.engines.numba.tables import Limits, fill_scores
 
 _CLIMBS = 20

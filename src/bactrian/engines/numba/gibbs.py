@@ -1,6 +1,6 @@
 """Blocked Gibbs sampling on factor graphs.
 
-A block (:mod:`.blocks`) is sampled jointly: messages are collected towards the roots of its forest
+A block (:mod:`.orders`) is sampled jointly: messages are collected towards the roots of its forest
 (forward filtering), and states drawn from the roots outward (backward sampling).
 
 A chain has a generator for each block of instances, so that what it draws depends neither on threads nor on other
@@ -18,8 +18,8 @@ from bactrian.arrays import Bools, Floats, Ints
 from bactrian.compiling import kernel, njit
 from bactrian.engines.numba.arithmetic import exp, logsumexp
 from bactrian.engines.numba.assignments import ScoreArrays, joint_score
-from bactrian.engines.numba.blocks import Blocks, conditional_start
 from bactrian.engines.numba.layout import Layout
+from bactrian.engines.numba.orders import Blocks, conditional_start
 
 
 @njit()

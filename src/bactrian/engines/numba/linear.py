@@ -11,8 +11,8 @@ no exponential either with Bethe's numbers. :mod:`.pair_evaluation` has what fol
 Every product is checked against the range of floating point (:mod:`.arithmetic`); an instance that leaves it is not
 ``done``, and is left as it was.
 
-All functions take ``states`` (:mod:`.vectors`): compiled for K states, their loops over them are unrolled; with ``()``,
-they serve instances of any shape. With K states all numbers of clusters are 1.
+All functions take ``states`` (:mod:`.arithmetic`): compiled for K states, their loops over them are unrolled; with
+``()``, they serve instances of any shape. With K states all numbers of clusters are 1.
 """
 
 from __future__ import annotations
@@ -24,10 +24,25 @@ import numpy as np
 
 from bactrian.arrays import Floats, Ints
 from bactrian.compiling import njit, record
-from bactrian.engines.numba.arithmetic import CAREFUL, FAST_MATH, LEAST, MOST, RISE, RISING, WIDEST, exp, in_range, log
+from bactrian.engines.numba.arithmetic import (
+    CAREFUL,
+    FAST_MATH,
+    LEAST,
+    MOST,
+    RISE,
+    RISING,
+    WIDEST,
+    States,
+    exp,
+    in_range,
+    log,
+    pair_message,
+    place,
+    size_of,
+    unsigned,
+)
 from bactrian.engines.numba.layout import Layout
 from bactrian.engines.numba.tables import Numbers, Passing, Plan, turned
-from bactrian.engines.numba.vectors import States, pair_message, place, size_of, unsigned
 
 #: Links of a hub up to which the product of their messages is safe to stay in range.
 _MOST_FACTORS = 64

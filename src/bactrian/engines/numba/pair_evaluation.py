@@ -21,7 +21,20 @@ import numpy as np
 
 from bactrian.arrays import Bools, Floats, Ints
 from bactrian.compiling import kernel, njit, record
-from bactrian.engines.numba.arithmetic import CAREFUL, LEAST, MOST, in_range, log
+from bactrian.engines.numba.arithmetic import (
+    CAREFUL,
+    LEAST,
+    MOST,
+    States,
+    copy_scaled,
+    in_range,
+    log,
+    pair_message,
+    place,
+    size_of,
+    smallest,
+    unsigned,
+)
 from bactrian.engines.numba.linear import (
     Linear,
     believe,
@@ -34,7 +47,6 @@ from bactrian.engines.numba.linear import (
     sweep_pairs,
 )
 from bactrian.engines.numba.tables import ALMOST_NOTHING, Limits, Passing
-from bactrian.engines.numba.vectors import States, copy_scaled, pair_message, place, size_of, smallest, unsigned
 
 
 class Tally(NamedTuple):

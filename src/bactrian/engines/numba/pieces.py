@@ -21,6 +21,7 @@ import scipy.sparse as sp
 
 from bactrian.arrays import Floats, Ints
 from bactrian.compiling import kernel, njit
+from bactrian.engines.numba.arithmetic import States, place
 from bactrian.engines.numba.layout import Layout
 from bactrian.engines.numba.linear import HeldLinear, Linear, load_states, match_scales, store_logs, sweep_pairs
 from bactrian.engines.numba.pair_evaluation import (
@@ -33,7 +34,6 @@ from bactrian.engines.numba.pair_evaluation import (
     new_tally,
 )
 from bactrian.engines.numba.tables import Limits, Passing, hold
-from bactrian.engines.numba.vectors import States, place
 from bactrian.parallel.threads import Workers, balanced_blocks
 
 #: Hubs of four pieces, and the most pieces of an instance; there are two in a half at least.

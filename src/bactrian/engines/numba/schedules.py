@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 
 from bactrian.arrays import Bools, Floats, Ints
 from bactrian.compiling import kernel, njit, record
-from bactrian.engines.numba.arithmetic import LEAST, MOST
+from bactrian.engines.numba.arithmetic import LEAST, MOST, States, pair_message, place, size_of, unsigned
 from bactrian.engines.numba.linear import (
     HeldLinear,
     Linear,
@@ -48,7 +48,6 @@ from bactrian.engines.numba.linear import (
 )
 from bactrian.engines.numba.stars import log_belief, messages_of_arrays, sweep_hubs
 from bactrian.engines.numba.tables import Limits, Passing, Scratch, new_scratch, turned
-from bactrian.engines.numba.vectors import States, pair_message, place, size_of, unsigned
 
 RUNNING, CONVERGED, CONTRADICTION = 0, 1, 2
 

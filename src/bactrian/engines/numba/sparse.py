@@ -22,8 +22,7 @@ from numpy.typing import NDArray
 
 from bactrian.arrays import Floats, Ints
 from bactrian.compiling import kernel
-from bactrian.engines.numba.arithmetic import FAST_MATH
-from bactrian.engines.numba.vectors import FOUR, ONE, THREE, TWO, unsigned
+from bactrian.engines.numba.arithmetic import FAST_MATH, FOUR, ONE, THREE, TWO, unsigned
 
 #: Rows, or columns, of a sparse matrix: bounds of each, and indices and values of their entries.
 Compressed = tuple[Ints, NDArray[np.int32], Floats]

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from bactrian.arrays import Bools, Floats, Ints
 from bactrian.compiling import kernel, njit
-from bactrian.engines.numba.arithmetic import LEAST, MOST, RISE, RISING, exp, normalise_logs
+from bactrian.engines.numba.arithmetic import LEAST, MOST, RISE, RISING, exp, normalise_logs, pair_message
 from bactrian.engines.numba.tables import (
     Limits,
     Passing,
@@ -42,7 +42,6 @@ from bactrian.engines.numba.tables import (
     project_logsumexp,
     turned,
 )
-from bactrian.engines.numba.vectors import pair_message
 
 
 @njit()

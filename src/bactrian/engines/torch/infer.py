@@ -18,7 +18,7 @@ from bactrian.engines.torch.stars import FINEST, settle, sum_by_graph
 from bactrian.errors import check_number, warn
 from bactrian.graphs.graph_data import GraphData
 from bactrian.graphs.packed import BeliefTables
-from bactrian.parallel.context import Context
+from bactrian.parallel.threads import Context
 from bactrian.solvers.solution import ConvergenceWarning
 
 #: Entropies of the methods, of which nothing is linearised.

@@ -18,8 +18,7 @@ from bactrian.engines.torch.parts import DeviceGraphs
 from bactrian.errors import check_callback
 from bactrian.graphs.graph_data import GraphData
 from bactrian.learners.learn import check_options, starting_weights
-from bactrian.parallel.context import Context
-from bactrian.parallel.threads import Deadline
+from bactrian.parallel.threads import Context, Deadline
 from bactrian.solvers.lbfgs import PAIRS
 from bactrian.solvers.solution import Callback, Solution, warn_stopped
 

@@ -32,7 +32,7 @@ from bactrian.graphs.inputs import Inputs
 from bactrian.graphs.packed import TableReader
 from bactrian.graphs.packing import pack
 from bactrian.graphs.scores import StructuredScores, TiedTable
-from bactrian.parallel.context import Context
+from bactrian.parallel.threads import Context
 from bactrian.solvers.lbfgs import PAIRS, Memory
 
 
