@@ -293,6 +293,7 @@ def test_threads_share_a_loss_and_a_batch(device):
     first, second, _ = together(lambda: work("a"), lambda: work("b"), lambda: btt.learn(data, "camel0", device=device))
     assert first == pytest.approx(expected, rel=1e-12)
     assert second == pytest.approx(expected, rel=1e-12)
+    loss.save_instances = True
     assert set(loss.get_extra_state()) == {"a", "b"}
 
 
@@ -368,6 +369,7 @@ def test_what_is_kept_of_instances_is_part_of_a_checkpoint(device):
     nodes, table, labels = batch_scores(device)
     batch = GraphBatch(TRIANGLES, [6])
     model = torch.nn.ModuleDict({"network": torch.nn.Linear(2, 2), "loss": CamelLoss("cccp", relinearise_every=2)})
+    model["loss"].save_instances = True
     for _ in range(4):
         model["loss"](nodes, table, batch, labels, [("page", 7)])
     file = io.BytesIO()
@@ -380,6 +382,16 @@ def test_what_is_kept_of_instances_is_part_of_a_checkpoint(device):
         assert float(taken_up) == float(going_on)
     anew = CamelLoss("cccp", relinearise_every=2)(nodes, table, batch, labels, [("page", 7)])
     assert float(anew) != pytest.approx(float(going_on), rel=1e-6)
+    model["loss"].save_instances = False
+    assert model.state_dict()["loss._extra_state"] == {}
+
+
+def test_instances_visited_longest_ago_are_forgotten():
+    nodes, table, labels = batch_scores("cpu")
+    loss = CamelLoss("camel0", max_instances=2, save_instances=True)
+    for name in ("a", "b", "a", "c"):
+        loss(nodes, table, GraphBatch(TRIANGLES, [6]), labels, [name])
+    assert list(loss.get_extra_state()) == ["a", "c"]
 
 
 # ---- memory

@@ -258,6 +258,9 @@ def test_compiled_without_graph_breaks():
         warnings.simplefilter("ignore")
         compiled = torch.compile(step, fullgraph=True, backend="aot_eager")
         compiled(scores).backward()
+        for other in (crf.marginals, crf.decode, crf.log_partition):
+            found = torch.compile(other, fullgraph=True, backend="aot_eager")(scores, mask)
+            torch.testing.assert_close(found, other(scores, mask))
     gradient = net.weight.grad.clone()
     net.zero_grad()
     step(scores).backward()
@@ -291,6 +294,10 @@ def test_the_same_under_deterministic_algorithms_and_in_files(tmp_path):
         ({"labels": torch.zeros(2, 2, dtype=torch.long)}, r"labels must be integers of shape \(2, 3\)"),
         ({"mask": torch.ones(2, 2)}, r"mask must have shape \(2, 3\)"),
         ({"reduction": "most"}, "reduction must be one of mean, sum, none"),
+        ({"weights": torch.ones(2, 1)}, r"weights must have shape \(2,\), found \(2, 1\)"),
+        ({"edge_index": torch.zeros(2, 1)}, "CRF has no option edge_index; graphs are given as edges, batch"),
+        ({"batch": torch.zeros(2)}, "batch does not belong to structure='chain'"),
+        ({"edges": torch.zeros(2, 1, dtype=torch.long)}, "edges belong to structure='graph', and to chains with"),
     ],
 )
 def test_bad_input_is_refused(change, message):
@@ -319,6 +326,7 @@ def test_bad_options_are_refused(options, message):
 def graph_of(structure: str, seed: int = 0, k: int = 3, **options):
     """A layer, its scores, what else it takes, and the same for the CPU: nodes, edges and their tables."""
     torch.manual_seed(seed)
+    options.setdefault("edge_types", {"graph": 2, "chain": 1}.get(structure))
     shapes = {"graph": (8,), "grid": (2, 3, 4), "chain": (2, 5)}
     shape = (2, 2, 2, 3) if options.get("neighbours", 4) in (6, 18, 26) else shapes[structure]
     crf = CRF(k, structure, **options).double()
@@ -369,8 +377,8 @@ def on_the_cpu(nodes, edges, method: str, chosen=None):
 KINDS = [
     ("grid", {}),
     ("grid", {"neighbours": 6}),
-    ("graph", {"edge_types": 2}),
-    ("chain", {"edge_types": 1}),
+    ("graph", {}),
+    ("chain", {}),
 ]
 
 
@@ -448,12 +456,12 @@ def test_cccp_replays_what_estimators_follow():
     np.testing.assert_array_equal(first, second)
     np.testing.assert_allclose(first[:12], [wanted[0].variables[v] for v in range(12)], atol=1e-6)
     leaf = scores.clone().requires_grad_()
-    with pytest.raises(NotImplementedError, match="beliefs of 'cccp' have no derivatives"):
+    with pytest.raises(NotImplementedError, match="of 'cccp' have no derivatives"):
         crf.marginals(leaf)[0, 0, 0, 0].backward()
 
 
 def test_edges_that_come_both_ways_are_one():
-    crf, scores, more, _ = graph_of("graph", edge_types=2)
+    crf, scores, more, _ = graph_of("graph")
     both = {
         **more,
         "edges": torch.cat([more["edges"], more["edges"].flip(0)], 1),
@@ -509,19 +517,22 @@ def test_what_did_not_settle_is_told_once():
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({"edges": None}, "edges belong to structure='graph'"),
+        ({"edges": None}, "edges are missing: structure='graph' needs them"),
         (
             {"edges": torch.tensor([[0, 1], [1, 0], [2, 0]])},
             r"edges must be integers of shape \(2, E\), found \(3, 2\)",
         ),
         ({"edges": torch.tensor([[0, 1], [1, 1]])}, r"edges\[1\] = \(1, 1\) must join two different nodes"),
         ({"edges": torch.tensor([[0, 0], [1, 1]])}, r"edges have \(0, 1\) more than once"),
-        ({"batch": torch.tensor([1, 0, 0])}, "batch must have the nodes of a graph one after the other"),
-        ({"batch": torch.tensor([0, 0, 1])}, "must join two different nodes of one graph"),
+        ({"batch": torch.tensor([0, 0, 1])}, r"edges\[:, 1\] = \(1, 2\) must join two different nodes of one graph"),
+        ({"batch": torch.zeros(3)}, "batch must be integers, found torch.float32"),
         ({"labels": torch.tensor([0, 3, 0])}, r"labels\[1\] = 3 is outside 0 to 2"),
         ({"scores": torch.tensor([[0.0, torch.nan, 0.0]] * 3)}, r"scores\[0\] holds NaN"),
         ({"scores": torch.tensor([[-torch.inf, 0.0, 0.0]] * 3)}, r"labels\[0\] = 0 is forbidden there"),
+        ({"scores": torch.full((3, 3), -torch.inf)}, r"scores\[0\] holds NaN or \+inf, or -inf for all labels"),
         ({"edge_scores": torch.zeros(3, 3, 3)}, r"edge_scores must have shape \(E, 3, 3\)"),
+        ({"edge_scores": torch.full((2, 3, 3), torch.nan)}, "tables and edge_scores must not hold NaN"),
+        ({"edge_scores": torch.full((2, 3, 3), -torch.inf)}, r"labels\[1\] = 0 is forbidden beside \[0\] = 0"),
     ],
 )
 def test_bad_graphs_are_refused(more, message):
@@ -530,8 +541,40 @@ def test_bad_graphs_are_refused(more, message):
         "labels": torch.zeros(3, dtype=torch.long),
         "edges": torch.tensor([[0, 1], [1, 2]]),
     }
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((ValueError, TypeError), match=message):
         CRF(3, "graph").loss(**(given | more))
+
+
+@pytest.mark.parametrize("structure", ["grid", "graph", "chain"])
+@pytest.mark.parametrize("unknown", [False, True])
+def test_observed_neighbours_that_constraints_forbid_are_named(structure, unknown):
+    """Beside skip edges and in graphs as in chains; far below, as all scores of a node may be, is not forbidden."""
+    crf, scores, more, _ = graph_of(structure, constraints=[[True] * 3, [True] * 3, [True, True, False]])
+    labels = torch.zeros(scores.shape[:-1], dtype=torch.long)
+    assert float(crf.loss(scores, labels, **more).detach()) < 100.0
+    far = crf.loss(scores - 30_000.0, labels, **more).detach()
+    torch.testing.assert_close(far, crf.loss(scores, labels, **more).detach(), rtol=1e-7, atol=1e-7)
+    first, second = {"grid": ((1, 1, 2), (1, 2, 2)), "graph": ((4,), (5,)), "chain": ((1, 2), (1, 3))}[structure]
+    labels[first] = labels[second] = 2
+    if unknown:
+        labels[0] = -100
+    place, other = (r"\[" + ", ".join(map(str, at)) + r"\]" for at in (second, first))
+    with pytest.raises(ValueError, match=rf"labels{place} = 2 is forbidden beside {other} = 2"):
+        crf.loss(scores, labels, **more)
+
+
+def test_nodes_of_a_graph_may_be_anywhere_in_a_batch():
+    crf, scores, more, _ = graph_of("graph")
+    labels, order = torch.randint(3, (8,)), torch.randperm(8)
+    place = order.argsort()
+    moved = {"edges": place[more["edges"]], "batch": more["batch"][order], "edge_types": more["edge_types"]}
+    for name, given, there in (
+        ("loss", (scores, labels, None, -100, "none"), (scores[order], labels[order], None, -100, "none")),
+        ("log_partition", (scores,), (scores[order],)),
+    ):
+        call = getattr(crf, name)
+        torch.testing.assert_close(call(*there, **moved).detach(), call(*given, **more).detach())
+    torch.testing.assert_close(crf.marginals(scores[order], **moved), crf.marginals(scores, **more)[order])
 
 
 def test_both_taggers_of_the_page_run_in_as_many_lines_to_the_same_end():
@@ -553,3 +596,36 @@ def test_both_taggers_of_the_page_run_in_as_many_lines_to_the_same_end():
     assert ends[0][0] < 1.0
     for path, row, length in zip(ends[0][1], ends[1][1], ends[1][2], strict=True):
         assert row == path + [-100] * (12 - length)
+
+
+class Whole(torch.nn.Module):
+    """A network with the layer on top, as DistributedDataParallel takes it."""
+
+    def __init__(self, structure: str) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.network = torch.nn.Linear(3, 3).double()
+        self.crf = CRF(3, structure, class_weights=[1.0, 2.0, 1.0]).double()
+
+    def forward(self, inputs, labels):
+        return self.crf(self.network(inputs), labels)
+
+
+def half_of_a_batch(rank: int, store: str) -> None:
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+    for structure, shape in (("chain", (4, 5)), ("grid", (4, 3, 3))):
+        torch.manual_seed(1)
+        inputs, labels = torch.randn(*shape, 3, dtype=torch.float64), torch.randint(3, shape)
+        alone, shared = Whole(structure), torch.nn.parallel.DistributedDataParallel(Whole(structure))
+        alone(inputs, labels).backward()
+        half = slice(2 * rank, 2 * rank + 2)
+        shared(inputs[half], labels[half]).backward()
+        for one, other in zip(alone.parameters(), shared.parameters(), strict=True):
+            torch.testing.assert_close(one.grad, other.grad)
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.slow
+def test_two_processes_with_half_a_batch_each_have_the_gradient_of_the_whole(tmp_path):
+    torch.multiprocessing.spawn(half_of_a_batch, (str(tmp_path / "store"),), 2)

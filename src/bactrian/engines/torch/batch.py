@@ -204,29 +204,20 @@ class GraphBatch:
         if tuple(labels.shape) != (self.n_nodes,) or labels.is_floating_point():
             raise ValueError(f"labels must be {self.n_nodes} integers, found shape {tuple(labels.shape)}")
         labels = labels.to(torch.int64)
-        if int(labels.min()) < 0 or int(labels.max()) >= n_labels:
+        if bool(((labels < 0) | (labels >= n_labels)).any()):
             raise ValueError(f"labels must be between 0 and {n_labels - 1}")
         return labels
 
 
-class Described(NamedTuple):
-    """Graphs of a batch as tensors on any device; what they are made of decides which are given."""
-
-    shape: tuple[int, ...]  #: of the scores but for the labels: (B, T), (B, H, W), ... or (N,)
-    connectivity: int  #: neighbours of an inner pixel; 2 in chains, 0 in graphs
-    n_types: int  #: types of the edges of the grid or chain and, behind these, of the edges given
-    mask: Tensor | None = None  #: of this shape
-    edges: Tensor | None = None  #: (2, E) pairs of nodes, numbered through
-    edge_types: Tensor | None = None  #: (E,)
-    batch: Tensor | None = None  #: (N,) graph of each node
-
-
 class Layout(NamedTuple):
-    """Described graphs, laid out once."""
+    """Graphs of a batch, laid out once, with what scores and labels on a device are indexed by."""
 
     graphs: GraphBatch
-    kept: Tensor  #: numbers of the nodes that the mask leaves
-    given: Tensor  #: (E, 2) which edge of those described an edge is, and which is its mirror image, or the same again
+    kept: Tensor  #: numbers of the nodes that the mask leaves, graph after graph
+    pairs: Tensor  #: (E, 2) ends of the edges of ``graphs``, as numbers of kept nodes
+    types: Tensor  #: (E,) their types
+    given: Tensor  #: (E, 2) which edge of those given an edge is, and which is its mirror image, or the same again
+    ends: Tensor  #: (2, M') the first and the last node of each graph that has any
     mirrored: str  #: "none", "all" or "some" of the edges come both ways
 
     def tables(self, by_type: Tensor, by_edge: Tensor | None) -> Tensor:
@@ -234,34 +225,77 @@ class Layout(NamedTuple):
         if by_edge is None:
             means = 0.5 * (by_type + by_type.transpose(1, 2))
             return {"none": by_type, "all": means}.get(self.mirrored, torch.cat([by_type, means]))
-        there, back = self.given.to(by_edge.device).T
-        types = torch.from_numpy(self.graphs.edge_types).to(by_edge.device) % len(by_type)
-        own = by_type[types] + by_edge[there]
-        turned = (by_type[types] + by_edge[back]).transpose(1, 2)
+        there, back = self.given.T
+        shared = by_type[self.types % len(by_type)]
+        own, turned = shared + by_edge[there], (shared + by_edge[back]).transpose(1, 2)
         return torch.where((there != back)[:, None, None], 0.5 * (own + turned), own)
 
 
-def laid_out(batch: Described) -> Layout:
-    """The layout of a batch, from a cache where the same was seen before; edges that come both ways are one."""
-    raw = [None if part is None else part.detach().cpu().numpy() for part in batch[3:]]
-    return _laid_out(batch[:3], *(None if part is None else (part.dtype.str, part.tobytes()) for part in raw))
+def laid_out(
+    shape: tuple[int, ...],
+    connectivity: int,
+    n_types: int,
+    device: torch.device,
+    *,
+    mask: Tensor | None,
+    edges: Tensor | None,
+    edge_types: Tensor | None,
+    batch: Tensor | None,
+) -> Layout:
+    """The layout of a batch, from a cache where the same was seen before; edges that come both ways are one.
+
+    Parameters
+    ----------
+    shape
+        Of the scores but for the labels: (B, T), (B, H, W), ... or (N,).
+    connectivity
+        Neighbours of an inner pixel; 2 in chains, 0 in graphs.
+    n_types
+        Types of the edges of the grid or chain and, behind these, of the edges given.
+    device
+        Of the scores.
+    mask, edges, edge_types, batch
+        (*shape), (2, E), (E,) and (N,), on any device.
+    """
+    parts = [None if part is None else part.detach().to(torch.int64) for part in (mask, edges, edge_types, batch)]
+    there = [part.reshape(-1).to(device) for part in parts if part is not None]
+    content = torch.cat(there).cpu().numpy().tobytes() if there else b""  # waits for the device once
+    sizes = tuple(None if part is None else tuple(part.shape) for part in parts)
+    return _laid_out(shape, connectivity, n_types, device, sizes, content)
 
 
 @lru_cache(_KEPT)
-def _laid_out(sizes: tuple[Any, ...], *parts: tuple[str, bytes] | None) -> Layout:
-    shape, connectivity, n_types = sizes
-    mask, edges, types, batch = (None if part is None else np.frombuffer(part[1], part[0]) for part in parts)
+def _laid_out(
+    shape: tuple[int, ...],
+    connectivity: int,
+    n_types: int,
+    device: torch.device,
+    sizes: tuple[Any, ...],
+    content: bytes,
+) -> Layout:
+    values, parts = np.frombuffer(content, np.int64), []
+    for size in sizes:
+        taken = 0 if size is None else int(np.prod(size))
+        parts.append(None if size is None else values[:taken].reshape(size))
+        values = values[taken:]
+    mask, edges, types, batch = parts
     n_nodes = int(np.prod(shape))
-    inside = np.ones(n_nodes, dtype=np.bool_) if mask is None else mask.astype(np.bool_)
+    inside = np.ones(n_nodes, dtype=np.bool_) if mask is None else mask.ravel() != 0
+    if not inside.any():
+        raise ArgumentError(*("scores", "must have a node at least") if mask is None else ("mask", "must leave a node"))
     if connectivity:
         pairs, kinds, graph = _regular(shape, connectivity, inside)
     else:
         pairs, kinds = np.zeros((0, 2), dtype=np.int64), np.zeros(0, dtype=np.int64)
         graph = np.zeros(n_nodes, dtype=np.int64) if batch is None else integers(batch, "batch", n_nodes)
-        if (np.diff(graph) < 0).any():
-            raise ArgumentError("batch", "must have the nodes of a graph one after the other, found numbers that fall")
     if edges is not None:
-        own = number_pairs(edges.reshape(2, -1).T, n_nodes, "edges")
+        own = number_pairs(edges.T, n_nodes, "edges")
+        apart = graph[own[:, 0]] != graph[own[:, 1]]
+        if apart.any():
+            e = int(np.argmax(apart))
+            raise ArgumentError(
+                "edges", f"[:, {e}] = {tuple(own[e].tolist())} must join two different nodes of one graph"
+            )
         first = int(kinds.max(initial=-1)) + 1
         which = np.zeros(len(own), dtype=np.int64)
         if types is not None:
@@ -280,14 +314,23 @@ def _laid_out(sizes: tuple[Any, ...], *parts: tuple[str, bytes] | None) -> Layou
     given = given[np.argsort(graph[pairs[given[:, 0], 0]], kind="stable")]
     both = given[:, 0] != given[:, 1]
     mirrored = "none" if not both.any() else "all" if both.all() else "some"
-    kept, renumbered = np.flatnonzero(inside), np.cumsum(inside) - 1
+    kept = np.flatnonzero(inside)
+    kept = kept[np.argsort(graph[kept], kind="stable")]
+    renumbered = np.empty(n_nodes, dtype=np.int64)
+    renumbered[kept] = np.arange(len(kept))
     graphs = GraphBatch(
         renumbered[pairs[given[:, 0]]],
-        np.bincount(graph[kept], minlength=shape[0] if connectivity else int(graph.max(initial=0)) + 1),
+        np.bincount(graph[kept], minlength=shape[0] if connectivity else int(graph.max()) + 1),
         edge_types=kinds[given[:, 0]] + (n_types * both if mirrored == "some" else 0),
         n_types=2 * n_types if mirrored == "some" else n_types,
     )
-    return Layout(graphs, torch.from_numpy(kept), torch.from_numpy(given), mirrored)
+    some = graphs.node_counts > 0
+    ends = np.stack([graphs.node_pointer[:-1][some], graphs.node_pointer[1:][some] - 1])
+    on_device = partial(torch.as_tensor, device=device)
+    return Layout(
+        graphs, on_device(kept), on_device(graphs.edges), on_device(graphs.edge_types), on_device(given),
+        on_device(ends), mirrored,
+    )  # fmt: skip
 
 
 def _regular(shape: tuple[int, ...], connectivity: int, inside: Bools) -> tuple[Ints, Ints, Ints]:

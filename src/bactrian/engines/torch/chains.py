@@ -247,24 +247,27 @@ def covariances(chains: Chains, weights: Tensor, nodes: Tensor, pairs: Tensor) -
     return mean, marginals * (ahead + behind - centre) * weight, by_pairs
 
 
-def best_labels(chains: Chains) -> Tensor:
-    """(N,) labels of the highest score, by Viterbi's algorithm; ties: the lowest of the last label that differs."""
+def best_labels(chains: Chains) -> tuple[Tensor, Tensor]:
+    """(N,) labels of the highest score, by Viterbi's algorithm, and (B',) the scores.
+
+    Of ties the lowest of the last label that differs is taken.
+    """
     steps = chains.steps
     found = torch.zeros_like(steps.sequence)
     if not steps.sizes:
-        return found
+        return found, chains.scores.new_zeros(0)
     parts, pointers = chains.scores.split(steps.sizes), []
     best = parts[0].clone()
     for part in parts[1:]:
         most, pointer = (best[: len(part), :, None] + chains.transitions).max(1)
         best[: len(part)] = most + part
         pointers.append(pointer)
-    label, places = best.argmax(1), found.split(steps.sizes)
+    (score, label), places = best.max(1), found.split(steps.sizes)
     for place, pointer in zip(places[:0:-1], pointers[::-1], strict=True):
         place.copy_(label[: len(place)])
         label[: len(place)] = pointer.gather(1, place[:, None])[:, 0]
     places[0].copy_(label)
-    return found
+    return found, score
 
 
 # --- what autograd and the compiler know ---
@@ -311,9 +314,20 @@ def _counts(weights: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
             return nodes, pairs, ends[0].sum((0, 1)), ends[1].sum((0, 1))
         chains = Chains.of(scores, transitions, start, end, mask)
         nodes, pairs = counts(chains, weights)
+        if labels is None and not bool(torch.isfinite(nodes).all()):
+            _explain(chains, None, 0)
         if labels is not None:
             _subtract_observed(chains, labels, ignore_index, weights, nodes, pairs)
         return _by_input(chains.steps, nodes.to(scores.dtype), pairs.to(scores.dtype))
+
+
+def _labels(scores: Tensor, transitions: Tensor, start: Tensor, end: Tensor, mask: Tensor | None) -> Tensor:
+    """(B, T) the most probable labels."""
+    chains = Chains.of(scores, transitions, start, end, mask)
+    best, score = best_labels(chains)
+    if not bool((score > -torch.inf).all()):  # false for NaN
+        _explain(chains, None, 0)
+    return chains.steps.padded(best)
 
 
 def _places(mask: Tensor | None) -> tuple[Tensor, Tensor] | None:
@@ -433,6 +447,12 @@ chain_value = torch.library.custom_op("bactrian::chain_value", mutates_args=(), 
 chain_counts = torch.library.custom_op(
     "bactrian::chain_counts", mutates_args=(), schema=f"(Tensor weights, {_INPUTS}) -> {_FOUR}"
 )(_counts)
+#: :func:`_labels`.
+chain_labels = torch.library.custom_op(
+    "bactrian::chain_labels",
+    mutates_args=(),
+    schema="(Tensor scores, Tensor transitions, Tensor start, Tensor end, Tensor? mask) -> Tensor",
+)(_labels)
 _chain_curvature = torch.library.custom_op(
     "bactrian::chain_curvature",
     mutates_args=(),
@@ -458,6 +478,9 @@ def _backward_of_counts(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...
 
 
 torch.library.register_fake("bactrian::chain_value", lambda scores, *_: scores.new_empty(scores.shape[0]))
+torch.library.register_fake(
+    "bactrian::chain_labels", lambda scores, *_: scores.new_empty(scores.shape[:2], dtype=torch.int64)
+)
 torch.library.register_fake("bactrian::chain_counts", lambda weights, *given: _like(*given[:4]))
 torch.library.register_fake("bactrian::chain_curvature", lambda upstream, *given: _like(*given[:5]))
 torch.library.register_autograd("bactrian::chain_value", _backward_of_value, setup_context=_save)

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
 
-from bactrian.engines.torch.batch import Described, laid_out
-from bactrian.engines.torch.chains import Chains, best_labels, chain_counts, chain_value
-from bactrian.engines.torch.loss import FORBIDDEN, Graphs, memory_of
-from bactrian.errors import ArgumentError, ArgumentTypeError, check_number, warn
-from bactrian.solvers.solution import ConvergenceWarning
+from bactrian.engines.torch.batch import Layout, laid_out
+from bactrian.engines.torch.chains import chain_counts, chain_labels, chain_value
+from bactrian.engines.torch.loss import FORBIDDEN, METHODS, Graphs, memory_of, warn_once
+from bactrian.errors import ArgumentError, ArgumentTypeError, check_number
 
-METHODS = ("convex", "camel0", "cccp")
+LAYER_METHODS = ("convex", "camel0", "cccp")
 REDUCTIONS = ("mean", "sum", "none")
 #: Numbers of neighbours in pictures and volumes.
 NEIGHBOURS = {4: 2, 8: 2, 6: 3, 18: 3, 26: 3}
+#: Relinearisations of ``"cccp"``; estimators replay as many.
+RELINEARISATIONS = 2
+#: What describes the edges of graphs, and those of skip edges.
+_OF_GRAPHS = {"graph": ("edges", "batch", "edge_types", "edge_scores"), "chain": ("edges", "edge_types"), "grid": ()}
+#: Scores below the largest of a node by which a label counts as forbidden, and such entries of tables.
+_LOW = 0.25 * FORBIDDEN
 #: What :meth:`CRF.decode` has where the mask is off.
 PADDING = -100
 
@@ -106,7 +111,7 @@ class CRF(torch.nn.Module):
         check_number("max_sweeps", max_sweeps, least=1, whole=True)
         for name, found, among in (
             ("structure", structure, ("chain", "grid", "graph")),
-            ("method", method, METHODS),
+            ("method", method, LAYER_METHODS),
             ("neighbours", neighbours, tuple(NEIGHBOURS)),
         ):
             if found not in among:
@@ -187,9 +192,9 @@ class CRF(torch.nn.Module):
             The loss of each sequence, picture or graph counts so much; the mean still divides by their number.
         edges : (2, E) ints
             Edges of graphs, or skip edges of chains: pairs of nodes, numbered through all graphs of the batch (token t
-            of sequence b is T b + t). Edges may come one way or both ways.
+            of sequence b is T b + t). Edges may come one way or both ways, in any order.
         batch : (N,) ints, optional
-            The graph of each node, as in PyTorch Geometric; by default there is one.
+            The graph of each node, as in PyTorch Geometric, in any order; by default there is one.
         edge_types : (E,) ints, optional
             Which of ``tables`` an edge has; 0 by default.
         edge_scores : (E, K, K), optional
@@ -197,7 +202,7 @@ class CRF(torch.nn.Module):
         """
         if reduction not in REDUCTIONS:
             raise ArgumentError("reduction", f"must be one of {', '.join(REDUCTIONS)}, found {reduction!r}")
-        self._check_shapes(scores, mask)
+        self._check_shapes(scores, mask, graph)
         if labels.shape != scores.shape[:-1] or labels.is_floating_point():
             wanted = tuple(scores.shape[:-1])
             raise ArgumentError("labels", f"must be integers of shape {wanted}, found {tuple(labels.shape)}")
@@ -209,6 +214,8 @@ class CRF(torch.nn.Module):
         if self._class_weights is not None:
             found = found * self._mean_class_weight(labels, mask, ignore_index, graph.get("batch"), len(found))
         if weights is not None:
+            if weights.shape != found.shape:
+                raise ArgumentError("weights", f"must have shape ({len(found)},), found {tuple(weights.shape)}")
             found = found * weights
         if reduction == "none":
             return found
@@ -216,14 +223,14 @@ class CRF(torch.nn.Module):
 
     def log_partition(self, scores: Tensor, mask: Tensor | None = None, **graph: Any) -> Tensor:
         """(B,) log of the sum of exp(score) over all labellings; ``edges`` and the like as in :meth:`loss`."""
-        self._check_shapes(scores, mask)
+        self._check_shapes(scores, mask, graph)
         if self._is_exact(graph):
             return chain_value(*self._chain(scores), mask, None, 0)
         return self._in_graphs(scores, mask, None, 0, "value", alike=False, **graph)
 
     def marginals(self, scores: Tensor, mask: Tensor | None = None, **graph: Any) -> Tensor:
         """Probabilities of labels in the shape of the scores, 0 where the mask is off; options as in :meth:`loss`."""
-        self._check_shapes(scores, mask)
+        self._check_shapes(scores, mask, graph)
         if self._is_exact(graph):
             inputs = self._chain(scores)
             return chain_counts(inputs[0].new_ones(len(scores)), *inputs, mask, None, 0)[0]
@@ -235,10 +242,9 @@ class CRF(torch.nn.Module):
 
         Options are those of :meth:`loss`.
         """
-        self._check_shapes(scores, mask)
+        self._check_shapes(scores, mask, graph)
         if self._is_exact(graph):
-            chains = Chains.of(*self._chain(scores), mask)
-            found = chains.steps.padded(best_labels(chains))
+            found = chain_labels(*self._chain(scores), mask)
         else:
             found = self._in_graphs(scores, mask, None, 0, "marginals", **graph).argmax(-1)
         return found if mask is None else found.masked_fill(~mask.bool(), PADDING)
@@ -246,7 +252,12 @@ class CRF(torch.nn.Module):
     def _is_exact(self, graph: dict[str, Any]) -> bool:
         return self.structure == "chain" and self.method != "camel0" and graph.get("edges") is None
 
-    def _check_shapes(self, scores: Tensor, mask: Tensor | None) -> None:
+    def _check_shapes(self, scores: Tensor, mask: Tensor | None, graph: dict[str, Any]) -> None:
+        for name in graph:
+            if name not in _OF_GRAPHS["graph"]:
+                raise TypeError(f"CRF has no option {name}; graphs are given as {', '.join(_OF_GRAPHS['graph'])}")
+            if name not in _OF_GRAPHS[self.structure] and graph[name] is not None:
+                raise ArgumentError(name, f"does not belong to structure={self.structure!r}")
         axes = {"chain": 3, "grid": NEIGHBOURS[self.neighbours] + 2, "graph": 2}[self.structure]
         if scores.ndim != axes or scores.shape[-1] != self.n_labels or min(scores.shape[1:]) < 1:
             names = {2: "N", 3: "B, T", 4: "B, H, W", 5: "B, D, H, W"}[axes]
@@ -288,58 +299,76 @@ class CRF(torch.nn.Module):
     ) -> Tensor:
         """Values (B,), or marginals, by message passing."""
         shape, k = tuple(scores.shape[:-1]), self.n_labels
-        if (edges is None) != (self.structure != "graph") and not (self.structure == "chain" and self._n_tables):
+        self._check_edges(edges, edge_types, batch, edge_scores)
+        steps = {"chain": 1, "grid": self.neighbours // 2, "graph": 0}[self.structure]
+        n_types = steps if self.structure == "grid" else steps + self._n_tables
+        layout = laid_out(
+            shape, 2 * steps, n_types, scores.device, mask=mask, edges=edges, edge_types=edge_types, batch=batch
+        )
+        nodes = scores.reshape(-1, k).index_select(0, layout.kept).to(torch.float64)
+        top = nodes.detach().amax(1, keepdim=True)
+        nodes = torch.maximum(nodes, top + FORBIDDEN)
+        if self.structure == "chain":
+            for part, at in zip(self._constrained(FORBIDDEN)[1:], layout.ends, strict=True):
+                floored = part.to(torch.float64).clamp_min(FORBIDDEN)
+                nodes = nodes.index_add(0, at, floored.expand(len(at), k))
+        tables = layout.tables(
+            self._tables(steps), None if edge_scores is None else edge_scores.to(torch.float64).clamp_min(FORBIDDEN)
+        )
+        if labels is not None:
+            labels = labels.reshape(-1).index_select(0, layout.kept)
+        known = self._check(
+            top, nodes.detach(), tables.detach(), labels, ignore_index, layout, shape,
+            own_tables=edge_scores is not None,
+        )  # fmt: skip
+        tolerance = self.tolerance or (1e-9 if scores.dtype == torch.float64 else 1e-5)
+        graphs, entropy = layout.graphs, str(METHODS[self.method].entropy)
+        with memory_of(graphs, nodes, tables):
+            structure = graphs.structure(scores.device, n_types=None if edge_scores is not None else graphs.n_types)
+            stars = [
+                graphs.stars(structure, entropy, k, number, again=alike) for number in range(1 if known is None else 2)
+            ]
+            field = Graphs(
+                self.method, graphs, stars, labels, known, alike=alike, tolerance=tolerance,
+                max_sweeps=self.max_sweeps, relinearisations=RELINEARISATIONS * (self.method == "cccp"),
+            )  # fmt: skip
+            if wanted == "value":
+                found = field.values(nodes, tables)
+            else:
+                beliefs = field.counts(nodes, tables)[0]
+                found = beliefs.new_zeros(scores[..., 0].numel(), k).index_copy(0, layout.kept, beliefs)
+                found = found.view(*shape, k)
+        self.last = Last(field.residual, field.sweeps, converged=field.residual <= tolerance)
+        if not self.last.converged:
+            warn_once(
+                self,
+                f"messages did not converge in max_sweeps={self.max_sweeps} sweeps: residual {field.residual:.1e} "
+                f"for tolerance={tolerance:.1e}; this layer warns only once; see CRF.last",
+            )
+        return found.to(torch.promote_types(scores.dtype, torch.float32))
+
+    def _check_edges(
+        self, edges: Tensor | None, edge_types: Tensor | None, batch: Tensor | None, edge_scores: Tensor | None
+    ) -> None:
+        """Refuse edges that do not belong to the structure or have another shape."""
+        if edges is None and self.structure == "graph":
+            raise ArgumentError("edges", "are missing: structure='graph' needs them")
+        if edges is not None and not self._n_tables:
             raise ArgumentError("edges", "belong to structure='graph', and to chains with edge_types")
         if edges is not None and (edges.ndim != 2 or len(edges) != 2 or edges.is_floating_point()):
             raise ArgumentError("edges", f"must be integers of shape (2, E), found {tuple(edges.shape)}")
-        if edge_scores is not None and (
-            edges is None or self.structure == "chain" or edge_scores.shape != (edges.shape[1], k, k)
-        ):
-            raise ArgumentError(
-                "edge_scores", f"must have shape (E, {k}, {k}), one table for each of the edges of a graph"
-            )
-        steps = {"chain": 1, "grid": self.neighbours // 2, "graph": 0}[self.structure]
-        n_types = steps if self.structure == "grid" else steps + self._n_tables
-        layout = laid_out(Described(shape, 2 * steps, n_types, mask, edges, edge_types, batch))
-        kept = layout.kept.to(scores.device)
-        nodes = scores.reshape(-1, k).to(torch.float64)
-        if len(kept) < len(nodes):
-            nodes = nodes.index_select(0, kept)
-        if labels is not None:
-            labels = labels.reshape(-1).index_select(0, kept)
-        known = self._check(nodes, labels, ignore_index, shape, kept)
-        nodes, tables = nodes.clamp_min(FORBIDDEN), self._tables(steps)
-        if self.structure == "chain":
-            _, first, last = self._constrained(FORBIDDEN)
-            pointer = torch.from_numpy(layout.graphs.node_pointer).to(scores.device)
-            there = pointer.diff() > 0
-            for part, at in ((first, pointer[:-1][there]), (last, pointer[1:][there] - 1)):
-                nodes = nodes.index_add(0, at, part.to(torch.float64).expand(len(at), k))
-        own = None if edge_scores is None else edge_scores.to(torch.float64).clamp_min(FORBIDDEN)
-        tables = layout.tables(tables, own)
-        tolerance = self.tolerance or (1e-9 if scores.dtype == torch.float64 else 1e-5)
-        with memory_of(layout.graphs, nodes, tables):
-            graphs = Graphs(
-                layout, self.method, labels, known,
-                own_tables=own is not None, alike=alike, tolerance=tolerance, max_sweeps=self.max_sweeps,
-            )  # fmt: skip
-            if wanted == "value":
-                found = graphs.values(nodes, tables)
-            else:
-                beliefs = graphs.counts(nodes, tables)[0]
-                found = beliefs.new_zeros(scores[..., 0].numel(), k).index_copy(0, kept, beliefs).view(*shape, k)
-        self._note(graphs, tolerance)
-        return found.to(torch.promote_types(scores.dtype, torch.float32))
+        for name, part in (("edge_types", edge_types), ("batch", batch)):
+            if part is not None and part.is_floating_point():
+                raise ArgumentTypeError(name, f"must be integers, found {part.dtype}")
+        k = self.n_labels
+        if edge_scores is not None and (edges is None or edge_scores.shape != (edges.shape[1], k, k)):
+            raise ArgumentError("edge_scores", f"must have shape (E, {k}, {k}), one table for each of the edges")
 
     def _tables(self, steps: int) -> Tensor:
         """(T, K, K) tables of all types of edges."""
-        parts = (
-            [self.tables.expand(max(steps, self._n_tables), -1, -1) if self.structure == "grid" else self.tables]
-            if (self._n_tables)
-            else []
-        )
-        if self.structure == "chain":
-            parts.insert(0, self.transitions[None])
+        parts = [self.transitions[None]] if self.structure == "chain" else []
+        if self._n_tables:
+            parts.append(self.tables.expand(max(steps, self._n_tables), -1, -1))
         tables = torch.cat(parts).to(torch.float64)
         if self._allowed_between is not None:
             n_between = 1 if self.structure == "chain" else len(tables)
@@ -349,43 +378,65 @@ class CRF(torch.nn.Module):
             tables = tables.masked_fill(~allowed, FORBIDDEN)
         return tables.clamp_min(FORBIDDEN)
 
-    def _note(self, graphs: Graphs, tolerance: float) -> None:
-        """Say how inference went."""
-        self.last = Last(graphs.residual, graphs.sweeps, converged=graphs.residual <= tolerance)
-        if not (self.last.converged or self._warned):
-            self._warned = True
-            warn(
-                f"messages did not converge in max_sweeps={self.max_sweeps} sweeps: residual {self.last.residual:.1e} "
-                f"for tolerance={tolerance:.1e}; this layer warns only once; see CRF.last",
-                ConvergenceWarning,
-            )
-
     def _check(
-        self, nodes: Tensor, labels: Tensor | None, ignore_index: int, shape: tuple[int, ...], kept: Tensor
+        self,
+        top: Tensor,
+        nodes: Tensor,
+        tables: Tensor,
+        labels: Tensor | None,
+        ignore_index: int,
+        layout: Layout,
+        shape: tuple[int, ...],
+        *,
+        own_tables: bool,
     ) -> Tensor | None:
-        """Refuse scores that are no numbers, and labels that do not exist or have a score of -inf.
+        """Refuse scores that are no numbers, and labels that do not exist or are forbidden, alone or side by side.
 
-        Returns which labels are known, where some are not.
+        ``top`` has the largest score (N, 1) of each node. Returns which labels are known, where some are not.
         """
-        unfit = ~(nodes.detach() < torch.inf).all(1)  # true for NaN
-        if labels is None:
-            wrong, known, outside = unfit, torch.ones_like(unfit), unfit
-        else:
+        unfit = ~((top < torch.inf) & (top > -torch.inf))[:, 0]  # true for NaN
+        known, outside, alone, beside = torch.ones_like(unfit), *[torch.zeros_like(unfit)] * 3
+        if labels is not None:
             known = labels != ignore_index
             outside = known & ((labels < 0) | (labels >= self.n_labels))
-            score = nodes.detach().gather(1, torch.where(known & ~outside, labels, 0)[:, None])[:, 0]
-            wrong = unfit | outside | (known & (score < 0.5 * FORBIDDEN))
-        any_wrong, all_known = torch.stack([wrong.any(), known.all()]).tolist()
-        if any_wrong and bool(unfit.any()):
-            raise ArgumentError("scores", f"{_place(kept[unfit][0], shape)} holds NaN or +inf (-inf forbids a label)")
-        if any_wrong and labels is not None:
-            first = int(wrong.nonzero()[0])
+            label = torch.where(known & ~outside, labels, 0)
+            score = nodes.gather(1, label[:, None]) - nodes.amax(1, keepdim=True)
+            alone = known & (score[:, 0] < _LOW)
+            which = torch.arange(len(layout.pairs), device=nodes.device) if own_tables else layout.types
+            first, second = layout.pairs.T
+            beside = known[first] & known[second] & (tables[which, label[first], label[second]] < _LOW)
+        flags = [unfit.any(), ~(tables < torch.inf).all(), outside.any(), alone.any(), beside.any(), ~known.all()]
+        bad, tables_bad, *wrong, some_unknown = torch.stack(flags).tolist()
+        if bad:
+            at = _place(layout.kept[unfit][0], shape)
+            raise ArgumentError("scores", f"{at} holds NaN or +inf, or -inf for all labels (-inf forbids one)")
+        if tables_bad:
+            raise ArgumentError("tables", "and edge_scores must not hold NaN or +inf (-inf forbids a pair of labels)")
+        if any(wrong) and labels is not None:
+            self._explain(labels, ignore_index, layout, shape, *(part.nonzero() for part in (outside, alone, beside)))
+        return known if some_unknown else None
+
+    def _explain(
+        self,
+        labels: Tensor,
+        ignore_index: int,
+        layout: Layout,
+        shape: tuple[int, ...],
+        outside: Tensor,
+        alone: Tensor,
+        beside: Tensor,
+    ) -> NoReturn:
+        """Say which label does not exist, or is forbidden."""
+        node = outside if len(outside) else alone if len(alone) else layout.pairs[beside[0], 1]
+        found = f"{_place(layout.kept[node[0]], shape)} = {int(labels[node[0]])}"
+        if len(outside):
             why = f"is outside 0 to {self.n_labels - 1}, and not {ignore_index}"
-            found = f"{_place(kept[first], shape)} = {int(labels[first])}"
-            raise ArgumentError(
-                "labels", f"{found} {why if outside[first] else 'is forbidden there: its score is -inf'}"
-            )
-        return None if all_known else known
+        elif len(alone):
+            why = "is forbidden there: its score, or as an end, is -inf"
+        else:
+            other = layout.pairs[beside[0], 0]
+            why = f"is forbidden beside {_place(layout.kept[other[0]], shape)} = {int(labels[other[0]])}"
+        raise ArgumentError("labels", f"{found} {why}")
 
     def _mean_class_weight(
         self, labels: Tensor, mask: Tensor | None, ignore_index: int, batch: Tensor | None, count: int

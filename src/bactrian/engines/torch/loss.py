@@ -16,13 +16,14 @@ import copy
 import math
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from bactrian.camel.camel import SHORTHAND
-from bactrian.engines.torch.batch import GraphBatch, Layout
+from bactrian.camel.dual import larger
+from bactrian.engines.torch.batch import GraphBatch
 from bactrian.engines.torch.device import Needed, explain_memory, state_bytes
 from bactrian.engines.torch.stars import (
     FINEST,
@@ -41,8 +42,6 @@ from bactrian.solvers.solution import ConvergenceWarning
 #: Learners whose entropy and consistency the loss takes, and entropies of inference.
 METHODS = {name: SHORTHAND[name] for name in ("piecewise", "camel0", "convex", "cccp")}
 INFERENCE = {"bp": "total", "convex": "convex", "camel0": "clusters"}
-#: Relinearisations of a layer's ``"cccp"``; estimators replay as many.
-_RELINEARISATIONS = 2
 #: Stands for -inf: far enough to be nothing, near enough to keep the digits of what is added to it.
 FORBIDDEN = -1e4
 #: Step of a perturbation, and the tolerance of messages there.
@@ -85,6 +84,10 @@ class CamelLoss(torch.nn.Module):
         visit, keep the beliefs at a fixed point of belief propagation; few leave them behind the network.
     reduction : {"mean", "sum"}
         Over the graphs of a batch.
+    max_instances : int
+        Instances of which anything is kept: beyond, those visited longest ago start anew.
+    save_instances : bool
+        Whether ``state_dict()`` has what is kept of instances, megabytes for thousands of sentences.
     tolerance, max_sweeps
         Largest change of a belief at which message passing stops, and sweeps of it at most. A loss that stopped short
         is still a bound from above, except for ``"convex"``, and its gradient is off by about ``residual``.
@@ -100,13 +103,11 @@ class CamelLoss(torch.nn.Module):
     Notes
     -----
     Multipliers, beliefs and linearisation belong to an instance and are kept between visits under its id, detached, on
-    its device and in float64: message passing starts where it stopped. They are part of ``state_dict()``. Without
-    ``instances`` every call starts anew, which for ``"cccp"`` leaves the entropy linearised at uniform beliefs, the
-    same as ``"camel0"`` but for a constant.
+    its device and in float64: message passing starts where it stopped. Without ``instances`` every call starts anew,
+    which for ``"cccp"`` leaves the entropy linearised at uniform beliefs, the same as ``"camel0"`` but for a constant.
 
     All sums are in float64, whatever the type of the scores. The loss is at least float32, and gradients have the type
-    of the scores. There are no second derivatives: differentiating a gradient (``create_graph=True``) raises
-    ``NotImplementedError``.
+    of the scores. They may be differentiated again, but for those of ``"cccp"``.
     """
 
     def __init__(
@@ -117,6 +118,8 @@ class CamelLoss(torch.nn.Module):
         relinearise_every: int = 1,
         relinearisations: int = 5,
         reduction: str = "mean",
+        max_instances: int = 100_000,
+        save_instances: bool = False,
         tolerance: float = 1e-6,
         max_sweeps: int = 200,
     ) -> None:
@@ -127,10 +130,11 @@ class CamelLoss(torch.nn.Module):
             raise ValueError(f"node_factors must be 'clusters' or 'edges', found {node_factors!r}")
         if reduction not in ("mean", "sum"):
             raise ValueError(f"reduction must be 'mean' or 'sum', found {reduction!r}")
-        if min(relinearise_every, relinearisations, max_sweeps) < 1:
-            raise ValueError("relinearise_every, relinearisations and max_sweeps must be at least 1")
+        if min(relinearise_every, relinearisations, max_instances, max_sweeps) < 1:
+            raise ValueError("relinearise_every, relinearisations, max_instances and max_sweeps must be at least 1")
         self.method, self.node_factors, self.reduction = method, node_factors, reduction
         self.relinearise_every, self.relinearisations = relinearise_every, relinearisations
+        self.max_instances, self.save_instances = max_instances, save_instances
         self.tolerance, self.max_sweeps = tolerance, max_sweeps
         self.residual = math.nan
         self._warned = False
@@ -142,8 +146,8 @@ class CamelLoss(torch.nn.Module):
         return self.residual <= max(self.tolerance, FINEST[torch.float64])
 
     def get_extra_state(self) -> dict[Any, dict[str, Any]]:
-        """What is kept of instances, for ``state_dict``."""
-        return {name: vars(state).copy() for name, state in self._states.items()}
+        """What is kept of instances, for ``state_dict``; nothing unless ``save_instances``."""
+        return {name: vars(state).copy() for name, state in self._states.items() if self.save_instances}
 
     def set_extra_state(self, state: dict[Any, dict[str, Any]]) -> None:
         """Take up what :meth:`get_extra_state` gave, for ``load_state_dict``."""
@@ -180,18 +184,23 @@ class CamelLoss(torch.nn.Module):
             chosen = METHODS[self.method]
             stars = self._stars(graphs, structure, node_scores.shape[1], str(chosen.entropy), chosen.consistency)
             due = None if ids is None else self._recall(stars, ids, graphs)
-            scale = 1.0 / graphs.n_graphs if self.reduction == "mean" else 1.0
-            loss: Tensor = _ProfiledDual.apply(node_scores, tables, stars, labels, due, self, scale, graphs)
+            again = 0 if due is None or not bool(due.any()) else self.relinearisations - 1
+            field = Graphs(
+                self.method, graphs, [stars], labels, None, alike=True, tolerance=self.tolerance,
+                max_sweeps=self.max_sweeps if chosen.consistency else 0, relinearisations=again, due=due,
+            )  # fmt: skip
+            loss = field.values(node_scores.to(torch.float64), tables.to(torch.float64)).sum()
+            self.residual = field.residual
             if ids is not None:
                 self._keep(stars, ids, graphs)
-        if not (self.converged or self._warned):
-            self._warned = True
-            warn(
+        if not self.converged:
+            warn_once(
+                self,
                 f"{self.method}: messages did not converge in max_sweeps={self.max_sweeps} sweeps: residual "
                 f"{self.residual:.1e} for tolerance={self.tolerance:.1e}; this loss warns only once; see loss.residual",
-                ConvergenceWarning,
             )
-        return loss
+        wide = torch.promote_types(torch.promote_types(node_scores.dtype, tables.dtype), torch.float32)
+        return (loss / graphs.n_graphs if self.reduction == "mean" else loss).to(wide)
 
     @torch.no_grad()
     def marginals(
@@ -204,14 +213,16 @@ class CamelLoss(torch.nn.Module):
         with memory_of(graphs, node_scores, edge_scores):
             tables, structure = graphs.checked_scores(node_scores, edge_scores)
             stars = self._stars(graphs, structure, node_scores.shape[1], INFERENCE[method])
-            _set_scores(stars, node_scores, tables)
-            _, _, residual = settle(stars, self.tolerance, self.max_sweeps, tame=method == "convex")
+            field = Graphs(
+                method, graphs, [stars], None, None, alike=False, tolerance=self.tolerance, max_sweeps=self.max_sweeps
+            )
+            field.solve(node_scores.to(torch.float64), tables.to(torch.float64))
             every = torch.arange(structure.n_edges, device=node_scores.device)
             nodes, edges = torch.empty_like(stars.node_log), edge_beliefs(stars, every)
             nodes[structure.nodes] = stars.node_log.exp()
             in_order = torch.empty_like(edges)
             in_order[structure.edges] = edges
-            converged = residual <= max(self.tolerance, FINEST[stars.dtype])
+            converged = field.residual <= max(self.tolerance, FINEST[stars.dtype])
             return Marginals(nodes.to(node_scores), in_order.to(node_scores), converged)
 
     def relinearise(self) -> None:
@@ -243,31 +254,30 @@ class CamelLoss(torch.nn.Module):
 
     def _recall(self, stars: Stars, ids: list[Any], graphs: GraphBatch) -> Tensor:
         """Put what is kept of the instances into a batch's state; returns (N,) whether a node is relinearised."""
-        s = stars.structure
-        multipliers = stars.multipliers.new_zeros(s.n_edges, 2, stars.n_labels)
-        linearisation, beliefs = torch.zeros_like(stars.scores), torch.zeros_like(stars.scores)
-        number = torch.empty_like(stars.numbers.linearised)
-        number[s.nodes] = stars.numbers.linearised
-        due = torch.zeros_like(number, dtype=torch.bool)
+        s, k = stars.structure, stars.n_labels
+        states, due = [], []
         for m, name in enumerate(ids):
+            shape = int(graphs.node_counts[m]), k
+            edges = graphs.edges_of(m)
             state = self._states.get(name)
             if state is None:
-                continue
-            nodes, edges = graphs.nodes_of(m), graphs.edges_of(m)
-            shapes = linearisation[nodes].shape, multipliers[edges].shape
-            if (state.linearisation.shape, state.multipliers.shape) != shapes:
+                zero, never = stars.scores.new_zeros(shape), stars.scores.new_full(shape, -math.inf)
+                state = InstanceState(stars.scores.new_zeros(edges.stop - edges.start, 2, k), zero, never)
+            elif state.linearisation.shape != shape or len(state.multipliers) != edges.stop - edges.start:
                 raise ValueError(f"instances[{m}] = {name!r} was seen before with another graph")
-            if self.method == "cccp" and state.visits >= self.relinearise_every:
-                state.linearisation = -number[nodes][:, None] * state.log_beliefs.to(number.device)
-                state.visits = 0
-                due[nodes] = True
-            multipliers[edges] = state.multipliers.to(multipliers)
-            linearisation[nodes] = state.linearisation.to(linearisation)
-            beliefs[nodes] = state.log_beliefs.to(beliefs).exp()
-        stars.multipliers[s.links] = multipliers[s.edges]
-        stars.linearisation.copy_(linearisation[s.nodes])
-        stars.star_belief.copy_(beliefs[s.nodes])
-        return due[s.nodes]
+            due.append(self.method == "cccp" and name in self._states and state.visits >= self.relinearise_every)
+            state.visits = 0 if due[-1] else state.visits
+            states.append(state)
+        multipliers, linearisation, logs = (
+            torch.cat([getattr(state, name) for state in states]).to(stars.scores)
+            for name in ("multipliers", "linearisation", "log_beliefs")
+        )
+        stars.multipliers[s.links] = multipliers[s.edges].to(stars.dtype)
+        stars.star_belief.copy_(logs[s.nodes].exp())
+        by_node = torch.tensor(due, device=logs.device)[s.node_graph]
+        slope = -stars.numbers.linearised[:, None] * logs[s.nodes]
+        stars.linearisation.copy_(torch.where(by_node[:, None], slope, linearisation[s.nodes]))
+        return by_node
 
     def _keep(self, stars: Stars, ids: list[Any], graphs: GraphBatch) -> None:
         s = stars.structure
@@ -277,19 +287,20 @@ class CamelLoss(torch.nn.Module):
         linearisation[s.nodes], log_beliefs[s.nodes] = stars.linearisation, stars.node_log
         for m, name in enumerate(ids):
             nodes, edges = graphs.nodes_of(m), graphs.edges_of(m)
-            visits = self._states[name].visits + 1 if name in self._states else 1
+            before = self._states.pop(name, None)  # the last visited are the last
             self._states[name] = InstanceState(
-                multipliers[edges].clone(), linearisation[nodes].clone(), log_beliefs[nodes].clone(), visits
-            )
+                multipliers[edges].clone(), linearisation[nodes].clone(), log_beliefs[nodes].clone(),
+                1 if before is None else before.visits + 1,
+            )  # fmt: skip
+        while len(self._states) > self.max_instances:
+            self._states.pop(next(iter(self._states)))
 
 
-def _set_scores(stars: Stars, node_scores: Tensor, tables: Tensor) -> None:
-    s = stars.structure
-    inside = tables.detach().to(torch.float64)
-    stars.set_scores(
-        node_scores.detach().to(torch.float64)[s.nodes] - stars.linearisation,
-        inside[s.edges] if s.own_tables else inside,
-    )
+def warn_once(module: Any, text: str) -> None:
+    """Warn of messages that did not converge, the first time in the life of a module."""
+    if not module._warned:
+        module._warned = True
+        warn(text, ConvergenceWarning)
 
 
 def memory_of(graphs: GraphBatch, node_scores: Tensor, edge_scores: Tensor) -> AbstractContextManager[None]:
@@ -304,72 +315,6 @@ def memory_of(graphs: GraphBatch, node_scores: Tensor, edge_scores: Tensor) -> A
     return explain_memory(node_scores.device, needed)
 
 
-class _ProfiledDual(torch.autograd.Function):
-    """D at its optimal multipliers less the observed scores, times a scale, by node scores and tables."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        node_scores: Tensor,
-        tables: Tensor,
-        stars: Stars,
-        labels: Tensor,
-        due: Tensor | None,
-        loss: CamelLoss,
-        scale: float,
-        graphs: GraphBatch,
-    ) -> Tensor:
-        s = stars.structure
-        _set_scores(stars, node_scores, tables)
-        sweeps = loss.max_sweeps if stars.consistency else 0
-        values, _, residual = settle(stars, loss.tolerance, sweeps, tame=loss.method == "convex")
-        for _ in range(loss.relinearisations - 1):
-            if due is None or not bool(due.any()):
-                break
-            slope = -stars.numbers.linearised[:, None] * stars.node_log
-            stars.linearisation.copy_(torch.where(due[:, None], slope, stars.linearisation))
-            _set_scores(stars, node_scores, tables)
-            values, _, residual = settle(stars, loss.tolerance, sweeps)
-        loss.residual = residual
-        nodes, entries = observed_counts(s, labels[s.nodes], stars.n_labels)
-        observed = (nodes * node_scores.detach()[s.nodes]).sum() + (entries * stars.tables).sum()
-        by_node, by_entry = torch.empty_like(values.node_counts), torch.empty_like(values.table_counts)
-        by_node[s.nodes] = values.node_counts - nodes
-        if s.own_tables:
-            by_entry[s.edges] = values.table_counts - entries
-        else:
-            by_entry = values.table_counts - entries
-        # Sums over a batch exceed half precision: scaled first, and narrowed last.
-        wide = torch.promote_types(torch.promote_types(node_scores.dtype, tables.dtype), torch.float32)
-        ctx.save_for_backward(by_node.mul_(scale).to(wide), by_entry.mul_(scale).to(wide), node_scores, tables)
-        ctx.graphs = graphs
-        return (scale * (values.value - observed)).to(wide)
-
-    @staticmethod
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
-        by_node, by_entry, node_scores, tables = ctx.saved_tensors
-        with memory_of(ctx.graphs, by_node, by_entry):
-            found: tuple[Tensor, Tensor] = _Gradient.apply(upstream, node_scores, tables, by_node, by_entry)
-        return *found, None, None, None, None, None, None
-
-
-class _Gradient(torch.autograd.Function):
-    """The gradient by node scores and tables, which depends on both but must not be differentiated by them again."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, upstream: Tensor, node_scores: Tensor, tables: Tensor, by_node: Tensor, by_entry: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        return (upstream * by_node).to(node_scores.dtype), (upstream * by_entry).to(tables.dtype)
-
-    @staticmethod
-    def backward(ctx: Any, *_upstream: Tensor) -> NoReturn:
-        raise NotImplementedError(
-            "CamelLoss has first derivatives only: a function of its gradient (a penalty on it, a Hessian) cannot be "
-            "differentiated; take finite differences of the gradient, or detach() it"
-        )
-
-
 class Graphs:
     """Graphs of a batch under an entropy: values that stand in for log Z less the score of the labels, and beliefs.
 
@@ -379,35 +324,41 @@ class Graphs:
 
     Parameters
     ----------
-    layout : Layout
-    method : {"convex", "camel0", "cccp"}
-        With ``"cccp"`` the entropy is linearised at uniform beliefs first and twice again, the same at every visit.
-    labels : (N,) ints of all nodes that the layout keeps, or None
-    known : (N,) bools of these, or None
+    method : {"convex", "camel0", "cccp", "piecewise", "bp"}
+    batch : GraphBatch
+    stars : list of Stars
+        One or, where some labels are unknown, two.
+    labels : (N,) ints, or None
+    known : (N,) bools, or None
         Which labels are known, where some are not.
-    own_tables : bool
-        Whether tables belong to edges instead of types.
     alike : bool
         Whether the derivatives by the values of all graphs will be the same.
+    tolerance, max_sweeps
+        Of message passing.
+    relinearisations : int
+        How often the entropy is linearised again at the beliefs found.
+    due : (N,) bools, optional
+        Nodes, as numbered inside, where it is; by default all.
     """
 
     def __init__(
         self,
-        layout: Layout,
         method: str,
+        batch: GraphBatch,
+        stars: list[Stars],
         labels: Tensor | None,
         known: Tensor | None,
         *,
-        own_tables: bool,
         alike: bool,
         tolerance: float,
         max_sweeps: int,
+        relinearisations: int = 0,
+        due: Tensor | None = None,
     ) -> None:
-        self.layout, self.method, self.labels, self.known = layout, method, labels, known
-        self.own_tables, self.alike = own_tables, alike
-        self.tolerance, self.max_sweeps = tolerance, max_sweeps
+        self.method, self.batch, self.stars, self.labels, self.known = method, batch, stars, labels, known
+        self.alike, self.tolerance, self.max_sweeps = alike, tolerance, max_sweeps
+        self.relinearisations, self.due = relinearisations, due
         self.residual, self.sweeps = 0.0, 0
-        self._stars: list[Stars] = []
         self._evaluations: list[StarValues] = []
 
     def values(self, scores: Tensor, tables: Tensor) -> Tensor:
@@ -419,19 +370,12 @@ class Graphs:
         """Beliefs of nodes (N, K), and sums of those of the edges of a table."""
         with torch.no_grad():
             self.solve(scores, tables)
-        found: tuple[Tensor, Tensor] = _Counts.apply(scores.new_ones(self.layout.graphs.n_graphs), scores, tables, self)
+        found: tuple[Tensor, Tensor] = _Counts.apply(scores.new_ones(self.batch.n_graphs), scores, tables, self)
         return found
 
     def solve(self, scores: Tensor, tables: Tensor) -> Tensor:
         """Pass messages; returns what :meth:`values` does."""
-        graphs, n_labels = self.layout.graphs, scores.shape[1]
-        s = graphs.structure(scores.device, n_types=None if self.own_tables else graphs.n_types)
-        count = 1 if self.known is None else 2
-        entropy = str(METHODS[self.method].entropy)
-        self._stars = [graphs.stars(s, entropy, n_labels, number, again=self.alike) for number in range(count)]
         found = self._settle(scores, tables, self.tolerance, self.max_sweeps)
-        if self.labels is not None and self.known is None:
-            found = found - observed_by_graph(s, self.labels, scores, tables)
         if self.alike:
             self._counts = self._counted(self._evaluations)
         return found
@@ -439,42 +383,48 @@ class Graphs:
     def perturbed(self, scores: Tensor, tables: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Values (M,), and counts weighted by graph, at other scores not far away."""
         twin = copy.copy(self)
-        twin._stars, twin.alike = [stars.twin() for stars in self._stars], False
+        twin.stars, twin.alike = [stars.twin() for stars in self.stars], False
         return twin._settle(scores, tables, _EXACT, 4 * self.max_sweeps), *twin.weighed(weights)
 
     def _settle(self, scores: Tensor, tables: Tensor, tolerance: float, max_sweeps: int) -> Tensor:
-        """Messages of all stars to a tolerance; what the second has is subtracted from the first."""
+        """Messages to a tolerance; returns values (M,), less those of the second stars or of the labels."""
         found: Tensor | float = 0.0
         self._evaluations = []
-        for stars, sign in zip(self._stars, (1.0, -1.0), strict=False):
+        for stars, sign in zip(self.stars, (1.0, -1.0), strict=False):
             s = stars.structure
             inside = scores[s.nodes]
             if sign < 0.0 and self.known is not None and self.labels is not None:
                 states = torch.arange(stars.n_labels, device=scores.device)
                 other = self.known[s.nodes][:, None] & (states != self.labels[s.nodes][:, None])
-                inside = inside.masked_fill(other, FORBIDDEN)
+                inside = torch.where(other, inside.amax(1, keepdim=True) + FORBIDDEN, inside)
             ordered = tables[s.edges] if s.own_tables else tables
-            for step in range(1 + _RELINEARISATIONS * (self.method == "cccp")):
+            for step in range(1 + self.relinearisations):
                 if step:
-                    stars.linearisation.copy_(-stars.numbers.linearised[:, None] * stars.node_log)
+                    slope = -stars.numbers.linearised[:, None] * stars.node_log
+                    kept = stars.linearisation
+                    stars.linearisation.copy_(
+                        slope if self.due is None else torch.where(self.due[:, None], slope, kept)
+                    )
                 stars.set_scores(inside - stars.linearisation, ordered)
                 values, sweeps, residual = settle(stars, tolerance, max_sweeps, tame=self.method == "convex")
-                self.sweeps, self.residual = self.sweeps + sweeps, max(self.residual, residual)
+                self.sweeps, self.residual = self.sweeps + sweeps, larger(self.residual, residual)
             found = found + sign * sum_by_graph(s, values)
             self._evaluations.append(values)
+        if self.labels is not None and self.known is None:
+            found = found - observed_by_graph(self.stars[0].structure, self.labels, scores, tables)
         return torch.as_tensor(found)
 
     def weighed(self, weights: Tensor) -> tuple[Tensor, Tensor]:
         """Derivatives of ``weights @ values`` by scores and tables, at the messages as they are."""
-        s = self._stars[0].structure
+        s = self.stars[0].structure
         if self.alike:
             nodes, entries = self._counts[0] * weights[s.node_graph][:, None], self._counts[1] * weights[0]
         else:
             weighted = replace(s, node_weight=weights[s.node_graph], edge_weight=weights[s.edge_graph])
-            for stars in self._stars:
+            for stars in self.stars:
                 stars.structure = weighted
-            nodes, entries = self._counted([evaluate(stars) for stars in self._stars])
-            for stars in self._stars:
+            nodes, entries = self._counted([evaluate(stars) for stars in self.stars])
+            for stars in self.stars:
                 stars.structure = s
         in_order = torch.empty_like(entries).index_copy_(0, s.edges, entries) if s.own_tables else entries
         return torch.empty_like(nodes).index_copy_(0, s.nodes, nodes), in_order
@@ -487,7 +437,7 @@ class Graphs:
             return nodes - bound[0].node_counts, entries - bound[0].table_counts
         if self.labels is None:
             return nodes.clone(), entries.clone()
-        s = self._stars[0].structure
+        s = self.stars[0].structure
         observed = observed_counts(s, self.labels[s.nodes], nodes.shape[1])
         return nodes - observed[0], entries - observed[1]
 
@@ -501,7 +451,9 @@ class _Values(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
-        found: tuple[Tensor, Tensor] = _Counts.apply(upstream, *ctx.saved_tensors, ctx.graphs)
+        scores, tables = ctx.saved_tensors
+        with memory_of(ctx.graphs.batch, scores, tables):
+            found: tuple[Tensor, Tensor] = _Counts.apply(upstream, scores, tables, ctx.graphs)
         return *found, None
 
 
@@ -516,7 +468,8 @@ class _Counts(torch.autograd.Function):
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
         if ctx.graphs.method == "cccp":
             raise NotImplementedError(
-                "beliefs of 'cccp' have no derivatives: they stop short of its fixed point; 'convex' and 'camel0' have"
+                "beliefs and gradients of 'cccp' have no derivatives: they stop short of its fixed point; those of "
+                "'convex' and 'camel0' have"
             )
         weights, scores, tables = ctx.saved_tensors
         step = _STEP / max(1e-300, *(float(part.abs().max()) for part in upstream if part.numel()))

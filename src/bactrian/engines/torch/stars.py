@@ -193,7 +193,10 @@ class Stars(Movable):
 
     def twin(self) -> Stars:
         """The same graphs with messages of their own, which start from these."""
-        twin = Stars(self.structure, self.numbers, self.n_labels, dtype=self.dtype)
+        twin = Stars(
+            self.structure, self.numbers, self.n_labels, dtype=self.dtype, consistency=self.consistency,
+            first_edge=self.first_edge,
+        )  # fmt: skip
         twin.records, twin.patience = False, self.patience
         for name in ("multipliers", "linearisation", "star_belief"):
             getattr(twin, name).copy_(getattr(self, name))
