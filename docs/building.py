@@ -1,4 +1,4 @@
-"""What the build adds to the pages: mathematics as MathML, a page for every command, and notebooks to download.
+"""What the build adds to pages: mathematics as MathML, a page for every command, notebooks, outputs without waiting.
 
 Sphinx loads this as an extension. Everything is made from the code and the pages themselves, without a network.
 """
@@ -209,8 +209,21 @@ def before_reading(app):
     write_notebooks(DOCS, DOCS / "notebooks")
 
 
+# --- outputs ---
+
+
+def without_waiting(app, document):
+    """Drop the line that says that functions are being compiled, of this machine and this build."""
+    from docutils import nodes
+
+    for output in list(document.findall(nodes.literal_block)):
+        if "stderr" in output["classes"] and re.fullmatch(r"bactrian: compiling [^\n]*\s*", output.astext()):
+            output.parent.remove(output)
+
+
 def setup(app):
     """Tell Sphinx."""
     app.add_html_math_renderer("mathml", inline_renderers=(visit_math, None), block_renderers=(visit_math_block, None))
     app.connect("builder-inited", before_reading)
+    app.connect("doctree-read", without_waiting)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -14,6 +14,8 @@ import matplotlib
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt  # once there is a backend
 
+plt.show = lambda: None  # the last line of every program; the figure is saved instead
+
 DOCS = Path(__file__).parent
 PAGES = sorted((DOCS / "gallery").glob("*.md"))
 

@@ -129,6 +129,7 @@ GALLERY = sorted((DOCS / "gallery").glob("*.md"))
 def test_a_card_leads_to_twenty_lines_whose_picture_it_shows(page):
     (code,) = code_of(page)
     assert len(code.splitlines()) <= 20
+    assert code.endswith("plt.show()\n")  # as a script it shows its picture, and as a notebook nothing else
     assert (DOCS / "img" / "gallery" / f"{page.stem}.png").stat().st_size > 2_000
     front = (DOCS / "index.md").read_text(encoding="utf-8")
     assert re.search(rf"\[!\[[^\]]+\]\(img/gallery/{page.stem}\.png\).*\]\(gallery/{page.stem}\.md\)", front)
@@ -150,6 +151,7 @@ def test_programs_of_the_gallery_draw(page, tmp_path, monkeypatch):
     for module in ("skimage", "networkx", "pandas", *(["torch"] if page.stem == "crf-on-a-network" else [])):
         pytest.importorskip(module)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(pyplot, "show", lambda: None)
     pyplot.close("all")
     exec(compile(code_of(page)[0], page.name, "exec"), {})
     assert any(axes.has_data() or axes.texts for axes in pyplot.gcf().axes)
