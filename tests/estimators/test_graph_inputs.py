@@ -146,6 +146,7 @@ def test_a_single_graph_needs_a_list(single):
         ((dict(zip(NAMES, X, strict=True)), [("ann", "zoe")]), r"X\[0\]: edges name 'zoe', which is not a node"),
         ((X, nx.Graph([*EDGES[::-1]])), r"X\[0\]: node_features has rows, and the nodes .* in another order"),
         ((X, sp.csr_array((5, 4))), r"X\[0\]: an adjacency must be square, found shape \(5, 4\)"),
+        ((X, adjacency().toarray()), r"X\[0\]: edges have shape \(5, 5\); pass an adjacency as scipy.sparse.csr_array"),
         ((X, EDGES, [1.0]), r"X\[0\]: edge_features must have one row per edge: expected 5, found 1"),
         (3, r"X\[0\] must be \(node_features, edges\) or .*, or a graph of networkx, SciPy or PyTorch Geometric"),
     ],
@@ -161,6 +162,10 @@ def test_a_single_picture_and_volumes():
     for single in (picture, picture[..., 0], picture.tolist()):
         with pytest.raises(ValueError, match=r"y is of a single grid; pass lists: fit\(\[X\], \[y\]\)"):
             bt.GridCRF().fit(single, labels)
+    with pytest.raises(ValueError, match="y is of a single grid"):
+        bt.GridCRF().fit([picture], labels)
+    with pytest.raises(ValueError, match="X is of a single grid"):
+        bt.GridCRF().fit(picture, [labels])
     crf = bt.GridCRF().fit([picture], [labels])
     with pytest.raises(ValueError, match=r"X is of a single grid; pass lists: .*, predict\(\[X\]\)"):
         crf.predict(picture)

@@ -52,7 +52,9 @@ def check_not_single(X: Any) -> None:
     """Refuse a single graph, or features and edges of one, where a list of graphs is expected."""
     parts = isinstance(X, tuple) and len(X) in (2, 3)
     if is_graph(X) or (parts and (X[0] is None or sp.issparse(X[0]) or isinstance(X[0], Mapping) or _is_table(X[0]))):
-        raise ArgumentError("X", "is a single graph; pass a list of graphs and a list of labels: fit([X], [y])")
+        raise ArgumentError(
+            "X", "is a single graph; pass a list of graphs and a list of labels: fit([X], [y]), predict([X])"
+        )
 
 
 def graph_parts(graph: Any) -> GraphParts:
@@ -135,11 +137,13 @@ def _given_edges(edges: Any) -> _Given:
     if hasattr(edges, "edge_index"):
         found = (getattr(edges, name, None) for name in ("edge_attr", "edge_weight"))
         features = next((_array(of) for of in found if of is not None), None)
-        own = None if edges.x is None else _array(edges.x)
-        return _Given(_array(edges.edge_index).T, features, n_nodes=int(edges.num_nodes), nodes=own)
+        own, n_nodes = _array(getattr(edges, "x", None)), getattr(edges, "num_nodes", None)
+        return _Given(_array(edges.edge_index).T, features, n_nodes=n_nodes, nodes=own)
     if isinstance(edges, list) and edges and all(isinstance(edge, tuple) and len(edge) == 3 for edge in edges):
         return _Given([edge[:2] for edge in edges], [edge[2] for edge in edges], both=False)
     index = rectangular(_array(edges), ": edges")
+    if index.ndim == 2 and index.shape[0] == index.shape[1] > 2:
+        raise ValueError(f": edges have shape {index.shape}; pass an adjacency as scipy.sparse.csr_array(edges)")
     is_index = index.shape[:1] == (2,) and index.ndim == 2 and (index.shape[1] != 2 or hasattr(edges, "detach"))
     return _Given(index.T) if is_index else _Given(edges if index.dtype.kind in "OU" else index, both=False)
 

@@ -226,9 +226,14 @@ def _axes(connectivity: int) -> int:
 
 def _check_axes(X: Any, y: Any, axes: int) -> None:
     """Refuse labels of a single grid, and of volumes where grids are pictures."""
-    found = np.asarray(y[0], dtype=object).ndim if isinstance(y, Sequence | np.ndarray) and len(y) else axes
-    if found == axes - 1 and (isinstance(X, np.ndarray) or (isinstance(X, list) and X and isinstance(X[0], list))):
+    listed = isinstance(y, Sequence | np.ndarray) and len(y) > 0
+    shape = np.shape(np.asarray(y[0], dtype=object)) if listed else (0,) * axes
+    found, n_grids = len(shape), len(X) if hasattr(X, "__len__") else 0
+    rows = isinstance(X, np.ndarray) or (isinstance(X, list) and bool(X) and isinstance(X[0], list))
+    if found == axes - 1 and (rows or n_grids != len(y)):
         raise ArgumentError("y", _SINGLE)
+    if listed and isinstance(X, np.ndarray) and n_grids != len(y) and X.shape[:axes] == shape:
+        raise ArgumentError("X", _SINGLE)
     if found == 3 > axes:
         raise ArgumentError("y", "has volumes, of three axes; pass connectivity=6, or 18 or 26", 0)
 
