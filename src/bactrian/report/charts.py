@@ -204,7 +204,7 @@ def _at(axis: Axis, value: float) -> float:
 
 
 def convergence_charts(trainings: Mapping[str, Training], numbers: Mapping[str, int]) -> dict[str, list[Chart]]:
-    """Three charts for each choice of the horizontal axis: seconds, relinearisations."""
+    """Up to three charts for each choice of the horizontal axis, seconds or relinearisations: those with points."""
     views: dict[str, tuple[Callable[[Training], Curve], Callable[[Curve], Floats], str]] = {
         "time": (lambda t: t.iterations, lambda curve: curve.seconds, "seconds"),
         "relinearisations": (
@@ -223,7 +223,7 @@ def convergence_charts(trainings: Mapping[str, Training], numbers: Mapping[str, 
         curves = {name: curve_of(training) for name, training in trainings.items()}
         if not any(curve.outer.size for curve in curves.values()):
             continue
-        charts[view] = [
+        drawn = [
             line_chart(
                 [
                     Series(name, numbers[name], x_of(curve), y_of(curve), phase=curve.phase)
@@ -238,6 +238,7 @@ def convergence_charts(trainings: Mapping[str, Training], numbers: Mapping[str, 
             )
             for title, y_label, y_of in quantities
         ]
+        charts[view] = [chart for chart in drawn if any(points for _, points, _ in chart["lines"])]
     return charts
 
 

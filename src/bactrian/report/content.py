@@ -108,12 +108,15 @@ class ByLearnerSection:
 
 @dataclass(frozen=True)
 class NetworkSection:
-    """Which variables are joined, and how strongly: names with places, and lines with widths, styles and notes."""
+    """Which variables are joined, and how strongly: names with places, and lines with widths, styles and notes.
+
+    A name stands above its place or, where that is said, below.
+    """
 
     template: ClassVar = "network"
     width: ClassVar = 640
     title: str
-    nodes: tuple[tuple[str, tuple[float, float]], ...]
+    nodes: tuple[tuple[str, tuple[float, float], bool], ...]
     lines: tuple[tuple[tuple[float, float], tuple[float, float], float, str, str], ...]
 
 
@@ -270,12 +273,16 @@ def _network(field: MarkovRandomField, names: tuple[Any, ...]) -> Section:
     strengths, signs = interactions(field.log_potentials()[1])
     places = (NetworkSection.width * layout(len(names), edges, strengths)).round(1).tolist()
     at = [(float(x), float(y)) for x, y in places]
+    pull = np.zeros(len(names))  # towards the neighbours, whose lines a name keeps out of
+    for (a, b), strength in zip(edges.tolist(), strengths, strict=True):
+        pull[a] += strength * (at[b][1] - at[a][1])
+        pull[b] += strength * (at[a][1] - at[b][1])
     widths = 0.5 + 6.0 * strengths / max(float(strengths.max()), np.finfo(float).tiny)
     lines = tuple(
         (at[a], at[b], round(width, 2), "above" if sign >= 0.0 else "below", f"{names[a]}, {names[b]}: {strength:.3g}")
         for (a, b), width, sign, strength in zip(edges.tolist(), widths, signs, strengths, strict=True)
     )
-    return NetworkSection("The network", tuple(zip(map(str, names), at, strict=True)), lines)
+    return NetworkSection("The network", tuple(zip(map(str, names), at, (pull < 0.0).tolist(), strict=True)), lines)
 
 
 def _sure(field: MarkovRandomField) -> Section:

@@ -133,7 +133,9 @@ def _(section: content.TableSection, numbers: Numbering) -> dict[str, Any]:
             return value, _IS_NUMBER.fullmatch(value) is not None
         return (format(value, ".4g") if np.isfinite(value) else "–"), True
 
-    return {"rows": [[show(value) for value in row] for row in section.rows]}
+    rows = [[show(value) for value in row] for row in section.rows]
+    in_column = [{is_number for text, is_number in column if text} for column in zip(*rows, strict=True)]
+    return {"rows": rows, "numbers": [kinds == {True} for kinds in in_column] or [False] * len(section.columns)}
 
 
 @_prepared.register

@@ -60,7 +60,7 @@ def compare_runs(runs: Sequence[FittedRun], *, known: Mapping[str, RunEvaluation
     weights = [weight.feature for entry in entries for weight in entry.weights]
     text = any(run.settings.is_text for run in runs)
     return Comparison(
-        title=f"Run {names[0]}" if len(runs) == 1 else "Runs side by side",
+        title=f"{names[0]}: {_MODELS[runs[0].settings.model]}" if len(runs) == 1 else "Runs side by side",
         summary=" ".join(_remarks(names, runs, evaluations)),
         metrics=tuple(used),
         entries=tuple(entries),
