@@ -192,9 +192,9 @@ def decode(
     Returns
     -------
     array of ints, or Decoding
-        One state per variable; a list of them for several models. Variables in no cluster are in state 0, and ties go
-        to the first state: across assignments for ``"exact"``, and for ``"max-product"`` and ``"dual"`` on forests;
-        elsewhere as far as single variables and pairs of them lead there at no cost.
+        One state per variable; a list of them for several models. Variables in no cluster are in state 0. Ties go to
+        the first state, variable by variable: from the roots of a forest or junction tree down for ``"exact"``, and for
+        ``"max-product"`` and ``"dual"`` on forests; elsewhere as far as single variables and pairs lead there.
 
     Raises
     ------

@@ -22,7 +22,7 @@ import numpy as np
 from bactrian.arrays import Bools, Floats, Ints
 from bactrian.engines.numba.assignments import ScoreArrays, score_of
 from bactrian.engines.numba.decoding import Assignments, Search, dual_instances, max_product_instances
-from bactrian.engines.numba.forest_optimum import Forest, decode_pairs, decode_trees
+from bactrian.engines.numba.forest_optimum import Forest, decode_trees
 from bactrian.engines.numba.layout import Layout
 from bactrian.engines.numba.neighbourhoods import new_part, search_neighbourhoods
 from bactrian.engines.numba.orders import Blocks, build_blocks
@@ -64,7 +64,7 @@ def certified(found: Assignments) -> Bools:
 
 
 def decode_exactly(scores: FactorScores, workers: Workers, memory_budget: int) -> Assignments:
-    """Max-product on the factor graph where it is a forest, on junction trees elsewhere; ties lexicographically first.
+    """Max-product on the factor graph where it is a forest, on junction trees elsewhere.
 
     Raises :class:`~bactrian.graphs.elimination.MemoryBudgetError` where a junction tree would not fit.
     """
@@ -374,10 +374,7 @@ def _decode_forests(scores: FactorScores, workers: Workers) -> Assignments:
     )  # fmt: skip
 
     def decode(_: int, first: int, last: int) -> None:
-        decode_pairs(layout, scores.entries, scores.hubs, tolerance, states, feasible, first, last)
-        active = layout.instance_is_tree & ~feasible
-        if active[first:last].any():
-            decode_trees(forest, states, feasible, active, first, last)
+        decode_trees(forest, states, feasible, layout.instance_is_tree, first, last)
 
     workers.run(decode, scores.data.blocks)
     score = np.where(feasible, score_assignments(scores, states), -np.inf)

@@ -1,16 +1,8 @@
-"""The lexicographically first best assignment of a forest of hubs and clusters.
+"""The best assignment of a forest of hubs and clusters, and best labels of chains.
 
-Two sweeps of max-product on a forest leave in every cluster its max-marginals: a state of a cluster belongs to some
-best assignment exactly where its max-marginal attains the maximum. Those *tight* states form a tree of constraints
-whose solutions are the best assignments. Once every tight state has support in the neighbouring clusters (arc
-consistency, Mackworth, Artificial Intelligence 8(1), 1977) each of them extends to a solution (Freuder, J. ACM 29(1),
-1982), so variables can be fixed one after the other, each to its first tight state, without ever backing up. States
-only ever leave the lists, so where the best assignment is unique the work is one scan of the tables.
-
-Forests of pairs are first tried without lists (:func:`decode_pairs`): max-product towards the roots, and back. Every
-choice on the way back is checked: where another state would do as well, up to a tolerance, the instance is left to the
-lists. With all choices clear, an assignment that differs from the one found differs somewhere first, and loses more
-than the tolerance there.
+Max-product towards the roots leaves at each hub the best score of what hangs below it, for each of its states. From the
+roots down every hub and cluster then takes its first best state given the one above; scores that differ by no more than
+a tolerance are ties.
 """
 
 from __future__ import annotations
@@ -21,22 +13,9 @@ import numpy as np
 
 from bactrian.arrays import Bools, Floats, Ints
 from bactrian.compiling import kernel, njit
-from bactrian.engines.numba.assignments import Workspace, first_best, scratch, update_star
+from bactrian.engines.numba.assignments import Workspace, max_message, scratch
 from bactrian.engines.numba.layout import Layout
 from bactrian.engines.numba.tables import fill_scores
-
-
-class Tight(NamedTuple):
-    """Tight states of an instance's clusters, and hubs whose states may have lost their support."""
-
-    listed: Ints  #: tight states, cluster after cluster
-    begin: Ints  #: where a cluster's begin
-    left: Ints  #: how many a cluster has left
-    support: Ints  #: how many of them support each link state
-    queue: Ints  #: hubs to look at, in a ring
-    queued: Bools  #: whether a hub is in the queue
-    ends: Ints  #: the two ends of the ring
-    dead: Bools  #: scratch over the states of a hub
 
 
 class Forest(NamedTuple):
@@ -62,240 +41,105 @@ def decode_trees(forest: Forest, states: Ints, feasible: Bools, active: Bools, f
 
     ``feasible[m]`` is False where every joint state is forbidden.
     """
-    layout, entries, hub_scores, multipliers, tolerance, variables, variable_cluster, variable_stride, sizes = forest
-    work = scratch(layout, first, last)
+    layout, work = forest.layout, scratch(forest.layout, first, last)
+    base, hub_base = layout.instance_clusters[first], layout.instance_hubs[first]
+    top = np.full(layout.instance_clusters[last] - base, -1)  # link to the hub above each cluster
+    of_cluster, of_hub = np.zeros_like(top), np.zeros(layout.instance_hubs[last] - hub_base, np.int64)  # states
     for m in range(first, last):
         if not active[m]:
             continue
-        feasible[m] = _propagate(forest, m, work)
-        if not feasible[m]:
-            continue
-        tight = _tight_states(layout, entries, multipliers, tolerance[m], m, work)
-        for local in range(tight.left.size):
-            feasible[m] = feasible[m] and tight.left[local] > 0
-        if not feasible[m]:
-            continue
-        hubs = layout.instance_hubs[m], layout.instance_hubs[m + 1]
-        for hub in range(hubs[0], hubs[1]):
-            _enqueue(tight, hub - hubs[0], hubs[1] - hubs[0])
-        _make_consistent(layout, tight, m)
-        for variable in range(variables[m], variables[m + 1]):
-            cluster = variable_cluster[variable]
-            if cluster < 0:
-                hub = -1 - cluster
-                start, stop = layout.hub_offset[hub], layout.hub_offset[hub + 1]
-                states[variable] = first_best(hub_scores[start:stop], stop - start)
-                continue
-            stride, size = variable_stride[variable], sizes[variable]
-            local = cluster - layout.instance_clusters[m]
-            listed, begin, count = tight.listed, tight.begin[local], tight.left[local]
-            state = size
-            for i in range(begin, begin + count):
-                state = min(state, listed[i] // stride % size)
-            states[variable] = state
-            kept = begin
-            for i in range(begin, begin + count):
-                if listed[i] // stride % size == state:
-                    listed[kept] = listed[i]
-                    kept += 1
+        feasible[m] = _collect(forest, m, top[layout.instance_clusters[m] - base :], of_hub, hub_base, work)
+        feasible[m] = feasible[m] and _choose(forest, m, top, of_cluster, of_hub, base, hub_base, work)
+        if feasible[m]:
+            for v in range(forest.variables[m], forest.variables[m + 1]):
+                cluster = forest.cluster[v]
+                if cluster < 0:
+                    states[v] = of_hub[-1 - cluster - hub_base]
                 else:
-                    _withdraw(layout, tight, m, cluster, listed[i])
-            tight.left[local] = kept - begin
-            _make_consistent(layout, tight, m)
+                    states[v] = of_cluster[cluster - base] // forest.stride[v] % forest.size[v]
 
 
 @njit()
-def _propagate(forest: Forest, m: int, work: Workspace) -> bool:
-    """Collect and distribute; False where every joint state is forbidden."""
-    layout, entries, hub_scores, multipliers = forest.layout, forest.entries, forest.hub_scores, forest.multipliers
-    first, last = layout.instance_hubs[m], layout.instance_hubs[m + 1]
-    for sweep in range(2):
-        for step in range(last - first):
-            hub = layout.hub_order[last - 1 - step if sweep == 0 else first + step]
-            if layout.hub_links[hub] == layout.hub_links[hub + 1]:
-                start = layout.hub_offset[hub]
-                top = -np.inf
-                for k in range(start, layout.hub_offset[hub + 1]):
-                    top = max(top, hub_scores[k])
-                if top == -np.inf:
-                    return False
-            elif update_star(layout, entries, hub_scores, multipliers, hub, 0.0, work) < 0.0:
-                return False
-    return True
+def _collect(forest: Forest, m: int, top: Ints, of_hub: Ints, hub_base: int, work: Workspace) -> bool:
+    """Pass messages to the roots, which take their first best states; False where all states of a hub are forbidden.
 
-
-@njit()
-def _tight_states(layout: Layout, entries: Floats, multipliers: Floats, slack: float, m: int, work: Workspace) -> Tight:
-    """Lists of tight states, and for each link state the number of tight states that support it.
-
-    A list is empty where a cluster forbids all its states.
+    ``top`` gets the link of each cluster to the hub above it.
     """
-    clusters = layout.instance_clusters[m], layout.instance_clusters[m + 1]
-    hubs = layout.instance_hubs[m], layout.instance_hubs[m + 1]
-    links = layout.hub_links[hubs[0]], layout.hub_links[hubs[1]]
-    begin = np.zeros(clusters[1] - clusters[0], np.int64)
-    count = np.zeros(clusters[1] - clusters[0], np.int64)
-    listed = np.empty(max(16, 2 * begin.size), np.int64)
-    support = np.zeros(layout.link_offset[links[1]] - layout.link_offset[links[0]], np.int64)
-    sums = work[0]
-    used = 0
-    for cluster in range(clusters[0], clusters[1]):
-        size = fill_scores(layout, entries, multipliers, cluster, -1, sums)
-        top = -np.inf
-        for k in range(size):
-            top = max(top, sums[k])
-        begin[cluster - clusters[0]] = used
-        for k in range(size):
-            if sums[k] != -np.inf and sums[k] >= top - slack:
-                if used == listed.size:
-                    larger = np.empty(2 * used, np.int64)
-                    for i in range(used):
-                        larger[i] = listed[i]
-                    listed = larger
-                listed[used] = k
-                used += 1
-                for position in range(layout.cluster_links[cluster], layout.cluster_links[cluster + 1]):
-                    link = layout.cluster_link[position]
-                    x = layout.projection[layout.link_projection[link] + k]
-                    support[layout.link_offset[link] - layout.link_offset[links[0]] + x] += 1
-        count[cluster - clusters[0]] = used - begin[cluster - clusters[0]]
-    n_hubs = hubs[1] - hubs[0]
-    return Tight(
-        listed, begin, count, support,
-        np.zeros(n_hubs + 1, np.int64), np.zeros(n_hubs, np.bool_), np.zeros(2, np.int64),
-        np.zeros(work[1].size, np.bool_),
-    )  # fmt: skip
-
-
-@njit()
-def _enqueue(tight: Tight, hub: int, n_hubs: int) -> None:
-    if not tight.queued[hub]:
-        tight.queued[hub] = True
-        tight.queue[tight.ends[1]] = hub
-        tight.ends[1] = (tight.ends[1] + 1) % (n_hubs + 1)
-
-
-@njit()
-def _withdraw(layout: Layout, tight: Tight, m: int, cluster: int, state: int) -> None:
-    """Take a tight state's support from its link states; hubs that lose the last of a state are queued."""
-    support = tight.support
-    first_hub = layout.instance_hubs[m]
-    base = layout.link_offset[layout.hub_links[first_hub]]
-    for position in range(layout.cluster_links[cluster], layout.cluster_links[cluster + 1]):
-        link = layout.cluster_link[position]
-        x = layout.link_offset[link] - base + layout.projection[layout.link_projection[link] + state]
-        support[x] -= 1
-        if support[x] == 0:
-            _enqueue(tight, layout.link_hub[link] - first_hub, layout.instance_hubs[m + 1] - first_hub)
-
-
-@njit()
-def _make_consistent(layout: Layout, tight: Tight, m: int) -> None:
-    """Drop tight states that some neighbouring cluster does not support, until none is left."""
-    listed, begin, left, support, queue, queued, ends, dead = tight
-    first_hub = layout.instance_hubs[m]
-    n_hubs = layout.instance_hubs[m + 1] - first_hub
-    base = layout.link_offset[layout.hub_links[first_hub]]
-    while ends[0] != ends[1]:
-        hub = queue[ends[0]] + first_hub
-        ends[0] = (ends[0] + 1) % (n_hubs + 1)
-        queued[hub - first_hub] = False
-        first, last = layout.hub_links[hub], layout.hub_links[hub + 1]
-        size = layout.hub_offset[hub + 1] - layout.hub_offset[hub]
-        for x in range(size):
-            dead[x] = False
-            for link in range(first, last):
-                dead[x] = dead[x] or support[layout.link_offset[link] - base + x] == 0
-        for link in range(first, last):
-            broken = False
-            for x in range(size):
-                broken = broken or (dead[x] and support[layout.link_offset[link] - base + x] > 0)
-            if not broken:
-                continue
-            cluster = layout.link_cluster[link]
-            local = cluster - layout.instance_clusters[m]
-            projection = layout.link_projection[link]
-            kept = begin[local]
-            for i in range(begin[local], begin[local] + left[local]):
-                if dead[layout.projection[projection + listed[i]]]:
-                    _withdraw(layout, tight, m, cluster, listed[i])
-                else:
-                    listed[kept] = listed[i]
-                    kept += 1
-            left[local] = kept - begin[local]
-
-
-@kernel()
-def decode_pairs(
-    layout: Layout, entries: Floats, hub_scores: Floats, tolerance: Floats, states: Ints, done: Bools, first: int,
-    last: int,
-) -> None:  # fmt: skip
-    """Fill ``states`` of hubs and set ``done`` for the instances among ``first:last`` that are forests of pairs."""
-    for m in range(first, last):
-        done[m] = layout.instance_is_tree[m]
-        for cluster in range(layout.instance_clusters[m], layout.instance_clusters[m + 1]):
-            done[m] = done[m] and layout.cluster_rows[cluster] > 0
-        if done[m]:
-            parent = np.full(layout.instance_hubs[m + 1] - layout.instance_hubs[m], -1)
-            total = _collect(layout, entries, hub_scores, m, parent)
-            done[m] = _choose(layout, entries, total, tolerance[m], m, parent, states)
-
-
-@njit()
-def _collect(layout: Layout, entries: Floats, hub_scores: Floats, m: int, parent: Ints) -> Floats:
-    """Best scores of each hub's states with what hangs below it; ``parent`` gets its link to the hub above."""
-    begin, end = layout.instance_hubs[m], layout.instance_hubs[m + 1]
-    base = layout.hub_offset[begin]
-    total = hub_scores[base : layout.hub_offset[end]].copy()
-    above = np.ones(end - begin, np.bool_)
+    layout, multipliers = forest.layout, forest.multipliers
+    sums, total, incoming, _ = work
+    begin, end, base = layout.instance_hubs[m], layout.instance_hubs[m + 1], layout.instance_clusters[m]
+    left = layout.cluster_links[base : layout.instance_clusters[m + 1] + 1]
+    left = left[1:] - left[:-1]  # hubs of each cluster still to come
     for step in range(end - begin - 1, -1, -1):
         hub = layout.hub_order[begin + step]
-        above[hub - begin] = False
+        start, n, above = layout.hub_offset[hub], layout.hub_offset[hub + 1] - layout.hub_offset[hub], -1
+        for k in range(n):
+            total[k] = forest.hub_scores[start + k]
         for link in range(layout.hub_links[hub], layout.hub_links[hub + 1]):
-            upper = layout.link_hub[layout.link_partner[link]]
-            if not above[upper - begin]:
+            cluster = layout.link_cluster[link] - base
+            left[cluster] -= 1
+            if left[cluster] > 0:
+                above = link
                 continue
-            parent[hub - begin] = link
-            start, size = layout.hub_offset[hub] - base, layout.hub_offset[hub + 1] - layout.hub_offset[hub]
-            to, upper_size = layout.hub_offset[upper] - base, layout.hub_offset[upper + 1] - layout.hub_offset[upper]
-            table = layout.table_offset[layout.cluster_table[layout.link_cluster[link]]]
-            across, down = (upper_size, 1) if layout.link_axis[link] == 0 else (1, size)
-            for x in range(upper_size):
-                best = -np.inf
-                for y in range(size):
-                    best = max(best, total[start + y] + entries[table + y * across + x * down])
-                total[to + x] += best
-    return total
+            top[cluster] = link
+            max_message(layout, forest.entries, multipliers, link, sums, incoming, 0)
+            for k in range(n):
+                total[k] += incoming[k]
+        state = _first_best(total, n, forest.tolerance[m])
+        if state < 0:
+            return False
+        of_hub[hub - hub_base] = state
+        if above >= 0:
+            for k in range(n):
+                multipliers[layout.link_offset[above] + k] = total[k] - total[state]
+    return True
 
 
 @njit()
-def _choose(layout: Layout, entries: Floats, total: Floats, slack: float, m: int, parent: Ints, states: Ints) -> bool:
-    """States from the roots down; False where one is forbidden or not clearly the best."""
-    begin, end = layout.instance_hubs[m], layout.instance_hubs[m + 1]
-    base = layout.hub_offset[begin]
-    for step in range(end - begin):
-        hub = layout.hub_order[begin + step]
-        start, size = layout.hub_offset[hub] - base, layout.hub_offset[hub + 1] - layout.hub_offset[hub]
-        link = parent[hub - begin]
-        table, across = 0, 0
-        if link >= 0:
-            upper = layout.link_hub[layout.link_partner[link]]
-            upper_size = layout.hub_offset[upper + 1] - layout.hub_offset[upper]
-            across, down = (upper_size, 1) if layout.link_axis[link] == 0 else (1, size)
-            table = layout.table_offset[layout.cluster_table[layout.link_cluster[link]]] + states[upper] * down
-        best, second = -np.inf, -np.inf
-        for y in range(size):
-            score = total[start + y]
-            if link >= 0:
-                score += entries[table + y * across]
-            if score > best:
-                best, second = score, best
-                states[hub] = y
-            else:
-                second = max(second, score)
-        if best == -np.inf or not second < best - slack:
-            return False
+def _choose(
+    forest: Forest, m: int, top: Ints, of_cluster: Ints, of_hub: Ints, base: int, hub_base: int, work: Workspace
+) -> bool:
+    """From the roots down, the first best state of each cluster given that of the hub above; False where there is none.
+
+    A cluster without a hub above it is on its own.
+    """
+    layout, sums = forest.layout, work[0]
+    n_hubs = layout.instance_hubs[m + 1] - layout.instance_hubs[m]
+    for step in range(n_hubs + 1):
+        hub = layout.hub_order[layout.instance_hubs[m] + step] if step < n_hubs else -1
+        first, last = layout.instance_clusters[m], layout.instance_clusters[m + 1]
+        if hub >= 0:
+            first, last = layout.hub_links[hub], layout.hub_links[hub + 1]
+        for item in range(first, last):
+            cluster, above = (layout.link_cluster[item], item) if hub >= 0 else (item, -1)
+            if top[cluster - base] != above:
+                continue
+            size = fill_scores(layout, forest.entries, forest.multipliers, cluster, -1, sums)
+            if above >= 0:
+                for k in range(size):
+                    if layout.projection[layout.link_projection[above] + k] != of_hub[hub - hub_base]:
+                        sums[k] = -np.inf
+            state = _first_best(sums, size, forest.tolerance[m])
+            if state < 0:
+                return False
+            of_cluster[cluster - base] = state
+            for position in range(layout.cluster_links[cluster], layout.cluster_links[cluster + 1]):
+                link = layout.cluster_link[position]
+                at = layout.link_projection[link] + state
+                of_hub[layout.link_hub[link] - hub_base] = layout.projection[at]
     return True
+
+
+@njit()
+def _first_best(scores: Floats, n: int, slack: float) -> int:
+    """The first of ``n`` scores that is no further than ``slack`` from the largest; -1 where all are -inf."""
+    best = -np.inf
+    for k in range(n):
+        best = max(best, scores[k])
+    for k in range(n):
+        if scores[k] >= best - slack and best > -np.inf:
+            return k
+    return -1
 
 
 @kernel()
@@ -306,7 +150,7 @@ def best_labels(
 
     All have the same ``table`` of transitions. A chain is ``sure`` where its scores are finite and each label beats the
     others by more than a tie: ``tie`` times the largest score, in thousands, or 1. The sums are those of
-    :func:`decode_pairs`.
+    :func:`decode_trees`.
     """
     k = table.shape[0]
     in_table = 0.0
