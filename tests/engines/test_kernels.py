@@ -112,9 +112,9 @@ def test_belief_of_a_hub_without_links() -> None:
     """What stands where messages would is whatever the memory held before."""
     scores = np.array([0.3, -1.0, 2.0])
     for number in (1.0, 0.5, 4.0):
-        low, high, nothing = np.ones(3), np.ones(3), np.full(1, np.nan)
+        nothing = np.full(1, np.nan)
         psi, belief = np.exp(scores - 2.0), np.zeros(3)
-        believe(psi, nothing, belief, low, high, 0, 0, 0, number, 3)
+        believe(psi, nothing, belief, 0, 0, 0, number, 3)
         expected = scores / number - scipy_logsumexp(scores / number)
         np.testing.assert_allclose(belief, np.exp(expected), rtol=1e-14)
 

@@ -157,8 +157,7 @@ def decode(
         - ``"auto"``: exact on forests and where a junction tree fits and is worth its time. Elsewhere ``"dual"`` and
           ``"max-product"``, then local search by large neighbourhoods from the better of their assignments, until the
           time is up or the bound is met. Ctrl-C ends it with the best so far.
-        - ``"exact"``: max-product on the factor graph where that is a forest, on a junction tree elsewhere. Among
-          best assignments the lexicographically first.
+        - ``"exact"``: max-product on the factor graph where that is a forest, on a junction tree elsewhere.
         - ``"max-product"``: exact on forests (variables and clusters without cycles); elsewhere sequential damped
           max-product, rounded by conditioning and climbing. No guarantee, and no bound.
         - ``"max-marginals"``: every variable's most probable state under ``infer(..., method=inference)``; it minimises

@@ -27,10 +27,14 @@ from bactrian.compiling import njit, record
 from bactrian.engines.numba.arithmetic import (
     CAREFUL,
     FAST_MATH,
+    FOUR,
     LEAST,
     MOST,
+    ONE,
     RISE,
     RISING,
+    THREE,
+    TWO,
     WIDEST,
     States,
     exp,
@@ -73,10 +77,6 @@ class Linear(NamedTuple):
     psi: Floats  #: exp(theta_v - its largest), by hub state
     belief: Floats  #: b, by hub state
     product: Floats  #: m, of the links around a hub, or by link state
-    low: Floats  #: least entries of all products so far; these four have as many entries as the largest hub has states
-    high: Floats  #: greatest entries
-    change: Floats  #: largest changes of marginals
-    rise: Floats  #: largest rises beyond what may be
     spare: Floats  #: by hub or pair, where no sweep is wanted
 
 
@@ -102,8 +102,7 @@ def new_linear(part: Passing, first: int, last: int, by_link: bool) -> Linear:
     entries, product = part.tables.exp_entries, np.empty(n_states if by_link else most_links * widest)
     return HeldLinear(
         entries, turned(entries, part.tables.log_entries), np.empty(n_states), np.empty(n_links), np.empty(n_hubs),
-        np.empty(n_hubs), product, np.empty(widest), np.empty(widest), np.empty(widest), np.empty(widest),
-        np.empty(spare),
+        np.empty(n_hubs), product, np.empty(spare),
     )  # fmt: skip
 
 
@@ -219,65 +218,47 @@ def store_logs(part: Passing, linear: Linear, instance: int, wanted: bool, state
 
 @njit(fastmath=FAST_MATH, forceinline=True)
 def believe(
-    psi: Floats,
-    product: Floats,
-    belief: Floats,
-    low: Floats,
-    high: Floats,
-    to: int,
-    of: int,
-    degree: int,
-    divisor: float,
-    n: int,
-) -> float:
+    psi: Floats, product: Floats, belief: Floats, to: int, of: int, degree: int, divisor: float, n: int
+) -> tuple[float, int]:
     """b of a hub into belief[to:], from psi[to:] and the ``degree`` messages in product[of:]; numbers of links are 1.
 
-    Messages, and the product of each with those before it, widen ``low`` and ``high``. Returns what b was divided by.
+    Returns what b was divided by, and how often messages, or the product of one with those before it, left the range.
     """
-    to, of, n, total = unsigned(to), unsigned(of), unsigned(n), 0.0
-    for k in range(n):
-        belief[to + k] = psi[to + k]
-    for j in range(unsigned(degree)):
-        start = of + j * n
-        for k in range(n):
-            factor = product[start + k]
-            value = belief[to + k] * factor
-            belief[to + k] = value
-            least = factor if factor < low[k] else low[k]
-            low[k] = value if value < least else least
-            most = factor if factor > high[k] else high[k]
-            high[k] = value if value > most else most
+    to, of, n, last, total, outside = unsigned(to), unsigned(of), unsigned(n), unsigned(n) - ONE, 0.0, 0
+    for block in range((n + THREE) // FOUR):  # four states at a time, the last of them as often as needed
+        a = FOUR * block
+        b, c, d, start = min(a + ONE, last), min(a + TWO, last), min(a + THREE, last), of
+        w, x, y, z = psi[to + a], psi[to + b], psi[to + c], psi[to + d]
+        for _ in range(unsigned(degree)):
+            e, f, g, h = product[start + a], product[start + b], product[start + c], product[start + d]
+            w, x, y, z = w * e, x * f, y * g, z * h
+            least = min(min(min(e, f), min(g, h)), min(min(w, x), min(y, z)))
+            most = max(max(max(e, f), max(g, h)), max(max(w, x), max(y, z)))
+            outside += not (least > LEAST and most < MOST)
+            start += n
+        belief[to + a], belief[to + b], belief[to + c], belief[to + d] = w, x, y, z
     if divisor != 1.0:
-        _root(belief, low, high, to, divisor, n)
+        outside += _root(belief, to, divisor, n)
     for k in range(n):
         total += belief[to + k]
     inverse = 1.0 / total
     for k in range(n):
         belief[to + k] *= inverse
-    return total
+    return total, outside
 
 
 @njit(fastmath=FAST_MATH, forceinline=True)
 def divide_messages(
-    message: Floats,
-    product: Floats,
-    belief: Floats,
-    change: Floats,
-    rise: Floats,
-    at: int,
-    of: int,
-    to: int,
-    degree: int,
-    n: int,
-) -> None:
+    message: Floats, product: Floats, belief: Floats, at: int, of: int, to: int, degree: int, n: int
+) -> tuple[float, int]:
     """u = b / m for ``degree`` links: message[at:] = belief[to:] / product[of:] each.
 
-    Entry by entry ``change`` is raised to the change of the marginal, which was message * product, normalised, and
-    ``rise`` to what it rose by beyond ``RISE`` times itself.
+    Returns the largest change of a marginal, which was message * product, normalised, and how many rose by more than
+    ``RISE`` times themselves.
     """
-    at, of, to, n = unsigned(at), unsigned(of), unsigned(to), unsigned(n)
+    at, of, to, n, change, rises = unsigned(at), unsigned(of), unsigned(to), unsigned(n), 0.0, 0
     for j in range(unsigned(degree)):
-        i, p, total = at + j * n, of + j * n, 0.0
+        i, p, total, largest = at + j * n, of + j * n, 0.0, 0.0
         for k in range(n):
             total += message[i + k] * product[p + k]
         inverse = 1.0 / total
@@ -286,9 +267,10 @@ def divide_messages(
             marginal = message[i + k] * factor * inverse
             message[i + k] = wanted / factor
             step = wanted - marginal
-            size, beyond = abs(step), step - RISE * marginal
-            change[k] = size if size > change[k] else change[k]
-            rise[k] = beyond if beyond > rise[k] else rise[k]
+            largest = abs(step) if abs(step) > largest else largest
+            rises += step > RISE * marginal
+        change = largest if largest > change else change
+    return change, rises
 
 
 @njit(fastmath=CAREFUL)
@@ -301,41 +283,39 @@ def believe_by_logs(
     last: int,
     product: Floats,
     belief: Floats,
-    low: Floats,
-    high: Floats,
     to: int,
     of: int,
     divisor: float,
     n: int,
-) -> None:
+) -> int:
     """The same from hub_scores[start:], whatever the numbers of its links, and however many there are."""
-    total, top, bottom = 0.0, -np.inf, np.inf
+    total, top, bottom, outside = 0.0, -np.inf, np.inf, 0
     for k in range(n):
         belief[to + k] = hub_scores[start + k]
     for link in range(first, last):
         kappa = cluster_number[link_cluster[link]]
         for k in range(n):
             value = product[of + k]
-            low[k], high[k] = min(low[k], value), max(high[k], value)
+            outside += not LEAST < value < MOST
             belief[to + k] += kappa * log(value)
         divisor += kappa
         of += n
     for k in range(to, to + n):
         belief[k] /= divisor
         top, bottom = max(top, belief[k]), min(bottom, belief[k])
-    if not top - bottom < WIDEST:
-        low[0] = 0.0
+    outside += not top - bottom < WIDEST
     for k in range(to, to + n):
         belief[k] = exp(belief[k] - top)
         total += belief[k]
     for k in range(to, to + n):
         belief[k] /= total
+    return outside
 
 
 @njit(fastmath=CAREFUL)
-def _root(values: Floats, low: Floats, high: Floats, at: int, divisor: float, n: int) -> None:
-    """values[at:]^(1 / divisor), which widens ``low`` and ``high``; the place is unsigned."""
-    inverse = 1.0 / divisor
+def _root(values: Floats, at: int, divisor: float, n: int) -> int:
+    """values[at:]^(1 / divisor), and how many left the range; the place is unsigned."""
+    inverse, outside = 1.0 / divisor, 0
     for k in range(n):
         value = values[at + k]
         if divisor == 2.0:
@@ -345,30 +325,17 @@ def _root(values: Floats, low: Floats, high: Floats, at: int, divisor: float, n:
         else:
             value = exp(log(value) * inverse)
         values[at + k] = value
-        low[k] = value if value < low[k] else low[k]
-        high[k] = value if value > high[k] else high[k]
+        outside += not LEAST < value < MOST
+    return outside
 
 
-@njit()
-def begin_sweep(linear: Linear) -> None:
-    """Before a sweep: nothing has left the range, nothing has changed."""
-    low, high, change, rise = linear.low, linear.high, linear.change, linear.rise
-    for k in range(low.size):
-        low[k], high[k], change[k], rise[k] = 1.0, 1.0, 0.0, 0.0
-
-
-@njit()
-def end_sweep(linear: Linear) -> float:
+@njit(forceinline=True)
+def end_sweep(change: float, rises: int, outside: int) -> float:
     """The largest change of a marginal in a sweep; NaN where log space is needed.
 
     Checked once, since what has left the range of floating point stays outside it.
     """
-    low, high, change, rise, fits = linear.low, linear.high, linear.change, linear.rise, True
-    found = 0.0
-    for k in range(low.size):
-        fits &= low[k] > LEAST and high[k] < MOST
-        found = max(found, change[k], RISING if rise[k] > 0.0 else 0.0)
-    return found if fits else np.nan
+    return np.nan if outside > 0 else max(change, RISING if rises > 0 else 0.0)
 
 
 @njit()
@@ -380,21 +347,15 @@ def sweep_pairs(
     With ``halvings`` n a multiplier goes but 2^-n of its way, by n square roots of u_new u_old;
     ``held`` is for the old u of a star.
     """
-    layout, link_start, hub_multiplies, hub_number = (
-        part.layout,
-        part.plan.link_start,
-        part.plan.hub_multiplies,
-        part.numbers.hub,
-    )
+    layout, plan, hub_number = part.layout, part.plan, part.numbers.hub
+    link_start, hub_multiplies = plan.link_start, plan.hub_multiplies
     hub_offset, hub_links, link_offset = layout.hub_offset, layout.hub_links, layout.link_offset
     hub_order, link_partner, link_axis = layout.hub_order, layout.link_partner, layout.link_axis
     entries, turn, message, psi = linear.entries, linear.turned, linear.message, linear.psi
-    product, belief, low, high = linear.product, linear.belief, linear.low, linear.high
-    change, rise = linear.change, linear.rise
+    product, belief, change, rises, outside = linear.product, linear.belief, 0.0, 0, 0
     begin, end, origin = layout.instance_hubs[instance], layout.instance_hubs[instance + 1], part.plan.origin[instance]
     hub_base, base = place(hub_offset, origin, states), place(link_offset, hub_links[origin], states)
     hub_scores, link_cluster, cluster_number = part.tables.hub_scores, layout.link_cluster, part.numbers.cluster
-    begin_sweep(linear)
     for position in range(end - begin):
         hub = hub_order[end - 1 - position if backward else begin + position]
         first, degree = hub_links[hub], hub_links[hub + 1] - hub_links[hub]
@@ -406,20 +367,21 @@ def sweep_pairs(
             pair_message(entries, turn, start, axis, message, at, product, j * n, m, n)
         of, at, size = 0 * n, place(link_offset, first, states) - base, degree * n
         if hub_multiplies[hub]:
-            believe(psi, product, belief, low, high, to, of, degree, hub_number[hub] + degree, n)
+            outside += believe(psi, product, belief, to, of, degree, hub_number[hub] + degree, n)[1]
         else:
-            believe_by_logs(
+            outside += believe_by_logs(
                 hub_scores, place(hub_offset, hub, states), link_cluster, cluster_number, first, first + degree,
-                product, belief, low, high, to, of, hub_number[hub], n,
+                product, belief, to, of, hub_number[hub], n,
             )  # fmt: skip
         if halvings > 0:
             for i in range(size):
                 held[i] = message[at + i]
-        divide_messages(message, product, belief, change, rise, at, of, to, degree, n)
+        moved, rising = divide_messages(message, product, belief, at, of, to, degree, n)
+        change, rises = max(change, moved), rises + rising
         for _ in range(halvings):
             for i in range(size):
                 message[at + i] = math.sqrt(message[at + i] * held[i])
-    return end_sweep(linear)
+    return end_sweep(change, rises, outside)
 
 
 @njit()
@@ -428,13 +390,12 @@ def update_pairs_together(part: Passing, linear: Linear, instance: int, states: 
     layout, hub_multiplies, hub_number = part.layout, part.plan.hub_multiplies, part.numbers.hub
     hub_links, hub_offset, link_offset = layout.hub_links, layout.hub_offset, layout.link_offset
     message, psi, product, belief = linear.message, linear.psi, linear.product, linear.belief
-    low, high, change, rise = linear.low, linear.high, linear.change, linear.rise
+    change, rises, outside = 0.0, 0, 0
     begin, end = layout.instance_hubs[instance], layout.instance_hubs[instance + 1]
     hub_base, base = place(hub_offset, begin, states), place(link_offset, hub_links[begin], states)
     link_start, link_partner, link_axis = part.plan.link_start, layout.link_partner, layout.link_axis
     hub_scores, link_cluster, cluster_number = part.tables.hub_scores, layout.link_cluster, part.numbers.cluster
     entries, turn = linear.entries, linear.turned
-    begin_sweep(linear)
     for link in range(hub_links[begin], hub_links[end]):
         partner, to, n = link_partner[link], place(link_offset, link, states) - base, size_of(link_offset, link, states)
         at, m = place(link_offset, partner, states) - base, size_of(link_offset, partner, states)
@@ -443,11 +404,12 @@ def update_pairs_together(part: Passing, linear: Linear, instance: int, states: 
         to, n = place(hub_offset, hub, states) - hub_base, size_of(hub_offset, hub, states)
         at, degree = place(link_offset, hub_links[hub], states) - base, hub_links[hub + 1] - hub_links[hub]
         if hub_multiplies[hub]:
-            believe(psi, product, belief, low, high, to, at, degree, hub_number[hub] + degree, n)
+            outside += believe(psi, product, belief, to, at, degree, hub_number[hub] + degree, n)[1]
         else:
-            believe_by_logs(
+            outside += believe_by_logs(
                 hub_scores, place(hub_offset, hub, states), link_cluster, cluster_number, hub_links[hub],
-                hub_links[hub + 1], product, belief, low, high, to, at, hub_number[hub], n,
+                hub_links[hub + 1], product, belief, to, at, hub_number[hub], n,
             )  # fmt: skip
-        divide_messages(message, product, belief, change, rise, at, at, to, degree, n)
-    return end_sweep(linear)
+        moved, rising = divide_messages(message, product, belief, at, at, to, degree, n)
+        change, rises = max(change, moved), rises + rising
+    return end_sweep(change, rises, outside)

@@ -424,7 +424,7 @@ def evaluate_trees(
     shift, narrow, hub_scores, weights = part.tables.shift, part.tables.narrow, part.tables.hub_scores, part.weights
     entries, turned, message, scale = linear.entries, linear.turned, linear.message, linear.scale
     psi, belief, product, totals = linear.psi, linear.belief, linear.product, linear.spare
-    low, high, hub_count, done = linear.low, linear.high, beliefs.hub_count, beliefs.done
+    hub_count, done = beliefs.hub_count, beliefs.done
     value, violation, sweeps, residual = beliefs.value, beliefs.violation, beliefs.sweeps, beliefs.residual
     for instance in range(first, last):
         if not selected[instance]:
@@ -444,9 +444,7 @@ def evaluate_trees(
             fits &= narrow[table]
         if not fits:
             continue
-        for k in range(low.size):
-            low[k], high[k] = 1.0, 1.0
-        change = 0.0
+        change, outside = 0.0, 0
         for turn in range(2):
             backward = turn == 0
             for position in range(end - begin):
@@ -462,7 +460,8 @@ def evaluate_trees(
                         for k in range(at, at + n):
                             product[k] = 1.0
                 of, degree = place(link_offset, hub_links[hub], states) - base, hub_links[hub + 1] - hub_links[hub]
-                total = believe(psi, product, belief, low, high, to, of, degree, 1.0, n)
+                total, left = believe(psi, product, belief, to, of, degree, 1.0, n)
+                outside += left
                 for link in range(hub_links[hub], hub_links[hub + 1]):
                     i, own = unsigned(place(link_offset, link, states) - base), unsigned(to)
                     if leads[link] and not backward:
@@ -475,11 +474,9 @@ def evaluate_trees(
                     totals[hub - begin] = total
                 else:
                     change = max(change, abs(total / totals[hub - begin] - 1.0))
-        for k in range(low.size):
-            fits &= low[k] > LEAST and high[k] < MOST
         n_hub_states = place(hub_offset, end, states) - hub_base
         n_link_states = place(link_offset, hub_links[end], states) - base
-        if not (fits and in_range(belief, n_hub_states) and in_range(message, n_link_states)):
+        if outside > 0 or not (in_range(belief, n_hub_states) and in_range(message, n_link_states)):
             continue
         if limits.logs:
             store_logs(part, linear, instance, True, states)

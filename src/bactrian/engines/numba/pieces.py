@@ -108,11 +108,8 @@ def _messages(part: Passing, whole: Linear, first: int, last: int, states: State
     hub_states = slice(at - base, place(layout.hub_offset, end, states) - base)
     message, scale = whole.message[link_states], whole.scale[links]
     psi, belief = whole.psi[hub_states], whole.belief[hub_states]
-    product, widest = np.empty(whole.product.size), whole.low.size
-    return HeldLinear(
-        whole.entries, whole.turned, message, scale, psi, belief, product, np.empty(widest), np.empty(widest),
-        np.empty(widest), np.empty(widest), np.empty(whole.spare.size),
-    )  # fmt: skip
+    product, spare = np.empty(whole.product.size), np.empty(whole.spare.size)
+    return HeldLinear(whole.entries, whole.turned, message, scale, psi, belief, product, spare)
 
 
 def cut(layout: Layout, instance: int) -> tuple[Ints, Ints] | None:
@@ -159,7 +156,7 @@ class Pieces:
         widest = int(np.diff(layout.hub_offset[begin : end + 1]).max())
         most_links = int(np.diff(layout.hub_links[begin : end + 1]).max())
         spare = int(max(np.diff(self.bounds).max(), np.diff(self._clusters).max()))
-        sizes = (n_link_states, last - first, stop - start, stop - start, most_links * widest, *[widest] * 4, spare)
+        sizes = (n_link_states, last - first, stop - start, stop - start, most_links * widest, spare)
         tables, n = part.tables, part.layout.n_entries
         return Linear(tables.exp_entries, n if tables.exp_entries.size > n else 0, *map(np.empty, sizes))
 

@@ -34,11 +34,10 @@ from numpy.typing import NDArray
 
 from bactrian.arrays import Bools, Floats, Ints
 from bactrian.compiling import kernel, njit, record
-from bactrian.engines.numba.arithmetic import LEAST, MOST, States, pair_message, place, size_of, unsigned
+from bactrian.engines.numba.arithmetic import States, pair_message, place, size_of, unsigned
 from bactrian.engines.numba.linear import (
     HeldLinear,
     Linear,
-    begin_sweep,
     believe,
     believe_by_logs,
     load_states,
@@ -99,8 +98,8 @@ class ParallelMessages(NamedTuple):
 
 
 @njit()
-def of_instance(part: Passing, kept: ParallelMessages, instance: int, widest: int) -> Linear:
-    """An instance's messages in linear space, with scales of 0; its hubs have at most ``widest`` states."""
+def of_instance(part: Passing, kept: ParallelMessages, instance: int) -> Linear:
+    """An instance's messages in linear space, with scales of 0."""
     layout = part.layout
     begin, end = layout.instance_hubs[instance], layout.instance_hubs[instance + 1]
     first, last = layout.link_offset[layout.hub_links[begin]], layout.link_offset[layout.hub_links[end]]
@@ -109,7 +108,7 @@ def of_instance(part: Passing, kept: ParallelMessages, instance: int, widest: in
     entries, product = part.tables.exp_entries, kept.incoming[first:last]
     return HeldLinear(
         entries, turned(entries, part.tables.log_entries), message, scale, kept.psi[hubs], kept.belief[hubs], product,
-        np.empty(widest), np.empty(widest), np.empty(widest), np.empty(widest), np.empty(0 * widest),
+        scale[:0],
     )  # fmt: skip
 
 
@@ -124,7 +123,7 @@ def run_parallel(
         if progress.status[instance] != RUNNING:
             continue
         damping = progress.damping[instance]
-        linear = of_instance(part, kept, instance, scratch.small.size)
+        linear = of_instance(part, kept, instance)
         fast = (
             damping == 0.0
             and kept.pairwise[instance]
@@ -204,7 +203,7 @@ def contractions(
         out[table] = math.tanh(0.25 * widest / numbers[table])
 
 
-@njit()
+@njit(forceinline=True)
 def sift_up(heap: Ints, place: Ints, priority: Floats, base: int, hub: int) -> None:
     """Move a hub whose priority has risen towards the top of the heap that starts at ``base``."""
     position = place[hub]
@@ -221,7 +220,7 @@ def sift_up(heap: Ints, place: Ints, priority: Floats, base: int, hub: int) -> N
     place[hub] = position
 
 
-@njit()
+@njit(forceinline=True)
 def sift_down(heap: Ints, place: Ints, priority: Floats, base: int, size: int, hub: int) -> None:
     """Move a hub whose priority has fallen away from the top of the heap of ``size`` hubs at ``base``."""
     position = place[hub]
@@ -330,7 +329,7 @@ def _run_instance(
     cluster_links, cluster_link, contraction = layout.cluster_links, layout.cluster_link, queue.contraction
     hub_multiplies, hub_number, place_of, late = part.plan.hub_multiplies, part.numbers.hub, queue.place, queue.late
     entries, turned, message, psi = linear.entries, linear.turned, linear.message, linear.psi
-    belief, product, low, high = linear.belief, linear.product, linear.low, linear.high
+    belief, product, outside = linear.belief, linear.product, 0
     hub_scores, cluster_number = part.tables.hub_scores, part.numbers.cluster
     multipliers, hub_log, log_entries = part.multipliers, part.beliefs.hub_log, part.tables.log_entries
     link_projection, projection, table_offset = layout.link_projection, layout.projection, layout.table_offset
@@ -377,15 +376,15 @@ def _run_instance(
         else:
             at, to = place(link_offset, first, states) - first_state, place(hub_offset, hub, states) - first_hub_state
             if hub_multiplies[hub]:
-                believe(psi, product, belief, low, high, to, at, last - first, hub_number[hub] + (last - first), n)
+                degree = last - first
+                outside = believe(psi, product, belief, to, at, degree, hub_number[hub] + degree, n)[1]
             else:
-                believe_by_logs(
+                outside = believe_by_logs(
                     hub_scores, place(hub_offset, hub, states), link_cluster, cluster_number, first, last,
-                    product, belief, low, high, to, at, hub_number[hub], n,
+                    product, belief, to, at, hub_number[hub], n,
                 )  # fmt: skip
-            for k in range(n):
-                if not (low[k] > LEAST and high[k] < MOST):
-                    return _OUT_OF_RANGE, updates
+            if outside > 0:
+                return _OUT_OF_RANGE, updates
             for j in range(last - first):
                 # max / min - 1 of new over old multipliers is no less than the range of their logarithms.
                 steps[j] = min(_spread(message, belief, product, at + j * n, to, not looks, n) - 1.0, FAR)
@@ -443,7 +442,7 @@ def run_residual(
             continue
         base, stop = layout.instance_hubs[instance], layout.instance_hubs[instance + 1]
         n_links = layout.hub_links[stop] - layout.hub_links[base]
-        linear = of_instance(part, kept, instance, scratch.small.size)
+        linear = of_instance(part, kept, instance)
         first_state, first_hub_state = layout.link_offset[layout.hub_links[base]], layout.hub_offset[base]
         updates, status = 0, _OUT_OF_RANGE
         if not queue.started[instance] and progress.damping[instance] == 0.0 and kept.pairwise[instance]:
@@ -453,7 +452,6 @@ def run_residual(
             logs = not kept.in_use[instance]
             damping = progress.damping[instance] if logs else 0.0
             star = HeldStar(linear, kept.incoming, scratch, logs, damping, first_state, first_hub_state)
-            begin_sweep(linear)
             limit = limits.max_sweeps * n_links - updates
             status, more = _run_instance(part, star, queue, instance, limits.tolerance, limit, steps, states)
             updates += more
